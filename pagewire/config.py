@@ -248,7 +248,8 @@ class EngineConfig(ModelConfig):
         "",
         "draft tokens and verify several per step, with the same output: lookup[:tokens=8,batch=16] drafts"
         " what followed before, with shared=N also in the tenant's last N tokens of output,"
-        " draft:MODEL[,tokens=4] what a smaller model samples, grammar what a grammar forces, as the others"
+        " draft:MODEL[,tokens=4] what a smaller model samples, heads:HEAD[,tokens=4] what an EAGLE-3 head"
+        " samples, grammar what a grammar forces, as the others"
         " do too; tokens: most per row and step; batch: most of all decoding rows",
         metavar="METHOD",
     )

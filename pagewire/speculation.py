@@ -3,9 +3,10 @@
 lookup        the tokens that followed the row's last tokens when these occurred before
 grammar       the tokens that the row's grammar forces; the other methods ask it first
 draft:MODEL   the tokens that a smaller model samples, from a folder or a GGUF file
+heads:HEAD    the tokens that an EAGLE-3 head samples, which reads the model's hidden states
 simulated     the simulated device's own tokens, of which a share is spoiled
 
-tokens=8      most tokens drafted for one row in a step; 4 of a draft model
+tokens=8      most tokens drafted for one row in a step; 4 of a draft model or a head
 batch=16      most tokens that decoding rows compute together in a step with drafts
 shared=0      tokens of earlier outputs that `lookup` keeps of each tenant, and looks up too
 acceptance=70 percent of drafts that are right, of `simulated` alone
@@ -13,15 +14,24 @@ acceptance=70 percent of drafts that are right, of `simulated` alone
 
 from dataclasses import dataclass
 
+from pagewire.internal.v1 import worker_pb2
+
+METHOD_NAMES = {
+    number: name.removeprefix("DRAFT_METHOD_").lower() for name, number in worker_pb2.DraftMethod.items()
+}
+"""What a DraftMethod is called in metrics, usage and replays."""
 _COMMON = ("tokens", "batch")
 OPTIONS = {
     "lookup": (*_COMMON, "shared"),
     "grammar": _COMMON,
     "draft": _COMMON,
+    "heads": _COMMON,
     "simulated": (*_COMMON, "acceptance"),
 }
 """By method."""
 _RANGES = {"tokens": (1, 64), "batch": (2, 4096), "shared": (0, 1 << 20), "acceptance": (0, 100)}
+_MODELS = {"draft": "MODEL", "heads": "HEAD"}
+"""Methods that name a checkpoint, and what they call it."""
 _MODEL_TOKENS = 4
 """Each token of a draft model costs a step of it."""
 
@@ -46,12 +56,12 @@ def parse_speculation(text: str) -> Speculation | None:
     if method not in OPTIONS:
         raise ValueError(f"{method} is not a method; there are {', '.join(OPTIONS)}")
     model = ""
-    if method == "draft":
+    if method in _MODELS:
         model, _, rest = rest.partition(",")
         if not model:
-            raise ValueError("draft needs a model: draft:MODEL")
+            raise ValueError(f"{method} needs a checkpoint: {method}:{_MODELS[method]}")
     values = dict(_read_option(method, part) for part in rest.split(",") if part)
-    if method == "draft":
+    if method in _MODELS:
         values.setdefault("tokens", _MODEL_TOKENS)
     return Speculation(method, model, **values)
 

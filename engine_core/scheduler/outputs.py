@@ -40,6 +40,11 @@ class PromptPart(NamedTuple):
     columns: LogprobColumns
 
 
+RowDraft = tuple[int, int]
+"""How many tokens were drafted for a row in a step, and by which DraftMethod of worker.proto."""
+NO_DRAFT: RowDraft = (0, 0)
+
+
 @dataclass(slots=True)
 class Outputs:
     """S sequences progressed. Tokens of entry i follow those of entry i - 1 in token_ids."""
@@ -49,7 +54,7 @@ class Outputs:
     counts: list[int] = field(default_factory=list)  # [S]
     token_ids: list[int] = field(default_factory=list)  # [sum of counts]
     finishes: dict[int, tuple[FinishReason, int]] = field(default_factory=dict)  # entry -> reason, token
-    drafts: dict[int, int] = field(default_factory=dict)  # entry -> tokens that were drafted, where any were
+    drafts: dict[int, RowDraft] = field(default_factory=dict)  # entry -> its draft, where there was one
     started: list[Start] = field(default_factory=list)
     scores: list[Scores] = field(default_factory=list)  # their entries ascend
     prompt_parts: list[PromptPart] = field(default_factory=list)
@@ -67,15 +72,15 @@ class Outputs:
         self.token_ids += token_ids
         return first
 
-    def add_run(self, sequence: Sequence, position: int, num_drafts: int) -> int:
+    def add_run(self, sequence: Sequence, position: int, draft: RowDraft) -> int:
         """Adds the tokens of a sequence's output from `position` on; returns the index of the entry.
 
-        num_drafts: tokens that were drafted from there on.
+        draft: what was drafted from there on.
         """
         entry = len(self.sequences)
         token_ids = sequence.output[position:]
-        if num_drafts:
-            self.drafts[entry] = num_drafts
+        if draft != NO_DRAFT:
+            self.drafts[entry] = draft
         self.sequences.append(sequence)
         self.positions.append(position)
         self.counts.append(len(token_ids))
@@ -150,7 +155,9 @@ def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[by
         if part.finishes:
             _put_finishes(message, part)
         if part.drafts:
-            message.draft_counts = pack_u32([part.drafts.get(entry, 0) for entry in range(num_entries)])
+            drafts = [part.drafts.get(entry, NO_DRAFT) for entry in range(num_entries)]
+            message.draft_counts = pack_u32([count for count, _ in drafts])
+            message.draft_methods = bytes(method for _, method in drafts)
         if part.started:
             _put_started(message, part.started)
         if part.pauses:

@@ -35,7 +35,7 @@ from engine_core.scheduler.admission import Admission
 from engine_core.scheduler.draft_room import DraftRoom
 from engine_core.scheduler.fault_isolation import FaultIsolation
 from engine_core.scheduler.invariants import check_sequences
-from engine_core.scheduler.outputs import Outputs, Start
+from engine_core.scheduler.outputs import NO_DRAFT, Outputs, RowDraft, Start
 from engine_core.scheduler.overtaking import Overtaking
 from engine_core.scheduler.prompt_logprobs import PromptLogprobs, PromptRows
 from engine_core.scheduler.row_preemption import RowPreemption
@@ -243,7 +243,7 @@ class Scheduler:
         self.draft_room.note(oldest.plan, oldest.sampling, result)
         self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self._outputs)
         if planned := oldest.plan.sample_counts:
-            drafts = result.draft_counts or [0] * len(planned)
+            drafts = result.row_drafts() or [NO_DRAFT] * len(planned)
             several = list(zip(result.tokens_by_row(), planned, drafts, strict=True))
             first = self._take_several(*self._live_samples(oldest, result, several))
         else:
@@ -288,15 +288,15 @@ class Scheduler:
             self._end_if_finished(sequences[index], first + index)
         return first
 
-    def _take_several(self, sequences: list[Sequence], samples: list[tuple[list[int], int, int]]) -> int:
-        """Takes the tokens of each sequence, of which so many were planned, and so many drafted; returns the
-        index of the first output entry."""
+    def _take_several(self, sequences: list[Sequence], samples: list[tuple[list[int], int, RowDraft]]) -> int:
+        """Takes the tokens of each sequence, of which so many were planned, and its draft; returns the index
+        of the first output entry."""
         first = len(self._outputs.sequences)
-        for sequence, (token_ids, num_planned, num_drafts) in zip(sequences, samples, strict=True):
+        for sequence, (token_ids, num_planned, draft) in zip(sequences, samples, strict=True):
             position, taken = len(sequence.output), 0
             with self.faults.of(sequence.request):
                 taken = sequence.take(token_ids, num_planned)
-            entry = self._outputs.add_run(sequence, position, num_drafts)
+            entry = self._outputs.add_run(sequence, position, draft)
             if taken:
                 self._end_if_finished(sequence, entry)
         return first

@@ -11,17 +11,13 @@ from engine_core.step.plan import Plan
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import unpack_f32, unpack_u32
 from pagewire.ipc.logprob_columns import check
+from pagewire.speculation import METHOD_NAMES
 
 TokenLogprobs = Sequence[tuple[int, float]]
 """Tokens with their log-probabilities, the most likely first, of equals the lower token first."""
 
 
 NO_ERRORS: Mapping[int, str] = MappingProxyType({})
-
-
-METHOD_NAMES = {
-    number: name.removeprefix("DRAFT_METHOD_").lower() for name, number in worker_pb2.DraftMethod.items()
-}
 
 
 class Draft(NamedTuple):
@@ -57,13 +53,18 @@ class Result(NamedTuple):
         """Drafted tokens that are among token_ids: all of an entry but the last one."""
         return sum(self.sample_counts) - len(self.sample_counts)
 
+    def row_drafts(self) -> list[tuple[int, int]]:
+        """Returns for each of the plan's sample_rows [A] how many tokens were drafted, and by which
+        DraftMethod; empty: nothing was drafted."""
+        methods = self.draft_methods or bytes(len(self.draft_counts))
+        return list(zip(self.draft_counts, methods, strict=True))
+
     def drafts(self) -> Iterator[Draft]:
         """Yields the drafts of the step, those of at least a token."""
         if not self.draft_counts:
             return
-        methods = self.draft_methods or bytes(len(self.draft_counts))
         taken = self.sample_counts or [1] * len(self.draft_counts)
-        for method, drafted, count in zip(methods, self.draft_counts, taken, strict=True):
+        for (drafted, method), count in zip(self.row_drafts(), taken, strict=True):
             if drafted:
                 yield Draft(METHOD_NAMES.get(method, "unspecified"), drafted, count - 1)
 

@@ -115,11 +115,15 @@ def _push_paused(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, Journa
 
 
 def _push_drafts(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, JournalEntry]) -> None:
-    columns = (unpack_u64(outputs.handles), unpack_u32(outputs.counts), unpack_u32(outputs.draft_counts))
-    for handle, count, num_drafted in list(zip(*columns, strict=True)):  # raises before anything is pushed
+    drafted = unpack_u32(outputs.draft_counts)
+    methods = outputs.draft_methods or bytes(len(drafted))
+    columns = (unpack_u64(outputs.handles), unpack_u32(outputs.counts), drafted, methods)
+    for handle, count, num_drafted, method in list(
+        zip(*columns, strict=True)
+    ):  # raises before anything is pushed
         entry = in_flight.get(handle)
         if entry is not None and num_drafted:
-            entry.sink.drafted(num_drafted, min(max(count - 1, 0), num_drafted))
+            entry.sink.drafted(method, num_drafted, min(max(count - 1, 0), num_drafted))
 
 
 def _push_prompt_logprobs(part: engine_pb2.PromptLogprobs, receiver: Receiver) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from frontend.errors import ProtocolError, ServiceError
 from frontend.logprobs import PromptScores, Scores, TokenBytes
 from frontend.streams.sequence import Sequence, most_probable
+from frontend.telemetry.draft_counts import DraftCounts
 from frontend.telemetry.timings import RequestTimings
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES
 from pagewire.v1 import generation_pb2
@@ -73,7 +74,7 @@ class Stream:
         self._ending = False  # a sequence has ended since the last message
         self._begun = False
         self._cached_tokens = 0
-        self._num_drafted = self._num_accepted = 0
+        self._drafts = DraftCounts()
         self._error: ServiceError | None = None
         self._when_due: Callable[[], None] | None = None
         self._response = generation_pb2.GenerateResponse()  # reused for each message
@@ -109,10 +110,9 @@ class Stream:
         if not self._begun:  # later, output may count as cached too
             self._cached_tokens = min(cached_tokens, self._header.prompt_tokens)
 
-    def drafted(self, num_drafted: int, num_accepted: int) -> None:
-        """Tokens were drafted for one of its sequences in a step; some of them are in the step's output."""
-        self._num_drafted += num_drafted
-        self._num_accepted += num_accepted
+    def drafted(self, method: int, num_drafted: int, num_accepted: int) -> None:
+        """See frontend.engine.journal.Sink."""
+        self._drafts.add(method, num_drafted, num_accepted)
 
     def paused(self, pause_us: int, now: int) -> None:
         """The request was preempted, and runs again or has ended."""
@@ -273,14 +273,14 @@ class Stream:
 
     def usage(self) -> generation_pb2.Usage:
         """The request's token counts so far."""
-        return generation_pb2.Usage(
+        usage = generation_pb2.Usage(
             prompt_tokens=self._header.prompt_tokens,
             cached_prompt_tokens=self._cached_tokens,
             completion_tokens=sum(len(sequence.tokens) for sequence in self._sequences),
-            draft_tokens=self._num_drafted,
-            accepted_draft_tokens=self._num_accepted,
             reasoning_tokens=sum(sequence.num_reasoning_tokens for sequence in self._sequences),
         )
+        self._drafts.put(usage)
+        return usage
 
     def finish_reasons(self) -> "list[generation_pb2.FinishReason]":
         """Of the sequences that have ended."""

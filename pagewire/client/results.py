@@ -122,6 +122,15 @@ class Output:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class DrafterUsage:
+    """What one drafter drafted for a request; see pagewire.v1.DrafterUsage."""
+
+    drafter: str
+    draft_tokens: int
+    accepted_draft_tokens: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts over all sequences."""
 
@@ -131,6 +140,7 @@ class Usage:
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     reasoning_tokens: int = 0
+    drafters: tuple[DrafterUsage, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -323,6 +333,10 @@ def _usage(usage: generation_pb2.Usage) -> Usage:
         usage.draft_tokens,
         usage.accepted_draft_tokens,
         usage.reasoning_tokens,
+        tuple(
+            DrafterUsage(each.drafter, each.draft_tokens, each.accepted_draft_tokens)
+            for each in usage.drafters
+        ),
     )
 
 

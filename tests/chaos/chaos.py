@@ -44,6 +44,8 @@ class Setting:
     device: str = "simulated"
     cores: int = 1
     """Engine cores."""
+    speculate: str = ""
+    """How tokens are drafted; the undisturbed streams have no drafts."""
 
 
 @dataclass
@@ -74,10 +76,12 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
         data_parallel_size=setting.cores,
         no_standby=device != "simulated",  # where standbys cost little
         chat_template=str(template),
+        speculate=setting.speculate,
         **DEVICES[device],
         **_NO_GIVING_UP,
     )
     begin = {"device": device, "cores": setting.cores, "tolerance": TOLERANCES[device]}
+    begin["speculate"] = setting.speculate
     writer = Writer(path, seed=seed, counts=dict(counts), **begin)
     with service, mock.patch.object(recovery, "PATIENCE_S", 2 * PATIENCE_S):
         try:

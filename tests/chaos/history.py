@@ -53,6 +53,8 @@ class End:
     seed: int = 0
     usage: tuple[int, int] = (0, 0)
     """Tokens of the prompt, tokens of all outputs."""
+    accepted: int = 0
+    """Of these: tokens that were drafted."""
     prompt_scores: list[Score | None] = field(default_factory=list)
 
 
@@ -110,6 +112,11 @@ class History:
         """Of these."""
         return sum(stream.was_refused for stream in self.streams.values())
 
+    @property
+    def num_accepted(self) -> int:
+        """Drafted tokens that the disturbed streams have got."""
+        return sum(stream.end.accepted for stream in self.disturbed if stream.end is not None)
+
     def is_streaming(self, stream: StreamRecord) -> bool:
         """Whether it gives tokens as they are made, not all at the end."""
         return bool(self.cases[stream.case]["streams"])
@@ -165,6 +172,7 @@ class Writer:
             reason=reason,
             seed=result.seed,
             usage=[result.usage.prompt_tokens, result.usage.completion_tokens],
+            accepted=result.usage.accepted_draft_tokens,
             prompt_scores=[score and _score(score) for score in result.prompt_logprobs],
         )
 

@@ -83,7 +83,8 @@ class Load:
             await client.close()
 
     async def make_twins(self, cases: Sequence[Case]) -> list[Case]:
-        """Runs each case once, all at the same time, and writes them down; nothing may be killed meanwhile.
+        """Runs each case once, all at the same time, and writes them down; nothing may be killed meanwhile,
+        and nothing is drafted.
         Returns them with the stop strings that their own texts have."""
         drafts = [case for case in cases if case.needs_stop]
         texts = await asyncio.gather(*map(self._text_parts, drafts))
@@ -136,16 +137,17 @@ class Load:
         client = self._clients[number % NUM_CLIENTS]
         self._writer.send(number, case.number, twin=twin)
         result, status, reason, pause = Generation(), OK, "", None
+        request = case.request | ({"max_draft_tokens": 0} if twin else {})
         if case.streams:
             self._alive.add(number)
         else:
             self._whole[number] = 0
         try:
             if case.unary:
-                result = await client.generate(**case.request)
+                result = await client.generate(**request)
                 self._write_whole(number, result)
             else:
-                async with client.stream(**case.request) as stream:
+                async with client.stream(**request) as stream:
                     result = stream.generation
                     async for delta in stream:
                         self._writer.message(number, delta)

@@ -27,6 +27,8 @@ def describe(result: Result, path: Path) -> str:
         lines.append(f"... and {len(result.findings) - _LINES} more")
     victims = " ".join(f"{name}={count}" for name, count in begin["counts"].items())
     setting = f"--device {begin['device']} --cores {begin['cores']}"
+    if begin.get("speculate"):
+        setting += f" --speculate {begin['speculate']}"
     lines.append(f"judge it again: python -m tests.chaos.run --check {path}")
     lines.append(
         f"run it again:   python -m tests.chaos.run --seed {begin['seed']} {setting} --victims {victims}"
@@ -47,7 +49,7 @@ class Totals:
     """Of all rounds so far."""
 
     def __init__(self) -> None:
-        self.kills = self.streams = self.refused = self.failed_rounds = 0
+        self.kills = self.streams = self.refused = self.accepted = self.failed_rounds = 0
         self._wrong: Counter[str] = Counter()
         self._pauses = Pauses()
         self._began = time.monotonic()
@@ -60,11 +62,11 @@ class Totals:
         self.kills += len(history.strikes)
         self.streams += len(history.disturbed)
         self.refused += history.num_refused
+        self.accepted += history.num_accepted
         self.failed_rounds += not result.is_fine
         passed = time.monotonic() - self._began
-        print(
-            f"{self.kills} kills, {self.streams} streams, {self.refused} refused, {passed:.0f} s", flush=True
-        )
+        counts = f"{self.kills} kills, {self.streams} streams, {self.refused} refused"
+        print(f"{counts}, {self.accepted} accepted drafts, {passed:.0f} s", flush=True)
 
     def __str__(self) -> str:
         wrong = ", ".join(f"{count} {name}" for name, count in self._wrong.items())
@@ -114,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=6, help="of the first round")
     parser.add_argument("--device", choices=list(DEVICES), default="simulated")
     parser.add_argument("--cores", type=int, default=1, help="engine cores behind the frontends")
+    parser.add_argument("--speculate", default="", help="METHOD[:OPTIONS], as of pagewire serve")
     parser.add_argument(
         "--victims",
         nargs="+",
@@ -127,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return check_again(options.check)
     shares = _shares(options.victims)
     kills = sum(shares.values()) if options.kills is None else options.kills
-    return run_rounds(kills, options.seed, Setting(options.device, options.cores), shares)
+    return run_rounds(kills, options.seed, Setting(options.device, options.cores, options.speculate), shares)
 
 
 if __name__ == "__main__":

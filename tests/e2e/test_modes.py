@@ -20,6 +20,7 @@ from engine_core.step.result import Result, decode_result
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
 from tests.checkpoints import EOS_ID, VOCAB_SIZE, make_checkpoint
+from tests.eagle_heads import write_agreeing_pair
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.logprob_columns import Scored
 from worker.cpu.load import load
@@ -64,9 +65,16 @@ class InProcess:
     dtype, block_size = "auto", 8
 
     def __init__(
-        self, folder: Path, cached: bool, budget: int, num_blocks: int, swap_bytes: int, drafts: int = 0
+        self,
+        folder: Path,
+        cached: bool,
+        budget: int,
+        num_blocks: int,
+        swap_bytes: int,
+        drafts: int = 0,
+        head: Path | None = None,
     ) -> None:
-        """drafts: tokens that are looked up for a row in a step."""
+        """drafts: tokens that are drafted for a row in a step, by a head, or looked up."""
         initialize = worker_pb2.Initialize(
             model_path=str(folder),
             device="cpu",
@@ -79,7 +87,8 @@ class InProcess:
             num_blocks=num_blocks,
             tensor_parallel_size=1,
             swap_space_bytes=swap_bytes,
-            speculation=f"lookup:tokens={drafts}" if drafts else "",
+            speculation=f"{f'heads:{head},' if head else 'lookup:'}tokens={drafts}" if drafts else "",
+            draft_model_path=str(head or ""),
         )
         self.num_accepted = 0
         self.runner, self.ready = load(initialize, 0, 1, lambda what, fraction: None)
@@ -185,12 +194,19 @@ def repeating() -> list[engine_pb2.AddRequest]:
 
 
 @pytest.mark.cpu_kernels
-@pytest.mark.parametrize(("cached", "ahead", "budget", "memory"), MODES[::5])
-def test_the_same_with_drafts(folder_of_kernels: Path, cached: bool, ahead: bool, budget: int, memory: str):
+@pytest.mark.parametrize(
+    ("cached", "ahead", "budget", "memory", "method"),
+    [(*mode, method) for mode, method in zip(MODES[::5], itertools.cycle(("lookup", "heads")))],
+)
+def test_the_same_with_drafts(
+    target_and_head: tuple[Path, Path], cached: bool, ahead: bool, budget: int, memory: str, method: str
+):
     """Bit for bit, log-probabilities too: with drafts in this mode, and without them in the plainest one."""
-    plain = InBfloat16(folder_of_kernels, False, 256, 120, 0).outputs(repeating(), ahead=False)
+    target, head = target_and_head
+    plain = InBfloat16(target, False, 256, 120, 0).outputs(repeating(), ahead=False)
     num_blocks, host_bytes = 120 if memory == "plenty" else 7, HOST_BYTES if memory == "swap" else 0
-    engine = InBfloat16(folder_of_kernels, cached, budget, num_blocks, host_bytes, drafts=5)
+    drafter = {"drafts": 5, "head": head if method == "heads" else None}
+    engine = InBfloat16(target, cached, budget, num_blocks, host_bytes, **drafter)
     for _ in range(2):
         ledger = engine.outputs(repeating(), ahead)
         assert (ledger.tokens, ledger.ends) == (plain.tokens, plain.ends)
@@ -200,6 +216,8 @@ def test_the_same_with_drafts(folder_of_kernels: Path, cached: bool, ahead: bool
 
 
 @pytest.fixture(scope="module")
-def folder_of_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose heads the kernels can attend to."""
-    return make_checkpoint("llama", tmp_path_factory.mktemp("llama"), head_dim=32)
+def target_and_head(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model to whose cache the kernels can attend, and a head that is often right."""
+    folder = tmp_path_factory.mktemp("llama")
+    checkpoint = make_checkpoint("llama", folder / "plain", head_dim=32, hidden_size=64)
+    return write_agreeing_pair(folder, checkpoint, noise=0.3)

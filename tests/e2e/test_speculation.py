@@ -28,6 +28,9 @@ def test_the_same_with_drafts_and_without(client: Client) -> None:
         assert drafting.model().limits.max_draft_tokens == 6
         usage = drafting.generate(LIST, WANTED[0]).usage  # the first draft is made before any time is known
         assert 0 < usage.accepted_draft_tokens <= usage.draft_tokens
+        (drafter,) = usage.drafters
+        counts = drafter.draft_tokens, drafter.accepted_draft_tokens
+        assert drafter.drafter == "lookup" and counts == (usage.draft_tokens, usage.accepted_draft_tokens)
         assert texts(drafting) == expected
         assert texts(drafting, max_draft_tokens=1) == expected
         assert drafting.generate(LIST, WANTED[0], max_draft_tokens=0).usage.draft_tokens == 0

@@ -53,6 +53,20 @@ MUTANTS = (
         tests=("tests/worker/speculation/test_draft_slots.py",),
     ),
     Mutant(
+        name="a head believes in what it computed from features of its own",
+        file="worker/heads/drafter.py",
+        old="        self.slots.write(index[some], own.num_tokens[index[some]], drafted[some])\n",
+        new="        assert len(some) == len(rows)\n",
+        tests=("tests/worker/heads/test_drafter.py",),
+    ),
+    Mutant(
+        name="a block that is copied keeps its own features",
+        file="worker/heads/features.py",
+        old="            copy_blocks(self._pool, torch.from_numpy(sources), torch.from_numpy(targets))\n",
+        new="            assert len(sources) == len(targets)\n",
+        tests=("tests/worker/heads/test_drafter.py",),
+    ),
+    Mutant(
         name="another vocabulary may draft",
         file="worker/draft_model/checks.py",
         old="    if None not in vocabularies and vocabularies[0] != vocabularies[1]:\n",

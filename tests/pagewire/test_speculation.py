@@ -15,6 +15,7 @@ from pagewire.speculation import Speculation, parse_speculation
         ("lookup:shared=5000", Speculation("lookup", shared=5000)),
         ("draft:/data/small", Speculation("draft", "/data/small", tokens=4)),
         ("draft:small,tokens=3,batch=8", Speculation("draft", "small", tokens=3, batch=8)),
+        ("heads:/data/head", Speculation("heads", "/data/head", tokens=4)),
         ("simulated:acceptance=5", Speculation("simulated", acceptance=5)),
     ],
 )
@@ -31,8 +32,8 @@ def test_methods_and_options(text: str, expected: Speculation | None) -> None:
         ("lookup:tokens=65", "tokens is 65; use 1 to 64"),
         ("lookup:tokens", "tokens is missing"),
         ("lookup:batch=-2", "batch is -2; use 2 to 4096"),
-        ("draft", "draft needs a model: draft:MODEL"),
-        ("draft:,tokens=3", "draft needs a model"),
+        ("draft", "draft needs a checkpoint: draft:MODEL"),
+        ("heads:,tokens=3", "heads needs a checkpoint: heads:HEAD"),
         ("grammar:shared=3", "grammar has no option shared"),
         ("draft:small,acceptance=3", "draft has no option acceptance"),
         (":tokens=2", " is not a method"),

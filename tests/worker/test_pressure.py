@@ -13,6 +13,7 @@ from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from tests.eagle_heads import write_agreeing_pair
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.fakes import initialize
 from worker.cpu.load import load
@@ -32,18 +33,19 @@ class InProcess:
         swap_costs: SwapCosts | None,
         prefix_cache: bool,
         drafts: int = 0,
+        method: str = "lookup",
         draft_model: Path | None = None,
         **changes: object,
     ) -> None:
-        """swap_costs: None: no swap space. drafts: tokens per row, of draft_model or looked up. changes: of
-        Initialize."""
-        method = "lookup:" if draft_model is None else f"draft:{draft_model},"
+        """swap_costs: None: no swap space. drafts: tokens per row. method: drafts them, with draft_model.
+        changes: of Initialize."""
+        options = "" if draft_model is None else f"{draft_model},"
         command = initialize(
             folder,
             num_blocks=blocks,
             max_num_seqs=8,
             swap_space_bytes=(1 << 20) if swap_costs else 0,
-            speculation=f"{method}tokens={drafts}" if drafts else "",
+            speculation=f"{method}:{options}tokens={drafts}" if drafts else "",
             draft_model_path=str(draft_model or ""),
             **changes,
         )
@@ -137,22 +139,34 @@ def test_the_same_tokens_as_alone(
 
 
 @pytest.mark.cpu_kernels
-@pytest.mark.parametrize("method", ["lookup", "draft"])
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize(
+    ("method", "ahead"), [("lookup", False), ("lookup", True), ("draft", True), ("heads", False)]
+)
 @pytest.mark.parametrize("swap_costs", [None, SwapCosts(1.0, 0.0)], ids=["recompute", "swap"])
 def test_the_same_tokens_with_drafts(
-    swap_costs: SwapCosts | None, ahead: bool, method: str, checkpoint: Callable[..., Path]
+    swap_costs: SwapCosts | None,
+    ahead: bool,
+    method: str,
+    checkpoint: Callable[..., Path],
+    tmp_path: Path,
 ):
     """Rows are preempted and resumed between drafts, with blocks that the prefix cache kept. Three tokens are
     allowed, so that runs of tokens occur again."""
-    folder, bfloat16 = checkpoint("llama", head_dim=32), {"dtype": "bfloat16", "block_size": 16}
+    folder, bfloat16 = (
+        checkpoint("llama", head_dim=32, hidden_size=64),
+        {"dtype": "bfloat16", "block_size": 16},
+    )
+    draft_model = None
+    if method == "draft":
+        draft_model = checkpoint("llama", head_dim=32, hidden_size=64, num_hidden_layers=2)
+    elif method == "heads":
+        folder, draft_model = write_agreeing_pair(tmp_path, folder, noise=0.3)
     messages = load_of_ten_pools(16)
     for message in messages:
         message.sampling.allowed_token_ids[:] = [10, 11, 12]
     engine = InProcess(folder, blocks=64, swap_costs=None, prefix_cache=False, **bfloat16)
     expected = engine.outputs(messages)
-    draft_model = checkpoint("llama", head_dim=32, num_hidden_layers=2) if method == "draft" else None
-    changes = {"drafts": 5, "draft_model": draft_model, **bfloat16}
+    changes = {"drafts": 5, "method": method, "draft_model": draft_model, **bfloat16}
     drafting = InProcess(folder, blocks=5, swap_costs=swap_costs, prefix_cache=True, **changes)  # type: ignore[arg-type]
     assert drafting.outputs(messages, ahead) == expected
     assert drafting.num_accepted > 20 and drafting.scheduler.num_preemptions > 0

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import torch
@@ -27,6 +27,8 @@ from worker.step.plan_reader import RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 
 log = logging.getLogger(__name__)
+Observe = Callable[[Step, StepBatch], None]
+"""Called with a step, or a piece of one, that the model has computed."""
 
 
 class CpuBackend:
@@ -40,14 +42,15 @@ class CpuBackend:
         rows: RowTable,
         sampler: Sampler,
         kernels: BlockKernels | None = None,
+        observe: Observe | None = None,
     ) -> None:
-        """kernels: what reads and writes the cache; None: torch."""
+        """kernels: what reads and writes the cache; None: torch. observe: is called behind the model."""
         self.model, self.cache, self.sampler = model, cache, sampler
         self.features: Sequence[RowFeature] = (sampler,)
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         self.plan_check = compiled_check(rows) if kernels is not None else None
-        self._swap_space, self._rows = swap_space, rows
+        self._swap_space, self._rows, self._observe = swap_space, rows, observe
         self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels)
         self._batch: StepBatch
         self._step: Step
@@ -80,7 +83,7 @@ class CpuBackend:
     def forward(self) -> StepOutputs:
         """See Backend. A step for which memory does not suffice is computed in pieces."""
         try:
-            hidden = self.model(self._batch, self.cache.layers)
+            hidden = self.compute(self._step, self._batch)
             return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
@@ -93,12 +96,20 @@ class CpuBackend:
         compute_in_pieces(self._step, self._forward)
         hidden = torch.empty(0)
         if len(self._step.sample_rows):
-            self._batch = self._build_inputs(sampled_positions(self._step), self._is_greedy)
-            hidden = self.model(self._batch, self.cache.layers)
+            sampled = sampled_positions(self._step)
+            self._batch = self._build_inputs(sampled, self._is_greedy)
+            hidden = self.compute(sampled, self._batch)
         return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden, is_whole=False)
 
+    def compute(self, step: Step, batch: StepBatch) -> torch.Tensor:
+        """Runs the model on a step, or a piece of one. Returns its hidden states [T, E]."""
+        hidden = self.model(batch, self.cache.layers)
+        if self._observe is not None:
+            self._observe(step, batch)
+        return hidden
+
     def _forward(self, piece: Step) -> None:
-        self.model(self._build_inputs(piece, False), self.cache.layers)
+        self.compute(piece, self._build_inputs(piece, False))
 
     def submit(self, clock: LaunchClock) -> Completion:
         """See Backend."""

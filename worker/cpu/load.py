@@ -18,7 +18,9 @@ from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
-from worker.cpu.draft_model import DraftModel, read_draft_model
+from worker.cpu.drafters.draft_model import DraftModel, read_draft_model
+from worker.cpu.drafters.head import read_head
+from worker.cpu.drafters.loaded import LoadedDrafter
 from worker.cpu.fused_decoder.decoder import fuse
 from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype, use_cpu_kernels
 from worker.cpu.malloc_tuning import release_startup_memory
@@ -63,20 +65,26 @@ def load(
     speculation = read_speculation(initialize.speculation, "cpu")
     config = choose_implementation(initialize, "cpu")
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
-    drafting = read_draft_model(initialize, config, max_model_len)
+    drafting = read_draft_model(initialize, speculation, config, max_model_len)
+    head = read_head(initialize, speculation, config)
     grammars = GrammarsToCome(initialize, config.vocab_size, config.eos_token_ids)
     if precompiled is not None:
         precompiled.begin()
     model, dtype, arena = _load_weights(initialize, config, report, memory)
+    if head is not None:
+        head.capture(model)
     _set_threads(model, threads, initialize.data_parallel_size, pinned)
     if precompiled is not None:
         precompiled.wait(report)
     loaded = _use_kernels(Loaded(initialize, config, max_model_len, model, dtype), arena, report, pinned)
     check_exactness(speculation, loaded.exactness)
-    draft = drafting and _load_draft(*drafting, loaded, report, pinned)
+    draft: LoadedDrafter | None = drafting and _load_draft(*drafting, loaded, report, pinned)
+    if head is not None:
+        draft = head.load(model.embedding, loaded.dtype, report, pinned)
     report("KV cache", 0.0)
     cache = loaded.make_cache(draft)
-    swap_space = make_swap_space(initialize.swap_space_bytes, cache)
+    beside = draft.host_block_bytes if draft is not None else 0
+    swap_space = make_swap_space(initialize.swap_space_bytes, cache, beside)
     executor = loaded.make_executor(cache, swap_space, speculation, grammars.rows(report), draft)
     release_startup_memory()
     report("warm-up", 0.0)
@@ -96,7 +104,7 @@ class Loaded:
     blocks: BlockKernels | None = None  # what reads and writes the cache; None: torch
     exactness: Exactness = TORCH
 
-    def make_cache(self, draft: DraftModel | None) -> KVCache:
+    def make_cache(self, draft: LoadedDrafter | None) -> KVCache:
         """Returns the KV cache, as large as requested or as fits beside that of a draft model."""
         specs, size = self.model.kv_cache_specs(), self.initialize.block_size
         with draft.names_both() if draft is not None else nullcontext():
@@ -117,7 +125,7 @@ class Loaded:
         swap_space: SwapSpace,
         speculation: Speculation | None,
         grammars: GrammarRows,
-        draft: DraftModel | None,
+        draft: LoadedDrafter | None,
     ) -> StepExecutor[CpuBackend]:
         """Returns what executes steps on this cache."""
         most_rows, vocab_size = self.initialize.max_num_seqs, self.config.vocab_size
@@ -125,10 +133,12 @@ class Loaded:
         rows = RowTable(most_rows, self.max_model_len, vocab_size, size, cache.num_blocks)
         kernels = sampling_kernels(torch.get_num_threads())
         sampler = Sampler(most_rows, vocab_size, CPU, kernels, grammars)
-        backend = CpuBackend(self.model, cache, swap_space, rows, sampler, self.blocks)
-        drafter = draft.make_drafter(rows) if draft is not None else None
-        kept, slots = ((drafter,), drafter.slots) if drafter is not None else ((), None)
-        speculator = make_speculator(speculation, rows, grammars, drafter, kept, slots)
+        drafter = observe = None
+        if draft is not None:
+            drafter, observe = draft.make_drafter(rows, swap_space.num_blocks, self.model)
+        backend = CpuBackend(self.model, cache, swap_space, rows, sampler, self.blocks, observe)
+        kept = () if drafter is None else (drafter,)
+        speculator = make_speculator(speculation, rows, grammars, drafter, kept, drafter)
         return StepExecutor(rows, backend, self.initialize.max_num_batched_tokens, speculator)
 
 

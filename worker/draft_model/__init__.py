@@ -4,5 +4,5 @@ drafter.py   runs the model on rows of the target, and samples as the target wou
 params.py    which of a row's parameters the draft model samples with
 checks.py    which models can draft for which
 
-What its cache holds is in worker.speculation.draft_slots; a device loads the model (worker.cpu.draft_model).
+What its cache holds is in worker.speculation.draft_slots; a device loads the model (worker.cpu.drafters).
 """

@@ -20,7 +20,7 @@ from worker.draft_model.params import draft_row
 from worker.executor.backend import Backend
 from worker.speculation.draft_slots import DraftSlots
 from worker.step.beams import NO_TOKEN
-from worker.step.plan_reader import read_step
+from worker.step.plan_reader import Swaps, read_step
 from worker.step.rows import RowTable
 
 CATCH_UP = 8
@@ -40,11 +40,13 @@ class ModelDrafter:
         slots: DraftSlots,
         rows: RowTable,
         budget: int,
+        catch_up: int = CATCH_UP,
     ) -> None:
         """backend: of the draft model; its host knows tokens at launch. positions: of the rows, as its
-        sampler reads them. slots: of its cache. budget: tokens that it computes in a step at most."""
+        sampler reads them. slots: of its cache. budget: tokens that it computes in a step at most. catch_up:
+        see CATCH_UP."""
         self._backend, self._positions, self.slots = backend, positions, slots
-        self._rows, self._budget = rows, budget
+        self._rows, self._budget, self._catch_up = rows, budget, catch_up
 
         self.computed_prompts = False
 
@@ -62,6 +64,18 @@ class ModelDrafter:
         """Ends a row."""
         for feature in self._backend.features:
             feature.remove_row(row)
+
+    def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
+        """See worker.speculation.speculator.BlockUser."""
+        if swaps is not None:
+            self.slots.forget(swaps.in_blocks)
+        if len(sources):
+            self.slots.copy(sources, targets)
+            self._backend.copy_blocks(sources, targets)
+
+    def write_blocks(self, rows: Integers, starts: Integers, counts: Integers) -> None:
+        """See worker.speculation.speculator.BlockUser."""
+        self.slots.write(rows, starts, counts)
 
     def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
         """See Drafter."""
@@ -89,7 +103,7 @@ class ModelDrafter:
         lacks = self._rows.num_tokens[rows] - starts
         ends = np.minimum(np.cumsum(lacks), self._budget)
         counts = np.diff(ends, prepend=0)
-        sampling = np.flatnonzero((counts == lacks) & (lacks <= CATCH_UP))
+        sampling = np.flatnonzero((counts == lacks) & (lacks <= self._catch_up))
         computing = np.flatnonzero(counts)
         places = np.searchsorted(computing, sampling)
         numbers = np.array(rows)

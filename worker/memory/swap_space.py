@@ -74,9 +74,10 @@ def _host_pool(pool: torch.Tensor, num_blocks: int) -> torch.Tensor:
         raise StartupError(NO_SWAP_SPACE, why, "choose a smaller --swap-space") from error
 
 
-def make_swap_space(num_bytes: int, cache: KVCache) -> SwapSpace:
-    """Returns a swap space of so many bytes of host memory, which on a CPU is the memory of the cache too."""
+def make_swap_space(num_bytes: int, cache: KVCache, beside: int = 0) -> SwapSpace:
+    """Returns a swap space of so many bytes of host memory, which on a CPU is the memory of the cache too.
+    beside: bytes that a drafter keeps of each block there."""
     in_use = cache.num_bytes if cache.layout.device.type == "cpu" else 0  # claimed, but not yet written
-    per_block = cache.num_bytes // (cache.num_blocks + 1)
+    per_block = cache.num_bytes // (cache.num_blocks + 1) + beside
     num_blocks = choose_num_host_blocks(num_bytes, per_block, available_memory() - in_use)
     return SwapSpace(num_blocks, cache)

@@ -37,6 +37,12 @@ class LanguageModel(Layer, ABC):
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """Returns the hidden states [T, E] of all tokens, after the last norm. caches: one per layer."""
 
+    @property
+    def captured(self) -> Sequence[torch.Tensor]:
+        """Hidden states [T, E] of the last step behind the blocks that Decoder.capture() names; the next step
+        overwrites them."""
+        return ()
+
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""
         return self.head.logits(hidden)

@@ -6,8 +6,9 @@ import torch
 
 from worker.attention.plan import LayerCache
 from worker.layers.block import Block, OutputNormBlock, ParallelBlock
+from worker.layers.captured_states import CapturedStates
 from worker.layers.embedding import VocabEmbedding
-from worker.layers.norm import Norm
+from worker.layers.norm import Norm, RMSNorm
 from worker.layers.rotary import Rotary
 from worker.lowering.builder import ProgramBuilder
 from worker.lowering.rotation import LoweredRotation
@@ -38,6 +39,19 @@ class Decoder(LanguageModel):
         self.layers = tuple(blocks)
         self.blocks = torch.nn.ModuleList(blocks)
         self.norm, self.head = norm, embedding if head is None else head
+        self.capturing: CapturedStates | None = None
+
+    def capture(self, after: Sequence[int]) -> None:
+        """Has each step copy its hidden states behind so many blocks, see `captured`. Call it before
+        use_kernels()."""
+        norm = self.norm
+        factor = norm.residual_scale if isinstance(norm, RMSNorm) else 1.0
+        self.capturing = CapturedStates(after, self.embedding.width, factor)
+
+    @property
+    def captured(self) -> Sequence[torch.Tensor]:
+        """See LanguageModel; of a program that was lowered last, its buffers [M, E]."""
+        return () if self.capturing is None else self.capturing.states
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
         """Returns the input of the first block, [T, E]."""
@@ -48,9 +62,13 @@ class Decoder(LanguageModel):
         rotations = {rotary: rotary.rotation(batch) for rotary in self._distinct_rotaries()}
         x: torch.Tensor = self.embed(batch)
         residual: torch.Tensor | None = None
-        for block, cache, rotary in zip(self.layers, caches, self.rotary_of, strict=True):
+        for number, (block, cache, rotary) in enumerate(
+            zip(self.layers, caches, self.rotary_of, strict=True), start=1
+        ):
             rotation = None if rotary is None else rotations[rotary]
             x, residual = block.forward(x, residual, batch, cache, rotation)
+            if self.capturing is not None:
+                self.capturing(number, x, residual)
         if self.norm is not None:
             return self.norm.add(x, residual)[0]
         return x if residual is None else residual + x
@@ -72,10 +90,14 @@ class Decoder(LanguageModel):
             builder.on_run(lowered.update)
         x: torch.Tensor = self.lower_embed(builder)
         residual: torch.Tensor | None = None
-        for block, cache, rotary in zip(self.layers, caches, self.rotary_of, strict=True):
+        for number, (block, cache, rotary) in enumerate(
+            zip(self.layers, caches, self.rotary_of, strict=True), start=1
+        ):
             rotation = None if rotary is None else rotations[rotary]
             with builder.layer():
                 x, residual = block.lower(builder, x, residual, cache, rotation)
+            if self.capturing is not None:
+                self.capturing.lower(builder, number, x, residual)
         return self.norm.lower(builder, x, residual)[0]
 
     def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor | None:

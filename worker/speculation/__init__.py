@@ -9,7 +9,7 @@ sources.py        the drafters of one executor, the first of which that has an i
 shared_lookup.py  a drafter: what followed them in earlier outputs of the tenant
 shared_texts.py   where runs of tokens occurred in these
 draft_lengths.py  how many tokens to draft, from what was accepted lately
-draft_slots.py    what a draft model has computed (worker.draft_model)
+draft_slots.py    what a draft model or a head has computed (worker.draft_model, worker.heads)
 drafts.py         the drafts of one step, in the row table while it computes
 speculator.py     all of it, for the executor, which verifies (worker.executor.verification)
 

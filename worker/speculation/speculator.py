@@ -2,16 +2,27 @@
 
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Protocol
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
-from worker.speculation.draft_slots import DraftSlots
 from worker.speculation.drafter import Drafter
 from worker.speculation.drafts import StepDrafts, make_drafts
 from worker.speculation.sources import Sources
 from worker.step.plan_reader import RowFeature, Swaps
 from worker.step.rows import RowTable, column
+
+
+class BlockUser(Protocol):
+    """What has a cache of its own with the blocks of the target's."""
+
+    def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
+        """Follows blocks that went to host memory and came back, then were copied. sources, targets: [C]."""
+
+    def write_blocks(self, rows: Integers, starts: Integers, counts: Integers) -> None:
+        """Takes that the target computes tokens of the rows [R]. Raises PlanError where there can be no such
+        tokens."""
 
 
 class Speculator:
@@ -23,12 +34,11 @@ class Speculator:
         drafters: Sequence[tuple[int, Drafter]],
         rows: RowTable,
         features: Sequence[RowFeature] = (),
-        slots: DraftSlots | None = None,
+        blocks: BlockUser | None = None,
     ) -> None:
-        """drafters: see Sources. features: what they keep by row. slots: of a draft model; None: there is
-        none."""
+        """drafters: see Sources. features: what they keep by row. blocks: what they keep by block."""
         self._sources, self._rows = Sources(drafters, options.tokens, self._until_end), rows
-        self._features, self._slots = features, slots
+        self._features, self._blocks = features, blocks
         self._batch = options.batch
         self._beams: set[int] = set()
         self._stops: dict[int, frozenset[int]] = {}  # tokens that may end a row
@@ -62,15 +72,13 @@ class Speculator:
     def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
         """Takes which blocks of the cache came back from host memory, then were copied. sources, targets:
         [C]."""
-        if self._slots is not None:
-            if swaps is not None:
-                self._slots.forget(swaps.in_blocks)
-            self._slots.copy(sources, targets)
+        if self._blocks is not None:
+            self._blocks.move_blocks(swaps, sources, targets)
 
     def make_drafts(self, plan: worker_pb2.StepPlan) -> StepDrafts | None:
         """Drafts for a plan; None: it has no room for drafts. Raises PlanError."""
-        if self._slots is not None:
-            self._slots.write(column(plan.rows), column(plan.starts), column(plan.counts))
+        if self._blocks is not None:
+            self._blocks.write_blocks(column(plan.rows), column(plan.starts), column(plan.counts))
         return make_drafts(plan, self._rows, self._draft) if plan.sample_counts else None
 
     def judge(self, rows: Integers, drafts: StepDrafts, counts: Integers) -> None:

@@ -7,17 +7,21 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation, parse_speculation
 from worker.exactness import Exactness
 from worker.grammar.rows import GrammarRows
-from worker.speculation.draft_slots import DraftSlots
 from worker.speculation.drafter import Drafter
 from worker.speculation.forced import ForcedDrafter
 from worker.speculation.lookup import LookupDrafter
 from worker.speculation.shared_lookup import SharedLookupDrafter
-from worker.speculation.speculator import Speculator
+from worker.speculation.speculator import BlockUser, Speculator
 from worker.step.plan_reader import RowFeature
 from worker.step.rows import RowTable
 
 _WHAT = "cannot speculate"
-_METHODS = {"draft": worker_pb2.DRAFT_METHOD_DRAFT, "simulated": worker_pb2.DRAFT_METHOD_SIMULATED}
+_METHODS = {
+    "draft": worker_pb2.DRAFT_METHOD_DRAFT,
+    "heads": worker_pb2.DRAFT_METHOD_HEADS,
+    "simulated": worker_pb2.DRAFT_METHOD_SIMULATED,
+}
+_MODELS = {"draft": "a draft model", "heads": "a head"}
 
 
 def read_speculation(text: str, device: str) -> Speculation | None:
@@ -34,9 +38,11 @@ def read_speculation(text: str, device: str) -> Speculation | None:
             f"--speculate {text}: drafts are not built for CUDA devices yet",
             "leave it out, or use --device cpu",
         )
-    if options.method == "draft" and device != "cpu":
+    if options.method in _MODELS and device != "cpu":
         raise StartupError(
-            _WHAT, f"--speculate {text}: a draft model needs --device cpu", "use it, or --speculate lookup"
+            _WHAT,
+            f"--speculate {text}: {_MODELS[options.method]} needs --device cpu",
+            "use it, or --speculate lookup",
         )
     if options.method == "simulated" and device != "simulated":
         raise StartupError(
@@ -63,11 +69,11 @@ def make_speculator(
     grammars: GrammarRows,
     drafter: Drafter | None = None,
     features: Sequence[RowFeature] = (),
-    slots: DraftSlots | None = None,
+    blocks: BlockUser | None = None,
 ) -> Speculator | None:
     """Returns what drafts; None: nothing is drafted.
 
-    drafter: of a method that needs more than the rows. features, slots: what it keeps, see Speculator.
+    drafter: of a method that needs more than the rows. features, blocks: what it keeps, see Speculator.
     """
     if options is None:
         return None
@@ -80,4 +86,4 @@ def make_speculator(
         features = (*features, shared)
     if drafter is not None:
         drafters.append((_METHODS[options.method], drafter))
-    return Speculator(options, drafters, rows, features, slots)
+    return Speculator(options, drafters, rows, features, blocks)

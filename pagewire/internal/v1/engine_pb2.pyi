@@ -271,7 +271,7 @@ class UtilityResult(_message.Message):
     def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cache_reset: _Optional[_Union[ResetCache, _Mapping]] = ..., requests: _Optional[_Union[_inspection_pb2.ListRequestsResponse, _Mapping]] = ..., explanation: _Optional[_Union[_inspection_pb2.ExplainRequestResponse, _Mapping]] = ..., kv_pool: _Optional[_Union[_inspection_pb2.KvPool, _Mapping]] = ..., tenants: _Optional[_Union[_inspection_pb2.ListTenantsResponse, _Mapping]] = ...) -> None: ...
 
 class StepOutputs(_message.Message):
-    __slots__ = ("epoch", "step", "handles", "indexes", "positions", "counts", "token_ids", "finish_reasons", "finish_token_ids", "started_handles", "started_queue_us", "started_cached_tokens", "has_logprobs", "logprobs", "prompt_logprobs", "started_waits_us", "paused_handles", "paused_us", "draft_counts")
+    __slots__ = ("epoch", "step", "handles", "indexes", "positions", "counts", "token_ids", "finish_reasons", "finish_token_ids", "started_handles", "started_queue_us", "started_cached_tokens", "has_logprobs", "logprobs", "prompt_logprobs", "started_waits_us", "paused_handles", "paused_us", "draft_counts", "draft_methods")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     HANDLES_FIELD_NUMBER: _ClassVar[int]
@@ -291,6 +291,7 @@ class StepOutputs(_message.Message):
     PAUSED_HANDLES_FIELD_NUMBER: _ClassVar[int]
     PAUSED_US_FIELD_NUMBER: _ClassVar[int]
     DRAFT_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_METHODS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     step: int
     handles: bytes
@@ -310,7 +311,8 @@ class StepOutputs(_message.Message):
     paused_handles: bytes
     paused_us: bytes
     draft_counts: bytes
-    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., handles: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., positions: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., finish_reasons: _Optional[bytes] = ..., finish_token_ids: _Optional[bytes] = ..., started_handles: _Optional[bytes] = ..., started_queue_us: _Optional[bytes] = ..., started_cached_tokens: _Optional[bytes] = ..., has_logprobs: _Optional[bytes] = ..., logprobs: _Optional[_Union[LogprobColumns, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., started_waits_us: _Optional[bytes] = ..., paused_handles: _Optional[bytes] = ..., paused_us: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ...) -> None: ...
+    draft_methods: bytes
+    def __init__(self, epoch: _Optional[int] = ..., step: _Optional[int] = ..., handles: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., positions: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., finish_reasons: _Optional[bytes] = ..., finish_token_ids: _Optional[bytes] = ..., started_handles: _Optional[bytes] = ..., started_queue_us: _Optional[bytes] = ..., started_cached_tokens: _Optional[bytes] = ..., has_logprobs: _Optional[bytes] = ..., logprobs: _Optional[_Union[LogprobColumns, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[PromptLogprobs, _Mapping]]] = ..., started_waits_us: _Optional[bytes] = ..., paused_handles: _Optional[bytes] = ..., paused_us: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., draft_methods: _Optional[bytes] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
     __slots__ = ("handle", "start", "columns")

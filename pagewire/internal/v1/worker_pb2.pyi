@@ -18,12 +18,14 @@ class DraftMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DRAFT_METHOD_DRAFT: _ClassVar[DraftMethod]
     DRAFT_METHOD_SIMULATED: _ClassVar[DraftMethod]
     DRAFT_METHOD_SHARED: _ClassVar[DraftMethod]
+    DRAFT_METHOD_HEADS: _ClassVar[DraftMethod]
 DRAFT_METHOD_UNSPECIFIED: DraftMethod
 DRAFT_METHOD_LOOKUP: DraftMethod
 DRAFT_METHOD_GRAMMAR: DraftMethod
 DRAFT_METHOD_DRAFT: DraftMethod
 DRAFT_METHOD_SIMULATED: DraftMethod
 DRAFT_METHOD_SHARED: DraftMethod
+DRAFT_METHOD_HEADS: DraftMethod
 
 class WorkerCommand(_message.Message):
     __slots__ = ("initialize", "step_plan", "shutdown", "compile_grammar")

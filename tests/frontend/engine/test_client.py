@@ -45,7 +45,7 @@ class FakeSink:
     def started(self, queue_us: int, cached_tokens: int, waits_us: Sequence[int] = ()) -> None:
         self.starts.append((queue_us, cached_tokens))
 
-    def drafted(self, num_drafted: int, num_accepted: int) -> None:
+    def drafted(self, method: int, num_drafted: int, num_accepted: int) -> None:
         self.drafts.append((num_drafted, num_accepted))
 
     def paused(self, pause_us: int, now: int) -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from pagewire.errors import StartupError
+from pagewire.speculation import Speculation
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.fakes import initialize
-from worker.cpu.draft_model import read_draft_model
+from worker.cpu.drafters.draft_model import read_draft_model
 from worker.cpu.load import load
 from worker.families.registry import read_model_config
 
@@ -19,13 +20,13 @@ Checkpoints = Callable[..., Path]
 
 def check(target: Path, draft: Path, max_model_len: int = 256) -> Any:
     command = initialize(target, draft_model_path=str(draft))
-    return read_draft_model(command, read_model_config(target), max_model_len)
+    return read_draft_model(command, Speculation("draft"), read_model_config(target), max_model_len)
 
 
 def test_another_shape_of_the_same_vocabulary_can(checkpoint: Checkpoints) -> None:
     found = check(checkpoint("llama"), checkpoint("qwen3"))
     assert found is not None and found[0].model_path == str(checkpoint("qwen3"))
-    assert read_draft_model(initialize("a"), read_model_config(checkpoint("llama")), 256) is None
+    assert read_draft_model(initialize("a"), None, read_model_config(checkpoint("llama")), 256) is None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from pagewire.v1 import generation_pb2
 from pagewire.v1.prompt_pb2 import TokenIds
+from tests.eagle_heads import write_agreeing_pair
 from tests.logprob_columns import Scored
 from tests.worker.fakes import DrivenSequence, Driver, resolved_params
 from worker.speculation.sources import Sources
@@ -51,8 +52,8 @@ def make(
 ) -> Made:
     """What the sequences become in one batch. before: what they are without drafts, for KnowingDrafter."""
     errors = changes.pop("errors", 0.3)
-    draft_model = changes.get("draft_model_path")
-    method = f"draft:{draft_model}," if draft_model else "lookup:"
+    draft_model, method = changes.get("draft_model_path"), changes.pop("method", "draft")
+    method = f"{method}:{draft_model}," if draft_model else "lookup:"
     speculation = f"{method}tokens={room}" if room else ""
     driver = Driver(folder, room=room, speculation=speculation, **(SIZES | changes))  # type: ignore[arg-type]
     options = generation_pb2.LogprobOptions(top_n=2)
@@ -133,6 +134,16 @@ def test_drafts_of_a_model(folder: Path, checkpoint: Checkpoints, shape: dict[st
     wanted: list[Wanted] = [*some(), *some()[:2]]
     expected = make(folder, wanted, 0)
     assert make(folder, wanted, 3, draft_model_path=str(draft), **shape) == expected
+
+
+def test_drafts_of_a_head(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """It knows most tokens of the vocabulary, and what follows most of them."""
+    plain = checkpoint("llama", head_dim=32, hidden_size=64, max_position_embeddings=256)
+    target, head = write_agreeing_pair(tmp_path, plain, noise=0.3, tokens=range(3, 300))
+    wanted: list[Wanted] = [*some(), *some()[:2]]
+    expected = make(target, wanted, 0)
+    shape = {"draft_model_path": str(head), "method": "heads", "shuffle": 3, "budget": 50}
+    assert make(target, wanted, 3, **shape) == expected
 
 
 def test_stop_tokens_and_bad_words(folder: Path) -> None:

@@ -40,6 +40,7 @@ class FusedDecoder(LanguageModel):
         self._head: FusedHead | None = None
         self._hidden = torch.empty(0)  # what forward() returned last
         self._has_head = False  # whether the step that computed it was one of few tokens
+        self._captures: dict[bool, Sequence[torch.Tensor]] = {}  # of each program: buffers [M, E]
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """See LanguageModel. The next step overwrites the result."""
@@ -53,6 +54,11 @@ class FusedDecoder(LanguageModel):
         program.run(batch)
         self._hidden, self._has_head = program.hidden[:tokens], few
         return self._hidden
+
+    @property
+    def captured(self) -> Sequence[torch.Tensor]:
+        """See LanguageModel."""
+        return [buffer[: len(self._hidden)] for buffer in self._captures[self._has_head]]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32, which the next step overwrites if it comes from the program."""
@@ -70,10 +76,13 @@ class FusedDecoder(LanguageModel):
 
     def _lower(self, most_tokens: int, batch: InputBatch, caches: Sequence[LayerCache]) -> LoweredProgram:
         builder = ProgramBuilder(self._rows, self._blocks, most_tokens)
-        if most_tokens > FEW:
-            return builder.build(self.model.lower(builder, caches))
-        builder.prefetch(self.model.kv_cache_specs(), caches[0], batch)
+        few = most_tokens <= FEW
+        if few:
+            builder.prefetch(self.model.kv_cache_specs(), caches[0], batch)
         hidden = self.model.lower(builder, caches)
+        self._captures[few] = self.model.captured
+        if not few:
+            return builder.build(hidden)
         first = builder.next_index
         logits = self.model.lower_logits(builder, hidden)
         self._head = None if logits is None else FusedHead(builder, logits, first)

@@ -12,6 +12,7 @@ from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
+from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
@@ -31,11 +32,14 @@ CPU = torch.device("cpu")
 
 
 def read_draft_model(
-    initialize: worker_pb2.Initialize, target: ModelConfig, max_model_len: int
+    initialize: worker_pb2.Initialize,
+    speculation: Speculation | None,
+    target: ModelConfig,
+    max_model_len: int,
 ) -> tuple[worker_pb2.Initialize, ModelConfig] | None:
     """Returns what a worker of the draft model alone would be told, and the model's configuration; None:
     there is no draft model. Raises StartupError where it does not fit the target."""
-    if not initialize.draft_model_path:
+    if speculation is None or speculation.method != "draft":
         return None
     command = worker_pb2.Initialize()
     command.CopyFrom(initialize)
@@ -48,7 +52,7 @@ def read_draft_model(
 
 @dataclass(frozen=True)
 class DraftModel:
-    """A loaded draft model."""
+    """A loaded draft model. A worker.cpu.drafters.loaded.LoadedDrafter."""
 
     command: worker_pb2.Initialize
     target_path: str
@@ -58,12 +62,17 @@ class DraftModel:
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of its cache for each block of the target's."""
+        """See LoadedDrafter."""
         return block_bytes(self.model.kv_cache_specs(), self.command.block_size, self.dtype)
+
+    @property
+    def host_block_bytes(self) -> int:
+        """See LoadedDrafter: what was swapped out is computed again."""
+        return 0
 
     @contextmanager
     def names_both(self) -> Iterator[None]:
-        """A StartupError within it, about memory, names both models."""
+        """See LoadedDrafter."""
         try:
             yield
         except StartupError as error:
@@ -71,8 +80,10 @@ class DraftModel:
             why = f"{error.why}; {self.block_bytes >> 10} KiB of each block are the draft model's"
             raise StartupError(what, why, error.todo) from error
 
-    def make_drafter(self, rows: RowTable) -> ModelDrafter:
-        """Allocates the cache, and returns what drafts for rows of the target."""
+    def make_drafter(
+        self, rows: RowTable, num_host_blocks: int, target: LanguageModel
+    ) -> tuple[ModelDrafter, None]:
+        """See LoadedDrafter."""
         size, num_blocks = self.command.block_size, rows.cache_blocks
         layout = CacheLayout(size, num_blocks, self.dtype, CPU, each_alone=self.kernels is None)
         with self.names_both():
@@ -88,4 +99,4 @@ class DraftModel:
             cache.num_bytes / 2**20,
         )
         budget = self.command.max_num_batched_tokens
-        return ModelDrafter(backend, sampler.state.positions, DraftSlots(rows), rows, budget)
+        return ModelDrafter(backend, sampler.state.positions, DraftSlots(rows), rows, budget), None

@@ -1,0 +1,88 @@
+"""Configuration of an EAGLE-3 head (Li et al., *EAGLE-3: Scaling up Inference Acceleration of Large Language
+Models via Training-Time Test*, 2025), as SGLang and vLLM read it. Needs no torch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pagewire.errors import StartupError
+from worker.config.decoder import DecoderConfig, Spelling, read_decoder
+from worker.config.hf_config import HARMLESS, WHAT, Fields, ModelConfig, common_fields, read_config
+
+ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
+_HARMLESS = {*HARMLESS, "rotary_emb", "use_aux_hidden_state", "parallel_drafting"}
+_IDS = "eagle_aux_hidden_state_layer_ids"
+_NUM_LAYERS = 3
+"""Layers of the target whose hidden states are fused, where the file does not say which."""
+_TODO = "use a head that was trained for this model"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadConfig:
+    """A head for one target."""
+
+    layer: DecoderConfig  # of its one layer; its vocabulary is the target's
+    draft_vocab_size: int  # tokens that it has logits for
+    after: tuple[int, ...]  # it reads the target's hidden states behind so many layers
+    norms_residual: bool  # the residual stream of its layer begins with normed features
+
+    @property
+    def has_token_map(self) -> bool:
+        """Whether the head has logits for some tokens of the vocabulary alone: `d2t` says for which."""
+        return self.draft_vocab_size < self.layer.vocab_size
+
+
+def read_head_config(path: Path, target: ModelConfig) -> HeadConfig:
+    """Reads config.json of a head. Raises StartupError, also where the head does not fit the target."""
+    fields = read_config(path)
+    names = fields.texts("architectures")
+    if not set(names) & set(ARCHITECTURES):
+        why = f"config.json: architecture {', '.join(names)} is no head that is known"
+        raise StartupError(WHAT, why, f"known are {', '.join(ARCHITECTURES)}")
+    fields.expect("num_hidden_layers", 1, "a head has one layer")
+    layer = _read_layer(fields)
+    _check_sizes(fields, layer, target)
+    config = HeadConfig(
+        layer=layer,
+        draft_vocab_size=fields.integer("draft_vocab_size", layer.vocab_size, most=layer.vocab_size),
+        after=_read_after(fields, target.num_layers),
+        norms_residual=fields.boolean("norm_before_residual", False),
+    )
+    fields.refuse_unknown(_HARMLESS)
+    return config
+
+
+def _read_layer(fields: Fields) -> DecoderConfig:
+    bias = fields.boolean("attention_bias", False)
+    fields.expect("mlp_bias", False)
+    common = common_fields(fields, ARCHITECTURES[0], ())
+    return DecoderConfig(
+        **read_decoder(fields, common, Spelling(max_position=2048)), qkv_bias=bias, output_bias=bias
+    )
+
+
+def _check_sizes(fields: Fields, layer: DecoderConfig, target: ModelConfig) -> None:
+    """Raises StartupError unless head and target have the same tokens and the same hidden size."""
+    if layer.vocab_size != target.vocab_size:
+        why = f"the head's vocabulary has {layer.vocab_size} tokens, the target's {target.vocab_size}"
+        raise StartupError(WHAT, why, _TODO)
+    hidden = fields.integer("target_hidden_size", layer.hidden_size)
+    for size, name in ((hidden, "target_hidden_size"), (layer.hidden_size, "hidden_size")):
+        if size != target.hidden_size:
+            why = f"the head's {name} is {size}, the target's hidden_size {target.hidden_size}"
+            raise StartupError(WHAT, why, _TODO)
+
+
+def _read_after(fields: Fields, num_layers: int) -> tuple[int, ...]:
+    """Returns behind how many layers of the target hidden states are read. Files for vLLM count them at the
+    top; `eagle_config`, which SGLang reads, has the numbers of the layers themselves, from 0 on."""
+    nested = fields.object("eagle_config")
+    nested.expect("use_aux_hidden_state", True)
+    if fields.has(_IDS):
+        where, after = fields, fields.integers(_IDS, least=0)
+    elif nested.has(_IDS):
+        where, after = nested, tuple(number + 1 for number in nested.integers(_IDS, least=0))
+    else:
+        where, after = fields, (2, num_layers // 2, num_layers - _NUM_LAYERS)
+    if not after or len(set(after)) < len(after) or not all(1 <= number <= num_layers for number in after):
+        raise where.wrong(_IDS, f"must name different layers of the target, which has {num_layers}")
+    return after

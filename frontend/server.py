@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from frontend.auth.authenticator import AnonymousAuthenticator, Authenticator, TokenAuthenticator
@@ -64,7 +65,6 @@ from pagewire.v1 import (
 
 if TYPE_CHECKING:
     from frontend.openai.door import OpenAiServer
-    from frontend.servicers.vllm import VllmServicer
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,17 @@ SERVICES = tuple(service.full_name for service in DESCRIPTORS)
 RECEIVE_TIMEOUT_S = 30.0
 """Seconds that a request message may take to arrive."""
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
+
+
+class OptionalServicer(Protocol):
+    """A service that a flag asks for."""
+
+    @property
+    def descriptor(self) -> ServiceDescriptor:
+        """Of the service."""
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers the service."""
 
 
 class Frontend:
@@ -115,8 +126,8 @@ class Frontend:
         parts = FrontendParts(self.state, self._generator.registry, self.engine, self.limits)
         self.watch = FrontendWatch(config, self.counters, parts)
         aborts = Aborts(self._generator.registry, self.engine)
-        self._vllm = self._make_vllm(model, aborts)
-        descriptors = [*DESCRIPTORS] if self._vllm is None else [*DESCRIPTORS, self._vllm.descriptor]
+        self._optional = [*self._make_vllm(model, aborts), *self._make_open_inference(model)]
+        descriptors = [*DESCRIPTORS, *(servicer.descriptor for servicer in self._optional)]
         self._services = tuple(service.full_name for service in descriptors)
         authenticator = TokenAuthenticator(tokens) if tokens is not None else AnonymousAuthenticator()
         # The first one is the outermost and sees every call.
@@ -204,15 +215,27 @@ class Frontend:
         """Skips what stop() still waits for."""
         self._shutdown.hurry()
 
-    def _make_vllm(self, model: ModelInfo, aborts: Aborts) -> "VllmServicer | None":
+    def _make_vllm(self, model: ModelInfo, aborts: Aborts) -> list[OptionalServicer]:
         """Returns the servicer of --vllm-engine, whose protos are loaded only here."""
         if not self._config.vllm_engine:
-            return None
+            return []
         from frontend.servicers.vllm import VllmServicer
 
-        return VllmServicer(
+        servicer = VllmServicer(
             model, self._generator, aborts, self.engine, self._prompts, self.state, self.write_timeouts
         )
+        return [servicer]
+
+    def _make_open_inference(self, model: ModelInfo) -> list[OptionalServicer]:
+        """Returns the servicer of --open-inference, whose protos are loaded only here."""
+        if not self._config.open_inference:
+            return []
+        from frontend.servicers.open_inference import OpenInferenceServicer
+
+        servicer = OpenInferenceServicer(
+            self._config, model, self._generator, self.state, self.limits, self.write_timeouts
+        )
+        return [servicer]
 
     def _make_openai(self, model: ModelInfo, authenticator: Authenticator) -> "OpenAiServer | None":
         """Returns the server of --openai-port, whose modules are loaded only here. Raises StartupError."""
@@ -243,8 +266,8 @@ class Frontend:
         pooling_pb2_grpc.add_PoolingServiceServicer_to_server(self._pooling, server)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(self._admin, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        if self._vllm is not None:
-            self._vllm.add_to(server)
+        for servicer in self._optional:
+            servicer.add_to(server)
         if self._reflects:
             add_reflection(server, (*self._services, _HEALTH.full_name))
         return server

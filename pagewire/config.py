@@ -126,6 +126,9 @@ class FrontendConfig(ModelConfig):
     vllm_engine: bool = flag(
         False, "serve vllm.grpc.engine.VllmEngine, for gateways such as smg (needs the extra `vllm`)"
     )
+    open_inference: bool = flag(
+        False, "serve inference.GRPCInferenceService, the Open Inference Protocol (KServe v2, Triton)"
+    )
     openai_host: str = flag("127.0.0.1", "address of --openai-port")
     openai_allowed_host: tuple[str, ...] = flag(
         (),

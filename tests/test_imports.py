@@ -17,6 +17,7 @@ GROUND = {
     "telemetry",
     "v1",
     "internal",
+    "inference",
     "config",
     "errors",
     "gguf",

@@ -1,8 +1,15 @@
-"""The OpenAI API with real processes and the openai package, in its synchronous form."""
+"""Doors beside our own API, with real processes and clients that others wrote: the OpenAI API with the openai
+package in its synchronous form, the Open Inference Protocol with tritonclient."""
 
+import importlib.util
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import openai
+import pydantic
 import pytest
 
 from pagewire import Client
@@ -15,7 +22,7 @@ PROMPT = "Once upon a time"
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     """Two frontends that share the HTTP port."""
-    with services.start(openai_port=0, frontends=2) as service:
+    with services.start(openai_port=0, open_inference=True, frontends=2) as service:
         yield service
 
 
@@ -53,3 +60,51 @@ def test_a_closed_connection_frees_the_engine(service: Service, api: openai.Open
     )
     next(iter(stream))
     stream.close()
+
+
+def test_responses_are_the_answers_of_chat(api: openai.OpenAI):
+    question = [{"role": "user", "content": "What is the capital of Japan?"}]
+    chat = api.chat.completions.create(model="demo", messages=question, temperature=0, max_tokens=30)
+    answer = api.responses.create(model="demo", input=question, temperature=0, max_output_tokens=30)
+    assert answer.output_text == chat.choices[0].message.content and "Tokyo" in answer.output_text
+    with api.responses.stream(model="demo", input=question, temperature=0, max_output_tokens=30) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == answer.output_text
+    again = [*question, *answer.output, {"role": "user", "content": "Hello!"}]
+    assert api.responses.create(model="demo", input=again, max_output_tokens=5).output
+
+
+class City(pydantic.BaseModel):
+    """A form of an answer."""
+
+    name: str
+    capital: bool
+
+
+def test_forms_are_parsed_by_the_package(api: openai.OpenAI):
+    question = [{"role": "user", "content": "Paris?"}]
+    parsed = api.chat.completions.parse(
+        model="demo", messages=question, response_format=City, max_tokens=100, temperature=0
+    )
+    assert isinstance(parsed.choices[0].message.parsed, City)
+    answer = api.responses.parse(
+        model="demo", input=question, text_format=City, max_output_tokens=100, temperature=0
+    )
+    assert answer.output_parsed == parsed.choices[0].message.parsed
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tritonclient") is None,
+    reason="tritonclient is not installed: it has no wheel for here",
+)
+def test_tritonclient_has_the_same_text(service: Service):
+    script = Path(__file__).with_name("triton_client.py")
+    command = [sys.executable, str(script), service.address, "demo", PROMPT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    with Client(service.address) as client:
+        expected = client.generate(PROMPT, max_tokens=24, temperature=0).text
+    assert found["text"] == expected == "".join(found["parts"]) and len(found["parts"]) > 1
+    assert (found["live"], found["server"], found["platform"]) == (True, "pagewire", "pagewire")
+    assert found["error"].startswith("max_tokens: ")

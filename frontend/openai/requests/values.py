@@ -9,6 +9,10 @@ from typing import Any
 
 Read = Callable[[Any], Any]
 
+MAX_DEPTH = 64
+"""Levels of a JSON value inside a request: a schema, or variables of a template. What reads them later
+has higher bounds of its own."""
+
 _UINT32, _INT32, _INT64, _UINT64 = (1 << 32) - 1, (1 << 31) - 1, (1 << 63) - 1, (1 << 64) - 1
 _FLOAT32 = 3.4e38
 
@@ -99,19 +103,29 @@ def json_object(value: Any) -> dict[str, Any]:
     return value
 
 
-def check_texts(value: Any) -> None:
-    """Raises ValueError when a string inside a JSON value is no Unicode text, or a number not finite."""
+def check_texts(value: Any, depth: int = 0) -> None:
+    """Raises ValueError when a string inside a JSON value is no Unicode text, a number not finite, or the
+    is nested more than MAX_DEPTH deep."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"is nested more than {MAX_DEPTH} deep")
     if isinstance(value, str):
         text(value)
     elif isinstance(value, list):
         for each in value:
-            check_texts(each)
+            check_texts(each, depth + 1)
     elif isinstance(value, Mapping):
         for name, each in value.items():
             text(name)
-            check_texts(each)
+            check_texts(each, depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError("has a number that is too large")
+
+
+def text_map(value: Any) -> dict[str, str]:
+    """An object from strings to strings."""
+    if not isinstance(value, dict):
+        raise ValueError("must be an object with strings")
+    return {text(name): text(each) for name, each in value.items()}
 
 
 def nothing(*allowed: Any) -> Read:

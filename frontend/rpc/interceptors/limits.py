@@ -33,6 +33,7 @@ _CALLS = frozenset(
         "/pagewire.v1.TokenizerService/GetTokenizer",
         "/vllm.grpc.engine.VllmEngine/Generate",
         "/vllm.grpc.engine.VllmEngine/GetTokenizer",
+        "/inference.GRPCInferenceService/ModelInfer",
     }
 )
 """Methods that count against --max-concurrent-requests."""
@@ -41,6 +42,7 @@ _STREAMS = frozenset(
         "/pagewire.v1.GenerationService/GenerateMultiplexed",
         "/pagewire.v1.AdminService/WatchLoad",
         "/grpc.health.v1.Health/Watch",
+        "/inference.GRPCInferenceService/ModelStreamInfer",
     }
 )
 """Methods that may stay open without doing anything. Requests of a multiplexed stream count one by one."""

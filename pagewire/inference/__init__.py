@@ -1,0 +1,1 @@
+"""Generated: the Open Inference Protocol."""

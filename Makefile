@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo serve real test rolling simulate chaos fuzz mutants wheel-test lint format protos clients demo-model clean
+.PHONY: help demo serve real test examples rolling simulate chaos fuzz mutants wheel-test lint format protos clients demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,6 +31,9 @@ test: $(STAMP) ## Run all tests that need no GPU
 
 wheel-test: $(STAMP) ## Build a wheel and try it in an empty environment without torch
 	@PYTHON=$(BIN)/python scripts/wheel_test.sh
+
+examples: $(STAMP) ## Build the examples in C++ and Java and run them, where their tool chains are installed
+	@$(BIN)/python -m scripts.examples $(ARGS)
 
 rolling: $(STAMP) ## Restart frontends under load, behind nginx and behind round robin (ROUNDS=100)
 	@$(BIN)/python -m benchmarks.rolling --rounds $(or $(ROUNDS),100)

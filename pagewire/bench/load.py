@@ -31,6 +31,11 @@ class Load:
         return "requests/s" if self.rate is not None else "concurrent"
 
     @property
+    def axis(self) -> str:
+        """What the number counts, in words for a plot."""
+        return self.unit if self.rate is not None else "requests in flight"
+
+    @property
     def name(self) -> str:
         """Such as "8 concurrent"."""
         return f"{self.value:g} {self.unit}"

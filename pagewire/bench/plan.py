@@ -126,6 +126,8 @@ class BenchPlan:
             flags.pop("concurrency", None)
         if self._config.url:
             flags["address"] = flags.pop("url")
+        else:
+            del flags["api"]
         facts = {
             "model": model.name,
             "server": model.server,

@@ -25,6 +25,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem .7rem; border-bottom: 1px solid var(--rule); text-align: right;
   white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; } .about td { text-align: left; white-space: normal; }
+figure { margin: 0; }
 svg { width: 100%; height: auto; } svg text { fill: var(--ink); font: 12px system-ui, sans-serif; }
 svg .title { font-weight: 600; font-size: 14px; }
 svg .tick, svg .label { fill: var(--soft); font-size: 11px; }
@@ -55,7 +56,7 @@ def page(record: BenchRecord) -> str:
 
 def plots(record: BenchRecord, loads: Sequence[Load], figures: Sequence[LevelFigures]) -> list[str]:
     """Returns the charts."""
-    names = Axis.of_names(loads[0].unit, [f"{load.value:g}" for load in loads])
+    names = Axis.of_names(loads[0].axis, [f"{load.value:g}" for load in loads])
 
     def by_level(title: str, unit: str, readings: dict[str, Reading]) -> str:
         lines = [
@@ -107,7 +108,7 @@ def _distribution(record: BenchRecord, loads: Sequence[Load]) -> str:
         lines.append(Series(f"{load.value:g}", points, marks=False))
     highest = max((x for line in lines for x, _ in line.points), default=1.0)
     shares = Axis("% of requests", 0, 100, [(each, f"{each}") for each in (0, 25, 50, 75, 100)])
-    title = f"Time to first token, distribution by {loads[0].unit}"
+    title = f"Time to first token, distribution by {loads[0].axis}"
     return line_chart(title, Axis.from_zero("ms", highest), shares, lines)
 
 

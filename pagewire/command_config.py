@@ -62,6 +62,7 @@ class SamplingConfig(ClientConfig):
     structural_tag: str = flag(
         "", "the output has the structures of the document in this file", metavar="FILE"
     )
+    verbose: bool = flag(False, "print where the time went to standard error", common=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +169,37 @@ class BenchConfig(ClientConfig):
     label: str = flag("", "title of the reports", metavar="TEXT")
     json: str = flag("", "write every request to this file", common=True, metavar="FILE")
     html: str = flag("", "write a page with plots to this file", common=True, metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestsConfig(ClientConfig):
+    """`pagewire requests`: lists requests in flight, the oldest first."""
+
+    limit: int = flag(100, "list so many at most", common=True, at_least=1, at_most=1000)
+    tenant: str = flag("", "those of this tenant; default: all that the token may see", metavar="NAME")
+    json: bool = flag(False, "one line of JSON, instead of a table", common=True)
+    watch: bool = flag(False, "list them again and again, until Ctrl-C", common=True)
+    interval: float = flag(
+        1.0, "with --watch: seconds between two lists", metavar="SECONDS", at_least=0.05, at_most=3600
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainConfig(ClientConfig):
+    """`pagewire explain`: says where a request's time went, what it waits for, and which share its blocks."""
+
+    request: str = flag("", "id of a request in flight", positional=True, metavar="REQUEST")
+    tenant: str = flag("", "its tenant, with an admin's token; default: the token's", metavar="NAME")
+    json: bool = flag(False, "JSON instead of text", common=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionConfig:
+    """`pagewire completion`: prints a script that completes commands and flags in a shell."""
+
+    shell: Literal["bash", "zsh", "fish"] = flag(
+        "bash", "bash, zsh or fish", positional=True, metavar="SHELL"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,8 @@ COMMANDS = {
     "health": "check whether a service accepts requests",
     "top": "show the load of a service, live",
     "bench": "measure a service under load; compare two measurements",
+    "requests": "list requests in flight",
+    "explain": "say where a request's time went, and what it waits for",
     "drain": "make a frontend refuse new requests",
     "resume": "end a drain",
     "demo": "start everything on the demo model, stream a few answers, stop",
@@ -27,9 +29,11 @@ COMMANDS = {
     "token": "make a token for --auth-file",
     "replay": "repeat a recording and compare the plans",
     "keys": "make keys for tcp:// between processes",
+    "completion": "print a script that completes commands and flags in a shell",
     "version": "print the version",
 }
-_WITHOUT_ARGUMENTS = ("--help", "-h", "help", "--version", "version")
+WITHOUT_ARGUMENTS = ("--help", "-h", "help", "--version", "version")
+"""Commands that are run here, and have no flags."""
 INTERNAL = frozenset({"reader"})
 """Commands that only processes of a service start."""
 
@@ -37,7 +41,7 @@ INTERNAL = frozenset({"reader"})
 def run(arguments: Sequence[str]) -> int:
     """Runs `pagewire ARGUMENTS`; returns the exit code. Raises UsageError and StartupError."""
     command = arguments[0] if arguments else "--help"
-    if command in _WITHOUT_ARGUMENTS and len(arguments) > 1:
+    if command in WITHOUT_ARGUMENTS and len(arguments) > 1:
         raise UsageError(f"pagewire {command} takes no arguments", todo="pagewire COMMAND --help")
     if command in ("--help", "-h", "help"):
         print(_overview())
@@ -56,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _overview() -> str:
-    lines = ["usage: pagewire COMMAND [...]", "", "Large language models served over gRPC.", ""]
-    lines += [f"  {name:<10} {what}" for name, what in COMMANDS.items()]
+    lines = ["usage: pagewire COMMAND [...]", "Large language models served over gRPC.", ""]
+    lines += [f"  {name:<11}{what}" for name, what in COMMANDS.items()]
     lines += ["", "pagewire COMMAND --help shows the flags of a command."]
     return "\n".join(lines)

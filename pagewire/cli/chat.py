@@ -6,6 +6,7 @@ import sys
 from pagewire.cli.common.connect import connect
 from pagewire.cli.common.interrupts import interruptible
 from pagewire.cli.common.sampling import sampling_params
+from pagewire.cli.common.timings import timings_line
 from pagewire.cli.common.tool_file import functions_in
 from pagewire.client.errors import RpcError
 from pagewire.client.params import GenerateOptions, Message, SamplingParams
@@ -56,6 +57,8 @@ def _options(config: ChatConfig) -> GenerateOptions:
     """Returns the options of each answer. Raises UsageError for tools that cannot be read, and for a choice
     without tools."""
     options: GenerateOptions = {}
+    if config.verbose:
+        options["timings"] = True
     if config.tool_choice != "auto" and not config.tools:
         raise UsageError("--tool-choice needs --tools")
     if config.tools:
@@ -106,4 +109,6 @@ def _stream(
         stream.close()
     finally:
         print()
+    if options.get("timings"):
+        print(timings_line(stream.generation), file=sys.stderr)
     return stream.generation

@@ -6,6 +6,7 @@ import time
 from pagewire.cli.common.connect import connect
 from pagewire.cli.common.interrupts import interruptible
 from pagewire.cli.common.sampling import sampling_params
+from pagewire.cli.common.timings import timings_line
 from pagewire.client.results import Generation
 from pagewire.command_config import GenerateConfig
 from pagewire.flags import UsageError
@@ -22,7 +23,7 @@ def run(config: GenerateConfig) -> int:
         prompt = sys.stdin.read()
     start = time.monotonic()
     with connect(config, config.model_name) as client:
-        stream = client.stream(prompt, sampling_params(config, config.n))
+        stream = client.stream(prompt, sampling_params(config, config.n), timings=config.verbose)
         if (config.n or 1) > 1:
             result = stream.result()
             for output in result.outputs:
@@ -34,6 +35,8 @@ def run(config: GenerateConfig) -> int:
             result = stream.generation
     if config.usage:
         print(summary(result, time.monotonic() - start), file=sys.stderr)
+    if config.verbose:
+        print(timings_line(result), file=sys.stderr)
     return 0
 
 

@@ -4,12 +4,13 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
 from pagewire.cli.common.connect import connect
+from pagewire.cli.common.tables import aligned
 from pagewire.client.sync import Client
 from pagewire.command_config import TopConfig
 from pagewire.v1 import admin_pb2
@@ -60,7 +61,7 @@ def page_lines(
     hours, minutes = divmod(minutes, 60)
     about = f"pagewire {info.version} at {address}: {state}, up {hours}:{minutes:02}:{seconds:02}"
     rows = [_row(rank) for rank in load.ranks]
-    return [about, "", *_aligned([_HEAD, *rows])] if rows else [about, "", "no engine is connected"]
+    return [about, "", *aligned([_HEAD, *rows])] if rows else [about, "", "no engine is connected"]
 
 
 def _loads(client: Client, config: TopConfig) -> Iterator[admin_pb2.Load]:
@@ -85,9 +86,3 @@ def _row(rank: admin_pb2.RankLoad) -> tuple[str, ...]:
         f"{rank.preemptions:,}",
         f"{sum(rank.refused_requests.values()):,}",
     )
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Returns one line per row, with right-aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

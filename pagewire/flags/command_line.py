@@ -94,6 +94,8 @@ def _sentence(docstring: str) -> str:
 
 def _converter(flag: Flag) -> Any:
     def convert(text: str) -> Any:
+        if text == argparse.SUPPRESS:  # of a positional argument that is not given
+            return argparse.SUPPRESS
         try:
             return flag.convert_part(text) if flag.many else flag.convert(text)
         except ValueError as error:

@@ -118,6 +118,12 @@ def test_generate_streams_to_standard_output(service):
     assert not request.sampling.HasField("temperature")
 
 
+def test_verbose_asks_for_timings(service):
+    run = pagewire("generate", "hi", "--verbose", "--address", service.address)
+    assert run.stdout == "HelByelo\n" and run.stderr.startswith("[request "), run.stderr
+    assert service.requests[0].output.timings
+
+
 def test_generate_several(service):
     run = pagewire("generate", "hi", "--n=2", PAGEWIRE_ADDRESS=service.address)
     assert run.stdout == "[0] Hello\n[1] Bye\n"

@@ -35,6 +35,8 @@ def main() -> None:
     """Prints one line per format."""
     one = '<tool_call>{"name": "f", "arguments": ' + json.dumps(LONG) + "}</tool_call>"
     texts = {name: (name, text * (MEGABYTE // len(text))) for name, text in TRANSCRIPTS.items()}
+    listed = TRANSCRIPTS["llama-4"][1:-1]  # the whole answer is one list
+    texts["llama-4"] = ("llama-4", f"[{', '.join([listed] * (MEGABYTE // len(listed)))}]")
     print(f"{'format':18} {'large pieces':>12} {'as tokens':>12} {'us/token':>9}")
     for label, (name, text) in {**texts, "hermes, one call": ("hermes", one)}.items():
         large, small = seconds(name, text, LARGE), seconds(name, text, TOKEN)

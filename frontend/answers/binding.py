@@ -100,18 +100,18 @@ class BoundFormat:
 
     def find_mark(self, text: str) -> int | None:
         """Returns the place of the first special token; None: there is none."""
-        found = self._surrogate.search(text)
+        found = None if text.isascii() else self._surrogate.search(text)
         return found.start() if found is not None else None
 
     def literal(self, text: str) -> str:
         """Returns a text with special tokens as they are spelled."""
-        if self._surrogate.search(text) is None:
+        if text.isascii() or self._surrogate.search(text) is None:
             return text
         return self._surrogate.sub(lambda found: self._literals[found[0]], text)
 
     def without_marks(self, text: str) -> str:
         """Returns a text without special tokens."""
-        return text if self._surrogate.search(text) is None else self._surrogate.sub("", text)
+        return text if text.isascii() else self._surrogate.sub("", text)
 
     def _spelled(self, text: str) -> str:
         for literal, character in self._characters.items():

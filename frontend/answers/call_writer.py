@@ -30,6 +30,7 @@ class CallWriter:
         self._members = ObjectWriter()
         self._ids: set[str] = set()
         self._quoting = Quoting()
+        self._num_quoted = 0  # pieces of the arguments that self._quoting is behind
 
     @property
     def has_arguments(self) -> bool:
@@ -44,7 +45,7 @@ class CallWriter:
         self._sink.mark()
         call_id = own_id if own_id and own_id not in self._ids else self._new_id(self._index)
         self._ids.add(call_id)
-        self._quoting = Quoting()
+        self._quoting, self._num_quoted = Quoting(), 0
         self._sink.add(CallStart(self._index, call_id, name))
 
     def write(self, text: str) -> None:
@@ -53,11 +54,12 @@ class CallWriter:
             text = text.lstrip()
         if text:
             self._text.append(text)
-            self._quoting = self._quoting.after(text)
             self._sink.add(Arguments(self._index, text))
 
     def in_string(self, text: str) -> bool:
         """Returns whether the arguments, and then this text, end within a string."""
+        self._quoting = self._quoting.after("".join(self._text[self._num_quoted :]))
+        self._num_quoted = len(self._text)
         return self._quoting.after(text).in_string
 
     def schema_of(self, key: str) -> Mapping[str, Any] | None:

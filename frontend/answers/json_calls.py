@@ -8,7 +8,10 @@ from frontend.answers.tables import JsonShape
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _IN_STRING = re.compile(r'["\\]')
-_IN_VALUE = re.compile(r'["{}\[\]]')
+_STRING = re.compile(r'"(?:[^"\\]++|\\[\s\S])*+"')
+"""A string that has ended."""
+_WITHIN = re.compile(rf"(?:[^\"{{}}\[\]]++|{_STRING.pattern})*+")
+"""What stands between brackets. Neither pattern backtracks."""
 _SCALAR = re.compile(r"[\w.+\-]*")
 
 
@@ -79,6 +82,10 @@ class JsonCall:
         character = text[at]
         match self._expect:
             case _Expect.KEY if character == '"':
+                if (whole := _STRING.match(text, at)) is not None:
+                    self._captured = [whole[0]]
+                    self._end_key()
+                    return whole.end()
                 self._captured = self._target = ['"']
                 self._in_string = True
             case _Expect.COLON if character == ":":
@@ -105,6 +112,10 @@ class JsonCall:
         self.has_arguments |= self._is_arguments
         if character in "{[":
             self._depth, self._in_value = 1, True
+        elif character == '"' and (whole := _STRING.match(text, at)) is not None:
+            self._captured.append(whole[0])
+            self._end_value()
+            return whole.end()
         elif character == '"':
             self._in_value = self._in_string = True
         elif character.isalnum() or character == "-":
@@ -144,17 +155,17 @@ class JsonCall:
         return end
 
     def _nested(self, text: str, at: int) -> int:
-        found = _IN_VALUE.search(text, at)
-        end = found.end() if found is not None else len(text)
-        self._keep(text[at:end])
-        if found is not None:
-            if found[0] == '"':
-                self._in_string = True
-            else:
-                self._depth += 1 if found[0] in "{[" else -1
-                if not self._depth:
-                    self._end_value()
-        return end
+        found = _WITHIN.match(text, at)
+        end = found.end() if found is not None else at
+        stop = text[end : end + 1]
+        self._keep(text[at : end + 1])
+        if stop == '"':
+            self._in_string = True
+        elif stop:
+            self._depth += 1 if stop in "{[" else -1
+            if not self._depth:
+                self._end_value()
+        return end + len(stop)
 
     @property
     def _is_arguments(self) -> bool:
@@ -196,6 +207,8 @@ def _space(text: str, at: int) -> int:
 
 def _decoded(text: str) -> str | None:
     """Returns the string that a JSON text is; None: it is none."""
+    if "\\" not in text and _STRING.fullmatch(text) is not None:
+        return text[1:-1]
     try:
         value = json.loads(text, strict=False)
     except ValueError:

@@ -22,9 +22,8 @@ MAX_PART = 256
 _PIECE = 4096
 """Characters that are read in one go, so that the time is linear in an answer of any length."""
 _NAME = re.compile(r"\s*[\w.:\-]*\s*")
-_BETWEEN = " \t\r\n,;[]"
-"""Characters between calls that are JSON objects."""
-_LONG = (Take.TEXT, Take.REASONING, Take.ARGUMENTS, Take.VALUE, Take.SKIP)
+_BETWEEN = re.compile(r"[ \t\r\n,;]+|[\[\]]")
+"""Text between calls that are JSON objects. A bracket may also begin a marker."""
 _SAID = (Take.TEXT, Take.REASONING)
 
 
@@ -55,6 +54,12 @@ class Machine:
         self._json: JsonCall | None = None
         self._pairs: PairReader | None = None
         self._nested: NestedValue | None = None  # the value that is being read, if it is an object or a list
+        self._steps = {
+            Take.GAP: self._gap,
+            Take.JSON: self._json_objects,
+            Take.PAIRS: self._pair_list,
+            **dict.fromkeys((Take.NAME, Take.ID, Take.KEY, Take.HEADER), self._short),
+        }
         self._enter(state)
 
     @property
@@ -66,7 +71,7 @@ class Machine:
         """Reads a piece of the answer; returns what it decides."""
         for start in range(0, len(text), _PIECE):
             self._buffer += text[start : start + _PIECE]
-            while self._buffer and self._advance():
+            while self._buffer and self._step():
                 pass
         return self._sink.take()
 
@@ -87,18 +92,6 @@ class Machine:
         return self._sink.take()
 
     # One step each: False when more text is needed.
-
-    def _advance(self) -> bool:
-        take = self._state.take
-        if take in _LONG:
-            return self._long()
-        if take is Take.GAP:
-            return self._gap()
-        if take is Take.JSON:
-            return self._between_json() if self._json is None else self._json_call(self._json)
-        if take is Take.PAIRS:
-            return self._pair_list()
-        return self._short()
 
     def _long(self) -> bool:
         """Text of any length, up to a marker."""
@@ -170,6 +163,10 @@ class Machine:
             return True
         return not self._table.may_begin(self._state_name, self._buffer) and self._fail()
 
+    def _json_objects(self) -> bool:
+        """Calls that are JSON objects, and what is between them."""
+        return self._between_json() if self._json is None else self._json_call(self._json)
+
     def _between_json(self) -> bool:
         marker = self._table.at_start(self._state_name, self._buffer)
         if marker is not None:
@@ -179,14 +176,15 @@ class Machine:
             self._json = JsonCall(self._table.format.json)
         elif self._table.may_begin(self._state_name, self._buffer):
             return False
-        elif self._buffer[0] in _BETWEEN:
-            self._skip(1)
+        elif (found := _BETWEEN.match(self._buffer)) is not None:
+            self._skip(found.end())
         else:
             return self._fail()
         return True
 
     def _json_call(self, call: JsonCall) -> bool:
-        self._drop(call.feed(self._buffer[: self._table.find_mark(self._buffer)]))
+        mark = self._table.find_mark(self._buffer)
+        self._drop(call.feed(self._buffer if mark is None else self._buffer[:mark]))
         if call.name is not None and not self._calls.is_open:
             found = self._table.call_name.fullmatch(call.name)
             if found is None:
@@ -279,6 +277,7 @@ class Machine:
 
     def _enter(self, name: str) -> None:
         self._state_name, self._state = name, self._table.states[name]
+        self._step = self._steps.get(self._state.take, self._long)
         self._part, self._part_size = [], 0
         if self._has_called and self._state.take in (Take.GAP, Take.JSON):
             self._raw.clear()

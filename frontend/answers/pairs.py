@@ -1,10 +1,37 @@
 """Reads the arguments of a call that are written as pairs of name and value, as they arrive."""
 
+import functools
 import json
 import re
 
 from frontend.answers.tables import PairNotation
 from frontend.answers.values import paired_value
+
+
+@functools.cache
+def _whole_run(quotes: tuple[str, ...], escapes: bool) -> re.Pattern[str] | None:
+    """Returns what stands between brackets and commas, with all strings that have ended; it does not
+    backtrack. None for quotes of several characters."""
+    if any(len(quote) > 1 for quote in quotes):
+        return None
+    strings = [
+        rf"{quote}(?:[^{quote}\\]++|\\[\s\S])*+{quote}" if escapes else f"{quote}[^{quote}]*+{quote}"
+        for quote in map(re.escape, quotes)
+    ]
+    plain = rf"[^{re.escape(''.join(quotes))}()\[\]{{}},]++"
+    return re.compile(f"(?:{'|'.join([plain, *strings])})*+")
+
+
+@functools.cache
+def _outside(quotes: tuple[str, ...]) -> re.Pattern[str]:
+    """Returns what is looked for outside of strings."""
+    return re.compile("|".join([*map(re.escape, quotes), r"[()\[\]{},]"]))
+
+
+@functools.cache
+def _inside(quote: str, escapes: bool) -> re.Pattern[str]:
+    """Returns what is looked for in a string."""
+    return re.compile((r"\\[\s\S]|" if escapes else "") + re.escape(quote))
 
 
 class PairReader:
@@ -17,12 +44,9 @@ class PairReader:
         self._depth = 0
         self._quote: str | None = None
         self._written = ObjectWriter()
-        marks = [*map(re.escape, notation.quotes), r"[()\[\]{},]"]
-        self._outside = re.compile("|".join(marks))
-        self._inside = {
-            quote: re.compile((r"\\[\s\S]|" if notation.escapes else "") + re.escape(quote))
-            for quote in notation.quotes
-        }
+        self._whole_run = _whole_run(notation.quotes, notation.escapes)
+        self._outside = _outside(notation.quotes)
+        self._inside = {quote: _inside(quote, notation.escapes) for quote in notation.quotes}
 
     def feed(self, text: str) -> tuple[int, str]:
         """Reads on; returns the number of characters that were read, and the JSON text that they complete.
@@ -31,6 +55,13 @@ class PairReader:
         """
         at, written = 0, ""
         while at < len(text) and not self.done:
+            if self._quote is None and self._whole_run is not None:
+                run = self._whole_run.match(text, at)
+                end = run.end() if run is not None else at
+                self._piece.append(text[at:end])
+                at = end
+                if at == len(text):
+                    break
             pattern = self._outside if self._quote is None else self._inside[self._quote]
             found = pattern.search(text, at)
             if found is None:
@@ -80,6 +111,9 @@ class PairReader:
         return self._written.add(key.strip().strip("\"'"), paired_value(value, self._notation))
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+
+
 class ObjectWriter:
     """Writes a JSON object, member by member."""
 
@@ -92,7 +126,7 @@ class ObjectWriter:
             return ""
         begin = ", " if self._names else "{"
         self._names.add(name)
-        return f"{begin}{json.dumps(name, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}"
+        return f"{begin}{_ENCODER.encode(name)}: {_ENCODER.encode(value)}"
 
     @property
     def begun(self) -> bool:

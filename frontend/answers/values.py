@@ -1,14 +1,19 @@
 """Values of arguments that a model writes without JSON's quotes: Python's, Gemma's, and bare text."""
 
 import ast
+import contextlib
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 from frontend.answers.tables import PairNotation, ValueStyle
 
+_PYTHON = re.compile(r"""'[^'\\]*+'|"[^"\\]*+"|\b(?:True|False|None)\b""")
+"""What Python and JSON write differently, where nothing is escaped."""
+_JSON_NAMES = {"True": "true", "False": "false", "None": "null"}
 MAX_LITERAL = 1 << 16
 """Characters that are parsed as a Python literal; a longer value is a string."""
 _NAMES = {
@@ -44,12 +49,23 @@ def value_of(text: str, style: ValueStyle, schema: Mapping[str, Any] | None) -> 
 def literal(text: str) -> Any:
     """Returns the JSON value of a Python literal, in which true, false and null are known too. Raises
     ValueError."""
+    text = text.strip()
+    if "\\" not in text:  # nearly always JSON but for its spelling, which takes no parser of Python
+        with contextlib.suppress(ValueError, RecursionError):
+            return _json(_PYTHON.sub(_in_json, text))
     if len(text) > MAX_LITERAL:
         raise ValueError("too long")
     try:
-        return _convert(ast.parse(text.strip(), mode="eval").body)
+        return _convert(ast.parse(text, mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(str(error)) from None
+
+
+def _in_json(found: re.Match[str]) -> str:
+    """Returns a string or a name as JSON spells it."""
+    if found[0] in _JSON_NAMES:
+        return _JSON_NAMES[found[0]]
+    return found[0] if found[0].startswith('"') else json.dumps(found[0][1:-1])
 
 
 def _convert(node: ast.expr) -> Any:
@@ -74,7 +90,7 @@ def _key(node: ast.expr | None) -> str:
 
 
 def _json(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    return _DECODER.decode(text)
 
 
 def _finite(text: str) -> float:
@@ -85,6 +101,9 @@ def _finite(text: str) -> float:
 
 def _refuse(name: str) -> None:
     raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def paired_value(text: str, notation: PairNotation) -> Any:

@@ -2,6 +2,7 @@
 
     python benchmarks/pipeline.py
     python benchmarks/pipeline.py --frontends 1,4 --repeats 5 --json figures.json
+    python benchmarks/pipeline.py --frontends 1 --loads light,heavy --merge-delays 0,0.1
 
 The model has the shape of Llama-3-8B and no weights; its vocabulary is the demo model's, whose
 tokenizer serves it. Three loads, all of streams that ask for token ids:
@@ -173,9 +174,32 @@ def run_once(service: Service, clients: list[ProcessPoolExecutor], load: Load) -
     )
 
 
-def measure(folder: Path, frontends: int, repeats: int) -> dict[str, list[Figures]]:
-    """Figures by load, of a service with so many frontends. Each load runs once before it counts."""
-    config = ServeConfig(
+def measure(
+    folder: Path, frontends: int, repeats: int, loads: list[Load], delays: list[float]
+) -> dict[str, list[Figures]]:
+    """Figures by load and --max-merge-delay, of services with so many frontends, in turns. Each load runs
+    once before it counts."""
+    spawn = multiprocessing.get_context("spawn")
+    figures: dict[str, list[Figures]] = {}
+    with contextlib.ExitStack() as stack:
+        services = {
+            delay: stack.enter_context(Service(make_config(folder, frontends, delay))) for delay in delays
+        }
+        clients = [
+            stack.enter_context(ProcessPoolExecutor(max_workers=1, mp_context=spawn)) for _ in range(CLIENTS)
+        ]
+        for load in loads:
+            for place in range(repeats + 1):
+                for delay, service in services.items():
+                    run = run_once(service, clients, load)
+                    if place:
+                        figures.setdefault(f"{load.name} {delay:g}", []).append(run)
+    return figures
+
+
+def make_config(folder: Path, frontends: int, merge_delay: float) -> ServeConfig:
+    """A service on a simulated H200."""
+    return ServeConfig(
         model=str(folder),
         device="simulated",
         profile="h200",
@@ -183,25 +207,16 @@ def measure(folder: Path, frontends: int, repeats: int) -> dict[str, list[Figure
         max_num_seqs=MAX_NUM_SEQS,
         max_num_batched_tokens=8192,
         port=0,
+        max_merge_delay=merge_delay,
         log_level="error",
     )
-    spawn = multiprocessing.get_context("spawn")
-    with contextlib.ExitStack() as stack:
-        service = stack.enter_context(Service(config))
-        clients = [
-            stack.enter_context(ProcessPoolExecutor(max_workers=1, mp_context=spawn)) for _ in range(CLIENTS)
-        ]
-        return {
-            name: [run_once(service, clients, load) for _ in range(repeats + 1)][1:]
-            for name, load in LOADS.items()
-        }
 
 
 def print_table(results: dict[int, dict[str, list[Figures]]]) -> None:
     """Medians; one line per load and number of frontends."""
     print(f"{os.cpu_count()} cores for the service and {CLIENTS} clients; medians (least..greatest)")
     print(
-        f"{'frontends':<10}{'load':<10}{'tokens/s':>24}{'tokens/message':>16}"
+        f"{'frontends':<10}{'load, delay':<15}{'tokens/s':>24}{'tokens/message':>16}"
         f"{'tokens per frontend-CPU-s':>30}{'core us/token':>15}{'core share':>12}{'worker share':>14}"
     )
     for frontends, loads in results.items():
@@ -214,7 +229,7 @@ def print_table(results: dict[int, dict[str, list[Figures]]]) -> None:
                 return f"{middle[key]:.0f} ({values[key][0]:.0f}..{values[key][-1]:.0f})"
 
             print(
-                f"{frontends:<10}{name:<10}{spread('tokens_per_s'):>24}{middle['tokens_per_message']:>16.2f}"
+                f"{frontends:<10}{name:<15}{spread('tokens_per_s'):>24}{middle['tokens_per_message']:>16.2f}"
                 f"{spread('tokens_per_frontend_cpu_s'):>30}{middle['engine_us_per_token']:>15.1f}"
                 f"{middle['engine_share']:>12.0%}{middle['worker_share']:>14.0%}"
             )
@@ -227,11 +242,21 @@ def main() -> None:
     )
     parser.add_argument("--frontends", default="1,2,4", help="numbers of frontends; default: %(default)s")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--loads", default=",".join(LOADS), help="default: %(default)s")
+    parser.add_argument(
+        "--merge-delays", default="0.1", help="values of --max-merge-delay; default: %(default)s"
+    )
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures there")
     options = parser.parse_args()
     with model_folder() as folder:
         results = {
-            number: measure(folder, number, options.repeats)
+            number: measure(
+                folder,
+                number,
+                options.repeats,
+                [LOADS[name] for name in options.loads.split(",")],
+                [float(delay) for delay in options.merge_delays.split(",")],
+            )
             for number in map(int, options.frontends.split(","))
         }
     print_table(results)

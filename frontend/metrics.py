@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.state import ServingState
+from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.request_registry import RequestRegistry
 from frontend.telemetry.counters import Counters
 from pagewire.config import FrontendConfig
@@ -24,6 +25,7 @@ class FrontendParts:
     registry: RequestRegistry
     engine: EngineClient
     limits: ConcurrencyLimits
+    pacer: DeliveryPacer
 
 
 READINGS: tuple[Reading[FrontendParts], ...] = (
@@ -44,6 +46,14 @@ READINGS: tuple[Reading[FrontendParts], ...] = (
             "pagewire_frontend_prompt_bytes", "gauge", "Bytes of prompts that are kept to resume requests."
         ),
         lambda parts: parts.engine.journal.num_bytes,
+    ),
+    Reading(
+        Metric(
+            "pagewire_frontend_merge_delay_seconds",
+            "gauge",
+            "Time between the messages of a stream while the event loop lags; 0: it keeps up.",
+        ),
+        lambda parts: parts.pacer.delay,
     ),
     Reading(
         Metric("pagewire_frontend_resumes_total", "counter", "Requests resent to a core."),

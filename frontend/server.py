@@ -123,7 +123,9 @@ class Frontend:
         self._generator = Generator(
             config, model, self._prompts, self.engine, self.limits, self.counters, self._tracer
         )
-        parts = FrontendParts(self.state, self._generator.registry, self.engine, self.limits)
+        parts = FrontendParts(
+            self.state, self._generator.registry, self.engine, self.limits, self._generator.pacer
+        )
         self.watch = FrontendWatch(config, self.counters, parts)
         aborts = Aborts(self._generator.registry, self.engine)
         self._optional = [*self._make_vllm(model, aborts), *self._make_open_inference(model)]

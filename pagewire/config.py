@@ -186,6 +186,12 @@ class FrontendConfig(ModelConfig):
         "seconds to wait for the answer before the connection is closed and its requests end",
         at_least=0.1,
     )
+    max_merge_delay: float = flag(
+        0.1,
+        "seconds that output may wait to be sent with what follows, while the event loop lags; 0: never",
+        at_least=0,
+        at_most=10,
+    )
     write_timeout: float = flag(
         60.0,
         "seconds that a client may take to read a message before its stream ends; 0: no limit",

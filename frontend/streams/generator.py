@@ -20,6 +20,7 @@ from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import FinishRules, check_complete, resume
+from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.repetition import RepetitionDetector
 from frontend.streams.request_registry import RequestRegistry
 from frontend.streams.request_span import RequestSpan
@@ -66,6 +67,7 @@ class Generator:
         self._counters = counters or Counters()
         self._tracer = tracer
         self.registry = RequestRegistry(engine)
+        self.pacer = DeliveryPacer(config.max_merge_delay)
 
     @asynccontextmanager
     async def open(
@@ -174,6 +176,7 @@ class Generator:
             delivery,
             self._sequences(request, prompt, resolved, answers),
             timings,
+            self.pacer,
         )
         if request.continuation.sequences:
             self._counters.continuations += 1

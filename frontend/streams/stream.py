@@ -14,6 +14,7 @@ from functools import partial
 
 from frontend.errors import ProtocolError, ServiceError
 from frontend.logprobs import PromptScores, Scores, TokenBytes
+from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.sequence import Sequence, most_probable
 from frontend.telemetry.draft_counts import DraftCounts
 from frontend.telemetry.timings import RequestTimings
@@ -62,8 +63,17 @@ class Stream:
     """The slot. The engine client puts output in, one handler takes messages out; both on the event loop."""
 
     def __init__(
-        self, header: Header, delivery: DeliveryMode, sequences: Items[Sequence], timings: RequestTimings
+        self,
+        header: Header,
+        delivery: DeliveryMode,
+        sequences: Items[Sequence],
+        timings: RequestTimings,
+        pacer: DeliveryPacer | None = None,
     ) -> None:
+        """pacer: of the event loop; None: messages are never held back to be merged."""
+        self._pacer = pacer
+        self._held = False  # until the pacer's next round
+        self._released = False  # by a round, since the last message
         self._header = header
         self._delivery = delivery
         self._sequences = sequences
@@ -236,10 +246,21 @@ class Stream:
             return True
         if self._delivery.final_only:
             return False
-        return self._ending or self._num_new >= (self._delivery.interval if self._begun else 1)
+        if self._ending or not self._begun:
+            return self._ending or self._num_new > 0
+        return not self._held and self._num_new >= self._delivery.interval
+
+    def release(self) -> None:
+        """A round of the pacer begins: what has come may leave."""
+        self._held, self._released = False, True
+        self._wake()
 
     def _wake(self) -> None:
         if not self._due():
+            return
+        may_wait = self._begun and not (self._ending or self._released or self._error is not None)
+        if may_wait and self._pacer is not None and self._pacer.holds(self):
+            self._held = True
             return
         self._timings.ready()
         if self._when_due is not None:
@@ -262,7 +283,7 @@ class Stream:
         if is_last and self._delivery.timings:
             response.timings.CopyFrom(self._timings.timings())
         self._timings.told(self._num_new, len(response.sequences))
-        self._num_new = 0
+        self._num_new, self._released = 0, False
         self._ending = bool(self._dirty)  # the rest follows at once
         return True
 

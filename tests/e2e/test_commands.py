@@ -10,6 +10,7 @@ import pytest
 
 from pagewire import Client
 from pagewire.local_service import Service
+from pagewire.v1 import inspection_pb2
 from tests.e2e import services
 from tests.e2e.services import PATIENCE_S, ROOT, is_idle, wait_until
 from tests.e2e.test_simulated import without_weights
@@ -41,7 +42,7 @@ def test_generate_chat_and_health(demo: Service):
 
 
 def test_ctrl_c_ends_a_generation_here_and_on_the_server(tmp_path: Path):
-    """The answer takes a minute: it cannot end before the signal."""
+    """The answer takes a minute: it cannot end before the signal. Meanwhile an operator sees it."""
     folder, slow = without_weights(tmp_path), ("slow-factor=5000",)
     with services.start(
         folder, device="simulated", profile="h200", num_blocks=64, worker_fault=slow
@@ -57,11 +58,30 @@ def test_ctrl_c_ends_a_generation_here_and_on_the_server(tmp_path: Path):
         with running:
             assert running.stdout is not None and running.stderr is not None
             assert running.stdout.read(1)
+            sees_one_request(service.address)
             running.send_signal(signal.SIGINT)
             assert running.wait(PATIENCE_S) == 130
             assert running.stderr.read() == b""
         with Client(service.address) as client:
             wait_until(lambda: is_idle(client))
+
+
+def sees_one_request(address: str) -> None:
+    """AdminService tells of the one request in flight: where it is, and what it holds."""
+    with Client(address) as client:
+        (info,) = client.list_requests().requests
+        assert (info.phase, info.rank) == (inspection_pb2.REQUEST_PHASE_DECODE, 0)
+        assert info.frontend == client.server_info().instance_id and info.timings.decode.ToNanoseconds()
+        found = client.explain_request(info.request_id)
+        assert found.request.blocks == found.sequences[0].blocks > 0 and not found.sharers
+        (pool,) = client.kv_pool(max_cells=8)
+        assert pool.holders[0].request_id == info.request_id and sum(pool.cell_held) == pool.held_blocks > 0
+        (tenant,) = client.list_tenants()
+        assert (tenant.requests, tenant.running_sequences) == (1, 1)
+        (engine,) = client.list_engines().engines
+        assert (engine.state, engine.device) == (inspection_pb2.ENGINE_STATE_SERVING, "simulated")
+    (listed,) = json.loads(run("-m", "pagewire", "requests", "--json", f"--address={address}"))["requests"]
+    assert listed["request_id"] == info.request_id
 
 
 def test_benchmark(demo: Service, tmp_path: Path):

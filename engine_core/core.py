@@ -19,6 +19,7 @@ from engine_core.intake.validation import Limits
 from engine_core.io.error_replies import BUG, ErrorReplies, no_token_error
 from engine_core.io.inbox import Event, FrontendGone, HealthProbe, Inbox, Received, SocketsFailed
 from engine_core.io.load_report import describe_load
+from engine_core.kv_cache.cache_watches import CacheWatches
 from engine_core.pacing import Pace
 from engine_core.request import Request
 from engine_core.scheduler.outputs import encode_outputs
@@ -103,6 +104,7 @@ class EngineCore:
         self._identity = identity
         self.intake = Intake(scheduler, identity.limits, clock, bounds)
         self._epoch = identity.epoch
+        self._cache_watches = CacheWatches(scheduler.prefix_cache, send)
         self._replies = ErrorReplies(identity.epoch, send, self.counters)
         self._worker = worker
         self._grammars = GrammarPreparation(scheduler, worker)
@@ -150,6 +152,7 @@ class EngineCore:
         under_way = len(self.scheduler.in_flight)
         if under_way == self._max_under_way or (under_way and not plan.rows):
             self._take_result()
+        self._cache_watches.publish()
 
     def fail_all(self, reason: str, message: str) -> None:
         """Fails every request in flight, and those that have just arrived."""
@@ -209,6 +212,8 @@ class EngineCore:
                 self._answer_hello(frontend, event.message.hello)
             elif kind == "utility":
                 self._answer_utility(frontend, event.message.utility, event.at)
+            elif kind == "watch_cache":
+                self._cache_watches.take(frontend, event.message.watch_cache)
         except Exception:
             self.counters.internal_errors += 1
             if self.counters.internal_errors.bit_count() == 1:
@@ -247,6 +252,7 @@ class EngineCore:
         # A frontend that does not know this epoch has forgotten the requests that it sent under it.
         for request in self.scheduler.requests.of_frontend(frontend):
             self.scheduler.abort(request)
+        self._cache_watches.drop(frontend)
         self._send(frontend, EngineMessage(welcome=self._identity.welcome))
 
     def _answer_utility(self, frontend: bytes, utility: Utility, arrival: float) -> None:
@@ -254,6 +260,7 @@ class EngineCore:
 
     def _lose_frontend(self, frontend: bytes) -> None:
         """Fails the requests of a frontend, which may be alive and only have been too slow."""
+        self._cache_watches.drop(frontend)
         requests = self.scheduler.requests.of_frontend(frontend)
         self.counters.frontends_lost += bool(requests)
         for request in requests:

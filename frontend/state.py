@@ -2,9 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from frontend.errors import Draining
 from pagewire.v1 import admin_pb2
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +89,21 @@ class ServingState:
     async def changed(self) -> None:
         """Waits for the next change. There must be no await between reading the state and this call."""
         await self._changed.wait()
+
+    async def unless_closed(self, waiting: Coroutine[Any, Any, T]) -> T:
+        """Returns the result of a coroutine, which is cancelled when the shutdown begins first. Raises
+        Draining then."""
+        task = asyncio.create_task(waiting)
+        try:
+            while not self._closes:
+                change = asyncio.create_task(self.changed())
+                await asyncio.wait((task, change), return_when=asyncio.FIRST_COMPLETED)
+                change.cancel()
+                if task.done():
+                    return task.result()
+            raise Draining
+        finally:
+            task.cancel()
 
     def _notify(self) -> None:
         self._changed.set()

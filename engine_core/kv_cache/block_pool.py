@@ -9,6 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
 from engine_core.errors import InvariantError
+from engine_core.kv_cache.cache_log import CacheLog
 
 
 class BlockPool:
@@ -19,6 +20,8 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
+        self.log: CacheLog | None = None
+        """Is told what leaves the cache."""
         self._references = [0] * num_blocks
         self._contents: list[bytes | None] = [None] * num_blocks
         self._by_content: dict[bytes, int] = {}
@@ -143,6 +146,8 @@ class BlockPool:
         self._by_content.clear()
         self._blank += self._cached
         self._cached.clear()
+        if self.log is not None:
+            self.log.cleared()
 
     def _evict(self) -> int:
         block, _ = self._cached.popitem(last=False)
@@ -154,6 +159,8 @@ class BlockPool:
         if content is not None:
             del self._by_content[content]
             self._contents[block] = None
+            if self.log is not None:
+                self.log.removed(content)
 
     # Invariants.
 

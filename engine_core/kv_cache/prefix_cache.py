@@ -24,6 +24,7 @@ from struct import pack
 from engine_core.counters import HitRate
 from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_pool import BlockPool
+from engine_core.kv_cache.cache_log import CachedBlock, CacheLog
 from engine_core.request import Request, Sequence
 
 _HASH_BYTES = 16
@@ -71,6 +72,8 @@ class PrefixCache:
         self._extend_hashes(sequence, full)
         for i in range(sequence.num_committed, full):
             self._pool.keep(sequence.blocks[i], sequence.hashes[i + 1])
+        if self.log is not None:
+            self._tell(self.log, sequence, sequence.num_committed, full)
         sequence.num_committed = full
 
     def distrust(self, sequence: Sequence) -> None:
@@ -88,6 +91,36 @@ class PrefixCache:
         """Counts what was found for a sequence that is admitted."""
         if self._serves(sequence.request):
             self.hit_rate.add(sequence.num_tokens, sequence.num_computed_tokens)
+            if self.log is not None:
+                self._tell(self.log, sequence, 0, sequence.num_committed)
+
+    # The log.
+
+    @property
+    def log(self) -> CacheLog | None:
+        """What the cache holds, with token ids, if that is logged."""
+        return self._pool.log
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that can be found."""
+        return self._pool.num_cached
+
+    def logged(self) -> CacheLog:
+        """Returns the log, which is made by the first call."""
+        if self._pool.log is None:
+            self._pool.log = CacheLog()
+        return self._pool.log
+
+    def _tell(self, log: CacheLog, sequence: Sequence, start: int, end: int) -> None:
+        """Logs blocks of a sequence that are in the cache, under their own content or in equal ones."""
+        request, size = sequence.request, self._block_size
+        for i in range(start, end):
+            content = sequence.hashes[i + 1]
+            if content not in log:
+                parent = sequence.hashes[i] if i else b""
+                tokens = sequence.token_bytes(i * size, (i + 1) * size)
+                log.stored(content, CachedBlock(parent, tokens, request.tenant, request.cache_salt))
 
     def check_invariants(self, sequence: Sequence) -> None:
         """Raises InvariantError unless a running sequence's blocks are cached under their own content.

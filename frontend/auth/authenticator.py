@@ -37,6 +37,7 @@ _FOR_ADMINS = frozenset(
         f"{_VLLM}FlushCache",
         f"{_VLLM}StartProfile",
         f"{_VLLM}StopProfile",
+        f"{_VLLM}SubscribeKvEvents",  # with the tokens of everyone's prompts
     }
 )
 _FOR_TENANTS = frozenset(

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Collection, Sequence
 from random import Random
 
+from frontend.engine.cache_feed import CacheFeeds
 from frontend.engine.compatibility import agree, combine, difference
 from frontend.engine.connection import EngineConnection, MakeSocket
 from frontend.engine.discovery import AddressSource, GivenAddresses
@@ -69,6 +70,7 @@ class EngineClient:
         """By rank."""
         self.events = EngineEvents()
         """The last deaths and resumptions."""
+        self.cache_feeds = CacheFeeds(lambda: self.cores)
         self._addresses = GivenAddresses([addresses]) if isinstance(addresses, str) else addresses
         self._state = state
         self._make_socket = make_socket
@@ -201,6 +203,7 @@ class EngineClient:
         self._combine_facts()
         if core.serves:
             self.events.serves(core)
+        self.cache_feeds.restart()
 
     def on_heartbeat(self, core: EngineConnection) -> None:
         """Resends waiting requests when a core is known to be alive."""
@@ -213,6 +216,7 @@ class EngineClient:
         """Resends a lost core's requests to others."""
         self.events.lost(core)
         self._show_state()
+        self.cache_feeds.restart()
         for entry in list(core.in_flight.values()):
             self._journal.lose(entry, EngineDead(), Quarantined(), is_dead=True)
         self._resume()
@@ -237,6 +241,10 @@ class EngineClient:
             self._journal.fail(entry, error)
         elif error.reason not in OVERLOADED or not self._try_elsewhere(entry, core):
             self._journal.fail(entry, error)
+
+    def on_cache_changes(self, core: EngineConnection, changes: engine_pb2.CacheChanges) -> None:
+        """Hands changes of a core's prefix cache to the subscriber that watches it."""
+        self.cache_feeds.put(core, changes)
 
     # Routing.
 
@@ -334,6 +342,7 @@ class EngineClient:
         self._number()
         self._combine_facts()
         self._show_state()
+        self.cache_feeds.restart()
 
     def _number(self) -> None:
         for rank, core in enumerate(self.cores):

@@ -21,6 +21,7 @@ from pagewire import __version__
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.transport import BadFrame, pack, unpack
 from pagewire.log_redaction import traceback_of
+from pagewire.v1 import admin_pb2
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,9 @@ class Owner(Protocol):
         """The core has ended the request with an error, or this frontend cannot process its output and has
         aborted it there."""
 
+    def on_cache_changes(self, core: "EngineConnection", changes: engine_pb2.CacheChanges) -> None:
+        """The core tells a watch of its prefix cache what has changed."""
+
 
 class EngineConnection:
     """One core at one address, across restarts. Methods belong to the event loop's thread."""
@@ -80,6 +84,8 @@ class EngineConnection:
         self.num_unanswered = 0  # Hellos since the core's last message
         self.leaving = False  # removed from the address list: gets no new requests
         self.differs = ""  # how its model differs from the other cores'
+        self.last_load: admin_pb2.RankLoad | None = None
+        """As of the core's last heartbeat; None: it is away."""
         self.protocol_errors = 0
         self.utility_calls = UtilityCalls(self._send)
         self._unsent: deque[engine_pb2.FrontendMessage] = deque()  # aborts, while the core does not read
@@ -129,6 +135,10 @@ class EngineConnection:
         )
         self._flush()
 
+    def watch_cache(self, watch: int, *, ends: bool = False) -> None:
+        """Begins a watch of the core's prefix cache, or ends it."""
+        self._send(engine_pb2.FrontendMessage(watch_cache=engine_pb2.WatchCache(watch=watch, ends=ends)))
+
     def say_hello(self) -> None:
         """Introduces this frontend; later Hellos are heartbeats."""
         frontend_id = self._identity.hex()
@@ -141,7 +151,7 @@ class EngineConnection:
         """Gives up the core: it cannot answer any request of this frontend, and must welcome it again."""
         if self.epoch:
             self.epoch = 0
-            self._num_of_others = 0
+            self._num_of_others, self.last_load = 0, None
             self._unsent.clear()  # a core that welcomes a frontend has forgotten its requests
             self._owner.on_lost(self)
             self.utility_calls.drop()
@@ -177,8 +187,10 @@ class EngineConnection:
                 self._fail(message.request_failed)
         elif kind == "utility_result":
             self.utility_calls.take(message.utility_result)
+        elif kind == "cache_changes":
+            self._owner.on_cache_changes(self, message.cache_changes)
         elif kind == "load":
-            load = message.load.load
+            self.last_load = load = message.load.load
             total = load.running_requests + load.waiting_requests
             self._num_of_others = max(total - len(self.in_flight), 0)
         self._flush()

@@ -23,6 +23,7 @@ from frontend.rpc.call_context import Context, current_call, current_caller
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
 from frontend.servicers.tokenizer import CHUNK
+from frontend.servicers.vllm_kv_events import KvEventWriter
 from frontend.servicers.vllm_messages import AnswerWriter, read_request, translated
 from frontend.state import ServingState
 from frontend.streams.aborts import Aborts
@@ -177,8 +178,15 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
 
     @guarded
     async def SubscribeKvEvents(self, request: Any, context: Context) -> None:
-        """Not implemented: gateways then poll GetLoads."""
-        raise Unimplemented("SubscribeKvEvents")
+        """Streams what the prefix caches hold, and how that changes, until the server stops."""
+        self._engine.require()
+        events = KvEventWriter(current_caller().act_as(""), request.start_sequence_number)
+        with (
+            self._engine.cache_feeds.open() as feed,
+            self._write_timeouts.writer(sender(context)) as writer,
+        ):
+            while True:  # ends by Draining
+                await writer.write(events.message(await self._state.unless_closed(feed.take())))
 
 
 def _load(rank: admin_pb2.RankLoad, max_num_seqs: int) -> Any:

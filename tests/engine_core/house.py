@@ -13,6 +13,7 @@ from pagewire.internal.v1.engine_pb2 import (
     Hello,
     RequestFailed,
     Utility,
+    WatchCache,
     Welcome,
 )
 from tests.engine_core.fakes import LIMITS, FakeWorker, Ledger
@@ -73,11 +74,17 @@ class House:
 
     def put(
         self,
-        message: AddRequest | Abort | Hello | Utility,
+        message: AddRequest | Abort | Hello | Utility | WatchCache,
         frontend: bytes = b"a",
     ) -> None:
         """Delivers a message of a frontend."""
-        fields = {AddRequest: "add_request", Abort: "abort", Hello: "hello", Utility: "utility"}
+        fields = {
+            AddRequest: "add_request",
+            Abort: "abort",
+            Hello: "hello",
+            Utility: "utility",
+            WatchCache: "watch_cache",
+        }
         wrapped = FrontendMessage(**{fields[type(message)]: message})  # type: ignore[arg-type]
         self.inbox.put(Received(frontend, wrapped, self.now))
 

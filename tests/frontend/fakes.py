@@ -186,6 +186,7 @@ class FakeEngine:
         self.silent = False  # answers nothing, as if it were loading
         self.requests: asyncio.Queue[engine_pb2.AddRequest] = asyncio.Queue()
         self.aborts: asyncio.Queue[engine_pb2.Abort] = asyncio.Queue()
+        self.watches: asyncio.Queue[engine_pb2.WatchCache] = asyncio.Queue()
         self.hellos: asyncio.Queue[engine_pb2.Hello] = asyncio.Queue()
         self._facts = {"vocab_size": VOCAB_SIZE, "max_model_len": MAX_MODEL_LEN, **facts}
         self._in_flight: dict[int, _Request] = {}
@@ -299,6 +300,8 @@ class FakeEngine:
                     self._in_flight.pop(message.abort.handle, None)
             elif kind == "utility":
                 await self._answer(message.utility)
+            elif kind == "watch_cache":
+                self.watches.put_nowait(message.watch_cache)
             elif kind == "add_request":
                 request = message.add_request
                 self._in_flight[request.handle] = _Request(request, self._frontend)

@@ -13,7 +13,8 @@ from smg_grpc_proto.generated import common_pb2
 
 from frontend.auth.authenticator import Access, access_of
 from frontend.server import DESCRIPTORS
-from pagewire.ipc.columns import unpack_u32
+from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import END, Output, Service, encode, run_service, say
 
@@ -149,7 +150,7 @@ async def test_what_a_gateway_asks_first(checkpoint):
         assert service.engine.num_resets == 1
 
 
-@pytest.mark.parametrize("name", ["Embed", "StartProfile", "StopProfile", "SubscribeKvEvents"])
+@pytest.mark.parametrize("name", ["Embed", "StartProfile", "StopProfile"])
 async def test_what_is_not_implemented_says_so(checkpoint, name):
     method = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"].methods_by_name[name]
     request = getattr(
@@ -172,3 +173,58 @@ async def test_it_is_served_only_when_asked_for(checkpoint):
     assert SERVICE not in {service.full_name for service in DESCRIPTORS}
     assert access_of(f"/{SERVICE}/FlushCache") is Access.ADMINS
     assert access_of(f"/{SERVICE}/Generate") is Access.AUTHENTICATED
+
+
+def _stored(tenant: str, parent: int, *numbers: int, salt: str = "") -> engine_pb2.CacheChange:
+    """Blocks of two tokens."""
+    stored = engine_pb2.CachedBlocks(
+        tenant=tenant,
+        cache_salt=salt,
+        parent_hash=parent.to_bytes(16, "little") if parent else b"",
+        hashes=b"".join(number.to_bytes(16, "little") for number in numbers),
+        token_ids=pack_u32(range(2 * len(numbers))),
+    )
+    return engine_pb2.CacheChange(stored=stored)
+
+
+async def test_kv_events_are_a_snapshot_and_then_changes_numbered_without_gaps(checkpoint):
+    async with run_service(checkpoint, say([10]), vllm_engine=True) as service:
+        events = stub(service).SubscribeKvEvents(
+            common_pb2.SubscribeKvEventsRequest(start_sequence_number=40)
+        )
+        watch = (await asyncio.wait_for(service.engine.watches.get(), 30)).watch
+        for changes, parts in (
+            ([_stored("", 0, 1, 2)], 1),
+            ([_stored("", 2, 3, salt="s"), _stored("other", 0, 4)], 0),
+            ([engine_pb2.CacheChange(removed_hashes=(2**64 - 1).to_bytes(16, "little"))], 0),
+            ([engine_pb2.CacheChange(cleared={})], 0),
+        ):
+            message = engine_pb2.CacheChanges(watch=watch, num_parts=parts, changes=changes)
+            await service.engine.send(engine_pb2.EngineMessage(cache_changes=message))
+        snapshot, stored, removed, cleared = [await events.read() for _ in range(4)]
+        assert [each.sequence_number for each in (snapshot, stored, removed, cleared)] == [41, 42, 43, 44]
+        assert [each.WhichOneof("data") for each in snapshot.events] == ["cleared", "stored"]
+        assert (snapshot.snapshot.index, snapshot.snapshot.count, snapshot.snapshot.blocks) == (0, 1, 2)
+        blocks = snapshot.events[1].stored.blocks
+        assert [(each.block_hash, list(each.token_ids), each.block_size) for each in blocks] == [
+            (1, [0, 1], 2),
+            (2, [2, 3], 2),
+        ]
+        (event,) = stored.events
+        assert (event.stored.parent_block_hash, event.stored.cache_salt) == (2, "s"), "others' are left out"
+        assert list(removed.events[0].removed.block_hashes) == [-1]
+        assert cleared.events[0].HasField("cleared") and not cleared.HasField("snapshot")
+        events.cancel()
+        ended = await asyncio.wait_for(service.engine.watches.get(), 30)
+        assert (ended.watch, ended.ends) == (watch, True)
+
+
+async def test_kv_events_are_for_admins_and_end_with_the_server(checkpoint):
+    assert access_of(f"/{SERVICE}/SubscribeKvEvents") is Access.ADMINS
+    async with run_service(checkpoint, say([10]), vllm_engine=True) as service:
+        events = stub(service).SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest())
+        await asyncio.wait_for(service.engine.watches.get(), 30)
+        service.frontend.state.close()
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await events.read()
+        assert ended.value.code() == grpc.StatusCode.UNAVAILABLE

@@ -15,30 +15,34 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FrontendMessage(_message.Message):
-    __slots__ = ("hello", "add_request", "abort", "utility")
+    __slots__ = ("hello", "add_request", "abort", "utility", "watch_cache")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ADD_REQUEST_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     UTILITY_FIELD_NUMBER: _ClassVar[int]
+    WATCH_CACHE_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     add_request: AddRequest
     abort: Abort
     utility: Utility
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., add_request: _Optional[_Union[AddRequest, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., utility: _Optional[_Union[Utility, _Mapping]] = ...) -> None: ...
+    watch_cache: WatchCache
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., add_request: _Optional[_Union[AddRequest, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., utility: _Optional[_Union[Utility, _Mapping]] = ..., watch_cache: _Optional[_Union[WatchCache, _Mapping]] = ...) -> None: ...
 
 class EngineMessage(_message.Message):
-    __slots__ = ("welcome", "step_outputs", "request_failed", "load", "utility_result")
+    __slots__ = ("welcome", "step_outputs", "request_failed", "load", "utility_result", "cache_changes")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STEP_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FAILED_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UTILITY_RESULT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_CHANGES_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     step_outputs: StepOutputs
     request_failed: RequestFailed
     load: Load
     utility_result: UtilityResult
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., request_failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., utility_result: _Optional[_Union[UtilityResult, _Mapping]] = ...) -> None: ...
+    cache_changes: CacheChanges
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., request_failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., utility_result: _Optional[_Union[UtilityResult, _Mapping]] = ..., cache_changes: _Optional[_Union[CacheChanges, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("frontend_id", "version", "known_epoch")
@@ -269,6 +273,54 @@ class UtilityResult(_message.Message):
     kv_pool: _inspection_pb2.KvPool
     tenants: _inspection_pb2.ListTenantsResponse
     def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cache_reset: _Optional[_Union[ResetCache, _Mapping]] = ..., requests: _Optional[_Union[_inspection_pb2.ListRequestsResponse, _Mapping]] = ..., explanation: _Optional[_Union[_inspection_pb2.ExplainRequestResponse, _Mapping]] = ..., kv_pool: _Optional[_Union[_inspection_pb2.KvPool, _Mapping]] = ..., tenants: _Optional[_Union[_inspection_pb2.ListTenantsResponse, _Mapping]] = ...) -> None: ...
+
+class WatchCache(_message.Message):
+    __slots__ = ("watch", "ends")
+    WATCH_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    watch: int
+    ends: bool
+    def __init__(self, watch: _Optional[int] = ..., ends: _Optional[bool] = ...) -> None: ...
+
+class CacheChanges(_message.Message):
+    __slots__ = ("watch", "num_parts", "changes", "num_unknown_blocks")
+    WATCH_FIELD_NUMBER: _ClassVar[int]
+    NUM_PARTS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    NUM_UNKNOWN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    watch: int
+    num_parts: int
+    changes: _containers.RepeatedCompositeFieldContainer[CacheChange]
+    num_unknown_blocks: int
+    def __init__(self, watch: _Optional[int] = ..., num_parts: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[CacheChange, _Mapping]]] = ..., num_unknown_blocks: _Optional[int] = ...) -> None: ...
+
+class CacheChange(_message.Message):
+    __slots__ = ("stored", "removed_hashes", "cleared")
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_HASHES_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
+    stored: CachedBlocks
+    removed_hashes: bytes
+    cleared: CacheCleared
+    def __init__(self, stored: _Optional[_Union[CachedBlocks, _Mapping]] = ..., removed_hashes: _Optional[bytes] = ..., cleared: _Optional[_Union[CacheCleared, _Mapping]] = ...) -> None: ...
+
+class CachedBlocks(_message.Message):
+    __slots__ = ("tenant", "cache_salt", "parent_hash", "hashes", "token_ids")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    PARENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    HASHES_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    cache_salt: str
+    parent_hash: bytes
+    hashes: bytes
+    token_ids: bytes
+    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[str] = ..., parent_hash: _Optional[bytes] = ..., hashes: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
+
+class CacheCleared(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class StepOutputs(_message.Message):
     __slots__ = ("epoch", "step", "handles", "indexes", "positions", "counts", "token_ids", "finish_reasons", "finish_token_ids", "started_handles", "started_queue_us", "started_cached_tokens", "has_logprobs", "logprobs", "prompt_logprobs", "started_waits_us", "paused_handles", "paused_us", "draft_counts", "draft_methods")

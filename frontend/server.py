@@ -128,7 +128,12 @@ class Frontend:
         )
         self.watch = FrontendWatch(config, self.counters, parts)
         aborts = Aborts(self._generator.registry, self.engine)
-        self._optional = [*self._make_vllm(model, aborts), *self._make_open_inference(model)]
+        load_reports = self._make_load_reports()
+        self._optional = [
+            *self._make_vllm(model, aborts),
+            *self._make_open_inference(model),
+            *(servicer for servicer, _ in load_reports),
+        ]
         descriptors = [*DESCRIPTORS, *(servicer.descriptor for servicer in self._optional)]
         self._services = tuple(service.full_name for service in descriptors)
         authenticator = TokenAuthenticator(tokens) if tokens is not None else AnonymousAuthenticator()
@@ -139,6 +144,7 @@ class Frontend:
             AuthInterceptor(authenticator),
             LimitsInterceptor(self.limits, self.counters, RECEIVE_TIMEOUT_S),
             DecodingInterceptor(),
+            *(interceptor for _, interceptor in load_reports),
             UnaryInterceptor(self.write_timeouts),
         ]
         self._reflects = config.reflection or (config.reflection is None and tokens is None)
@@ -175,7 +181,7 @@ class Frontend:
         """Opens the ports and starts connecting to the engine; calls wait in the kernel's queue until
         start(). Returns gRPC's port. Raises StartupError."""
         self._port = self._server.open(self._config.port)
-        self._ports = [self._port]
+        self._ports = [self._port] + [port for port in [self._config.loopback_port] if port is not None]
         if self._openai is not None:
             self._ports.append(self._openai.open())
         self._files.start()
@@ -238,6 +244,16 @@ class Frontend:
             self._config, model, self._generator, self.state, self.limits, self.write_timeouts
         )
         return [servicer]
+
+    def _make_load_reports(self) -> list[tuple[OptionalServicer, grpc.aio.ServerInterceptor]]:
+        """Returns the servicer and the interceptor of --orca, whose protos are loaded only here."""
+        if not self._config.orca:
+            return []
+        from frontend.rpc.interceptors.load_reports import LoadReportInterceptor
+        from frontend.servicers.orca import LoadReports, OrcaServicer
+
+        reports = LoadReports(self.engine)
+        return [(OrcaServicer(reports, self.state, self.write_timeouts), LoadReportInterceptor(reports))]
 
     def _make_openai(self, model: ModelInfo, authenticator: Authenticator) -> "OpenAiServer | None":
         """Returns the server of --openai-port, whose modules are loaded only here. Raises StartupError."""

@@ -129,6 +129,17 @@ class FrontendConfig(ModelConfig):
     open_inference: bool = flag(
         False, "serve inference.GRPCInferenceService, the Open Inference Protocol (KServe v2, Triton)"
     )
+    orca: bool = flag(
+        False,
+        "report the load to load balancers: OpenRcaService, and trailers of calls that ask (needs the extra"
+        " `orca`)",
+    )
+    loopback_port: int | None = flag(
+        None,
+        "second gRPC port, for a gateway on this machine: on 127.0.0.1, without TLS; default: none",
+        at_least=1,
+        at_most=65535,
+    )
     openai_host: str = flag("127.0.0.1", "address of --openai-port")
     openai_allowed_host: tuple[str, ...] = flag(
         (),
@@ -381,6 +392,20 @@ class WorkerConfig(CommonConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GatewayConfig(CommonConfig):
+    """`pagewire gateway`: smg on the loopback address, in front of frontends with --vllm-engine."""
+
+    port: int = flag(30000, "HTTP port of smg", common=True, at_least=1, at_most=65535)
+    backend: tuple[str, ...] = flag(
+        ("127.0.0.1:50051",),
+        "HOST:PORT of a frontend; may be repeated",
+        common=True,
+        metavar="ADDRESS",
+    )
+    shutdown_grace: float = flag(1.0, "seconds for running requests to end after SIGTERM", at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServeConfig(FrontendConfig, EngineConfig):
     """`pagewire serve`: frontends, engine cores and workers on this host, until Ctrl-C."""
 
@@ -391,6 +416,14 @@ class ServeConfig(FrontendConfig, EngineConfig):
         common=True,
         at_least=1,
         at_most=64,
+    )
+    gateway: int | None = flag(
+        None,
+        "HTTP port of smg on 127.0.0.1, a gateway in front of all frontends (needs the extra `gateway`);"
+        " 0: any; default: none",
+        at_least=0,
+        at_most=65535,
+        metavar="PORT",
     )
     no_pinning: bool = flag(
         False,
@@ -415,6 +448,7 @@ class ServeConfig(FrontendConfig, EngineConfig):
             "http_socket",
             "listen",
             "listen_workers",
+            "loopback_port",
             "process_name",
             "reuse_port",
             "standby",

@@ -22,7 +22,7 @@ INTERVAL_S = 1.0
 """Between two snapshots for a subscriber, at least: each costs the cores time."""
 
 
-class Core(Protocol):
+class WatchedCore(Protocol):
     """An engine core whose prefix cache can be watched."""
 
     @property
@@ -50,11 +50,11 @@ class CacheBatch:
 class CacheFeed:
     """What one subscriber has not taken yet."""
 
-    def __init__(self, cores: Callable[[], Sequence[Core]], numbers: Iterator[int]) -> None:
+    def __init__(self, cores: Callable[[], Sequence[WatchedCore]], numbers: Iterator[int]) -> None:
         """cores: returns those of the moment. numbers: of watches; none is used twice."""
         self._cores = cores
         self._numbers = numbers
-        self._watched: dict[int, Core] = {}
+        self._watched: dict[int, WatchedCore] = {}
         self._parts: dict[int, list[engine_pb2.CacheChanges]] = {}  # of snapshots that come in, by watch
         self._snapshot: deque[CacheBatch] = deque()
         self._changes: deque[engine_pb2.CacheChanges] = deque()
@@ -133,7 +133,7 @@ class CacheFeed:
 class CacheFeeds:
     """The feeds of all subscribers of this frontend."""
 
-    def __init__(self, cores: Callable[[], Sequence[Core]]) -> None:
+    def __init__(self, cores: Callable[[], Sequence[WatchedCore]]) -> None:
         """cores: returns those of the moment."""
         self._cores = cores
         self._numbers = itertools.count(1)
@@ -150,7 +150,7 @@ class CacheFeeds:
             self._feeds.remove(feed)
             feed.restart()
 
-    def put(self, core: Core, message: engine_pb2.CacheChanges) -> None:
+    def put(self, core: WatchedCore, message: engine_pb2.CacheChanges) -> None:
         """Hands a core's message to its feed. A watch of none is ended: its end did not reach the core."""
         for feed in self._feeds:
             if feed.knows(message.watch):

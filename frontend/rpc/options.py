@@ -15,10 +15,12 @@ PING_INTERVAL_MS = 5_000
 def bind(
     server: grpc.aio.Server, config: FrontendConfig, port: int, credentials: grpc.ServerCredentials | None
 ) -> int:
-    """Opens the port, or a free one when it is 0; returns its number. credentials: None: no TLS. Raises
-    StartupError."""
+    """Opens the port, or a free one when it is 0; returns its number. Opens --loopback-port, too.
+    credentials: None: no TLS. Raises StartupError."""
     address = f"{host_in_address(config.host)}:{port}"
     try:
+        if config.loopback_port is not None:
+            server.add_insecure_port(f"127.0.0.1:{config.loopback_port}")
         if credentials is None:
             return server.add_insecure_port(address)
         return server.add_secure_port(address, credentials)

@@ -26,6 +26,7 @@ COMMANDS = {
     "frontend": "start one frontend",
     "engine": "start one engine core, with its worker",
     "worker": "start one worker",
+    "gateway": "start smg in front of frontends",
     "token": "make a token for --auth-file",
     "replay": "repeat a recording and compare the plans",
     "keys": "make keys for tcp:// between processes",

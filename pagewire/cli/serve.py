@@ -5,7 +5,7 @@ from functools import partial
 
 from pagewire import logs
 from pagewire.checkpoint_paths import checkpoint_path
-from pagewire.cli.common.extras import require_doors, require_worker
+from pagewire.cli.common.extras import check_gateway, require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.host import spawn as process
 from pagewire.hub import with_local_model
@@ -31,6 +31,7 @@ def run(config: ServeConfig) -> int:
     logs.setup("serve", config.log_level, config.log_format)
     require_worker("start a service", config.device)
     require_doors(config)
+    check_gateway(config)
     config = with_local_model(config)
     checkpoint_path(config.model)
     return Supervisor(config, partial(_announce, config)).run()

@@ -1,16 +1,51 @@
 """The processes of `pagewire serve`: their names and command lines."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pagewire import flags
-from pagewire.config import EngineConfig, FrontendConfig, ServeConfig
+from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, ServeConfig
 from pagewire.host.cores import CorePlan, format_cores
+from pagewire.ipc.ports import reserve_port
 from pagewire.ipc.transport import frontends_address, workers_address
 from pagewire.supervisor.restart_slot import RestartSlot, label
 from pagewire.telemetry.tree import SUFFIX
 from pagewire.telemetry.watch import NO_PORT
+
+LOOPBACK = "127.0.0.1"
+"""Of the gateway: smg has no accounts of ours and checks no Host, so only this machine reaches it."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """The TCP ports of a service."""
+
+    grpc: int
+    openai: int | None = None
+    gateway: int | None = None
+    loopback: tuple[int, ...] = ()
+    """Of each frontend, for the gateway: a connection to the port that they share reaches one of them."""
+
+
+def reserve_ports(config: ServeConfig, stack: ExitStack) -> Ports:
+    """Returns the ports, held until the stack closes, so that no other process takes one while a frontend is
+    down. The gateway's is only looked for: smg shares its port with no other socket. Raises StartupError."""
+
+    def reserve(host: str, port: int, flag: str) -> int:
+        return int(stack.enter_context(reserve_port(host, port, flag)).getsockname()[1])
+
+    grpc = reserve(config.host, config.port, "--port")
+    openai = config.openai_port
+    if openai is not None:
+        openai = reserve(config.openai_host, openai, "--openai-port")
+    if config.gateway is None:
+        return Ports(grpc, openai)
+    with reserve_port(LOOPBACK, config.gateway, "--gateway") as found:
+        gateway = int(found.getsockname()[1])
+        loopback = tuple(reserve(LOOPBACK, 0, "--gateway") for _ in range(config.frontends))
+    return Ports(grpc, openai, gateway, loopback)
 
 
 def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None) -> list[RestartSlot]:
@@ -33,17 +68,33 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
     return slots
 
 
-def frontend_slots(
-    config: ServeConfig, folder: Path, port: int, openai_port: int | None = None
-) -> list[RestartSlot]:
-    """Returns the frontends. port, openai_port: reserved by the supervisor; the frontends share them."""
+def frontend_slots(config: ServeConfig, folder: Path, ports: Ports) -> list[RestartSlot]:
+    """Returns the frontends, which share all ports but those on the loopback address."""
     engines = tuple(frontends_address(folder, rank) for rank in range(config.data_parallel_size))
-    frontend = replace(config, port=port, openai_port=openai_port, engine=engines, reuse_port=True)
+    frontend = replace(config, port=ports.grpc, openai_port=ports.openai, engine=engines, reuse_port=True)
     slots = []
-    for name in _names("frontend", config.frontends):
-        arguments = flags.to_arguments(_watched(frontend, name, folder), FrontendConfig)
+    for number, name in enumerate(_names("frontend", config.frontends)):
+        own = _watched(frontend, name, folder)
+        if ports.loopback:
+            own = replace(own, loopback_port=ports.loopback[number], vllm_engine=True)
+        arguments = flags.to_arguments(own, FrontendConfig)
         slots.append(_slot(config, name, ["frontend", *arguments]))
     return slots
+
+
+def gateway_slots(config: ServeConfig, ports: Ports) -> list[RestartSlot]:
+    """Returns the gateway, if there is one."""
+    if ports.gateway is None:
+        return []
+    gateway = GatewayConfig(
+        log_level=config.log_level,
+        log_format=config.log_format,
+        process_name="gateway",
+        port=ports.gateway,
+        backend=tuple(f"{LOOPBACK}:{port}" for port in ports.loopback),
+        shutdown_grace=config.shutdown_grace,
+    )
+    return [_slot(config, "gateway", ["gateway", *flags.to_arguments(gateway, GatewayConfig)])]
 
 
 def _names(kind: str, count: int) -> Iterator[str]:

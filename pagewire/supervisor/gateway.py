@@ -1,0 +1,144 @@
+"""`--gateway`: smg, a gateway that others have made, as a process of the service (docs/gateways.md).
+
+smg is a program of its own. A process of ours stands between it and the supervisor: it starts smg, reports
+when smg serves the model, and ends when smg does, so that the supervisor restarts it like everything else.
+"""
+
+import contextlib
+import http.client
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from types import FrameType
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from pagewire import logs
+from pagewire.config import GatewayConfig
+from pagewire.errors import StartupError
+from pagewire.host import spawn as process
+from pagewire.host.exit_codes import describe_exit
+from pagewire.ipc.ports import reserve_port
+from pagewire.supervisor.process_specs import LOOPBACK
+
+log = logging.getLogger(__name__)
+
+_LOOK_S = 0.25
+"""Seconds between two looks at smg, each with a heartbeat."""
+_ANSWER_S = 2.0
+"""Seconds that smg, or a frontend, may take to answer."""
+_EXTRA_GRACE_S = 1.0
+_LEVELS = {"debug": "debug", "info": "warn", "warning": "warn", "error": "error"}
+"""--log-level in smg's words: its lines of level info are many."""
+
+
+class Gateway:
+    """smg as a child of this process."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._status = process.Status()
+        self._heartbeat = process.Heartbeat(self._status.beat)
+        self._stops = False
+
+    def run(self) -> int:
+        """Returns 0 after a signal. Raises StartupError when smg ends by itself."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        if not self._wait_for_backends():
+            return 0
+        smg = self._start()
+        try:
+            self._watch(smg)
+        finally:
+            smg.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                smg.wait(self._config.shutdown_grace + _EXTRA_GRACE_S)
+            smg.kill()
+            smg.wait()
+        return 0
+
+    def _wait_for_backends(self) -> bool:
+        """Waits until all frontends serve: smg asks each one once which model it has. Returns False after a
+        signal."""
+        for backend in self._config.backend:
+            with grpc.insecure_channel(backend) as channel:
+                while not self._stops and not _is_healthy(channel):
+                    self._heartbeat()
+                    time.sleep(_LOOK_S)
+        return not self._stops
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with reserve_port(LOOPBACK, 0) as metrics:
+            arguments = smg_arguments(self._config, metrics.getsockname()[1])
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", "smg", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),  # standard output has the ready line
+                env=process.child_environment(),
+                preexec_fn=partial(process.die_with, os.getpid(), signal.SIGKILL),
+            )
+        except OSError as error:
+            raise StartupError("cannot start smg", error.strerror or str(error), may_pass=True) from error
+
+    def _watch(self, smg: "subprocess.Popen[bytes]") -> None:
+        """Returns after a signal. Raises StartupError when smg ends."""
+        is_ready = False
+        while not self._stops:
+            self._heartbeat()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                why = describe_exit(smg.wait(_LOOK_S))
+                raise StartupError("smg has ended", why, "see the lines above", may_pass=is_ready)
+            if not is_ready and _serves(self._config.port):
+                is_ready = True
+                self._status.ready(gateway=f"http://{LOOPBACK}:{self._config.port}")
+                log.info("smg listens on http://%s:%d", LOOPBACK, self._config.port)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._stops = True
+
+
+def smg_arguments(config: GatewayConfig, metrics_port: int) -> list[str]:
+    """Returns smg's command line. metrics_port: a free one for its own metrics."""
+    arguments = [
+        "launch",
+        f"--host={LOOPBACK}",
+        f"--port={config.port}",
+        f"--prometheus-host={LOOPBACK}",
+        f"--prometheus-port={metrics_port}",
+        f"--shutdown-grace-period-secs={math.ceil(config.shutdown_grace)}",
+        f"--log-level={_LEVELS[config.log_level]}",
+        "--worker-urls",
+        *(f"grpc://{backend}" for backend in config.backend),
+    ]
+    return [*arguments, "--log-json"] if logs.writes_json() else arguments
+
+
+def _is_healthy(channel: grpc.Channel) -> bool:
+    check = health_pb2_grpc.HealthStub(channel).Check
+    try:
+        status = check(health_pb2.HealthCheckRequest(), timeout=_ANSWER_S).status
+    except grpc.RpcError:
+        return False
+    return bool(status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def _serves(port: int) -> bool:
+    """Whether smg knows a model, which it learns from the first frontend that it reaches."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_ANSWER_S)
+    try:
+        connection.request("GET", "/v1/models")
+        response = connection.getresponse()
+        return response.status == 200 and bool(json.load(response).get("data"))
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+    finally:
+        connection.close()

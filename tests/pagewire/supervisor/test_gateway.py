@@ -1,0 +1,42 @@
+"""What smg is started with, and when. tests/e2e/test_gateway.py runs it."""
+
+import pytest
+
+from pagewire.config import GatewayConfig
+from pagewire.errors import StartupError
+from pagewire.supervisor import gateway
+
+
+def test_smg_listens_on_the_loopback_address_alone():
+    config = GatewayConfig(port=7, backend=("127.0.0.1:1", "127.0.0.1:2"), shutdown_grace=1.5)
+    arguments = gateway.smg_arguments(config, 9)
+    assert {"--host=127.0.0.1", "--port=7", "--prometheus-host=127.0.0.1", "--prometheus-port=9"} < {
+        *arguments
+    }
+    assert "--shutdown-grace-period-secs=2" in arguments and "--log-level=warn" in arguments
+    assert arguments[arguments.index("--worker-urls") + 1 :] == ["grpc://127.0.0.1:1", "grpc://127.0.0.1:2"]
+
+
+def test_smg_is_not_started_before_a_frontend_serves(monkeypatch):
+    """It would register a service whose model it does not know."""
+    answers = [False, False, True]
+    monkeypatch.setattr(gateway, "_is_healthy", lambda channel: answers.pop(0))
+    monkeypatch.setattr(gateway.signal, "signal", lambda number, handler: None)  # those of pytest stay
+    monkeypatch.setattr(gateway, "_LOOK_S", 0.0)
+
+    def start(self):
+        assert not answers
+        raise StartupError("started")
+
+    monkeypatch.setattr(gateway.Gateway, "_start", start)
+    with pytest.raises(StartupError, match="started"):
+        gateway.Gateway(GatewayConfig()).run()
+
+
+def test_smg_that_ends_by_itself_is_an_error_with_its_cause(monkeypatch):
+    monkeypatch.setattr(gateway.signal, "signal", lambda number, handler: None)  # those of pytest stay
+    monkeypatch.setattr(gateway, "_is_healthy", lambda channel: True)
+    monkeypatch.setattr(gateway, "smg_arguments", lambda config, port: ["no-such-command"])
+    with pytest.raises(StartupError) as ended:
+        gateway.Gateway(GatewayConfig()).run()
+    assert (ended.value.what, ended.value.why) == ("smg has ended", "it ended with exit code 1")

@@ -1,4 +1,4 @@
-"""A client that knows only the .proto files: Node with @grpc/grpc-js."""
+"""Node: a client that knows only the .proto files, with @grpc/grpc-js, and OpenAI's own package."""
 
 import contextlib
 import os
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the example with its two packages installed."""
+    """A copy of the examples with their packages installed."""
     copy = tmp_path_factory.mktemp("node")
-    for name in ("client.js", "package.json"):
+    for name in ("client.js", "openai.mjs", "package.json"):
         shutil.copy(EXAMPLE / name, copy)
     install = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
     done = subprocess.run(install, cwd=copy, capture_output=True, text=True, timeout=200)
@@ -40,9 +40,9 @@ def environment() -> dict[str, str]:
     return {"PATH": str(Path(shutil.which("node") or "").parent), "PROTOS": str(services.ROOT / "protos")}
 
 
-def node(folder: Path, *arguments: str, **variables: str) -> str:
+def node(folder: Path, *arguments: str, script: str = "client.js", **variables: str) -> str:
     done = subprocess.run(
-        ["node", "client.js", *arguments],
+        ["node", script, *arguments],
         cwd=folder,
         env={**environment(), **variables},
         capture_output=True,
@@ -73,11 +73,14 @@ def test_a_node_client_with_a_token(folder: Path, tmp_path: Path):
     (tmp_path / "tokens.yaml").write_text("tokens:\n" + entry_line(digest_of(token), "alice", {}))
     pem = str(tmp_path / "server.pem")
     flags = {"auth_file": str(tmp_path / "tokens.yaml"), "tls_cert": pem, "tls_key": pem}
-    with services.start(device="simulated", profile="instant", **flags) as service:
+    with services.start(device="simulated", profile="instant", openai_port=0, **flags) as service:
         variables = {"CA": str(tmp_path / "ca.pem"), "TOKEN": token}
         assert "tokens]" in node(folder, service.address, "stream", "hi", **variables)
         with pytest.raises(AssertionError, match="token is not known"):
             node(folder, service.address, "unary", "hi", **variables | {"TOKEN": "pw_wrong"})
+        trust = {"NODE_EXTRA_CA_CERTS": str(tmp_path / "ca.pem"), "TOKEN": token}
+        said = node(folder, service.facts["openai"], "hi", script="openai.mjs", **trust)
+        assert said.splitlines() == ["chat: true", "responses: true", "form: true", "error: 400 temperature"]
 
 
 def test_a_node_client_continues(folder: Path):

@@ -318,7 +318,9 @@ class EngineCore:
 
     def _load(self) -> Load:
         rate = self._output_rate.per_second(self._clock())
-        return describe_load(self.scheduler, self._epoch, rate, self.intake.refused)
+        return describe_load(
+            self.scheduler, self._epoch, rate, self.intake.refused, self.counters.draft_tokens
+        )
 
     def _check_when_idle(self) -> None:
         """Checks invariants while there is no work. A violation is logged and counted; the core goes on."""

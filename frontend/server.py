@@ -259,6 +259,7 @@ class Frontend:
         """Returns the server of --openai-port, whose modules are loaded only here. Raises StartupError."""
         if self._config.openai_port is None:
             return None
+        from frontend.console.console import console_of
         from frontend.openai.door import OpenAiServer
         from frontend.openai.parts import ApiParts
 
@@ -274,7 +275,7 @@ class Frontend:
             authenticator,
             self.counters,
         )
-        return OpenAiServer(parts, self._config.openai_port)
+        return OpenAiServer(parts, self._config.openai_port, console_of(parts, self.inspector))
 
     def _make_server(self) -> grpc.aio.Server:
         server = grpc.aio.server(interceptors=self._interceptors, options=server_options(self._config))

@@ -141,6 +141,11 @@ class FrontendConfig(ModelConfig):
         at_most=65535,
     )
     openai_host: str = flag("127.0.0.1", "address of --openai-port")
+    console: bool | None = flag(
+        None,
+        "serve the console, a live page with a chat, on --openai-port; default: where --openai-host is"
+        " loopback",
+    )
     openai_allowed_host: tuple[str, ...] = flag(
         (),
         "name in the Host header of HTTP requests that is served without --auth-file, besides localhost and"

@@ -8,9 +8,14 @@ from pagewire.v1.admin_pb2 import RankLoad
 
 
 def describe_load(
-    scheduler: Scheduler, epoch: int, output_tokens_per_second: float, refused: Mapping[str, int]
+    scheduler: Scheduler,
+    epoch: int,
+    output_tokens_per_second: float,
+    refused: Mapping[str, int],
+    drafts: Mapping[tuple[str, str], int],
 ) -> Load:
-    """Returns the load now, in O(1). epoch: of this start of the core. refused: requests by reason."""
+    """Returns the load now, in O(1). epoch: of this start of the core. refused: requests by reason. drafts:
+    drafted tokens by method and outcome, as Counters has them."""
     block_size, pool = scheduler.tables.block_size, scheduler.pool
     rank = RankLoad(
         running_requests=scheduler.num_running_requests,
@@ -22,6 +27,8 @@ def describe_load(
         prefix_cache_hit_rate=scheduler.prefix_cache.hit_rate.ratio,
         preemptions=scheduler.num_preemptions,
         refused_requests=refused,
+        drafted_tokens=sum(drafts.values()),
+        accepted_draft_tokens=sum(count for (_, outcome), count in drafts.items() if outcome == "accepted"),
     )
     return Load(
         epoch=epoch,

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
+from urllib.parse import parse_qsl
 
 from frontend.errors import InvalidRequest
 from frontend.http.body import Receive, parse_object, read_body
@@ -16,9 +17,9 @@ Headers = Iterable[tuple[str, str]]
 
 TIMEOUT_HEADER = "x-request-timeout"
 """Seconds that the client waits for the whole answer: gRPC's deadline."""
-_JSON = ("content-type", "application/json")
 _SSE = ("content-type", "text/event-stream; charset=utf-8")
 _ALWAYS = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+_MOST_FIELDS = 16
 _LONGEST_S = 366 * 24 * 3600.0
 
 
@@ -38,6 +39,21 @@ class Exchange:
         self._scope = scope
         self._writer = writer
         self._has_read = self.method in ("GET", "HEAD")
+
+    @property
+    def peer(self) -> str:
+        """The address that the connection comes from; "" for a Unix socket."""
+        client: tuple[str, int] | None = self._scope.get("client")
+        return client[0] if client is not None else ""
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The query's parameters. Raises InvalidRequest."""
+        text = self._scope["query_string"].decode("latin-1")
+        try:
+            return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS))
+        except ValueError:
+            raise InvalidRequest({"query": "cannot be read"}) from None
 
     @property
     def time_left(self) -> float | None:
@@ -63,8 +79,12 @@ class Exchange:
     async def respond(self, status: int, content: Any, headers: Headers = ()) -> None:
         """Sends a whole answer. content: becomes JSON. Raises SlowConsumer."""
         body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-        length = ("content-length", str(len(body)))
-        await self._begin(status, [_JSON, length, *headers])
+        await self.respond_bytes(status, body, "application/json", headers)
+
+    async def respond_bytes(self, status: int, body: bytes, content_type: str, headers: Headers = ()) -> None:
+        """Sends a whole answer. Raises SlowConsumer."""
+        own = (("content-type", content_type), ("content-length", str(len(body))))
+        await self._begin(status, [*own, *headers])
         await self._writer.write({"type": "http.response.body", "body": body})
 
     async def begin_events(self, headers: Headers = ()) -> None:

@@ -14,12 +14,18 @@ from frontend.http.errors import ForeignHost
 
 def check_origin(headers: dict[str, str], allowed_hosts: Collection[str], *, any_host: bool) -> None:
     """Raises ForeignHost. headers: by lower-case name. any_host: callers need a token."""
-    host = headers.get("host", "")
-    if not any_host and not _is_known(_name_in(host), allowed_hosts):
-        raise ForeignHost("Host is not known here; see --openai-allowed-host")
+    check_host(headers, allowed_hosts, any_host=any_host)
     origin = headers.get("origin")
-    if origin is not None and origin.partition("://")[2].lower() != host.lower():
+    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
         raise ForeignHost("requests of web pages from elsewhere are refused (Origin)")
+    if headers.get("sec-fetch-site") in ("cross-site", "same-site"):  # a GET has no Origin
+        raise ForeignHost("requests of web pages from elsewhere are refused (Sec-Fetch-Site)")
+
+
+def check_host(headers: dict[str, str], allowed_hosts: Collection[str], *, any_host: bool) -> None:
+    """Raises ForeignHost for an unknown Host. That is enough for a page itself, to which others may link."""
+    if not any_host and not _is_known(_name_in(headers.get("host", "")), allowed_hosts):
+        raise ForeignHost("Host is not known here; see --openai-allowed-host")
 
 
 def _name_in(host: str) -> str:

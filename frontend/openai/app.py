@@ -5,7 +5,7 @@ Starlette routes, and answers for paths that do not exist; requests and answers 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -119,8 +119,8 @@ class Health:
             await Exchange(scope, receive, writer).respond(status, {"status": word})
 
 
-def make_app(parts: ApiParts) -> Starlette:
-    """Returns the application."""
+def make_app(parts: ApiParts, more_routes: Iterable[Route] = ()) -> Starlette:
+    """Returns the application. more_routes: of what else the port serves."""
     call, control = parts.limits.call, parts.limits.control
 
     def route(method: str, path: str, handle: Handle, slot: Slot) -> Route:
@@ -136,6 +136,7 @@ def make_app(parts: ApiParts) -> Starlette:
         route("GET", "/v1/models", endpoints.list_models, control),
         route("GET", "/v1/models/{name:path}", endpoints.get_model, control),
         Route("/health", Health(parts), methods=["GET"]),
+        *more_routes,
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _not_served})
 

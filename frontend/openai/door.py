@@ -1,5 +1,10 @@
 """The OpenAI API on a port of its own, as one object: opened, started and stopped like the gRPC server."""
 
+from collections.abc import Iterator
+from typing import Protocol
+
+from starlette.routing import Route
+
 from frontend.file_watch import Refreshable
 from frontend.http.server import HttpServer
 from frontend.http.tls import tls_of
@@ -7,16 +12,34 @@ from frontend.openai.app import make_app
 from frontend.openai.parts import ApiParts
 
 
+class Extension(Protocol):
+    """Something else that the port serves: the console."""
+
+    path: str
+    """Where it begins."""
+
+    def routes(self) -> Iterator[Route]:
+        """Yields its routes."""
+
+    def start(self) -> None:
+        """Starts its tasks, on the running loop."""
+
+    async def stop(self) -> None:
+        """Ends them. Idempotent."""
+
+
 class OpenAiServer:
     """Serves one frontend's endpoints."""
 
-    def __init__(self, parts: ApiParts, port: int) -> None:
-        """port: 0: a free one. Raises StartupError."""
+    def __init__(self, parts: ApiParts, port: int, console: Extension | None = None) -> None:
+        """port: 0: a free one. console: None: it is off. Raises StartupError."""
         self._config = parts.config
         self._port = port
         self._tls = tls_of(parts.config)
         context = self._tls.context if self._tls is not None else None
-        self._server = HttpServer(make_app(parts), parts.config, context)
+        self._console = console
+        more_routes = console.routes() if console is not None else ()
+        self._server = HttpServer(make_app(parts, more_routes), parts.config, context)
 
     @property
     def watched(self) -> list[Refreshable]:
@@ -25,11 +48,14 @@ class OpenAiServer:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Facts for the ready line: the base URL of clients."""
+        """Facts for the ready line: the base URL of clients, and the console's."""
         host = self._config.openai_host
         host = f"[{host}]" if ":" in host else host
         scheme = "http" if self._tls is None else "https"
-        return {"openai": f"{scheme}://{host}:{self._port}/v1"}
+        base = f"{scheme}://{host}:{self._port}"
+        return {"openai": f"{base}/v1"} | (
+            {"console": f"{base}{self._console.path}"} if self._console is not None else {}
+        )
 
     def open(self) -> int:
         """Opens the port and returns its number. Raises StartupError."""
@@ -38,8 +64,12 @@ class OpenAiServer:
 
     async def start(self) -> None:
         """Starts answering."""
+        if self._console is not None:
+            self._console.start()
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
         """See frontend.rpc.shutdown.Stoppable."""
         await self._server.stop(grace)
+        if self._console is not None:
+            await self._console.stop()

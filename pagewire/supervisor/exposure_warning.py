@@ -1,20 +1,12 @@
 """Warns in one log line when a service can be reached or overheard from other machines."""
 
-import ipaddress
 import logging
 
 from pagewire.config import FrontendConfig
+from pagewire.host.loopback import is_loopback
 from pagewire.telemetry.watch import NO_PORT
 
 log = logging.getLogger(__name__)
-
-
-def is_loopback(host: str) -> bool:
-    """True if only this machine can connect to a socket that listens on `host`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def log_exposure(config: FrontendConfig) -> None:

@@ -91,7 +91,7 @@ class Load(_message.Message):
     def __init__(self, time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ranks: _Optional[_Iterable[_Union[RankLoad, _Mapping]]] = ...) -> None: ...
 
 class RankLoad(_message.Message):
-    __slots__ = ("rank", "running_requests", "waiting_requests", "waiting_uncached_tokens", "kv_used_tokens", "kv_total_tokens", "output_tokens_per_second", "prefix_cache_hit_rate", "preemptions", "refused_requests")
+    __slots__ = ("rank", "running_requests", "waiting_requests", "waiting_uncached_tokens", "kv_used_tokens", "kv_total_tokens", "output_tokens_per_second", "prefix_cache_hit_rate", "preemptions", "refused_requests", "drafted_tokens", "accepted_draft_tokens")
     class RefusedRequestsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +109,8 @@ class RankLoad(_message.Message):
     PREFIX_CACHE_HIT_RATE_FIELD_NUMBER: _ClassVar[int]
     PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     rank: int
     running_requests: int
     waiting_requests: int
@@ -119,7 +121,9 @@ class RankLoad(_message.Message):
     prefix_cache_hit_rate: float
     preemptions: int
     refused_requests: _containers.ScalarMap[str, int]
-    def __init__(self, rank: _Optional[int] = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., waiting_uncached_tokens: _Optional[int] = ..., kv_used_tokens: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., prefix_cache_hit_rate: _Optional[float] = ..., preemptions: _Optional[int] = ..., refused_requests: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    drafted_tokens: int
+    accepted_draft_tokens: int
+    def __init__(self, rank: _Optional[int] = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., waiting_uncached_tokens: _Optional[int] = ..., kv_used_tokens: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., prefix_cache_hit_rate: _Optional[float] = ..., preemptions: _Optional[int] = ..., refused_requests: _Optional[_Mapping[str, int]] = ..., drafted_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("timeout",)

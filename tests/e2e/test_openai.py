@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import openai
 import pydantic
 import pytest
@@ -108,3 +109,21 @@ def test_tritonclient_has_the_same_text(service: Service):
     assert found["text"] == expected == "".join(found["parts"]) and len(found["parts"]) > 1
     assert (found["live"], found["server"], found["platform"]) == (True, "pagewire", "pagewire")
     assert found["error"].startswith("max_tokens: ")
+
+
+def test_the_console_shows_what_the_engine_does(service: Service, api: openai.OpenAI):
+    """What a page follows comes from the cores: a request that runs, and the blocks that it holds."""
+    stream = api.completions.create(
+        model="demo", prompt=PROMPT, max_tokens=100_000, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    with httpx2.stream("GET", f"{service.facts['console']}data/live", timeout=60) as answer:
+        events = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
+        found = {"now": next(each for each in events if each["kind"] == "now")}
+        found["pool"] = next(each for each in events if each["kind"] == "pool")
+    stream.close()
+    requests, (pool,) = found["now"]["requests"], found["pool"]["pools"]
+    (row,) = (dict(zip(requests["columns"], row, strict=True)) for row in requests["rows"])
+    assert (row["phase"], row["tenant"], row["rank"]) == ("decode", "", 0) and row["blocks"] > 0
+    assert pool["held"] == sum(pool["cells"][0]) > 0 and pool["holders"][0][0] == row["id"]
+    assert found["now"]["engines"][0]["state"] == "serving" and found["now"]["log"]

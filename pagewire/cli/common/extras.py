@@ -20,6 +20,10 @@ def require_doors(config: FrontendConfig) -> None:
         require("vllm", ("smg_grpc_proto",), "serve vllm.grpc.engine.VllmEngine (--vllm-engine)")
     if config.orca:
         require("orca", ("xds",), "report the load (--orca)")
+    if config.console and config.openai_port is None:
+        raise StartupError(
+            "cannot serve the console", "there is no port for it", "add --openai-port (0: a free one)"
+        )
     if config.openai_port is not None:
         require("http", ("starlette", "uvicorn", "h11"), "serve the OpenAI API (--openai-port)")
 

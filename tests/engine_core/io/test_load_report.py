@@ -141,3 +141,11 @@ def test_the_figures_at_the_end(witness: Witness) -> None:
         assert load.load.kv_used_tokens <= load.load.kv_total_tokens == SIZE * BLOCKS
         assert load.kv_empty_slots <= load.kv_sampled_slots
     assert loads[-1].kv_empty_slots > 0
+
+
+def test_drafted_tokens_are_summed_over_what_drafts() -> None:
+    witness = Witness()
+    drafts = witness.house.core.counters.draft_tokens
+    drafts["lookup", "accepted"], drafts["lookup", "refused"], drafts["grammar", "accepted"] = 3, 4, 5
+    load = witness.load().load
+    assert (load.drafted_tokens, load.accepted_draft_tokens) == (12, 8)

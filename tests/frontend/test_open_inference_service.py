@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from frontend.auth.authenticator import Access, access_of
 from pagewire.inference import open_inference_pb2 as oip
@@ -251,6 +252,15 @@ async def test_the_model_and_the_server_say_what_they_are(checkpoint):
 
 def test_the_service_is_for_callers_with_a_token():
     assert access_of(f"/{SERVICE}/ModelInfer") is Access.AUTHENTICATED
+
+
+async def test_reflection_lists_it(checkpoint):
+    async with run_service(checkpoint, open_inference=True) as service:
+        listing = reflection_pb2.ServerReflectionRequest(list_services="")
+        call = reflection_pb2_grpc.ServerReflectionStub(service.channel).ServerReflectionInfo(iter([listing]))
+        answer = await call.read()
+        assert SERVICE in [each.name for each in answer.list_services_response.service]
+        call.cancel()
 
 
 async def test_it_is_off_unless_asked_for(checkpoint):

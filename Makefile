@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo serve real test examples rolling simulate chaos fuzz mutants wheel-test lint format protos clients demo-model clean
+.PHONY: help demo serve real test examples docs rolling simulate chaos fuzz mutants wheel-test lint format protos clients demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -34,6 +34,9 @@ wheel-test: $(STAMP) ## Build a wheel and try it in an empty environment without
 
 examples: $(STAMP) ## Build the examples in C++ and Java and run them, where their tool chains are installed
 	@$(BIN)/python -m scripts.examples $(ARGS)
+
+docs: $(STAMP) ## Build the documentation as a site and check its links (ARGS='--serve 8080')
+	@$(BIN)/python -m scripts.site $(ARGS)
 
 rolling: $(STAMP) ## Restart frontends under load, behind nginx and behind round robin (ROUNDS=100)
 	@$(BIN)/python -m benchmarks.rolling --rounds $(or $(ROUNDS),100)

@@ -35,10 +35,9 @@ WORK = """## A request as a whole
 | nesting | 100 messages deep; deeper is MALFORMED_MESSAGE | protobuf, frontend/rpc/interceptors/decoding.py |
 | messages inside a request | 16,384 | frontend/validation/requests.py |
 | tokenizing, small prompts | a thread, 10 s; then only processes read | frontend/prompts/prompt_reader.py |
-| tokenizing, above 64 KiB | a process: 5 s of CPU, 2 GiB more than it starts with |
-frontend/prompt_process.py | | a chat template's time | 1 s | frontend/templates/watchdog.py |
-| a chat template's memory | 32 Mi characters per value, 256 Mi made in all |
-frontend/templates/jinja_sandbox.py |
+| tokenizing, above 64 KiB | a process: 5 s of CPU, 2 GiB more at most | frontend/prompt_process.py |
+| a chat template's time | 1 s | frontend/templates/watchdog.py |
+| a chat template's memory | 32 Mi characters per value, 256 Mi in all | frontend/templates/jinja_sandbox.py |
 """
 
 

@@ -58,7 +58,7 @@ def help_text(prog: str, description: str, flags: Iterable[Flag], everything: bo
     """Returns the text of --help (common flags, one screen) or --help-all (every flag)."""
     flags = list(flags)
     words = " ".join(f"[{flag.metavar}]" for flag in flags if flag.positional)
-    rows = [(_usage_of(flag), flag.help + _default_of(flag)) for flag in flags if everything or flag.common]
+    rows = [(usage_of(flag), flag.help + _default_of(flag)) for flag in flags if everything or flag.common]
     rows.append(("--config FILE", "YAML or TOML file with values of flags"))
     rows.append(("--help, --help-all", "show the common flags, or every flag"))
     width = max(len(left) for left, _ in rows)
@@ -68,7 +68,8 @@ def help_text(prog: str, description: str, flags: Iterable[Flag], everything: bo
     return "\n".join(lines)
 
 
-def _usage_of(flag: Flag) -> str:
+def usage_of(flag: Flag) -> str:
+    """Returns a flag as the help shows it, with its value."""
     if flag.positional and flag.metavar:
         return flag.metavar
     if flag.kind is bool:

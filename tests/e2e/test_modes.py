@@ -220,4 +220,4 @@ def target_and_head(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Pat
     """A model to whose cache the kernels can attend, and a head that is often right."""
     folder = tmp_path_factory.mktemp("llama")
     checkpoint = make_checkpoint("llama", folder / "plain", head_dim=32, hidden_size=64)
-    return write_agreeing_pair(folder, checkpoint, noise=0.3)
+    return write_agreeing_pair(folder, checkpoint, noise=0.03)

@@ -160,7 +160,7 @@ def test_the_same_tokens_with_drafts(
     if method == "draft":
         draft_model = checkpoint("llama", head_dim=32, hidden_size=64, num_hidden_layers=2)
     elif method == "heads":
-        folder, draft_model = write_agreeing_pair(tmp_path, folder, noise=0.3)
+        folder, draft_model = write_agreeing_pair(tmp_path, folder, noise=0.03)
     messages = load_of_ten_pools(16)
     for message in messages:
         message.sampling.allowed_token_ids[:] = [10, 11, 12]

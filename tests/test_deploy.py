@@ -187,7 +187,7 @@ def known_metrics() -> set[str]:
 
 WORDS = """
 sum count rate increase changes absent histogram_quantile or by
-le time instance job reason phase outcome state kind
+le time instance job reason phase outcome state kind method position
 """
 """Of expressions, and labels."""
 

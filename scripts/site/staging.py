@@ -17,6 +17,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "docs/security.md",
         "docs/checkpoints.md",
         "docs/benchmarking.md",
+        "docs/console.md",
         "docs/openai.md",
         "docs/gateways.md",
         "docs/structured-output.md",
@@ -51,7 +52,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
 }
 """The parts of the site, as https://diataxis.fr has them, and their pages in order."""
-_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
+_IMAGES = ("docs/**/*.png", "docs/**/*.svg")
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
@@ -67,7 +69,7 @@ def sources() -> dict[str, list[Path]]:
 
 
 def page_name(source: Path) -> str:
-    """Returns the path of a source's page in the site."""
+    """Returns the path of a source's page, or of an image, in the site."""
     name = source.relative_to(ROOT).as_posix()
     if name == "README.md":
         return "index.md"
@@ -103,9 +105,10 @@ def _link(source: Path, pages: dict[Path, str], match: re.Match[str]) -> str:
         path = next(
             (each for each in (path / "README.md", *sorted(path.glob("*.proto"))) if each in pages), path
         )
-    if path in pages:
+    images = (each for pattern in _IMAGES for each in ROOT.glob(pattern))
+    if path in pages or path in images:
         here = posixpath.dirname(pages[source]) or "."
-        return f"[{text}]({posixpath.relpath(pages[path], here)}{anchor})"
+        return f"[{text}]({posixpath.relpath(page_name(path), here)}{anchor})"
     if not path.exists():
         raise SystemExit(f"{source.relative_to(ROOT)}: {target} does not exist")
     name = path.relative_to(ROOT).as_posix()
@@ -120,6 +123,9 @@ def stage(folder: Path) -> list[dict[str, Any]]:
     for source, name in pages.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(staged(source, pages), encoding="utf-8")
+    for image in (path for pattern in _IMAGES for path in ROOT.glob(pattern)):
+        (folder / page_name(image)).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(image, folder / page_name(image))
     navigation = {section: [pages[path] for path in paths] for section, paths in found.items()}
     for name, text in {"flags.md": flags_page(), "errors.md": errors_page()}.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -31,6 +31,7 @@ def test_every_page_is_in_the_site_once():
         ("[a](../protos/pagewire/v1/model.proto)", "[a](protos/model.md)"),
         ("[a](../compose.yaml)", "a (`compose.yaml`)"),
         ("[compose.yaml](../compose.yaml)", "compose.yaml"),
+        ("![a](../docs/console.png)", "![a](console.png)"),
         ("[a](https://example.org/x)", "[a](https://example.org/x)"),
         ("[a](#below)", "[a](#below)"),
         ("```\n[a](../compose.yaml)\n```", "```\n[a](../compose.yaml)\n```"),

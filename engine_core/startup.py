@@ -135,7 +135,7 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         block_size=config.block_size,
         max_num_seqs=_num_rows(config),
         max_num_batched_tokens=config.max_num_batched_tokens,
-        prefix_cache=not (config.no_prefix_cache or ready.depends_on_prompt_len),
+        prefix_cache=_has_prefix_cache(config, ready),
         policy=config.policy,
         preempt_rows=config.preempt_rows,
         weights=Weights(config.prompt_token_weight, config.output_token_weight, _tenant_weights(config)),
@@ -143,6 +143,19 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
         **_speculation_settings(config),
     )
+
+
+def _has_prefix_cache(config: EngineConfig, ready: Ready) -> bool:
+    """Returns whether prompts share blocks. Logs why not, where that is the model's doing."""
+    if config.no_prefix_cache:
+        return False
+    if ready.has_states:
+        log.info(
+            "no prefix cache and no swap space: layers of %s keep a state per row, and preempted rows are"
+            " computed again",
+            ready.model.architecture,
+        )
+    return not (ready.depends_on_prompt_len or ready.has_states)
 
 
 def _draft_model_path(config: EngineConfig) -> str:

@@ -36,7 +36,9 @@ is known by.
 Each is computed by our own layers, in float32 and bfloat16 (float16 is widened to float32 on a CPU), on
 CPUs and CUDA devices (mixtures of experts on CPUs alone), from safetensors, plain or in any of the
 [quantized formats](checkpoints.md), and from GGUF where that is said. `--quantization int8` takes all of them
-on a CPU.
+on a CPU. Of `Qwen3_5ForConditionalGeneration` and `Qwen3_5MoeForConditionalGeneration` the text is served, as
+by the families without images (`tests/worker/families/linear`). Models with gated delta nets have no prefix
+cache and no drafts ([scheduling.md](scheduling.md#layers-that-keep-a-state)).
 
 `tests/worker/test_parity.py` makes random weights with `transformers` in several shapes of each family (the
 number is in the table) and compares logits (1e-4 of their range) and greedy tokens: cold, in odd chunks,
@@ -62,7 +64,9 @@ have one of each kind:
 """
 _PARTS = {
     "activation": "{}",
+    "attention_gate": "attention with a gate",
     "attention_scale": "own scale of scores",
+    "deltas": "gated delta nets in {} of {} layers of the tests (on CPUs alone)",
     "embedding_scale": "scaled embeddings",
     "experts": "experts",
     "gated": "plain feed-forward",
@@ -138,13 +142,18 @@ def parts(config: ModelConfig) -> Iterable[str]:
         value = getattr(config, field.name)
         if field.default is dataclasses.MISSING or value == field.default or field.name in _UNSHOWN:
             continue
-        shown = value.value if isinstance(value, Enum) else value
-        found.append(_PARTS.get(field.name, field.name.replace("_", " ")).format(shown))
+        shown = [value.value if isinstance(value, Enum) else value]
+        if field.name == "deltas":
+            shown = [sum(map(bool, value)), len(value)]
+        found.append(_PARTS.get(field.name, field.name.replace("_", " ")).format(*shown))
     if config.activation != "silu":
         found.append(config.activation)
     if any(window is not None for window in config.windows):
         found.append("windows" if all(config.windows) else "windows in some layers")
-    if None in config.ropes:
+    rotated = [
+        rope for layer, rope in enumerate(config.ropes) if not (config.deltas and config.deltas[layer])
+    ]
+    if None in rotated:
         found.append("layers without positions")
     if any(rope.rotary_dim < config.head_dim for rope in config.ropes if rope is not None):
         found.append("partial rotation")

@@ -70,6 +70,15 @@ _GROUPED = {
     "n_shared_experts": 2,
     "norm_topk_prob": True,
 }
+_DELTA = {
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 12,
+    "linear_value_head_dim": 10,
+}
+_DELTA_EXPERTS = _DELTA | _FEW_EXPERTS | {"shared_expert_intermediate_size": 56}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _RANDOM),
     "mistral": ("Mistral", _RANDOM | {"sliding_window": None}),
@@ -98,6 +107,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("Mixtral", _RANDOM | {"num_local_experts": 5}),
     "qwen2_moe": ("Qwen2Moe", _RANDOM | _FEW_EXPERTS | {"shared_expert_intermediate_size": 56}),
     "qwen3_moe": ("Qwen3Moe", _RANDOM | _FEW_EXPERTS | {"head_dim": 16, "norm_topk_prob": True}),
+    "qwen3_next": ("Qwen3Next", _RANDOM | _DELTA_EXPERTS),
+    "qwen3_5": ("Qwen3_5", _RANDOM | _DELTA),
+    "qwen3_5_moe": ("Qwen3_5Moe", _RANDOM | _DELTA_EXPERTS),
     "olmoe": ("Olmoe", _RANDOM | {"num_experts": 7, "num_experts_per_tok": 2}),
     "granitemoe": (
         "GraniteMoe",
@@ -130,7 +142,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 """By family: the prefix of its classes in transformers, and the fields of its configuration."""
-CONFIG_CLASSES = {"gemma3": "Gemma3TextConfig"}
+CONFIG_CLASSES = {
+    "gemma3": "Gemma3TextConfig",
+    "qwen3_5": "Qwen3_5TextConfig",
+    "qwen3_5_moe": "Qwen3_5MoeTextConfig",
+}
 """Where they are not called as the prefix says."""
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers, ranges
+from kernels.ops.delta.spans import Spans
 from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec
 from worker.attention.plan import AttentionPlan
 from worker.attention.torch_plan import HostStep
@@ -38,6 +39,8 @@ class InputBatch:
     """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
     rotations may then be looked up."""
     input_embeddings: InputEmbeddings | None = None
+    spans: Spans | None = None
+    """The rows in the order of their tokens, for layers that keep a state per row; None: there are none."""
 
     @property
     def wants_all_logits(self) -> bool:
@@ -85,11 +88,12 @@ def build_input_batch(
     sources: Integers,
     specs: Iterable[KVCacheSpec],
     layout: CacheLayout,
+    has_states: bool = False,
 ) -> StepBatch:
     """Returns the inputs of a step that torch computes.
 
     computing, starts, counts: [R], sources: [A] index into them, as in StepPlan. specs: each kind of layer
-    once.
+    once. has_states: layers keep a state per row.
     """
     order = np.lexsort((starts, counts > 1))
     computing, starts, counts = computing[order], starts[order], counts[order]
@@ -105,6 +109,10 @@ def build_input_batch(
     row_starts = np.empty(len(order), np.int64)
     row_starts[order] = np.cumsum(counts) - counts
 
+    spans = Spans.empty(len(order)) if has_states else None
+    if spans is not None:
+        spans.write(computing, starts, counts)
+
     def tensor(values: Integers) -> torch.Tensor:
         return torch.from_numpy(values).to(layout.device)
 
@@ -113,6 +121,7 @@ def build_input_batch(
         positions=tensor(positions),
         prompt_lens=tensor(rows.prompt_lens[token_rows]),
         attention={spec: spec.torch_plan(step, layout) for spec in specs},
+        spans=spans,
         logit_tokens=tensor(last_tokens[sources]),
         row_starts=row_starts,
     )

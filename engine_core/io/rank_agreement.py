@@ -39,12 +39,12 @@ def check_same_step(first: StepResult, other: StepResult) -> None:
         raise ValueError(f"step {other.step}: its tokens are not those of rank 0")
 
 
-def _facts(ready: Ready) -> tuple[ModelFacts, str, bool]:
+def _facts(ready: Ready) -> tuple[ModelFacts, str, bool, bool]:
     """Returns what must be equal on all ranks."""
     model = ModelFacts()
     model.CopyFrom(ready.model)
     model.ClearField("weight_bytes")
-    return model, ready.device, ready.depends_on_prompt_len
+    return model, ready.device, ready.depends_on_prompt_len, ready.has_states
 
 
 def _describe(ready: Ready) -> str:

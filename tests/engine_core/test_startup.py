@@ -162,6 +162,18 @@ def test_prompts_share_nothing_where_blocks_depend_on_their_length() -> None:
     assert scheduler.pool.num_cached == 0
 
 
+def test_prompts_share_nothing_where_rows_keep_states(caplog: pytest.LogCaptureFixture) -> None:
+    """A state holds all tokens of its row: it cannot begin behind a cached prefix. The log says so."""
+    facts = ready()
+    facts.has_states = True
+    with caplog.at_level("INFO"):
+        scheduler = make_scheduler(EngineConfig(), facts)
+    scheduler.add(make(add_request(1, prompt=40)))
+    scheduler.schedule(0.0)
+    assert scheduler.pool.num_cached == 0
+    assert "no prefix cache and no swap space" in caplog.text
+
+
 def test_rows_have_room_for_drafts_where_the_worker_makes_some(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({}))
     for flag, room in (("", 0), ("lookup:tokens=3", 3)):

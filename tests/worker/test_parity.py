@@ -56,6 +56,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "qwen3_moe",
         {"num_experts_per_tok": 6, "mlp_only_layers": [1], "attention_bias": True, "norm_topk_prob": False},
     ),
+    "qwen3_next, odd heads, two taps, a dense layer, biases": (
+        "qwen3_next",
+        {"linear_num_key_heads": 1, "linear_num_value_heads": 3, "linear_conv_kernel_dim": 2}
+        | {"mlp_only_layers": [2], "attention_bias": True, "norm_topk_prob": False},
+    ),
+    "qwen3_next, wide values, whole heads rotated": (
+        "qwen3_next",
+        {"linear_key_head_dim": 5, "linear_value_head_dim": 37, "linear_conv_kernel_dim": 5}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}},
+    ),
+    "qwen3_5, attention in each second layer, tied, one KV head": (
+        "qwen3_5",
+        {"layer_types": None, "full_attention_interval": 2, "tie_word_embeddings": True}
+        | {"num_key_value_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 16},
+    ),
     "glm4_moe, norms, whole heads, weights that are not normalized": (
         "glm4_moe",
         {"use_qk_norm": True, "attention_bias": True, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}

@@ -52,6 +52,18 @@ class LatentConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeltaConfig:
+    """Sizes of a gated delta net (worker.layers.delta.gated_delta_net)."""
+
+    key_heads: int  # G
+    value_heads: int  # H, a multiple of G
+    key_dim: int  # N, of a query and a key
+    value_dim: int  # D, of a value
+    taps: int  # tokens that the convolution sees
+    grouped: bool  # rows of the projections are stored by key head
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecoderConfig(ModelConfig):
     """A decoder of rotary attention and feed-forward parts. Defaults are those of Llama."""
 
@@ -71,6 +83,8 @@ class DecoderConfig(ModelConfig):
     latent: LatentConfig | None = None  # None: attention over keys and values
     attention_scale: float | None = None  # of scores; None: D ** -0.5
     score_cap: float | None = None  # scores become cap * tanh(score / cap)
+    deltas: tuple[DeltaConfig | None, ...] = ()  # by layer, in place of attention; empty: none
+    attention_gate: bool = False  # what attention has mixed is multiplied by sigmoid(gate(x))
     sinks: bool = False  # each head has a learned score that takes weight and has no value
     embedding_scale: float = 1.0
     rounds_embedding_scale: bool = False  # to the dtype of the weights, before it multiplies
@@ -87,6 +101,11 @@ class DecoderConfig(ModelConfig):
     def pair_values(self) -> int:
         """See ModelConfig."""
         return super().pair_values if self.latent is None else self.latent.rank + self.kv_values
+
+    @property
+    def has_states(self) -> bool:
+        """See ModelConfig."""
+        return any(self.deltas)
 
     @property
     def depends_on_prompt_len(self) -> bool:
@@ -113,6 +132,8 @@ class DecoderFamily:
     """Fields of config.json that change nothing, besides those of worker.config.hf_config.HARMLESS."""
     only: Mapping[str, Any] = field(default_factory=dict)
     """Fields of config.json of which one value is supported."""
+    nested: bool = False
+    """Whether config.json has the decoder's fields in `text_config`, beside those of what sees images."""
 
 
 @dataclass(frozen=True, kw_only=True)

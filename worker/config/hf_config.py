@@ -141,6 +141,11 @@ class Fields:
             raise self.wrong(name, "must be an object")
         return Fields(value, f"{self._where}, {name}")
 
+    def below(self, name: str, *shared: str) -> "Fields":
+        """Returns the object of that name, in which this one's `shared` fields stand in place of its own."""
+        nested, own = self.object(name), {each: self._values[each] for each in shared if self.has(each)}
+        return Fields(nested._values | own, nested._where)
+
     def names(self) -> list[str]:
         """Returns the names of all fields."""
         return list(self._values)
@@ -204,6 +209,11 @@ class ModelConfig:
     def pair_values(self) -> int:
         """Products of a head for a token and a position that it attends to."""
         return 2 * self.head_dim
+
+    @property
+    def has_states(self) -> bool:
+        """True if layers keep a state per sequence, which holds all of its tokens and cannot go back."""
+        return False
 
     @property
     def depends_on_prompt_len(self) -> bool:

@@ -54,6 +54,7 @@ class RopeDefaults:
     theta: float = 10_000.0
     partial: float | None = None  # part of a head that is rotated; None: all of it, nothing else is allowed
     interleaved: bool = False
+    harmless: tuple[str, ...] = ()  # rotary fields that change nothing
 
 
 LLAMA_ROPE = RopeDefaults()
@@ -72,7 +73,7 @@ def read_rope_object(
     rope: Fields, fields: Fields, max_position: int, head_dim: int, defaults: RopeDefaults
 ) -> RopeConfig:
     """Reads one object of rotary parameters. fields: config.json, where older files have some of them."""
-    rope.refuse_unknown(_KNOWN)
+    rope.refuse_unknown(_KNOWN | {*defaults.harmless})
     has_own, _ = rope.has("rope_theta"), fields.has("rope_theta")
     theta = (rope if has_own else fields).number("rope_theta", defaults.theta, above=1.0)
     rotary_dim = _rotary_dim(rope, fields, head_dim, defaults)

@@ -14,6 +14,7 @@ from worker.cpu.inputs import input_builder
 from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.memory.kv_cache import KVCache
+from worker.memory.row_states import RowStates, layer_caches
 from worker.memory.swap_space import SwapSpace
 from worker.model_input import StepBatch
 from worker.models.base import LanguageModel
@@ -43,15 +44,20 @@ class CpuBackend:
         sampler: Sampler,
         kernels: BlockKernels | None = None,
         observe: Observe | None = None,
+        states: RowStates | None = None,
     ) -> None:
-        """kernels: what reads and writes the cache; None: torch. observe: is called behind the model."""
+        """kernels: what reads and writes the cache; None: torch. observe: is called behind the model. states:
+        of rows; None: no layer has one."""
         self.model, self.cache, self.sampler = model, cache, sampler
-        self.features: Sequence[RowFeature] = (sampler,)
+        self._states = states
+        self.features: Sequence[RowFeature] = (sampler,) if states is None else (sampler, states)
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         self.plan_check = compiled_check(rows) if kernels is not None else None
         self._swap_space, self._rows, self._observe = swap_space, rows, observe
-        self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels)
+        self._caches = layer_caches(model, cache, states)
+        has_states = states is not None
+        self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels, has_states)
         self._batch: StepBatch
         self._step: Step
         self._is_greedy = False
@@ -76,17 +82,20 @@ class CpuBackend:
 
     def upload(self, step: Step, tokens_only: bool) -> None:
         """See Backend."""
+        if self._states is not None:
+            self._states.check(step)
         self._step = step
         self._is_greedy = tokens_only and self.sampler.all_greedy(step.sample_rows.tolist())
         self._batch = self._build_inputs(step, self._is_greedy)
 
     def forward(self) -> StepOutputs:
-        """See Backend. A step for which memory does not suffice is computed in pieces."""
+        """See Backend. A step for which memory does not suffice is computed in pieces, but for one that may
+        have changed states already."""
         try:
             hidden = self.compute(self._step, self._batch)
             return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden)
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+            if self._states is not None or not is_out_of_memory(error):
                 raise
         self._num_retried += 1
         if self._num_retried.bit_count() == 1:  # 1, 2, 4, 8 ...
@@ -103,7 +112,9 @@ class CpuBackend:
 
     def compute(self, step: Step, batch: StepBatch) -> torch.Tensor:
         """Runs the model on a step, or a piece of one. Returns its hidden states [T, E]."""
-        hidden = self.model(batch, self.cache.layers)
+        hidden = self.model(batch, self._caches)
+        if self._states is not None:
+            self._states.finish(step)
         if self._observe is not None:
             self._observe(step, batch)
         return hidden

@@ -15,6 +15,7 @@ import torch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.work_items import ITEM_WORDS, plan_sizes
 from kernels.cpu.step.records import PrepareInputsJob
+from kernels.ops.delta.spans import Spans
 from worker.attention.block_plan import BlockStep
 from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec
 from worker.model_input import StepBatch, build_input_batch, with_all_positions
@@ -30,17 +31,21 @@ BuildInputs = Callable[[Step, bool], StepBatch]
 
 
 def input_builder(
-    rows: RowTable, specs: Sequence[KVCacheSpec], layout: CacheLayout, kernels: BlockKernels | None
+    rows: RowTable,
+    specs: Sequence[KVCacheSpec],
+    layout: CacheLayout,
+    kernels: BlockKernels | None,
+    has_states: bool = False,
 ) -> BuildInputs:
     """Returns the function that makes the inputs of a runner's steps. specs: one per layer. kernels: what
-    reads and writes the cache; None: torch."""
+    reads and writes the cache; None: torch. has_states: other layers keep a state per row."""
     kinds = tuple(dict.fromkeys(specs))
     if kernels is not None:
-        return BlockInputs(rows, kinds, kernels).build
+        return BlockInputs(rows, kinds, kernels, has_states).build
 
     def build(step: Step, greedy: bool) -> StepBatch:
         work = step.rows, step.starts, step.counts, step.sample_sources
-        batch = replace(build_input_batch(rows, *work, kinds, layout), all_greedy=greedy)
+        batch = replace(build_input_batch(rows, *work, kinds, layout, has_states), all_greedy=greedy)
         return batch if step.num_logits is None else with_all_positions(batch, step.num_logits)
 
     return build
@@ -62,12 +67,16 @@ class _Layout(NamedTuple):
 class BlockInputs:
     """Makes the inputs of one backend's steps."""
 
-    def __init__(self, rows: RowTable, specs: Sequence[KVCacheSpec], kernels: BlockKernels) -> None:
-        """specs: each kind of layer once; they have the same heads, and differ in their windows."""
+    def __init__(
+        self, rows: RowTable, specs: Sequence[KVCacheSpec], kernels: BlockKernels, has_states: bool = False
+    ) -> None:
+        """specs: each kind of layer once; they have the same heads, and differ in their windows. has_states:
+        see input_builder()."""
         from kernels.cpu.step.prepare_inputs import prepare_inputs  # compiles, the first time
 
         self._prepare = prepare_inputs
         self._kernels, self._tables, self._specs = kernels, rows.blocks, tuple(specs)
+        self._has_states = has_states
         (self._num_kv_heads,) = {spec.num_kv_heads for spec in specs}
         self._joins = all(spec.window is None for spec in specs)
         self._job = PrepareInputsJob(
@@ -100,6 +109,8 @@ class BlockInputs:
         job.num_rows, job.num_samples = layout.num_rows, layout.num_samples
         job.whole, job.joined = limits
         self._prepare(job)
+        if self._batch.spans is not None:
+            self._batch.spans.write(step.rows, step.starts, step.counts)
         if self._made[0] != self._items:
             self._batch, self._items = replace(self._batch), int(self._made[0])
         return self._batch if step.num_logits is None else with_all_positions(self._batch, step.num_logits)
@@ -153,6 +164,7 @@ class BlockInputs:
             prompt_lens=torch.from_numpy(prompt_lens),
             attention={spec: spec.block_plan(step) for spec in self._specs},
             max_context=layout.context,
+            spans=Spans.empty(layout.num_rows) if self._has_states else None,
             logit_tokens=None if layout.in_order else torch.from_numpy(logit_tokens),
             row_starts=row_starts,
             all_greedy=layout.greedy,

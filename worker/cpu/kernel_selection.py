@@ -84,8 +84,7 @@ def use_cpu_kernels(
         return CPUKernels()
     report("kernels", 0.0)
     start_kernel_threads(torch.get_num_threads(), pinned)
-    spec = model.kv_cache_specs()[0]
-    blocks = spec.block_kernels(dtype, block_size, heads[1]) if heads else None
+    blocks = model.kv_cache_specs()[0].block_kernels(dtype, block_size, heads[1]) if heads else None
     rows = row_kernels(forms, arena, dtype)
     layers = faster_layers(model)
     for done, layer in enumerate(layers):

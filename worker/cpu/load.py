@@ -16,6 +16,7 @@ from kernels.cpu.weight_forms import GROUP_SIZES
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
+from worker.attention.row_state import DeltaStateSpec
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
 from worker.cpu.drafters.draft_model import DraftModel, read_draft_model
@@ -32,6 +33,7 @@ from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.kv_cache import KVCache, block_bytes, choose_num_blocks
+from worker.memory.row_states import RowStates, states_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
 from worker.sampling.sampler import Sampler
@@ -39,7 +41,12 @@ from worker.startup.checks import check_group, choose_max_model_len, refuse_seco
 from worker.startup.implementation import choose_implementation
 from worker.startup.model import Report, dtype_name, load_model, model_bytes
 from worker.startup.ready import make_ready
-from worker.startup.speculation import check_exactness, make_speculator, read_speculation
+from worker.startup.speculation import (
+    check_exactness,
+    check_states,
+    make_speculator,
+    read_speculation,
+)
 from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
 from worker.transformers_backend.config import TransformersConfig
@@ -64,6 +71,7 @@ def load(
     check_group(rank, initialize.tensor_parallel_size)
     speculation = read_speculation(initialize.speculation, "cpu")
     config = choose_implementation(initialize, "cpu")
+    check_states(speculation, config)
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
     drafting = read_draft_model(initialize, speculation, config, max_model_len)
     head = read_head(initialize, speculation, config)
@@ -84,7 +92,8 @@ def load(
     report("KV cache", 0.0)
     cache = loaded.make_cache(draft)
     beside = draft.host_block_bytes if draft is not None else 0
-    swap_space = make_swap_space(initialize.swap_space_bytes, cache, beside)
+    swap_bytes = 0 if config.has_states else initialize.swap_space_bytes
+    swap_space = make_swap_space(swap_bytes, cache, beside)
     executor = loaded.make_executor(cache, swap_space, speculation, grammars.rows(report), draft)
     release_startup_memory()
     report("warm-up", 0.0)
@@ -115,9 +124,14 @@ class Loaded:
                 self.max_model_len,
                 size,
                 num_workers=max(1, self.initialize.data_parallel_size),
+                reserved=states_bytes(self._state_specs(), self.initialize.max_num_seqs),
             )
         each_alone = not self.exactness.caveat  # the bits that are promised depend on positions alone
         return KVCache(specs, CacheLayout(size, num_blocks, self.dtype, CPU, each_alone))
+
+    def _state_specs(self) -> list[DeltaStateSpec]:
+        """One per layer that keeps a state per row."""
+        return [spec for spec in self.model.layer_specs() if isinstance(spec, DeltaStateSpec)]
 
     def make_executor(
         self,
@@ -136,7 +150,9 @@ class Loaded:
         drafter = observe = None
         if draft is not None:
             drafter, observe = draft.make_drafter(rows, swap_space.num_blocks, self.model)
-        backend = CpuBackend(self.model, cache, swap_space, rows, sampler, self.blocks, observe)
+        specs = self._state_specs()
+        states = RowStates(specs, most_rows, CPU) if specs else None
+        backend = CpuBackend(self.model, cache, swap_space, rows, sampler, self.blocks, observe, states)
         kept = () if drafter is None else (drafter,)
         speculator = make_speculator(speculation, rows, grammars, drafter, kept, drafter)
         return StepExecutor(rows, backend, self.initialize.max_num_batched_tokens, speculator)

@@ -31,6 +31,7 @@ KERNELS = {
             "attention.planning.kv_prefetch_list",
         ),
         *("attention.latent.bfloat16", "attention.latent.copy_heads"),
+        *("delta.convolution", "delta.delta_rule", "delta.gated_norm", "delta.output_gate"),
         *("elementwise.activation", "elementwise.adjust_logits", "elementwise.gated_gelu"),
         "elementwise.clamped_swiglu",
         *("elementwise.layer_norm", "elementwise.plain_activation", "elementwise.scaled_add"),

@@ -22,6 +22,9 @@ def check_draft_model(
     if target.vocab_size != draft.vocab_size:
         why = f"the draft model's vocabulary has {draft.vocab_size} tokens, the target's {target.vocab_size}"
         raise StartupError(what, why, _TODO)
+    if draft.has_states:
+        why = f"{draft.architecture} keeps a state per row, from which no draft can be taken back"
+        raise StartupError(what, why, _TODO)
     if draft.max_position < max_model_len:
         raise StartupError(
             what,

@@ -35,6 +35,8 @@ from worker.families.experts.olmoe import OLMOE
 from worker.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from worker.families.latent.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from worker.families.latent.youtu import YOUTU
+from worker.families.linear.qwen3_5 import QWEN3_5, QWEN3_5_MOE, QWEN3_5_MOE_SEEING, QWEN3_5_SEEING
+from worker.families.linear.qwen3_next import QWEN3_NEXT
 from worker.families.normed.cohere2 import COHERE2
 from worker.families.normed.exaone4 import EXAONE4
 from worker.families.normed.gemma import GEMMA2, GEMMA3
@@ -68,6 +70,11 @@ DECODERS: dict[str, DecoderFamily] = {
     "Qwen2MoeForCausalLM": QWEN2_MOE,
     "Qwen3ForCausalLM": QWEN3,
     "Qwen3MoeForCausalLM": QWEN3_MOE,
+    "Qwen3NextForCausalLM": QWEN3_NEXT,
+    "Qwen3_5ForCausalLM": QWEN3_5,
+    "Qwen3_5ForConditionalGeneration": QWEN3_5_SEEING,
+    "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
+    "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE_SEEING,
     "SeedOssForCausalLM": SEED_OSS,
     "SmolLM3ForCausalLM": SMOLLM3,
     "StableLmForCausalLM": STABLELM,
@@ -85,6 +92,15 @@ _HARMLESS: dict[str, Collection[str]] = {
     "GPT2LMHeadModel": GPT2_HARMLESS,
     "OPTForCausalLM": OPT_HARMLESS,
 } | {name: family.harmless for name, family in DECODERS.items()}
+
+
+_SHARED = "tie_word_embeddings", "dtype", "torch_dtype", "eos_token_id"
+"""Fields that stand for those of `text_config` where a config.json has it."""
+_OF_IMAGES = (
+    *("vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
+    *("text_config", "quantization_config"),
+)
+"""Fields beside it that change nothing for text."""
 
 
 def find_architecture(fields: Fields) -> str:
@@ -105,6 +121,9 @@ def read_model_config(folder: Path) -> ModelConfig:
     known and may change what the model computes."""
     fields = read_config(folder)
     architecture = find_architecture(fields)
+    if architecture in DECODERS and DECODERS[architecture].nested:
+        whole, fields = fields, fields.below("text_config", *_SHARED)
+        whole.refuse_unknown({*HARMLESS, *_OF_IMAGES})
     eos_token_ids = read_eos_token_ids(folder, fields)
     if architecture in DECODERS:
         for name, value in DECODERS[architecture].only.items():

@@ -43,7 +43,7 @@ class Weight:
     target: torch.Tensor  # the view of a parameter that it fills; may have the last dimension in several
     part: tuple[slice, ...] = ()  # what of it goes there: a prefix of its dimensions
     transposed: bool = False  # stored as [in, out]
-    order: tuple[int, ...] = ()  # the target's rows are these rows of the part; empty: as they stand
+    order: tuple[int, ...] = ()  # the target's rows are these rows of the part, all or some; empty: all
 
 
 class WeightOwner(Layer, ABC):

@@ -29,8 +29,8 @@ class Part:
 
     @property
     def held(self) -> int:
-        """Rows that this rank holds."""
-        return int(self.local.stop - self.local.start)
+        """Rows that this rank holds: those of `order`, if it names some of them alone."""
+        return len(self.order) or int(self.local.stop - self.local.start)
 
 
 class ColumnLinear(Matrix):

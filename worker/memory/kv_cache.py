@@ -74,13 +74,15 @@ def choose_num_blocks(
     max_model_len: int,
     block_size: int,
     num_workers: int = 1,
+    reserved: int = 0,
 ) -> int:
     """Returns how many blocks to allocate. requested: 0 for what max_num_seqs sequences of full length can
     use, limited to MEMORY_PART of the available memory, divided among the workers that share it.
+    reserved: bytes that something else takes.
 
     Raises StartupError when not one block fits, or fewer than requested.
     """
-    available = available_memory()
+    available = available_memory() - reserved
     if requested:
         needed = (requested + 1) * bytes_per_block
         if needed > available:

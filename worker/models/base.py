@@ -9,8 +9,10 @@ import torch
 
 from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.plan import LayerCache
+from worker.attention.row_state import DeltaStateSpec
 from worker.layers.attention import Attention
 from worker.layers.base import Layer
+from worker.layers.delta.gated_delta_net import GatedDeltaNet
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.latent.attention import LatentAttention
 from worker.model_input import InputBatch
@@ -25,8 +27,14 @@ class LanguageModel(Layer, ABC):
     head: VocabEmbedding  # the embedding itself where the weights are tied
 
     def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
-        """What each layer keeps in the KV cache, in the order of forward()'s caches."""
+        """What each layer that attends keeps in the KV cache, in the order of the layers."""
         return tuple(layer.spec for layer in self.modules() if isinstance(layer, Attention | LatentAttention))
+
+    def layer_specs(self) -> tuple[KVCacheSpec | DeltaStateSpec, ...]:
+        """What each layer keeps of blocks or of rows, in the order of forward()'s caches."""
+        kinds = Attention | LatentAttention | GatedDeltaNet
+        layers = [layer for layer in self.modules() if isinstance(layer, kinds)]
+        return tuple(each.state_spec if isinstance(each, GatedDeltaNet) else each.spec for each in layers)
 
     @property
     def looked_up(self) -> Layer | None:

@@ -19,6 +19,7 @@ from worker.layers.sinks import Sinks
 from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 from worker.models.decoder import AnyBlock, Decoder
+from worker.models.delta_net import gated_attention, gated_delta_net
 from worker.models.latent_attention import latent_attention
 from worker.parallel import Placement
 
@@ -120,6 +121,9 @@ def attention(config: DecoderConfig, layer: int, place: Placement) -> AttentionP
     """Returns the attention part of a block."""
     if config.latent is not None:
         return latent_attention(config, config.latent, layer, place)
+    delta = config.deltas[layer] if config.deltas else None
+    if delta is not None:
+        return gated_delta_net(config, delta, place)
     hidden, heads, kv_heads, head_dim = (
         config.hidden_size,
         config.num_heads,
@@ -128,9 +132,12 @@ def attention(config: DecoderConfig, layer: int, place: Placement) -> AttentionP
     )
     local_heads = place.group.split(heads), local_kv_heads(kv_heads, place.group.size)
     rope = config.ropes[layer]
+    window, scale, cap = config.windows[layer], config.attention_scale, config.score_cap
+    if config.attention_gate:
+        attending = Attention(*local_heads, head_dim, window, scale, cap)
+        return gated_attention(config, layer, attending, head_norms(config, local_heads, rope, place), place)
     order = rotary_order(rope, head_dim)
     qkv = qkv_linear(hidden, heads, kv_heads, head_dim, config.qkv_bias, place, head_order=order)
-    window, scale, cap = config.windows[layer], config.attention_scale, config.score_cap
     sinks = Sinks(heads, place) if config.sinks else None
     return SelfAttention(
         qkv,

@@ -44,6 +44,12 @@ def load(
     refuse_quantization(initialize.quantization, "simulated")
     speculation = read_speculation(initialize.speculation, "simulated")
     model = choose_implementation(initialize, "simulated")
+    if model.has_states:
+        raise StartupError(
+            "cannot simulate this model",
+            f"{model.architecture} keeps a state per row, of which a simulated device knows no cost",
+            "simulate another model, or use --device cpu",
+        )
     max_model_len = choose_max_model_len(initialize.max_model_len, model)
     dtype = model.dtype or DEFAULT_DTYPE if initialize.dtype in ("", "auto") else initialize.dtype
     value_bytes = DTYPE_BYTES[dtype]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from worker.config.decoder import DecoderConfig, HeadNormKind, LatentConfig, NormKind, NormPlace
+from worker.config.decoder import DecoderConfig, DeltaConfig, HeadNormKind, LatentConfig, NormKind, NormPlace
 from worker.config.experts import ExpertsConfig
 from worker.config.gpt2 import GPT2Config
 from worker.config.hf_config import ModelConfig
@@ -32,14 +32,17 @@ def count_weights(config: ModelConfig) -> WeightCounts:
 def _count_decoder(config: DecoderConfig) -> WeightCounts:
     e, v = config.hidden_size, config.vocab_size
     attention = _count_attention(config) if config.latent is None else _count_latent(config, config.latent)
+    layers = [_count_delta(config, delta) if delta else attention for delta in config.deltas]
+    layers = layers or [attention] * config.num_layers
     norm = 2 * e if config.norm_kind is NormKind.LAYER else e
-    norms = _NORMS[config.norm_place] * norm + attention.norms
+    norms = config.num_layers * _NORMS[config.norm_place] * norm
     parts = [_count_experts(config, experts) for experts in config.experts if experts is not None]
     parts += [_count_dense(config)] * (config.num_layers - len(parts))
     multiplied, held = (sum(counts) for counts in zip(*parts, strict=True))
     tables = v * e * (1 if config.tied else 2)
-    total = config.num_layers * (attention.matrices + attention.biases + norms) + held + norm + tables
-    return WeightCounts(attention.matrices + multiplied // config.num_layers, v * e, total)
+    total = sum(map(sum, layers)) + norms + held + norm + tables
+    multiplied += sum(layer.matrices for layer in layers)
+    return WeightCounts(multiplied // config.num_layers, v * e, total)
 
 
 def _count_dense(config: DecoderConfig) -> tuple[int, int]:
@@ -71,7 +74,7 @@ class _AttentionCounts(NamedTuple):
 
 def _count_attention(config: DecoderConfig) -> _AttentionCounts:
     e, d, heads, kv_heads = config.hidden_size, config.head_dim, config.num_heads, config.num_kv_heads
-    qkv = (heads + 2 * kv_heads) * d
+    qkv = (heads * (2 if config.attention_gate else 1) + 2 * kv_heads) * d
     return _AttentionCounts(
         e * qkv + heads * d * e,
         config.qkv_bias * qkv + config.output_bias * e + config.sinks * heads,
@@ -88,6 +91,16 @@ def _count_latent(config: DecoderConfig, latent: LatentConfig) -> _AttentionCoun
         to_queries + e * kept + ups + heads * latent.value_dim * e,
         config.output_bias * (compressed + kept + e),
         compressed + latent.rank,
+    )
+
+
+def _count_delta(config: DecoderConfig, delta: DeltaConfig) -> _AttentionCounts:
+    values, heads = delta.value_heads * delta.value_dim, delta.value_heads
+    channels = 2 * delta.key_heads * delta.key_dim + values
+    return _AttentionCounts(
+        config.hidden_size * (channels + 2 * values + 2 * heads),
+        channels * delta.taps + 2 * heads,
+        delta.value_dim,
     )
 
 

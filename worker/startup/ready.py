@@ -31,6 +31,7 @@ def make_ready(
         ),
         num_blocks=cache.num_blocks,
         kv_cache_bytes=cache.num_bytes,
+        has_states=config.has_states,
         depends_on_prompt_len=config.depends_on_prompt_len,
         device=cache.layout.device.type,
         num_host_blocks=swap_space.num_blocks,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation, parse_speculation
+from worker.config.hf_config import ModelConfig
 from worker.exactness import Exactness
 from worker.grammar.rows import GrammarRows
 from worker.speculation.drafter import Drafter
@@ -60,6 +61,17 @@ def check_exactness(options: Speculation | None, exactness: Exactness) -> None:
             _WHAT,
             f"--speculate {options.method} needs logits that are equal bit for bit: {exactness.caveat}",
             "leave it out, or use --dtype bfloat16 on a CPU with AVX2",
+        )
+
+
+def check_states(options: Speculation | None, config: ModelConfig) -> None:
+    """Raises StartupError where a model's layers keep a state per row, which cannot take a token back."""
+    if options is not None and config.has_states:
+        raise StartupError(
+            _WHAT,
+            f"--speculate {options.method}: {config.architecture} keeps a state per row, from which a draft"
+            " that is refused cannot be taken back",
+            "leave it out",
         )
 
 

@@ -189,9 +189,9 @@ def _fill(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
     """Fills a target, a few rows at a time, so that what a tensor is unpacked to is never held whole. Yields
     the bytes of each piece."""
     target = weight.target.t() if weight.transposed else weight.target
-    places = torch.tensor(weight.order).argsort() if weight.order else None
     first, *rest = weight.part or (slice(None),)
     begin, end, _ = first.indices(weight.shape[0])
+    places = _places(weight.order, end - begin) if weight.order else None
     step = max(1, PIECE_VALUES // math.prod(weight.shape[1:]))
     for row in range(begin, end, step):
         rows = slice(row, min(row + step, end))
@@ -200,8 +200,16 @@ def _fill(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
         if places is None:
             target[piece].copy_(tensor.view(target[piece].shape))
         else:
-            target[places[piece]] = tensor.to(target.dtype)
+            wanted = places[piece] >= 0
+            target[places[piece][wanted]] = tensor[wanted].to(target.dtype)
         yield tensor.numel() * target.itemsize
+
+
+def _places(order: tuple[int, ...], rows: int) -> torch.Tensor:
+    """Returns where each of so many rows goes; -1: nowhere."""
+    places = torch.full((rows,), -1)
+    places[torch.tensor(order)] = torch.arange(len(order))
+    return places
 
 
 def read_finite(checkpoint: TensorSource, name: str, part: tuple[slice, ...]) -> torch.Tensor:
@@ -233,6 +241,8 @@ def fill_dummy(table: list[Weight], seed: int, progress: Progress) -> None:
         if len(weight.shape) == 1 and weight.name.endswith(".weight"):
             tensor += 1
         tensor = tensor[weight.part or ...]
+        if weight.order and len(weight.order) < len(tensor):
+            tensor = tensor[list(weight.order)]
         weight.target.copy_(tensor.t() if weight.transposed else tensor.view(weight.target.shape))
         progress((index + 1) / len(table))
 

@@ -126,7 +126,7 @@ class LoadProgress(_message.Message):
     def __init__(self, what: _Optional[str] = ..., fraction: _Optional[float] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads")
+    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads", "has_states")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +136,7 @@ class Ready(_message.Message):
     PREFILL_US_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
     SWAP_US_PER_BLOCK_FIELD_NUMBER: _ClassVar[int]
     NUM_THREADS_FIELD_NUMBER: _ClassVar[int]
+    HAS_STATES_FIELD_NUMBER: _ClassVar[int]
     model: _engine_pb2.ModelFacts
     num_blocks: int
     kv_cache_bytes: int
@@ -145,7 +146,8 @@ class Ready(_message.Message):
     prefill_us_per_token: float
     swap_us_per_block: float
     num_threads: int
-    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ...) -> None: ...
+    has_states: bool
+    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("type", "what", "why", "todo", "traceback")

@@ -33,7 +33,9 @@ def test_blocks_are_those_of_the_smallest_rank_and_bytes_add_up() -> None:
     assert (combined.prefill_us_per_token, combined.swap_us_per_block) == (2.0, 7.0)
 
 
-@pytest.mark.parametrize("change", [{"device": "cuda"}, {"depends_on_prompt_len": True}])
+@pytest.mark.parametrize(
+    "change", [{"device": "cuda"}, {"depends_on_prompt_len": True}, {"has_states": True}]
+)
 def test_ranks_that_differ_are_no_group(change: dict[str, object]) -> None:
     with pytest.raises(WorkerDied, match="disagree"):
         combine_ready([ready(), ready(**change)])

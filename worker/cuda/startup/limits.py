@@ -12,6 +12,7 @@ from kernels.triton.requirements import INTERPRETED, why_not
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.attention.latent import NO_CUDA_KERNEL
+from worker.attention.row_state import NO_CUDA_KERNEL as NO_STATE_KERNEL
 from worker.config.decoder import DecoderConfig
 from worker.config.hf_config import ModelConfig
 from worker.cuda.device.device import CudaDevice, Device
@@ -61,6 +62,8 @@ def check_kernels(device: Device, dtype: torch.dtype, config: ModelConfig, block
     """Raises StartupError unless the kernels support this model on the device."""
     if isinstance(config, DecoderConfig) and config.latent is not None:
         raise StartupError(WHAT, NO_CUDA_KERNEL, "use --device cpu")
+    if config.has_states:
+        raise StartupError(WHAT, NO_STATE_KERNEL, "use --device cpu")
     reason = why_not(device.place, dtype, config.head_dim)
     if reason is not None:
         raise StartupError(WHAT, reason, "use --device cpu")

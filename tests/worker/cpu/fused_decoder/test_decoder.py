@@ -50,6 +50,7 @@ FAMILIES = {
         **{"hidden_size": 128, "attention_bias": True, "q_lora_rank": 32, "kv_lora_rank": 48},
         **{"qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16},
     },
+    "qwen3_5": {"hidden_size": 128, "head_dim": 32, "linear_value_head_dim": 16},
     "gpt2": {"n_embd": 128, "scale_attn_by_inverse_layer_idx": True},
     "opt": {"hidden_size": 128, "word_embed_proj_dim": 128},
 }

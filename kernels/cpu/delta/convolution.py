@@ -1,0 +1,73 @@
+"""kernels.ops.delta.convolution.convolution, a block of channels of one row at a time: a token's bits depend
+on itself and the tokens before it alone."""
+
+from kernels.cpu.compiler.cache import operation
+from kernels.cpu.compiler.language import Static
+from kernels.cpu.compiler.vectors import f32x16
+from kernels.cpu.delta.records import ConvolutionRecord, Span
+from kernels.cpu.elementwise.elements import BFLOAT16, FLOAT32, Element
+from kernels.cpu.isa.simd import fma, load_first_f32, store_first_f32
+from kernels.cpu.isa.vectors import LANES
+
+BLOCK = 128
+"""Channels that a unit has: their state is written by no other one."""
+
+
+def _input(
+    element: Static[Element],
+    record: ConvolutionRecord,
+    span: Span,
+    state: int,
+    channel: int,
+    at: int,
+    left: int,
+) -> f32x16:
+    """Of so many channels and a token of the row, counted from the first one of the step; negative numbers
+    are of tokens before it."""
+    values = f32x16(0.0)
+    if at >= 0:
+        token = record.x + element.size * (record.stride * (span.first + at) + channel)
+        values = element.load_first(token, left)
+    elif span.start > 0:
+        values = load_first_f32(state + 4 * record.channels * (record.taps - 1 + at), left)
+    return values
+
+
+def _convolve(
+    element: Static[Element], record: ConvolutionRecord, span: Span, channel: int, left: int
+) -> None:
+    """So many channels of all tokens of a span, and their state."""
+    taps, size = record.taps, 4 * record.channels
+    state = record.state + size * (taps - 1) * span.row + 4 * channel
+    for at in range(span.count):
+        total = f32x16(0.0)
+        for tap in range(taps):
+            values = _input(element, record, span, state, channel, at - taps + 1 + tap, left)
+            total = fma(values, load_first_f32(record.weight + size * tap + 4 * channel, left), total)
+        out = record.out + size * (span.first + at) + 4 * channel
+        store_first_f32(out, FLOAT32.times_sigmoid(total, total), left)
+    for place in range(taps - 1):  # from the oldest on, which is never needed for a later one
+        kept = _input(element, record, span, state, channel, span.count - taps + 1 + place, left)
+        store_first_f32(state + size * place, kept, left)
+
+
+def convolve_blocks(element: Static[Element], record: ConvolutionRecord, first: int, count: int) -> None:
+    """Blocks first .. first + count - 1: those of the first span, then of the next one."""
+    blocks = (record.channels + BLOCK - 1) // BLOCK
+    for unit in range(first, first + count):
+        span = Span.at(record.spans, unit // blocks)
+        begin = unit % blocks * BLOCK
+        for channel in range(begin, min(begin + BLOCK, record.channels), LANES):
+            _convolve(element, record, span, channel, min(LANES, record.channels - channel))
+
+
+@operation
+def convolution(record: ConvolutionRecord, first: int, count: int, thread: int) -> None:
+    """Of bfloat16."""
+    convolve_blocks(BFLOAT16, record, first, count)
+
+
+@operation
+def convolution_float32(record: ConvolutionRecord, first: int, count: int, thread: int) -> None:
+    """Of float32."""
+    convolve_blocks(FLOAT32, record, first, count)

@@ -1,0 +1,168 @@
+"""kernels.ops.delta.delta_rule.delta_rule, a head of one row at a time, token by token: sums go over the keys
+in their order, so that no bit depends on how a row is cut into steps."""
+
+from kernels.cpu.compiler.cache import operation
+from kernels.cpu.compiler.language import Static, float32
+from kernels.cpu.compiler.vectors import f32x16
+from kernels.cpu.delta.records import DeltaRuleRecord, Span
+from kernels.cpu.elementwise.elements import BFLOAT16, FLOAT32, Element
+from kernels.cpu.isa.exp import precise_exp
+from kernels.cpu.isa.simd import (
+    fma,
+    load_f32,
+    load_first_f32,
+    select,
+    sqrt,
+    store_f32,
+    store_first_f32,
+    sum_in_order,
+)
+from kernels.cpu.isa.vectors import LANES, read_f32, read_i64
+
+EPS = 1e-6
+"""Is added to the sum of squares of a query or key."""
+
+
+def scratch_bytes(key_dim: int) -> int:
+    """For a query and a key of length 1, the decay and the share that is learned."""
+    return 8 * ((key_dim + LANES - 1) // LANES * LANES) + 16
+
+
+def _softplus(x: f32x16) -> f32x16:
+    """log(1 + e ** x): max(x, 0) + log(1 + u), u = e ** -abs(x).
+
+    log(1 + u) = 2 * (s + s ** 3 / 3 + s ** 5 / 5 + ...), s = u / (2 + u) up to 1 / 3."""
+    zero = f32x16(0.0)
+    size = select(x < zero, x, x * -1.0)
+    u = precise_exp(size)
+    s = u / (u + 2.0)
+    square = s * s
+    series = fma(square, f32x16(1 / 15), f32x16(1 / 13))
+    series = fma(square, series, f32x16(1 / 11))
+    series = fma(square, series, f32x16(1 / 9))
+    series = fma(square, series, f32x16(1 / 7))
+    series = fma(square, series, f32x16(1 / 5))
+    series = fma(square, series, f32x16(1 / 3))
+    series = fma(square, series, f32x16(1.0))
+    return select(x < zero, zero, x) + s * series * 2.0
+
+
+def _write_gates(
+    element: Static[Element], record: DeltaRuleRecord, token: int, head: int, gates: int
+) -> None:
+    """What a head keeps of its state before a token, and the share of the difference that it learns."""
+    b = record.gates + element.size * (record.stride * token + head)
+    bias, decay = read_f32(record.bias + 4 * head), read_f32(record.decay + 4 * head)
+    rate = _softplus(element.load_first(b + element.size * record.value_heads, 1) + bias)
+    store_first_f32(gates, precise_exp(rate * (0.0 - decay)), 1)
+    store_first_f32(gates + 4, FLOAT32.times_sigmoid(f32x16(1.0), element.load_first(b, 1)), 1)
+
+
+def _write_unit(x: int, out: int, width: int, length: float) -> None:
+    """A vector of this direction and length."""
+    squares = f32x16(0.0)
+    for i in range(0, width, LANES):
+        values = load_first_f32(x + 4 * i, min(LANES, width - i))
+        squares = fma(values, values, squares)
+    factor = float32(float32(length) / sqrt(float32(sum_in_order(squares) + float32(EPS))))
+    for i in range(0, width, LANES):
+        store_f32(out + 4 * i, load_first_f32(x + 4 * i, min(LANES, width - i)) * factor)
+
+
+def _learn_few(
+    state: int, query: int, key: int, value: int, out: int, gates: int, keys: int, stride: int, left: int
+) -> None:
+    """At most 16 values of a head. stride: bytes from key to key of the state."""
+    kept = f32x16(0.0)
+    for i in range(keys):
+        kept = fma(load_first_f32(state + stride * i, left), f32x16(read_f32(key + 4 * i)), kept)
+    decay = f32x16(read_f32(gates))
+    delta = (load_first_f32(value, left) - kept * decay) * read_f32(gates + 4)
+    total = f32x16(0.0)
+    for i in range(keys):
+        at = state + stride * i
+        new = fma(f32x16(read_f32(key + 4 * i)), delta, load_first_f32(at, left) * decay)
+        store_first_f32(at, new, left)
+        total = fma(new, f32x16(read_f32(query + 4 * i)), total)
+    store_first_f32(out, total, left)
+
+
+def _learn_32(
+    state: int, query: int, key: int, value: int, out: int, gates: int, keys: int, stride: int
+) -> None:
+    """32 values of a head."""
+    kept, kept_2 = f32x16(0.0), f32x16(0.0)
+    for i in range(keys):
+        at, factor = state + stride * i, f32x16(read_f32(key + 4 * i))
+        kept = fma(load_f32(at), factor, kept)
+        kept_2 = fma(load_f32(at + 64), factor, kept_2)
+    decay, share = f32x16(read_f32(gates)), read_f32(gates + 4)
+    delta = (load_f32(value) - kept * decay) * share
+    delta_2 = (load_f32(value + 64) - kept_2 * decay) * share
+    total, total_2 = f32x16(0.0), f32x16(0.0)
+    for i in range(keys):
+        at, factor, weight = (
+            state + stride * i,
+            f32x16(read_f32(key + 4 * i)),
+            f32x16(read_f32(query + 4 * i)),
+        )
+        new = fma(factor, delta, load_f32(at) * decay)
+        new_2 = fma(factor, delta_2, load_f32(at + 64) * decay)
+        store_f32(at, new)
+        store_f32(at + 64, new_2)
+        total = fma(new, weight, total)
+        total_2 = fma(new_2, weight, total_2)
+    store_f32(out, total)
+    store_f32(out + 64, total_2)
+
+
+def _clear(at: int, count: int) -> None:
+    """So many float32."""
+    for i in range(0, count, LANES):
+        store_first_f32(at + 4 * i, f32x16(0.0), min(LANES, count - i))
+
+
+def _learn(element: Static[Element], record: DeltaRuleRecord, span: Span, head: int, scratch: int) -> None:
+    """All tokens of a span, by one head."""
+    heads, keys, values = record.value_heads, record.key_dim, record.value_dim
+    group = head // (heads // record.key_heads)
+    channels = 2 * record.key_heads * keys + heads * values
+    state = record.state + 4 * keys * values * (heads * span.row + head)
+    key, gates = scratch + scratch_bytes(keys) // 2 - 8, scratch + scratch_bytes(keys) - 16
+    if span.start == 0:
+        _clear(state, keys * values)
+    for token in range(span.first, span.first + span.count):
+        mixed = record.mixed + 4 * channels * token
+        _write_unit(mixed + 4 * keys * group, scratch, keys, float32(1.0) / sqrt(float32(keys)))
+        _write_unit(mixed + 4 * keys * (record.key_heads + group), key, keys, 1.0)
+        _write_gates(element, record, token, head, gates)
+        value = mixed + 4 * (2 * record.key_heads * keys + head * values)
+        out = record.out + 4 * values * (heads * token + head)
+        whole = values // 32 * 32
+        for at in range(0, 4 * whole, 128):
+            _learn_32(state + at, scratch, key, value + at, out + at, gates, keys, 4 * values)
+        for j in range(whole, values, LANES):
+            left = min(LANES, values - j)
+            at = 4 * j
+            _learn_few(state + at, scratch, key, value + at, out + at, gates, keys, 4 * values, left)
+
+
+def learn_heads(
+    element: Static[Element], record: DeltaRuleRecord, first: int, count: int, thread: int
+) -> None:
+    """Heads first .. first + count - 1: those of the first span, then of the next one."""
+    scratch, heads = read_i64(record.scratch + 8 * thread), record.value_heads
+    for unit in range(first, first + count):
+        _learn(element, record, Span.at(record.spans, unit // heads), unit % heads, scratch)
+
+
+@operation
+def delta_rule(record: DeltaRuleRecord, first: int, count: int, thread: int) -> None:
+    """With gates of bfloat16."""
+    learn_heads(BFLOAT16, record, first, count, thread)
+
+
+@operation
+def delta_rule_float32(record: DeltaRuleRecord, first: int, count: int, thread: int) -> None:
+    """With gates of float32."""
+    learn_heads(FLOAT32, record, first, count, thread)

@@ -1,0 +1,71 @@
+"""Records of the operations of gated delta nets. T tokens of a step belong to R spans; H value heads of D
+values share G key heads of N values; C = 2 G N + H D channels are convolved. Strides count values."""
+
+from kernels.cpu.compiler.records import Address, OperationRecord, Record, f32, i64, record, u32
+
+
+@record
+class Span(Record):
+    """The tokens of one row in a step."""
+
+    row: i64
+    start: i64  # position of the first one; 0: the row's state begins with zeros
+    count: i64
+    first: i64  # its index in the step
+
+
+@record
+class ConvolutionRecord(OperationRecord):
+    """kernels.cpu.delta.convolution.convolution, whose rows are blocks of channels of spans."""
+
+    spans: Address  # [R] Span
+    x: Address  # [T, stride], of which the first C values of each token are convolved
+    stride: i64
+    weight: Address  # [taps, C] float32, the newest token's tap last
+    state: Address  # [rows, taps - 1, C] float32: what the last tokens had, the oldest first
+    out: Address  # [T, C] float32
+    channels: i64  # C
+    taps: i64
+
+
+@record
+class DeltaRuleRecord(OperationRecord):
+    """kernels.cpu.delta.delta_rule.delta_rule, whose rows are value heads of spans."""
+
+    spans: Address  # [R] Span
+    mixed: Address  # [T, C] float32: queries, keys and values
+    gates: Address  # [T, stride]: of each value head b, and behind them a
+    decay: Address  # [H] float32
+    bias: Address  # [H] float32: of a
+    state: Address  # [rows, H, N, D] float32
+    out: Address  # [T, H, D] float32
+    scratch: Address  # [threads] int64: addresses of kernels.cpu.delta.delta_rule.scratch_bytes
+    stride: u32
+    key_heads: u32  # G
+    value_heads: u32  # H
+    key_dim: u32  # N
+    value_dim: u32  # D
+
+
+@record
+class GatedNormRecord(OperationRecord):
+    """kernels.cpu.delta.gated_norm.gated_norm."""
+
+    x: Address  # [T, heads, width] float32
+    gate: Address  # [T, stride], of which the first heads * width values of each token count
+    stride: i64
+    weight: Address  # [width]
+    out: Address  # [T, heads, width]
+    heads: i64
+    width: i64
+    eps: f32
+
+
+@record
+class OutputGateRecord(OperationRecord):
+    """kernels.cpu.delta.output_gate.output_gate. x, gate, out: [rows, width]."""
+
+    x: Address
+    gate: Address
+    out: Address
+    width: i64

@@ -1,0 +1,1 @@
+"""Gated delta nets: definitions, and what torch computes of them."""

@@ -1,0 +1,144 @@
+"""The compiled operations of gated delta nets against those of kernels.ops.delta."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import softplus
+
+from kernels.cpu.delta.delta_kernels import delta_kernels
+from kernels.ops.delta.convolution import convolution
+from kernels.ops.delta.delta_rule import DeltaShape, delta_rule
+from kernels.ops.delta.gated_norm import gated_norm
+from kernels.ops.delta.spans import Spans
+from tests.kernels.tolerances import TOLERANCES, assert_close, random
+
+pytestmark = pytest.mark.cpu_kernels
+
+F32 = torch.float32
+SHAPES = [DeltaShape(1, 3, 5, 37), DeltaShape(2, 4, 16, 64), DeltaShape(3, 3, 33, 10)]
+DTYPES = [torch.bfloat16, F32]
+
+
+def spans(*rows: tuple[int, int, int]) -> Spans:
+    """Rows with the position of their first token and how many they have."""
+    made = Spans.empty(len(rows))
+    made.write(*(np.array(column) for column in zip(*rows, strict=True)))
+    return made
+
+
+TWO_ROWS = spans((4, 0, 6), (1, 3, 2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("channels", "taps"), [(300, 4), (7, 2), (128, 6)])
+def test_convolution(channels: int, taps: int, dtype: torch.dtype):
+    """Outputs and what is kept; rows of the input are longer than what is convolved."""
+    x, weight = random(8, channels + 9, dtype=dtype), random(taps, channels, dtype=F32)
+    state = random(5, taps - 1, channels, dtype=F32)
+    expected_state, rows = state.clone(), x[:, :channels]
+    expected = convolution(rows, weight, expected_state, TWO_ROWS)
+    out = delta_kernels(dtype).convolution(rows, weight, state, TWO_ROWS)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(state, expected_state)
+
+
+def inputs(shape: DeltaShape, tokens: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """What is mixed, gates, decay and bias."""
+    return (
+        random(tokens, shape.channels, dtype=F32),
+        random(tokens, 2 * shape.value_heads, dtype=dtype, scale=3),
+        random(shape.value_heads, dtype=F32).exp(),
+        random(shape.value_heads, dtype=F32, seed=2),
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_delta_rule(shape: DeltaShape, dtype: torch.dtype):
+    """Outputs and states; a row that begins takes what lies in its state for zeros."""
+    given = inputs(shape, 8, dtype)
+    state = random(5, shape.value_heads, shape.key_dim, shape.value_dim, dtype=F32)
+    expected_state = state.clone()
+    expected = delta_rule(*given, expected_state, shape, TWO_ROWS)
+    out = delta_kernels(dtype).delta_rule(*given, state, shape, TWO_ROWS)
+    torch.testing.assert_close(out, expected, rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(state, expected_state, rtol=2e-5, atol=2e-5)
+
+
+def test_gates_of_any_size():
+    """The decay is that of softplus, from where it vanishes to where it is its input."""
+    shape = DeltaShape(1, 9, 1, 1)
+    a = torch.tensor([-100.0, -20.0, -3.0, -1e-3, 0.0, 1e-3, 3.0, 20.0, 80.0])
+    gates, ones = torch.cat((torch.full((9,), -100.0), a))[None], torch.ones(9)
+    state = torch.ones(1, 9, 1, 1)
+    delta_kernels(F32).delta_rule(torch.ones(1, 11), gates, ones, 0 * ones, state, shape, spans((0, 1, 1)))
+    torch.testing.assert_close(state.flatten(), torch.exp(-softplus(a)), rtol=1e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_any_cut_gives_the_same_bits(dtype: torch.dtype):
+    """A row in one step, token by token, and beside others."""
+    shape, kernels = SHAPES[1], delta_kernels(dtype)
+    x, weight = random(9, shape.channels, dtype=dtype), random(4, shape.channels, dtype=F32)
+    gates, *rates = inputs(shape, 9, dtype)[1:]
+
+    def run(cuts: list[int], row: int) -> tuple[torch.Tensor, ...]:
+        last, state = torch.rand(6, 3, shape.channels), torch.rand(6, 4, 16, 64)
+        parts = []
+        for start, end in zip([0, *cuts], [*cuts, 9], strict=True):
+            beside = [(5, 0, 2)] if row == 3 else []
+            rows = spans((row, start, end - start), *beside)
+            tokens = torch.cat((x[start:end], x[: 2 * len(beside)]))
+            mixed = kernels.convolution(tokens, weight, last, rows)
+            gated = torch.cat((gates[start:end], gates[: 2 * len(beside)]))
+            parts.append(kernels.delta_rule(mixed, gated, *rates, state, shape, rows)[: end - start])
+        return torch.cat(parts), state[row], last[row]
+
+    whole = run([], 2)
+    for cuts, row in (([1, 2, 3, 4, 5, 6, 7, 8], 2), ([2, 7], 3)):
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(run(cuts, row), whole, strict=True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [5, 16, 50])
+def test_norms_and_gates(width: int, dtype: torch.dtype):
+    """The norm of heads, whose gates are part of longer rows, and the gate of attention."""
+    kernels = delta_kernels(dtype)
+    x, rows, weight = (
+        random(4, 3, width, dtype=F32),
+        random(4, 3 * width + 7, dtype=dtype),
+        random(width, dtype=dtype),
+    )
+    gate = rows[:, : 3 * width]
+    bounds = next(bounds for kind, *bounds in TOLERANCES if kind == dtype)
+    normed = kernels.gated_norm(x, gate, weight, 1e-6)
+    assert_close(normed, gated_norm(x, gate, weight, 1e-6).double(), *bounds)
+    values, gate = x.flatten(1).to(dtype), gate.contiguous()
+    expected = (values.float() * torch.sigmoid(gate.float())).to(dtype)
+    assert_close(kernels.output_gate(values, gate), expected.double(), *bounds)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_in_python(dtype: torch.dtype):
+    """The same functions as Python runs them."""
+    shape, kernels = DeltaShape(1, 2, 3, 34), delta_kernels(dtype)
+    rows = spans((1, 2, 2), (0, 0, 1))
+    x, weight = random(3, shape.channels, dtype=dtype), random(3, shape.channels, dtype=F32)
+    last, state = random(2, 2, shape.channels, dtype=F32), random(2, 2, 3, 34, dtype=F32)
+    gates, *rates = inputs(shape, 3, dtype)[1:]
+    compiled = python = None
+    for in_python in (False, True):
+        kept, learned = last.clone(), state.clone()
+        mixed, out = torch.empty(3, shape.channels), torch.empty(3, 2, 34)
+        convolve = kernels.convolution_record(x, weight, kept, mixed)
+        learn = kernels.delta_record(mixed, gates, (rates[0], rates[1]), learned, out, shape)
+        convolve.spans = learn.spans = rows.columns.ctypes.data
+        if in_python:
+            kernels.convolve.reference(convolve, 0, 2, 0)
+            kernels.learn.reference(learn, 0, 4, 0)
+            python = mixed, out, kept, learned
+        else:
+            kernels.team.run_one(kernels.convolve, 2, convolve, 1)
+            kernels.team.run_one(kernels.learn, 4, learn, 1)
+            compiled = mixed, out, kept, learned
+    torch.testing.assert_close(python, compiled, rtol=1e-5, atol=1e-6)

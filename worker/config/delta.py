@@ -1,0 +1,38 @@
+"""How most families spell the sizes of gated delta nets. Needs no torch."""
+
+from worker.config.decoder import FULL, DeltaConfig
+from worker.config.hf_config import Fields
+
+LINEAR = "linear_attention"
+MOST_TAPS = 1024
+
+
+def read_deltas(fields: Fields, num_layers: int, grouped: bool) -> tuple[DeltaConfig | None, ...]:
+    """Returns the gated delta net of each layer, None where attention is full. grouped: see DeltaConfig.
+    Raises StartupError."""
+    key_heads = fields.integer("linear_num_key_heads", 16)
+    value_heads = fields.integer("linear_num_value_heads", 32)
+    if value_heads % key_heads:
+        raise fields.wrong(
+            "linear_num_value_heads", f"must be a multiple of linear_num_key_heads, {key_heads}"
+        )
+    config = DeltaConfig(
+        key_heads=key_heads,
+        value_heads=value_heads,
+        key_dim=fields.integer("linear_key_head_dim", 128),
+        value_dim=fields.integer("linear_value_head_dim", 128),
+        taps=fields.integer("linear_conv_kernel_dim", 4, least=2, most=MOST_TAPS),
+        grouped=grouped,
+    )
+    return tuple(config if kind == LINEAR else None for kind in _kinds(fields, num_layers))
+
+
+def _kinds(fields: Fields, num_layers: int) -> tuple[str, ...]:
+    """Returns the kind of each layer: by `layer_types`, or each `full_attention_interval`-th one FULL."""
+    interval = fields.integer("full_attention_interval", 4)
+    if not fields.has("layer_types"):
+        return tuple(LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers))
+    kinds = fields.texts("layer_types")
+    if len(kinds) != num_layers or not set(kinds) <= {LINEAR, FULL}:
+        raise fields.wrong("layer_types", f"must name {LINEAR} or {FULL} once per hidden layer")
+    return tuple(kinds)

@@ -1,0 +1,1 @@
+"""Families in which most layers keep one state per sequence in place of keys and values."""

@@ -1,0 +1,1 @@
+"""Layers of gated delta nets, and attention whose output is gated."""

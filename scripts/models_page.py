@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tests.worker.test_parity import VARIANTS
 from worker.config.decoder import DecoderConfig
 from worker.config.gguf import GGUF_FAMILIES
 from worker.config.hf_config import ModelConfig
-from worker.families.registry import read_model_config
+from worker.families.registry import DECODERS, read_model_config
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "models.md"
 HEAD = """# Models
@@ -90,7 +90,7 @@ _UNSHOWN = {"rounds_embedding_scale"}
 
 def page() -> str:
     """Returns the whole page."""
-    rows = [row(name) for name in FAMILIES]
+    rows = [*(row(name) for name in FAMILIES), *rows_beside_images()]
     table = ["| architecture | parts, where they differ from Llama's | shapes | program | CUDA | GGUF |"]
     table += ["| --- | --- | ---: | --- | --- | --- |", *sorted(rows)]
     refused = [f"| {model} | {reason} |" for model, (_, reason) in sorted(REFUSED.items())]
@@ -118,6 +118,14 @@ def row(family: str) -> str:
         "yes" if held else "" for held in (family in {*DENSE_IN_PROGRAMS, *EXPERTS_IN_PROGRAMS}, cuda, gguf)
     ]
     return " | ".join([f"| `{config.architecture}`", ", ".join(parts(config)), str(shapes), *marks]) + " |"
+
+
+def rows_beside_images() -> Iterator[str]:
+    """Yields the rows of families whose decoder is a part of a checkpoint that sees images."""
+    plain = {family.read: name for name, family in DECODERS.items() if not family.nested}
+    for name, family in DECODERS.items():
+        if family.nested:
+            yield f"| `{name}` | the text, as `{plain[family.read]}` | 2 |  |  |  |"
 
 
 def config_of(family: str) -> ModelConfig:

@@ -31,8 +31,12 @@ def _kinds(fields: Fields, num_layers: int) -> tuple[str, ...]:
     """Returns the kind of each layer: by `layer_types`, or each `full_attention_interval`-th one FULL."""
     interval = fields.integer("full_attention_interval", 4)
     if not fields.has("layer_types"):
+        if interval > num_layers:
+            raise fields.wrong("full_attention_interval", f"must be at most num_hidden_layers, {num_layers}")
         return tuple(LINEAR if (layer + 1) % interval else FULL for layer in range(num_layers))
     kinds = fields.texts("layer_types")
     if len(kinds) != num_layers or not set(kinds) <= {LINEAR, FULL}:
         raise fields.wrong("layer_types", f"must name {LINEAR} or {FULL} once per hidden layer")
+    if FULL not in kinds:
+        raise fields.wrong("layer_types", f"must name {FULL} at least once")
     return tuple(kinds)

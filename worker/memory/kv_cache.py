@@ -93,7 +93,7 @@ def choose_num_blocks(
             )
         return requested
     useful = max_num_seqs * -(-max_model_len // block_size)
-    affordable = int(available * MEMORY_PART / num_workers) // max(bytes_per_block, 1) - 1
+    affordable = int(available * MEMORY_PART / num_workers) // bytes_per_block - 1
     if affordable < 1:
         raise StartupError(
             WHAT,

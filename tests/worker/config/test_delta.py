@@ -22,6 +22,11 @@ CASES = {
         {"layer_types": ["linear_attention", "sliding_attention", "full_attention"]},
         "layer_types is .*, but must name linear_attention or full_attention once per hidden layer",
     ),
+    "no attention": ({"layer_types": ["linear_attention"] * 3}, "must name full_attention at least once"),
+    "attention in no layer": (
+        {"layer_types": None, "full_attention_interval": 4},
+        "full_attention_interval is 4, but must be at most num_hidden_layers, 3",
+    ),
     "another activation": ({"hidden_act": "gelu"}, 'hidden_act is "gelu", but nothing else is supported'),
     "unknown": ({"linear_gate": 2}, "linear_gate is 2, but this field is not known"),
 }

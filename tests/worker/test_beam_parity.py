@@ -107,11 +107,7 @@ class InProcess:
         command = initialize(folder, num_blocks=blocks, max_num_seqs=rows)
         self.runner, self.ready = load(command, 0, 1, lambda what, fraction: None)
         self.scheduler = Scheduler(
-            num_blocks=blocks,
-            block_size=4,
-            max_num_seqs=rows,
-            max_num_batched_tokens=budget,
-            prefix_cache=not self.ready.has_states,
+            num_blocks=blocks, block_size=4, max_num_seqs=rows, max_num_batched_tokens=budget
         )
         self.limits = Limits(VOCAB_SIZE, 256, rows, frozenset({EOS_ID}), blocks, 4)
         self._results: deque[Result] = deque()
@@ -134,21 +130,15 @@ class InProcess:
         return dict(ledger.tokens)
 
 
-@pytest.mark.parametrize(
-    ("family", "seeds", "cases"),
-    [*((family, 3, tuple(CASES)) for family in ("llama", "gpt2", "qwen3")), ("qwen3_5", 6, ("many ends",))],
-    ids=["llama", "gpt2", "qwen3", "qwen3_5"],
-)
-def test_equal_to_transformers(
-    family: str, seeds: int, cases: tuple[str, ...], checkpoint: Callable[..., Path]
-):
+@pytest.mark.parametrize("family", ["llama", "gpt2", "qwen3"])
+def test_equal_to_transformers(family: str, checkpoint: Callable[..., Path]):
     """All cases at once, with others that sample; then in a pool where searches are preempted."""
     folder = checkpoint(family)
     model = AutoModelForCausalLM.from_pretrained(folder)
     asked = {
         handle: (prompt(seed), case)
         for handle, (seed, case) in enumerate(
-            ((seed, CASES[case]) for seed in range(seeds) for case in cases), start=1
+            ((seed, case) for seed in range(3) for case in CASES.values()), start=1
         )
     }
     answers = {

@@ -170,14 +170,3 @@ def test_the_same_tokens_with_drafts(
     drafting = InProcess(folder, blocks=5, swap_costs=swap_costs, prefix_cache=True, **changes)  # type: ignore[arg-type]
     assert drafting.outputs(messages, ahead) == expected
     assert drafting.num_accepted > 20 and drafting.scheduler.num_preemptions > 0
-
-
-def test_rows_with_states_are_computed_again(checkpoint: Callable[..., Path]):
-    """Of layers that keep a state per row: forks take the state of the prompt, preempted rows begin with
-    none, and a swap space is not made."""
-    folder, messages = checkpoint("qwen3_5"), load_of_ten_pools(6)
-    engine = InProcess(folder, blocks=200, swap_costs=None, prefix_cache=False)
-    expected = {key: tokens for each in messages for key, tokens in engine.outputs([each]).items()}
-    crowded = InProcess(folder, blocks=16, swap_costs=SwapCosts(1.0, 0.0), prefix_cache=False)
-    assert crowded.outputs(messages, ahead=True) == expected
-    assert crowded.scheduler.num_preemptions > 2 and not crowded.scheduler.swap.num_blocks

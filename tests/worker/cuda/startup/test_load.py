@@ -113,7 +113,6 @@ def test_a_device_that_is_too_small(changes: dict[str, float], why: str, todo: s
         ({"head_dim": 260}, {}, "the head size is 260; up to 256", "--device cpu"),
         ({"n_embd": 52}, {}, "the head size is 13; even ones", "--device cpu"),
         ({"kv_lora_rank": 32}, {}, "attention over latents .kv_lora_rank. has no kernel", "--device cpu"),
-        ({"linear_conv_kernel_dim": 3}, {}, "layers of linear attention .* have no kernel", "--device cpu"),
         ({}, {"data_parallel_size": 2}, "2 engine cores would share", "CUDA_VISIBLE_DEVICES"),
         ({}, {"max_num_seqs": 1 << 24}, "more than 32-bit numbers count", "--max-num-seqs"),
     ],
@@ -128,7 +127,7 @@ def test_what_is_refused(
 ):
     """Before anything is allocated."""
     monkeypatch.setattr(support, "INTERPRETED", True)
-    families = {"n_embd": "gpt2", "kv_lora_rank": "youtu", "linear_conv_kernel_dim": "qwen3_5"}
+    families = {"n_embd": "gpt2", "kv_lora_rank": "youtu"}
     folder = checkpoint(families.get(*overrides, "llama") if overrides else "llama", **overrides)
     with pytest.raises(StartupError, match=why) as error:
         parts_on(host_device(), initialize(folder, **(SMALL | changes)))

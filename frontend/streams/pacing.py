@@ -40,7 +40,7 @@ class DeliveryPacer:
         self._lag = 0.0  # mean seconds that the loop takes to serve the streams of a round
         self._held: list[Paced] = []
         self._last_round = 0.0
-        self._num_released = 0  # since the measurement began
+        self._released: set[Paced] = set()  # since the measurement began
         self._began = self._measured = 0.0
 
     def holds(self, stream: Paced) -> bool:
@@ -59,7 +59,7 @@ class DeliveryPacer:
                 loop.call_later(max(self._last_round + self.delay - now, 0.0), self._release)
                 return True
             self.delay = self._lag = 0.0
-        self._measure()
+        self._measure(stream)
         return False
 
     def _release(self) -> None:
@@ -67,13 +67,13 @@ class DeliveryPacer:
         held, self._held = self._held, []
         self._last_round = asyncio.get_running_loop().time()
         for stream in held:
-            self._measure()
+            self._measure(stream)
             stream.release()
 
-    def _measure(self) -> None:
-        """Counts a stream that may send; with the first one, a measurement begins."""
-        self._num_released += 1
-        if self._num_released == 1:
+    def _measure(self, stream: Paced) -> None:
+        """Counts a stream that may send, once; with the first one, a measurement begins."""
+        self._released.add(stream)
+        if len(self._released) == 1:
             loop = asyncio.get_running_loop()
             self._began = loop.time()
             # Called in the loop's next turn, beside the handlers that are woken now, and then behind them.
@@ -82,7 +82,7 @@ class DeliveryPacer:
     def _served(self) -> None:
         """All handlers that were woken have had their turn: adapts the time between rounds."""
         self._measured = now = asyncio.get_running_loop().time()
-        took = now - self._began if self._num_released >= FEW_STREAMS else 0.0
-        self._num_released = 0
+        took = now - self._began if len(self._released) >= FEW_STREAMS else 0.0
+        self._released.clear()
         self._lag += (took - self._lag) * _MEMORY
         self.delay = 0.0 if self._lag < SHORT_LAG_S else min(ROUNDS_PER_LAG * self._lag, self._longest)

@@ -54,12 +54,17 @@ async def responses(parts: ApiParts, body: Json, call: Call, exchange: Exchange)
         created=int(time.time()),
         model=parts.model.name,
         fingerprint=parts.fingerprint,
-        temperature=(sampling if sampling.HasField("temperature") else default).temperature,
-        top_p=(sampling if sampling.HasField("top_p") else default).top_p,
+        temperature=_decimal((sampling if sampling.HasField("temperature") else default).temperature),
+        top_p=_decimal((sampling if sampling.HasField("top_p") else default).top_p),
         body=body,
     )
     job = Job([request], ResponseWriter(facts), names, given(body, "stream", False))
     await generate(parts, job, call, exchange)
+
+
+def _decimal(value: float) -> float:
+    """Returns the shortest decimal number of a float32: 0.6 for 0.6000000238418579."""
+    return float(f"{value:.7g}")
 
 
 async def completions(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:

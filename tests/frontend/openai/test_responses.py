@@ -56,11 +56,12 @@ async def events_of(api, **body):
 
 async def test_a_whole_answer_has_reasoning_text_and_calls(run_api):
     async with run_api(script, engine_options=ROOM) as api:
-        body = {"model": "fake", "input": "hi", "tools": TOOLS, "seed": 5, "instructions": "be kind"}
+        body = {"model": "fake", "input": "hi", "tools": TOOLS, "instructions": "be kind", "top_p": 0.9}
         whole = (await api.post("/v1/responses", **body)).json()
         answer = Response.model_validate(whole)
         assert answer.id.startswith("resp_") and answer.status == "completed" and answer.error is None
         assert answer.instructions == "be kind" and answer.temperature == 0.5, "the model's"
+        assert answer.top_p == 0.9, "not the float32 that is nearest"
         reasoning, message, first, second = answer.output
         assert reasoning.content[0].text == "hm 🙂" and answer.output_text == "Let me look."
         assert message.status == "completed" and first.call_id != second.call_id

@@ -23,6 +23,12 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
 ]
 OpenPage = Callable[..., AbstractAsyncContextManager[Any]]
+BACKGROUND = """scheme => {
+    const color = getComputedStyle(document.documentElement).backgroundColor.match(/\\d+/g);
+    const brightness = (Number(color[0]) + Number(color[1]) + Number(color[2])) / 3;
+    return scheme === "light" ? brightness > 200 : brightness < 60;
+}"""
+"""Whether the page is as bright as a scheme is."""
 WIDE, NARROW = {"width": 1600, "height": 1000}, {"width": 400, "height": 800}
 
 
@@ -66,6 +72,14 @@ def open_page(browser: Any, run_console: RunConsole) -> OpenPage:
     return open_it
 
 
+def expect(locator: Any) -> Any:
+    """Assertions that wait until they hold: the page follows what happens, and not at once."""
+    from playwright import async_api
+
+    async_api.expect.set_options(timeout=60_000)
+    return async_api.expect(locator)
+
+
 def is_problem(message: Any) -> bool:
     """True for errors but those of refused requests, which the browser reports for every 401."""
     return message.type == "error" and "status of 401" not in message.text
@@ -83,10 +97,10 @@ async def test_an_answer_with_markup_is_text(open_page: OpenPage, shown: Shown):
     async with open_page(say(encode(MARKUP))) as page:
         answer = await ask(page, MARKUP)
         await answer.get_by_text("tokens ·").wait_for()
-        assert await answer.locator(".text").first.inner_text() == MARKUP
-        assert await page.locator(".message.user .text").inner_text() == MARKUP
+        await expect(answer.locator(".text").first).to_have_text(MARKUP)
+        await expect(page.locator(".message.user .text")).to_have_text(MARKUP)
         await page.get_by_label("tokens", exact=True).check()
-        assert await answer.locator(".token-view span").count() == len(MARKUP)
+        await expect(answer.locator(".token-view span")).to_have_count(len(MARKUP))
         await page.locator("#tenants-table").get_by_text(MARKUP[:50]).wait_for()
         await page.locator("#requests-table tbody tr").first.click()
         await page.locator("#request-detail").get_by_text(MARKUP[:50]).wait_for()
@@ -103,7 +117,7 @@ async def test_tokens_have_probabilities(open_page: OpenPage, shown: Shown):
         await page.keyboard.press("End")
         detail = page.locator("#token-detail")
         await detail.get_by_text("token 3").wait_for()
-        assert re.search(r'"c" \d+(\.\d)? % instead of ".*" \d+', await detail.inner_text())
+        await expect(detail).to_contain_text(re.compile(r'"c" \d+(\.\d)? % instead of ".*" \d+'))
         await page.keyboard.press("ArrowLeft")
         await detail.get_by_text("token 2").wait_for()
 
@@ -131,12 +145,12 @@ async def test_stop_aborts_the_request(open_page: OpenPage, shown: Shown):
     async with open_page(lambda request: [Output(encode("he"))]) as page:
         answer = await ask(page, "hi")
         await answer.get_by_text("he", exact=True).first.wait_for()
-        assert await page.get_by_role("button", name="Send").is_disabled()
+        await expect(page.get_by_role("button", name="Send")).to_be_disabled()
         await page.keyboard.press("Escape")
         async with asyncio.timeout(30):
             await page.service.engine.aborts.get()
         await answer.get_by_text("stopped").wait_for()
-        assert await page.get_by_role("button", name="Stop").is_disabled()
+        await expect(page.get_by_role("button", name="Stop")).to_be_disabled()
 
 
 async def test_an_error_is_shown(open_page: OpenPage, shown: Shown):
@@ -154,18 +168,18 @@ async def test_five_hundred_requests(open_page: OpenPage, shown: Shown):
     async with open_page() as page:
         rows = page.locator("#requests-table tbody tr")
         await page.get_by_text("334 decode").wait_for()
-        assert await rows.count() == 500
+        await expect(rows).to_have_count(500)
         await page.get_by_role("button", name="Age").click()
         await page.get_by_role("button", name="Age").click()
-        assert (await rows.first.inner_text()).startswith("request-499")
+        await expect(rows.first).to_contain_text("request-499")
         await page.keyboard.press("/")
         await page.keyboard.type("bob queued")
         await page.get_by_text("83 shown").wait_for()
         await rows.first.click()
         await page.keyboard.press("ArrowDown")
         selected = page.locator("tr[aria-selected]")
-        second = await rows.nth(1).inner_text()
-        assert await selected.inner_text() == second
+        second = await rows.nth(1).locator("td").first.inner_text()
+        await expect(selected).to_contain_text(second)
         await page.locator("#request-detail").get_by_text("4 sequences ahead").wait_for()
         shown.requests = shown.requests[:100]
         await page.get_by_text("16 shown").wait_for()
@@ -176,14 +190,13 @@ async def test_the_live_parts(open_page: OpenPage, shown: Shown):
         await page.get_by_text("serving").first.wait_for()
         legend = page.locator("#kv-legend")
         await legend.get_by_text("8 shared").wait_for()
-        assert await legend.inner_text() == "8 shared\n16 held\n16 cached\n24 free"
+        await expect(legend).to_have_text("8 shared16 held16 cached24 free")
         map_of_blocks = page.get_by_role("img", name="24 of 64 blocks")
         await map_of_blocks.hover(position={"x": 3, "y": 3})
-        assert await page.locator("#kv-detail").inner_text() == "Block 0: shared; by alice/request-0"
+        await expect(page.locator("#kv-detail")).to_have_text("Block 0: shared; by alice/request-0")
         await page.locator("#log-table").get_by_text("resumed").wait_for()
         await page.locator("#engines-table").get_by_text("cpu").wait_for()
-        plots = page.locator("#plots figure")
-        assert await plots.count() == 6
+        await expect(page.locator("#plots figure")).to_have_count(6)
         await page.wait_for_function(
             "document.querySelector('#plots path.line').getAttribute('d').length > 0"
         )
@@ -205,10 +218,10 @@ async def test_it_fits_in_both_schemes(open_page: OpenPage, shown: Shown):
         for size, scheme in itertools.product((WIDE, NARROW), ("light", "dark")):
             await page.set_viewport_size(size)
             await page.emulate_media(color_scheme=scheme)
-            assert await page.evaluate("document.documentElement.scrollWidth") == size["width"]
-            background = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
-            brightness = sum(map(int, re.findall(r"\d+", background)[:3])) / 3
-            assert brightness > 200 if scheme == "light" else brightness < 60
+            await page.wait_for_function(
+                "width => document.documentElement.scrollWidth === width", arg=size["width"]
+            )
+            await page.wait_for_function(BACKGROUND, arg=scheme)
 
 
 async def test_a_token_is_asked_for(open_page: OpenPage, shown: Shown, tmp_path: Path):
@@ -222,7 +235,8 @@ async def test_a_token_is_asked_for(open_page: OpenPage, shown: Shown, tmp_path:
         await field.fill("alice's")
         await field.press("Enter")
         await page.get_by_text("request-0").wait_for()
-        assert await page.locator("#tenants").is_hidden() and await page.locator("#kv").is_hidden()
+        await expect(page.locator("#tenants")).to_be_hidden()
+        await expect(page.locator("#kv")).to_be_hidden()
         answer = await ask(page, "hi")
         await answer.get_by_text("hello").first.wait_for()
         assert page.service.engine.requests.get_nowait().tenant == "alice"

@@ -131,8 +131,7 @@ class FrontendConfig(ModelConfig):
     )
     orca: bool = flag(
         False,
-        "report the load to load balancers: OpenRcaService, and trailers of calls that ask (needs the extra"
-        " `orca`)",
+        "report the load to load balancers: OpenRcaService, and trailers of calls that ask",
     )
     loopback_port: int | None = flag(
         None,

@@ -27,7 +27,7 @@ if [ "${1:-}" = --check ]; then
   fresh=$(mktemp -d)
   trap 'rm -rf "$fresh"' EXIT
   generate "$fresh"
-  for folder in v1 internal/v1 inference; do
+  for folder in v1 internal/v1 inference orca; do
     diff -r -x '__pycache__' -x '__init__.py' -x 'py.typed' "pagewire/$folder" "$fresh/pagewire/$folder" >&2 || {
       echo "pagewire/$folder is stale: run 'make protos'" >&2
       exit 1

@@ -18,6 +18,7 @@ GROUND = {
     "v1",
     "internal",
     "inference",
+    "orca",
     "config",
     "errors",
     "gguf",

@@ -11,8 +11,6 @@ from time import monotonic
 from typing import Any
 
 import grpc
-from xds.data.orca.v3.orca_load_report_pb2 import OrcaLoadReport
-from xds.service.orca.v3 import orca_pb2
 
 from frontend.engine.client import EngineClient
 from frontend.errors import InvalidRequest
@@ -21,9 +19,11 @@ from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
 from frontend.state import ServingState
 from frontend.write_timeout import WriteTimeouts
+from pagewire.orca import service_pb2
+from pagewire.orca.load_report_pb2 import OrcaLoadReport
 from pagewire.retry_after import Rate
 
-DESCRIPTOR = orca_pb2.DESCRIPTOR.services_by_name["OpenRcaService"]
+DESCRIPTOR = service_pb2.DESCRIPTOR.services_by_name["OpenRcaService"]
 SHORTEST_INTERVAL_S = 0.5
 """Between two reports: as often do the cores' heartbeats come."""
 DEFAULT_INTERVAL_S = 1.0
@@ -78,7 +78,7 @@ class OrcaServicer:
         """Registers the service."""
         handler = grpc.unary_stream_rpc_method_handler(
             self.StreamCoreMetrics,
-            request_deserializer=orca_pb2.OrcaLoadReportRequest.FromString,
+            request_deserializer=service_pb2.OrcaLoadReportRequest.FromString,
             response_serializer=OrcaLoadReport.SerializeToString,
         )
         handlers = grpc.method_handlers_generic_handler(DESCRIPTOR.full_name, {"StreamCoreMetrics": handler})

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import openai
 import pytest
-from xds.data.orca.v3.orca_load_report_pb2 import OrcaLoadReport
 
 from pagewire import Client
 from pagewire.local_service import Service
+from pagewire.orca.load_report_pb2 import OrcaLoadReport
 from tests.e2e import services
 
 BIN = Path(sys.executable).parent

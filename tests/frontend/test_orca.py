@@ -1,4 +1,4 @@
-"""ORCA load reports, in trailers and out of band, over a real socket with the field's protos."""
+"""ORCA load reports, in trailers and out of band, over a real socket with the protos of xDS."""
 
 import asyncio
 import json
@@ -7,10 +7,10 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
-from xds.data.orca.v3.orca_load_report_pb2 import OrcaLoadReport
-from xds.service.orca.v3 import orca_pb2
 
 from frontend.rpc.interceptors.load_reports import ASKED
+from pagewire.orca import service_pb2
+from pagewire.orca.load_report_pb2 import OrcaLoadReport
 from pagewire.v1 import admin_pb2
 from tests.frontend.fakes import Service, make_request, run_service, say
 
@@ -58,10 +58,10 @@ def stream(service: Service, **fields: Any) -> Any:
     """A call of OpenRcaService, which has no generated client."""
     method = service.channel.unary_stream(
         "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics",
-        request_serializer=orca_pb2.OrcaLoadReportRequest.SerializeToString,
+        request_serializer=service_pb2.OrcaLoadReportRequest.SerializeToString,
         response_deserializer=OrcaLoadReport.FromString,
     )
-    return method(orca_pb2.OrcaLoadReportRequest(**fields))
+    return method(service_pb2.OrcaLoadReportRequest(**fields))
 
 
 async def test_reports_come_out_of_band_until_the_server_stops(checkpoint):

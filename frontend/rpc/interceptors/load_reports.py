@@ -9,11 +9,11 @@ from typing import Any
 
 import grpc
 from google.protobuf.json_format import MessageToJson
-from xds.data.orca.v3.orca_load_report_pb2 import OrcaLoadReport
 
 from frontend.rpc.call_context import Context
 from frontend.rpc.handlers import Behavior, Handler, wrapped
 from frontend.servicers.orca import LoadReports
+from pagewire.orca.load_report_pb2 import OrcaLoadReport
 
 ASKED = "endpoint-load-metrics-format"
 _METHODS = frozenset(

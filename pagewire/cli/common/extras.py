@@ -18,8 +18,6 @@ def require_doors(config: FrontendConfig) -> None:
     """Requires the modules of the ports that a frontend opens beside gRPC's. Raises StartupError."""
     if config.vllm_engine:
         require("vllm", ("smg_grpc_proto",), "serve vllm.grpc.engine.VllmEngine (--vllm-engine)")
-    if config.orca:
-        require("orca", ("xds",), "report the load (--orca)")
     if config.console and config.openai_port is None:
         raise StartupError(
             "cannot serve the console", "there is no port for it", "add --openai-port (0: a free one)"

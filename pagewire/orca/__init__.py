@@ -1,0 +1,1 @@
+"""Generated: load reports of xDS."""

@@ -151,10 +151,11 @@ def test_an_idle_worker_that_is_stopped_does_not_wait_for_a_request(service: Ser
 
 def test_who_was_only_stopped_for_a_moment_goes_on(service: Service):
     """All of them, as when the lid of a laptop is closed, and one after the other."""
-    found = services.processes(service.pid)
-    pids = [pid for each in found.values() for pid in each]
+    found: dict[str, list[int]] = {}
 
     async def pause() -> None:
+        found.update(services.processes(service.pid))  # now that a worker serves the streams
+        pids = [pid for each in found.values() for pid in each]
         for group in ([*pids, service.pid], *([pid] for pid in pids)):
             for pid in group:
                 os.kill(pid, signal.SIGSTOP)

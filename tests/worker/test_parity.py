@@ -61,6 +61,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"linear_num_key_heads": 1, "linear_num_value_heads": 3, "linear_conv_kernel_dim": 2}
         | {"mlp_only_layers": [2], "attention_bias": True, "norm_topk_prob": False},
     ),
+    "qwen3_next, no experts": ("qwen3_next", {"num_experts": 0}),
     "qwen3_next, wide values, whole heads rotated": (
         "qwen3_next",
         {"linear_key_head_dim": 5, "linear_value_head_dim": 37, "linear_conv_kernel_dim": 5}

@@ -6,6 +6,10 @@ from kernels.ops.experts.routing import Routing, Score
 from worker.config.hf_config import Fields
 
 MOST_EXPERTS = 4096
+_OF_EXPERTS = (
+    *("num_experts_per_tok", "norm_topk_prob", "moe_intermediate_size", "shared_expert_intermediate_size"),
+    *("decoder_sparse_step", "mlp_only_layers"),
+)
 
 
 @dataclass(frozen=True)
@@ -37,13 +41,28 @@ def read_routing(
     """Reads how many experts there are and how many a token has. count, chosen: names of the fields; some
     versions of transformers write `num_local_experts` for the first. settings: other fields of Routing.
     Raises StartupError."""
-    if not fields.has(count) and fields.has("num_local_experts"):
-        count = "num_local_experts"
+    count = _written_name(fields, count)
     num_experts = fields.integer(count, most=MOST_EXPERTS)
     top_k = fields.integer(chosen, default_chosen)
     if top_k > num_experts:
         raise fields.wrong(chosen, f"must be at most {count} ({num_experts})")
     return Routing(num_experts=num_experts, top_k=top_k, **settings)  # type: ignore[arg-type]
+
+
+def has_experts(fields: Fields) -> bool:
+    """Returns whether any layer may have experts. Where `num_experts` is 0, all are dense, and what the file
+    says of experts counts for nothing. Raises StartupError."""
+    name = _written_name(fields, "num_experts")
+    if not fields.has(name) or fields.integer(name, least=0):
+        return True
+    for each in _OF_EXPERTS:
+        fields.has(each)
+    return False
+
+
+def _written_name(fields: Fields, count: str) -> str:
+    """Returns what the file calls the number of experts."""
+    return "num_local_experts" if not fields.has(count) and fields.has("num_local_experts") else count
 
 
 def read_grouped_routing(

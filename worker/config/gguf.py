@@ -32,7 +32,6 @@ _SCALING = {
     "rope.scaling.type": "rope_type",
     "rope.scaling.factor": "factor",
     "rope.scaling.original_context_length": "original_max_position_embeddings",
-    "rope.scaling.attn_factor": "attention_factor",
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
 }
@@ -40,6 +39,8 @@ _HARMLESS = frozenset(
     {"rope.scaling.finetuned", "vocab_size", "rope.dimension_count", "attention.value_length"}
 )
 """Not copied: said elsewhere, or compared below."""
+_NEUTRAL = {"rope.scaling.attn_factor": 1.0}
+"""Keys with the one value that changes nothing."""
 _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -101,7 +102,8 @@ def read_gguf_config(path: Path) -> dict[str, Any]:
 
 def _refuse_unknown(header: Header, prefix: str, own: Mapping[str, Any]) -> None:
     for key, value in own.items():
-        if key not in _PLAIN and key not in _SCALING and key not in _HARMLESS and value:
+        is_known = key in _PLAIN or key in _SCALING or key in _HARMLESS
+        if not is_known and value and value != _NEUTRAL.get(key):
             raise StartupError(
                 WHAT, f"{header.path.name}: {prefix}{key} is {value!r}, a field that is not known here"
             )
@@ -125,6 +127,13 @@ def _check_head_sizes(header: Header, own: Mapping[str, Any], values: Mapping[st
 def _read_rope(header: Header, own: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns rope_parameters without the base; None where nothing is scaled."""
     scaling = {_SCALING[key]: value for key, value in own.items() if key in _SCALING}
-    if ROPE_FACTORS in header.tensors:
-        return {"rope_type": "divided", "divisors": read_floats(header, ROPE_FACTORS)}
-    return scaling if scaling.get("rope_type", "none") != "none" else None
+    if scaling.get("factor"):
+        scaling.setdefault("rope_type", "linear")  # where a file does not say
+    is_scaled = scaling.get("rope_type", "none") != "none"
+    if ROPE_FACTORS not in header.tensors:
+        return scaling if is_scaled else None
+    if is_scaled:
+        raise StartupError(
+            WHAT, f"{header.path.name}: rope.scaling.type and {ROPE_FACTORS} scale the same frequencies"
+        )
+    return {"rope_type": "divided", "divisors": read_floats(header, ROPE_FACTORS)}

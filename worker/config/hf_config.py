@@ -74,6 +74,11 @@ class Fields:
         self._read.add(name)
         return self._values.get(name) is not None
 
+    def value(self, name: str) -> Any:
+        """Returns the value of a field as it stands; None if absent."""
+        self._read.add(name)
+        return self._values.get(name)
+
     def expect(self, name: str, value: Any, why: str = "nothing else is supported") -> None:
         """Raises StartupError if the field is there with another value than the only one supported."""
         if self.has(name) and self._values[name] != value:

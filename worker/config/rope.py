@@ -55,6 +55,7 @@ class RopeDefaults:
     partial: float | None = None  # part of a head that is rotated; None: all of it, nothing else is allowed
     interleaved: bool = False
     harmless: tuple[str, ...] = ()  # rotary fields that change nothing
+    original_max_position: int | None = None  # None: the context length
 
 
 LLAMA_ROPE = RopeDefaults()
@@ -74,8 +75,7 @@ def read_rope_object(
 ) -> RopeConfig:
     """Reads one object of rotary parameters. fields: config.json, where older files have some of them."""
     rope.refuse_unknown(_KNOWN | {*defaults.harmless})
-    has_own, _ = rope.has("rope_theta"), fields.has("rope_theta")
-    theta = (rope if has_own else fields).number("rope_theta", defaults.theta, above=1.0)
+    theta = _of_both(rope, fields, "rope_theta").number("rope_theta", defaults.theta, above=1.0)
     rotary_dim = _rotary_dim(rope, fields, head_dim, defaults)
     kind = rope.text("rope_type", rope.text("type", "default"))
     kind = "longrope" if kind == "su" else kind  # its name in the first files
@@ -92,10 +92,12 @@ def read_rope_object(
     if kind not in KINDS:
         field = "rope_type" if rope.has("rope_type") else "type"
         raise rope.wrong(field, f"only {', '.join(KINDS[:-1])} and {KINDS[-1]} are supported")
+    if kind == "dynamic" and rotary_dim == 2:
+        raise rope.wrong("rope_type", "of each head 2 values are rotated, whose angle it cannot change")
     original = max_position
     if kind not in ("linear", "dynamic"):
-        holder = rope if rope.has("original_max_position_embeddings") else fields
-        original = holder.integer("original_max_position_embeddings", max_position)
+        name, default = "original_max_position_embeddings", defaults.original_max_position
+        original = _of_both(rope, fields, name).integer(name, default or max_position)
     common |= {"original_max_position": original}
     if kind == "longrope":
         return _read_longrope(rope, max_position, common)
@@ -119,6 +121,14 @@ def scaled_max_position(rope: RopeConfig, max_position: int) -> int:
     if length > MOST:
         raise StartupError(WHAT, f"config.json: a factor of {rope.factor:g} makes the context too long")
     return length
+
+
+def _of_both(rope: Fields, fields: Fields, name: str) -> Fields:
+    """Returns which of the two has a field that either may have. Raises StartupError where they differ."""
+    if not rope.has(name):
+        return fields
+    fields.expect(name, rope.value(name), f"the rotary parameters say {rope.value(name)}")
+    return rope
 
 
 def _rotary_dim(rope: Fields, fields: Fields, head_dim: int, defaults: RopeDefaults) -> int:

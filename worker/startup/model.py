@@ -22,6 +22,7 @@ from worker.transformers_backend.load import load_transformers
 from worker.weights.loader import WHAT, fill_dummy, load_weights, weight_table
 from worker.weights.open import open_checkpoint
 from worker.weights.source import TensorSource
+from worker.weights.tied_head import check_tied_head
 
 logger = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -63,6 +64,8 @@ def load_model(
         dtype = choose(_choose_dtype(initialize.dtype, stored))
         model = _build(family, config, Placement(dtype, device, arena=arena))
         table = _fitting_table(model, family, checkpoint)
+        if config.tied:
+            check_tied_head(checkpoint, family.names, family.optional_prefix)
         _warn_of_unpacking(checkpoint, table, dtype)
         load_weights(checkpoint, table, family.unused, progress, family.optional_prefix)
     return model, dtype

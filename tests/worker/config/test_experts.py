@@ -32,6 +32,17 @@ def test_refused(case: str, checkpoint: Callable[..., Path], tmp_path: Path):
         read_model_config(tmp_path)
 
 
+@pytest.mark.parametrize("family", ["qwen2_moe", "qwen3_moe", "qwen3_next"])
+def test_no_experts(family: str, checkpoint: Callable[..., Path], tmp_path: Path):
+    """Of 0 experts no layer has any, and what is said of them does not count."""
+    fields = json.loads((checkpoint(family) / "config.json").read_text())
+    count = "num_experts" if "num_experts" in fields else "num_local_experts"
+    (tmp_path / "config.json").write_text(json.dumps(fields | {count: 0}))
+    config = read_model_config(tmp_path)
+    assert isinstance(config, DecoderConfig)
+    assert not any(config.experts)
+
+
 def test_dense_layers_among_others(checkpoint: Callable[..., Path], tmp_path: Path):
     """Those that the file names, and those that a step leaves out."""
     fields = json.loads((checkpoint("qwen3_moe") / "config.json").read_text())

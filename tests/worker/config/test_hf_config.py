@@ -35,8 +35,9 @@ OPT = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
 }
-QWEN2, PHI3, SMOLLM3, GEMMA2 = (
-    LLAMA | {"architectures": [f"{name}ForCausalLM"]} for name in ("Qwen2", "Phi3", "SmolLM3", "Gemma2")
+QWEN2, PHI3, SMOLLM3, GEMMA2, GEMMA3, OLMO3 = (
+    LLAMA | {"architectures": [f"{name}ForCausalLM"]}
+    for name in ("Qwen2", "Phi3", "SmolLM3", "Gemma2", "Gemma3", "Olmo3")
 )
 YOUTU = {key: value for key, value in LLAMA.items() if key not in ("num_key_value_heads", "head_dim")} | {
     "architectures": ["YoutuForCausalLM"],
@@ -131,6 +132,14 @@ def test_longrope(tmp_path: Path):
         assert isinstance(config, DecoderConfig) and config.depends_on_prompt_len
         assert config.max_position == 64 and rope_of(config).factor == 4
         assert rope_of(config).attention_factor == pytest.approx(1.5**0.5)
+
+
+def test_longrope_without_the_length_that_it_was_trained_for(tmp_path: Path):
+    """4096, as Phi-3's first files mean it."""
+    factors = {"type": "longrope", "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
+    config = read(tmp_path, PHI3 | {"rope_scaling": factors, "max_position_embeddings": 8192})
+    assert isinstance(config, DecoderConfig)
+    assert (rope_of(config).original_max_position, rope_of(config).factor) == (4096, 2)
 
 
 def test_older_files_of_gemma3(tmp_path: Path):
@@ -240,6 +249,22 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, Any, str]] = [
     (PHI3, "partial_rotary_factor", 0.25, "the head size is 12, of which 3 values are rotated"),
     (SMOLLM3, "no_rope_layers", [1], "must have a 0 or a 1 for each hidden layer"),
     (GEMMA2, "layer_types", ["full_attention"], "layer_types is"),
+    (
+        LLAMA
+        | {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}},
+        "original_max_position_embeddings",
+        32,
+        "original_max_position_embeddings is 32, but the rotary parameters say 16",
+    ),
+    (LLAMA | {"rope_parameters": {"rope_theta": 9.0}}, "rope_theta", 5.0, "the rotary parameters say 9.0"),
+    (GEMMA3, "rope_parameters", {"rope_theta": 9.0}, "rope_theta is 9.0, but this field is not known"),
+    (OLMO3, "rope_parameters", {"rope_theta": 9.0}, "rope_theta is 9.0, but this field is not known"),
+    (
+        PHI3 | {"partial_rotary_factor": 0.17},
+        "rope_scaling",
+        {"rope_type": "dynamic", "factor": 2.0},
+        "of each head 2 values are rotated",
+    ),
     (LLAMA, "rope_scaling", {"rope_type": "linear"}, "rope_scaling has no field factor"),
     (LLAMA, "rope_scaling", {"rope_type": "linear", "factor": 0.5}, "factor is 0.5"),
     (LLAMA, "rope_scaling", {"partial_rotary_factor": 0.5}, "only 1.0 is supported"),

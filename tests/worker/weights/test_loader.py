@@ -141,10 +141,15 @@ def test_unused_tensors_that_are_known(llama: Path):
 
 
 def test_a_tied_head_that_is_written_out(checkpoint: Checkpoints, tmp_path: Path):
+    """It is the embedding, or one of the two would count for nothing."""
     folder = copy(checkpoint("llama", tie_word_embeddings=True), tmp_path / "model")
-    expected = greedy(folder)
-    change(folder, lambda tensors: tensors.update({"lm_head.weight": torch.zeros(320, 48)}))
+    expected, name = greedy(folder), "model.embed_tokens.weight"
+    change(folder, lambda tensors: tensors.update({"lm_head.weight": tensors[name].clone()}))
     assert greedy(folder) == expected
+    change(folder, lambda tensors: tensors["lm_head.weight"][319].mul_(2))
+    assert failure(folder) == (
+        f"config.json ties the head to the embedding, but tensors lm_head.weight and {name} differ"
+    )
 
 
 def test_older_names_of_gpt2(checkpoint: Checkpoints, tmp_path: Path):

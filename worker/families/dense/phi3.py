@@ -8,10 +8,12 @@ from worker.config.hf_config import Fields
 from worker.config.names import FUSED, NAMES
 from worker.config.rope import RopeDefaults
 
+_ROPE = RopeDefaults(partial=1.0, original_max_position=4096)
+
 
 def read_phi3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     """Reads config.json. Raises StartupError."""
-    spelling = Spelling(max_position=4096, default_norm_eps=1e-5, rope=RopeDefaults(partial=1.0))
+    spelling = Spelling(max_position=4096, default_norm_eps=1e-5, rope=_ROPE)
     values = read_decoder(fields, common, spelling)
     values["windows"] = (read_window(fields, None),) * values["num_layers"]
     return DecoderConfig(**values)

@@ -14,7 +14,7 @@ from worker.config.decoder import (
     read_window,
     windows_of,
 )
-from worker.config.experts import ExpertsConfig, read_routing, sparse_layers
+from worker.config.experts import ExpertsConfig, has_experts, read_routing, sparse_layers
 from worker.config.hf_config import Fields
 from worker.config.names import EXPERTS, HEAD_NORMS, NAMES, STACKED, shared_names
 
@@ -25,6 +25,8 @@ def _read_experts(
     fields: Fields, num_layers: int, default_chosen: int, shared_size: int = 0
 ) -> tuple[ExpertsConfig | None, ...]:
     """Returns the experts of each layer. Raises StartupError."""
+    if not has_experts(fields):
+        return (None,) * num_layers
     routing = read_routing(
         fields,
         "num_experts",

@@ -4,7 +4,7 @@ from typing import Any
 
 from worker.config.decoder import DecoderConfig, DecoderFamily, HeadNormKind, Spelling, read_decoder
 from worker.config.delta import read_deltas
-from worker.config.experts import ExpertsConfig, read_routing, sparse_layers
+from worker.config.experts import ExpertsConfig, has_experts, read_routing, sparse_layers
 from worker.config.hf_config import Fields
 from worker.config.names import EXPERTS, HEAD_NORMS, NAMES, STACKED, shared_names
 from worker.config.rope import RopeDefaults
@@ -70,6 +70,8 @@ def read_experts(
 def read_qwen3_next_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     """Reads config.json. Raises StartupError."""
     values = read_hybrid(fields, common, grouped=True)
+    if not has_experts(fields):
+        return DecoderConfig(**values)
     normalized = fields.boolean("norm_topk_prob", True)
     return DecoderConfig(**values, experts=read_experts(fields, values["num_layers"], 10, normalized))
 

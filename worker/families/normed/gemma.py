@@ -91,6 +91,7 @@ def _read_ropes(fields: Fields, values: dict[str, Any]) -> dict[str, RopeConfig]
             SLIDING: read_rope_object(local, local, *sizes, _LOCAL),
         }
     parameters = fields.object("rope_parameters")
+    parameters.refuse_unknown((FULL, SLIDING))
     return {
         kind: read_rope_object(parameters.object(kind), Fields({}, "config.json"), *sizes, defaults)
         for kind, defaults in ((FULL, _GLOBAL), (SLIDING, _LOCAL))

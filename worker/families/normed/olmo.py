@@ -42,9 +42,9 @@ def read_olmo3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     nested = fields.object("rope_parameters")
     if nested.has(FULL) or nested.has(SLIDING):
         objects = {kind: nested.object(kind) for kind in (FULL, SLIDING)}
-        nested.refuse_unknown((FULL, SLIDING))
     else:
         objects = {FULL: fields.object("rope_scaling"), SLIDING: Fields({}, "config.json")}
+    nested.refuse_unknown((FULL, SLIDING))
     ropes = {
         kind: read_rope_object(rope, fields, trained, head_dim, _OLMO3_ROPE) for kind, rope in objects.items()
     }

@@ -17,6 +17,7 @@ from worker.weights.formats.packed_tensor import (
     matrix_shape,
     modules_with,
     part_names,
+    read_group_sizes,
     unpack_integers,
 )
 from worker.weights.loader import Checkpoint
@@ -34,19 +35,20 @@ def find_awq(stored: Checkpoint, settings: Fields) -> dict[str, PackedTensor]:
         raise settings.wrong(bits, "only 4 is supported")
     if settings.text("version", "gemm").lower() != "gemm":
         raise settings.wrong("version", "only gemm is supported")
+    sizes = read_group_sizes(settings, "group_size", "q_group_size")
     found = {}
     for module in modules_with(stored, "qweight"):
-        found[f"{module}.weight"] = _module(stored, module)
+        found[f"{module}.weight"] = _module(stored, module, sizes)
     return found
 
 
-def _module(stored: Checkpoint, module: str) -> PackedTensor:
+def _module(stored: Checkpoint, module: str, sizes: set[int]) -> PackedTensor:
     inputs, words = matrix_shape(stored, f"{module}.qweight")
     outputs = words * PER_WORD
     groups = matrix_shape(stored, f"{module}.scales")[0]
     expect_shape(stored, f"{module}.scales", (groups, outputs))
     expect_shape(stored, f"{module}.qzeros", (groups, words))
-    group = group_of_columns(inputs, groups)
+    group = group_of_columns(module, inputs, groups, sizes)
 
     def unpack(first: int, end: int) -> torch.Tensor:
         around = slice(first // PER_WORD, -(-end // PER_WORD))

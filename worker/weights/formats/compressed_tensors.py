@@ -24,6 +24,7 @@ from worker.weights.formats.packed_tensor import (
     matrix_shape,
     modules_with,
     part_names,
+    read_group_sizes,
     unpack_integers,
 )
 from worker.weights.loader import WHAT, Checkpoint
@@ -44,14 +45,15 @@ def find_compressed_tensors(stored: Checkpoint, settings: Fields) -> dict[str, P
             raise holder.wrong("format", f"only {', '.join(FORMATS)} are supported")
     bits = {each.integer("num_bits") for each in schemes}
     blocks = {each.integers("block_structure") for each in schemes if each.has("block_structure")}
+    sizes = set().union(*(read_group_sizes(each, "group_size") for each in schemes))
     block = next(iter(blocks)) if len(blocks) == 1 else ()
     found = scaled_weights(stored, ("F8_E4M3", "I8"), block)
     for module in modules_with(stored, "weight_packed"):
-        found[f"{module}.weight"] = _module(stored, module, bits)
+        found[f"{module}.weight"] = _module(stored, module, bits, sizes)
     return found
 
 
-def _module(stored: Checkpoint, module: str, all_bits: set[int]) -> PackedTensor:
+def _module(stored: Checkpoint, module: str, all_bits: set[int], sizes: set[int]) -> PackedTensor:
     outputs, words = matrix_shape(stored, f"{module}.weight_packed")
     expect_shape(stored, f"{module}.weight_shape", (2,))
     rows, inputs = map(int, stored.read(f"{module}.weight_shape", ()))
@@ -64,8 +66,9 @@ def _module(stored: Checkpoint, module: str, all_bits: set[int]) -> PackedTensor
         )
     groups = matrix_shape(stored, f"{module}.weight_scale")[1]
     expect_shape(stored, f"{module}.weight_scale", (outputs, groups))
-    group = group_of_columns(inputs, groups)
-    if f"{module}.weight_g_idx" in stored:
+    if f"{module}.weight_g_idx" not in stored:
+        group = group_of_columns(module, inputs, groups, sizes)
+    else:
         expect_shape(stored, f"{module}.weight_g_idx", (inputs,))
         group = stored.read(f"{module}.weight_g_idx", ()).long()
         if group.min() < 0 or group.max() >= groups:

@@ -19,6 +19,7 @@ from worker.weights.formats.packed_tensor import (
     matrix_shape,
     modules_with,
     part_names,
+    read_group_sizes,
     unpack_integers,
 )
 from worker.weights.loader import WHAT, Checkpoint
@@ -36,21 +37,23 @@ def find_gptq(stored: Checkpoint, settings: Fields) -> dict[str, PackedTensor]:
     kind = settings.text("checkpoint_format", "gptq")
     if kind not in _OFFSETS:
         raise settings.wrong("checkpoint_format", f"only {', '.join(_OFFSETS)} are supported")
+    sizes = read_group_sizes(settings, "group_size")
     found = {}
     for module in modules_with(stored, "qweight"):
-        found[f"{module}.weight"] = _module(stored, module, bits, _OFFSETS[kind])
+        found[f"{module}.weight"] = _module(stored, module, bits, _OFFSETS[kind], sizes)
     return found
 
 
-def _module(stored: Checkpoint, module: str, bits: int, offset: int) -> PackedTensor:
+def _module(stored: Checkpoint, module: str, bits: int, offset: int, sizes: set[int]) -> PackedTensor:
     per_word = 32 // bits
     packed_rows, outputs = matrix_shape(stored, f"{module}.qweight")
     inputs = packed_rows * per_word
     groups = matrix_shape(stored, f"{module}.scales")[0]
     expect_shape(stored, f"{module}.scales", (groups, outputs))
     expect_shape(stored, f"{module}.qzeros", (groups, outputs // per_word))
-    group = group_of_columns(inputs, groups)
-    if f"{module}.g_idx" in stored:
+    if f"{module}.g_idx" not in stored:
+        group = group_of_columns(module, inputs, groups, sizes)
+    else:
         expect_shape(stored, f"{module}.g_idx", (inputs,))
         group = stored.read(f"{module}.g_idx", ()).long()
         if group.min() < 0 or group.max() >= groups:

@@ -1,11 +1,12 @@
 """What the formats have in common: weights that are made of several stored tensors, and packed integers."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from pagewire.errors import StartupError
+from worker.config.hf_config import Fields
 from worker.weights.loader import WHAT, Checkpoint
 from worker.weights.source import TensorSource
 
@@ -116,6 +117,27 @@ def unpack_integers(packed: torch.Tensor, bits: int) -> torch.Tensor:
     return torch.stack([(words >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)], -1).flatten(-2)
 
 
-def group_of_columns(num_columns: int, num_groups: int) -> torch.Tensor:
-    """[num_columns]: the group of each column, for groups of equal size."""
-    return torch.arange(num_columns) // -(-num_columns // num_groups)
+def group_of_columns(module: str, num_columns: int, num_groups: int, sizes: Collection[int]) -> torch.Tensor:
+    """Returns the group of each column, [num_columns]. module: for messages. sizes: of groups, as the
+    configuration says; the last group of a matrix may have fewer columns. Without any, groups are equally
+    large. Raises StartupError where there are not so many groups."""
+    if num_groups == 1:
+        return torch.zeros(num_columns, dtype=torch.long)
+    fitting = {size for size in sizes if -(-num_columns // size) == num_groups}
+    if not sizes and num_columns % num_groups == 0:
+        fitting = {num_columns // num_groups}
+    if len(fitting) != 1:
+        said = f"groups of {', '.join(map(str, sorted(sizes)))}" if sizes else "no group_size"
+        raise StartupError(
+            WHAT,
+            f"{module} has {num_groups} groups of inputs, of which there are {num_columns}, but "
+            f"quantization_config says {said}",
+        )
+    return torch.arange(num_columns) // fitting.pop()
+
+
+def read_group_sizes(settings: Fields, *names: str) -> set[int]:
+    """Returns the group size of a configuration; none where it is absent, null or -1: one group. names: that
+    it may have. Raises StartupError."""
+    said = [name for name in names if settings.has(name) and settings.value(name) != -1]
+    return {settings.integer(name) for name in said}

@@ -125,6 +125,32 @@ def test_a_part_that_is_missing_or_has_another_shape(llama: Path, tmp_path: Path
         assert why in refusal(folder)
 
 
+def test_a_last_group_with_fewer_inputs(llama: Path, tmp_path: Path):
+    """Of 96 inputs in groups of 64; the configuration says so, or nothing can tell."""
+    module, folder = "model.layers.0.mlp.down_proj", tmp_path / "packed"
+    quantize_checkpoint(llama, folder, *FORMATS["AWQ"])
+    tensors = load_file(folder / "model.safetensors")
+    for name, tensor in tensors.items():
+        if name.endswith(("scales", "qzeros")):
+            tensors[name] = tensor[: -(-len(tensor) // 2)].clone()
+    save_file(tensors, folder / "model.safetensors")
+    fields = json.loads((folder / "config.json").read_text())
+
+    def say(group_size: int | None) -> None:
+        fields["quantization_config"]["group_size"] = group_size
+        (folder / "config.json").write_text(json.dumps(fields))
+
+    say(64)
+    with open_checkpoint(folder) as source:
+        weight = source.read(f"{module}.weight", ())
+    scales = tensors[f"{module}.scales"].float()
+    for column, group in ((0, 0), (63, 0), (64, 1), (95, 1)):
+        quotient = weight[:, column] / scales[group]
+        assert torch.allclose(quotient, quotient.round(), atol=1e-3)
+    say(32)
+    assert f"{module} has 2 groups of inputs, of which there are 96, but" in refusal(folder)
+
+
 def test_integers_without_a_configuration(llama: Path, tmp_path: Path):
     folder = tmp_path / "packed"
     quantize_checkpoint(llama, folder, quantizers.bitsandbytes_8, {"quant_method": "bitsandbytes"})

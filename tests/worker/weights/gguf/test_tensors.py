@@ -67,6 +67,19 @@ def test_scaled_frequencies_as_llama3_computes_them(checkpoint: Callable[..., Pa
     assert not torch.allclose(outcome(path)[1], outcome(scaled)[1])
 
 
+def test_a_factor_without_a_kind_is_linear(checkpoint: Callable[..., Path], tmp_path: Path):
+    """A factor of cos and sin that is 1 changes nothing."""
+    linear = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
+    expected = outcome(checkpoint("llama", rope_parameters=linear))
+    metadata = {"llama__rope__scaling__factor": 4.0, "llama__rope__scaling__attn_factor": 1.0}
+    path = write_gguf(checkpoint("llama"), tmp_path / "model.gguf", **metadata)
+    assert torch.equal(outcome(path)[1], expected[1])
+    scaled = tmp_path / "scaled.gguf"
+    add_tensor(path, scaled, "rope_freqs.weight", np.ones(6, np.float32))
+    with pytest.raises(StartupError, match=r"rope_freqs\.weight scale the same frequencies"):
+        load(initialize(scaled), 0, 1, lambda what, fraction: None)
+
+
 def add_tensor(source: Path, target: Path, name: str, values: np.ndarray) -> None:
     """Copies a file with one more tensor."""
     reader = gguf.GGUFReader(source)
@@ -127,6 +140,7 @@ def test_packed_weights_are_computed_with_in_16_bits_and_said_to_be(
     [
         ({"llama__attention__clamp_kqv": 8.0}, "llama.attention.clamp_kqv"),
         ({"llama__expert_count": 8}, "llama.expert_count"),
+        ({"llama__rope__scaling__attn_factor": 0.5}, "llama.rope.scaling.attn_factor is 0.5"),
         ({"llama__rope__dimension_count": 6}, "rope.dimension_count is 6, but the head size is 16"),
         ({"split__count": 3}, "one of several parts"),
     ],

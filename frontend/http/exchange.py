@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from frontend.errors import InvalidRequest
+from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.body import Receive, parse_object, read_body
 from frontend.http.connection import ABORT
 from frontend.write_timeout import TimedWriter
@@ -14,11 +14,16 @@ from frontend.write_timeout import TimedWriter
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = Iterable[tuple[str, str]]
+Failure = Callable[[ServiceError], bytes]
 
 TIMEOUT_HEADER = "x-request-timeout"
 """Seconds that the client waits for the whole answer: gRPC's deadline."""
-_SSE = ("content-type", "text/event-stream; charset=utf-8")
+_SSE = (
+    ("content-type", "text/event-stream; charset=utf-8"),
+    ("x-accel-buffering", "no"),  # nginx would hold events back
+)
 _ALWAYS = (("cache-control", "no-store"), ("x-content-type-options", "nosniff"))
+_OF_PROXIES = frozenset({"forwarded", "via", "x-forwarded-for", "x-real-ip"})
 _MOST_FIELDS = 16
 _LONGEST_S = 366 * 24 * 3600.0
 
@@ -36,6 +41,10 @@ class Exchange:
         self.headers = dict(self.header_list)
         self.status = 0
         """The answer's status; 0: it has not begun."""
+        self.ended = False
+        """The whole answer has been written."""
+        self.failure: Failure | None = None
+        """Makes the last events of a stream that an error ends; None: the connection is cut."""
         self._scope = scope
         self._writer = writer
         self._has_read = self.method in ("GET", "HEAD")
@@ -45,6 +54,11 @@ class Exchange:
         """The address that the connection comes from; "" for a Unix socket."""
         client: tuple[str, int] | None = self._scope.get("client")
         return client[0] if client is not None else ""
+
+    @property
+    def is_forwarded(self) -> bool:
+        """True when the connection is a proxy's, and `peer` says nothing of the client."""
+        return not _OF_PROXIES.isdisjoint(self.headers)
 
     @property
     def query(self) -> dict[str, str]:
@@ -85,11 +99,12 @@ class Exchange:
         """Sends a whole answer. Raises SlowConsumer."""
         own = (("content-type", content_type), ("content-length", str(len(body))))
         await self._begin(status, [*own, *headers])
-        await self._writer.write({"type": "http.response.body", "body": body})
+        await self._end(body)
 
-    async def begin_events(self, headers: Headers = ()) -> None:
+    async def begin_events(self, headers: Headers = (), failure: Failure | None = None) -> None:
         """Begins a stream of server-sent events. Raises SlowConsumer."""
-        await self._begin(200, [_SSE, *headers])
+        self.failure = failure
+        await self._begin(200, [*_SSE, *headers])
 
     async def send_events(self, events: bytes) -> None:
         """Sends encoded events; see `event`. Raises SlowConsumer."""
@@ -97,21 +112,25 @@ class Exchange:
 
     async def end_events(self, last: bytes) -> None:
         """Sends the last events and ends the answer. Raises SlowConsumer."""
-        await self._writer.write({"type": "http.response.body", "body": last})
+        await self._end(last)
 
     def abort(self) -> None:
         """Cuts the connection."""
         if (abort := self._scope.get("state", {}).get(ABORT)) is not None:
             abort()
 
+    async def _end(self, last: bytes) -> None:
+        await self._writer.write({"type": "http.response.body", "body": last})
+        self.ended = True
+
     async def _begin(self, status: int, headers: Headers) -> None:
-        self.status = status
         closing = () if self._has_read else (("connection", "close"),)  # what has not been read is in the way
         fields = [
             (name.encode("latin-1"), value.encode("latin-1"))
             for name, value in (*headers, *_ALWAYS, *closing)
         ]
         await self._writer.write({"type": "http.response.start", "status": status, "headers": fields})
+        self.status = status
 
 
 def event(content: Any, name: str = "") -> bytes:

@@ -99,10 +99,13 @@ class Endpoint:
 
 
 async def _refuse(exchange: Exchange, error: ServiceError) -> None:
-    if exchange.status:  # the answer has begun: it ends in the middle
-        exchange.abort()
-    else:
+    """Answers with an error; an answer that has begun ends in the middle. Raises SlowConsumer."""
+    if not exchange.status:
         await exchange.respond(error.http_status, error_body(error), error_headers(error))
+    elif exchange.failure is not None and not exchange.ended:
+        await exchange.end_events(exchange.failure(error))
+    elif not exchange.ended:
+        exchange.abort()
 
 
 class Health:

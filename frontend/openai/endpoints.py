@@ -15,7 +15,7 @@ from frontend.openai.answers.choices import (
     Envelope,
 )
 from frontend.openai.answers.response import ResponseFacts, ResponseWriter
-from frontend.openai.generation import Job, generate
+from frontend.openai.generation import REQUEST_ID, Job, generate
 from frontend.openai.parts import ApiParts
 from frontend.openai.requests.chat import read_chat
 from frontend.openai.requests.completion import read_completion
@@ -29,8 +29,6 @@ from frontend.openai.requests.fields import (
 from frontend.openai.requests.response import read_response
 from pagewire.v1 import generation_pb2
 
-REQUEST_ID = "x-request-id"
-"""Header with the client's name for its request; the answer repeats it."""
 Json = dict[str, Any]
 
 
@@ -58,7 +56,7 @@ async def responses(parts: ApiParts, body: Json, call: Call, exchange: Exchange)
         top_p=_decimal((sampling if sampling.HasField("top_p") else default).top_p),
         body=body,
     )
-    job = Job([request], ResponseWriter(facts), names, given(body, "stream", False))
+    job = Job([request], request.request_id, ResponseWriter(facts), names, given(body, "stream", False))
     await generate(parts, job, call, exchange)
 
 
@@ -70,7 +68,7 @@ def _decimal(value: float) -> float:
 async def completions(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/completions."""
     names = Names()
-    requests = read_completion(body, names)
+    requests = read_completion(body, names, parts.config.max_request_bytes)
     output = requests[0].output
     sequences = requests[0].sampling.n or 1
     form = CompletionFormat(output.HasField("logprobs"), output.echo, sequences)
@@ -100,7 +98,7 @@ async def _choices(
     envelope = Envelope(f"{kind}-{request_id}", int(time.time()), parts.model.name, parts.fingerprint)
     usage = options.get("include_usage", False)
     writer = ChoicesWriter(envelope, form, include_usage=usage, continuous_usage=continuous)
-    await generate(parts, Job(requests, writer, names, stream), call, exchange)
+    await generate(parts, Job(requests, request_id, writer, names, stream), call, exchange)
 
 
 def request_id_of(exchange: Exchange, names: Names) -> str:

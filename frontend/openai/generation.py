@@ -8,12 +8,15 @@ from functools import partial
 from typing import Any, Protocol
 
 from frontend.call import Call
-from frontend.errors import ServiceError, SlowConsumer
-from frontend.http.exchange import Exchange
+from frontend.errors import ServiceError
+from frontend.http.exchange import Exchange, Headers
 from frontend.openai.parts import ApiParts
 from frontend.openai.requests.fields import Names
 from frontend.streams.stream import Stream, wake
 from pagewire.v1 import generation_pb2
+
+REQUEST_ID = "x-request-id"
+"""Header with the client's name for its request; the answer has it, too."""
 
 
 class BodyWriter(Protocol):
@@ -36,14 +39,21 @@ class BodyWriter(Protocol):
 class Job:
     """What to generate, and how to answer.
 
-    requests: one per prompt.
-    stream:   answer with server-sent events.
+    requests:   one per prompt.
+    request_id: what the client knows them by.
+    stream:     answer with server-sent events.
     """
 
     requests: Sequence[generation_pb2.GenerateRequest]
+    request_id: str
     writer: BodyWriter
     names: Names
     stream: bool = False
+
+    @property
+    def headers(self) -> Headers:
+        """Of an answer to valid requests."""
+        return [(REQUEST_ID, self.request_id)]
 
 
 class MergedStreams:
@@ -75,8 +85,7 @@ class MergedStreams:
 
 
 async def generate(parts: ApiParts, job: Job, call: Call, exchange: Exchange) -> None:
-    """Generates and answers. Raises ServiceError before the answer has begun, and SlowConsumer; later errors
-    end the stream as an event."""
+    """Generates and answers. Raises ServiceError."""
     parts.state.require_open()
     try:
         async with AsyncExitStack() as stack:
@@ -88,13 +97,8 @@ async def generate(parts: ApiParts, job: Job, call: Call, exchange: Exchange) ->
                 await _write_events(job, streams, exchange)
             else:
                 await _write_whole(job, streams, exchange)
-    except SlowConsumer:
-        raise
     except ServiceError as error:
-        job.names.translated(error)
-        if not exchange.status:
-            raise
-        await exchange.end_events(job.writer.failure(error))
+        raise job.names.translated(error) from None
 
 
 async def _write_whole(job: Job, streams: Sequence[Stream], exchange: Exchange) -> None:
@@ -103,7 +107,7 @@ async def _write_whole(job: Job, streams: Sequence[Stream], exchange: Exchange) 
         response = await stream.take()
         assert response is not None  # a stream ends with a message or raises
         responses.append(response)
-    await exchange.respond(200, job.writer.whole(responses))
+    await exchange.respond(200, job.writer.whole(responses), job.headers)
 
 
 async def _write_events(job: Job, streams: Sequence[Stream], exchange: Exchange) -> None:
@@ -112,7 +116,7 @@ async def _write_events(job: Job, streams: Sequence[Stream], exchange: Exchange)
         place, response = taken
         events = writer.events(place, response)
         if not exchange.status:
-            await exchange.begin_events()
+            await exchange.begin_events(job.headers, writer.failure)
         if events:
             await exchange.send_events(events)
     await exchange.end_events(writer.end(stream.usage() for stream in streams))

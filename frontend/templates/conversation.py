@@ -14,6 +14,8 @@ from pagewire.v1 import prompt_pb2
 NOT_USED = "the model's chat template does not use it"
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Variables by which templates turn thinking on and off."""
+SYSTEM, DEVELOPER = "system", "developer"
+"""OpenAI's newer name of the first one is the second, which few templates know."""
 EFFORT = "reasoning_effort"
 """Variable by which templates say how much to think."""
 
@@ -57,6 +59,8 @@ class TemplateFeatures:
     """The thinking switches that it reads."""
     effort: bool
     """It reads EFFORT."""
+    developer: bool
+    """It has a use for the role DEVELOPER; to other templates its messages are of SYSTEM."""
 
 
 def features_of(source: str, variables: Collection[str], reserved: Iterable[str]) -> TemplateFeatures:
@@ -69,6 +73,7 @@ def features_of(source: str, variables: Collection[str], reserved: Iterable[str]
         tool_calls="tool_calls" in source,
         switches=tuple(name for name in THINKING_SWITCHES if name in variables),
         effort=EFFORT in variables,
+        developer=DEVELOPER in source,
     )
 
 
@@ -120,8 +125,11 @@ class _Reader:
 
     def message(self, message: prompt_pb2.ChatMessage, path: str) -> dict[str, Any]:
         protect = self._protect
+        role = message.role
+        if role == DEVELOPER and not self._features.developer:
+            role = SYSTEM
         read: dict[str, Any] = {
-            "role": protect(message.role),
+            "role": protect(role),
             "content": protect("".join(part.text for part in message.content)),
         }
         if message.name:

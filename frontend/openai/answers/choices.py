@@ -39,17 +39,17 @@ class Envelope:
     model: str
     fingerprint: str
 
-    def around(self, kind: str, choices: list[Json], usage: Json | None = None) -> Json:
-        """Returns an answer or a chunk."""
-        content = {
+    def around(self, kind: str, choices: list[Json], **more: Json | None) -> Json:
+        """Returns an answer or a chunk. more: the usage, if any."""
+        return {
             "id": self.id,
             "object": kind,
             "created": self.created,
             "model": self.model,
             "system_fingerprint": self.fingerprint,
             "choices": choices,
+            **more,
         }
-        return content if usage is None else {**content, "usage": usage}
 
 
 class AnswerFormat(Protocol):
@@ -192,13 +192,15 @@ class ChoicesWriter:
             for output in sorted(response.sequences, key=lambda output: output.index)
         ]
         usage = usage_of(response.usage for response in responses)
-        return self._envelope.around(self._form.whole_kind, choices, usage)
+        return self._envelope.around(self._form.whole_kind, choices, usage=usage)
 
     def events(self, place: int, response: Response) -> bytes:
         """Returns the chunks for a message."""
-        usage = usage_of([response.usage]) if self._continuous_usage else None
+        more: dict[str, Json | None] = {"usage": None} if self._include_usage else {}
+        if self._continuous_usage:
+            more["usage"] = usage_of([response.usage])
         chunks = [
-            event(self._envelope.around(self._form.chunk_kind, [choice], usage))
+            event(self._envelope.around(self._form.chunk_kind, [choice], **more))
             for output in response.sequences
             for choice in self._form.deltas(place, response, output)
         ]
@@ -208,7 +210,7 @@ class ChoicesWriter:
         """Returns the end of the stream."""
         if not self._include_usage:
             return DONE
-        return event(self._envelope.around(self._form.chunk_kind, [], usage_of(usages))) + DONE
+        return event(self._envelope.around(self._form.chunk_kind, [], usage=usage_of(usages))) + DONE
 
     def failure(self, error: ServiceError) -> bytes:
         """Returns the end of a stream that breaks off: no DONE follows."""

@@ -18,9 +18,10 @@ from frontend.openai.requests.fields import (
     given,
     read_fields,
     read_object,
+    read_text,
 )
 from frontend.openai.requests.reasoning import put_effort
-from frontend.openai.requests.tools import read_nested_tools
+from frontend.openai.requests.tools import read_inner, read_nested_tools
 from frontend.templates.chat_template import ChatTemplate
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import generation_pb2, prompt_pb2
@@ -50,7 +51,9 @@ _MESSAGE: Table = {
     "tool_call_id": Field(values.text),
     "reasoning_content": Field(values.text),
     "refusal": Field(values.nothing()),
+    "annotations": Field(values.nothing([])),
 }
+_PART: Table = {"type": Field(values.text), "text": Field(values.text)}
 _FORMAT: Table = {"type": Field(values.text), "json_schema": Field(values.json_object)}
 _SCHEMA: Table = {
     "name": Field(values.text),
@@ -94,6 +97,8 @@ def read_conversation(body: Mapping[str, Any], prompt: prompt_pb2.Prompt, names:
     names.put(f"{path}.chat", "messages")
     names.put(f"{path}.chat.tools", "tools")
     names.put(f"{path}.chat.tool_choice", "tool_choice")
+    names.put(f"{path}.chat.tool_choice.mode", "tool_choice")
+    names.put(f"{path}.chat.tool_choice.function", "tool_choice.function.name")
     for place, message in enumerate(messages):
         _read_message(message, f"messages[{place}]", prompt.chat.messages.add())
     read_template_kwargs(body, prompt.chat, names, f"{path}.chat")
@@ -143,26 +148,26 @@ def _read_message(value: Any, path: str, message: prompt_pb2.ChatMessage) -> Non
     if not isinstance(calls, list):
         raise InvalidRequest({f"{path}.tool_calls": "must be a list"})
     for place, call in enumerate(calls):
-        where = f"{path}.tool_calls[{place}]"
-        outer = read_object(call, where, _CALL)
-        inner = read_object(outer.get("function"), f"{where}.function", _CALLED)
+        outer, inner = read_inner(call, f"{path}.tool_calls[{place}]", _CALL, _CALLED)
         message.tool_calls.add(id=outer.get("id", ""), **inner)
 
 
 def _read_content(content: Any, path: str, message: prompt_pb2.ChatMessage) -> None:
-    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(parts, list):
+    if isinstance(content, str):
+        message.content.add(text=read_text(content, path))
+        return
+    if not isinstance(content, list):
         raise InvalidRequest({path: "must be a string or a list of parts"})
-    for place, part in enumerate(parts):
-        where = path if isinstance(content, str) else f"{path}[{place}]"
+    for place, part in enumerate(content):
+        where = f"{path}[{place}]"
         kind = part.get("type") if isinstance(part, dict) else None
         if kind != "text":
             said = f"type {clipped(kind)} is not supported" if isinstance(kind, str) else "must have a type"
             raise Unsupported({where: said})
-        try:
-            message.content.add(text=values.text(part.get("text")))
-        except ValueError as error:
-            raise InvalidRequest({where: str(error)}) from None
+        fields = read_object(part, where, _PART)
+        if "text" not in fields:
+            raise InvalidRequest({f"{where}.text": "is required"})
+        message.content.add(text=fields["text"])
 
 
 def _read_format(value: Any, request: generation_pb2.GenerateRequest) -> None:

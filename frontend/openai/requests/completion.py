@@ -23,8 +23,11 @@ _COMPLETION: Table = {
 }
 
 
-def read_completion(body: Mapping[str, Any], names: Names) -> list[generation_pb2.GenerateRequest]:
-    """Returns one request per prompt. Raises InvalidRequest, Unsupported with OpenAI's names."""
+def read_completion(
+    body: Mapping[str, Any], names: Names, max_bytes: int
+) -> list[generation_pb2.GenerateRequest]:
+    """Returns one request per prompt. max_bytes: of all of them. Raises InvalidRequest, Unsupported with
+    OpenAI's names."""
     request = generation_pb2.GenerateRequest()
     read_fields(body, (SAMPLING, EXTENSIONS, _COMPLETION), request, names)
     if not request.stopping.HasField("max_tokens"):
@@ -38,6 +41,10 @@ def read_completion(body: Mapping[str, Any], names: Names) -> list[generation_pb
     names.put("prompt", "prompt")
     for kind in ("prompt.text", "prompt.token_ids.ids", "prompt.token_ids"):
         names.put(kind, "prompt")
+    size = len(prompts) * request.ByteSize() + sum(prompt.ByteSize() for prompt in prompts)
+    if size > max_bytes:
+        problem = f"{len(prompts)} prompts, each with the other fields, are {size} bytes, above {max_bytes}"
+        raise InvalidRequest({"prompt": problem})
     requests = []
     for prompt in prompts:
         requests.append(generation_pb2.GenerateRequest())

@@ -58,9 +58,10 @@ class Names:
 
 
 def read_fields(body: Mapping[str, Any], tables: tuple[Table, ...], request: Message, names: Names) -> None:
-    """Fills a request from a body's fields; null is an absent field. Raises InvalidRequest, Unsupported."""
+    """Fills a request from a body's fields; null is an absent field, whatever its name. Raises
+    InvalidRequest, Unsupported."""
     table = {name: field for each in tables for name, field in each.items()}
-    unknown = [name for name in body if name not in table]
+    unknown = [name for name, value in body.items() if value is not None and name not in table]
     if unknown:
         raise Unsupported({clipped(name): UNKNOWN for name in unknown[:8]})
     problems: dict[str, str] = {}
@@ -96,15 +97,24 @@ def read_object(value: Any, path: str, table: Table) -> dict[str, Any]:
         raise InvalidRequest({path: "must be an object"})
     result = {}
     for name, content in value.items():
+        if content is None:
+            continue
         where = f"{path}.{clipped(name)}"
         if name not in table:
             raise Unsupported({where: UNKNOWN})
-        if content is not None:
-            try:
-                result[name] = table[name].read(content)
-            except ValueError as error:
-                raise InvalidRequest({where: str(error)}) from None
+        try:
+            result[name] = table[name].read(content)
+        except ValueError as error:
+            raise InvalidRequest({where: str(error)}) from None
     return result
+
+
+def read_text(value: str, path: str) -> str:
+    """Returns a string inside a body. path: its name. Raises InvalidRequest for half characters."""
+    try:
+        return values.text(value)
+    except ValueError as error:
+        raise InvalidRequest({path: str(error)}) from None
 
 
 def _put(request: Message, path: str, value: Any) -> None:

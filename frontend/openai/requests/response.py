@@ -58,6 +58,14 @@ _REASONING: Table = {
     "summary": Field(values.nothing("auto")),
     "generate_summary": Field(values.nothing("auto")),
 }
+_CHAT_NAMES = {
+    "": "input",
+    ".tools": "tools",
+    ".tool_choice": "tool_choice",
+    ".tool_choice.mode": "tool_choice",
+    ".tool_choice.function": "tool_choice.name",
+}
+"""Path below the chat -> the field of the body."""
 _TEXT: Table = {"format": Field(values.json_object), "verbosity": Field(values.nothing("medium"))}
 _FORMAT: Table = {
     "type": Field(values.text),
@@ -76,7 +84,7 @@ def read_response(
     request = generation_pb2.GenerateRequest()
     read_fields(body, (SAMPLING, EXTENSIONS, _RESPONSE), request, names)
     chat = request.prompt.chat
-    for path, name in (("", "input"), (".tools", "tools"), (".tool_choice", "tool_choice")):
+    for path, name in _CHAT_NAMES.items():
         names.put(f"prompt.chat{path}", name)
     names.put("prompt", "input")
     read_flat_tools(body, chat)

@@ -7,7 +7,7 @@ from typing import Any
 
 from frontend.errors import InvalidRequest, Unsupported
 from frontend.openai.requests import values
-from frontend.openai.requests.fields import Field, Names, Table, clipped, read_object
+from frontend.openai.requests.fields import Field, Names, Table, clipped, read_object, read_text
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import prompt_pb2
 
@@ -139,13 +139,18 @@ class ConversationItems:
         return self._add(ASSISTANT, path)
 
     def _put_text(self, message: prompt_pb2.ChatMessage, content: Any, path: str) -> None:
-        parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
-        if not isinstance(parts, list):
+        if isinstance(content, str):
+            message.content.add(text=read_text(content, path))
+            return
+        if not isinstance(content, list):
             raise InvalidRequest({path: "must be a string or a list of parts"})
-        for place, part in enumerate(parts):
-            where = path if isinstance(content, str) else f"{path}[{place}]"
+        for place, part in enumerate(content):
+            where = f"{path}[{place}]"
             kind = part.get("type") if isinstance(part, dict) else None
             if kind not in _TEXTS:
                 said = f"type {clipped(kind)} is not served" if isinstance(kind, str) else "must have a type"
                 raise Unsupported({where: said})
-            message.content.add(text=read_object(part, where, _PART).get("text", ""))
+            fields = read_object(part, where, _PART)
+            if "text" not in fields:
+                raise InvalidRequest({f"{where}.text": "is required"})
+            message.content.add(text=fields["text"])

@@ -29,12 +29,19 @@ _MODES = {
 def read_nested_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat) -> None:
     """Reads the tools of a chat completion. Raises InvalidRequest, Unsupported."""
     for path, tool in _tools(body):
-        outer = read_object(tool, path, _TOOL)
-        _put_tool(chat, read_object(outer.get("function"), f"{path}.function", _FUNCTION))
+        _put_tool(chat, read_inner(tool, path, _TOOL, _FUNCTION)[1])
     if (choice := _read_mode(body, chat)) is not None:
-        outer = read_object(choice, "tool_choice", _TOOL)
-        named = read_object(outer.get("function"), "tool_choice.function", _NAMED)
+        _, named = read_inner(choice, "tool_choice", _TOOL, _NAMED)
         chat.tool_choice.function = named.get("name", "")
+
+
+def read_inner(value: Any, path: str, table: Table, inner: Table) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the fields of an object of type `function`, and those of its `function`. Raises InvalidRequest,
+    Unsupported."""
+    outer = read_object(value, path, table)
+    if outer.get("type", "function") != "function":
+        raise Unsupported({f"{path}.type": "must be function"})
+    return outer, read_object(outer.get("function"), f"{path}.function", inner)
 
 
 def read_flat_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat) -> None:

@@ -3,6 +3,7 @@
 A function returns the value or raises ValueError, whose text says what the field must be.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -105,7 +106,7 @@ def json_object(value: Any) -> dict[str, Any]:
 
 def check_texts(value: Any, depth: int = 0) -> None:
     """Raises ValueError when a string inside a JSON value is no Unicode text, a number not finite, or the
-    is nested more than MAX_DEPTH deep."""
+    value is nested more than MAX_DEPTH deep."""
     if depth > MAX_DEPTH:
         raise ValueError(f"is nested more than {MAX_DEPTH} deep")
     if isinstance(value, str):
@@ -132,11 +133,9 @@ def nothing(*allowed: Any) -> Read:
     """Returns the reader of a field that may only have values that change nothing."""
 
     def read(value: Any) -> None:
-        if value not in allowed:
-            known = ", ".join(map(repr, allowed))
-            raise ValueError(
-                f"is not supported here, but for {known}" if allowed else "is not supported here"
-            )
+        if not any(type(value) is type(each) and value == each for each in allowed):
+            known = " or ".join(map(json.dumps, allowed))
+            raise ValueError(f"must be {known} here" if allowed else "is not supported here")
 
     return read
 

@@ -141,6 +141,11 @@ async def test_stop_strings(run_api):
         ({"messages": [{"content": "hi"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "extra": 1}]}]},
+            "messages[0].content[0].extra",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": HELLO, "temperature": "hot"}, "temperature"),
         ({"messages": HELLO, "temperature": 101}, "temperature"),
         ({"messages": HELLO, "max_tokens": 0}, "max_tokens"),
@@ -153,11 +158,21 @@ async def test_stop_strings(run_api):
         ({"messages": HELLO, "logit_bias": {"512": 1}}, "logit_bias"),
         ({"messages": HELLO, "unheard_of": 1}, "unheard_of"),
         ({"messages": HELLO, "store": True}, "store"),
+        ({"messages": HELLO, "store": 0}, "store"),
         ({"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options"),
         ({"messages": HELLO, "chat_template_kwargs": {"a": 1e999}}, "body"),
         ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format.type"),
         ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools[0].function"),
         ({"messages": HELLO, "tool_choice": "maybe"}, "tool_choice"),
+        ({"messages": HELLO, "tool_choice": "required"}, "tool_choice"),
+        (
+            {"messages": HELLO, "tool_choice": {"type": "function", "function": {"name": "f"}}},
+            "tool_choice.function.name",
+        ),
+        (
+            {"messages": HELLO, "tool_choice": {"type": "custom", "function": {"name": "f"}}},
+            "tool_choice.type",
+        ),
     ],
 )
 async def test_a_field_that_is_wrong_is_named(run_api, body, param):
@@ -170,6 +185,41 @@ async def test_a_field_that_is_wrong_is_named(run_api, body, param):
         assert answer.status_code == 400 and error["type"] == "invalid_request_error", error
         if param != "body":
             assert error["param"] == param and error["message"].startswith(param), error
+
+
+async def test_null_is_an_absent_field_whatever_its_name(run_api):
+    async with run_api() as api:
+        told = {"content": "hi", "refusal": None, "annotations": [], "audio": None, "function_call": None}
+        messages = [{**told, "role": "assistant", "tool_calls": None}, *HELLO]
+        answer = await api.post("/v1/chat/completions", messages=messages, functions=None, store=False)
+        assert answer.status_code == 200, answer.text
+
+
+async def test_refusals_are_written_in_json(run_api):
+    async with run_api() as api:
+        answer = await api.post("/v1/chat/completions", messages=HELLO, store=True, modalities=["audio"])
+        problems = 'store: must be false here; modalities: must be ["text"] here'
+        assert answer.json()["error"]["message"] == problems
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_has_the_id_that_explains_it(run_api, stream):
+    async with run_api() as api:
+        body = {"messages": HELLO, "stream": stream}
+        own = await api.http.post("/v1/chat/completions", json=body, headers={"x-request-id": "mine"})
+        assert own.headers["x-request-id"] == "mine"
+        drawn = await api.http.post("/v1/completions", json={"prompt": "hi", "stream": stream})
+        assert f'"id":"cmpl-{drawn.headers["x-request-id"]}"' in drawn.text
+
+
+async def test_usage_is_null_before_the_last_chunk(run_api):
+    async with run_api() as api:
+        body = {"messages": HELLO, "stream": True, "stream_options": {"include_usage": True}}
+        lines = (await api.post("/v1/chat/completions", **body)).text.split("\n\n")
+        assert lines[-2:] == ["data: [DONE]", ""] and '"usage":{' in lines[-3]
+        assert all('"usage":null' in line for line in lines[:-3])
+        plain = await api.post("/v1/chat/completions", messages=HELLO, stream=True)
+        assert '"usage"' not in plain.text
 
 
 async def test_errors_are_those_that_clients_know(run_api):
@@ -196,6 +246,18 @@ async def test_a_stream_that_breaks_off_says_so(run_api):
                     seen.append("")
                     api.service.engine.requests.put_nowait(None)
         assert seen[0] == "he" and broken.value.code == "engine_error"
+
+
+async def test_a_deadline_within_a_stream_is_its_last_event(run_api):
+    async with run_api(lambda request: [Output(encode("he"))]) as api:
+        stream = await api.openai.chat.completions.create(
+            model="fake", messages=HELLO, stream=True, extra_headers={"X-Request-Timeout": "0.3"}
+        )
+        with pytest.raises(openai.APIError) as late:
+            async for _ in stream:
+                pass
+        assert late.value.code == "deadline_exceeded"
+        await asyncio.wait_for(api.service.engine.aborts.get(), 30)
 
 
 async def test_a_disconnect_aborts_the_request(run_api):

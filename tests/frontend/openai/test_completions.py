@@ -98,3 +98,12 @@ async def test_tokenize_and_detokenize(run_api):
         assert chat["tokens"][-1] == 4, "the assistant's header"
         assert (await api.post("/detokenize", tokens=[512])).json()["error"]["param"] == "tokens"
         assert (await api.post("/tokenize", prompt="x", messages=[])).status_code == 400
+
+
+async def test_many_prompts_do_not_multiply_a_body(run_api):
+    async with run_api(max_request_bytes=1 << 14) as api:
+        body = {"prompt": ["hi"] * 128, "allowed_token_ids": list(range(500))}
+        error = (await api.post("/v1/completions", **body)).json()["error"]
+        assert error["param"] == "prompt" and "above 16384" in error["message"], error
+        body["prompt"] = ["hi"] * 2
+        assert (await api.post("/v1/completions", **body)).status_code == 200

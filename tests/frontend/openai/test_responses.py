@@ -224,6 +224,7 @@ WRONG = [
     ({"input": [{"role": "user"}]}, "input[0].content"),
     ({"input": [{"content": "x"}]}, "input[0].role"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0]"),
+    ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
     ({"input": [{"type": "function_call", "call_id": "x", "name": "f"}]}, "input[0].arguments"),
     ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),

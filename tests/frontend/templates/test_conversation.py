@@ -119,3 +119,10 @@ def test_texts_of_tools_are_protected() -> None:
     compiled = template()
     conversation = compiled.read(chat, "c", protect)
     assert "<" not in json.dumps([conversation.messages, conversation.tools])
+
+
+def test_a_developers_messages_are_the_systems_where_the_template_has_no_such_role() -> None:
+    chat = {"messages": [{"role": "developer", "content": [{"text": "be kind"}]}]}
+    assert rendered(chat).startswith("[system]be kind")
+    knows = "{% if messages[0].role == 'developer' %}D{% endif %}" + TEMPLATE
+    assert rendered(chat, knows).startswith("D[developer]be kind")

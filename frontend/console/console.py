@@ -88,7 +88,8 @@ class Console:
 
     async def _live(self, parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
         """GET data/live: server-sent events, the history first, then what has changed once an interval. The
-        token is looked at again each time."""
+        token is looked at again each time: the stream ends when it allows something else, and the page begins
+        another one."""
         viewer, history, state = self._viewer(call, exchange), self._history, parts.state
         about = {"length": LENGTH, "interval": INTERVAL_S, "columns": COLUMNS}
         rows = list(history.rows) if viewer.is_operator else []
@@ -96,7 +97,9 @@ class Console:
         await exchange.send_events(event({"kind": "history", "rows": rows, **about}))
         sent = history.num_sampled
         for turn in count():
-            parts.authenticator.authenticate(exchange.path, exchange.header_list)
+            caller = parts.authenticator.authenticate(exchange.path, exchange.header_list)
+            if caller != call.caller:
+                break
             now = history.num_sampled
             await exchange.send_events(await self._now(viewer, sent, now))
             sent = now
@@ -109,7 +112,9 @@ class Console:
         await exchange.end_events(b"")
 
     async def _now(self, viewer: Viewer, sent: int, interval: int) -> bytes:
-        """Returns the event of an interval. sent: number of the last sample that the page has."""
+        """Returns the event of an interval. sent: number of the last sample that the page has. interval: that
+        of the last one that it gets."""
+        samples = self._history.since(sent)  # more may be taken while the cores are asked
         name = admin_pb2.ServerState.Name(self._parts.state.state)
         content: Json = {
             "kind": "now",
@@ -119,11 +124,12 @@ class Console:
         if viewer.is_operator:
             content |= self._feed.engines()
             content["tenants"] = await self._feed.tenants(viewer, interval)
-            content["samples"] = self._history.since(sent)
+            content["samples"] = samples
         return event(content)
 
     def _viewer(self, call: Call, exchange: Exchange) -> Viewer:
-        return viewer_of(call.caller, exchange.peer, self._parts.authenticator)
+        peer = "" if exchange.is_forwarded else exchange.peer
+        return viewer_of(call.caller, peer, self._parts.authenticator)
 
 
 async def _first_of(*waits: Coroutine[Any, Any, None]) -> None:

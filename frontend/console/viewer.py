@@ -32,6 +32,7 @@ class Viewer:
 
 
 def viewer_of(caller: Caller, peer: str, authenticator: Authenticator) -> Viewer:
-    """Returns what a caller may see, by the rules of AdminService. peer: its address."""
+    """Returns what a caller may see, by the rules of AdminService. peer: its address; empty: not
+    known."""
     is_operator = is_loopback(peer) if authenticator.admins_are_local else caller.is_admin
     return Viewer(caller, is_operator)

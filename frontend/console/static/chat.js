@@ -15,7 +15,8 @@ const KNOBS = [
   ["seed", "Seed", 1, 0],
   ["top_logprobs", "Candidates per token", 1, 0],
 ];
-const DEFAULTS = { top_logprobs: "5", max_tokens: "what the context leaves", seed: "drawn" };
+const CANDIDATES = 5; // per token, unless the form or the server says otherwise
+const DEFAULTS = { max_tokens: "what the context leaves", seed: "drawn" };
 const STEPS = 8; // shades of a token's probability
 
 /** The conversation, its form, and the view of tokens. */
@@ -24,6 +25,7 @@ export class Chat {
     this.history = [];
     this.current = null;
     this.inputs = new Map();
+    this.numCandidates = Math.min(CANDIDATES, about.max_logprobs);
     for (const [name, label, step, min] of KNOBS) this.#addKnob(name, label, step, min, about);
     this.stopInput = el("input", { type: "text", spellcheck: "false", autocomplete: "off" });
     byId("sampling").append(el("label", {}, "Stop string", this.stopInput));
@@ -102,7 +104,7 @@ export class Chat {
       stream: true,
       stream_options: { include_usage: true },
       logprobs: true,
-      top_logprobs: 5,
+      top_logprobs: this.numCandidates,
     };
     for (const [name, input] of this.inputs) if (input.value !== "") body[name] = Number(input.value);
     if (this.stopInput.value) body.stop = this.stopInput.value;
@@ -121,7 +123,7 @@ export class Chat {
 
   #addKnob(name, label, step, min, about) {
     const limits = { type: "number", step: "any", inputmode: "decimal", "data-step": step, min };
-    const usual = about.default_sampling[name] ?? DEFAULTS[name] ?? "";
+    const usual = name === "top_logprobs" ? this.numCandidates : (about.default_sampling[name] ?? DEFAULTS[name] ?? "");
     if (name === "top_logprobs") limits.max = about.max_logprobs;
     const input = el("input", { ...limits, placeholder: String(usual), name });
     this.inputs.set(name, input);

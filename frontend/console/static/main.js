@@ -63,9 +63,9 @@ class Console {
   async follow() {
     for (let pause = RETRY_MS; ; pause = Math.min(2 * pause, SLOWEST_RETRY_MS)) {
       const abort = new AbortController();
-      this.stopped = () => document.hidden && abort.abort();
       try {
         if (document.hidden) await new Promise((resolve) => (this.stopped = resolve));
+        this.stopped = () => document.hidden && abort.abort();
         for await (const message of events("data/live", { signal: abort.signal })) {
           this[`on_${message.kind}`](message);
           pause = RETRY_MS;
@@ -86,7 +86,8 @@ class Console {
     this.#setStatus(now.state === "serving" ? "good" : "bad", now.state);
     this.plots.add(now.samples ?? []);
     this.requests.update(now.requests);
-    if (!this.about.is_operator) return;
+    if (Boolean(now.tenants) !== this.about.is_operator) location.reload(); // the token allows something else now
+    if (!now.tenants) return;
     this.tenants.update(now.tenants);
     this.engines.update(now.engines);
     this.log.update(now.log);

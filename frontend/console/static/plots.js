@@ -132,7 +132,8 @@ class Plot {
     const back = this.pointed ?? 0;
     const row = rows[rows.length - 1 - back] ?? [];
     for (const each of this.series) setText(each.value, this.format(row[columns.indexOf(each.column)] ?? null));
-    setText(this.when, this.pointed === null ? "" : `${duration(back * (interval ?? 1)).replace("0 s", "now")}${back ? " ago" : ""}`);
+    const when = back ? `${duration(back * (interval ?? 1))} ago` : "now";
+    setText(this.when, this.pointed === null ? "" : when);
     const x = this.pointed === null ? null : this.#x(rows.length - 1 - back).toFixed(1);
     this.cursor.setAttribute("d", x === null ? "" : `M${x} ${TOP}V${HEIGHT - BOTTOM}`);
   }

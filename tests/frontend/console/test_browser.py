@@ -29,6 +29,23 @@ BACKGROUND = """scheme => {
     return scheme === "light" ? brightness > 200 : brightness < 60;
 }"""
 """Whether the page is as bright as a scheme is."""
+POINTED = """async places => {
+    const { Plots } = await import("/console/plots.js");
+    const rows = Array(31).fill([1]);
+    new Plots().begin({ columns: ["output_tokens_per_second"], rows, length: rows.length, interval: 1 });
+    const plot = document.querySelector("#plots svg");
+    const { left, width } = plot.getBoundingClientRect();
+    return places.map((place) => {
+        const clientX = left + 44 + (place * (width - 46)) / 30;
+        plot.dispatchEvent(new PointerEvent("pointermove", { clientX }));
+        return document.querySelector("#plots .keys .muted").textContent;
+    });
+}"""
+"""What a plot of 31 samples, one a second, says of those at some places."""
+HIDE = """isHidden => {
+    Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
 WIDE, NARROW = {"width": 1600, "height": 1000}, {"width": 400, "height": 800}
 
 
@@ -204,6 +221,21 @@ async def test_the_live_parts(open_page: OpenPage, shown: Shown):
         await page.locator("#engines-table").get_by_text("cpu").wait_for()
         await expect(page.locator("#plots figure")).to_have_count(6)
         await expect(page.locator("#plots path.line").first).to_have_attribute("d", re.compile(".+"))
+
+
+async def test_a_plot_says_when_the_pointed_sample_was(open_page: OpenPage, shown: Shown):
+    async with open_page() as page:
+        assert await page.evaluate(POINTED, [0, 30]) == ["30.0 s ago", "now"]
+
+
+async def test_a_hidden_page_follows_nothing(open_page: OpenPage, shown: Shown):
+    async with open_page() as page, asyncio.timeout(60):
+        following = page.service.frontend.write_timeouts
+        for _ in range(2):
+            for is_hidden in (False, True):
+                await page.evaluate(HIDE, is_hidden)
+                while bool(len(following)) == is_hidden:
+                    await asyncio.sleep(0.02)
 
 
 async def test_it_connects_again(open_page: OpenPage, shown: Shown):

@@ -12,7 +12,8 @@ import pytest
 from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of
 from frontend.console import console, viewer
-from frontend.console.history import COLUMNS
+from frontend.console.feed import Feed
+from frontend.console.history import COLUMNS, History
 from frontend.console.page_files import HOME
 from tests.frontend.console.conftest import MARKUP, RunConsole, Shown
 
@@ -139,6 +140,44 @@ async def test_a_token_that_is_revoked_ends_the_stream(run_console: RunConsole, 
                 pass
 
 
+async def test_a_token_that_allows_something_else_begins_another_stream(
+    run_console: RunConsole, shown: Shown, tokens: str
+):
+    async with run_console(auth_file=tokens) as (_, client), asyncio.timeout(60):
+        following = events(client, headers=OPERATOR)
+        await anext(following)
+        Path(tokens).write_text("tokens:\n" + entry_line(digest_of("operator's"), "operators", {}))
+        async for _ in following:
+            pass
+        found = await until(client, "now", headers=OPERATOR)
+        assert "tenants" not in found["now"]
+
+
+async def test_samples_come_once_also_where_the_cores_answer_late(
+    run_console: RunConsole, shown: Shown, monkeypatch: pytest.MonkeyPatch
+):
+    histories: list[History] = []
+
+    def remembered(*parts: Any) -> History:
+        histories.append(History(*parts))
+        return histories[-1]
+
+    async def late(*_: Any) -> list[Any]:
+        histories[0].take()
+        return []
+
+    monkeypatch.setattr(console, "History", remembered)
+    monkeypatch.setattr("frontend.console.history.INTERVAL_S", 0.05)
+    monkeypatch.setattr(Feed, "tenants", late)
+    async with run_console() as (_, client), asyncio.timeout(60):
+        following = events(client)
+        rows = len((await anext(following))["rows"])
+        while rows < 6:
+            rows += len((await anext(following)).get("samples", ()))
+            assert rows <= histories[0].num_sampled
+        await following.aclose()
+
+
 async def test_elsewhere_than_on_loopback_it_is_off_unless_asked_for(run_console: RunConsole):
     async with run_console(openai_host="0.0.0.0") as (service, client):
         assert "console" not in service.frontend.facts
@@ -163,6 +202,13 @@ async def test_without_tokens_operators_are_on_this_machine(
         assert refused.status_code == 403 and refused.json()["error"]["code"] == "admin_only"
         found = await until(client, "now")
         assert found["now"]["requests"]["rows"] == [] and not shown.callers
+
+
+@pytest.mark.parametrize("name", ["forwarded", "x-forwarded-for", "x-real-ip", "via"])
+async def test_a_proxy_on_this_machine_is_no_operator(run_console: RunConsole, shown: Shown, name: str):
+    async with run_console() as (_, client):
+        about = (await client.get(f"{console.DATA}about", headers={name: "for=192.0.2.1"})).json()
+        assert not about["is_operator"] and not about["sees_requests"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 from frontend.errors import InvalidRequest, ServiceError, Unsupported
 from frontend.validation.json_objects import read_object
+from frontend.validation.rules import identifier_problem
 from pagewire.inference import open_inference_pb2 as oip
 from pagewire.v1 import generation_pb2
 
@@ -18,6 +19,9 @@ Request = generation_pb2.GenerateRequest
 TEXT, INTEGER, NUMBER, BOOLEAN = "BYTES", "an integer", "a number", "BOOL"
 EMPTY_FINAL = "triton_enable_empty_final_response"
 FINAL = "triton_final_response"
+MAX_DIMENSIONS = 8
+MAX_ELEMENTS = 1 << 20
+"""Of a tensor. The product of many sizes is a number of many digits, and elements are many objects."""
 _FORMATS = {
     "BOOL": ("?", BOOLEAN, "bool_contents"),
     "INT8": ("b", INTEGER, "int_contents"),
@@ -106,7 +110,11 @@ class Asked:
 
 def read_infer_request(message: oip.ModelInferRequest) -> Asked:
     """Reads a request. Raises InvalidRequest and Unsupported, with the names of tensors and parameters."""
+    if problem := identifier_problem(message.id):
+        raise InvalidRequest({"id": problem})
     outputs = [output.name for output in message.outputs] or ["text_output"]
+    if len(set(outputs)) < len(outputs):
+        raise InvalidRequest({"outputs": "must have different names"})
     for output in message.outputs:
         if output.name not in OUTPUTS:
             raise Unsupported({"outputs": f"must be among {', '.join(OUTPUTS)}"})
@@ -145,25 +153,35 @@ def _tensors(message: oip.ModelInferRequest) -> Iterator[tuple[str, list[Any]]]:
         if tensor.datatype not in _FORMATS:
             raise Unsupported({name: f"must have a datatype among {', '.join(_FORMATS)}"})
         code, kind, field = _FORMATS[tensor.datatype]
-        if raw:
-            values = _unpack_texts(raw[place], name) if kind == TEXT else _unpack(raw[place], code, name)
-        else:
-            values = list(getattr(tensor.contents, field))
-        if any(size < 0 for size in tensor.shape) or math.prod(tensor.shape) != len(values):
-            raise InvalidRequest({name: f"has {len(values)} elements, which its shape does not say"})
-        yield name, [_text(value, name) for value in values] if kind == TEXT else values
+        count = _num_elements(tensor, name)
+        values: Sequence[Any] = getattr(tensor.contents, field)
+        if raw and kind == TEXT:
+            values = _unpack_texts(raw[place], name, count)
+        elif raw:
+            layout = struct.Struct(f"<{count}{code}")
+            if layout.size != len(raw[place]):
+                raise InvalidRequest({name: f"must have {layout.size} bytes, as its shape says"})
+            values = layout.unpack(raw[place])
+        if len(values) != count:
+            raise InvalidRequest({name: f"must have {count} elements, as its shape says"})
+        yield name, [_text(value, name) for value in values] if kind == TEXT else list(values)
 
 
-def _unpack(data: bytes, code: str, name: str) -> list[Any]:
-    size = struct.calcsize(f"<{code}")
-    if len(data) % size:
-        raise InvalidRequest({name: f"must have elements of {size} bytes"})
-    return list(struct.unpack(f"<{len(data) // size}{code}", data))
+def _num_elements(tensor: oip.ModelInferRequest.InferInputTensor, name: str) -> int:
+    """Returns the number of elements by the shape. Raises InvalidRequest."""
+    if len(tensor.shape) > MAX_DIMENSIONS:
+        raise InvalidRequest({name: f"must have at most {MAX_DIMENSIONS} dimensions"})
+    count = math.prod(tensor.shape)
+    if any(size < 0 for size in tensor.shape) or count > MAX_ELEMENTS:
+        raise InvalidRequest({name: f"must have a shape of 0 to {MAX_ELEMENTS} elements"})
+    return count
 
 
-def _unpack_texts(data: bytes, name: str) -> list[bytes]:
-    texts, start = [], 0
-    while start < len(data):
+def _unpack_texts(data: bytes, name: str, count: int) -> list[bytes]:
+    """Returns the elements, no more than one above `count`. Raises InvalidRequest."""
+    texts: list[bytes] = []
+    start = 0
+    while start < len(data) and len(texts) <= count:
         if start + 4 > len(data):
             raise InvalidRequest({name: "ends within the length of an element"})
         (length,) = _LENGTH.unpack_from(data, start)

@@ -16,7 +16,7 @@ from smg_grpc_proto import vllm_engine_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
 from frontend.engine.client import EngineClient
-from frontend.errors import ServiceError, Unimplemented
+from frontend.errors import InvalidRequest, ServiceError, Unimplemented
 from frontend.model_info import ModelInfo
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.call_context import Context, current_call, current_caller
@@ -33,6 +33,8 @@ from frontend.write_timeout import WriteTimeouts
 from pagewire import __version__
 from pagewire.v1 import admin_pb2, generation_pb2
 
+MAX_SEQUENCE_NUMBER = (1 << 63) - 1
+"""Of the last batch that a subscriber has had; there is room for the numbers of those that follow."""
 DESCRIPTOR = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
 
 
@@ -180,6 +182,8 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
     async def SubscribeKvEvents(self, request: Any, context: Context) -> None:
         """Streams what the prefix caches hold, and how that changes, until the server stops."""
         self._engine.require()
+        if request.start_sequence_number > MAX_SEQUENCE_NUMBER:
+            raise InvalidRequest({"start_sequence_number": f"must be at most {MAX_SEQUENCE_NUMBER}"})
         events = KvEventWriter(current_caller().act_as(""), request.start_sequence_number)
         with (
             self._engine.cache_feeds.open() as feed,

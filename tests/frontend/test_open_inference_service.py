@@ -197,6 +197,8 @@ WRONG = [
     (make(sampling_parameters=("BYTES", "[")), "sampling_parameters"),
     (make(sampling_parameters=("BYTES", '{"sampling_parameters": "{}"}')), "sampling_parameters"),
     (make("logits"), "outputs"),
+    (make("text_output", "text_output"), "outputs"),
+    (make(request_id="x" * 257), "id"),
     (oip.ModelInferRequest(model_name="fake"), "text_input"),
     (oip.ModelInferRequest(model_name="fake", raw_input_contents=[b""]), "raw_input_contents"),
 ]
@@ -214,7 +216,11 @@ BROKEN = [
     broken("text_input", "BYTES", b"\x01"),
     broken("text_input", "BYTES", b"", [1 << 40, 1 << 40]),
     broken("text_input", "BYTES", texts("hi"), [-1, -1]),
+    broken("text_input", "BYTES", texts("hi"), [1] * 9),
     broken("max_tokens", "INT32", b"\0\0\0"),
+    broken("max_tokens", "INT32", b"", [0]),
+    broken("max_tokens", "INT8", bytes((1 << 20) + 1), [(1 << 20) + 1]),
+    broken("stop_words", "BYTES", texts("x", "y", "z"), [2]),
     broken("max_tokens", "INT99", b"\0\0\0\0"),
     broken("max_tokens", "FP16", b"\0\0"),
 ]

@@ -77,6 +77,15 @@ async def test_reports_come_out_of_band_until_the_server_stops(checkpoint):
         assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
+async def test_what_is_refused_does_not_count_as_work(checkpoint):
+    async with run_service(checkpoint, say([10]), orca=True) as service:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await service.generation.GenerateUnary(make_request(priority=1 << 20))
+        assert (await stream(service).read()).rps_fractional == 0
+        await service.generation.GenerateUnary(make_request())
+        assert (await stream(service).read()).rps_fractional > 0
+
+
 async def test_an_interval_that_is_wrong_is_named(checkpoint):
     async with run_service(checkpoint, say([10]), orca=True) as service:
         with pytest.raises(grpc.aio.AioRpcError) as refused:

@@ -219,6 +219,15 @@ async def test_kv_events_are_a_snapshot_and_then_changes_numbered_without_gaps(c
         assert (ended.watch, ended.ends) == (watch, True)
 
 
+async def test_kv_events_cannot_be_numbered_beyond_what_the_wire_has(checkpoint):
+    async with run_service(checkpoint, vllm_engine=True) as service:
+        request = common_pb2.SubscribeKvEventsRequest(start_sequence_number=(1 << 64) - 1)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub(service).SubscribeKvEvents(request).read()
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert refused.value.details().startswith("start_sequence_number: ")
+
+
 async def test_kv_events_are_for_admins_and_end_with_the_server(checkpoint):
     assert access_of(f"/{SERVICE}/SubscribeKvEvents") is Access.ADMINS
     async with run_service(checkpoint, say([10]), vllm_engine=True) as service:

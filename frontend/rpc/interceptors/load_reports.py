@@ -50,8 +50,12 @@ class LoadReportInterceptor(grpc.aio.ServerInterceptor):
         async def call(request: object, context: Context) -> Any:
             try:
                 response = await behavior(request, context)
-            finally:
+            except grpc.aio.AbortError:
+                raise  # counted, a server that refuses at once would look fast, and be sent more
+            except BaseException:
                 self._reports.ended()
+                raise
+            self._reports.ended()
             form = _asked(context)
             if form in _TRAILERS:
                 context.set_trailing_metadata(

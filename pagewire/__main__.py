@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports: no traceback
@@ -16,7 +17,8 @@ from pagewire.host import stack_dump  # noqa: E402
 
 
 def main() -> int:
-    """Runs the command line. Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C."""
+    """Runs the command line. Returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 Ctrl-C, 141
+    nothing reads the output any more."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     arguments = sys.argv[1:]
@@ -27,7 +29,7 @@ def main() -> int:
     if process.is_child():
         stack_dump.install()
     try:
-        return cli.run(arguments)
+        return _run(arguments)
     except StartupError as error:
         logging.getLogger(__name__).debug("cannot start", exc_info=True)
         if not process.is_child():
@@ -41,6 +43,20 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # of a reader such as `head`
+        # Python writes what is left at exit, which would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run(arguments: Sequence[str]) -> int:
+    """Runs a command and writes out what it has printed: at exit it is too late to say that nothing reads
+    it."""
+    try:
+        return cli.run(arguments)
+    finally:
+        if sys.stdout is not None:  # closed by the shell: >&-
+            sys.stdout.flush()
 
 
 def tell(error: StartupError) -> None:

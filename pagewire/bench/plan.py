@@ -43,7 +43,8 @@ class BenchPlan:
     def __init__(self, config: BenchConfig) -> None:
         """Raises UsageError."""
         self._config = config
-        self._loads = read_loads(config.rate, "" if config.rate else config.concurrency)
+        usual = config.rate and config.concurrency == BenchConfig.concurrency
+        self._loads = read_loads(config.rate, "" if usual else config.concurrency)
         self._goals = read_goals(config.goodput)
         self._input = LengthRange.parse("--input-len", config.input_len)
         self._output = LengthRange.parse("--output-len", config.output_len)

@@ -6,6 +6,7 @@ import sys
 from pagewire.cli.common.connect import connect
 from pagewire.cli.common.interrupts import interruptible
 from pagewire.cli.common.sampling import sampling_params
+from pagewire.cli.common.standard_input import utf8_input
 from pagewire.cli.common.timings import timings_line
 from pagewire.cli.common.tool_file import functions_in
 from pagewire.client.errors import RpcError
@@ -37,7 +38,8 @@ def run(config: ChatConfig) -> int:
     with connect(config, config.model_name) as client:
         while True:
             try:
-                line = input("> " if sys.stdin.isatty() else "")
+                with utf8_input():
+                    line = input("> " if sys.stdin.isatty() else "")
             except EOFError:
                 return int(failed and not sys.stdin.isatty())
             before = len(messages)

@@ -6,6 +6,7 @@ import time
 from pagewire.cli.common.connect import connect
 from pagewire.cli.common.interrupts import interruptible
 from pagewire.cli.common.sampling import sampling_params
+from pagewire.cli.common.standard_input import utf8_input
 from pagewire.cli.common.timings import timings_line
 from pagewire.client.results import Generation
 from pagewire.command_config import GenerateConfig
@@ -20,7 +21,8 @@ def run(config: GenerateConfig) -> int:
     if prompt == "-":
         if sys.stdin.isatty():
             raise UsageError("PROMPT is missing", todo="pagewire generate 'The capital of France is'")
-        prompt = sys.stdin.read()
+        with utf8_input():
+            prompt = sys.stdin.read()
     start = time.monotonic()
     with connect(config, config.model_name) as client:
         stream = client.stream(prompt, sampling_params(config, config.n), timings=config.verbose)

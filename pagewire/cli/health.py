@@ -8,6 +8,7 @@ import time
 from pagewire.cli.common.connect import connect
 from pagewire.client.errors import RpcError
 from pagewire.command_config import HealthConfig
+from pagewire.flags import UsageError
 
 CONFIG = HealthConfig
 
@@ -41,7 +42,10 @@ def _ask_http(config: HealthConfig) -> str:
     deadline = time.monotonic() + config.wait
     tls = None
     if config.tls or config.tls_ca:
-        tls = ssl.create_default_context(cafile=config.tls_ca or None)
+        try:
+            tls = ssl.create_default_context(cafile=config.tls_ca or None)
+        except OSError as error:  # ssl.SSLError is one
+            raise UsageError(f"cannot use --tls-ca {config.tls_ca}", error.strerror or str(error)) from None
     while problem := _check(config.http, tls):
         if time.monotonic() + _POLL_S > deadline:
             break
@@ -50,11 +54,14 @@ def _ask_http(config: HealthConfig) -> str:
 
 
 def _check(address: str, tls: ssl.SSLContext | None) -> str:
-    connection = (
-        http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
-        if tls is None
-        else http.client.HTTPSConnection(address, timeout=_TIMEOUT_S, context=tls)
-    )
+    try:
+        connection = (
+            http.client.HTTPConnection(address, timeout=_TIMEOUT_S)
+            if tls is None
+            else http.client.HTTPSConnection(address, timeout=_TIMEOUT_S, context=tls)
+        )
+    except http.client.InvalidURL as error:
+        raise UsageError(f"--http {address} is no address", str(error)) from None
     try:
         connection.request("GET", "/healthz")
         status = connection.getresponse().status

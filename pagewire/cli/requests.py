@@ -29,7 +29,7 @@ _CLEAR = "\x1b[H\x1b[J"
 
 def run(config: RequestsConfig) -> int:
     """Lists requests in flight once, or until Ctrl-C. Returns 0. Raises RpcError."""
-    with connect(config) as client, contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+    with connect(config) as client, contextlib.suppress(KeyboardInterrupt):
         while True:
             found = client.list_requests(limit=config.limit, tenant=config.tenant)
             if config.json:

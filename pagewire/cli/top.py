@@ -36,7 +36,7 @@ _CLEAR = "\x1b[H\x1b[J"
 
 def run(config: TopConfig) -> int:
     """Shows the load of a service until Ctrl-C, or once. Returns 0. Raises RpcError."""
-    with connect(config) as client, contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
+    with connect(config) as client, contextlib.suppress(KeyboardInterrupt):
         for load in _loads(client, config):
             if config.json:
                 print(json.dumps(as_json(load)), flush=True)

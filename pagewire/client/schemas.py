@@ -50,7 +50,10 @@ def schema_text(schema: Schema) -> str:
         if isinstance(schema, Model):
             return json.dumps(_closed(schema.model_json_schema()))
         if dataclasses.is_dataclass(schema):
-            return json.dumps(_schema_of(schema, schema.__name__))
+            try:
+                return json.dumps(_schema_of(schema, schema.__name__))
+            except RecursionError:
+                raise TypeError(f"{schema.__name__} refers to itself; a pydantic model may") from None
     elif isinstance(schema, Mapping):
         return json.dumps(dict(schema))
     raise TypeError(f"a schema is a pydantic model, a dataclass, a mapping or a text, not {schema!r}")

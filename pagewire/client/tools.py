@@ -103,7 +103,10 @@ def choice_after_calls(choice: str) -> str:
 
 def schema_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Returns the JSON schema of a function's parameters. Raises TypeError."""
-    hints = typing.get_type_hints(function)
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError as error:
+        raise TypeError(f"{function.__name__}: {error}") from None
     properties, required = {}, []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):

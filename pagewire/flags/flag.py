@@ -8,6 +8,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from pagewire.flags.errors import did_you_mean
 
 PREFIX = "PAGEWIRE_"
+_PATHS = ("FILE", "FOLDER", "PATH", "MODEL")
+"""Metavariables of flags that name files."""
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
@@ -66,18 +68,24 @@ class Flag:
             return _boolean(value)
         if kind is str:
             if isinstance(value, str | int | float) and not isinstance(value, bool):
-                return str(value)
+                return self._text(str(value))
             raise ValueError(f"{value!r} is not text")
         return self._number(value)
 
     def convert_part(self, value: object) -> str:
         """Converts one value of a repeatable flag. Raises ValueError."""
-        text = str(value)
+        text = self._text(str(value))
         if self.pairs:
             _, sign, number = text.rpartition("=")
             if not sign:
                 raise ValueError(f"{text!r} is not {self.metavar}")
             self._number(number)
+        return text
+
+    def _text(self, text: str) -> str:
+        """Refuses what is not UTF-8, and could be sent nowhere; the system takes such names of files."""
+        if self.metavar not in _PATHS and any("\udc80" <= character <= "\udcff" for character in text):
+            raise ValueError("it is not UTF-8")
         return text
 
     def _number(self, value: object) -> int | float:

@@ -21,9 +21,16 @@ _ALL = (
     command_config.GenerateConfig,
     command_config.ChatConfig,
     command_config.HealthConfig,
-    command_config.ReplayConfig,
+    command_config.TopConfig,
+    command_config.BenchConfig,
+    command_config.RequestsConfig,
+    command_config.ExplainConfig,
+    command_config.CompletionConfig,
     command_config.TokenConfig,
+    command_config.DrainConfig,
+    command_config.ReplayConfig,
 )
+"""Their fields are those of all commands: one file, or one environment, may configure several."""
 
 
 def from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:

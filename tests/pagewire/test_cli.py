@@ -16,7 +16,9 @@ from tests.pagewire import fakes
 ROOT = Path(__file__).parents[2]
 
 
-def pagewire(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def pagewire(
+    *arguments: str | bytes, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PAGEWIRE_")}
     return subprocess.run(
         [sys.executable, "-m", "pagewire", *arguments],
@@ -54,10 +56,14 @@ def test_every_command_has_help(command: str):
         (["serve", "--prot=1"], 2, ["--prot", "did you mean --port?", "pagewire serve --help"]),
         (["serve", "/no/such/folder"], 1, ["cannot load the model", "/no/such/folder is not a folder"]),
         (["generate", "hi", "--address=127.0.0.1:1"], 1, ["UNAVAILABLE", "pagewire serve"]),
+        (["generate", b"\xff", "--address=127.0.0.1:1"], 2, ["PROMPT", "it is not UTF-8"]),
+        (["health", "--http=a:b"], 2, ["--http a:b is no address"]),
+        (["health", "--http=127.0.0.1:1", "--tls-ca=/nope"], 2, ["--tls-ca /nope", "No such file"]),
+        (["bench", "--rate=1", "--concurrency=4"], 2, ["--rate and --concurrency exclude each other"]),
         (["health", "--address=127.0.0.1:1"], 1, ["NOT_SERVING", "127.0.0.1:1"]),
     ],
 )
-def test_what_is_wrong_is_said_in_a_few_lines(arguments: list[str], code: int, words: list[str]):
+def test_what_is_wrong_is_said_in_a_few_lines(arguments: list[str | bytes], code: int, words: list[str]):
     run = pagewire(*arguments)
     assert run.returncode == code
     assert "Traceback" not in run.stderr and len(run.stderr.splitlines()) <= 3
@@ -197,6 +203,21 @@ def test_health_of_a_process_by_its_http_port(status):
         thread.join()
     assert run.returncode == (status != 200)
     assert run.stdout.startswith("SERVING") if status == 200 else "503" in run.stderr
+
+
+def test_standard_input_that_is_not_utf_8_is_a_usage_error():
+    command = [sys.executable, "-m", "pagewire", "generate", "--address=127.0.0.1:1"]
+    run = subprocess.run(command, cwd=ROOT, input=b"a\xff", capture_output=True, timeout=60)
+    assert run.returncode == 2 and run.stderr == b"error: standard input is not UTF-8\n"
+
+
+def test_a_reader_that_has_gone_is_no_traceback():
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "pagewire", "--help"]
+    run = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, timeout=60)
+    os.close(write)
+    assert run.returncode == 141 and not run.stderr
 
 
 def test_health_of_a_process_that_is_not_there():

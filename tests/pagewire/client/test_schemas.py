@@ -121,3 +121,13 @@ def test_parsed_is_an_object_of_a_complete_output():
         _ = answer('{"a":', FinishReason.MAX_TOKENS, json_object=True).parsed
     with pytest.raises(ValueError, match="neither a schema"):
         _ = answer("a", FinishReason.EOS, regex="a").parsed
+
+
+@dataclasses.dataclass
+class Node:
+    children: "list[Node]"
+
+
+def test_a_dataclass_that_refers_to_itself_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="Node refers to itself; a pydantic model may"):
+        schema_text(Node)

@@ -259,3 +259,11 @@ async def test_the_examples_of_the_docs(
             code = compile(example, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
             await eval(code, {"pagewire": pagewire})
             assert capsys.readouterr().out == expected
+
+
+def test_an_annotation_that_names_nothing_is_a_type_error() -> None:
+    def look(at: "Nothing") -> None:  # type: ignore[name-defined]  # noqa: F821
+        """Looks."""
+
+    with pytest.raises(TypeError, match="look: name 'Nothing' is not defined"):
+        to_tool(look)

@@ -11,7 +11,8 @@ from time import monotonic
 from typing import NoReturn, Protocol
 
 from engine_core.counters import Counters
-from engine_core.errors import Code, InvariantError, Refused
+from engine_core.errors import Code, InvariantError
+from engine_core.frontends.messages import FrontendMessages
 from engine_core.intake.grammar_preparation import Compiler, GrammarPreparation
 from engine_core.intake.intake import Intake
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
@@ -21,22 +22,13 @@ from engine_core.io.inbox import Event, FrontendGone, HealthProbe, Inbox, Receiv
 from engine_core.io.load_report import describe_load
 from engine_core.kv_cache.cache_watches import CacheWatches
 from engine_core.pacing import Pace
-from engine_core.request import Request
 from engine_core.scheduler.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 from engine_core.utilities.answers import UtilityAnswers
-from pagewire.internal.v1.engine_pb2 import (
-    Abort,
-    AddRequest,
-    EngineMessage,
-    Hello,
-    Load,
-    Utility,
-    Welcome,
-)
-from pagewire.log_fields import about
+from engine_core.utilities.frontend_directory import FrontendDirectory
+from pagewire.internal.v1.engine_pb2 import EngineMessage, Load, Welcome
 from pagewire.retry_after import Rate
 
 log = logging.getLogger(__name__)
@@ -101,7 +93,6 @@ class EngineCore:
         """
         self.scheduler = scheduler
         self.counters = Counters()
-        self._identity = identity
         self.intake = Intake(scheduler, identity.limits, clock, bounds)
         self._epoch = identity.epoch
         self._cache_watches = CacheWatches(scheduler.prefix_cache, send)
@@ -116,7 +107,23 @@ class EngineCore:
         self._max_under_way = 2 if ahead else 1
         self._pace = Pace()
         self._output_rate = Rate()
-        self._utilities = UtilityAnswers(scheduler, self.intake, self._load, send, clock, self.counters)
+        directory = FrontendDirectory(send, clock)
+        self._utilities = UtilityAnswers(
+            scheduler, self.intake, directory, self._load, send, clock, self.counters
+        )
+        self._frontends = FrontendMessages(
+            identity.welcome,
+            scheduler,
+            self.intake,
+            self._grammars,
+            self._utilities,
+            directory,
+            self._cache_watches,
+            self._replies,
+            self.counters,
+            self._load,
+            send,
+        )
         self._next_idle_check = 0.0
 
     @property
@@ -158,7 +165,7 @@ class EngineCore:
         """Fails every request in flight, and those that have just arrived."""
         self.scheduler.quarantine.leave()
         for request in list(self.scheduler.requests):
-            self._fail(request, Code.UNAVAILABLE, reason, message)
+            self._frontends.fail(request, Code.UNAVAILABLE, reason, message)
         for event in self._inbox.take():
             if isinstance(event, Received) and event.message.HasField("add_request"):
                 handle = event.message.add_request.handle
@@ -177,9 +184,9 @@ class EngineCore:
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Received):
-            self._handle_message(event)
+            self._frontends.handle(event)
         elif isinstance(event, FrontendGone):
-            self._lose_frontend(event.frontend)
+            self._frontends.lose(event.frontend)
         elif isinstance(event, HealthProbe):
             event.answer(True)
         else:
@@ -198,76 +205,6 @@ class EngineCore:
             and event.message.HasField("hello")
             and event.message.hello.known_epoch == self._epoch
         )
-
-    def _handle_message(self, event: Received) -> None:
-        """Handles one message. An exception fails that message alone."""
-        kind = event.message.WhichOneof("message")
-        frontend = event.frontend
-        try:
-            if kind == "add_request":
-                self._add_request(frontend, event.message.add_request, event.at)
-            elif kind == "abort":
-                self._abort(frontend, event.message.abort)
-            elif kind == "hello":
-                self._answer_hello(frontend, event.message.hello)
-            elif kind == "utility":
-                self._answer_utility(frontend, event.message.utility, event.at)
-            elif kind == "watch_cache":
-                self._cache_watches.take(frontend, event.message.watch_cache)
-        except Exception:
-            self.counters.internal_errors += 1
-            if self.counters.internal_errors.bit_count() == 1:
-                name = event.message.add_request  # empty for other kinds
-                with about(request_id=name.request_id, tenant=name.tenant):
-                    log.exception("cannot handle a message of kind %s", kind)
-            if kind == "add_request":
-                self._give_up(frontend, event.message.add_request.handle)
-
-    def _add_request(self, frontend: bytes, message: AddRequest, arrival: float) -> None:
-        requests = self.scheduler.requests
-        if requests.by_handle(frontend, message.handle):
-            self.counters.bad_messages += 1
-            if self.counters.bad_messages.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
-                log.warning("handles that a frontend uses twice, dropped: %d", self.counters.bad_messages)
-            return  # a failure would end the request that has the handle
-        try:
-            request = self.intake.admit(message, frontend, arrival)
-        except Refused as refusal:
-            self._replies.refuse(frontend, message.handle, refusal)
-        else:
-            self.counters.requests += 1
-            self._grammars.add(request)
-            if message.ended_indexes:
-                self.scheduler.abort(request, frozenset(message.ended_indexes))
-
-    def _abort(self, frontend: bytes, message: Abort) -> None:
-        request = self.scheduler.requests.by_handle(frontend, message.handle)
-        if request:
-            self.scheduler.abort(request, frozenset(message.indexes))
-
-    def _answer_hello(self, frontend: bytes, hello: Hello) -> None:
-        if hello.known_epoch == self._epoch:
-            self._send(frontend, EngineMessage(load=self._load()))
-            return
-        # A frontend that does not know this epoch has forgotten the requests that it sent under it.
-        for request in self.scheduler.requests.of_frontend(frontend):
-            self.scheduler.abort(request)
-        self._cache_watches.drop(frontend)
-        self._send(frontend, EngineMessage(welcome=self._identity.welcome))
-
-    def _answer_utility(self, frontend: bytes, utility: Utility, arrival: float) -> None:
-        self.counters.bad_messages += not self._utilities.ask(frontend, utility, arrival)
-
-    def _lose_frontend(self, frontend: bytes) -> None:
-        """Fails the requests of a frontend, which may be alive and only have been too slow."""
-        self._cache_watches.drop(frontend)
-        requests = self.scheduler.requests.of_frontend(frontend)
-        self.counters.frontends_lost += bool(requests)
-        for request in requests:
-            self._fail(request, Code.UNAVAILABLE, "FRONTEND_LOST", "the engine could not reach the frontend")
-            self.intake.lost(request)
-        if requests:
-            log.warning("a frontend is gone: %d requests aborted", len(requests))
 
     # Results and outputs.
 
@@ -302,17 +239,6 @@ class EngineCore:
         for request in self.scheduler.faults.take() if self.scheduler.faults else ():
             self.counters.internal_errors += 1
             self._replies.fail(request.frontend, request.handle, *BUG)
-
-    def _fail(self, request: Request, code: Code, reason: str, message: str) -> None:
-        self.scheduler.abort(request)
-        self._replies.fail(request.frontend, request.handle, code, reason, message)
-
-    def _give_up(self, frontend: bytes, handle: int) -> None:
-        """Ends a request whose arrival raised, if it was added."""
-        request = self.scheduler.requests.by_handle(frontend, handle)
-        if request:
-            self.scheduler.abort(request)
-        self._replies.fail(frontend, handle, *BUG)
 
     # Figures.
 

@@ -8,6 +8,7 @@ ServiceError                    an RPC is refused or fails
 ├── ModelNotFound               NOT_FOUND
 ├── RequestExists               ALREADY_EXISTS
 ├── RequestNotFound             NOT_FOUND
+├── FrontendNotFound            NOT_FOUND
 ├── Unimplemented                    UNIMPLEMENTED        the whole RPC is not implemented yet
 ├── Unauthenticated             UNAUTHENTICATED      no token, or an unknown one
 ├── PermissionDenied            PERMISSION_DENIED    the caller may not do this
@@ -169,6 +170,17 @@ class RequestNotFound(ServiceError):
 
     def __init__(self, request_id: str) -> None:
         super().__init__("no request of that id is in flight", resource=("request", request_id))
+
+
+class FrontendNotFound(ServiceError):
+    """No frontend of that name is connected to the engine cores."""
+
+    code = code_pb2.NOT_FOUND
+    reason = "FRONTEND_NOT_FOUND"
+
+    def __init__(self, name: str, known: str) -> None:
+        """known: those there are, in words."""
+        super().__init__(f"frontend: none has that name; there are {known}", resource=("frontend", name))
 
 
 class Unimplemented(ServiceError):

@@ -23,6 +23,7 @@ from frontend.model_info import ModelInfo
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.drain import Drain
+from frontend.rpc.fleet import Fleet, address_of
 from frontend.rpc.grpc_server import GrpcServer
 from frontend.rpc.interceptors.auth import AuthInterceptor
 from frontend.rpc.interceptors.decoding import DecodingInterceptor
@@ -127,7 +128,7 @@ class Frontend:
             self.state, self._generator.registry, self.engine, self.limits, self._generator.pacer
         )
         self.watch = FrontendWatch(config, self.counters, parts)
-        aborts = Aborts(self._generator.registry, self.engine)
+        aborts = Aborts(self._generator.registry, self.engine.questions)
         load_reports = self._make_load_reports()
         self._optional = [
             *self._make_vllm(model, aborts),
@@ -149,6 +150,8 @@ class Frontend:
         ]
         self._reflects = config.reflection or (config.reflection is None and tokens is None)
         self._drain = Drain(self.state, self._generator.registry, config.drain_delay)
+        fleet = Fleet(self.engine, self._drain, self.state, self._generator.registry)
+        self.engine.obey = fleet.obey
         self._port = 0
         self._ports: list[int] = []
         scorer = ContinuationScorer(config, model, self._prompts, self.engine, self._generator, self.limits)
@@ -162,7 +165,7 @@ class Frontend:
         self._pooling = PoolingServicer(scorer, self.state)
         self.inspector = Inspector(self._generator.registry, self.engine)
         self._admin = AdminServicer(
-            config, self.engine, self.state, self._drain, self.write_timeouts, self.inspector
+            config, self.engine, self.state, fleet, self.write_timeouts, self.inspector
         )
         self._health = HealthServicer(self.state, self._services, self.write_timeouts)
         self._server = GrpcServer(self._make_server, self._bind)
@@ -186,6 +189,8 @@ class Frontend:
             self._ports.append(self._openai.open())
         self._files.start()
         self.watch.start()
+        self.engine.hello.name = self._config.process_name
+        self.engine.hello.address = address_of(self._config.host, self._port)
         self.engine.start()
         self.write_timeouts.start()
         return self._port

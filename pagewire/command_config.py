@@ -238,8 +238,21 @@ class TokenConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrainConfig(ClientConfig):
-    """`pagewire drain`: makes one frontend refuse new requests."""
+class FrontendChoice(ClientConfig):
+    """The frontends that a command is for."""
+
+    frontend: str = flag(
+        "",
+        "name, address or id of the frontend; default: the one that answers",
+        common=True,
+        metavar="NAME",
+    )
+    all: bool = flag(False, "all frontends of the service", common=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrainConfig(FrontendChoice):
+    """`pagewire drain`: makes frontends refuse new requests."""
 
     end_after: float | None = flag(
         None,
@@ -252,7 +265,7 @@ class DrainConfig(ClientConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeConfig(ClientConfig):
+class ResumeConfig(FrontendChoice):
     """`pagewire resume`: ends a drain."""
 
 

@@ -18,6 +18,7 @@ from engine_core.intake.validation import is_too_long
 from engine_core.request import FinishReason
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.utilities.explanation import explain
+from engine_core.utilities.frontend_directory import FrontendDirectory
 from engine_core.utilities.kv_pool import draw_pool
 from engine_core.utilities.requests import list_requests
 from engine_core.utilities.tenants import list_tenants
@@ -47,6 +48,7 @@ class UtilityAnswers:
         self,
         scheduler: Scheduler,
         intake: Intake,
+        directory: FrontendDirectory,
         load: Callable[[], Load],
         send: Callable[[bytes, EngineMessage], None],
         clock: Callable[[], float],
@@ -55,6 +57,7 @@ class UtilityAnswers:
         """load: describes the load now. send, clock: see EngineCore."""
         self._scheduler = scheduler
         self._intake = intake
+        self._directory = directory
         self._load = load
         self._send = send
         self._clock = clock
@@ -75,6 +78,12 @@ class UtilityAnswers:
         elif call == "reset_cache":
             self._scheduler.reset_cache()
             result.cache_reset.SetInParent()
+        elif call == "list_frontends":
+            result.frontends.SetInParent()
+            self._directory.put_list(result.frontends)
+        elif call == "command_frontend":
+            if self._directory.command(frontend, utility.call_id, utility.command_frontend):
+                return True
         elif call is not None and len(self._pending) < MAX_PENDING:
             self._pending.append(_Pending(frontend, result, self._begin(call, utility, result)))
             return True

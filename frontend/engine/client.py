@@ -8,15 +8,17 @@ Cores come and go with their addresses, too.
 import asyncio
 import itertools
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection
 from random import Random
 
 from frontend.engine.cache_feed import CacheFeeds
 from frontend.engine.compatibility import agree, combine, difference
 from frontend.engine.connection import EngineConnection, MakeSocket
+from frontend.engine.core_list import CoreList
 from frontend.engine.discovery import AddressSource, GivenAddresses
 from frontend.engine.events import EngineEvents
 from frontend.engine.journal import Journal, JournalEntry, Sink
+from frontend.engine.questions import CoreQuestions
 from frontend.engine.routing import ANYWHERE, Routing, choose
 from frontend.engine.socket import EngineSocket
 from frontend.engine.utility_calls import ask_all
@@ -28,7 +30,7 @@ from frontend.errors import (
     ServiceError,
 )
 from frontend.state import FAILED, SERVING, ServingState
-from pagewire.errors import StartupError
+from pagewire import __version__
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.transport import new_identity
 from pagewire.v1 import admin_pb2
@@ -66,12 +68,16 @@ class EngineClient:
         self.identity = new_identity()
         self.facts: engine_pb2.Welcome | None = None
         """What holds at every core that has ever served; None before the first."""
-        self.cores: list[EngineConnection] = []
-        """By rank."""
         self.events = EngineEvents()
         """The last deaths and resumptions."""
         self.cache_feeds = CacheFeeds(lambda: self.cores)
-        self._addresses = GivenAddresses([addresses]) if isinstance(addresses, str) else addresses
+        self.hello = engine_pb2.Hello(frontend_id=self.identity.hex(), version=__version__)
+        """How this frontend presents itself to cores, without an epoch."""
+        self.questions = CoreQuestions(self)
+        self.obey: Callable[[engine_pb2.FrontendCommand], admin_pb2.FrontendStatus] | None = None
+        """Carries out an operator's command that came to another frontend; None: none is carried out."""
+        source = GivenAddresses([addresses]) if isinstance(addresses, str) else addresses
+        self._list = CoreList(source, self._connect)
         self._state = state
         self._make_socket = make_socket
         self._random = random or Random()
@@ -79,15 +85,11 @@ class EngineClient:
         self._journal = Journal(resume_timeout)
         self._ready_timeout = ready_timeout
         self._model: engine_pb2.ModelFacts | None = None
-        self._known_addresses: list[str] = []
-        self._leaving: list[EngineConnection] = []  # removed from the list, but still with requests in flight
         self._heartbeat: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Starts connecting and sending heartbeats. Raises StartupError."""
-        self._known_addresses = self._addresses.look()
-        self.cores = [self._connect(address) for address in self._known_addresses]
-        self._number()
+        self._list.start()
         self._heartbeat = asyncio.create_task(self._beat(), name="heartbeat")
 
     async def close(self) -> None:
@@ -96,8 +98,13 @@ class EngineClient:
             self._heartbeat.cancel()
             await asyncio.wait([self._heartbeat])
         self._journal.fail_all(EngineDead())
-        for core in self._all():
+        for core in self._list.all():
             core.close()
+
+    @property
+    def cores(self) -> list[EngineConnection]:
+        """Those on the address list, by rank."""
+        return self._list.cores
 
     @property
     def num_streams(self) -> int:
@@ -112,7 +119,7 @@ class EngineClient:
     @property
     def protocol_errors(self) -> int:
         """Messages from cores that could not be interpreted."""
-        return sum(core.protocol_errors for core in self._all())
+        return sum(core.protocol_errors for core in self._list.all())
 
     @property
     def serves(self) -> bool:
@@ -158,30 +165,7 @@ class EngineClient:
     async def ask(self, call: engine_pb2.Utility) -> list[tuple[EngineConnection, engine_pb2.UtilityResult]]:
         """Returns the answers of all cores in use. Raises EngineNotReady."""
         self.require()
-        return await ask_all(self._all(), call)
-
-    async def abort_by_ids(self, request_ids: Sequence[str]) -> list[str]:
-        """Aborts requests of any frontend at every core; returns the ids that were in flight."""
-        call = engine_pb2.Utility(abort_by_ids=engine_pb2.AbortByIds(request_ids=request_ids))
-        answers = await self.ask(call)
-        known = {name for _, result in answers for name in result.aborted.request_ids}
-        return [name for name in request_ids if name in known]
-
-    async def loads(self) -> list[admin_pb2.RankLoad]:
-        """Returns the current load of each connected core, by rank."""
-        self.require()
-        loads = []
-        for core, result in await ask_all(self.cores, engine_pb2.Utility(get_load=engine_pb2.GetLoad())):
-            load = result.load.load
-            load.rank = core.rank
-            loads.append(load)
-        return loads
-
-    async def reset_cache(self) -> None:
-        """Empties the prefix cache of each core."""
-        self.require()
-        call = engine_pb2.Utility(reset_cache=engine_pb2.ResetCache())
-        await ask_all(self.cores, call, all_must_answer=True)
+        return await ask_all(self._list.all(), call)
 
     # Callbacks of a connection: see frontend.engine.connection.Owner.
 
@@ -246,6 +230,11 @@ class EngineClient:
         """Hands changes of a core's prefix cache to the subscriber that watches it."""
         self.cache_feeds.put(core, changes)
 
+    def on_command(self, core: EngineConnection, command: engine_pb2.FrontendCommand) -> None:
+        """Carries out a command that came to another frontend."""
+        if self.obey is not None:
+            core.reply(command, self.obey(command))
+
     # Routing.
 
     def _send(
@@ -287,9 +276,6 @@ class EngineClient:
 
     # The cores.
 
-    def _all(self) -> list[EngineConnection]:
-        return self.cores + self._leaving
-
     def _connect(self, address: str) -> EngineConnection:
         """Raises StartupError."""
         core = EngineConnection(address, self.identity, self, self._make_socket)
@@ -310,42 +296,15 @@ class EngineClient:
 
     async def _beat(self) -> None:
         while True:
-            for core in self._all():
+            for core in self._list.all():
                 core.say_hello()
             await asyncio.sleep(HEARTBEAT)
-            for core in self._all():
+            for core in self._list.all():
                 if core.epoch and core.num_unanswered >= SILENCE:
                     log.warning("the engine at %s is silent", core.address)
                     core.lose()  # its next message makes it welcome us again, like any other
-            self._check_addresses()
-
-    def _check_addresses(self) -> None:
-        """Connects added engines; removed engines finish their in-flight requests and receive no new ones."""
-        addresses = self._addresses.look()
-        if addresses != self._known_addresses:
-            self._change_cores(addresses)
-        for core in [core for core in self._leaving if not core.in_flight]:
-            self._leaving.remove(core)
-            core.close()
-
-    def _change_cores(self, addresses: list[str]) -> None:
-        self._known_addresses = addresses
-        known = {core.address: core for core in self._all()}
-        cores = []
-        for address in addresses:
-            try:
-                cores.append(known[address] if address in known else self._connect(address))
-            except StartupError as error:
-                log.error("an engine is skipped: %s", error)
-        self._leaving = [core for core in known.values() if core not in cores]
-        self.cores = cores
-        self._number()
-        self._combine_facts()
-        self._show_state()
-        self.cache_feeds.restart()
-
-    def _number(self) -> None:
-        for rank, core in enumerate(self.cores):
-            core.rank, core.leaving = rank, False
-        for core in self._leaving:
-            core.leaving = True
+            if self._list.look():
+                self._combine_facts()
+                self._show_state()
+                self.cache_feeds.restart()
+            self._list.close_idle()

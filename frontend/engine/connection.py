@@ -17,7 +17,6 @@ from frontend.engine.step_outputs import dispatch
 from frontend.engine.utility_calls import UtilityCalls
 from frontend.errors import EngineRefused, InternalError, ProtocolError, ServiceError
 from frontend.telemetry.log_fields import about
-from pagewire import __version__
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.transport import BadFrame, pack, unpack
 from pagewire.log_redaction import traceback_of
@@ -46,6 +45,9 @@ MakeSocket = Callable[[str, bytes, Listener], Socket]
 class Owner(Protocol):
     """Owns the journal: EngineClient."""
 
+    hello: engine_pb2.Hello
+    """How the frontend presents itself, without an epoch."""
+
     def on_welcome(self, core: "EngineConnection") -> None:
         """The core has introduced itself: after its start, or on a new connection."""
 
@@ -67,6 +69,9 @@ class Owner(Protocol):
 
     def on_cache_changes(self, core: "EngineConnection", changes: engine_pb2.CacheChanges) -> None:
         """The core tells a watch of its prefix cache what has changed."""
+
+    def on_command(self, core: "EngineConnection", command: engine_pb2.FrontendCommand) -> None:
+        """The core passes on an operator's command."""
 
 
 class EngineConnection:
@@ -90,7 +95,6 @@ class EngineConnection:
         self.utility_calls = UtilityCalls(self._send)
         self._unsent: deque[engine_pb2.FrontendMessage] = deque()  # aborts, while the core does not read
         self._num_of_others = 0  # requests of other frontends, as of the core's last Load
-        self._identity = identity
         self._owner = owner
         self._socket = make_socket(address, identity, self)
 
@@ -141,11 +145,16 @@ class EngineConnection:
 
     def say_hello(self) -> None:
         """Introduces this frontend; later Hellos are heartbeats."""
-        frontend_id = self._identity.hex()
-        hello = engine_pb2.Hello(frontend_id=frontend_id, version=__version__, known_epoch=self.epoch)
+        hello = engine_pb2.Hello(known_epoch=self.epoch)
+        hello.MergeFrom(self._owner.hello)
         self._flush()
         self._send(engine_pb2.FrontendMessage(hello=hello))
         self.num_unanswered += 1
+
+    def reply(self, command: engine_pb2.FrontendCommand, status: admin_pb2.FrontendStatus) -> None:
+        """Answers a command."""
+        reply = engine_pb2.FrontendReply(asker=command.asker, call_id=command.call_id, status=status)
+        self._send(engine_pb2.FrontendMessage(frontend_reply=reply))
 
     def lose(self) -> None:
         """Gives up the core: it cannot answer any request of this frontend, and must welcome it again."""
@@ -189,6 +198,8 @@ class EngineConnection:
             self.utility_calls.take(message.utility_result)
         elif kind == "cache_changes":
             self._owner.on_cache_changes(self, message.cache_changes)
+        elif kind == "frontend_command":
+            self._owner.on_command(self, message.frontend_command)
         elif kind == "load":
             self.last_load = load = message.load.load
             total = load.running_requests + load.waiting_requests

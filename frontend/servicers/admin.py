@@ -7,17 +7,17 @@ import time
 from typing import Any
 
 from google.protobuf import struct_pb2, timestamp_pb2
-from google.protobuf.duration_pb2 import Duration
 
 from frontend.engine.client import EngineClient
 from frontend.engine.connection import EngineConnection
-from frontend.errors import Draining, InvalidRequest, Unimplemented
+from frontend.errors import Draining, Unimplemented
 from frontend.inspection.inspector import Inspector
 from frontend.rpc.call_context import Context, current_caller
-from frontend.rpc.drain import Drain
 from frontend.rpc.error_mapping import guarded
+from frontend.rpc.fleet import Fleet
 from frontend.rpc.writing import sender
 from frontend.state import ServingState
+from frontend.validation.durations import seconds_of
 from frontend.write_timeout import WriteTimeouts
 from pagewire import __version__
 from pagewire.config import FrontendConfig
@@ -26,8 +26,6 @@ from pagewire.v1 import admin_pb2, admin_pb2_grpc, inspection_pb2
 DEFAULT_INTERVAL = 1.0
 SHORTEST_INTERVAL = 0.05
 """Seconds between two load messages, at least. Each one costs the core a message."""
-LONGEST = 24 * 3600
-"""Longest duration in these requests, in seconds."""
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
@@ -38,12 +36,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         config: FrontendConfig,
         engine: EngineClient,
         state: ServingState,
-        drain: Drain,
+        fleet: Fleet,
         write_timeouts: WriteTimeouts,
         inspector: Inspector,
     ) -> None:
         self._inspector = inspector
-        self._drain = drain
+        self._fleet = fleet
         self._write_timeouts = write_timeouts
         self._config = config
         self._engine = engine
@@ -82,7 +80,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     @guarded
     async def GetLoad(self, request: admin_pb2.GetLoadRequest, context: Context) -> admin_pb2.GetLoadResponse:
-        return admin_pb2.GetLoadResponse(load=_load(await self._engine.loads()))
+        return admin_pb2.GetLoadResponse(load=_load(await self._engine.questions.loads()))
 
     @guarded
     async def WatchLoad(self, request: admin_pb2.WatchLoadRequest, context: Context) -> None:
@@ -90,7 +88,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         last = None
         with self._write_timeouts.writer(sender(context)) as writer:
             while True:
-                loads = await self._engine.loads()
+                loads = await self._engine.questions.loads()
                 if loads != last:
                     last = loads
                     await writer.write(admin_pb2.WatchLoadResponse(load=_load(loads)))
@@ -102,19 +100,19 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     @guarded
     async def Drain(self, request: admin_pb2.DrainRequest, context: Context) -> admin_pb2.DrainResponse:
-        timeout = _seconds(request.timeout, "timeout") if request.HasField("timeout") else None
-        return admin_pb2.DrainResponse(in_flight_requests=self._drain.begin(timeout))
+        frontends = await self._fleet.order(request)
+        total = sum(status.in_flight_requests for status in frontends)
+        return admin_pb2.DrainResponse(in_flight_requests=total, frontends=frontends)
 
     @guarded
     async def Resume(self, request: admin_pb2.ResumeRequest, context: Context) -> admin_pb2.ResumeResponse:
-        self._drain.resume()
-        return admin_pb2.ResumeResponse()
+        return admin_pb2.ResumeResponse(frontends=await self._fleet.order(request))
 
     @guarded
     async def ResetCache(
         self, request: admin_pb2.ResetCacheRequest, context: Context
     ) -> admin_pb2.ResetCacheResponse:
-        await self._engine.reset_cache()
+        await self._engine.questions.reset_cache()
         return admin_pb2.ResetCacheResponse()
 
     @guarded
@@ -180,15 +178,7 @@ def _interval(request: admin_pb2.WatchLoadRequest) -> float:
     """Returns the seconds between two messages. Raises InvalidRequest."""
     if not request.HasField("min_interval"):
         return DEFAULT_INTERVAL
-    return max(_seconds(request.min_interval, "min_interval"), SHORTEST_INTERVAL)
-
-
-def _seconds(duration: Duration, path: str) -> float:
-    """Raises InvalidRequest for a negative duration or one above a day."""
-    seconds = duration.seconds + duration.nanos / 1e9
-    if not 0 <= seconds <= LONGEST:
-        raise InvalidRequest({path: f"must be 0 to {LONGEST} s"})
-    return seconds
+    return max(seconds_of(request.min_interval, "min_interval"), SHORTEST_INTERVAL)
 
 
 def _load(ranks: list[admin_pb2.RankLoad]) -> admin_pb2.Load:

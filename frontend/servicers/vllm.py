@@ -135,7 +135,7 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
     @guarded
     async def GetLoads(self, request: Any, context: Context) -> Any:
         """The load of each engine core."""
-        ranks = await self._engine.loads()
+        ranks = await self._engine.questions.loads()
         wanted = [rank for rank in ranks if not request.HasField("dp_rank") or rank.rank == request.dp_rank]
         facts = self._engine.facts
         most = facts.max_num_seqs if facts is not None else 0
@@ -160,7 +160,7 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
     @guarded
     async def FlushCache(self, request: Any, context: Context) -> Any:
         """Empties the prefix cache; requests in flight keep their blocks."""
-        await self._engine.reset_cache()
+        await self._engine.questions.reset_cache()
         return common_pb2.FlushCacheResponse(success=True, message="the prefix cache is empty")
 
     @guarded

@@ -20,7 +20,7 @@ COMMANDS = {
     "bench": "measure a service under load; compare two measurements",
     "requests": "list requests in flight",
     "explain": "say where a request's time went, and what it waits for",
-    "drain": "make a frontend refuse new requests",
+    "drain": "make frontends refuse new requests",
     "resume": "end a drain",
     "demo": "start everything on the demo model, stream a few answers, stop",
     "frontend": "start one frontend",

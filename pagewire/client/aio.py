@@ -9,6 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 
 from pagewire.client.errors import RpcError, Unavailable, from_grpc
+from pagewire.client.frontends import FrontendStatus, frontend_states
 from pagewire.client.params import (
     GenerateOptions,
     Message,
@@ -394,16 +395,30 @@ class AsyncClient:
         """Empties the prefix cache of the service."""
         await self._unary(channel.RESET_CACHE, admin_pb2.ResetCacheRequest(), timeout)
 
-    async def drain(self, end_after: float | None = None, *, timeout: float | None = None) -> int:
-        """Makes the frontend refuse new requests and returns the number in flight. end_after: seconds after
-        which the rest ends, to be continued on another frontend; None: no limit."""
-        request = channel.drain_request(end_after)
-        response = await self._unary(channel.DRAIN, request, timeout)
-        return int(response.in_flight_requests)
+    async def drain(
+        self,
+        end_after: float | None = None,
+        *,
+        frontend: str = "",
+        all_frontends: bool = False,
+        timeout: float | None = None,
+    ) -> list[FrontendStatus]:
+        """Makes frontends refuse new requests; returns them, each with the number of its requests in flight.
 
-    async def resume(self, *, timeout: float | None = None) -> None:
-        """Ends a drain: the frontend accepts requests again."""
-        await self._unary(channel.RESUME, admin_pb2.ResumeRequest(), timeout)
+        end_after: seconds after which the rest ends, to be continued on another frontend; None: no limit.
+        frontend: name, address or id of one, or all_frontends; default: the one that gets the call.
+        """
+        request = channel.drain_request(end_after, frontend, all_frontends)
+        response = await self._unary(channel.DRAIN, request, timeout)
+        return frontend_states(response)
+
+    async def resume(
+        self, *, frontend: str = "", all_frontends: bool = False, timeout: float | None = None
+    ) -> list[FrontendStatus]:
+        """Ends a drain: the frontends, chosen as for drain(), accept requests again. Returns them."""
+        request = admin_pb2.ResumeRequest(frontend=frontend, all_frontends=all_frontends)
+        response = await self._unary(channel.RESUME, request, timeout)
+        return frontend_states(response)
 
     async def healthy(self, *, timeout: float | None = 5.0) -> bool:
         """Returns True when the service accepts requests. Raises Unavailable when no server answers."""

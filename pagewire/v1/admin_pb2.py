@@ -28,7 +28,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from pagewire.v1 import inspection_pb2 as pagewire_dot_v1_dot_inspection__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17pagewire/v1/admin.proto\x12\x0bpagewire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cpagewire/v1/inspection.proto\"\x16\n\x14GetServerInfoRequest\"\x86\x02\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\'\n\x05state\x18\x04 \x01(\x0e\x32\x18.pagewire.v1.ServerState\x12.\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x0bparallelism\x18\x06 \x01(\x0b\x32\x18.pagewire.v1.Parallelism\x12\'\n\x06\x63onfig\x18\x07 \x01(\x0b\x32\x17.google.protobuf.Struct\"M\n\x0bParallelism\x12\x0e\n\x06tensor\x18\x01 \x01(\r\x12\x10\n\x08pipeline\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\r\x12\x0e\n\x06\x65xpert\x18\x04 \x01(\r\"\x10\n\x0eGetLoadRequest\"2\n\x0fGetLoadResponse\x12\x1f\n\x04load\x18\x01 \x01(\x0b\x32\x11.pagewire.v1.Load\"C\n\x10WatchLoadRequest\x12/\n\x0cmin_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"4\n\x11WatchLoadResponse\x12\x1f\n\x04load\x18\x01 \x01(\x0b\x32\x11.pagewire.v1.Load\"V\n\x04Load\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x05ranks\x18\x02 \x03(\x0b\x32\x15.pagewire.v1.RankLoad\"\xa9\x03\n\x08RankLoad\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x18\n\x10running_requests\x18\x02 \x01(\r\x12\x18\n\x10waiting_requests\x18\x03 \x01(\r\x12\x1f\n\x17waiting_uncached_tokens\x18\x04 \x01(\x04\x12\x16\n\x0ekv_used_tokens\x18\x05 \x01(\x04\x12\x17\n\x0fkv_total_tokens\x18\x06 \x01(\x04\x12 \n\x18output_tokens_per_second\x18\x07 \x01(\x01\x12\x1d\n\x15prefix_cache_hit_rate\x18\x08 \x01(\x01\x12\x13\n\x0bpreemptions\x18\t \x01(\x04\x12\x44\n\x10refused_requests\x18\n \x03(\x0b\x32*.pagewire.v1.RankLoad.RefusedRequestsEntry\x12\x16\n\x0e\x64rafted_tokens\x18\x0b \x01(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_draft_tokens\x18\x0c \x01(\x04\x1a\x36\n\x14RefusedRequestsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\":\n\x0c\x44rainRequest\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"+\n\rDrainResponse\x12\x1a\n\x12in_flight_requests\x18\x01 \x01(\r\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse\"\x13\n\x11ResetCacheRequest\"\x14\n\x12ResetCacheResponse\"3\n\x13StartProfileRequest\x12\x12\n\x05steps\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x08\n\x06_steps\"\x16\n\x14StartProfileResponse\"\x14\n\x12StopProfileRequest\"$\n\x13StopProfileResponse\x12\r\n\x05paths\x18\x01 \x03(\t*\x94\x01\n\x0bServerState\x12\x1c\n\x18SERVER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15SERVER_STATE_STARTING\x10\x01\x12\x18\n\x14SERVER_STATE_SERVING\x10\x02\x12\x19\n\x15SERVER_STATE_DRAINING\x10\x03\x12\x17\n\x13SERVER_STATE_FAILED\x10\x04\x32\x93\x08\n\x0c\x41\x64minService\x12V\n\rGetServerInfo\x12!.pagewire.v1.GetServerInfoRequest\x1a\".pagewire.v1.GetServerInfoResponse\x12\x44\n\x07GetLoad\x12\x1b.pagewire.v1.GetLoadRequest\x1a\x1c.pagewire.v1.GetLoadResponse\x12L\n\tWatchLoad\x12\x1d.pagewire.v1.WatchLoadRequest\x1a\x1e.pagewire.v1.WatchLoadResponse0\x01\x12>\n\x05\x44rain\x12\x19.pagewire.v1.DrainRequest\x1a\x1a.pagewire.v1.DrainResponse\x12\x41\n\x06Resume\x12\x1a.pagewire.v1.ResumeRequest\x1a\x1b.pagewire.v1.ResumeResponse\x12M\n\nResetCache\x12\x1e.pagewire.v1.ResetCacheRequest\x1a\x1f.pagewire.v1.ResetCacheResponse\x12S\n\x0cStartProfile\x12 .pagewire.v1.StartProfileRequest\x1a!.pagewire.v1.StartProfileResponse\x12P\n\x0bStopProfile\x12\x1f.pagewire.v1.StopProfileRequest\x1a .pagewire.v1.StopProfileResponse\x12S\n\x0cListRequests\x12 .pagewire.v1.ListRequestsRequest\x1a!.pagewire.v1.ListRequestsResponse\x12Y\n\x0e\x45xplainRequest\x12\".pagewire.v1.ExplainRequestRequest\x1a#.pagewire.v1.ExplainRequestResponse\x12J\n\tGetKvPool\x12\x1d.pagewire.v1.GetKvPoolRequest\x1a\x1e.pagewire.v1.GetKvPoolResponse\x12P\n\x0bListTenants\x12\x1f.pagewire.v1.ListTenantsRequest\x1a .pagewire.v1.ListTenantsResponse\x12P\n\x0bListEngines\x12\x1f.pagewire.v1.ListEnginesRequest\x1a .pagewire.v1.ListEnginesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17pagewire/v1/admin.proto\x12\x0bpagewire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cpagewire/v1/inspection.proto\"\x16\n\x14GetServerInfoRequest\"\x86\x02\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x16\n\x0e\x65ngine_version\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\x12\'\n\x05state\x18\x04 \x01(\x0e\x32\x18.pagewire.v1.ServerState\x12.\n\nstart_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12-\n\x0bparallelism\x18\x06 \x01(\x0b\x32\x18.pagewire.v1.Parallelism\x12\'\n\x06\x63onfig\x18\x07 \x01(\x0b\x32\x17.google.protobuf.Struct\"M\n\x0bParallelism\x12\x0e\n\x06tensor\x18\x01 \x01(\r\x12\x10\n\x08pipeline\x18\x02 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\r\x12\x0e\n\x06\x65xpert\x18\x04 \x01(\r\"\x10\n\x0eGetLoadRequest\"2\n\x0fGetLoadResponse\x12\x1f\n\x04load\x18\x01 \x01(\x0b\x32\x11.pagewire.v1.Load\"C\n\x10WatchLoadRequest\x12/\n\x0cmin_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"4\n\x11WatchLoadResponse\x12\x1f\n\x04load\x18\x01 \x01(\x0b\x32\x11.pagewire.v1.Load\"V\n\x04Load\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12$\n\x05ranks\x18\x02 \x03(\x0b\x32\x15.pagewire.v1.RankLoad\"\xa9\x03\n\x08RankLoad\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x18\n\x10running_requests\x18\x02 \x01(\r\x12\x18\n\x10waiting_requests\x18\x03 \x01(\r\x12\x1f\n\x17waiting_uncached_tokens\x18\x04 \x01(\x04\x12\x16\n\x0ekv_used_tokens\x18\x05 \x01(\x04\x12\x17\n\x0fkv_total_tokens\x18\x06 \x01(\x04\x12 \n\x18output_tokens_per_second\x18\x07 \x01(\x01\x12\x1d\n\x15prefix_cache_hit_rate\x18\x08 \x01(\x01\x12\x13\n\x0bpreemptions\x18\t \x01(\x04\x12\x44\n\x10refused_requests\x18\n \x03(\x0b\x32*.pagewire.v1.RankLoad.RefusedRequestsEntry\x12\x16\n\x0e\x64rafted_tokens\x18\x0b \x01(\x04\x12\x1d\n\x15\x61\x63\x63\x65pted_draft_tokens\x18\x0c \x01(\x04\x1a\x36\n\x14RefusedRequestsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"c\n\x0c\x44rainRequest\x12*\n\x07timeout\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08\x66rontend\x18\x02 \x01(\t\x12\x15\n\rall_frontends\x18\x03 \x01(\x08\"\x98\x01\n\x0e\x46rontendStatus\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\'\n\x05state\x18\x04 \x01(\x0e\x32\x18.pagewire.v1.ServerState\x12\x1a\n\x12in_flight_requests\x18\x05 \x01(\r\x12\r\n\x05\x65rror\x18\x06 \x01(\t\"[\n\rDrainResponse\x12\x1a\n\x12in_flight_requests\x18\x01 \x01(\r\x12.\n\tfrontends\x18\x02 \x03(\x0b\x32\x1b.pagewire.v1.FrontendStatus\"8\n\rResumeRequest\x12\x10\n\x08\x66rontend\x18\x01 \x01(\t\x12\x15\n\rall_frontends\x18\x02 \x01(\x08\"@\n\x0eResumeResponse\x12.\n\tfrontends\x18\x01 \x03(\x0b\x32\x1b.pagewire.v1.FrontendStatus\"\x13\n\x11ResetCacheRequest\"\x14\n\x12ResetCacheResponse\"3\n\x13StartProfileRequest\x12\x12\n\x05steps\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\x08\n\x06_steps\"\x16\n\x14StartProfileResponse\"\x14\n\x12StopProfileRequest\"$\n\x13StopProfileResponse\x12\r\n\x05paths\x18\x01 \x03(\t*\x94\x01\n\x0bServerState\x12\x1c\n\x18SERVER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15SERVER_STATE_STARTING\x10\x01\x12\x18\n\x14SERVER_STATE_SERVING\x10\x02\x12\x19\n\x15SERVER_STATE_DRAINING\x10\x03\x12\x17\n\x13SERVER_STATE_FAILED\x10\x04\x32\x93\x08\n\x0c\x41\x64minService\x12V\n\rGetServerInfo\x12!.pagewire.v1.GetServerInfoRequest\x1a\".pagewire.v1.GetServerInfoResponse\x12\x44\n\x07GetLoad\x12\x1b.pagewire.v1.GetLoadRequest\x1a\x1c.pagewire.v1.GetLoadResponse\x12L\n\tWatchLoad\x12\x1d.pagewire.v1.WatchLoadRequest\x1a\x1e.pagewire.v1.WatchLoadResponse0\x01\x12>\n\x05\x44rain\x12\x19.pagewire.v1.DrainRequest\x1a\x1a.pagewire.v1.DrainResponse\x12\x41\n\x06Resume\x12\x1a.pagewire.v1.ResumeRequest\x1a\x1b.pagewire.v1.ResumeResponse\x12M\n\nResetCache\x12\x1e.pagewire.v1.ResetCacheRequest\x1a\x1f.pagewire.v1.ResetCacheResponse\x12S\n\x0cStartProfile\x12 .pagewire.v1.StartProfileRequest\x1a!.pagewire.v1.StartProfileResponse\x12P\n\x0bStopProfile\x12\x1f.pagewire.v1.StopProfileRequest\x1a .pagewire.v1.StopProfileResponse\x12S\n\x0cListRequests\x12 .pagewire.v1.ListRequestsRequest\x1a!.pagewire.v1.ListRequestsResponse\x12Y\n\x0e\x45xplainRequest\x12\".pagewire.v1.ExplainRequestRequest\x1a#.pagewire.v1.ExplainRequestResponse\x12J\n\tGetKvPool\x12\x1d.pagewire.v1.GetKvPoolRequest\x1a\x1e.pagewire.v1.GetKvPoolResponse\x12P\n\x0bListTenants\x12\x1f.pagewire.v1.ListTenantsRequest\x1a .pagewire.v1.ListTenantsResponse\x12P\n\x0bListEngines\x12\x1f.pagewire.v1.ListEnginesRequest\x1a .pagewire.v1.ListEnginesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,8 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_RANKLOAD_REFUSEDREQUESTSENTRY']._loaded_options = None
   _globals['_RANKLOAD_REFUSEDREQUESTSENTRY']._serialized_options = b'8\001'
-  _globals['_SERVERSTATE']._serialized_start=1563
-  _globals['_SERVERSTATE']._serialized_end=1711
+  _globals['_SERVERSTATE']._serialized_start=1896
+  _globals['_SERVERSTATE']._serialized_end=2044
   _globals['_GETSERVERINFOREQUEST']._serialized_start=165
   _globals['_GETSERVERINFOREQUEST']._serialized_end=187
   _globals['_GETSERVERINFORESPONSE']._serialized_start=190
@@ -60,25 +60,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RANKLOAD_REFUSEDREQUESTSENTRY']._serialized_start=1186
   _globals['_RANKLOAD_REFUSEDREQUESTSENTRY']._serialized_end=1240
   _globals['_DRAINREQUEST']._serialized_start=1242
-  _globals['_DRAINREQUEST']._serialized_end=1300
-  _globals['_DRAINRESPONSE']._serialized_start=1302
-  _globals['_DRAINRESPONSE']._serialized_end=1345
-  _globals['_RESUMEREQUEST']._serialized_start=1347
-  _globals['_RESUMEREQUEST']._serialized_end=1362
-  _globals['_RESUMERESPONSE']._serialized_start=1364
-  _globals['_RESUMERESPONSE']._serialized_end=1380
-  _globals['_RESETCACHEREQUEST']._serialized_start=1382
-  _globals['_RESETCACHEREQUEST']._serialized_end=1401
-  _globals['_RESETCACHERESPONSE']._serialized_start=1403
-  _globals['_RESETCACHERESPONSE']._serialized_end=1423
-  _globals['_STARTPROFILEREQUEST']._serialized_start=1425
-  _globals['_STARTPROFILEREQUEST']._serialized_end=1476
-  _globals['_STARTPROFILERESPONSE']._serialized_start=1478
-  _globals['_STARTPROFILERESPONSE']._serialized_end=1500
-  _globals['_STOPPROFILEREQUEST']._serialized_start=1502
-  _globals['_STOPPROFILEREQUEST']._serialized_end=1522
-  _globals['_STOPPROFILERESPONSE']._serialized_start=1524
-  _globals['_STOPPROFILERESPONSE']._serialized_end=1560
-  _globals['_ADMINSERVICE']._serialized_start=1714
-  _globals['_ADMINSERVICE']._serialized_end=2757
+  _globals['_DRAINREQUEST']._serialized_end=1341
+  _globals['_FRONTENDSTATUS']._serialized_start=1344
+  _globals['_FRONTENDSTATUS']._serialized_end=1496
+  _globals['_DRAINRESPONSE']._serialized_start=1498
+  _globals['_DRAINRESPONSE']._serialized_end=1589
+  _globals['_RESUMEREQUEST']._serialized_start=1591
+  _globals['_RESUMEREQUEST']._serialized_end=1647
+  _globals['_RESUMERESPONSE']._serialized_start=1649
+  _globals['_RESUMERESPONSE']._serialized_end=1713
+  _globals['_RESETCACHEREQUEST']._serialized_start=1715
+  _globals['_RESETCACHEREQUEST']._serialized_end=1734
+  _globals['_RESETCACHERESPONSE']._serialized_start=1736
+  _globals['_RESETCACHERESPONSE']._serialized_end=1756
+  _globals['_STARTPROFILEREQUEST']._serialized_start=1758
+  _globals['_STARTPROFILEREQUEST']._serialized_end=1809
+  _globals['_STARTPROFILERESPONSE']._serialized_start=1811
+  _globals['_STARTPROFILERESPONSE']._serialized_end=1833
+  _globals['_STOPPROFILEREQUEST']._serialized_start=1835
+  _globals['_STOPPROFILEREQUEST']._serialized_end=1855
+  _globals['_STOPPROFILERESPONSE']._serialized_start=1857
+  _globals['_STOPPROFILERESPONSE']._serialized_end=1893
+  _globals['_ADMINSERVICE']._serialized_start=2047
+  _globals['_ADMINSERVICE']._serialized_end=3090
 # @@protoc_insertion_point(module_scope)

@@ -126,24 +126,52 @@ class RankLoad(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., running_requests: _Optional[int] = ..., waiting_requests: _Optional[int] = ..., waiting_uncached_tokens: _Optional[int] = ..., kv_used_tokens: _Optional[int] = ..., kv_total_tokens: _Optional[int] = ..., output_tokens_per_second: _Optional[float] = ..., prefix_cache_hit_rate: _Optional[float] = ..., preemptions: _Optional[int] = ..., refused_requests: _Optional[_Mapping[str, int]] = ..., drafted_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
-    __slots__ = ("timeout",)
+    __slots__ = ("timeout", "frontend", "all_frontends")
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    FRONTEND_FIELD_NUMBER: _ClassVar[int]
+    ALL_FRONTENDS_FIELD_NUMBER: _ClassVar[int]
     timeout: _duration_pb2.Duration
-    def __init__(self, timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    frontend: str
+    all_frontends: bool
+    def __init__(self, timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., frontend: _Optional[str] = ..., all_frontends: _Optional[bool] = ...) -> None: ...
+
+class FrontendStatus(_message.Message):
+    __slots__ = ("instance_id", "name", "address", "state", "in_flight_requests", "error")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    name: str
+    address: str
+    state: ServerState
+    in_flight_requests: int
+    error: str
+    def __init__(self, instance_id: _Optional[str] = ..., name: _Optional[str] = ..., address: _Optional[str] = ..., state: _Optional[_Union[ServerState, str]] = ..., in_flight_requests: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
 
 class DrainResponse(_message.Message):
-    __slots__ = ("in_flight_requests",)
+    __slots__ = ("in_flight_requests", "frontends")
     IN_FLIGHT_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    FRONTENDS_FIELD_NUMBER: _ClassVar[int]
     in_flight_requests: int
-    def __init__(self, in_flight_requests: _Optional[int] = ...) -> None: ...
+    frontends: _containers.RepeatedCompositeFieldContainer[FrontendStatus]
+    def __init__(self, in_flight_requests: _Optional[int] = ..., frontends: _Optional[_Iterable[_Union[FrontendStatus, _Mapping]]] = ...) -> None: ...
 
 class ResumeRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("frontend", "all_frontends")
+    FRONTEND_FIELD_NUMBER: _ClassVar[int]
+    ALL_FRONTENDS_FIELD_NUMBER: _ClassVar[int]
+    frontend: str
+    all_frontends: bool
+    def __init__(self, frontend: _Optional[str] = ..., all_frontends: _Optional[bool] = ...) -> None: ...
 
 class ResumeResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("frontends",)
+    FRONTENDS_FIELD_NUMBER: _ClassVar[int]
+    frontends: _containers.RepeatedCompositeFieldContainer[FrontendStatus]
+    def __init__(self, frontends: _Optional[_Iterable[_Union[FrontendStatus, _Mapping]]] = ...) -> None: ...
 
 class ResetCacheRequest(_message.Message):
     __slots__ = ()

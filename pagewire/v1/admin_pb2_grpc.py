@@ -130,14 +130,15 @@ class AdminServiceServicer:
 
     def Drain(self, request, context):
         """Makes health checks report NOT_SERVING at once, and refuses new requests (UNAVAILABLE, DRAINING) after the
-        server's drain delay; requests in flight continue.
+        server's drain delay; requests in flight continue. Of the frontend that gets the call, of another one, or of all.
+        NOT_FOUND: no frontend has that name; the message lists those there are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resume(self, request, context):
-        """Ends a drain.
+        """Ends a drain, of the same frontends.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -23,6 +23,7 @@ TEMPLATE = "frontend/templates/chat_template.py"
 MODEL = "frontend/model_info.py"
 MULTIPLEXER = "frontend/streams/multiplexer.py"
 ADMIN = "frontend/servicers/admin.py"
+FLEET = "frontend/rpc/fleet.py"
 INSPECTOR = "frontend/inspection/inspector.py"
 
 
@@ -38,6 +39,7 @@ Entry = Rule | Kind | Elsewhere
 TEXT = Elsewhere("16 bytes per token of context, at least 256 KiB", PROMPTS)
 CONVERSATION = Elsewhere(f"at least 1; at most {MAX_PARTS} parts in the request", VALIDATION)
 SERVED_MODEL = Elsewhere("a name that is served", MODEL)
+FRONTEND_NAME = Elsewhere("at most 256 bytes; stands for one frontend; not with all_frontends", FLEET)
 
 JUDGED_ELSEWHERE: dict[str, Elsewhere] = {
     "model": SERVED_MODEL,
@@ -158,8 +160,12 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
     "GetServerInfoRequest": {},
     "GetLoadRequest": {},
     "WatchLoadRequest": {"min_interval": Elsewhere("0 to 86400 s; below 0.05 s counts as that", ADMIN)},
-    "DrainRequest": {"timeout": Elsewhere("0 to 86400 s", ADMIN)},
-    "ResumeRequest": {},
+    "DrainRequest": {
+        "timeout": Elsewhere("0 to 86400 s", FLEET),
+        "frontend": FRONTEND_NAME,
+        "all_frontends": Kind.FREE,
+    },
+    "ResumeRequest": {"frontend": FRONTEND_NAME, "all_frontends": Kind.FREE},
     "ResetCacheRequest": {},
     "ListRequestsRequest": {"limit": Elsewhere("1 to 1000", INSPECTOR), "tenant": Kind.FREE},
     "ExplainRequestRequest": {

@@ -5,7 +5,7 @@ from tests.e2e import services
 
 
 def test_two_frontends_share_a_port_and_an_engine():
-    """Connections spread over them; what one started, the other can abort."""
+    """Connections spread over them; what one started, the other can abort; and drain."""
     with services.start(frontends=2) as service:
         assert len(services.processes(service.pid)["frontend"]) == 2
         clients: dict[str, Client] = {}
@@ -23,3 +23,10 @@ def test_two_frontends_share_a_port_and_an_engine():
             assert second.abort([stream.generation.request_id]) == [stream.generation.request_id]
             assert stream.result().finish_reason == "aborted"
         services.wait_until(lambda: services.is_idle(second))
+        drained = first.drain(all_frontends=True)
+        assert {one.name: one.state for one in drained} == dict.fromkeys(
+            ("frontend-1", "frontend-2"), "draining"
+        )
+        assert not first.healthy() and not second.healthy()
+        assert len(second.resume(all_frontends=True)) == 2
+        assert first.healthy() and second.healthy()

@@ -2,7 +2,7 @@
 
 from engine_core.core import EngineCore, Identity
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
-from engine_core.io.inbox import Inbox, Received
+from engine_core.io.inbox import FrontendGone, Inbox, Received
 from engine_core.io.stop_signal import Stopped
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import (
@@ -10,6 +10,7 @@ from pagewire.internal.v1.engine_pb2 import (
     AddRequest,
     EngineMessage,
     FrontendMessage,
+    FrontendReply,
     Hello,
     RequestFailed,
     Utility,
@@ -74,7 +75,7 @@ class House:
 
     def put(
         self,
-        message: AddRequest | Abort | Hello | Utility | WatchCache,
+        message: AddRequest | Abort | Hello | Utility | WatchCache | FrontendReply,
         frontend: bytes = b"a",
     ) -> None:
         """Delivers a message of a frontend."""
@@ -84,9 +85,14 @@ class House:
             Hello: "hello",
             Utility: "utility",
             WatchCache: "watch_cache",
+            FrontendReply: "frontend_reply",
         }
         wrapped = FrontendMessage(**{fields[type(message)]: message})  # type: ignore[arg-type]
         self.inbox.put(Received(frontend, wrapped, self.now))
+
+    def lose(self, frontend: bytes) -> None:
+        """A frontend cannot be reached any more."""
+        self.inbox.put(FrontendGone(frontend))
 
     def step(self, steps: int = 1) -> list[tuple[bytes, EngineMessage]]:
         """Runs so many steps; returns the messages that were sent in them."""

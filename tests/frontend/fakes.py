@@ -191,6 +191,7 @@ class FakeEngine:
         self._facts = {"vocab_size": VOCAB_SIZE, "max_model_len": MAX_MODEL_LEN, **facts}
         self._in_flight: dict[int, _Request] = {}
         self._frontend = b""
+        self._frontends: dict[bytes, engine_pb2.Hello] = {}
         self._step = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._context = zmq.asyncio.Context()
@@ -292,6 +293,7 @@ class FakeEngine:
             kind = message.WhichOneof("message")
             if kind == "hello":
                 self.hellos.put_nowait(message.hello)
+                self._frontends[self._frontend] = message.hello
                 if not self.silent:
                     await self.send(self._greeting(message.hello))
             elif kind == "abort":
@@ -300,6 +302,11 @@ class FakeEngine:
                     self._in_flight.pop(message.abort.handle, None)
             elif kind == "utility":
                 await self._answer(message.utility)
+            elif kind == "frontend_reply":
+                reply = message.frontend_reply
+                result = engine_pb2.UtilityResult(call_id=reply.call_id, frontend_status=reply.status)
+                self._frontend = reply.asker
+                await self.send(engine_pb2.EngineMessage(utility_result=result))
             elif kind == "watch_cache":
                 self.watches.put_nowait(message.watch_cache)
             elif kind == "add_request":
@@ -347,6 +354,19 @@ class FakeEngine:
         elif utility.HasField("reset_cache"):
             self.num_resets += 1
             result.cache_reset.SetInParent()
+        elif utility.HasField("list_frontends"):
+            result.frontends.SetInParent()
+            for identity, hello in self._frontends.items():
+                result.frontends.frontends.add(
+                    instance_id=identity.hex(), name=hello.name, address=hello.address
+                )
+        elif utility.HasField("command_frontend"):
+            command = utility.command_frontend
+            command.asker, command.call_id = self._frontend, utility.call_id
+            if command.frontend in self._frontends:
+                self._frontend = command.frontend
+                await self.send(engine_pb2.EngineMessage(frontend_command=command))
+                return
         elif utility.HasField("get_load"):
             result.load.CopyFrom(engine_pb2.Load(epoch=self.epoch, load=self.load))
         else:

@@ -377,7 +377,7 @@ async def test_a_client_that_leaves_while_its_stream_waits(checkpoint, model):
         service.engine.epoch += 1
         await service.engine.start()
         await asyncio.wait_for(service.frontend.wait_until_serving(), 30)
-        assert (await service.frontend.engine.loads())[0].kv_total_tokens
+        assert (await service.frontend.engine.questions.loads())[0].kv_total_tokens
         assert service.engine.requests.empty() and service.engine.aborts.empty()
 
 

@@ -225,7 +225,7 @@ async def test_a_core_with_another_model_is_not_used(caplog):
         assert made.client.cores[1].differs == "vocab_size 99 instead of 512"
         assert "is not used: it has vocab_size 99 instead of 512" in caplog.text
         assert made.client.require().model.vocab_size == 512
-        assert [load.rank for load in await made.client.loads()] == [0]
+        assert [load.rank for load in await made.client.questions.loads()] == [0]
         await made.stop(0)
         await reaches(made.state, FAILED)
         caplog.clear()
@@ -264,26 +264,29 @@ async def test_limits_are_those_of_the_smallest():
 async def test_questions_go_to_all_of_them():
     async with house() as made:
         made.engines[1].load.running_requests = 5
-        assert [(load.rank, load.running_requests) for load in await made.client.loads()] == [(0, 0), (1, 5)]
-        await made.client.reset_cache()
+        assert [(load.rank, load.running_requests) for load in await made.client.questions.loads()] == [
+            (0, 0),
+            (1, 5),
+        ]
+        await made.client.questions.reset_cache()
         assert [engine.num_resets for engine in made.engines] == [1, 1]
         sinks = [Sink(), Sink()]
         for rank, sink in enumerate(sinks):
             made.submit(sink, Routing(rank=rank), f"r{rank}")
             await next_of(made.engines[rank].requests)
-        assert await made.client.abort_by_ids(["r1", "r0", "unknown"]) == ["r1", "r0"]
+        assert await made.client.questions.abort_by_ids(["r1", "r0", "unknown"]) == ["r1", "r0"]
         await asyncio.gather(*(sink.heard() for sink in sinks))
         await made.stop(0)
-        assert [load.rank for load in await made.client.loads()] == [1]
+        assert [load.rank for load in await made.client.questions.loads()] == [1]
 
 
 async def test_a_cache_that_could_not_be_emptied_is_told(monkeypatch):
     monkeypatch.setattr("frontend.engine.utility_calls.ANSWER", 0.05)
     async with house() as made:
         made.engines[1]._answer = lambda utility: asyncio.sleep(0)
-        assert [load.rank for load in await made.client.loads()] == [0]
+        assert [load.rank for load in await made.client.questions.loads()] == [0]
         with pytest.raises(EngineNotReady):
-            await made.client.reset_cache()
+            await made.client.questions.reset_cache()
 
 
 async def test_a_silent_core_loses_its_requests_to_the_others(monkeypatch):
@@ -320,7 +323,7 @@ async def test_addresses_from_a_file_that_changes(monkeypatch, tmp_path: Path):
         assert first.requests.empty()
         await first.output(request.handle, Output([5], 3))
         await sink.heard()
-        while client._leaving:
+        while client._list.leaving:
             await asyncio.sleep(0.005)
         file.unlink()
         await asyncio.sleep(0.05)

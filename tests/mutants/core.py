@@ -54,25 +54,25 @@ MUTANTS = (
     ),
     Mutant(
         name="an abort does not reach what waits",
-        file="engine_core/core.py",
-        old="        if request:\n            self.scheduler.abort(request, frozenset(message.indexes))\n",
+        file="engine_core/frontends/messages.py",
+        old="        if request:\n            self._scheduler.abort(request, frozenset(message.indexes))\n",
         new="        if request and request.num_running:\n"
-        "            self.scheduler.abort(request, frozenset(message.indexes))\n",
+        "            self._scheduler.abort(request, frozenset(message.indexes))\n",
         tests=("tests/engine_core/test_core.py",),
     ),
     Mutant(
         name="a frontend that has forgotten its requests is still served",
-        file="engine_core/core.py",
-        old="        for request in self.scheduler.requests.of_frontend(frontend):\n"
-        "            self.scheduler.abort(request)\n",
+        file="engine_core/frontends/messages.py",
+        old="        for request in self._scheduler.requests.of_frontend(frontend):\n"
+        "            self._scheduler.abort(request)\n",
         new="",
         tests=("tests/engine_core/test_core.py",),
     ),
     Mutant(
         name="a bug in one request ends the step loop",
-        file="engine_core/core.py",
-        old="        except Exception:\n            self.counters.internal_errors += 1\n",
-        new="        except KeyError:\n            self.counters.internal_errors += 1\n",
+        file="engine_core/frontends/messages.py",
+        old="        except Exception:\n            self._counters.internal_errors += 1\n",
+        new="        except KeyError:\n            self._counters.internal_errors += 1\n",
         tests=("tests/engine_core/test_core.py",),
     ),
     Mutant(

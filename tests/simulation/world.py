@@ -147,7 +147,7 @@ class World:
         self.machine.trace("operator", "aborts", job.number, "on", server.name)
         if not server.generator.registry.abort_unsent([job.request.request_id]):
             with contextlib.suppress(ServiceError):
-                await server.client.abort_by_ids([job.request.request_id])
+                await server.client.questions.abort_by_ids([job.request.request_id])
 
     def _spawn(self, coroutine: Coroutine[object, object, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(coroutine)

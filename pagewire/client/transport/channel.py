@@ -121,9 +121,9 @@ LIST_ENGINES = Method(
 CHECK = Method("/grpc.health.v1.Health/Check", health_pb2.HealthCheckResponse, health_pb2.HealthCheckRequest)
 
 
-def drain_request(timeout: float | None) -> admin_pb2.DrainRequest:
+def drain_request(timeout: float | None, frontend: str, all_frontends: bool) -> admin_pb2.DrainRequest:
     """Returns the request. timeout: seconds; None: no limit."""
-    request = admin_pb2.DrainRequest()
+    request = admin_pb2.DrainRequest(frontend=frontend, all_frontends=all_frontends)
     if timeout is not None:
         request.timeout.FromNanoseconds(round(timeout * 1e9))
     return request

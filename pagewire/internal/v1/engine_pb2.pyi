@@ -15,44 +15,52 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FrontendMessage(_message.Message):
-    __slots__ = ("hello", "add_request", "abort", "utility", "watch_cache")
+    __slots__ = ("hello", "add_request", "abort", "utility", "watch_cache", "frontend_reply")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ADD_REQUEST_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
     UTILITY_FIELD_NUMBER: _ClassVar[int]
     WATCH_CACHE_FIELD_NUMBER: _ClassVar[int]
+    FRONTEND_REPLY_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     add_request: AddRequest
     abort: Abort
     utility: Utility
     watch_cache: WatchCache
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., add_request: _Optional[_Union[AddRequest, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., utility: _Optional[_Union[Utility, _Mapping]] = ..., watch_cache: _Optional[_Union[WatchCache, _Mapping]] = ...) -> None: ...
+    frontend_reply: FrontendReply
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., add_request: _Optional[_Union[AddRequest, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., utility: _Optional[_Union[Utility, _Mapping]] = ..., watch_cache: _Optional[_Union[WatchCache, _Mapping]] = ..., frontend_reply: _Optional[_Union[FrontendReply, _Mapping]] = ...) -> None: ...
 
 class EngineMessage(_message.Message):
-    __slots__ = ("welcome", "step_outputs", "request_failed", "load", "utility_result", "cache_changes")
+    __slots__ = ("welcome", "step_outputs", "request_failed", "load", "utility_result", "cache_changes", "frontend_command")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STEP_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FAILED_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UTILITY_RESULT_FIELD_NUMBER: _ClassVar[int]
     CACHE_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    FRONTEND_COMMAND_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     step_outputs: StepOutputs
     request_failed: RequestFailed
     load: Load
     utility_result: UtilityResult
     cache_changes: CacheChanges
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., request_failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., utility_result: _Optional[_Union[UtilityResult, _Mapping]] = ..., cache_changes: _Optional[_Union[CacheChanges, _Mapping]] = ...) -> None: ...
+    frontend_command: FrontendCommand
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., request_failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., utility_result: _Optional[_Union[UtilityResult, _Mapping]] = ..., cache_changes: _Optional[_Union[CacheChanges, _Mapping]] = ..., frontend_command: _Optional[_Union[FrontendCommand, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("frontend_id", "version", "known_epoch")
+    __slots__ = ("frontend_id", "version", "known_epoch", "name", "address")
     FRONTEND_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     KNOWN_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     frontend_id: str
     version: str
     known_epoch: int
-    def __init__(self, frontend_id: _Optional[str] = ..., version: _Optional[str] = ..., known_epoch: _Optional[int] = ...) -> None: ...
+    name: str
+    address: str
+    def __init__(self, frontend_id: _Optional[str] = ..., version: _Optional[str] = ..., known_epoch: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ModelFacts(_message.Message):
     __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "arithmetic", "exactness_caveat", "grammar_engine", "implementation")
@@ -111,7 +119,7 @@ class Welcome(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., engine_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[_Union[ModelFacts, _Mapping]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., device: _Optional[str] = ..., parallelism: _Optional[_Union[_admin_pb2.Parallelism, _Mapping]] = ..., max_priority: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar")
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar", "content_digest")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +144,7 @@ class AddRequest(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     prompt_token_ids: bytes
@@ -160,7 +169,8 @@ class AddRequest(_message.Message):
     group: str
     max_draft_tokens: int
     grammar: str
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., grammar: _Optional[str] = ...) -> None: ...
+    content_digest: bytes
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., grammar: _Optional[str] = ..., content_digest: _Optional[bytes] = ...) -> None: ...
 
 class TenantTerms(_message.Message):
     __slots__ = ("weight", "max_requests", "max_tokens_per_minute", "max_sequences")
@@ -207,7 +217,7 @@ class Abort(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Utility(_message.Message):
-    __slots__ = ("call_id", "abort_by_ids", "get_load", "reset_cache", "list_requests", "explain_request", "get_kv_pool", "list_tenants")
+    __slots__ = ("call_id", "abort_by_ids", "get_load", "reset_cache", "list_requests", "explain_request", "get_kv_pool", "list_tenants", "list_frontends", "command_frontend", "find_request")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     ABORT_BY_IDS_FIELD_NUMBER: _ClassVar[int]
     GET_LOAD_FIELD_NUMBER: _ClassVar[int]
@@ -216,6 +226,9 @@ class Utility(_message.Message):
     EXPLAIN_REQUEST_FIELD_NUMBER: _ClassVar[int]
     GET_KV_POOL_FIELD_NUMBER: _ClassVar[int]
     LIST_TENANTS_FIELD_NUMBER: _ClassVar[int]
+    LIST_FRONTENDS_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FRONTEND_FIELD_NUMBER: _ClassVar[int]
+    FIND_REQUEST_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     abort_by_ids: AbortByIds
     get_load: GetLoad
@@ -224,7 +237,56 @@ class Utility(_message.Message):
     explain_request: ExplainRequest
     get_kv_pool: _inspection_pb2.GetKvPoolRequest
     list_tenants: _inspection_pb2.ListTenantsRequest
-    def __init__(self, call_id: _Optional[int] = ..., abort_by_ids: _Optional[_Union[AbortByIds, _Mapping]] = ..., get_load: _Optional[_Union[GetLoad, _Mapping]] = ..., reset_cache: _Optional[_Union[ResetCache, _Mapping]] = ..., list_requests: _Optional[_Union[ListRequests, _Mapping]] = ..., explain_request: _Optional[_Union[ExplainRequest, _Mapping]] = ..., get_kv_pool: _Optional[_Union[_inspection_pb2.GetKvPoolRequest, _Mapping]] = ..., list_tenants: _Optional[_Union[_inspection_pb2.ListTenantsRequest, _Mapping]] = ...) -> None: ...
+    list_frontends: ListFrontends
+    command_frontend: FrontendCommand
+    find_request: FindRequest
+    def __init__(self, call_id: _Optional[int] = ..., abort_by_ids: _Optional[_Union[AbortByIds, _Mapping]] = ..., get_load: _Optional[_Union[GetLoad, _Mapping]] = ..., reset_cache: _Optional[_Union[ResetCache, _Mapping]] = ..., list_requests: _Optional[_Union[ListRequests, _Mapping]] = ..., explain_request: _Optional[_Union[ExplainRequest, _Mapping]] = ..., get_kv_pool: _Optional[_Union[_inspection_pb2.GetKvPoolRequest, _Mapping]] = ..., list_tenants: _Optional[_Union[_inspection_pb2.ListTenantsRequest, _Mapping]] = ..., list_frontends: _Optional[_Union[ListFrontends, _Mapping]] = ..., command_frontend: _Optional[_Union[FrontendCommand, _Mapping]] = ..., find_request: _Optional[_Union[FindRequest, _Mapping]] = ...) -> None: ...
+
+class ListFrontends(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FrontendCommand(_message.Message):
+    __slots__ = ("frontend", "drain", "resume", "asker", "call_id")
+    FRONTEND_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
+    ASKER_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    frontend: bytes
+    drain: _admin_pb2.DrainRequest
+    resume: _admin_pb2.ResumeRequest
+    asker: bytes
+    call_id: int
+    def __init__(self, frontend: _Optional[bytes] = ..., drain: _Optional[_Union[_admin_pb2.DrainRequest, _Mapping]] = ..., resume: _Optional[_Union[_admin_pb2.ResumeRequest, _Mapping]] = ..., asker: _Optional[bytes] = ..., call_id: _Optional[int] = ...) -> None: ...
+
+class FrontendReply(_message.Message):
+    __slots__ = ("asker", "call_id", "status")
+    ASKER_FIELD_NUMBER: _ClassVar[int]
+    CALL_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    asker: bytes
+    call_id: int
+    status: _admin_pb2.FrontendStatus
+    def __init__(self, asker: _Optional[bytes] = ..., call_id: _Optional[int] = ..., status: _Optional[_Union[_admin_pb2.FrontendStatus, _Mapping]] = ...) -> None: ...
+
+class FrontendList(_message.Message):
+    __slots__ = ("frontends",)
+    FRONTENDS_FIELD_NUMBER: _ClassVar[int]
+    frontends: _containers.RepeatedCompositeFieldContainer[_admin_pb2.FrontendStatus]
+    def __init__(self, frontends: _Optional[_Iterable[_Union[_admin_pb2.FrontendStatus, _Mapping]]] = ...) -> None: ...
+
+class FindRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class FoundRequest(_message.Message):
+    __slots__ = ("in_flight",)
+    IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
+    in_flight: bool
+    def __init__(self, in_flight: _Optional[bool] = ...) -> None: ...
 
 class ListRequests(_message.Message):
     __slots__ = ("limit", "tenant")
@@ -255,7 +317,7 @@ class ResetCache(_message.Message):
     def __init__(self) -> None: ...
 
 class UtilityResult(_message.Message):
-    __slots__ = ("call_id", "aborted", "load", "cache_reset", "requests", "explanation", "kv_pool", "tenants")
+    __slots__ = ("call_id", "aborted", "load", "cache_reset", "requests", "explanation", "kv_pool", "tenants", "frontends", "frontend_status", "found")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     ABORTED_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +326,9 @@ class UtilityResult(_message.Message):
     EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     KV_POOL_FIELD_NUMBER: _ClassVar[int]
     TENANTS_FIELD_NUMBER: _ClassVar[int]
+    FRONTENDS_FIELD_NUMBER: _ClassVar[int]
+    FRONTEND_STATUS_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     aborted: AbortByIds
     load: Load
@@ -272,7 +337,10 @@ class UtilityResult(_message.Message):
     explanation: _inspection_pb2.ExplainRequestResponse
     kv_pool: _inspection_pb2.KvPool
     tenants: _inspection_pb2.ListTenantsResponse
-    def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cache_reset: _Optional[_Union[ResetCache, _Mapping]] = ..., requests: _Optional[_Union[_inspection_pb2.ListRequestsResponse, _Mapping]] = ..., explanation: _Optional[_Union[_inspection_pb2.ExplainRequestResponse, _Mapping]] = ..., kv_pool: _Optional[_Union[_inspection_pb2.KvPool, _Mapping]] = ..., tenants: _Optional[_Union[_inspection_pb2.ListTenantsResponse, _Mapping]] = ...) -> None: ...
+    frontends: FrontendList
+    frontend_status: _admin_pb2.FrontendStatus
+    found: FoundRequest
+    def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cache_reset: _Optional[_Union[ResetCache, _Mapping]] = ..., requests: _Optional[_Union[_inspection_pb2.ListRequestsResponse, _Mapping]] = ..., explanation: _Optional[_Union[_inspection_pb2.ExplainRequestResponse, _Mapping]] = ..., kv_pool: _Optional[_Union[_inspection_pb2.KvPool, _Mapping]] = ..., tenants: _Optional[_Union[_inspection_pb2.ListTenantsResponse, _Mapping]] = ..., frontends: _Optional[_Union[FrontendList, _Mapping]] = ..., frontend_status: _Optional[_Union[_admin_pb2.FrontendStatus, _Mapping]] = ..., found: _Optional[_Union[FoundRequest, _Mapping]] = ...) -> None: ...
 
 class WatchCache(_message.Message):
     __slots__ = ("watch", "ends")

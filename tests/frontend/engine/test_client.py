@@ -212,7 +212,7 @@ async def test_release_aborts_what_has_not_ended():
         abort = await next_of(engine.aborts)
         assert (abort.handle, list(abort.indexes)) == (handles[1], [])
         await engine.output(handles[1], Output([5]))  # it did not know yet: ignored
-        assert (await client.loads())[0].kv_total_tokens == 1024
+        assert (await client.questions.loads())[0].kv_total_tokens == 1024
         assert engine.aborts.empty() and sinks[1].outputs == []
 
 
@@ -281,11 +281,11 @@ async def test_questions():
     async with connected() as (client, engine, _):
         sink = FakeSink()
         await submit(client, engine, sink)
-        assert await client.abort_by_ids(["y", "x"]) == ["x"]
+        assert await client.questions.abort_by_ids(["y", "x"]) == ["x"]
         await sink.heard()
         assert sink.outputs[-1][3] == 6
         engine.load.running_requests = 5
-        assert (await client.loads())[0].running_requests == 5
+        assert (await client.questions.loads())[0].running_requests == 5
 
 
 async def test_a_question_that_is_not_answered(monkeypatch):
@@ -293,7 +293,7 @@ async def test_a_question_that_is_not_answered(monkeypatch):
     async with connected() as (client, engine, _):
         monkeypatch.setattr(engine, "_answer", lambda utility: asyncio.sleep(0))
         with pytest.raises(EngineNotReady):
-            await client.loads()
+            await client.questions.loads()
 
 
 async def test_the_core_dies():
@@ -302,7 +302,7 @@ async def test_the_core_dies():
         sink = FakeSink()
         await submit(client, engine, sink)
         engine._answer = lambda utility: asyncio.sleep(0)
-        question = asyncio.ensure_future(client.loads())
+        question = asyncio.ensure_future(client.questions.loads())
         await asyncio.sleep(0)
         await engine.stop()
         await sink.heard()
@@ -327,7 +327,7 @@ async def test_another_core_takes_the_place_of_the_old_one():
         await sink.heard()
         assert isinstance(sink.error, EngineDead) and state.serves
         client.release(handle)
-        assert (await client.loads())[0].kv_total_tokens and engine.aborts.empty()
+        assert (await client.questions.loads())[0].kv_total_tokens and engine.aborts.empty()
 
 
 async def test_messages_of_another_epoch_are_ignored():

@@ -1,0 +1,81 @@
+"""Questions to all engine cores at once, for operators and for requests that may be at any of them."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from frontend.engine.connection import EngineConnection
+from frontend.engine.utility_calls import ask_all
+from frontend.errors import EngineNotReady
+from pagewire.internal.v1 import engine_pb2
+from pagewire.v1 import admin_pb2
+
+COMMAND_S = 3.0
+"""Seconds until a frontend that does not answer a command is given up: it answers from its event loop."""
+
+
+class AskedCores(Protocol):
+    """The cores and their state: EngineClient."""
+
+    @property
+    def cores(self) -> list[EngineConnection]:
+        """Those on the address list, by rank."""
+
+    def require(self) -> engine_pb2.Welcome:
+        """Raises EngineNotReady when no core serves."""
+
+    async def ask(self, call: engine_pb2.Utility) -> list[tuple[EngineConnection, engine_pb2.UtilityResult]]:
+        """Returns the answers of all cores in use. Raises EngineNotReady."""
+
+
+class CoreQuestions:
+    """The questions, and what is made of the answers."""
+
+    def __init__(self, cores: AskedCores) -> None:
+        self._cores = cores
+
+    async def abort_by_ids(self, request_ids: Sequence[str]) -> list[str]:
+        """Aborts requests of any frontend at every core; returns the ids that were in flight."""
+        call = engine_pb2.Utility(abort_by_ids=engine_pb2.AbortByIds(request_ids=request_ids))
+        answers = await self._cores.ask(call)
+        known = {name for _, result in answers for name in result.aborted.request_ids}
+        return [name for name in request_ids if name in known]
+
+    async def loads(self) -> list[admin_pb2.RankLoad]:
+        """Returns the current load of each connected core, by rank."""
+        self._cores.require()
+        call = engine_pb2.Utility(get_load=engine_pb2.GetLoad())
+        loads = []
+        for core, result in await ask_all(self._cores.cores, call):
+            load = result.load.load
+            load.rank = core.rank
+            loads.append(load)
+        return loads
+
+    async def reset_cache(self) -> None:
+        """Empties the prefix cache of each core."""
+        self._cores.require()
+        call = engine_pb2.Utility(reset_cache=engine_pb2.ResetCache())
+        await ask_all(self._cores.cores, call, all_must_answer=True)
+
+    async def frontends(self) -> list[tuple[admin_pb2.FrontendStatus, EngineConnection]]:
+        """Returns the frontends that any core is connected to, each with one such core. Raises
+        EngineNotReady."""
+        call = engine_pb2.Utility(list_frontends=engine_pb2.ListFrontends())
+        found: dict[str, tuple[admin_pb2.FrontendStatus, EngineConnection]] = {}
+        for core, result in await self._cores.ask(call):
+            for status in result.frontends.frontends:
+                found.setdefault(status.instance_id, (status, core))
+        return list(found.values())
+
+    async def command(
+        self, core: EngineConnection, command: engine_pb2.FrontendCommand
+    ) -> admin_pb2.FrontendStatus | None:
+        """Returns the status of a frontend after a command, which a core passes on; None: it does not
+        answer."""
+        call = engine_pb2.Utility(command_frontend=command)
+        try:
+            result = await asyncio.wait_for(core.utility_calls.ask(call), COMMAND_S)
+        except (EngineNotReady, TimeoutError):
+            return None
+        return result.frontend_status if result.HasField("frontend_status") else None

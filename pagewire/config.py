@@ -255,7 +255,8 @@ class EngineConfig(ModelConfig):
     no_quantize_head: bool = flag(False, "with --quantization: keep the head in 16 bits; otherwise it has 8")
     cpu_kernels: str = flag(
         "auto",
-        "instruction set that a CPU computes with: avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16;"
+        "instruction set that a CPU computes with: avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, neon,"
+        " neon_dot, neon_bf16;"
         " auto: the best it has; none: no kernels, torch computes",
         metavar="SET",
     )

@@ -10,15 +10,25 @@ from pathlib import Path
 AUTO, NONE = "auto", "none"
 
 
+X86_64, AARCH64 = "x86_64", "aarch64"
+"""Architectures, as platform.machine() and LLVM's triples call them."""
+
+
 @dataclass(frozen=True)
 class InstructionSet:
-    """A set that x86-64 processors have. Flags and features include those of the sets that it builds on."""
+    """A set that processors have. Flags and features include those of the sets that it builds on."""
 
     name: str  # as --cpu-kernels has it
     title: str  # as messages have it
     flags: frozenset[str]  # as Linux calls them
     features: frozenset[str]  # as LLVM calls them
     compact: bool = False  # has fast instructions for weights in 12 bits
+    architecture: str = X86_64
+
+    @property
+    def triple(self) -> str:
+        """As LLVM calls processors with this set, under Linux."""
+        return f"{self.architecture}-unknown-linux-gnu"
 
 
 BASELINE = frozenset(
@@ -43,8 +53,26 @@ AVX512_BF16 = InstructionSet(
 )
 """AMD has it from Zen 4 on (2022), Intel from Sapphire Rapids on (2023). Cooper Lake lacks AVX512-VBMI."""
 
-SETS = (AVX512_BF16, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2)
-"""Best first."""
+NEON = InstructionSet(
+    "neon", "NEON", frozenset({"fp", "asimd"}), frozenset({"fp-armv8", "neon"}), architecture=AARCH64
+)
+NEON_DOT = InstructionSet(
+    "neon_dot",
+    "NEON with dot products",
+    NEON.flags | {"asimddp", "atomics"},
+    NEON.features | {"dotprod", "lse"},
+    architecture=AARCH64,
+)
+NEON_BF16 = InstructionSet(
+    "neon_bf16",
+    "NEON with bfloat16 and int8 products",
+    NEON_DOT.flags | {"bf16", "i8mm"},
+    NEON_DOT.features | {"bf16", "i8mm"},
+    architecture=AARCH64,
+)
+
+SETS = (AVX512_BF16, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, NEON_BF16, NEON_DOT, NEON)
+"""Of each architecture, best first."""
 
 _selected = AUTO
 _in_use: InstructionSet | None = None
@@ -83,6 +111,15 @@ def target_set() -> InstructionSet | None:
     return _in_use or next(wanted, None)
 
 
+def compile_for(chosen: InstructionSet) -> None:
+    """Of a process that runs no kernel, but compiles some for a processor that this host may not have. Raises
+    RuntimeError where kernels are compiled for another set already."""
+    global _in_use
+    if _in_use not in (None, chosen):
+        raise RuntimeError(f"this process has kernels for {_in_use.name} already")
+    _in_use = chosen
+
+
 def use_target_set() -> InstructionSet | None:
     """Returns target_set(), which stays what it is from now on."""
     global _in_use
@@ -91,11 +128,11 @@ def use_target_set() -> InstructionSet | None:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Of the first core, as Linux reports them; none elsewhere."""
+    """Of the first core, as Linux reports them: "flags" of an x86-64 processor, "Features" of an aarch64 one.
+    None elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    return next(
-        (frozenset(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), frozenset()
-    )
+    listed = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
+    return frozenset(next(listed, ()))

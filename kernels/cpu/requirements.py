@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from kernels.cpu.instruction_sets import BASELINE, NONE, selected_name, selected_set
+from kernels.cpu.instruction_sets import BASELINE, NONE, X86_64, selected_name, selected_set
 
 
 def why_not() -> str | None:
@@ -11,9 +11,11 @@ def why_not() -> str | None:
         return "--cpu-kernels is none"
     chosen = selected_set()
     if chosen is None:
-        return "the CPU lacks AVX2, FMA or F16C"
+        return "the CPU lacks AVX2, FMA or F16C, and NEON"
     if find_spec("llvmlite") is None:
         return "llvmlite is not installed"
+    if chosen.architecture != X86_64:
+        return None  # LLVM takes features from where host_sets() has them
     from kernels.cpu.compiler.llvm import host_features
 
     if not all(host_features().get(name) for name in chosen.features - BASELINE):

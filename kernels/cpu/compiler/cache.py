@@ -18,7 +18,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from kernels.cpu.compiler.llvm import assemble, load, target_name
+from kernels.cpu.compiler.linking import current_linker
+from kernels.cpu.compiler.llvm import assemble, target_name
 from kernels.cpu.compiler.lowering import lower
 from kernels.cpu.compiler.record_values import is_record
 from kernels.cpu.compiler.records import Operation, OwnRecord
@@ -34,7 +35,7 @@ def compiled(kernel: Kernel) -> Kernel:
     """Decorates a function that Python calls. It does not hold the interpreter's lock while it runs."""
     hints = typing.get_type_hints(kernel)
     kinds: list[Any] = [_c_type(hints[name]) for name in ("return", *signature(kernel).parameters)]
-    return cast(Kernel, ctypes.CFUNCTYPE(*kinds)(_address(kernel)))
+    return cast(Kernel, current_linker().function(_address(kernel), kinds))
 
 
 def _c_type(annotation: Any) -> Any:
@@ -58,11 +59,11 @@ def _address(kernel: Callable[..., Any]) -> int:
     name = f"{kernel.__module__}.{kernel.__qualname__}".replace("<locals>", "local")
     file = cache_folder() / f"{name}.o" if kernel.__module__.startswith("kernels.cpu.") else None
     if file is not None and is_cached() and file.exists():
-        return load(file.read_bytes(), name)
+        return current_linker().load(file.read_bytes(), name)
     machine_code = assemble(lower(kernel, name))
     if file is not None and is_cached():
         _keep(machine_code, file)
-    return load(machine_code, name)
+    return current_linker().load(machine_code, name)
 
 
 def _keep(machine_code: bytes, file: Path) -> None:

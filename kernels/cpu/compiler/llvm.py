@@ -1,4 +1,4 @@
-"""LLVM code to machine code of this CPU, and machine code to addresses of functions, by llvmlite."""
+"""LLVM code to machine code, and machine code of this CPU to addresses of functions, by llvmlite."""
 
 from functools import cache
 from typing import Any
@@ -6,22 +6,39 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from kernels.cpu.instruction_sets import AVX512_BF16, use_target_set
+from kernels.cpu.instruction_sets import AARCH64, AVX512_BF16, use_target_set
 
 
 @cache
 def target_machine() -> Any:
-    """The CPU that we run on, with the instruction set that kernels are compiled for."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
+    """The processor and the instruction set that kernels are compiled for: those of this host, or those that
+    kernels.cpu.instruction_sets.compile_for() was given."""
+    if target_triple() == llvm.get_process_triple():
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+    else:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    return llvm.Target.from_triple(target_triple()).create_target_machine(
+        cpu=target_cpu(),
         features=target_features(),
         opt=3,
-        reloc="static" if llvm.get_process_triple().startswith("x86") else "default",
+        reloc="static" if target_triple().startswith("x86") else "default",
         codemodel="jitdefault",
         jit=True,
     )
+
+
+def target_triple() -> str:
+    """LLVM's name of what kernels are compiled for."""
+    chosen, host = use_target_set(), llvm.get_process_triple()
+    return host if chosen is None or host.startswith(chosen.architecture) else chosen.triple
+
+
+def target_cpu() -> str:
+    """LLVM's name of the processor. Names of aarch64 ones imply instructions that no set of ours names, SVE
+    among them: code for those is for any."""
+    return "generic" if target_triple().startswith(AARCH64) else llvm.get_host_cpu_name()
 
 
 @cache
@@ -31,9 +48,11 @@ def host_features() -> dict[str, bool]:
 
 
 def target_features() -> str:
-    """Of the instruction set that this process computes with: "+avx2,-avx512f,...". The best set comes with
-    whatever else the CPU has; no other uses an instruction that it does not name."""
+    """Of the instruction set that this process computes with: "+avx2,-avx512f,...". The best set of x86-64
+    comes with whatever else the CPU has; no other uses an instruction that it does not name."""
     chosen, host = use_target_set(), host_features()
+    if chosen is not None and chosen.architecture == AARCH64:
+        return ",".join(f"+{name}" for name in sorted(chosen.features))
     allowed = host if chosen in (None, AVX512_BF16) else {name: name in chosen.features for name in host}
     return ",".join(f"{'+' if has and allowed[name] else '-'}{name}" for name, has in host.items())
 
@@ -41,15 +60,14 @@ def target_features() -> str:
 @cache
 def target_name() -> str:
     """What machine code depends on, besides the kernels: LLVM, the CPU, and the instruction set."""
-    cpu = f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {target_features()}"
-    return f"{llvmlite.__version__} {cpu}"
+    return f"{llvmlite.__version__} {target_triple()} {target_cpu()} {target_features()}"
 
 
 def assemble(code: str) -> bytes:
     """Optimizes LLVM code; returns an object file."""
     machine = target_machine()
     module = llvm.parse_assembly(code)
-    module.triple, module.data_layout = llvm.get_process_triple(), str(machine.target_data)
+    module.triple, module.data_layout = target_triple(), str(machine.target_data)
     module.verify()
     tuning = llvm.create_pipeline_tuning_options(speed_level=3)
     tuning.loop_vectorization = True

@@ -6,16 +6,15 @@ that has read that word. The references are those of a single thread.
 
 from typing import Any
 
-from llvmlite import ir
-
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import external, lowered_by
-from kernels.cpu.isa.vectors import I64, call, read_i64, write_i64
+from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.isa.vectors import I64, read_i64, write_i64
 
 _syscall = external("syscall", types.int64(*[types.int64] * 7))
 _sched_yield = external("sched_yield", types.int32())
 
-_FUTEX = 202  # of x86-64, the only architecture with these vector instructions
+_FUTEX = OPERATIONS.futex
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 
 
@@ -38,10 +37,6 @@ def _add(builder: Any, address: Any, value: Any) -> Any:
 def _replace(builder: Any, address: Any, expected: Any, value: Any) -> Any:
     outcome = builder.cmpxchg(_pointer(builder, address), expected, value, "acq_rel", "acquire")
     return builder.extract_value(outcome, 1)
-
-
-def _pause(builder: Any) -> None:
-    call(builder, "llvm.x86.sse2.pause", ir.VoidType())
 
 
 @lowered_by(_read, types.int64(types.int64))
@@ -73,7 +68,7 @@ def replace(address: int, expected: int, value: int) -> bool:
     return equal
 
 
-@lowered_by(_pause, types.void())
+@lowered_by(lambda b: OPERATIONS.pause(b), types.void())
 def pause() -> None:
     """Waits for a moment, in a loop that reads a word again and again."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.isa.vectors import F32S, I16, I32, I32S, LANES, call, splat
+from kernels.cpu.isa.vectors import F32S, I16, I32S, LANES, call, splat
 
 I16_PAIRS = ir.VectorType(I16, 2 * LANES)
 _BYTES_OF_PAIRS = 0x00FF00FF
@@ -91,15 +91,10 @@ class IntegerDot(Dot):
 
     def multiply_pairs(self, builder: Any, one: Any, other: Any) -> Any:
         """one[2 i] * other[2 i] + one[2 i + 1] * other[2 i + 1], of int16."""
-        wide = ir.VectorType(I32, 2 * LANES)
-        one, other = (builder.sext(builder.bitcast(side, I16_PAIRS), wide) for side in (one, other))
-        products = builder.mul(one, other)
-        nothing = ir.Constant(wide, ir.Undefined)
-        even, odd = (
-            builder.shuffle_vector(products, nothing, ir.Constant(I32S, list(range(first, 2 * LANES, 2))))
-            for first in (0, 1)
-        )
-        return builder.add(even, odd)
+        half = splat(I32S, 16)
+        first = builder.mul(*(builder.ashr(builder.shl(side, half), half) for side in (one, other)))
+        second = builder.mul(*(builder.ashr(side, half) for side in (one, other)))
+        return builder.add(first, second)
 
 
 class NibbleDot(Dot):

@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.isa.dot import Dot, FloatDot, IntegerDot, NibbleDot, PairDot
-from kernels.cpu.isa.vectors import F32S, I16S, I32S, call, splat, store, store_lanes
+from kernels.cpu.isa.vectors import F32S, I16S, I32S, call, load_lanes, splat, store, store_lanes
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,11 @@ class Operations:
     """Of four bytes, signed weights and unsigned inputs, with int32 sums."""
     nibbles: Dot = NibbleDot(IntegerDot())
     """Of four bytes, unsigned weights below 16 and signed inputs, with int32 sums."""
+    futex = 98
+    """The number of Linux's system call futex(), as most architectures count."""
+
+    def pause(self, builder: Any) -> None:
+        """Waits for some 10 ns where the processor has an instruction for that."""
 
     def round_to_bfloat16(self, builder: Any, values: Any) -> Any:
         """F32S to bfloat16, nearest, ties to even, as I16S. NaN stays NaN."""
@@ -84,6 +89,10 @@ class Operations:
     def reciprocal(self, builder: Any, values: Any) -> Any:
         """1 / values, of F32S: correctly rounded."""
         return builder.fdiv(splat(F32S, 1.0), values)
+
+    def load_first(self, builder: Any, address: Any, kind: Any, mask: Any, whole: Any) -> Any:
+        """The masked lanes of F32S, I32S or I16S, and zeros. whole: whether these are all."""
+        return load_lanes(builder, address, kind, mask)
 
     def store_first(self, builder: Any, values: Any, address: Any, mask: Any, whole: Any) -> None:
         """The masked lanes of F32S or I16S. whole: whether these are all."""

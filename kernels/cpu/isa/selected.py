@@ -1,17 +1,19 @@
 """The operations of the instruction set that this process computes with."""
 
 from importlib import import_module
+from platform import machine
 
-from kernels.cpu.instruction_sets import use_target_set
+from kernels.cpu.instruction_sets import X86_64, use_target_set
 from kernels.cpu.isa.operations import Operations
 
 
 def _operations() -> Operations:
-    """Of kernels.cpu.instruction_sets.use_target_set()."""
+    """Of use_target_set(); where there is none, what every processor of this architecture has."""
     chosen = use_target_set()
-    if chosen is None:
+    name = chosen.name if chosen is not None else machine()
+    if chosen is None and name != X86_64:
         return Operations()
-    operations: Operations = import_module(f"kernels.cpu.isa.{chosen.name}").OPERATIONS
+    operations: Operations = import_module(f"kernels.cpu.isa.sets.{name}").OPERATIONS
     return operations
 
 

@@ -9,7 +9,6 @@ import ctypes
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import lowered_by
@@ -48,15 +47,14 @@ def load_bf16(address: int) -> f32x16:
     return f32x16(bits.view(np.float32))
 
 
-def _load_first(builder: Any, address: Any, count: Any, kind: Any, name: str) -> Any:
-    """The first lanes of a vector of this kind, and zeros."""
-    pointer, align = builder.inttoptr(address, kind.as_pointer()), ir.Constant(vectors.I32, 2)
-    return call(builder, name, kind, pointer, align, first_lanes(builder, count), splat(kind, 0))
+def load_first_lanes(builder: Any, address: Any, count: Any, kind: Any) -> Any:
+    """The first lanes of a vector of F32S, I32S or I16S, and zeros."""
+    mask, whole = first_lanes(builder, count), builder.icmp_signed(">=", count, word(LANES))
+    return OPERATIONS.load_first(builder, address, kind, mask, whole)
 
 
 @lowered_by(
-    lambda b, address, n: _load_first(b, address, n, F32S, "llvm.masked.load.v16f32.p0"),
-    types.f32x16(types.int64, types.int64),
+    lambda b, address, n: load_first_lanes(b, address, n, F32S), types.f32x16(types.int64, types.int64)
 )
 def load_first_f32(address: int, count: int) -> f32x16:
     """The first float32 of 16, as many as `count`, and zeros."""
@@ -74,9 +72,7 @@ def keep_first(x: f32x16, count: int) -> f32x16:
 
 
 @lowered_by(
-    lambda b, address, n: vectors.of_bf16(
-        b, _load_first(b, address, n, vectors.I16S, "llvm.masked.load.v16i16.p0")
-    ),
+    lambda b, address, n: vectors.of_bf16(b, load_first_lanes(b, address, n, vectors.I16S)),
     types.f32x16(types.int64, types.int64),
 )
 def load_first_bf16(address: int, count: int) -> f32x16:

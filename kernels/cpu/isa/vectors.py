@@ -26,6 +26,8 @@ I16S = ir.VectorType(I16, LANES)
 I8S = ir.VectorType(ir.IntType(8), LANES)
 BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
 BITS = ir.VectorType(ir.IntType(1), LANES)
+_NAMES = {F32S: "v16f32", I32S: "v16i32", I16S: "v16i16"}
+"""As LLVM's functions call them."""
 
 
 def word(value: int) -> Any:
@@ -118,11 +120,16 @@ def store(builder: Any, values: Any, address: Any) -> None:
 
 
 def store_lanes(builder: Any, values: Any, address: Any, mask: Any) -> None:
-    """The masked lanes of F32S or I16S."""
-    pointer = builder.inttoptr(address, values.type.as_pointer())
-    name = "v16f32" if values.type == F32S else "v16i16"
-    none = ir.VoidType()
-    call(builder, f"llvm.masked.store.{name}.p0", none, values, pointer, ir.Constant(I32, 2), mask)
+    """The masked lanes of F32S, I32S or I16S."""
+    pointer, align = builder.inttoptr(address, values.type.as_pointer()), ir.Constant(I32, 2)
+    name = f"llvm.masked.store.{_NAMES[values.type]}.p0"
+    call(builder, name, ir.VoidType(), values, pointer, align, mask)
+
+
+def load_lanes(builder: Any, address: Any, kind: Any, mask: Any) -> Any:
+    """The masked lanes of F32S, I32S or I16S, and zeros."""
+    pointer, align = builder.inttoptr(address, kind.as_pointer()), ir.Constant(I32, 2)
+    return call(builder, f"llvm.masked.load.{_NAMES[kind]}.p0", kind, pointer, align, mask, splat(kind, 0))
 
 
 def make_reader(kind: Any, result: types.Type, c_type: Any) -> Any:

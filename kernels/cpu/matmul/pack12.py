@@ -8,9 +8,10 @@ from llvmlite import ir
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
+from kernels.cpu.isa.sets.avx512_bf16 import HALVES, packed_bytes
 from kernels.cpu.isa.vectors import I16, I32, I64, LANES, call, load, read_i64, repeat, store, word, write_i64
 from kernels.cpu.matmul.records import Pack12Record
-from kernels.cpu.matmul.unpack12 import BYTES, CODES, GROUP, HALVES, NUM_CODES, STRIP_BYTES, WORDS, each
+from kernels.cpu.matmul.unpack12 import CODES, GROUP, NUM_CODES, STRIP_BYTES, WORDS, each
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
 
@@ -28,14 +29,6 @@ def _codes_of(builder: Any, halves: Any, base: Any) -> tuple[Any, Any]:
     is_rare = builder.icmp_unsigned(">=", builder.sub(codes, each(1)), each(NUM_CODES))
     signs = builder.and_(builder.lshr(halves, each(12)), each(8))
     return builder.or_(builder.select(is_rare, each(0), codes), signs), is_rare
-
-
-def _together(builder: Any, first: Any, second: Any) -> Any:
-    """Bytes of two words, as Strip.two_words() takes them apart. Numbers below 256."""
-    words = ir.VectorType(I16, 2 * LANES)
-    return call(
-        builder, "llvm.x86.avx512.packuswb.512", BYTES, *(builder.bitcast(v, words) for v in (first, second))
-    )
 
 
 @intrinsic(types.int64(*[types.int64] * 3))
@@ -67,9 +60,9 @@ def _make_compact(builder: Any, pairs: Any, w: Any, rare: Any, groups: Any, base
             lower.append(builder.and_(halves, each(0xFF)))
             codes.append(code)
             rare = _list(builder, halves, is_rare, rare)
-        store(builder, _together(builder, *lower[:2]), to)
-        store(builder, _together(builder, *lower[2:]), builder.add(to, word(64)))
-        both = [builder.bitcast(_together(builder, *codes[i : i + 2]), HALVES) for i in (0, 2)]
+        store(builder, packed_bytes(builder, *lower[:2]), to)
+        store(builder, packed_bytes(builder, *lower[2:]), builder.add(to, word(64)))
+        both = [builder.bitcast(packed_bytes(builder, *codes[i : i + 2]), HALVES) for i in (0, 2)]
         both[1] = builder.shl(both[1], each(4))
         store(builder, builder.or_(*both), builder.add(to, word(CODES)))
         return [rare]

@@ -12,8 +12,8 @@ from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import lowered_by
 from kernels.cpu.isa.dot import Dot
 from kernels.cpu.isa.selected import OPERATIONS
-from kernels.cpu.isa.simd import PAIR_PARTS, QUAD_PARTS, memory
-from kernels.cpu.isa.vectors import I32, I32S, LANES, call, first_lanes, repeat, splat, store, word
+from kernels.cpu.isa.simd import PAIR_PARTS, QUAD_PARTS, load_first_lanes, memory
+from kernels.cpu.isa.vectors import I32S, LANES, repeat, store, word
 from kernels.cpu.runtime.work_split import ROWS
 
 
@@ -21,10 +21,8 @@ def _split(builder: Any, dot: Dot, x: Any, to: Any, words: Any) -> None:
     """Writes the parts of so many words, and of nothing up to a multiple of 16."""
 
     def split_vector(i: Any, nothing: list[Any]) -> list[Any]:
-        mask = first_lanes(builder, builder.sub(words, builder.mul(i, word(LANES))))
-        pointer = builder.inttoptr(builder.add(x, builder.mul(i, word(64))), I32S.as_pointer())
-        name, align = "llvm.masked.load.v16i32.p0", ir.Constant(I32, 4)
-        loaded = call(builder, name, I32S, pointer, align, mask, splat(I32S, 0))
+        left = builder.sub(words, builder.mul(i, word(LANES)))
+        loaded = load_first_lanes(builder, builder.add(x, builder.mul(i, word(64))), left, I32S)
         at = builder.add(to, builder.mul(i, word(64 * dot.parts)))
         for number, vector in enumerate(_side_by_side(builder, dot.inputs(builder, loaded))):
             store(builder, vector, builder.add(at, word(64 * number)))

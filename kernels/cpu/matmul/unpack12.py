@@ -20,8 +20,9 @@ from typing import Any
 
 from llvmlite import ir
 
+from kernels.cpu.isa.sets.avx512_bf16 import HALVES, bytes_of_table, hidden, replaced
 from kernels.cpu.isa.vectors import (
-    I16,
+    BYTES,
     I32,
     I64,
     LANES,
@@ -44,8 +45,6 @@ CODES = STRIP_BYTES - 64
 """Where the codes begin, in a strip."""
 NUM_CODES = 7
 """Of exponents but for their last bit, see above."""
-BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
-HALVES = ir.VectorType(I16, 2 * LANES)
 _RARE = 0xFF
 """In the table; no upper byte of a number that is not rare."""
 _LOWER = [at for byte in range(64) if byte % 16 < 8 for at in (byte, 64 + byte)]
@@ -89,12 +88,11 @@ class Strip:
     def unpack_rare(self, rare: Any) -> list[Any]:
         """Its words, and the address of the next group's first rare number. rare: of this group's."""
         builder, words = self._builder, []
-        codes = _hidden(builder, self.codes())
+        codes = hidden(builder, self.codes())
         for halves in (*self._two_words(codes, 0), *self._two_words(codes, 1)):
             is_rare = builder.icmp_unsigned(">=", halves, each(_RARE << 8))
             listed = load(builder, rare, HALVES)
-            name = "llvm.x86.avx512.mask.expand.v32i16"
-            words.append(call(builder, name, HALVES, listed, halves, is_rare))
+            words.append(replaced(builder, halves, listed, is_rare))
             count = call(builder, "llvm.ctpop.i32", I32, builder.bitcast(is_rare, I32))
             rare = builder.add(rare, builder.shl(builder.zext(count, I64), word(1)))
         return [*words, rare]
@@ -102,7 +100,7 @@ class Strip:
     def _two_words(self, codes: Any, half: int) -> tuple[Any, Any]:
         builder = self._builder
         indexes = builder.bitcast(builder.lshr(codes, each(4)) if half else codes, BYTES)
-        upper = call(builder, "llvm.x86.avx512.permvar.qi.512", BYTES, self._table, indexes)
+        upper = bytes_of_table(builder, self._table, indexes)
         lower = load(builder, builder.add(self._at, word(64 * half)), BYTES)
         mask = ir.VectorType(I32, 64)
         first, second = (
@@ -110,12 +108,6 @@ class Strip:
             for bytes_ in (_LOWER, _UPPER)
         )
         return first, second
-
-
-def _hidden(builder: Any, values: Any) -> Any:
-    """The same values, of which LLVM does not know that: else it computes what both branches need before
-    the branch, for all words at once, and the registers do not suffice."""
-    return builder.asm(ir.FunctionType(HALVES, [HALVES]), "", "=v,0", [values], False)
 
 
 def _merged(builder: Any, ways: list[tuple[Any, Any]]) -> Any:

@@ -10,6 +10,9 @@ from kernels.cpu import requirements as support
 HASWELL = "fpu fma avx2 f16c"
 SKYLAKE = f"{HASWELL} avx512f avx512bw avx512vl avx512dq"
 ZEN_4 = f"{SKYLAKE} avx512_vnni avx512_bf16 avx512vbmi avx512_vbmi2"
+CORTEX_A72 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
+NEOVERSE_N1 = f"{CORTEX_A72} atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp ssbs"
+NEOVERSE_V1 = f"{NEOVERSE_N1} sve bf16 i8mm svebf16 svei8mm"
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +52,29 @@ def test_sets_of_a_host(monkeypatch: pytest.MonkeyPatch, flags: str, names: list
         sets.select("avx10")
 
 
+@pytest.mark.parametrize(
+    ("features", "names"),
+    [
+        (CORTEX_A72, ["neon"]),
+        (f"{CORTEX_A72} asimddp", ["neon"]),
+        (NEOVERSE_N1, ["neon_dot", "neon"]),
+        (f"{NEOVERSE_N1} bf16", ["neon_dot", "neon"]),
+        (NEOVERSE_V1, ["neon_bf16", "neon_dot", "neon"]),
+        ("half thumb fastmult vfp edsp neon vfpv3", []),
+    ],
+)
+def test_sets_of_an_aarch64_host(monkeypatch: pytest.MonkeyPatch, features: str, names: list[str]):
+    """The last one is a processor of 32 bits."""
+    cpuinfo = f"processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: {features}\nCPU implementer\t: 0x41\n"
+    monkeypatch.setattr(Path, "read_text", lambda self: cpuinfo)
+    assert [one.name for one in sets.host_sets()] == names
+    chosen = sets.selected_set()
+    assert (chosen.name if chosen else None) == (names[0] if names else None)
+    assert ("and NEON" in str(support.why_not())) == (not names)
+    with pytest.raises(ValueError, match="avx2 is not an instruction set of this host"):
+        sets.select("avx2")
+
+
 def test_no_kernels_at_all(monkeypatch: pytest.MonkeyPatch):
     """Those of sampling are compiled all the same."""
     host_with(monkeypatch, HASWELL)
@@ -67,9 +93,18 @@ def test_a_process_has_one_set(monkeypatch: pytest.MonkeyPatch):
     assert sets.selected_set() is sets.AVX2
 
 
+def test_a_set_that_the_host_lacks(monkeypatch: pytest.MonkeyPatch):
+    """It can be compiled for, unless kernels are there for another one."""
+    host_with(monkeypatch, HASWELL)
+    sets.compile_for(sets.NEON)
+    assert sets.use_target_set() is sets.NEON and sets.NEON.triple == "aarch64-unknown-linux-gnu"
+    with pytest.raises(RuntimeError, match="kernels for neon already"):
+        sets.compile_for(sets.AVX2)
+
+
 def test_other_cpus(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Path, "read_text", lambda self: "Features : fp asimd bf16\n")
-    assert "lacks AVX2" in str(support.why_not())
+    monkeypatch.setattr(Path, "read_text", lambda self: "isa : rv64imafdcv\n")
+    assert str(support.why_not()) == "the CPU lacks AVX2, FMA or F16C, and NEON"
 
 
 def test_other_systems(monkeypatch: pytest.MonkeyPatch):

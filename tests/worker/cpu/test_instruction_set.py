@@ -27,10 +27,11 @@ def test_one_of_this_host():
     [
         ({"avx2", "fma", "f16c"}, "this host has avx2"),
         ({"avx2", "fma", "f16c", "avx_vnni"}, "this host has avx2_vnni, avx2"),
+        ({"fp", "asimd", "asimddp", "atomics"}, "this host has neon_dot, neon"),
         (set(), "this host has no instruction set with kernels"),
     ],
 )
-@pytest.mark.parametrize("name", ["avx512_bf16", "neon"])
+@pytest.mark.parametrize("name", ["avx512_bf16", "neon_bf16"])
 def test_one_that_it_lacks(monkeypatch: pytest.MonkeyPatch, name: str, flags: set[str], why: str):
     monkeypatch.setattr(sets, "cpu_flags", lambda: frozenset(flags))
     with pytest.raises(StartupError) as refused:

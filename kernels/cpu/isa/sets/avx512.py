@@ -6,7 +6,8 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.isa.dot import I16_PAIRS, Dot, IntegerDot
-from kernels.cpu.isa.operations import Operations, Tiles
+from kernels.cpu.isa.operations import Tiles
+from kernels.cpu.isa.sets.x86_64 import X86
 from kernels.cpu.isa.vectors import BYTES, F32S, I16, I32, I32S, call, splat, store_lanes
 
 _EVERY, _TO_NEAREST = ir.Constant(I16, -1), ir.Constant(I32, 4)
@@ -35,7 +36,7 @@ class _Nibbles(Dot):
         return builder.add(sums, call(builder, "llvm.x86.avx512.pmaddw.d.512", I32S, pairs, ones))
 
 
-class AVX512(Operations):
+class AVX512(X86):
     """A vector takes one register."""
 
     block = Tiles(8, ((4, 4), (2, 2), (1, 1)), prefetches=True, distance=-1)

@@ -6,7 +6,8 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.isa.dot import Dot, IntegerDot
-from kernels.cpu.isa.operations import Operations, halves_of, joined
+from kernels.cpu.isa.operations import halves_of, joined
+from kernels.cpu.isa.sets.x86_64 import X86
 from kernels.cpu.isa.vectors import I16, I32, I32S, call, splat
 
 _BYTES = ir.VectorType(ir.IntType(8), 32)
@@ -40,7 +41,7 @@ class _Nibbles(Dot):
         return builder.add(sums, joined(builder, *parts))
 
 
-class AVX2(Operations):
+class AVX2(X86):
     """A vector takes two registers."""
 
     quads: Dot = _PairsOfWords()

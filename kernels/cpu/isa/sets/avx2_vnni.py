@@ -4,9 +4,9 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.isa.avx2 import AVX2
 from kernels.cpu.isa.dot import Dot
 from kernels.cpu.isa.operations import halves_of, joined
+from kernels.cpu.isa.sets.avx2 import AVX2
 from kernels.cpu.isa.vectors import I32, I32S, call
 
 _BYTES, _INT32S = ir.VectorType(ir.IntType(8), 32), ir.VectorType(I32, 8)

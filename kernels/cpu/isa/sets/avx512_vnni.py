@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from kernels.cpu.isa.avx512 import AVX512
 from kernels.cpu.isa.dot import Dot
+from kernels.cpu.isa.sets.avx512 import AVX512
 from kernels.cpu.isa.vectors import BYTES, I32S, call
 
 

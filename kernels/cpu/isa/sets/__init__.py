@@ -1,0 +1,1 @@
+"""What instruction sets have of their own, a file for each."""

@@ -191,7 +191,7 @@ class World:
 
     async def _reset(self, frontend: FrontendProcess) -> None:
         with contextlib.suppress(ServiceError):
-            await frontend.client.reset_cache()
+            await frontend.client.questions.reset_cache()
 
     # The end.
 

@@ -56,14 +56,16 @@ class ForeignHost(PermissionDenied):
 
 
 class NotServed(ServiceError):
-    """No such path, or not with this method."""
+    """No such path, or not with this method (METHOD_NOT_ALLOWED)."""
 
     reason = "NOT_FOUND"
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self._status = status
-        self.code = code_pb2.NOT_FOUND if status == 404 else code_pb2.UNIMPLEMENTED
+        self.code = code_pb2.NOT_FOUND
+        if status != 404:
+            self.code, self.reason = code_pb2.UNIMPLEMENTED, "METHOD_NOT_ALLOWED"
 
     @property
     def http_status(self) -> int:

@@ -44,6 +44,7 @@ class HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="warning",
             access_log=False,
             server_header=False,
             proxy_headers=False,

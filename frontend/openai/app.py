@@ -146,6 +146,6 @@ def make_app(parts: ApiParts, more_routes: Iterable[Route] = ()) -> Starlette:
 
 async def _not_served(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    what = "no such path" if error.status_code == 404 else "not with this method"
-    refusal = NotServed(error.status_code, f"{what}; docs/openai.md has the list")
+    what = "there is no such path" if error.status_code == 404 else "the path does not take this method"
+    refusal = NotServed(error.status_code, f"{what}; docs/openai.md lists what is served")
     return JSONResponse(error_body(refusal), error.status_code, error.headers)

@@ -27,6 +27,7 @@ _TOKENIZE: Table = {
     "tools": Field(values.anything),
     "return_token_strs": Field(values.boolean, "token_texts"),
 }
+_OF_CHAT = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
 _DETOKENIZE: Table = {
     "model": Field(values.text, "model"),
     "tokens": Field(values.token_ids),
@@ -61,14 +62,17 @@ async def tokenize(parts: ApiParts, body: Json, call: Call, exchange: Exchange) 
 
 
 def _read_prompt(body: Json, prompt: prompt_pb2.Prompt, names: Names) -> None:
-    if ("messages" in body) == ("prompt" in body):
+    has_messages = given(body, "messages", None) is not None
+    if has_messages == (given(body, "prompt", None) is not None):
         raise InvalidRequest({"prompt": "give either prompt or messages"})
-    if "messages" in body:
+    if has_messages:
         read_conversation(body, prompt, names, "prompts[0]")
         if (generation := given(body, "add_generation_prompt", None)) is not None:
             prompt.chat.add_generation_prompt = generation
         prompt.chat.continue_final_message = given(body, "continue_final_message", False)
         return
+    if wrong := [name for name in _OF_CHAT if given(body, name, None) is not None]:
+        raise InvalidRequest(dict.fromkeys(wrong, "needs messages"))
     names.put("prompts[0]", "prompt")
     names.put("prompts[0].text", "prompt")
     try:

@@ -98,6 +98,13 @@ async def test_tokenize_and_detokenize(run_api):
         assert chat["tokens"][-1] == 4, "the assistant's header"
         assert (await api.post("/detokenize", tokens=[512])).json()["error"]["param"] == "tokens"
         assert (await api.post("/tokenize", prompt="x", messages=[])).status_code == 400
+        again = await api.post("/tokenize", prompt=None, messages=[{"role": "user", "content": "hi"}])
+        assert again.json() == chat
+        refused = (await api.post("/tokenize", prompt="x", add_generation_prompt=True)).json()["error"]
+        assert refused["param"] == "add_generation_prompt"
+        missing, wrong = await api.http.get("/v1/nothing"), await api.http.get("/v1/completions")
+        assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
 
 
 async def test_many_prompts_do_not_multiply_a_body(run_api):

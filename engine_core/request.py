@@ -20,6 +20,7 @@ from struct import pack
 from typing import TYPE_CHECKING
 
 from engine_core.history import History
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_MEAN
 
 if TYPE_CHECKING:
     from engine_core.beam_search.search import BeamParameters
@@ -130,6 +131,11 @@ class Request:
         self.num_live = n
 
     @property
+    def pools(self) -> bool:
+        """Whether its sequence ends with a vector, without output."""
+        return self.parameters.pooling is not None
+
+    @property
     def num_candidates(self) -> int:
         """Tokens that the worker proposes for each of its rows instead of sampling; 0: rows sample."""
         return 0 if self.beam_search is None else self.beam_search.num_candidates
@@ -214,8 +220,11 @@ class Sequence:
         """Leading tokens whose logits are not needed, so that cached keys and values can replace them.
 
         The last token's logits give the next token; those of position p give the log-probability of the
-        token at p + 1.
+        token at p + 1. The mean needs the hidden states of all.
         """
+        pooling = self.request.parameters.pooling
+        if pooling is not None and pooling.type == POOLING_TYPE_MEAN:
+            return 0
         pending = self.request.prompt_logprobs
         return (self.num_tokens if pending is None else pending.next) - 1
 

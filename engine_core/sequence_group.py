@@ -83,11 +83,11 @@ class ParallelSampling:
     """Sequences that share a prompt, and are independent behind it."""
 
     leads_others = False
-    can_swap = True
     followers_have_rows = False
 
     def __init__(self, request: Request) -> None:
         self._request = request
+        self.can_swap = not request.pools  # a worker's row would have lost what it has read for the mean
 
     @property
     def followers(self) -> list[Sequence]:

@@ -211,6 +211,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         block_size=config.block_size,
         max_priority=welcome.max_priority,
         has_grammars=bool(model.grammar_engine),
+        embedding_size=model.embedding_size,
     )
     return Identity(welcome, limits)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
 from frontend.errors import ModelNotFound
+from frontend.pooling_config import PoolingDefaults, read_pooling
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.template_files import find_templates, read_template
 from frontend.text.checkpoint_text import CheckpointText
@@ -68,6 +69,8 @@ class ModelInfo:
     pad_token_id: int | None
     archive: TokenizerArchive
     answers: AnswerFormats
+    pooling: PoolingDefaults | None = None
+    """How prompts are embedded; None: they are not."""
 
     def check_name(self, name: str) -> None:
         """Raises ModelNotFound unless a request for `name` means this model."""
@@ -88,6 +91,9 @@ class ModelInfo:
                 capabilities.append(model_pb2.CAPABILITY_TOOLS)
             if self.answers.reasons:
                 capabilities.append(model_pb2.CAPABILITY_REASONING)
+        embedding_size = facts.embedding_size if self.pooling is not None else 0
+        if embedding_size:
+            capabilities.append(model_pb2.CAPABILITY_EMBED)
         if limits.has_grammars:
             capabilities.append(model_pb2.CAPABILITY_STRUCTURED_OUTPUT)
         return model_pb2.Model(
@@ -105,6 +111,7 @@ class ModelInfo:
             default_sampling=self.default_sampling,
             limits=_limits_message(limits, config),
             implementation=facts.implementation,
+            embedding_size=embedding_size,
             exactness=model_pb2.Exactness(
                 bitwise=not facts.exactness_caveat,
                 reason=facts.exactness_caveat,
@@ -188,6 +195,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
             *(text.tokenizer, text.response_template, for_tools or template),
             *(config.tool_format, config.reasoning_format),
         ),
+        pooling=read_pooling(path, config.pooling_type),
     )
 
 

@@ -20,6 +20,7 @@ from frontend.file_watch import FileWatch
 from frontend.inspection.inspector import Inspector
 from frontend.metrics import FrontendParts, FrontendWatch
 from frontend.model_info import ModelInfo
+from frontend.pooling.embedder import Embedder
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.drain import Drain
@@ -124,6 +125,7 @@ class Frontend:
         self._generator = Generator(
             config, model, self._prompts, self.engine, self.limits, self.counters, self._tracer
         )
+        self._embedder = Embedder(config, model, self._prompts, self.engine, self._generator, self.limits)
         parts = FrontendParts(
             self.state, self._generator.registry, self.engine, self.limits, self._generator.pacer
         )
@@ -162,7 +164,7 @@ class Frontend:
             model, self._prompts, self.engine, self.limits, self.write_timeouts
         )
         self._models = ModelServicer(config, model, self.engine)
-        self._pooling = PoolingServicer(scorer, self.state)
+        self._pooling = PoolingServicer(scorer, self._embedder, self._prompts, self.state)
         self.inspector = Inspector(self._generator.registry, self.engine)
         self._admin = AdminServicer(
             config, self.engine, self.state, fleet, self.write_timeouts, self.inspector
@@ -235,7 +237,8 @@ class Frontend:
         from frontend.servicers.vllm import VllmServicer
 
         servicer = VllmServicer(
-            model, self._generator, aborts, self.engine, self._prompts, self.state, self.write_timeouts
+            *(model, self._generator, self._embedder, aborts, self.engine, self._prompts, self.state),
+            self.write_timeouts,
         )
         return [servicer]
 
@@ -279,6 +282,7 @@ class Frontend:
             self.write_timeouts,
             authenticator,
             self.counters,
+            self._embedder,
         )
         return OpenAiServer(parts, self._config.openai_port, console_of(parts, self.inspector))
 

@@ -15,6 +15,7 @@ LoadFormat = Literal["auto", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
 Scheduling = Literal["ahead", "sync"]
 Policy = Literal["fair", "fcfs"]
+PoolingKind = Literal["auto", "last", "mean", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
@@ -226,6 +227,11 @@ class FrontendConfig(ModelConfig):
     )
     reasoning_format: str = flag(
         "auto", "how the model marks reasoning; auto: as its checkpoint says", metavar="NAME"
+    )
+    pooling_type: PoolingKind = flag(
+        "auto",
+        "hidden states that embeddings are made of: those of the last token, or the mean of all; auto: as the"
+        " checkpoint's modules.json says; none: no embeddings",
     )
     drain_delay: float = flag(
         0.0,

@@ -18,6 +18,8 @@ from pagewire.client.params import (
     SamplingParams,
     generate_request,
     output_parser,
+    prompts_of,
+    to_prompts,
 )
 from pagewire.client.results import Generation
 from pagewire.client.transport import channel
@@ -25,8 +27,9 @@ from pagewire.client.transport.exchange import Command
 from pagewire.client.transport.multiplex import Multiplex
 from pagewire.client.transport.recovery import Recovery
 from pagewire.config import DEMO_MODEL, ServeConfig
+from pagewire.llm_embedding import embed_all
 from pagewire.local_service import Service
-from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire.v1 import generation_pb2
 
 Prompts = PromptLike | Iterable[PromptLike]
 Conversations = Sequence[Message] | Iterable[Sequence[Message]]
@@ -117,7 +120,7 @@ class LLM:
         as in Client.generate(), for all prompts. progress: show a progress bar. on_error: "raise" raises the
         first RpcError and cancels the other requests; "return" puts each RpcError in place of its result.
         """
-        many = [cast(PromptLike, prompts)] if _is_one(prompts) else list(cast(Iterable[PromptLike], prompts))
+        many = prompts_of(prompts)
         if params is None or isinstance(params, SamplingParams):
             each: list[SamplingParams | None] = [params] * len(many)
         else:
@@ -171,6 +174,23 @@ class LLM:
         prompts = cast(list[PromptLike], [many] if one else many)
         return self.generate(prompts, params, progress=progress, on_error=on_error, **options)
 
+    def embed(
+        self,
+        inputs: Prompts,
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        progress: bool = True,
+    ) -> list[list[float]]:
+        """Returns a vector per input: of one text or list of token ids, or of several.
+
+        dimensions: leading elements to keep. normalize: scale to unit length; None: as the model has it.
+        progress: show a progress bar. Raises RpcError, also where the model makes no embeddings.
+        """
+        self._check_owner()
+        options = {"dimensions": dimensions, "normalize": normalize}
+        return embed_all(self._channel, self._service, to_prompts(inputs), progress, **options)
+
     def close(self) -> None:
         """Stops the service. Does nothing in a forked process."""
         if os.getpid() == self._owner:
@@ -187,8 +207,7 @@ class LLM:
         self, messages: list[generation_pb2.GenerateRequest], progress: bool, raise_errors: bool
     ) -> list[Generation | RpcError]:
         """Sends requests, a bounded number at a time, and collects the results as they arrive."""
-        if os.getpid() != self._owner:
-            raise RuntimeError("this LLM belongs to the process that made it, not to a fork of that")
+        self._check_owner()
         bar = _Bar(len(messages), progress)
         try:
             with self._stream() as stream:
@@ -204,6 +223,10 @@ class LLM:
         finally:
             bar.close()
         return [request.error or request.generation for request in requests]
+
+    def _check_owner(self) -> None:
+        if os.getpid() != self._owner:
+            raise RuntimeError("this LLM belongs to the process that made it, not to a fork of that")
 
     def _stream(self) -> Multiplex:
         """Opens a multiplexed stream, whose requests wait for the service as long as that runs."""
@@ -272,11 +295,3 @@ def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return ServeConfig(**values)
-
-
-def _is_one(prompts: Prompts) -> bool:
-    """True for one prompt, false for several: text, token ids, a message of them, or what is refused
-    later."""
-    if isinstance(prompts, str | bytes | bytearray | Mapping | prompt_pb2.Prompt):
-        return True
-    return isinstance(prompts, Sequence) and bool(prompts) and isinstance(prompts[0], int)

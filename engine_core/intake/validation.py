@@ -16,11 +16,12 @@ from google.protobuf.message import Message
 from engine_core.errors import Refused
 from engine_core.history import History
 from engine_core.intake.beam_validation import read_beams
+from engine_core.intake.pooling_validation import read_pooling
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, PendingPromptLogprobs, Request
 from engine_core.step.plan import RowParameters
 from pagewire.grammar_limits import MAX_COMPILED_BYTES
-from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.internal.v1.engine_pb2 import AddRequest, Pooling
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
 from pagewire.telemetry.tracing import trace_id_of
@@ -51,6 +52,8 @@ class Limits:
     """Priorities are -max_priority to max_priority; 0: there are no classes."""
     has_grammars: bool = False
     """The worker masks tokens by grammars."""
+    embedding_size: int = 0
+    """Elements of the vector of a row that pools; 0: rows cannot pool."""
 
 
 def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: Limits) -> Request:
@@ -66,6 +69,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     delivered = _delivered(message, len(prompt), n, limits)
     prompt_logprobs = _pending_prompt_logprobs(message, len(prompt), delivered, limits)
     beams = read_beams(message, len(prompt), limits)
+    pooling = read_pooling(message, limits)
     stopping = message.stopping
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
     stop = frozenset(stopping.stop_token_ids)
@@ -77,7 +81,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         request_id=message.request_id,
         group=message.group,
         prompt=prompt,
-        parameters=_row_parameters(message, eos | stop),
+        parameters=_row_parameters(message, eos | stop, pooling),
         max_tokens=stopping.max_tokens,
         max_model_len=limits.max_model_len,
         eos_token_ids=eos,
@@ -127,7 +131,7 @@ def _weight(message: AddRequest) -> float:
     return weight
 
 
-def _row_parameters(message: AddRequest, stops: frozenset[int]) -> RowParameters:
+def _row_parameters(message: AddRequest, stops: frozenset[int], pooling: Pooling | None) -> RowParameters:
     return RowParameters(
         sampling=_kept(message.sampling),
         min_tokens=message.stopping.min_tokens,
@@ -135,6 +139,7 @@ def _row_parameters(message: AddRequest, stops: frozenset[int]) -> RowParameters
         bad_words=tuple(tuple(word.ids) for word in message.bad_words),
         logprobs=_kept(message.logprobs) if message.HasField("logprobs") else None,
         grammar=message.grammar,
+        pooling=None if pooling is None else _kept(pooling),
     )
 
 
@@ -203,8 +208,9 @@ def _check_bad_words(message: AddRequest, limits: Limits) -> None:
 
 
 def _max_drafts(message: AddRequest) -> int:
-    """Returns how many tokens may be drafted for a row. A row with a grammar has the mask of one position."""
-    if message.grammar:
+    """Returns how many tokens may be drafted for a row. A row with a grammar has the mask of one position;
+    one that pools samples nothing."""
+    if message.grammar or message.HasField("pooling"):
         return 0
     return message.max_draft_tokens if message.HasField("max_draft_tokens") else MAX_DRAFTS
 

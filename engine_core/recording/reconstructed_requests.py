@@ -15,6 +15,7 @@ from engine_core.beam_search.search import BeamSearch
 from engine_core.recording.beams import HASH_BYTES, Candidates, candidates_of, replayed_search
 from engine_core.request import MAX_DRAFTS, FinishReason, PendingPromptLogprobs, Request
 from engine_core.step.plan import RowParameters
+from pagewire.internal.v1.engine_pb2 import Pooling, PoolingType
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedCall, RecordedChoice, RecordedEnd
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
@@ -118,6 +119,7 @@ class ReconstructedRequests:
                 (),
                 (),
                 grammar=_SOME_GRAMMAR if arrival.has_grammar else "",
+                pooling=_pooling(arrival),
             ),
             max_tokens=arrival.max_tokens,
             max_model_len=arrival.max_model_len,
@@ -211,6 +213,12 @@ class ReconstructedRequests:
 
     def _ends_block(self, position: int) -> bool:
         return position % self._block_size == self._block_size - 1
+
+
+def _pooling(arrival: RecordedArrival) -> Pooling | None:
+    """Returns how a request pools, as far as scheduling depends on it; None: it generates."""
+    kind = PoolingType.Name(arrival.pooling_type) if arrival.pooling_type else None
+    return None if kind is None else Pooling(type=kind)
 
 
 def _end_of_delivery(arrival: RecordedArrival, index: int) -> RecordedEnd:

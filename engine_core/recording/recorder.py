@@ -231,6 +231,8 @@ class RecordedScheduler(Scheduler):
             arrival.deadline_at = request.deadline_at
         if request.prompt_logprobs is not None:
             arrival.prompt_logprobs_start = request.prompt_logprobs.next
+        if request.parameters.pooling is not None:
+            arrival.pooling_type = request.parameters.pooling.type
         if request.beam_search is not None:
             parameters = request.beam_search
             arrival.num_beam_results = parameters.num_results

@@ -102,6 +102,11 @@ class ReplayWorker:
             prompt_logprobs=step.prompt_logprobs,
             beam_token_ids=[token for token, _ in candidates],
             beam_logprobs=[logprob for _, logprob in candidates],
+            vectors={
+                entry: b""
+                for entry, row in enumerate(step.sampling)
+                if row.request.pools and entry not in without_token
+            },
         )
 
     def _score_prompts(self, plan: Plan) -> Iterator[RowPromptLogprobs]:
@@ -116,7 +121,7 @@ class ReplayWorker:
                 row.prompt_next = end
 
     def _sample(self, row: _Row) -> int:
-        if row.num_candidates:
+        if row.num_candidates or row.request.pools:
             return 0
         token = self._recorded.token(row.request.handle, row.index, row.position)
         row.position += 1

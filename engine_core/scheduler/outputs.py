@@ -40,6 +40,13 @@ class PromptPart(NamedTuple):
     columns: LogprobColumns
 
 
+class Vector(NamedTuple):
+    """The vector of a request that pools."""
+
+    request: Request
+    values: bytes  # float32 column
+
+
 RowDraft = tuple[int, int]
 """How many tokens were drafted for a row in a step, and by which DraftMethod of worker.proto."""
 NO_DRAFT: RowDraft = (0, 0)
@@ -59,6 +66,7 @@ class Outputs:
     scores: list[Scores] = field(default_factory=list)  # their entries ascend
     prompt_parts: list[PromptPart] = field(default_factory=list)
     pauses: list[Pause] = field(default_factory=list)
+    vectors: list[Vector] = field(default_factory=list)  # their sequences have finishes
 
     def __bool__(self) -> bool:
         return bool(self.sequences or self.started or self.prompt_parts or self.pauses)
@@ -123,6 +131,11 @@ class Outputs:
         self.positions.append(len(sequence.output))
         self.counts.append(0)
 
+    def add_vector(self, sequence: Sequence, values: bytes) -> None:
+        """Adds the vector of a sequence, which ends it."""
+        self.vectors.append(Vector(sequence.request, values))
+        self.finish(sequence, FinishReason.STOP)
+
     def finish_group(self, request: Request, results: list[array[int]], reason: FinishReason) -> None:
         """Adds the results of a request, the best first, with all their tokens.
 
@@ -164,6 +177,8 @@ def encode_outputs(outputs: Outputs, epoch: int, step: int) -> Iterator[tuple[by
             message.paused_handles = pack_u64([pause.request.handle for pause in part.pauses])
             message.paused_us = pack_u32([_microseconds(pause.seconds) for pause in part.pauses])
         _put_logprobs(message, part)
+        for request, values in part.vectors:
+            message.vectors.add(handle=request.handle, values=values)
         yield frontend, message
 
 
@@ -227,6 +242,8 @@ def _by_frontend(outputs: Outputs) -> dict[bytes, Outputs]:
         parts[pause.request.frontend].pauses.append(pause)
     for prompt_part in outputs.prompt_parts:
         parts[prompt_part.request.frontend].prompt_parts.append(prompt_part)
+    for vector in outputs.vectors:
+        parts[vector.request.frontend].vectors.append(vector)
     for scores in outputs.scores:
         _split_scores(scores, outputs.sequences, entries, parts)
     return parts

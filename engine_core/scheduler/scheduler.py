@@ -42,6 +42,7 @@ from engine_core.scheduler.row_preemption import RowPreemption
 from engine_core.scheduler.running import SlotAllocator
 from engine_core.scheduler.sequence_states import SequenceStates
 from engine_core.scheduler.step_batch import Batch
+from engine_core.scheduler.vectors import take_vectors
 from engine_core.sequence_group import split_candidates
 from engine_core.step.plan import ForkRow, Plan
 from engine_core.step.result import Result
@@ -272,7 +273,7 @@ class Scheduler:
 
         samples: of the plan's sample_rows, in order.
         """
-        sequences = step.sampling
+        sequences, samples = take_vectors(step.sampling, samples, result, self.states, self._outputs)
         if result.beam_token_ids:
             sequences, samples = self._advance_groups(sequences, samples, result)
         if self.states.num_ended != step.num_ended:

@@ -9,6 +9,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from pagewire.internal.v1 import worker_pb2
+from pagewire.internal.v1.engine_pb2 import Pooling
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 from pagewire.v1.prompt_pb2 import TokenIds
@@ -24,6 +25,7 @@ class RowParameters:
     bad_words: tuple[tuple[int, ...], ...]
     logprobs: LogprobOptions | None = None  # of the output
     grammar: str = ""  # of the output; "": none
+    pooling: Pooling | None = None  # the row gives a vector in place of tokens
 
 
 @dataclass(slots=True)
@@ -145,4 +147,5 @@ def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
         num_beam_candidates=new.num_beam_candidates,
         grammar=new.parameters.grammar,
         tenant=new.tenant,
+        pooling=new.parameters.pooling,
     )

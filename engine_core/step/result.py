@@ -18,6 +18,7 @@ TokenLogprobs = Sequence[tuple[int, float]]
 
 
 NO_ERRORS: Mapping[int, str] = MappingProxyType({})
+NO_VECTORS: Mapping[int, bytes] = MappingProxyType({})
 
 
 class Draft(NamedTuple):
@@ -47,6 +48,7 @@ class Result(NamedTuple):
     next_draft_counts: Sequence[int] = ()  # [A]; empty: none
     draft_prefill: bool = False
     draft_methods: bytes = b""  # [A] DraftMethods of worker.proto; empty: nothing was drafted
+    vectors: Mapping[int, bytes] = NO_VECTORS  # entry of sample_rows that pools -> float32 column
 
     @property
     def num_accepted_drafts(self) -> int:
@@ -105,6 +107,7 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
         next_draft_counts=unpack_u32(message.next_draft_counts) if message.next_draft_counts else (),
         draft_prefill=message.draft_prefill,
         draft_methods=message.draft_methods,
+        vectors={each.entry: each.values for each in message.vectors} or NO_VECTORS,
         row_errors={error.entry: error.message for error in message.row_errors} or NO_ERRORS,
     )
     num_tokens = sum(result.sample_counts) if result.sample_counts else len(plan.sample_rows)
@@ -115,6 +118,8 @@ def decode_result(message: worker_pb2.StepResult, plan: Plan) -> Result:
         )
     if result.sample_counts:
         _check_sample_counts(result.sample_counts, plan)
+    if max(result.vectors, default=-1) >= len(plan.sample_rows):
+        raise ValueError(f"step {plan.step}: a vector for an entry beyond {len(plan.sample_rows)} rows")
     for name in ("draft_counts", "next_draft_counts", "draft_methods"):
         column = getattr(result, name)
         if column and len(column) != len(plan.sample_rows):

@@ -75,6 +75,9 @@ class Sink(Protocol):
     def push_prompt_logprobs(self, start: int, scores: Scores) -> None:
         """Appends log-probabilities of a part of the prompt. Raises ProtocolError."""
 
+    vector: bytes | None
+    """The vector of a request that pools, set before its end is pushed; None: it has none."""
+
     def fail(self, error: ServiceError) -> None:
         """Ends the request with an error."""
 

@@ -54,6 +54,9 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
         _push_paused(outputs, in_flight, now)
     for part in outputs.prompt_logprobs:
         _push_prompt_logprobs(part, receiver)
+    for vector in outputs.vectors:
+        if (pooled := in_flight.get(vector.handle)) is not None:
+            pooled.sink.vector = vector.values
     columns = (
         unpack_u64(outputs.handles),
         unpack_u32(outputs.indexes),

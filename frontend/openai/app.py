@@ -23,7 +23,7 @@ from frontend.http.disconnect import until_disconnect
 from frontend.http.errors import DeadlineExceeded, Disconnected, NotServed
 from frontend.http.exchange import Exchange, Scope, Send
 from frontend.http.origin import check_origin
-from frontend.openai import endpoints, tokens
+from frontend.openai import embeddings, endpoints, tokens
 from frontend.openai.answers.errors import error_body, error_headers
 from frontend.openai.parts import ApiParts
 from pagewire.log_redaction import traceback_of
@@ -133,7 +133,7 @@ def make_app(parts: ApiParts, more_routes: Iterable[Route] = ()) -> Starlette:
         route("POST", "/v1/chat/completions", endpoints.chat_completions, call),
         route("POST", "/v1/completions", endpoints.completions, call),
         route("POST", "/v1/responses", endpoints.responses, call),
-        route("POST", "/v1/embeddings", endpoints.embeddings, control),
+        route("POST", "/v1/embeddings", embeddings.embeddings, call),
         route("POST", "/tokenize", tokens.tokenize, call),
         route("POST", "/detokenize", tokens.detokenize, call),
         route("GET", "/v1/models", endpoints.list_models, control),

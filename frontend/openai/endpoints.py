@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from frontend.call import Call
-from frontend.errors import InvalidRequest, Unsupported
+from frontend.errors import InvalidRequest
 from frontend.http.exchange import Exchange
 from frontend.openai.answers.choices import (
     AnswerFormat,
@@ -105,13 +105,6 @@ def request_id_of(exchange: Exchange, names: Names) -> str:
     """Returns the client's id of a request, or a new one."""
     names.put("request_id", REQUEST_ID)
     return exchange.headers.get(REQUEST_ID) or secrets.token_hex(16)
-
-
-async def embeddings(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
-    """POST /v1/embeddings: refused, since a model that generates makes no embeddings."""
-    name = given(body, "model", "")
-    parts.model.check_name(name if isinstance(name, str) else "")
-    raise Unsupported({"model": "generates text, and makes no embeddings"})
 
 
 async def list_models(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:

@@ -8,6 +8,7 @@ from frontend.auth.authenticator import Authenticator
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.model_info import ModelInfo
+from frontend.pooling.embedder import Embedder
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.state import ServingState
 from frontend.streams.generator import Generator
@@ -31,6 +32,7 @@ class ApiParts:
     write_timeouts: WriteTimeouts
     authenticator: Authenticator
     counters: Counters
+    embedder: Embedder
     start_time: int = field(default_factory=lambda: int(time.time()))
 
     @property

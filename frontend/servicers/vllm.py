@@ -18,6 +18,7 @@ from smg_grpc_proto.generated import common_pb2
 from frontend.engine.client import EngineClient
 from frontend.errors import InvalidRequest, ServiceError, Unimplemented
 from frontend.model_info import ModelInfo
+from frontend.pooling.embedder import Embedder
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.call_context import Context, current_call, current_caller
 from frontend.rpc.error_mapping import guarded
@@ -31,7 +32,8 @@ from frontend.streams.generator import Generator
 from frontend.validation.requests import check_abort
 from frontend.write_timeout import WriteTimeouts
 from pagewire import __version__
-from pagewire.v1 import admin_pb2, generation_pb2
+from pagewire.ipc.columns import unpack_f32_array
+from pagewire.v1 import admin_pb2, generation_pb2, pooling_pb2
 
 MAX_SEQUENCE_NUMBER = (1 << 63) - 1
 """Of the last batch that a subscriber has had; there is room for the numbers of those that follow."""
@@ -45,6 +47,7 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
         self,
         model: ModelInfo,
         generator: Generator,
+        embedder: Embedder,
         aborts: Aborts,
         engine: EngineClient,
         prompts: PromptReader,
@@ -52,7 +55,7 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
         write_timeouts: WriteTimeouts,
     ) -> None:
         self._model = model
-        self._generator = generator
+        self._generator, self._embedder = generator, embedder
         self._aborts = aborts
         self._engine = engine
         self._prompts = prompts
@@ -164,9 +167,19 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
         return common_pb2.FlushCacheResponse(success=True, message="the prefix cache is empty")
 
     @guarded
-    async def Embed(self, request: Any, context: Context) -> None:
-        """Not implemented."""
-        raise Unimplemented("Embed")
+    async def Embed(self, request: Any, context: Context) -> Any:
+        """The vector of one prompt, as the model's checkpoint has it."""
+        self._state.require_open()
+        asked = pooling_pb2.EmbedRequest(request_id=request.request_id)
+        asked.inputs.add().token_ids.ids.extend(request.tokenized.input_ids)
+        try:
+            vectors = await self._embedder.embed(asked, current_call(context))
+        except ServiceError as error:
+            raise translated(error) from None
+        values = unpack_f32_array(vectors.columns[0])
+        return vllm_engine_pb2.EmbedResponse(
+            embedding=values, prompt_tokens=vectors.prompt_tokens, embedding_dim=len(values)
+        )
 
     @guarded
     async def StartProfile(self, request: Any, context: Context) -> None:

@@ -10,6 +10,9 @@ from frontend.streams.stream import Stream
 from pagewire.v1 import generation_pb2
 
 _NAMES = {
+    "inputs[0].token_ids.ids": "tokenized.input_ids",
+    "inputs[0].token_ids": "tokenized.input_ids",
+    "inputs[0]": "tokenized.input_ids",
     "prompt.token_ids.ids": "tokenized.input_ids",
     "prompt.token_ids": "tokenized.input_ids",
     "prompt.text": "text",

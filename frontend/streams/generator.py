@@ -76,14 +76,15 @@ class Generator:
         call: Call,
         *,
         whole: bool = False,
+        pooling: engine_pb2.Pooling | None = None,
     ) -> AsyncIterator[Stream]:
         """Yields a request's stream; leaving the block before its end aborts the request.
 
-        whole: one message, regardless of the request's mode. Raises ServiceError, before the block when the
-        request is refused.
+        whole: one message, regardless of the request's mode. pooling: it ends with a vector. Raises
+        ServiceError, before the block when the request is refused.
         """
         with RequestSpan(self._counters, self._tracer, call) as span:
-            async with self._open(request, call, whole, span) as stream:
+            async with self._open(request, call, whole, pooling, span) as stream:
                 span.begin(stream)
                 yield stream
 
@@ -93,6 +94,7 @@ class Generator:
         request: generation_pb2.GenerateRequest,
         call: Call,
         whole: bool,
+        pooling: engine_pb2.Pooling | None,
         span: RequestSpan,
     ) -> AsyncIterator[Stream]:
         caller, timings = call.caller, span.timings
@@ -112,6 +114,8 @@ class Generator:
                     request, (request_id, engine_id), limits, timings, whole
                 )
             _put_tenant(message, tenant, caller)
+            if pooling is not None:
+                message.pooling.CopyFrom(pooling)
             message.traceparent, message.tracestate = (
                 span.trace.traceparent,
                 span.trace.tracestate,

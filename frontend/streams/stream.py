@@ -83,6 +83,8 @@ class Stream:
         self._num_new = 0  # tokens since the last message
         self._ending = False  # a sequence has ended since the last message
         self._begun = False
+        self.vector: bytes | None = None
+        """Of a request that pools: its float32 column, once it has ended."""
         self._cached_tokens = 0
         self._drafts = DraftCounts()
         self._error: ServiceError | None = None

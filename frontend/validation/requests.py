@@ -40,9 +40,9 @@ NOT_BUILT = "is not implemented yet"
 
 def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> None:
     """Checks a generation request. Raises InvalidRequest or Unsupported, naming the fields."""
-    findings = _Findings()
+    findings = Findings()
     findings.walk(request, "", "", limits)
-    _check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
+    check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
     _check_counts(request, findings)
     _check_choice(request, limits, findings)
     _check_continuation(request, limits, findings)
@@ -60,14 +60,14 @@ def check_continuations(
     request: pooling_pb2.ScoreContinuationsRequest, limits: Limits, max_continuations: int
 ) -> None:
     """Checks a request to score continuations. Raises InvalidRequest or Unsupported."""
-    findings = _Findings()
+    findings = Findings()
     suffix = len(f"#{max_continuations}")  # each continuation is a request with this id and its index
     findings.add("request_id", identifier_problem(request.request_id, MAX_ID_BYTES - suffix))
     findings.add("priority", priority_problem(request.priority, limits))
     findings.add("tenant", identifier_problem(request.tenant))
     findings.walk(request.cache, "cache", "cache", limits)
     findings.walk(request.prompt, "prompt", "prompt", limits)
-    _check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
+    check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
     count, texts = len(request.continuations), request.continuations
     if not 1 <= count <= max_continuations:
         findings.invalid["continuations"] = f"must be 1 to {max_continuations}, not {count}"
@@ -80,20 +80,20 @@ def check_continuations(
 
 def check_tokenize(request: tokenizer_pb2.TokenizeRequest, limits: Limits) -> None:
     """Checks the prompts of a Tokenize request. Raises InvalidRequest or Unsupported."""
-    findings = _Findings()
+    findings = Findings()
     if not 1 <= len(request.prompts) <= MAX_PROMPTS:
         findings.invalid["prompts"] = f"must be 1 to {MAX_PROMPTS}, not {len(request.prompts)}"
         findings.raise_any()
     for place, prompt in enumerate(request.prompts):
         path = f"prompts[{place}]"
         findings.walk(prompt, path, "prompt", limits)
-        _check_prompt(prompt, path, findings, may_be_empty=True)
+        check_prompt(prompt, path, findings, may_be_empty=True)
     findings.raise_any()
 
 
 def check_detokenize(request: tokenizer_pb2.DetokenizeRequest, vocab_size: int) -> None:
     """Checks the sequences of a Detokenize request. Raises InvalidRequest."""
-    findings = _Findings()
+    findings = Findings()
     if not 1 <= len(request.sequences) <= MAX_PROMPTS:
         findings.invalid["sequences"] = f"must be 1 to {MAX_PROMPTS}, not {len(request.sequences)}"
         findings.raise_any()
@@ -107,7 +107,7 @@ def check_detokenize(request: tokenizer_pb2.DetokenizeRequest, vocab_size: int) 
 
 def check_abort(request: generation_pb2.AbortRequest) -> None:
     """Checks the ids and the tenant of an Abort. Raises InvalidRequest."""
-    findings = _Findings()
+    findings = Findings()
     findings.add("tenant", identifier_problem(request.tenant))
     if len(request.request_ids) > MAX_ABORTS:
         findings.invalid["request_ids"] = f"must be at most {MAX_ABORTS}, not {len(request.request_ids)}"
@@ -124,7 +124,7 @@ def check_token_ids(ids: Sequence[int], vocab_size: int, path: str) -> None:
         raise InvalidRequest({path: problem})
 
 
-class _Findings:
+class Findings:
     """Problems found, by path."""
 
     def __init__(self) -> None:
@@ -133,6 +133,7 @@ class _Findings:
         self._num_parts = 0
 
     def add(self, path: str, problem: str | None) -> None:
+        """Adds what is wrong with a field; None: nothing."""
         if problem is not None:
             self.invalid[path] = problem
 
@@ -162,7 +163,8 @@ class _Findings:
             raise Unsupported(dict(list(self.unsupported.items())[:MAX_VIOLATIONS]))
 
 
-def _check_prompt(prompt: prompt_pb2.Prompt, path: str, findings: _Findings, *, may_be_empty: bool) -> None:
+def check_prompt(prompt: prompt_pb2.Prompt, path: str, findings: Findings, *, may_be_empty: bool) -> None:
+    """Checks a prompt, besides single fields. path: of it in the request."""
     kind = prompt.WhichOneof("kind")
     if kind is None:
         findings.invalid[path] = "is required: text, token_ids or chat"
@@ -174,7 +176,7 @@ def _check_prompt(prompt: prompt_pb2.Prompt, path: str, findings: _Findings, *, 
         _check_chat(prompt.chat, f"{path}.chat", findings)
 
 
-def _check_chat(chat: prompt_pb2.Chat, path: str, findings: _Findings) -> None:
+def _check_chat(chat: prompt_pb2.Chat, path: str, findings: Findings) -> None:
     if not chat.messages:
         findings.invalid[f"{path}.messages"] = "must not be empty"
     for place, message in enumerate(chat.messages):
@@ -187,7 +189,7 @@ def _check_chat(chat: prompt_pb2.Chat, path: str, findings: _Findings) -> None:
         findings.invalid[f"{path}.continue_final_message"] = problem
 
 
-def _check_counts(request: generation_pb2.GenerateRequest, findings: _Findings) -> None:
+def _check_counts(request: generation_pb2.GenerateRequest, findings: Findings) -> None:
     sampling, stopping = request.sampling, request.stopping
     findings.invalid.update(contradictions(request))
     findings.invalid.update(structured_output.contradictions(request))
@@ -199,7 +201,7 @@ def _check_counts(request: generation_pb2.GenerateRequest, findings: _Findings) 
         findings.invalid["stopping.min_tokens"] = problem
 
 
-def _check_repetition(stopping: generation_pb2.StoppingCriteria, findings: _Findings) -> None:
+def _check_repetition(stopping: generation_pb2.StoppingCriteria, findings: Findings) -> None:
     if not stopping.HasField("repetition"):
         return
     missing = [name for name in ("max_ngram", "count") if not getattr(stopping.repetition, name)]
@@ -208,7 +210,7 @@ def _check_repetition(stopping: generation_pb2.StoppingCriteria, findings: _Find
             findings.invalid[f"stopping.repetition.{name}"] = "is required"
 
 
-def _check_choice(request: generation_pb2.GenerateRequest, limits: Limits, findings: _Findings) -> None:
+def _check_choice(request: generation_pb2.GenerateRequest, limits: Limits, findings: Findings) -> None:
     """Checks that at least one token can be chosen."""
     sampling, stopping = request.sampling, request.stopping
     if not (sampling.allowed_token_ids or sampling.bad_token_ids):
@@ -225,7 +227,7 @@ def _check_choice(request: generation_pb2.GenerateRequest, limits: Limits, findi
         findings.invalid["sampling.bad_token_ids"] = "leaves no token to choose"
 
 
-def _check_continuation(request: generation_pb2.GenerateRequest, limits: Limits, findings: _Findings) -> None:
+def _check_continuation(request: generation_pb2.GenerateRequest, limits: Limits, findings: Findings) -> None:
     """Checks what neither depends on the prompt nor takes time per token; see frontend.streams.continuation
     for the rest."""
     if not request.HasField("continuation"):

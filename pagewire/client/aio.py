@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, Self, Unpack
 
 import grpc
@@ -18,6 +18,7 @@ from pagewire.client.params import (
     generate_request,
     output_parser,
     to_prompt,
+    to_prompts,
 )
 from pagewire.client.results import (
     ContinuationScore,
@@ -267,6 +268,37 @@ class AsyncClient:
         request = generation_pb2.AbortRequest(request_ids=request_ids, tenant=tenant)
         response = await self._unary(channel.ABORT, request, timeout)
         return list(response.aborted_request_ids)
+
+    async def embed(
+        self,
+        inputs: PromptLike | Iterable[PromptLike],
+        *,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        request_id: str = "",
+        priority: int = 0,
+        tenant: str = "",
+        cache_salt: str = "",
+        cache_bypass: bool = False,
+        timeout: float | None = None,
+    ) -> list[list[float]]:
+        """Returns a vector per input: of one text or list of token ids, or of several.
+
+        dimensions: leading elements to keep. normalize: scale to unit length; None: as the model has it.
+        Other options: see RequestOptions.
+        """
+        request = pooling_pb2.EmbedRequest(
+            request_id=request_id,
+            model=self._model,
+            inputs=to_prompts(inputs),
+            dimensions=dimensions,
+            normalize=normalize,
+            priority=priority,
+            tenant=tenant,
+            cache=generation_pb2.CacheOptions(salt=cache_salt, bypass=cache_bypass),
+        )
+        response = await self._unary(channel.EMBED, request, timeout)
+        return [list(embedding.values) for embedding in response.embeddings]
 
     async def score_continuations(
         self,

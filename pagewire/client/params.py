@@ -5,9 +5,9 @@ validates the values; nothing is validated twice.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from datetime import timedelta
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 from google.protobuf import json_format
 
@@ -368,6 +368,21 @@ def to_prompt(prompt: PromptLike) -> prompt_pb2.Prompt:
             return prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=token_ids))
     kind = type(prompt).__name__
     raise TypeError(f"a prompt is text, a list of token ids, or a list of messages, but this is a {kind}")
+
+
+def prompts_of(prompts: PromptLike | Iterable[PromptLike]) -> list[PromptLike]:
+    """Returns one prompt or several as a list: one is text, token ids, a Prompt, or what is refused later. A
+    conversation counts as several, unless it is in a list of its own."""
+    if isinstance(prompts, str | bytes | bytearray | Mapping | prompt_pb2.Prompt):
+        return [cast(PromptLike, prompts)]
+    if isinstance(prompts, Sequence) and prompts and isinstance(prompts[0], int):
+        return [cast(PromptLike, prompts)]
+    return list(cast(Iterable[PromptLike], prompts))
+
+
+def to_prompts(prompts: PromptLike | Iterable[PromptLike]) -> list[prompt_pb2.Prompt]:
+    """Returns the messages of prompts_of(). Raises TypeError."""
+    return [to_prompt(prompt) for prompt in prompts_of(prompts)]
 
 
 def _message(message: Message) -> prompt_pb2.ChatMessage:

@@ -62,7 +62,8 @@ class PoolingServiceServicer:
     """
 
     def Embed(self, request, context):
-        """One vector per input.
+        """One vector per input, of a model whose checkpoint or server says how it pools: of the hidden states behind the
+        last norm, that of the last token or the mean of all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

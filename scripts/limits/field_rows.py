@@ -124,7 +124,7 @@ def _walk(message: str, descriptor: Descriptor, above: str, table: Mapping[str, 
         path = f"{above}.{field.name}" if above else field.name
         entry = table.get(path)
         if entry is None:
-            if path.replace("prompts.", "prompt.") not in REFUSED_FIELDS:
+            if _of_prompt(path) not in REFUSED_FIELDS:
                 raise NoRow(f"{message}.{path}: a field without a rule")
             yield Row(message, path, type_of(field), "refused", "", f"{VALIDATION}: FEATURE_UNSUPPORTED")
             continue
@@ -136,7 +136,7 @@ def _walk(message: str, descriptor: Descriptor, above: str, table: Mapping[str, 
 
 def _judgement(message: str, path: str, field: FieldDescriptor, entry: Entry) -> tuple[str, str, str]:
     """(range, default, where)"""
-    default = REQUEST_DEFAULTS.get(f"{message}.{path}") or DEFAULTS.get(path.replace("prompts.", "prompt."))
+    default = REQUEST_DEFAULTS.get(f"{message}.{path}") or DEFAULTS.get(_of_prompt(path))
     if isinstance(entry, Kind):
         return (
             _RANGES[field.type],
@@ -145,6 +145,11 @@ def _judgement(message: str, path: str, field: FieldDescriptor, entry: Entry) ->
         )
     where = TABLE if isinstance(entry, Rule) else entry.where
     return entry.range, default or _zero(field), where
+
+
+def _of_prompt(path: str) -> str:
+    """The path of the same field of a GenerateRequest's prompt."""
+    return path.replace("prompts.", "prompt.").replace("inputs.", "prompt.")
 
 
 def _zero(field: FieldDescriptor) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from frontend.validation.fields import FIELDS, Kind
+from frontend.validation.pooling import DTYPES, MAX_VECTOR_VALUES
 from frontend.validation.requests import (
     MAX_ABORTS,
     MAX_DETOKENIZED,
@@ -18,6 +19,7 @@ from frontend.validation.rules import IDENTIFIER, PRIORITY, Rule
 
 TABLE = "frontend/validation/fields.py"
 VALIDATION = "frontend/validation/requests.py"
+POOLING = "frontend/validation/pooling.py"
 PROMPTS = "frontend/prompts/prompt_encoding.py"
 TEMPLATE = "frontend/templates/chat_template.py"
 MODEL = "frontend/model_info.py"
@@ -155,6 +157,21 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
         "tenant": IDENTIFIER,
         **_below("cache", "cache"),
     },
+    "EmbedRequest": {
+        "request_id": Elsewhere(f"{IDENTIFIER.range}, with room for a suffix", POOLING),
+        "model": SERVED_MODEL,
+        **_below("prompt", "inputs"),
+        "inputs": Elsewhere(
+            f"1 to {MAX_PROMPTS}, each with text, token_ids or chat; {MAX_VECTOR_VALUES} elements in all",
+            POOLING,
+        ),
+        "dimensions": Elsewhere("1 to Model.embedding_size", POOLING),
+        "normalize": Kind.FREE,
+        "raw_dtype": Elsewhere(", ".join(DTYPES), POOLING),
+        "priority": PRIORITY,
+        "tenant": IDENTIFIER,
+        **_below("cache", "cache"),
+    },
     "ListModelsRequest": {},
     "GetModelRequest": {"name": SERVED_MODEL},
     "GetServerInfoRequest": {},
@@ -183,12 +200,14 @@ REQUEST_DEFAULTS: dict[str, str] = {
     "WatchLoadRequest.min_interval": "1 s",
     "DrainRequest.timeout": "never",
     "ListRequestsRequest.limit": "100",
+    "EmbedRequest.dimensions": "all",
+    "EmbedRequest.normalize": "the model's",
+    "EmbedRequest.raw_dtype": "numbers, not raw elements",
     "GetKvPoolRequest.max_cells": "1024",
     "ListTenantsRequest.limit": "100",
 }
 
 NOT_BUILT: dict[str, str] = {
-    "EmbedRequest": "the whole RPC answers UNIMPLEMENTED",
     "ScoreRequest": "the whole RPC answers UNIMPLEMENTED",
     "ClassifyRequest": "the whole RPC answers UNIMPLEMENTED",
     "LoadAdapterRequest": "the whole RPC answers UNIMPLEMENTED",

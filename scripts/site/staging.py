@@ -19,6 +19,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "docs/benchmarking.md",
         "docs/console.md",
         "docs/openai.md",
+        "docs/embeddings.md",
         "docs/gateways.md",
         "docs/structured-output.md",
         "docs/tools.md",

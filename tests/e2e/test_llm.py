@@ -21,7 +21,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=12)
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM("demo", max_num_seqs=4) as llm:
+    with LLM("demo", max_num_seqs=4, pooling_type="last") as llm:
         yield llm
 
 
@@ -54,6 +54,21 @@ def test_chat(llm: LLM):
     answers = llm.chat(questions, params, progress=False)
     assert "Tokyo" in answers[0].text and "Rome" in answers[1].text
     assert llm.chat(questions[0], params, progress=False)[0].text == answers[0].text
+
+
+def test_embeddings(llm: LLM, capsys: pytest.CaptureFixture[str]):
+    """More inputs than one call takes, with the same bits as alone; a client gets the same of the service."""
+    texts = [f"{number} bottles of beer" for number in range(300)]
+    vectors = llm.embed(texts)
+    assert "300/300" in capsys.readouterr().err
+    assert all(abs(sum(value * value for value in vector) - 1) < 1e-5 for vector in vectors)
+    assert llm.embed(texts[299], progress=False) == [vectors[299]]
+    with Client(llm.address) as client:
+        assert client.embed(texts[7:9]) == vectors[7:9]
+        assert len(client.embed([5, 6, 7], dimensions=16, normalize=False)[0]) == 16
+        assert client.model().embedding_size == len(vectors[0])
+    with pytest.raises(InvalidArgument, match="dimensions"):
+        llm.embed("a", dimensions=1 << 20, progress=False)
 
 
 def test_a_wrong_request_raises_and_leaves_nothing_behind(llm: LLM):

@@ -9,7 +9,7 @@ begin with the namespace of the request, so that a block that is shared where it
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine_core.intake.validation import Limits, make_request
 from engine_core.io.worker_group import WorkerGroup
@@ -18,9 +18,16 @@ from engine_core.scheduler.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import ForkRow, NewRow, Plan, RowParameters
 from engine_core.step.result import Result
-from pagewire.internal.v1.engine_pb2 import AddRequest, StepOutputs, TenantTerms
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MEAN,
+    AddRequest,
+    Pooling,
+    StepOutputs,
+    TenantTerms,
+)
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepPlan
-from pagewire.ipc.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
+from pagewire.ipc.columns import pack_f32, pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions, SamplingParams, StoppingCriteria
 from tests.engine_core.fake_beams import expected_beams, fake_offers
 from tests.logprob_columns import Scored, put_together, take_apart
@@ -35,6 +42,7 @@ LIMITS = Limits(
     num_blocks=64,
     block_size=4,
     has_grammars=True,
+    embedding_size=4,
 )
 
 
@@ -64,6 +72,13 @@ def histories(namespace: Hashable, tokens: list[int]) -> list[int]:
         history = hash((history, token))
         hashes.append(history)
     return hashes
+
+
+def fake_vector(of_tokens: list[int], pooling: Pooling) -> bytes:
+    """The vector of a prompt, by the histories of its tokens; exact in float32."""
+    read = of_tokens[-1:] if pooling.type == POOLING_TYPE_LAST else of_tokens
+    vector = [len(read), *(sum(each >> shift & 255 for each in read) for shift in (0, 8, 16))]
+    return pack_f32(vector[: pooling.dimensions or None])
 
 
 def expected_scores(
@@ -114,9 +129,11 @@ def add_request(
     age_us: int = 0,
     group: str = "",
     max_draft_tokens: int | None = None,
+    pooling: Pooling | None = None,
     **stopping: object,
 ) -> AddRequest:
     """An AddRequest; the seed is the handle. prompt: token ids, or how many."""
+    max_tokens = max_tokens if pooling is None else 1
     if isinstance(prompt, int):
         prompt = [3 + (7 * handle + i) % (VOCAB - 3) for i in range(prompt)]
     message = AddRequest(
@@ -137,6 +154,7 @@ def add_request(
         age_us=age_us,
         group=group,
         max_draft_tokens=max_draft_tokens,
+        pooling=pooling,
     )
     for index, output in (delivered or {}).items():
         message.delivered.add(index=index, token_ids=pack_u32(output))
@@ -161,6 +179,8 @@ def expected_output(
     """Returns the output and the finish reason of a sequence that only the model and its limits end."""
     if message.sampling.HasField("beam_search"):
         return expected_beams(message, limits)[index]
+    if message.HasField("pooling"):
+        return [], FinishReason.STOP
     stopping = message.stopping
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
     stops = eos | frozenset(stopping.stop_token_ids)
@@ -220,6 +240,7 @@ class FakeRow:
     num_computed: int | None = None  # not known before it computes: a prefix may be cached
     prompt_logprobs: LogprobOptions | None = None
     prompt_next: int = 0  # the first position whose log-probabilities are still wanted
+    read: list[int] = field(default_factory=list)  # of a mean: histories of the positions that it has so far
 
     def histories(self) -> list[int]:
         """See histories()."""
@@ -244,6 +265,7 @@ class FakeWorker:
         self._scores: list[Scored] = []
         self._offers: list[tuple[int, float]] = []  # of its beams
         self._prompt_parts: list[RowPromptLogprobs] = []
+        self._vectors: dict[int, bytes] = {}
 
     def submit(self, plan: Plan) -> None:
         """See engine_core.core.Worker."""
@@ -259,6 +281,7 @@ class FakeWorker:
                 prompt_logprobs=self._prompt_parts,
                 beam_token_ids=[token for token, _ in self._offers],
                 beam_logprobs=[logprob for _, logprob in self._offers],
+                vectors=self._vectors,
             )
         )
 
@@ -278,7 +301,7 @@ class FakeWorker:
     def execute(self, plan: Plan) -> list[int]:
         """One step, in the order that worker.proto states."""
         self.plans.append(plan)
-        self._scores, self._prompt_parts, self._offers = [], [], []
+        self._scores, self._prompt_parts, self._offers, self._vectors = [], [], [], {}
         assert len({*plan.removed_rows}) == len(plan.removed_rows)
         for row in plan.removed_rows:
             del self.rows[row]
@@ -308,6 +331,12 @@ class FakeWorker:
         planned = zip(plan.sample_rows, sources, counts, strict=True)
         samples = [self._sample_several(row, source, count) for row, source, count in planned]
         self._sample_counts = list(map(len, samples))
+        for entry, row in enumerate(plan.sample_rows):
+            if (pooling := self.rows[row].parameters.pooling) is not None:
+                state = self.rows[row]
+                read = state.read if pooling.type == POOLING_TYPE_MEAN else state.histories()
+                assert read == state.histories()
+                self._vectors[entry] = fake_vector(read, pooling)
         return [token for tokens in samples for token in tokens]
 
     def _fork(self, fork: ForkRow) -> None:
@@ -392,6 +421,10 @@ class FakeWorker:
                 written.add(slot)
                 self.slots[slot] = history
             state.num_computed = start + count
+            pooling = state.parameters.pooling
+            if pooling is not None and pooling.type == POOLING_TYPE_MEAN:
+                assert len(state.read) == start, "hidden states are left out"
+                state.read += state.histories()[start : start + count]
             self._score_prompt(row, state, start, start + count)
         for row in plan.rows:
             state = self.rows[row]
@@ -439,6 +472,8 @@ class FakeWorker:
         if state.num_beam_candidates:
             self._offers += fake_offers(state.tokens, forbidden, state.num_beam_candidates)
             return 0
+        if parameters.pooling is not None:
+            return 0
         token = fake_token(parameters.sampling.seed, state.index, position, forbidden)
         if parameters.logprobs is not None:
             self._scores.append(fake_score(state.histories()[-1], token, parameters.logprobs))
@@ -462,10 +497,14 @@ class Ledger:
         self.scores: dict[tuple[int, int], list[Scored]] = defaultdict(list)
         self.prompt_starts: dict[int, int] = {}  # of the first part, by handle
         self.prompt_scores: dict[int, list[Scored]] = defaultdict(list)
+        self.vectors: dict[int, bytes] = {}  # by handle
 
     def take(self, message: StepOutputs) -> None:
         """Checks that each position comes once and in order, and nothing after the end."""
         self._take_prompt_parts(message)
+        for vector in message.vectors:
+            assert vector.handle not in self.vectors, "a vector comes twice"
+            self.vectors[vector.handle] = vector.values
         scores = iter(take_apart(message.logprobs))
         has_scores = iter(message.has_logprobs or bytes(len(unpack_u32(message.indexes))))
         tokens = iter(unpack_u32(message.token_ids))
@@ -486,7 +525,7 @@ class Ledger:
             self.scores[key] += [next(scores) for _ in range(count * next(has_scores))]
             if reason:
                 self.ends[key] = FinishReason(reason)
-            if reason in (FinishReason.EOS, FinishReason.STOP):
+            if reason in (FinishReason.EOS, FinishReason.STOP) and handle not in self.vectors:
                 assert matched == self.tokens[key][-1]
             else:
                 assert matched == 0
@@ -516,6 +555,14 @@ class Ledger:
         else:
             assert message.handle not in self.prompt_scores
 
+    def check_vector(self, message: AddRequest) -> None:
+        """The vector of a request that pools, and none of any other."""
+        if message.HasField("pooling"):
+            prompt = histories(namespace(message), unpack_u32(message.prompt_token_ids))
+            assert self.vectors[message.handle] == fake_vector(prompt, message.pooling)
+        else:
+            assert message.handle not in self.vectors
+
     def _take_prompt_parts(self, message: StepOutputs) -> None:
         """Checks that parts come in order, without gap and overlap, before the first output."""
         for part in message.prompt_logprobs:
@@ -543,6 +590,7 @@ def decode_plan(message: StepPlan) -> Plan:
                     tuple(tuple(word.ids) for word in new.bad_words),
                     new.logprobs if new.HasField("logprobs") else None,
                     new.grammar,
+                    new.pooling if new.HasField("pooling") else None,
                 ),
                 prompt_logprobs=new.prompt_logprobs if new.HasField("prompt_logprobs") else None,
                 prompt_logprobs_start=new.prompt_logprobs_start,

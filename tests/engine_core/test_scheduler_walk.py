@@ -28,7 +28,7 @@ from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.request import FinishReason
 from engine_core.scheduler.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
-from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, AddRequest
 from pagewire.ipc.columns import unpack_u32, unpack_u64
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import (
@@ -100,6 +100,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             eos_token_ids=frozenset({EOS}),
             num_blocks=num_blocks,
             block_size=block_size,
+            embedding_size=4,
         )
         self.ahead = ahead
         self.worker = FakeWorker(num_blocks, block_size, num_host_blocks)
@@ -153,6 +154,8 @@ class SchedulerWalk(RuleBasedStateMachine):
             message.deadline.FromMilliseconds(data.draw(st.integers(0, 9), "deadline"))
         if self.searches and not delivered and data.draw(ONE_IN_FIVE, "beams"):
             self.search(data, message)
+        elif not delivered and data.draw(ONE_IN_FIVE, "pools"):
+            self.pool(data, message)
         frontend = data.draw(st.sampled_from([b"a", b"b"]), "frontend")
         for index, output in delivered.items():
             self.ledger.tokens[self.handle, index] = output.copy()
@@ -183,6 +186,14 @@ class SchedulerWalk(RuleBasedStateMachine):
         with contextlib.suppress(Refused):
             make(searching, self.limits)
             message.CopyFrom(searching)
+
+    def pool(self, data: st.DataObject, message: AddRequest) -> None:
+        """Makes it a request that pools."""
+        for name in ("logprobs", "prompt_logprobs", "prompt_logprobs_start"):
+            message.ClearField(name)
+        message.sampling.n = message.stopping.max_tokens = 1
+        message.stopping.min_tokens = 0
+        message.pooling.type = data.draw(st.sampled_from([POOLING_TYPE_LAST, POOLING_TYPE_MEAN]), "pooling")
 
     def draw_prompt(self, data: st.DataObject) -> list[int]:
         """Tokens that many prompts begin with, or a prompt with its output so far; then some of its own."""
@@ -291,6 +302,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         else:
             assert (self.ledger.tokens[key], end) == (output, reason)
         self.ledger.check_scores(message, index)
+        if end is FinishReason.STOP:
+            self.ledger.check_vector(message)
 
 
 SchedulerWalk.TestCase.settings = settings(

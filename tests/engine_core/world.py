@@ -89,6 +89,7 @@ class World:
                 assert self.ledger.tokens[handle, index] == output
                 assert self.ledger.ends[handle, index] is reason
                 self.ledger.check_scores(message, index)
+            self.ledger.check_vector(message)
         self.assert_empty()
 
     def assert_empty(self) -> None:

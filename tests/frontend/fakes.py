@@ -23,7 +23,7 @@ from frontend.model_info import ModelInfo, load_model
 from frontend.server import Frontend
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
-from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64, unpack_u32
+from pagewire.ipc.columns import pack_f32, pack_u8, pack_u32, pack_u64, unpack_u32
 from pagewire.ipc.transport import configure, pack, unpack
 from pagewire.v1 import (
     admin_pb2,
@@ -38,6 +38,7 @@ from tests.logprob_columns import Scored, put_together
 
 VOCAB_SIZE = 512
 MAX_MODEL_LEN = 200
+EMBEDDING_SIZE = 8
 SPECIAL = ("<|pad|>", "<|begin|>", "<|end|>", "<|user|>", "<|assistant|>")
 PAD, BEGIN, END, USER, ASSISTANT = range(5)
 TEMPLATE = (
@@ -157,6 +158,18 @@ def fake_score(position: int, token: int, options: generation_pb2.LogprobOptions
     return Scored(-(position + token) / 64, token % 7 + 1, ids, values, [i + 1 for i in ids])
 
 
+def fake_vector(token_ids: Sequence[int], pooling: engine_pb2.Pooling) -> list[float]:
+    """The vector that the engine gives a prompt. Exact in float32."""
+    vector = [sum(token_ids) / 4, len(token_ids), -pooling.type, 0.5 * pooling.normalize, *token_ids[:4]]
+    return (vector + [0.0] * EMBEDDING_SIZE)[: pooling.dimensions or EMBEDDING_SIZE]
+
+
+def pool(request: engine_pb2.AddRequest) -> Iterable["Output"]:
+    """A script: a request that pools ends with its vector."""
+    assert request.HasField("pooling")
+    return [Output((), generation_pb2.FINISH_REASON_STOP)]
+
+
 def say(*pieces: Sequence[int], finish: int = generation_pb2.FINISH_REASON_MAX_TOKENS) -> Script:
     """A script: each of the pieces in a step of its own, the last one with a finish."""
     return lambda request: [
@@ -188,7 +201,8 @@ class FakeEngine:
         self.aborts: asyncio.Queue[engine_pb2.Abort] = asyncio.Queue()
         self.watches: asyncio.Queue[engine_pb2.WatchCache] = asyncio.Queue()
         self.hellos: asyncio.Queue[engine_pb2.Hello] = asyncio.Queue()
-        self._facts = {"vocab_size": VOCAB_SIZE, "max_model_len": MAX_MODEL_LEN, **facts}
+        sizes = {"vocab_size": VOCAB_SIZE, "max_model_len": MAX_MODEL_LEN, "embedding_size": EMBEDDING_SIZE}
+        self._facts = {**sizes, **facts}
         self._in_flight: dict[int, _Request] = {}
         self._frontend = b""
         self._frontends: dict[bytes, engine_pb2.Hello] = {}
@@ -397,6 +411,11 @@ def _put_scores(
         request.prompt_told = True
         prompt_len = len(asked.prompt_token_ids) // 4
         message.prompt_logprobs.append(_part(request, max(asked.prompt_logprobs_start, 1), prompt_len))
+    if asked.HasField("pooling") and any(
+        output.finish == generation_pb2.FINISH_REASON_STOP for output in outputs
+    ):
+        values = fake_vector(unpack_u32(asked.prompt_token_ids), asked.pooling)
+        message.vectors.add(handle=asked.handle, values=pack_f32(values))
     if asked.HasField("logprobs"):
         message.has_logprobs = bytes([len(output.token_ids) > 0 for output in outputs])
         scores = [

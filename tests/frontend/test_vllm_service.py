@@ -14,9 +14,10 @@ from smg_grpc_proto.generated import common_pb2
 from frontend.auth.authenticator import Access, access_of
 from frontend.server import DESCRIPTORS
 from pagewire.internal.v1 import engine_pb2
+from pagewire.internal.v1.engine_pb2 import Pooling
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
-from tests.frontend.fakes import END, Output, Service, encode, run_service, say
+from tests.frontend.fakes import END, Output, Service, encode, fake_vector, pool, run_service, say
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
 
@@ -150,7 +151,19 @@ async def test_what_a_gateway_asks_first(checkpoint):
         assert service.engine.num_resets == 1
 
 
-@pytest.mark.parametrize("name", ["Embed", "StartProfile", "StopProfile"])
+async def test_embeddings(checkpoint):
+    async with run_service(checkpoint, pool, vllm_engine=True, pooling_type="last") as service:
+        asked = vllm_engine_pb2.EmbedRequest(request_id="a", tokenized={"input_ids": [7, 8, 9]})
+        answer = await stub(service).Embed(asked)
+        assert list(answer.embedding) == fake_vector([7, 8, 9], Pooling(type=1, normalize=True))
+        assert (answer.prompt_tokens, answer.embedding_dim) == (3, 8)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub(service).Embed(vllm_engine_pb2.EmbedRequest())
+        assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert refused.value.details().startswith("tokenized.input_ids")
+
+
+@pytest.mark.parametrize("name", ["StartProfile", "StopProfile"])
 async def test_what_is_not_implemented_says_so(checkpoint, name):
     method = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"].methods_by_name[name]
     request = getattr(

@@ -78,6 +78,11 @@ class FakeService(
         ]
         return pooling_pb2.ScoreContinuationsResponse(scores=scores)
 
+    def Embed(self, request, context):
+        self.requests.append(request)
+        vectors = [pooling_pb2.Embedding(values=[place, 0.5]) for place in range(len(request.inputs))]
+        return pooling_pb2.EmbedResponse(embeddings=vectors)
+
     def ListModels(self, request, context):
         return model_pb2.ListModelsResponse(models=[model_pb2.Model(name="m")])
 

@@ -10,7 +10,8 @@ from typing import Protocol
 import torch
 
 from pagewire.internal.v1 import worker_pb2
-from pagewire.ipc.columns import pack_u32, unpack_u32
+from pagewire.internal.v1.engine_pb2 import Pooling
+from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
 from pagewire.v1 import generation_pb2
 from tests.logprob_columns import Scored, take_apart
 from worker.cpu.backend import CpuBackend
@@ -110,6 +111,8 @@ class DrivenSequence:
     prompt_start: int = 1
     scores: list[Scored] = field(default_factory=list)  # of the output
     prompt_scores: list[Scored] = field(default_factory=list)  # of the prompt, from prompt_start on
+    pooling: Pooling | None = None
+    vector: list[float] = field(default_factory=list)
 
     @property
     def output(self) -> list[int]:
@@ -163,6 +166,7 @@ class Driver:
         wants: generation_pb2.LogprobOptions | None = None,
         prompt_wants: generation_pb2.LogprobOptions | None = None,
         prompt_start: int = 1,
+        pooling: Pooling | None = None,
     ) -> list[DrivenSequence]:
         """n sequences of one prompt; they begin in the next step."""
         made = [
@@ -176,12 +180,25 @@ class Driver:
                 wants=wants,
                 prompt_wants=prompt_wants if index == 0 else None,
                 prompt_start=prompt_start,
+                pooling=pooling,
             )
             for index in range(n)
         ]
         made[0].siblings = made[1:]
         self.running.append(made[0])
         return made
+
+    def share(self, source: DrivenSequence, sequence: DrivenSequence, num_blocks: int) -> None:
+        """Lets a sequence that has not begun have the first blocks of another one that runs."""
+        sequence.blocks = source.blocks[:num_blocks]
+        self.references.update(sequence.blocks)
+        sequence.num_computed = num_blocks * self.block_size
+
+    def preempt(self, sequence: DrivenSequence) -> None:
+        """Takes row and blocks of a sequence, which begins again in the next step."""
+        self.remove(sequence)
+        sequence.row, sequence.num_computed, sequence.started = self.free_rows.pop(), 0, False
+        self.running.append(sequence)
 
     def remove(self, sequence: DrivenSequence) -> None:
         """Ends a sequence with the next step."""
@@ -209,6 +226,8 @@ class Driver:
         self.num_drafted += sum(unpack_u32(result.draft_counts))
         self.num_accepted += sum(counts) - len(sampled)
         scored = iter(take_apart(result.logprobs))
+        for vector in result.vectors:
+            sampled[vector.entry].vector = unpack_f32(vector.values)
         for sequence, count in zip(sampled, counts, strict=True):
             sequence.tokens += [next(tokens) for _ in range(count)]
             sequence.num_computed = len(sequence.tokens) - 1
@@ -248,7 +267,9 @@ class Driver:
             self._make_room(sequence, end, changes, copies)
             if not sequence.started:
                 sequence.started = True
-                _, _, blocks = changes.pop()
+                blocks = list(sequence.blocks)
+                if changes and changes[-1][0] == sequence.row:
+                    changes.pop()
                 plan.new_rows.append(
                     worker_pb2.NewRow(
                         row=sequence.row,
@@ -260,6 +281,7 @@ class Driver:
                         logprobs=sequence.wants,
                         prompt_logprobs=sequence.prompt_wants,
                         prompt_logprobs_start=sequence.prompt_start,
+                        pooling=sequence.pooling,
                     )
                 )
             computing.append((sequence.row, sequence.num_computed, count))

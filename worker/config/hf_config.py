@@ -216,6 +216,11 @@ class ModelConfig:
         return 2 * self.head_dim
 
     @property
+    def state_size(self) -> int:
+        """Elements of a hidden state behind the last norm."""
+        return self.hidden_size
+
+    @property
     def has_states(self) -> bool:
         """True if layers keep a state per sequence, which holds all of its tokens and cannot go back."""
         return False

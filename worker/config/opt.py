@@ -23,6 +23,11 @@ class OPTConfig(ModelConfig):
     final_norm: bool
     norm_affine: bool
 
+    @property
+    def state_size(self) -> int:
+        """See ModelConfig."""
+        return self.embedding_size
+
 
 def read_opt_config(fields: Fields, common: dict[str, Any]) -> OPTConfig:
     """Reads config.json. Raises StartupError."""

@@ -18,6 +18,7 @@ from worker.memory.row_states import RowStates, layer_caches
 from worker.memory.swap_space import SwapSpace
 from worker.model_input import StepBatch
 from worker.models.base import LanguageModel
+from worker.pooling.vectors import States
 from worker.sampling.logprobs.prompts import score_prompts
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.sampled import SampledScores
@@ -183,6 +184,20 @@ class CpuOutputs:
         ids, logprobs = self._sampler.beam_candidates(self._logits(index), rows.tolist(), count)
         candidates = BeamCandidates(ids.numpy(), logprobs.numpy())
         return lambda: candidates
+
+    def sampled_states(self, index: Integers) -> States:
+        """See StepOutputs."""
+        places, tokens = torch.from_numpy(index), self._batch.logit_tokens
+        states = self._hidden.index_select(0, places if tokens is None else tokens[places]).float().numpy()
+        return lambda: states
+
+    def row_states(self, entry: int, count: int) -> States:
+        """See StepOutputs. Raises MemoryError when the step was computed in pieces."""
+        if not self._is_whole:
+            raise MemoryError("the mean of a prompt needs a step that is computed as a whole")
+        first = int(self._batch.row_starts[entry])
+        states = self._hidden[first : first + count].to(torch.float32, copy=True).numpy()
+        return lambda: states
 
     def _logits(self, index: Integers | None) -> torch.Tensor:
         """Returns the logits [N, V] of sampled rows. index: [N] which of them, copied; None: all."""

@@ -20,6 +20,7 @@ from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTo
 from worker.memory.kv_cache import KVCache
 from worker.memory.swap_space import SwapSpace
 from worker.models.base import LanguageModel
+from worker.pooling.vectors import States
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
 from worker.step.beams import BeamCandidates
 from worker.step.plan_check import StepCheck
@@ -184,6 +185,18 @@ class CudaOutputs:
         logits = self._logits().index_select(0, device.send(index))
         ids, logprobs = map(device.fetch, self._backend.sampler.beam_candidates(logits, rows.tolist(), count))
         return lambda: BeamCandidates(ids.numpy(), logprobs.numpy())
+
+    def sampled_states(self, index: Integers) -> States:
+        """See StepOutputs."""
+        backend = self._backend
+        tokens = backend.buffers.logit_tokens(self._layout.num_samples)
+        members = tokens.index_select(0, backend.device.send(index))
+        return backend.device.fetch(self._hidden.index_select(0, members).float()).numpy
+
+    def row_states(self, entry: int, count: int) -> States:
+        """See StepOutputs."""
+        first = int(self._layout.row_starts[entry])
+        return self._backend.device.fetch(self._hidden[first : first + count].float()).numpy
 
     def _logits(self) -> torch.Tensor:
         """Returns the logits [A, V] of all rows that sample."""

@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.grammar.rows import GrammarRows
+from worker.pooling.vectors import States
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
 from worker.step.beams import BeamCandidates
 from worker.step.plan_check import StepCheck
@@ -104,6 +105,14 @@ class StepOutputs(Protocol):
 
     def beam_candidates(self, rows: Integers, index: Integers, count: int) -> Deferred[BeamCandidates]:
         """Returns the `count` most probable tokens of each of the rows [N]. index: see sample()."""
+
+    def sampled_states(self, index: Integers) -> States:
+        """Returns the hidden states [N, E] that logits are computed from. index: [N] of which of them, see
+        sample()."""
+
+    def row_states(self, entry: int, count: int) -> States:
+        """Returns the hidden states [count, E] of all tokens that a row computes in the step. entry: of the
+        row, among those that compute."""
 
 
 class Backend(Protocol):

@@ -4,6 +4,7 @@
     blocks move                        swap, copy_blocks
     inputs are made, the model runs    read_step, upload, forward
     prompts are scored                 prompt_logprobs
+    rows that pool read their states   sampled_states, row_states
     beams offer candidates             beam_candidates
     the other rows sample              sample
 
@@ -25,6 +26,7 @@ from worker.executor.backend import Backend, LaunchClock, SampledTokens, StepOut
 from worker.executor.pending_step import PendingStep
 from worker.executor.verification import Verification
 from worker.grammar.matcher import Matcher
+from worker.pooling.rows import PoolRows
 from worker.sampling.logprobs.requests import LogprobRequests
 from worker.speculation.drafts import StepDrafts
 from worker.speculation.speculator import Speculator
@@ -52,8 +54,9 @@ class StepExecutor(Generic[B]):
         self._max_num_batched_tokens = max_num_batched_tokens
         self._logprobs = LogprobRequests(rows.vocab_size)
         self._beams = BeamRows(rows.max_num_rows, rows.vocab_size)
+        self._pooling = PoolRows()
         drafted = () if speculator is None else (speculator,)
-        self._features = (*backend.features, self._logprobs, self._beams, *drafted)
+        self._features = (*backend.features, self._logprobs, self._beams, self._pooling, *drafted)
         self._pending: deque[PendingStep] = deque()
 
     def launch(self, plan: worker_pb2.StepPlan) -> None:
@@ -115,10 +118,14 @@ class StepExecutor(Generic[B]):
         parts = self._logprobs.prompt_parts(step.rows, step.starts, step.counts)
         if parts:
             pending.add_prompts(outputs.prompt_logprobs(parts))
+        pooled = self._pooling.pool(outputs, step)
+        if pooled is not None:
+            pending.add_pooled(pooled)
+        mask = None if pooled is None or not pooled.mask.any() else pooled.mask
         if drafts is not None:
-            self._verify(outputs, step.sample_rows, drafts, pending)
+            self._verify(outputs, step.sample_rows, drafts, mask, pending)
         elif len(step.sample_rows):
-            self._sample(outputs, step.sample_rows, pending)
+            self._sample(outputs, step.sample_rows, mask, pending)
         if speculator is not None:
             pending.next_draft_counts = speculator.next_counts(step.sample_rows)
         if len(step.sample_rows):
@@ -128,15 +135,20 @@ class StepExecutor(Generic[B]):
         """Returns whether none of the rows [A] is a beam or requests log-probabilities."""
         return not self._logprobs.any_in(rows) and not self._beams.any_in(rows)
 
-    def _sample(self, outputs: StepOutputs, rows: Integers, pending: PendingStep) -> None:
-        """Samples for the rows [A] that are no beams; beams among them give candidates instead."""
-        if not self._beams.any_in(rows):
+    def _sample(
+        self, outputs: StepOutputs, rows: Integers, pooled: Mask | None, pending: PendingStep
+    ) -> None:
+        """Samples for the rows [A]; beams among them give candidates instead. pooled: [A] which have a vector
+        instead; None: no row."""
+        if pooled is None and not self._beams.any_in(rows):
             pending.add_sampled(self._sample_tokens(outputs, rows, None))
             return
         beams = self._beams.mask(rows)
-        self._offer(outputs, rows, beams, np.flatnonzero(beams), pending)
-        if not beams.all():
-            pending.add_sampled(self._sample_tokens(outputs, rows[~beams], np.flatnonzero(~beams)))
+        if beams.any():
+            self._offer(outputs, rows, beams, np.flatnonzero(beams), pending)
+        others = np.flatnonzero(~beams if pooled is None else ~(beams | pooled))
+        if len(others):
+            pending.add_sampled(self._sample_tokens(outputs, rows[others], others))
 
     def _offer(
         self, outputs: StepOutputs, rows: Integers, beams: Mask, index: Integers, pending: PendingStep
@@ -146,8 +158,15 @@ class StepExecutor(Generic[B]):
         candidates = outputs.beam_candidates(rows[beams], index, int(counts.max()))
         pending.add_candidates(beams, counts, candidates)
 
-    def _verify(self, outputs: StepOutputs, rows: Integers, drafts: StepDrafts, pending: PendingStep) -> None:
-        """Samples for the rows [A] of a step with drafts; beams among them give candidates instead."""
+    def _verify(
+        self,
+        outputs: StepOutputs,
+        rows: Integers,
+        drafts: StepDrafts,
+        pooled: Mask | None,
+        pending: PendingStep,
+    ) -> None:
+        """Samples for the rows [A] of a step with drafts. pooled: see _sample()."""
         assert self._speculator is not None
         drafts.take_back(rows, self.rows)
         beams = self._beams.mask(rows)
@@ -155,7 +174,7 @@ class StepExecutor(Generic[B]):
         if beams.any():
             self._offer(outputs, rows, beams, verification.first[beams], pending)
         verification.sample(
-            np.flatnonzero(~beams),
+            np.flatnonzero(~beams if pooled is None else ~(beams | pooled)),
             lambda entries, index: self._sample_tokens(outputs, rows[entries], index),
         )
         self._speculator.judge(rows, drafts, verification.counts)

@@ -13,7 +13,9 @@ from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from worker.executor.backend import Completion, Deferred, SampledTokens
-from worker.step.beams import BeamCandidates, write_candidates
+from worker.pooling.rows import PooledStep
+from worker.pooling.vectors import Floats
+from worker.step.beams import NO_TOKEN, BeamCandidates, write_candidates
 from worker.step.plan_reader import token_column
 
 
@@ -26,6 +28,7 @@ class PendingStep:
         self._beams: npt.NDArray[np.bool_] | None = None  # [A]; None: no beam is among the rows
         self._beam_counts: Integers | None = None  # [B]
         self._candidates: Deferred[BeamCandidates] | None = None
+        self._pooled: PooledStep | None = None
         self._errors: Mapping[int, str] = {}
         self._prompts: Deferred[Iterable[worker_pb2.RowPromptLogprobs]] | None = None
         self._completion: Completion
@@ -48,6 +51,10 @@ class PendingStep:
     ) -> None:
         """Adds candidates of beams. beams: [A] which rows are beams; counts: [B] candidates of each."""
         self._beams, self._beam_counts, self._candidates = beams, counts, candidates
+
+    def add_pooled(self, pooled: PooledStep) -> None:
+        """Adds the vectors of rows that pool."""
+        self._pooled = pooled
 
     def add_drafts(
         self, sample_counts: Integers, draft_counts: Integers, methods: list[int], computed_prompts: bool
@@ -86,8 +93,9 @@ class PendingStep:
             result.row_errors.add(entry=entry, message=message)
         if self._prompts is not None:
             result.prompt_logprobs.extend(self._prompts())
-        if self._beams is not None:
-            result.token_ids = token_column(self._tokens_with_beams(self._beams, result))
+        vectors = self._pooled.vectors() if self._pooled is not None else []
+        if self._beams is not None or vectors:
+            result.token_ids = token_column(self._mixed_tokens(vectors, result))
         elif self._sampled is not None:
             result.token_ids = token_column(self._sampled.tokens())
         if self._sampled is not None:
@@ -105,15 +113,28 @@ class PendingStep:
         if self.next_draft_counts:
             result.next_draft_counts = pack_u32(self.next_draft_counts)
 
-    def _tokens_with_beams(
-        self, beams: npt.NDArray[np.bool_], result: worker_pb2.StepResult
+    def _mixed_tokens(
+        self, vectors: list[tuple[int, Floats | None]], result: worker_pb2.StepResult
     ) -> npt.NDArray[np.int64]:
-        """Returns tokens [sum of sample counts] and writes the candidates of beams [A] into the result."""
-        assert self._candidates is not None and self._beam_counts is not None
+        """Returns tokens [sum of sample counts]; writes candidates of beams and vectors into the result.
+
+        vectors: of entries of sample_rows that pool.
+        """
+        pooled = self._pooled.mask if self._pooled is not None else None
+        beams = self._beams
+        masks = [mask for mask in (beams, pooled) if mask is not None]
+        sampled = ~np.logical_or.reduce(masks)
+        tokens = np.zeros(len(sampled), np.int64)
+        for entry, vector in vectors:
+            if vector is None:
+                tokens[entry] = NO_TOKEN
+            else:
+                result.vectors.add(entry=entry, values=vector.astype("<f4").tobytes())
+        if beams is not None:
+            assert self._candidates is not None and self._beam_counts is not None
+            tokens[beams] = write_candidates(self._candidates(), self._beam_counts, result)
         if self._sample_counts is not None:
-            beams = np.repeat(beams, self._sample_counts)
-        tokens = np.empty(len(beams), np.int64)
-        tokens[beams] = write_candidates(self._candidates(), self._beam_counts, result)
+            tokens, sampled = (np.repeat(each, self._sample_counts) for each in (tokens, sampled))
         if self._sampled is not None:
-            tokens[~beams] = self._sampled.tokens()
+            tokens[sampled] = self._sampled.tokens()
         return tokens

@@ -11,6 +11,8 @@ FAMILIES: dict[str, Family] = {
     "GPT2LMHeadModel": GPT2,
     "OPTForCausalLM": OPT,
 } | {
-    name: Family(Transformer, family.names, family.unused, other_names=family.other_names)
+    name: Family(
+        Transformer, family.names, family.unused, optional_prefix="model.", other_names=family.other_names
+    )
     for name, family in DECODERS.items()
 }

@@ -15,11 +15,13 @@ from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.fault_injection import Faults
+from worker.pooling.vectors import States
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
 from worker.simulated.beams import BeamHistories
 from worker.simulated.clock import Clock
 from worker.simulated.roofline import Roofline
 from worker.simulated.scores import SimulatedScores
+from worker.simulated.states import SimulatedStates
 from worker.simulated.tokens import TokenSource
 from worker.step.beams import BeamCandidates
 from worker.step.plan_check import StepCheck
@@ -48,14 +50,16 @@ class SimulatedBackend:
         host_link: HostLink,
         faults: Faults,
         clock: Clock,
+        state_size: int,
     ) -> None:
+        """state_size: elements of a hidden state."""
         self.grammars = tokens.grammars
         self.num_host_blocks = host_link.num_blocks
         self.plan_check: StepCheck | None = None
         self._rows, self._tokens, self._roofline, self._faults = rows, tokens, roofline, faults
         self._scores, self._histories = SimulatedScores(rows.vocab_size), BeamHistories(tokens)
         self.features: Sequence[RowFeature] = (tokens, self._scores, self._histories)
-        self._host_link, self._clock = host_link, clock
+        self._host_link, self._clock, self._state_size = host_link, clock, state_size
         self._busy_until = 0.0  # the end of the last launched step
         self._num_in_flight = 0
         self._launched = 0.0
@@ -112,6 +116,18 @@ class SimulatedBackend:
         """See StepOutputs."""
         candidates = self._histories.candidates(rows, count)
         return lambda: candidates
+
+    def sampled_states(self, index: Integers) -> States:
+        """See StepOutputs."""
+        return self._states().sampled_states(index)
+
+    def row_states(self, entry: int, count: int) -> States:
+        """See StepOutputs."""
+        return self._states().row_states(entry, count)
+
+    def _states(self) -> SimulatedStates:
+        assert self._step is not None
+        return SimulatedStates(self._rows, self._step, self._state_size)
 
     def submit(self, clock: LaunchClock) -> Completion:
         """See Backend."""

@@ -65,7 +65,7 @@ def load(
     )
     grammars = GrammarsToCome(initialize, model.vocab_size, model.eos_token_ids).rows(lambda *_: None)
     tokens = TokenSource(initialize.max_num_seqs, model.vocab_size, model.eos_token_ids, grammars)
-    backend = SimulatedBackend(rows, tokens, roofline, host_link, Faults(config), clock)
+    backend = SimulatedBackend(rows, tokens, roofline, host_link, Faults(config), clock, model.state_size)
     drafter = None
     if speculation is not None and speculation.method == "simulated":
         drafter = SimulatedDrafter(rows, tokens, speculation.acceptance)
@@ -84,6 +84,7 @@ def load(
             weight_bytes=weight_bytes,
             arithmetic=SIMULATED.arithmetic,
             implementation=model.implementation,
+            embedding_size=model.state_size,
             grammar_engine=grammars.engine,
         ),
         num_blocks=num_blocks,

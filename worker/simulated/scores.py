@@ -42,7 +42,7 @@ class SimulatedScores:
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row."""
         if new.HasField("logprobs"):
-            self._contexts[row] = int(_contexts(np.array(prompt_ids + output_ids))[-1])
+            self._contexts[row] = int(contexts_of(np.array(prompt_ids + output_ids))[-1])
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row as a copy of another."""
@@ -59,7 +59,7 @@ class SimulatedScores:
         """Scores parts of prompts. token_ids: the row table's."""
         for part in parts:
             tokens = token_ids[part.row, : part.end]
-            contexts = _contexts(tokens)[part.start : part.end]
+            contexts = contexts_of(tokens)[part.start : part.end]
             table = self._score(contexts, tokens[part.start :], part.candidates)
             yield worker_pb2.RowPromptLogprobs(row=part.row, start=part.start, columns=to_columns([table]))
 
@@ -101,7 +101,7 @@ class SimulatedScores:
         return ScoreTable(self._logprobs[own], own, counts, ids, self._logprobs[ranks], ranks)
 
 
-def _contexts(tokens: Integers) -> Hashes:
+def contexts_of(tokens: Integers) -> Hashes:
     """Returns H_0 to H_N, [N + 1], of tokens [N]."""
     positions = np.uint64(GAMMA) * np.arange(1, len(tokens) + 1, dtype=np.uint64)
     return np.append(np.uint64(0), np.cumsum(mix_all(tokens.astype(np.uint64) + positions), dtype=np.uint64))

@@ -28,6 +28,7 @@ def make_ready(
             eos_token_ids=config.eos_token_ids,
             weight_bytes=weight_bytes,
             implementation=config.implementation,
+            embedding_size=config.state_size,
         ),
         num_blocks=cache.num_blocks,
         kv_cache_bytes=cache.num_bytes,

@@ -53,14 +53,17 @@ def read_completion(
     return requests
 
 
-def read_prompts(body: Mapping[str, Any]) -> list[prompt_pb2.Prompt]:
-    """Returns the prompts: a string, a list of token ids, or a list of either. Raises InvalidRequest."""
-    content = body.get("prompt")
+def read_prompts(
+    body: Mapping[str, Any], name: str = "prompt", most: int = MAX_PROMPTS
+) -> list[prompt_pb2.Prompt]:
+    """Returns the prompts in a field: a string, a list of token ids, or a list of up to `most` of either.
+    Raises InvalidRequest."""
+    content = body.get(name)
     if isinstance(content, str) or _is_ids(content):
         content = [content]
-    if not isinstance(content, list) or not 1 <= len(content) <= MAX_PROMPTS:
-        problem = f"must be a string, a list of token ids, or a list of 1 to {MAX_PROMPTS} of these"
-        raise InvalidRequest({"prompt": problem})
+    if not isinstance(content, list) or not 1 <= len(content) <= most:
+        problem = f"must be a string, a list of token ids, or a list of 1 to {most} of these"
+        raise InvalidRequest({name: problem})
     prompts = []
     for place, each in enumerate(content):
         try:
@@ -70,7 +73,7 @@ def read_prompts(body: Mapping[str, Any]) -> list[prompt_pb2.Prompt]:
             else:
                 prompts.append(prompt_pb2.Prompt(text=values.text(each)))
         except ValueError as error:
-            where = f"prompt[{place}]" if len(content) > 1 else "prompt"
+            where = f"{name}[{place}]" if len(content) > 1 else name
             raise InvalidRequest({where: str(error)}) from None
     return prompts
 

@@ -27,10 +27,12 @@ _CALLS = frozenset(
     {
         "/pagewire.v1.GenerationService/Generate",
         "/pagewire.v1.GenerationService/GenerateUnary",
+        "/pagewire.v1.PoolingService/Embed",
         "/pagewire.v1.PoolingService/ScoreContinuations",
         "/pagewire.v1.TokenizerService/Tokenize",
         "/pagewire.v1.TokenizerService/Detokenize",
         "/pagewire.v1.TokenizerService/GetTokenizer",
+        "/vllm.grpc.engine.VllmEngine/Embed",
         "/vllm.grpc.engine.VllmEngine/Generate",
         "/vllm.grpc.engine.VllmEngine/GetTokenizer",
         "/inference.GRPCInferenceService/ModelInfer",

@@ -19,6 +19,7 @@ from frontend.write_timeout import WriteTimeouts
 _METHODS = frozenset(
     {
         "/pagewire.v1.GenerationService/GenerateUnary",
+        "/pagewire.v1.PoolingService/Embed",
         "/pagewire.v1.PoolingService/ScoreContinuations",
         "/pagewire.v1.TokenizerService/Tokenize",
         "/pagewire.v1.TokenizerService/Detokenize",

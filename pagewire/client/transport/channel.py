@@ -70,6 +70,7 @@ DETOKENIZE = Method(
     tokenizer_pb2.DetokenizeResponse,
     tokenizer_pb2.DetokenizeRequest,
 )
+EMBED = Method("/pagewire.v1.PoolingService/Embed", pooling_pb2.EmbedResponse, pooling_pb2.EmbedRequest)
 SCORE_CONTINUATIONS = Method(
     "/pagewire.v1.PoolingService/ScoreContinuations",
     pooling_pb2.ScoreContinuationsResponse,

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.step.plan import ForkRow, NewRow, Plan, RowParameters, encode_plan
+from pagewire.internal.v1.engine_pb2 import Pooling
 from pagewire.internal.v1.worker_pb2 import StepPlan
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.engine_core.fakes import decode_plan, resolved_sampling
@@ -28,6 +29,7 @@ new_rows = st.builds(
         bad_words=st.lists(column.map(tuple), max_size=3).map(tuple),
         logprobs=logprobs,
         grammar=st.text(max_size=5),
+        pooling=st.none() | st.builds(Pooling, dimensions=u32, normalize=st.booleans()),
     ),
     prompt_logprobs=logprobs,
     prompt_logprobs_start=u32,
@@ -70,7 +72,7 @@ def test_a_plan_survives_the_wire(plan: Plan) -> None:
 def test_every_field_of_the_contract_is_written() -> None:
     """A field added to the message must not be forgotten here."""
     top = LogprobOptions(top_n=1)
-    parameters = RowParameters(resolved_sampling(), 1, (1,), ((1,),), top, "g")
+    parameters = RowParameters(resolved_sampling(), 1, (1,), ((1,),), top, "g", Pooling(type=1))
     row = NewRow(1, array("I", [1]), 1, [1], 1, parameters, top, 1, 1, "t")
     plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 18))
     message = encode_plan(plan)

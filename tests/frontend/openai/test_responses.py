@@ -268,12 +268,3 @@ async def test_effort_is_the_templates_variable(run_api, turns):
             model="fake", messages=[{"role": "user", "content": "hi"}], reasoning_effort="none"
         )
         assert await prompt_of(api, 1) == "[user||hi|]none"
-
-
-async def test_a_model_that_generates_does_not_embed(run_api):
-    async with run_api() as api:
-        with pytest.raises(openai.BadRequestError) as refused:
-            await api.openai.embeddings.create(model="fake", input="hi")
-        assert refused.value.param == "model" and refused.value.code == "unsupported_parameter"
-        with pytest.raises(openai.NotFoundError):
-            await api.openai.embeddings.create(model="other", input="hi")

@@ -146,7 +146,6 @@ async def test_they_outlive_the_core(checkpoint, model):
 async def test_the_others_are_not_built(checkpoint, model):
     async with run_service(checkpoint, model=model) as service:
         for rpc, request in (
-            (service.pooling.Embed, pooling_pb2.EmbedRequest()),
             (service.pooling.Score, pooling_pb2.ScoreRequest()),
             (service.pooling.Classify, pooling_pb2.ClassifyRequest()),
         ):

@@ -296,6 +296,24 @@ async def test_async_scores_of_continuations(aclient: AsyncClient, service: fake
     assert list(service.requests[0].prompt.token_ids.ids) == [1, 2]
 
 
+def test_embeddings(client: Client, service: fakes.FakeService):
+    assert client.embed(["a", [1, 2]], dimensions=2, normalize=False, request_id="r") == [[0, 0.5], [1, 0.5]]
+    (request,) = service.requests
+    assert request.inputs[0].text == "a" and list(request.inputs[1].token_ids.ids) == [1, 2]
+    assert (request.dimensions, request.normalize, request.request_id) == (2, False, "r")
+    for one in ("text", [7, 8]):
+        assert client.embed(one, priority=2, tenant="t", cache_salt="s", cache_bypass=True) == [[0, 0.5]]
+    request = service.requests[-1]
+    assert (request.priority, request.tenant, request.cache.salt) == (2, "t", "s") and request.cache.bypass
+    assert not request.HasField("dimensions") and not request.HasField("normalize")
+    with pytest.raises(TypeError):
+        client.embed(b"bytes")  # type: ignore[arg-type]
+
+
+async def test_async_embeddings(aclient: AsyncClient, service: fakes.FakeService):
+    assert await aclient.embed(["a"]) == [[0, 0.5]]
+
+
 def test_stream_on_a_closed_client(service: fakes.FakeService):
     """Raises; the stream object that was not made leaves no "Exception ignored in __del__"."""
     with fakes.running(service) as address:

@@ -8,11 +8,13 @@ import pytest
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
 from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
 from tests.logprob_columns import top
 from worker.executor.backend import Deferred, LaunchClock, SampledTokens, StepTimes
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
+from worker.pooling.vectors import States
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
 from worker.step.beams import NO_TOKEN, BeamCandidates
 from worker.step.plan_check import StepCheck
@@ -56,6 +58,14 @@ class RecordingBackend:
     def forward(self) -> "RecordingBackend":
         self.calls.append("forward")
         return self
+
+    def sampled_states(self, index: Integers) -> States:
+        self.calls.append(f"states {index.tolist()}")
+        return lambda: np.full((len(index), 2), [3.0, 4.0], np.float32)
+
+    def row_states(self, entry: int, count: int) -> States:
+        self.calls.append(f"row {entry} states {count}")
+        return lambda: np.full((count, 2), [1.0, np.inf], np.float32)
 
     def prompt_logprobs(
         self, parts: Sequence[PromptPart]
@@ -145,6 +155,32 @@ def test_beams_give_candidates_and_the_others_sample():
     assert runner.rows.num_tokens.tolist()[:3] == [3, 2, 3]
     runner.execute(worker_pb2.StepPlan(append_rows=pack_u32([1]), append_token_ids=pack_u32([33])))
     assert runner.backend.calls[-3] == "rows [1]" and runner.rows.token_ids[1, 2] == 33
+
+
+def test_rows_that_pool_have_vectors_and_the_others_sample():
+    """Beside a beam: each where it stands among the sampled rows. A vector that is not finite is none."""
+    runner = executor()
+    plan = prefill_plan([2, 2, 2, 2], 4)
+    plan.new_rows[0].pooling.type = POOLING_TYPE_MEAN
+    plan.new_rows[1].num_beam_candidates = 1
+    plan.new_rows[3].pooling.CopyFrom(Pooling(type=POOLING_TYPE_LAST, normalize=True))
+    result = runner.execute(plan)
+    assert runner.backend.calls[4:8] == [
+        *("row 0 states 2", "states [3]", "candidates [1] at [1]", "sample [2] at [2]"),
+    ]
+    assert unpack_u32(result.token_ids) == [NO_TOKEN_COLUMN, 0, 12, 0]
+    (vector,) = result.vectors
+    assert vector.entry == 3 and unpack_f32(vector.values) == pytest.approx([0.6, 0.8], abs=1e-7)
+    assert runner.rows.num_tokens.tolist()[:4] == [2, 2, 3, 2]
+
+
+def test_rows_that_pool_alone_are_not_sampled():
+    runner = executor()
+    plan = prefill_plan([2], 4)
+    plan.new_rows[0].pooling.type = POOLING_TYPE_LAST
+    assert unpack_f32(runner.execute(plan).vectors[0].values) == [3.0, 4.0]
+    assert not any(call.startswith("sample") for call in runner.backend.calls)
+    assert runner.backend.tokens_only == [True]
 
 
 def test_beams_alone_are_not_sampled():

@@ -45,7 +45,10 @@ class InProcess:
         )
         model = self.ready.model
         eos = frozenset(model.eos_token_ids)
-        self.limits = Limits(model.vocab_size, model.max_model_len, rows, eos, num_blocks, 4)
+        self.limits = Limits(
+            *(model.vocab_size, model.max_model_len, rows, eos, num_blocks, 4),
+            embedding_size=model.embedding_size,
+        )
 
     def submit(self, plan: Plan) -> None:
         """See engine_core.core.Worker."""
@@ -64,6 +67,7 @@ class InProcess:
                 ledger.tokens[message.handle, part.index] = unpack_u32(part.token_ids)
             self.scheduler.add(make(message, self.limits))
         run(self.scheduler, self, ledger)  # type: ignore[arg-type]
+        self.vectors = ledger.vectors
         return dict(ledger.tokens)
 
 

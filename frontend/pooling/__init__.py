@@ -1,0 +1,1 @@
+"""Embeddings: the requests that make them, and their vectors (docs/embeddings.md)."""

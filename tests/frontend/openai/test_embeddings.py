@@ -1,0 +1,85 @@
+"""POST /v1/embeddings, with the openai package's client."""
+
+import base64
+
+import openai
+import pytest
+
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
+from pagewire.ipc.columns import unpack_f32, unpack_u32
+from tests.frontend.fakes import BEGIN, encode, fake_vector, pool
+
+LAST = Pooling(type=POOLING_TYPE_LAST, normalize=True)
+HI = [BEGIN, *encode("x")]
+
+
+async def test_texts_and_token_ids(run_api):
+    """The package asks for base64 unless told otherwise."""
+    async with run_api(pool, pooling_type="last") as api:
+        create = api.openai.embeddings.create
+        for given, expected in (
+            ("x", [HI]),
+            (["x", "yé"], [HI, [BEGIN, *encode("yé")]]),
+            ([7, 8, 9], [[7, 8, 9]]),
+            ([[7, 8], [9]], [[7, 8], [9]]),
+        ):
+            answer = await create(model="fake", input=given)
+            assert [each.embedding for each in answer.data] == [fake_vector(ids, LAST) for ids in expected]
+            assert [each.index for each in answer.data] == list(range(len(expected)))
+            assert answer.model == "fake" and answer.object == "list"
+            total = sum(map(len, expected))
+            assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (total, total)
+        floats = await create(model="fake", input="x", encoding_format="float", dimensions=3)
+        assert floats.data[0].embedding == fake_vector(HI, Pooling(type=1, normalize=True, dimensions=3))
+
+
+async def test_fields_beyond_the_original(run_api):
+    async with run_api(pool, pooling_type="mean") as api:
+        extra = {
+            "normalize": False,
+            "add_special_tokens": False,
+            "truncate_prompt_tokens": 2,
+            "cache_salt": "s",
+        }
+        answer = await api.post("/v1/embeddings", input="abc", encoding_format="base64", **extra)
+        column = base64.b64decode(answer.json()["data"][0]["embedding"])
+        assert unpack_f32(column) == fake_vector(encode("bc"), Pooling(type=POOLING_TYPE_MEAN))
+        sent = api.service.engine.requests.get_nowait()
+        assert sent.cache_salt == "s" and unpack_u32(sent.prompt_token_ids) == encode("bc")
+
+
+WRONG = [
+    ({}, "input"),
+    ({"input": ""}, "input"),
+    ({"input": ["a", ""]}, "input[1]"),
+    ({"input": ["a", 5]}, "input[1]"),
+    ({"input": []}, "input"),
+    ({"input": ["a"] * 1025}, "input"),
+    ({"input": [[7], [9999]]}, "input[1]"),
+    ({"input": "a" * 300}, "input"),
+    ({"input": "a", "dimensions": 9}, "dimensions"),
+    ({"input": "a", "dimensions": 0}, "dimensions"),
+    ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
+    ({"input": "a", "priority": 5000}, "priority"),
+    ({"input": "a", "cache_salt": "s" * 300}, "cache_salt"),
+    ({"input": "a", "temperature": 1}, "temperature"),
+]
+
+
+async def test_what_is_refused_by_name(run_api):
+    async with run_api(pool, pooling_type="last") as api:
+        for body, param in WRONG:
+            answer = await api.post("/v1/embeddings", model="fake", **body)
+            error = answer.json()["error"]
+            assert answer.status_code == 400 and error["param"] == param, (body, error)
+        with pytest.raises(openai.NotFoundError):
+            await api.openai.embeddings.create(model="other", input="hi")
+        assert api.service.engine.requests.empty()
+
+
+async def test_a_model_that_does_not_embed(run_api):
+    async with run_api() as api:
+        with pytest.raises(openai.BadRequestError) as refused:
+            await api.openai.embeddings.create(model="fake", input="hi")
+        assert refused.value.param == "model" and refused.value.code == "unsupported_parameter"
+        assert "--pooling-type" in refused.value.message

@@ -1,0 +1,153 @@
+"""Embed: requests that are one to their client."""
+
+import asyncio
+
+import grpc
+import pytest
+from google.rpc import code_pb2
+
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
+from pagewire.ipc.columns import pack_f32, unpack_u32
+from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2
+from tests.frontend.fakes import BEGIN, EMBEDDING_SIZE, details_of, encode, fake_vector, pool, run_service
+from tests.frontend.test_resume import next_of, restart
+
+LAST = Pooling(type=POOLING_TYPE_LAST, normalize=True)
+
+
+def request_of(*inputs: object, **fields) -> pooling_pb2.EmbedRequest:
+    prompts = [{"text": each} if isinstance(each, str) else {"token_ids": {"ids": each}} for each in inputs]
+    return pooling_pb2.EmbedRequest(inputs=prompts, **fields)
+
+
+def embedding(checkpoint, script=None, **config):
+    return run_service(checkpoint, script, **{"pooling_type": "last", **config})
+
+
+async def refused(service, request) -> tuple[grpc.StatusCode, list[str]]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await service.pooling.Embed(request)
+    details = details_of(caught.value)
+    fields = details["BadRequest"].field_violations if "BadRequest" in details else ()
+    return caught.value.code(), [violation.field for violation in fields]
+
+
+async def test_vectors_in_the_order_of_the_request(checkpoint):
+    async with embedding(checkpoint, pool) as service:
+        response = await service.pooling.Embed(request_of([7, 8, 9], "é", [7]))
+        prompts = [[7, 8, 9], [BEGIN, *encode("é")], [7]]
+        assert [list(each.values) for each in response.embeddings] == [
+            fake_vector(ids, LAST) for ids in prompts
+        ]
+        assert response.usage.prompt_tokens == 7 and not response.usage.completion_tokens
+        sent = await next_of(service.engine.requests)
+        assert sent.stopping.max_tokens == 1 and sent.sampling.n == 1 and sent.sampling.temperature == 0
+        model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
+        assert model_pb2.CAPABILITY_EMBED in model.capabilities
+        assert model.embedding_size == EMBEDDING_SIZE
+
+
+async def test_dimensions_normalization_and_raw_elements(checkpoint):
+    async with embedding(checkpoint, pool, pooling_type="mean") as service:
+        response = await service.pooling.Embed(
+            request_of([7, 8], dimensions=3, normalize=False, raw_dtype="float32")
+        )
+        expected = fake_vector([7, 8], Pooling(type=POOLING_TYPE_MEAN, dimensions=3))
+        assert response.embeddings[0].raw.data == pack_f32(expected)
+        assert list(response.embeddings[0].raw.shape) == [3]
+
+
+async def test_all_of_them_are_of_the_class_and_the_tenant_of_the_whole(checkpoint):
+    fields = {"priority": -3, "tenant": "acme", "cache": {"salt": "s", "bypass": True}}
+    async with embedding(checkpoint, pool) as service:
+        await service.pooling.Embed(request_of("a", "b", **fields))
+        for request in [await next_of(service.engine.requests) for _ in range(2)]:
+            assert (request.priority, request.tenant) == (-3, "acme")
+            assert (request.cache_salt, request.cache_bypass) == ("s", True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "inputs", "path"),
+    [
+        ({}, [], "inputs"),
+        ({}, ["a"] * 1025, "inputs"),
+        ({}, ["a", ""], "inputs[1].text"),
+        ({}, ["a", []], "inputs[1].token_ids.ids"),
+        ({}, ["a", [512]], "inputs[1].token_ids.ids"),
+        ({}, ["a", "a" * 200], "inputs[1]"),
+        ({"dimensions": 9}, ["a"], "dimensions"),
+        ({"raw_dtype": "int8"}, ["a"], "raw_dtype"),
+        ({"adapter": "x"}, ["a"], "adapter"),
+        ({"request_id": "a\n"}, ["a"], "request_id"),
+        ({"request_id": "a" * 252}, ["a"], "request_id"),
+        ({"priority": 1001}, ["a"], "priority"),
+        ({"tenant": "t" * 257}, ["a"], "tenant"),
+        ({"cache": {"salt": "s" * 257}}, ["a"], "cache.salt"),
+    ],
+)
+async def test_what_is_refused(checkpoint, fields, inputs, path):
+    async with embedding(checkpoint, pool) as service:
+        expected = (grpc.StatusCode.INVALID_ARGUMENT, [path])
+        assert await refused(service, request_of(*inputs, **fields)) == expected
+        assert service.engine.requests.empty()
+
+
+@pytest.mark.parametrize("config", [{"pooling_type": "auto"}, {"engine_options": {"embedding_size": 0}}])
+async def test_a_model_that_does_not_embed(checkpoint, config):
+    async with embedding(checkpoint, pool, **config) as service:
+        assert await refused(service, request_of("a")) == (grpc.StatusCode.INVALID_ARGUMENT, ["model"])
+        model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
+        assert model_pb2.CAPABILITY_EMBED not in model.capabilities and not model.embedding_size
+
+
+async def test_a_client_that_leaves_ends_all_of_them(checkpoint):
+    async with embedding(checkpoint) as service:
+        call = service.pooling.Embed(request_of("a", "b", "c"))
+        handles = {(await next_of(service.engine.requests)).handle for _ in range(3)}
+        call.cancel()
+        assert {(await next_of(service.engine.aborts)).handle for _ in range(3)} == handles
+
+
+async def test_a_failure_of_one_is_the_failure_of_all(checkpoint):
+    async with embedding(checkpoint) as service:
+        call = asyncio.ensure_future(refused(service, request_of("a", "b")))
+        first, second = [(await next_of(service.engine.requests)).handle for _ in range(2)]
+        await service.engine.fail(first, code_pb2.INTERNAL, "NO_LOGITS", "NaN")
+        assert (await call)[0] is grpc.StatusCode.INTERNAL
+        assert (await next_of(service.engine.aborts)).handle == second
+
+
+async def test_they_can_be_aborted_by_the_id_of_the_whole(checkpoint):
+    async with embedding(checkpoint) as service:
+        call = asyncio.ensure_future(refused(service, request_of("a", "b", request_id="mine")))
+        for _ in range(2):
+            await next_of(service.engine.requests)
+        response = await service.generation.Abort(generation_pb2.AbortRequest(request_ids=["mine"]))
+        assert list(response.aborted_request_ids) == ["mine"]
+        assert (await call)[0] is grpc.StatusCode.ABORTED
+
+
+async def test_a_deadline_goes_to_the_core(checkpoint):
+    async with embedding(checkpoint) as service:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await service.pooling.Embed(request_of("a"), timeout=0.5)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        request = await next_of(service.engine.requests)
+        assert 0 < request.deadline.ToNanoseconds() <= 5e8
+
+
+async def test_they_outlive_the_core(checkpoint):
+    """What had its vector is not computed again."""
+    async with embedding(checkpoint) as service:
+        call = service.pooling.Embed(request_of([7], [8]))
+        first = await next_of(service.engine.requests)
+        await next_of(service.engine.requests)
+        await service.engine.output(first.handle, *pool(first))
+        while len(service.frontend.engine._journal) > 1:
+            await asyncio.sleep(0.002)
+        service.engine.script = pool
+        await restart(service)
+        again = await next_of(service.engine.requests)
+        assert unpack_u32(again.prompt_token_ids) == [8 if first.prompt_token_ids[0] == 7 else 7]
+        vectors = [list(each.values) for each in (await call).embeddings]
+        assert vectors == [fake_vector([7], LAST), fake_vector([8], LAST)]

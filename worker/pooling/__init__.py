@@ -1,0 +1,1 @@
+"""Rows that pool: their hidden states become one vector, in place of tokens (docs/embeddings.md)."""

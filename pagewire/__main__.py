@@ -1,5 +1,6 @@
 """The command `pagewire`."""
 
+import errno
 import logging
 import os
 import signal
@@ -43,10 +44,15 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # of a reader such as `head`
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
         # Python writes what is left at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        if error.errno == errno.EPIPE:  # of a reader such as `head`
+            return 128 + signal.SIGPIPE
+        print(f"error: cannot write: {error.strerror}", file=sys.stderr)
+        return 1
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -220,6 +220,13 @@ def test_a_reader_that_has_gone_is_no_traceback():
     assert run.returncode == 141 and not run.stderr
 
 
+def test_a_full_disk_is_no_traceback():
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "pagewire", "version"]
+        run = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert run.returncode == 1 and run.stderr == b"error: cannot write: No space left on device\n"
+
+
 def test_health_of_a_process_that_is_not_there():
     run = pagewire("health", "--http=127.0.0.1:1")
     assert run.returncode == 1 and run.stderr.startswith("NOT_SERVING: 127.0.0.1:1:")

@@ -27,6 +27,7 @@ from pagewire.host.spawn import Status
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import ClientKey, read_client_key
 from pagewire.ipc.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, receive, unpack
+from worker.cpu.group_kernels import may_have_groups
 from worker.cpu.instruction_set import select_instruction_set
 from worker.cpu.precompile import precompile
 from worker.cpu.threads import prepare_threads
@@ -204,8 +205,7 @@ def _load_model(
     if on_cpu and initialize.cpu_kernels:
         select_instruction_set(initialize.cpu_kernels)
     memory = weights_memory(initialize) if on_cpu else None
-    in_groups = initialize.quantization.startswith("int4")
-    precompiled = precompile(in_groups) if on_cpu else None
+    precompiled = precompile(may_have_groups(initialize)) if on_cpu else None
     try:
         from worker.cpu.load import load
         from worker.startup.device_choice import choose_device

@@ -18,11 +18,13 @@ class TensorType:
 F32 = TensorType("F32", 1, 4)
 F16 = TensorType("F16", 1, 2)
 BF16 = TensorType("BF16", 1, 2)
+Q4_0 = TensorType("Q4_0", 32, 18)
+"""Integers of 4 bits with a scale: what a CPU computes with as it is (worker.weights.own_bits)."""
 
 TENSOR_TYPES = {
     0: F32,
     1: F16,
-    2: TensorType("Q4_0", 32, 18),
+    2: Q4_0,
     3: TensorType("Q4_1", 32, 20),
     6: TensorType("Q5_0", 32, 22),
     7: TensorType("Q5_1", 32, 24),

@@ -3,16 +3,13 @@ worker.cuda.startup.load is the same on a GPU."""
 
 import logging
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.instruction_sets import target_set
-from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.sampling.api import sampling_kernels
-from kernels.cpu.weight_forms import GROUP_SIZES
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
@@ -23,11 +20,12 @@ from worker.cpu.drafters.draft_model import DraftModel, read_draft_model
 from worker.cpu.drafters.head import read_head
 from worker.cpu.drafters.loaded import LoadedDrafter
 from worker.cpu.fused_decoder.decoder import fuse
-from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype, use_cpu_kernels
+from worker.cpu.kernel_selection import use_cpu_kernels
 from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
 from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.warm_up import warm_up
+from worker.cpu.weights import CpuWeights, load_cpu_weights
 from worker.exactness import TORCH, Exactness, by_transformers, on_cpu
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
@@ -37,9 +35,9 @@ from worker.memory.row_states import RowStates, states_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
 from worker.sampling.sampler import Sampler
-from worker.startup.checks import check_group, choose_max_model_len, refuse_second_quantization
+from worker.startup.checks import check_group, choose_max_model_len
 from worker.startup.implementation import choose_implementation
-from worker.startup.model import Report, dtype_name, load_model, model_bytes
+from worker.startup.model import Report, dtype_name, model_bytes
 from worker.startup.ready import make_ready
 from worker.startup.speculation import (
     check_exactness,
@@ -78,17 +76,17 @@ def load(
     grammars = GrammarsToCome(initialize, config.vocab_size, config.eos_token_ids)
     if precompiled is not None:
         precompiled.begin()
-    model, dtype, arena = _load_weights(initialize, config, report, memory)
+    weights = load_cpu_weights(initialize, config, report, memory)
     if head is not None:
-        head.capture(model)
-    _set_threads(model, threads, initialize.data_parallel_size, pinned)
+        head.capture(weights.model)
+    _set_threads(weights.model, threads, initialize.data_parallel_size, pinned)
     if precompiled is not None:
         precompiled.wait(report)
-    loaded = _use_kernels(Loaded(initialize, config, max_model_len, model, dtype), arena, report, pinned)
+    loaded = _use_kernels(initialize, config, max_model_len, weights, report, pinned)
     check_exactness(speculation, loaded.exactness)
     draft: LoadedDrafter | None = drafting and _load_draft(*drafting, loaded, report, pinned)
     if head is not None:
-        draft = head.load(model.embedding, loaded.dtype, report, pinned)
+        draft = head.load(weights.model.embedding, loaded.dtype, report, pinned)
     report("KV cache", 0.0)
     cache = loaded.make_cache(draft)
     beside = draft.host_block_bytes if draft is not None else 0
@@ -110,6 +108,7 @@ class Loaded:
     max_model_len: int
     model: LanguageModel
     dtype: torch.dtype
+    quantization: str  # of the weights, as ModelFacts says it
     blocks: BlockKernels | None = None  # what reads and writes the cache; None: torch
     exactness: Exactness = TORCH
 
@@ -158,59 +157,49 @@ class Loaded:
         return StepExecutor(rows, backend, self.initialize.max_num_batched_tokens, speculator)
 
 
-def _load_weights(
-    initialize: worker_pb2.Initialize, config: ModelConfig, report: Report, memory: WeightsMemory | None
-) -> tuple[LanguageModel, torch.dtype, Arena | None]:
-    """Returns the model, its dtype, and where its weights are; None where they become integers elsewhere."""
-    if initialize.quantization:
-        if initialize.quantization in GROUP_SIZES:
-            refuse_second_quantization(initialize.quantization, Path(initialize.model_path))
-        model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype)
-        return model, dtype, None
-    arena = Arena(None if memory is None else memory.tensor())
-    model, dtype = load_model(config, initialize, CPU, report, compute_dtype, arena)
-    if memory is not None:
-        memory.release(arena.unused_address)
-    return model, dtype, arena
-
-
 def _load_draft(
     command: worker_pb2.Initialize, config: ModelConfig, target: Loaded, report: Report, pinned: bool
 ) -> DraftModel:
     """Returns the draft model that a command describes, computed as the target."""
-    model, dtype, arena = _load_weights(command, config, report, None)
-    loaded = _use_kernels(Loaded(command, config, target.max_model_len, model, dtype), arena, report, pinned)
+    weights = load_cpu_weights(command, config, report, None)
+    loaded = _use_kernels(command, config, target.max_model_len, weights, report, pinned)
     return DraftModel(command, target.initialize.model_path, loaded.model, loaded.dtype, loaded.blocks)
 
 
 def _set_threads(model: LanguageModel, requested: int, num_workers: int, pinned: bool) -> None:
     """Sets the number of torch's threads, which the compiled kernels take over."""
-    weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
     cores = own_cores(max(1, num_workers), pinned)
-    torch.set_num_threads(choose_threads(requested, weight_bytes, cores))
+    torch.set_num_threads(choose_threads(requested, model_bytes(model), cores))
 
 
-def _use_kernels(loaded: Loaded, arena: Arena | None, report: Report, pinned: bool) -> Loaded:
+def _use_kernels(
+    initialize: worker_pb2.Initialize,
+    config: ModelConfig,
+    max_model_len: int,
+    weights: CpuWeights,
+    report: Report,
+    pinned: bool,
+) -> Loaded:
     """Packs the weights for the compiled kernels, and lowers the model where these can run it."""
-    config, size = loaded.config, loaded.initialize.block_size
     kernels = use_cpu_kernels(
-        loaded.model,
-        loaded.dtype,
+        weights.model,
+        weights.dtype,
         CPU,
-        size,
-        loaded.model.attention_heads(),
-        arena,
+        initialize.block_size,
+        weights.model.attention_heads(),
+        weights.arena,
         report,
         pinned,
-        loaded.initialize.quantization,
-        loaded.initialize.plain_head,
+        initialize.quantization,
+        initialize.plain_head,
     )
-    model = fuse(loaded.model, kernels.rows, kernels.blocks)
+    model = fuse(weights.model, kernels.rows, kernels.blocks)
     chosen = target_set() if kernels.packed else None
     exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)
     if isinstance(config, TransformersConfig):
         exactness = by_transformers(config.implementation, exactness)
-    return replace(loaded, model=model, blocks=kernels.blocks, exactness=exactness)
+    facts = max_model_len, model, weights.dtype, weights.quantization
+    return Loaded(initialize, config, *facts, kernels.blocks, exactness)
 
 
 def _ready(
@@ -220,9 +209,10 @@ def _ready(
     initialize, threads = loaded.initialize, torch.get_num_threads()
     weight_bytes = model_bytes(loaded.model)
     logger.info(
-        "%s in %s: %.0f MiB of weights, %d KV blocks (%.0f MiB), %d threads",
+        "%s in %s%s: %.0f MiB of weights, %d KV blocks (%.0f MiB), %d threads",
         loaded.config.architecture,
         dtype_name(loaded.dtype),
+        f", weights in {loaded.quantization}" if loaded.quantization else "",
         weight_bytes / 2**20,
         cache.num_blocks,
         cache.num_bytes / 2**20,
@@ -234,7 +224,7 @@ def _ready(
     facts = loaded.config, loaded.dtype, loaded.max_model_len, weight_bytes
     ready = make_ready(*facts, cache, swap_space, prefill_us)
     ready.num_threads = threads
-    ready.model.quantization = initialize.quantization
+    ready.model.quantization = loaded.quantization
     ready.model.grammar_engine = executor.backend.grammars.engine
     loaded.exactness.describe(ready.model)
     return ready

@@ -1,13 +1,14 @@
 """What layers have in common: a typed call, compiled kernels, and where their parameters come from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.cpu.matmul.groups.words import GroupedWords
 
 
 class Layer(torch.nn.Module):
@@ -46,8 +47,20 @@ class Weight:
     order: tuple[int, ...] = ()  # the target's rows are these rows of the part, all or some; empty: all
 
 
+@dataclass(frozen=True)
+class WeightSlot:
+    """A matrix whose layer takes words in groups in place of its parameter."""
+
+    weight: torch.Tensor  # [out, in], not filled yet
+    hold: Callable[[GroupedWords], None]
+
+
 class WeightOwner(Layer, ABC):
     """A layer with parameters of its own."""
+
+    def slots(self) -> Iterator[WeightSlot]:
+        """The matrices that may become words, before they are filled. None, unless a layer has some."""
+        return iter(())
 
     @abstractmethod
     def weights(self, *names: str) -> Iterator[Weight]:

@@ -1,25 +1,30 @@
 """Layers around one weight matrix, which the compiled kernels keep in a packed form."""
 
+from collections.abc import Iterator
+
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.groups.weight import GroupedWeight
+from kernels.cpu.matmul.groups.weight import GroupedWeight, grouped_weight
+from kernels.cpu.matmul.groups.words import GroupedWords
 from kernels.cpu.weight_forms import PackedMatrix, PackedTable
 from kernels.ops.layers.linear import linear
-from worker.layers.base import WeightOwner
+from worker.layers.base import WeightOwner, WeightSlot
 from worker.lowering.builder import ProgramBuilder
 
 
 class Matrix(WeightOwner):
     """A weight [out, in], an optional bias, and their product with an input.
 
-    Loading fills `weight`. use_kernels() replaces it by `packed`, which holds the same numbers or their
-    quantized values.
+    Loading fills `weight`, or `words`, which hold() puts in its place. use_kernels() replaces them by
+    `packed`, which holds the same numbers or their quantized values.
     """
 
     is_table = False
     """Whether it is the head, or rows of it are looked up: then its form is that of the head
     (kernels.cpu.weight_forms)."""
+    holds_words = True
+    """Whether the weight may become words; never that of a table."""
 
     def __init__(
         self, weight: torch.nn.Parameter, bias: torch.nn.Parameter | None = None, adds_bias: bool = True
@@ -28,12 +33,33 @@ class Matrix(WeightOwner):
         super().__init__()
         self.weight, self.bias, self.adds_bias = weight, bias, adds_bias
         self.packed: PackedMatrix | None = None
+        self.words: GroupedWords | None = None
+
+    def slots(self) -> Iterator[WeightSlot]:
+        """See WeightOwner."""
+        if self.holds_words and not self.is_table:
+            yield WeightSlot(self.weight, self.hold)
+
+    def hold(self, words: GroupedWords) -> None:
+        """Takes words in place of the weight. use_kernels() must follow."""
+        self.words = words
+        del self.weight
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """Packs the weight."""
+        bias = self.bias if self.adds_bias else None
+        if self.words is not None:
+            self.packed, self.words = grouped_weight(self.words, bias), None
+            return
         pack = kernels.forms.head if self.is_table else kernels.forms.matrix
-        self.packed = pack(self.weight, self.bias if self.adds_bias else None, kernels.arena)
+        self.packed = pack(self.weight, bias, kernels.arena)
         del self.weight
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed matrix, or of what becomes it; 0 where the weight is a parameter."""
+        held = self.packed or self.words
+        return 0 if held is None else held.nbytes
 
     @property
     def table(self) -> PackedTable | None:

@@ -25,7 +25,7 @@ def refuse_second_quantization(quantization: str, path: Path) -> None:
         raise StartupError(
             f"cannot quantize the weights to {quantization}",
             f"they are quantized already: quant_method is {settings.text('quant_method')}",
-            "leave --quantization out, or use a checkpoint with weights of 16 bits",
+            "leave --quantization out: a CPU keeps the 4 bits of GPTQ, AWQ and compressed-tensors",
         )
 
 

@@ -1,6 +1,5 @@
 """A model with its weights, on any device."""
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,12 +18,12 @@ from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.transformers_backend.config import TransformersConfig
 from worker.transformers_backend.load import load_transformers
-from worker.weights.loader import WHAT, fill_dummy, load_weights, weight_table
+from worker.weights.loader import WHAT, fill_dummy, load_weights, stored_names, weight_table
 from worker.weights.open import open_checkpoint
+from worker.weights.own_bits.own_bits import OwnBits
 from worker.weights.source import TensorSource
 from worker.weights.tied_head import check_tied_head
 
-logger = logging.getLogger(__name__)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Report = Callable[[str, float], None]
@@ -38,12 +37,15 @@ def load_model(
     report: Report,
     choose: Callable[[torch.dtype], torch.dtype] = lambda dtype: dtype,
     arena: Arena | None = None,
+    own_bits: OwnBits | None = None,
 ) -> tuple[LanguageModel, torch.dtype]:
     """Loads the weights. Returns the model and the dtype that it computes in.
 
     choose: maps the requested dtype to the one that the device computes in, before anything is allocated;
-    may raise StartupError. arena: memory for the weights, on a CPU.
+    may raise StartupError. arena: memory for the weights, on a CPU. own_bits: holds matrices as they are
+    packed; None: all are unpacked.
     """
+    own_bits = own_bits or OwnBits("only a CPU computes with them as they are")
 
     def progress(fraction: float) -> None:
         report("weights", fraction)
@@ -61,13 +63,17 @@ def load_model(
         return model, dtype
     with open_checkpoint(Path(initialize.model_path)) as checkpoint:
         stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
-        dtype = choose(_choose_dtype(initialize.dtype, stored))
-        model = _build(family, config, Placement(dtype, device, arena=arena))
+        wanted = _choose_dtype(initialize.dtype, stored)
+        holds = own_bits.takes(checkpoint, wanted)
+        dtype = torch.bfloat16 if holds else choose(wanted)
+        # Parameters whose place words take are never written, and must not cost what the arena has ready.
+        model = _build(family, config, Placement(dtype, device, arena=None if holds else arena))
         table = _fitting_table(model, family, checkpoint)
         if config.tied:
             check_tied_head(checkpoint, family.names, family.optional_prefix)
-        _warn_of_unpacking(checkpoint, table, dtype)
-        load_weights(checkpoint, table, family.unused, progress, family.optional_prefix)
+        table = own_bits.hold(model, table, stored_names(checkpoint, table, family.optional_prefix))
+        own_bits.log(checkpoint, table, dtype)
+        load_weights(checkpoint, table, family.unused, progress, family.optional_prefix, own_bits.fill)
     return model, dtype
 
 
@@ -78,17 +84,6 @@ def _fitting_table(model: LanguageModel, family: Family, checkpoint: TensorSourc
         if all(weight.name in checkpoint for weight in other):
             return other
     return weight_table(model, family.names)
-
-
-def _warn_of_unpacking(checkpoint: TensorSource, table: list[Weight], dtype: torch.dtype) -> None:
-    """Logs what packed weights become, since no kernel computes with them as they are."""
-    packing = checkpoint.packing()
-    if packing:
-        held = sum(weight.target.numel() for weight in table) * dtype.itemsize
-        logger.warning(
-            "weights in %s are unpacked to %s: %.0f MB of the file take %.0f MB of memory",
-            *(packing, dtype_name(dtype), checkpoint.stored_bytes() / 1e6, held / 1e6),
-        )
 
 
 def _build(family: Family, config: ModelConfig, place: Placement) -> LanguageModel:
@@ -116,10 +111,5 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def model_bytes(model: LanguageModel) -> int:
     """Returns the bytes of the weights in the form in which they are computed with."""
-    packed = {
-        id(layer.packed): layer.packed.nbytes
-        for layer in model.modules()
-        if isinstance(layer, Matrix) and layer.packed is not None
-    }
-    experts = sum(layer.nbytes for layer in model.modules() if isinstance(layer, ExpertMatrices))
-    return sum(parameter.nbytes for parameter in model.parameters()) + sum(packed.values()) + experts
+    held = sum(layer.nbytes for layer in model.modules() if isinstance(layer, Matrix | ExpertMatrices))
+    return held + sum(parameter.nbytes for parameter in model.parameters())

@@ -26,6 +26,8 @@ from worker.weights.source import TensorSource
 
 Progress = Callable[[float], None]
 """Called with the fraction of all bytes that is done, 0 to 1."""
+Fill = Callable[[TensorSource, Weight, str], Iterator[int]]
+"""Fills the target of a weight from the tensor of that name, and yields the bytes of each piece."""
 
 WHAT = "cannot load the model's weights"
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -155,17 +157,28 @@ class Checkpoint(TensorSource):
             self._files[name], self._names[name] = file, file_name
 
 
+def stored_names(checkpoint: TensorSource, table: list[Weight], optional_prefix: str = "") -> dict[str, str]:
+    """Returns the names of a table's tensors in a checkpoint. optional_prefix: part of the names that
+    checkpoints of the bare model lack."""
+    strip = bool(optional_prefix) and not any(n.startswith(optional_prefix) for n in checkpoint.names())
+    return {w.name: w.name.removeprefix(optional_prefix) if strip else w.name for w in table}
+
+
 def load_weights(
-    checkpoint: TensorSource, table: list[Weight], unused: str, progress: Progress, optional_prefix: str = ""
+    checkpoint: TensorSource,
+    table: list[Weight],
+    unused: str,
+    progress: Progress,
+    optional_prefix: str = "",
+    fill: Fill | None = None,
 ) -> None:
     """Fills all targets. Raises StartupError if a tensor is missing, unknown, or has another shape, and if it
     holds NaN or infinity.
 
-    unused: pattern of the tensors that may be there without being needed. optional_prefix: part of
-    the names that checkpoints of the bare model lack.
+    unused: pattern of the tensors that may be there without being needed. optional_prefix: see
+    stored_names(). fill: None: fill_target().
     """
-    strip = bool(optional_prefix) and not any(n.startswith(optional_prefix) for n in checkpoint.names())
-    sources = {w.name: w.name.removeprefix(optional_prefix) if strip else w.name for w in table}
+    sources = stored_names(checkpoint, table, optional_prefix)
     _check_names(checkpoint, set(sources.values()), unused)
     for weight in table:
         name = sources[weight.name]
@@ -179,19 +192,19 @@ def load_weights(
     total = sum(weight.target.numel() * weight.target.itemsize for weight in table)
     done = 0
     with one_thread_each():
-        works = [partial(_fill, checkpoint, weight, sources[weight.name]) for weight in table]
+        works = [partial(fill or fill_target, checkpoint, weight, sources[weight.name]) for weight in table]
         for count in run_side_by_side(works, 1 if checkpoint.packing() else READERS):
             done += count
             progress(done / total)
 
 
-def _fill(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
+def fill_target(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
     """Fills a target, a few rows at a time, so that what a tensor is unpacked to is never held whole. Yields
     the bytes of each piece."""
     target = weight.target.t() if weight.transposed else weight.target
     first, *rest = weight.part or (slice(None),)
     begin, end, _ = first.indices(weight.shape[0])
-    places = _places(weight.order, end - begin) if weight.order else None
+    places = places_of(weight.order, end - begin) if weight.order else None
     step = max(1, PIECE_VALUES // math.prod(weight.shape[1:]))
     for row in range(begin, end, step):
         rows = slice(row, min(row + step, end))
@@ -205,8 +218,10 @@ def _fill(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
         yield tensor.numel() * target.itemsize
 
 
-def _places(order: tuple[int, ...], rows: int) -> torch.Tensor:
-    """Returns where each of so many rows goes; -1: nowhere."""
+def places_of(order: tuple[int, ...], rows: int) -> torch.Tensor:
+    """Returns where each of so many rows goes; -1: nowhere. order: as in Weight."""
+    if not order:
+        return torch.arange(rows)
     places = torch.full((rows,), -1)
     places[torch.tensor(order)] = torch.arange(len(order))
     return places
@@ -215,6 +230,12 @@ def _places(order: tuple[int, ...], rows: int) -> torch.Tensor:
 def read_finite(checkpoint: TensorSource, name: str, part: tuple[slice, ...]) -> torch.Tensor:
     """Reads a part of a tensor. Raises StartupError if it holds NaN or infinity."""
     tensor = checkpoint.read(name, part)
+    check_finite(tensor, checkpoint, name)
+    return tensor
+
+
+def check_finite(tensor: torch.Tensor, checkpoint: TensorSource, name: str) -> None:
+    """Raises StartupError if what a tensor of that name is made of holds NaN or infinity."""
     if not _is_finite(tensor):
         what = "NaN" if tensor.isnan().any() else "infinity"
         raise StartupError(
@@ -222,7 +243,6 @@ def read_finite(checkpoint: TensorSource, name: str, part: tuple[slice, ...]) ->
             f"tensor {name} in {checkpoint.file_of(name)} holds {what}",
             "download or copy the file again",
         )
-    return tensor
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf, read_header
+from pagewire.gguf.tensor_types import Q4_0
 from pagewire.internal.v1 import worker_pb2
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def weights_memory(initialize: worker_pb2.Initialize) -> WeightsMemory | None:
 
 def _memory_of(path: Path) -> int:
     """Returns the bytes of a checkpoint's weights: those of its files, or 16 bits for each value of a GGUF
-    file, which is unpacked."""
+    file, which is unpacked unless it is in Q4_0."""
     if is_gguf(path):
-        return sum(2 * math.prod(info.shape) for info in read_header(path).tensors.values())
+        infos = read_header(path).tensors.values()
+        return sum(info.num_bytes if info.type == Q4_0 else 2 * math.prod(info.shape) for info in infos)
     return sum(file.stat().st_size for file in path.glob("*.safetensors"))

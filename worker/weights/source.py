@@ -1,8 +1,40 @@
 """Where weights come from: tensors by name, whatever files and formats hold them."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
+
+
+class GroupedRows(NamedTuple):
+    """Some rows of GroupedIntegers. R: their number, K: inputs, G: groups."""
+
+    integers: torch.Tensor  # [R, K] uint8
+    zeros: torch.Tensor  # [R, G], integers
+    scales: torch.Tensor  # [R, G], as they are stored
+
+
+@dataclass(frozen=True)
+class GroupedIntegers:
+    """A weight that is stored as integers with a scale and a zero point per output and group of inputs.
+
+    weight[n, k] = (integer[n, k] - zero[n, g]) * scale[n, g]       g: the group of k
+    """
+
+    bits: int  # of an integer
+    group: torch.Tensor  # [K] int64: of each input
+    num_groups: int
+    scale_kind: str  # as safetensors names it, such as "F16"
+    read: Callable[[int, int], GroupedRows]
+    """From the first row and the one behind the last to what is stored of them."""
+
+    def unpack(self, first: int, end: int) -> torch.Tensor:
+        """Returns the values of rows first .. end - 1, [R, K] float32."""
+        rows = self.read(first, end)
+        zeros, scales = rows.zeros.float()[:, self.group], rows.scales.float()[:, self.group]
+        return (rows.integers.float() - zeros) * scales
 
 
 class TensorSource(ABC):
@@ -54,6 +86,15 @@ class TensorSource(ABC):
     def packing(self) -> str:
         """Returns the formats of packed weights, such as "Q4_K, Q6_K"; empty where all are plain floats."""
         return ""
+
+    def packing_of(self, name: str) -> str:
+        """Returns the format of one packed weight; empty where it is plain floats."""
+        return ""
+
+    def grouped(self, name: str) -> GroupedIntegers | None:
+        """Returns the integers that a weight is stored as; None where it is not stored as integers in
+        groups."""
+        return None
 
     def stored_bytes(self) -> int:
         """Returns the bytes of the files' tensors; 0 where nothing is packed."""

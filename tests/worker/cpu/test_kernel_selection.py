@@ -16,7 +16,7 @@ from pagewire.errors import StartupError
 from tests.demo_model.test_demo_model import BEGINNINGS, BOS, COMPLETIONS
 from tests.worker.fakes import Driver
 from worker.cpu import kernel_selection as cpu_kernels
-from worker.cpu import load
+from worker.cpu import load, weights
 from worker.cpu.backend import CpuBackend
 from worker.executor.executor import StepExecutor
 
@@ -40,7 +40,7 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., D
     def make(folder: Path, **changes: object) -> Driver:
         with monkeypatch.context() as patch:
             patch.setattr(cpu_kernels, "why_not", lambda: "a test")
-            patch.setattr(load, "compute_dtype", lambda dtype: dtype)  # rounds to bfloat16 where ours does
+            patch.setattr(weights, "compute_dtype", lambda dtype: dtype)  # rounds to bfloat16 where ours does
             return Driver(folder, **changes)  # type: ignore[arg-type]
 
     yield make

@@ -1,14 +1,16 @@
 """The weights of all experts of one product, each a matrix of its own."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.groups.weight import GroupedWeight
+from kernels.cpu.matmul.groups.weight import GroupedWeight, grouped_weight
+from kernels.cpu.matmul.groups.words import GroupedWords
 from kernels.cpu.weight_forms import PackedMatrix
 from kernels.ops.layers.linear import linear
-from worker.layers.base import Weight, WeightOwner
+from worker.layers.base import Weight, WeightOwner, WeightSlot
 from worker.layers.linear import Part
 from worker.parallel import Placement
 
@@ -42,14 +44,32 @@ class ExpertMatrices(WeightOwner):
         self.bias = place.empty(num_experts, self.out_features) if bias else None
         self.adds_bias = adds_bias
         self.packed: list[PackedMatrix] = []
+        self.words: dict[int, GroupedWords] = {}  # by expert, of those without a parameter
+
+    def slots(self) -> Iterator[WeightSlot]:
+        """See WeightOwner."""
+        for expert in range(len(self.each)):
+            yield WeightSlot(self.each[expert], partial(self.hold, expert))
+
+    def hold(self, expert: int, words: GroupedWords) -> None:
+        """Takes words in place of a weight. use_kernels() must follow."""
+        self.words[expert] = words
+        self._free(expert)
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """Packs each matrix."""
         pack = kernels.forms.matrix
         for expert in range(len(self.each)):
-            self.packed.append(pack(self.each[expert], self._bias_of(expert), kernels.arena))
-            self.each[expert] = torch.nn.Parameter(torch.empty(0), requires_grad=False)  # frees its memory
+            bias, words = self._bias_of(expert), self.words.pop(expert, None)
+            weight = self.each[expert]
+            packed = pack(weight, bias, kernels.arena) if words is None else grouped_weight(words, bias)
+            self.packed.append(packed)
+            self._free(expert)
         del self.each
+
+    def _free(self, expert: int) -> None:
+        """Frees the memory of a parameter."""
+        self.each[expert] = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
     @property
     def can_lower(self) -> bool:
@@ -60,8 +80,8 @@ class ExpertMatrices(WeightOwner):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the packed matrices."""
-        return sum(packed.nbytes for packed in self.packed)
+        """Bytes of the packed matrices, and of what becomes such."""
+        return sum(held.nbytes for held in (*self.packed, *self.words.values()))
 
     def products(self, x: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """x: [P, in], sorted by expert; counts: rows of each expert, [N]. Returns [P, out]."""

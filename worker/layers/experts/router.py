@@ -17,6 +17,8 @@ class WideMatrix(Matrix):
     """A linear layer of few outputs, which are float32 and not rounded. Every rank holds all of it, and its
     weight keeps its bits under --quantization int8."""
 
+    holds_words = False
+
     def use_kernels(self, kernels: RowKernels) -> None:
         """Packs the weight; see Matrix."""
         self.packed = compact_weight(self.weight, self.bias, kernels.arena)

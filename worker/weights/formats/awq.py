@@ -14,6 +14,7 @@ from worker.weights.formats.packed_tensor import (
     PackedTensor,
     expect_shape,
     group_of_columns,
+    grouped_tensor,
     matrix_shape,
     modules_with,
     part_names,
@@ -21,6 +22,7 @@ from worker.weights.formats.packed_tensor import (
     unpack_integers,
 )
 from worker.weights.loader import Checkpoint
+from worker.weights.source import GroupedIntegers, GroupedRows
 
 PER_WORD = 8
 PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -50,20 +52,22 @@ def _module(stored: Checkpoint, module: str, sizes: set[int]) -> PackedTensor:
     expect_shape(stored, f"{module}.qzeros", (groups, words))
     group = group_of_columns(module, inputs, groups, sizes)
 
-    def unpack(first: int, end: int) -> torch.Tensor:
+    def read(first: int, end: int) -> GroupedRows:
         around = slice(first // PER_WORD, -(-end // PER_WORD))
         inner = first - around.start * PER_WORD
         integers, zeros = (
             _in_order(stored.read(f"{module}.{name}", (slice(None), around)))[:, inner : inner + end - first]
             for name in ("qweight", "qzeros")
         )
-        scales = stored.read(f"{module}.scales", (slice(None), slice(first, end))).float()
-        return ((integers - zeros[group]) * scales[group]).t()
+        scales = stored.read(f"{module}.scales", (slice(None), slice(first, end)))
+        return GroupedRows(integers.t(), zeros.t(), scales.t())
 
-    return PackedTensor((outputs, inputs), part_names(stored, module, _PARTS), unpack)
+    kind = stored.kind(f"{module}.scales")
+    grouped = GroupedIntegers(4, group, groups, kind, read)
+    return grouped_tensor((outputs, inputs), part_names(stored, module, _PARTS), grouped)
 
 
 def _in_order(packed: torch.Tensor) -> torch.Tensor:
-    """[R, words] int32 -> [R, words * 8] float32, outputs in order."""
-    words = unpack_integers(packed, 4).float().view(packed.shape[0], -1, PER_WORD)
+    """[R, words] int32 -> [R, words * 8] uint8, outputs in order."""
+    words = unpack_integers(packed, 4).view(packed.shape[0], -1, PER_WORD)
     return words[:, :, list(PLACES)].flatten(1)

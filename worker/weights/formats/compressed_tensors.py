@@ -21,6 +21,7 @@ from worker.weights.formats.packed_tensor import (
     PackedTensor,
     expect_shape,
     group_of_columns,
+    grouped_tensor,
     matrix_shape,
     modules_with,
     part_names,
@@ -28,6 +29,7 @@ from worker.weights.formats.packed_tensor import (
     unpack_integers,
 )
 from worker.weights.loader import WHAT, Checkpoint
+from worker.weights.source import GroupedIntegers, GroupedRows
 
 FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense")
 _PARTS = ("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx", "weight_shape", "input_scale")
@@ -75,19 +77,19 @@ def _module(stored: Checkpoint, module: str, all_bits: set[int], sizes: set[int]
             raise StartupError(WHAT, f"tensor {module}.weight_g_idx names a group that is not there")
     zeros = _zero_points(stored, module, outputs, groups, bits)
 
-    def unpack(first: int, end: int) -> torch.Tensor:
-        packed = stored.read(f"{module}.weight_packed", (slice(first, end),))
-        integers = unpack_integers(packed, bits)[:, :inputs].float()
-        scales = stored.read(f"{module}.weight_scale", (slice(first, end),)).float()
-        return (integers - zeros[first:end, group]) * scales[:, group]
+    def read(first: int, end: int) -> GroupedRows:
+        rows = (slice(first, end),)
+        integers = unpack_integers(stored.read(f"{module}.weight_packed", rows), bits)[:, :inputs]
+        return GroupedRows(integers, zeros[first:end], stored.read(f"{module}.weight_scale", rows))
 
-    return PackedTensor((outputs, inputs), part_names(stored, module, _PARTS), unpack)
+    grouped = GroupedIntegers(bits, group, groups, stored.kind(f"{module}.weight_scale"), read)
+    return grouped_tensor((outputs, inputs), part_names(stored, module, _PARTS), grouped)
 
 
 def _zero_points(stored: Checkpoint, module: str, outputs: int, groups: int, bits: int) -> torch.Tensor:
-    """[N, G] float32, of the integers as they are packed."""
+    """[N, G] uint8, of the integers as they are packed."""
     name = f"{module}.weight_zero_point"
     if name not in stored:
-        return torch.full((1, 1), float(1 << bits - 1)).expand(outputs, groups)
+        return torch.full((1, 1), 1 << bits - 1, dtype=torch.uint8).expand(outputs, groups)
     expect_shape(stored, name, (-(-outputs * bits // 32), groups))
-    return unpack_integers(stored.read(name, ()).t(), bits).t()[:outputs].float()
+    return unpack_integers(stored.read(name, ()).t(), bits).t()[:outputs]

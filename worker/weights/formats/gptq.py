@@ -16,6 +16,7 @@ from worker.weights.formats.packed_tensor import (
     PackedTensor,
     expect_shape,
     group_of_columns,
+    grouped_tensor,
     matrix_shape,
     modules_with,
     part_names,
@@ -23,6 +24,7 @@ from worker.weights.formats.packed_tensor import (
     unpack_integers,
 )
 from worker.weights.loader import WHAT, Checkpoint
+from worker.weights.source import GroupedIntegers, GroupedRows
 
 BITS = (2, 4, 8)
 _OFFSETS = {"gptq": 1, "gptq_v2": 0}
@@ -59,15 +61,14 @@ def _module(stored: Checkpoint, module: str, bits: int, offset: int, sizes: set[
         if group.min() < 0 or group.max() >= groups:
             raise StartupError(WHAT, f"tensor {module}.g_idx names a group that is not there")
 
-    def unpack(first: int, end: int) -> torch.Tensor:
+    def read(first: int, end: int) -> GroupedRows:
         rows = slice(first, end)
-        words = stored.read(f"{module}.qweight", (slice(None), rows))
-        integers = unpack_integers(words.t(), bits).float()  # [rows, K]
+        integers = unpack_integers(stored.read(f"{module}.qweight", (slice(None), rows)).t(), bits)
         around = slice(first // per_word, -(-end // per_word))
-        zeros = unpack_integers(stored.read(f"{module}.qzeros", (slice(None), around)), bits).float() + offset
+        zeros = unpack_integers(stored.read(f"{module}.qzeros", (slice(None), around)), bits)
         inner = first - around.start * per_word
-        zeros = zeros[:, inner : inner + end - first].t()  # [rows, G]
-        scales = stored.read(f"{module}.scales", (slice(None), rows)).float().t()
-        return (integers - zeros[:, group]) * scales[:, group]
+        zeros = zeros[:, inner : inner + end - first].t().to(torch.int16) + offset  # up to 256
+        return GroupedRows(integers, zeros, stored.read(f"{module}.scales", (slice(None), rows)).t())
 
-    return PackedTensor((outputs, inputs), part_names(stored, module, _PARTS), unpack)
+    grouped = GroupedIntegers(bits, group, groups, stored.kind(f"{module}.scales"), read)
+    return grouped_tensor((outputs, inputs), part_names(stored, module, _PARTS), grouped)

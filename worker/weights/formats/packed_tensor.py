@@ -8,7 +8,7 @@ import torch
 from pagewire.errors import StartupError
 from worker.config.hf_config import Fields
 from worker.weights.loader import WHAT, Checkpoint
-from worker.weights.source import TensorSource
+from worker.weights.source import GroupedIntegers, TensorSource
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,13 @@ class PackedTensor:
     parts: tuple[str, ...]
     unpack: Callable[[int, int], torch.Tensor]
     """From the first row and the one behind the last to [rows, ...] float32."""
+    grouped: GroupedIntegers | None = None
+    """What it unpacks, if these are integers in groups."""
+
+
+def grouped_tensor(shape: tuple[int, int], parts: tuple[str, ...], grouped: GroupedIntegers) -> PackedTensor:
+    """Returns a weight [N, K] of integers in groups."""
+    return PackedTensor(shape, parts, grouped.unpack, grouped)
 
 
 class QuantizedCheckpoint(TensorSource):
@@ -69,6 +76,14 @@ class QuantizedCheckpoint(TensorSource):
     def packing(self) -> str:
         """See TensorSource."""
         return self._kind if self._packed else ""
+
+    def packing_of(self, name: str) -> str:
+        """See TensorSource."""
+        return self._kind if name in self._packed else ""
+
+    def grouped(self, name: str) -> GroupedIntegers | None:
+        """See TensorSource."""
+        return self._packed[name].grouped if name in self._packed else None
 
     def stored_bytes(self) -> int:
         """See TensorSource."""

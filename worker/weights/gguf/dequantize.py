@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import torch
 
-from pagewire.gguf.tensor_types import TensorType
+from pagewire.gguf.tensor_types import Q4_0, TensorType
+from worker.weights.source import GroupedRows
 
 Blocks = torch.Tensor
 
@@ -18,6 +19,14 @@ def dequantize(rows: torch.Tensor, tensor_type: TensorType) -> torch.Tensor:
     """[R, bytes of a row] uint8 -> [R, values of a row] float32."""
     blocks = rows.reshape(-1, tensor_type.block_bytes)
     return _FUNCTIONS[tensor_type.name](blocks).reshape(rows.shape[0], -1)
+
+
+def q4_0_groups(rows: torch.Tensor) -> GroupedRows:
+    """[R, bytes of a row] uint8, of type Q4_0: integers, scales and zero points of groups of 32."""
+    blocks = rows.reshape(len(rows), -1, Q4_0.block_bytes)
+    integers = _nibbles(blocks[..., 2:]).flatten(1)
+    scales = blocks[..., :2].contiguous().view(torch.float16)[..., 0]
+    return GroupedRows(integers, torch.full(scales.shape, 8, dtype=torch.uint8), scales)
 
 
 def _half(blocks: Blocks, first: int) -> torch.Tensor:

@@ -14,10 +14,10 @@ import torch
 
 from pagewire.errors import StartupError
 from pagewire.gguf.header import WHAT, Header, TensorInfo, read_header
-from pagewire.gguf.tensor_types import F16, F32, FLOATS
+from pagewire.gguf.tensor_types import F16, F32, FLOATS, Q4_0
 from worker.config.gguf import ROPE_FACTORS, find_family
-from worker.weights.gguf.dequantize import dequantize
-from worker.weights.source import TensorSource
+from worker.weights.gguf.dequantize import dequantize, q4_0_groups
+from worker.weights.source import GroupedIntegers, GroupedRows, TensorSource
 
 _NAMES = {
     "token_embd": "model.embed_tokens",
@@ -99,6 +99,24 @@ class GGUFTensors(TensorSource):
     def packing(self) -> str:
         """See TensorSource."""
         return ", ".join(sorted({each.type.name for each in self._infos.values()} - FLOATS))
+
+    def packing_of(self, name: str) -> str:
+        """See TensorSource."""
+        kind = self._infos[name].type.name
+        return "" if kind in FLOATS else kind
+
+    def grouped(self, name: str) -> GroupedIntegers | None:
+        """See TensorSource. Those of Q4_0."""
+        info = self._infos[name]
+        if info.type != Q4_0 or len(info.shape) != 2:
+            return None
+        rows, order = self._rows(info), self._row_order(name, info.shape[0])
+
+        def read(first: int, end: int) -> GroupedRows:
+            return q4_0_groups(rows[first:end] if order is None else rows[order[first:end]])
+
+        group = torch.arange(info.shape[1]) // Q4_0.block_values
+        return GroupedIntegers(4, group, info.shape[1] // Q4_0.block_values, "F16", read)
 
     def stored_bytes(self) -> int:
         """See TensorSource."""

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.matmul.groups.records import GroupLinearRecord, QuantizeGroupsRecord, RoundWeightRecord
+from kernels.cpu.matmul.groups.words import GroupedWords, empty_words
 from kernels.cpu.matmul.packed import middle_block
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 from kernels.cpu.runtime.grain import row_grain
@@ -167,62 +168,31 @@ def round_in_groups(
     from kernels.cpu.matmul.groups.rounding import round_weight  # compiles, the first time
 
     weight, groups = weight.contiguous(), -(-weight.shape[1] // group_size)
-    made = _empty(tuple(weight.shape), bias, group_size, groups, None, arena)
+    rows, width = weight.shape
+    made = grouped_weight(empty_words((rows, width), group_size, groups, arena=arena), bias)
     record = RoundWeightRecord(
         weight=weight.data_ptr(),
         words=made.words.data_ptr(),
-        width=weight.shape[1],
+        width=width,
         groups=groups,
         group_size=group_size,
     )
-    made.team.run_one(round_weight, len(weight), record, 1)
+    made.team.run_one(round_weight, rows, record, 1)
     return made
 
 
-def pack_groups(
-    integers: torch.Tensor,
-    scales: torch.Tensor,
-    zeros: torch.Tensor,
-    bias: torch.Tensor | None,
-    order: torch.Tensor | None = None,
-    arena: Arena | None = None,
-) -> GroupedWeight:
-    """A weight whose integers a checkpoint has. integers: [N, groups, G] uint8 of 0 .. 15, in the order of
-    the groups; scales: [N, groups] float32, of which the lowest 8 bits are 0; zeros: [N, groups] of 0 .. 255;
-    bias: [N] or None; order: [K] int64, which input comes where, or None."""
-    rows, groups, size = integers.shape
-    made = _empty((rows, groups * size if order is None else len(order)), bias, size, groups, order, arena)
-    bits = scales.contiguous().view(torch.int32)
-    assert not (bits & 255).any() and int(zeros.min()) >= 0 and int(zeros.max()) < 256
-    places = torch.tensor([0, 8, 16, 24, 4, 12, 20, 28], dtype=torch.int32)
-    for first in range(0, rows, MATRIX_ROWS):
-        some = slice(first, min(first + MATRIX_ROWS, rows))
-        block = made.words[first // MATRIX_ROWS, :, :, : some.stop - first]
-        eights = integers[some].int().view(-1, groups, size // 8, 8)
-        block[:, :-1] = (eights << places).sum(-1, dtype=torch.int32).permute(1, 2, 0)
-        block[:, -1] = (bits[some] | zeros[some].int()).t()
-    return made
-
-
-def _empty(
-    shape: tuple[int, ...],
-    bias: torch.Tensor | None,
-    group_size: int,
-    groups: int,
-    order: torch.Tensor | None,
-    arena: Arena | None,
-) -> GroupedWeight:
-    """A weight whose words are 0. shape: [N, K]."""
+def grouped_weight(words: GroupedWords, bias: torch.Tensor | None) -> GroupedWeight:
+    """Words, with what multiplies with them. bias: [N] or None. Where kernels.cpu.requirements.why_not() is
+    None."""
     from kernels.cpu.matmul.groups.inputs import quantize_groups  # compiles, the first time
     from kernels.cpu.matmul.groups.product import group_linear, scratch_bytes
     from kernels.cpu.runtime.thread_pool import TEAM
 
-    out_features, in_features = shape
-    blocks = -(-out_features // MATRIX_ROWS)
-    words = (arena or Arena()).zeros((blocks, groups, group_size // 8 + 1, MATRIX_ROWS), torch.int32)
-    biases = torch.zeros(blocks * MATRIX_ROWS)
+    biases = torch.zeros(len(words.words) * MATRIX_ROWS)
     if bias is not None:
-        biases[:out_features] = bias
-    scratch = scratch_bytes(groups * group_size // 8)
-    sizes = out_features, in_features, group_size
-    return GroupedWeight(words, biases, *sizes, order, TEAM, group_linear, quantize_groups, scratch)
+        biases[: words.out_features] = bias
+    scratch = scratch_bytes(words.groups * words.group_size // 8)
+    sizes = words.out_features, words.in_features, words.group_size
+    return GroupedWeight(
+        words.words, biases, *sizes, words.order, TEAM, group_linear, quantize_groups, scratch
+    )

@@ -31,7 +31,7 @@ def quantize_checkpoint(
     stored, expected = {}, {}
     for name, weight in load_file(source / "model.safetensors").items():
         expected[name] = weight
-        if "_proj.weight" not in name:
+        if "_proj.weight" not in name or weight.dim() != 2:
             stored[name] = weight
             continue
         module = name.removesuffix(".weight")
@@ -66,18 +66,19 @@ def _seed(module: str) -> int:
     return sum(module.encode())
 
 
-def gptq(bits: int, offset: int, act_order: bool) -> Quantizer:
-    """offset: what is missing from stored zero points."""
+def gptq(bits: int, offset: int, act_order: bool, size: int = GROUP, each_its_own: bool = False) -> Quantizer:
+    """offset: what is missing from stored zero points. act_order: groups of any inputs, the same ones for
+    matrices of as many inputs (GPTQ orders them by the inputs themselves), unless each_its_own."""
 
     def quantize(module: str, weight: np.ndarray) -> tuple[Stored, np.ndarray]:
         outputs, inputs = weight.shape
-        groups, seed = inputs // GROUP, _seed(module)
+        groups, seed = -(-inputs // size), _seed(module)
         integers = _random_integers((outputs, inputs), bits, seed)
         zeros = _random_integers((groups, outputs), bits, seed + 1)
         scales = _halves((groups, outputs), seed + 2)
-        group = np.arange(inputs) // GROUP
+        group = np.arange(inputs) // size
         if act_order:
-            group = np.random.default_rng(seed).permutation(group)
+            group = np.random.default_rng(seed if each_its_own else inputs).permutation(group)
         meant = np.empty((outputs, inputs), np.float32)
         for k in range(inputs):
             scale = scales[group[k]].astype(np.float32)
@@ -90,6 +91,13 @@ def gptq(bits: int, offset: int, act_order: bool) -> Quantizer:
         }, meant
 
     return quantize
+
+
+def act_order_checkpoint(source: Path, target: Path) -> Path:
+    """Writes a checkpoint as GPTQ makes it with act-order, in 4 bits. Returns where."""
+    config: dict[str, object] = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "desc_act": True}
+    quantize_checkpoint(source, target, gptq(4, 1, True), config)
+    return target
 
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)

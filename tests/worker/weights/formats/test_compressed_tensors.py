@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver
+from tests.worker.weights.own_bits.test_own_bits import weights_of
 from worker.weights.open import open_checkpoint
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 16}
@@ -45,8 +46,11 @@ def parameters(weight: torch.Tensor, fields: dict[str, Any]) -> dict[str, torch.
     return {"weight_scale": scale, "weight_zero_point": zero.to(torch.int8)}
 
 
-def write(source: Path, target: Path, form: str, fields: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Writes a checkpoint with the library. Returns the weights that the library reads from it."""
+def write(
+    source: Path, target: Path, form: str, fields: dict[str, Any], dtype: torch.dtype = torch.float32
+) -> dict[str, torch.Tensor]:
+    """Writes a checkpoint with the library. Returns the weights that the library reads from it. dtype: of
+    scales."""
     compressor = BaseCompressor.get_value_from_registry(form)
     scheme = QuantizationScheme(targets=["Linear"], weights=QuantizationArgs(**fields), format=form)
     stored: dict[str, torch.Tensor] = {}
@@ -55,6 +59,7 @@ def write(source: Path, target: Path, form: str, fields: dict[str, Any]) -> dict
         meant[name] = stored[name] = weight
         if "_proj.weight" in name:
             module = name.removesuffix(".weight")
+            weight = weight.to(dtype)
             packed = compressor.compress({"weight": weight, **parameters(weight, fields)}, scheme)
             del stored[name]
             stored |= {f"{module}.{part}": tensor.contiguous() for part, tensor in packed.items()}
@@ -86,6 +91,32 @@ def test_as_the_library_reads_it(name: str, checkpoint: Callable[..., Path], tmp
     sequence = driver.add([5, 100, 33], 3)[0]
     driver.run()
     assert len(sequence.output) == 3
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"symmetric": False}, {"strategy": "channel", "group_size": None}],
+    ids=["groups", "asymmetric", "channels"],
+)
+def test_4_bits_keep_their_integers(changes: dict[str, Any], checkpoint: Callable[..., Path], tmp_path: Path):
+    """With scales of 16 bits: the same values as when they are unpacked, merged as the model merges them."""
+    form, fields = SCHEMES["W4A16"]
+    write(checkpoint("llama", **SHAPE), tmp_path / "packed", form, fields | changes, torch.bfloat16)
+    driver = Driver(tmp_path / "packed", dtype="bfloat16")
+    assert driver.ready.model.quantization == "compressed-tensors-int4"
+    weights = weights_of(driver)
+    layer = "model.layers.0"
+    with open_checkpoint(tmp_path / "packed") as source:
+        for path, modules in {
+            "attention.qkv": [f"self_attn.{part}_proj" for part in "qkv"],
+            "attention.output": ["self_attn.o_proj"],
+            "mlp.gate_up": ["mlp.gate_proj", "mlp.up_proj"],
+            "mlp.down": ["mlp.down_proj"],
+        }.items():
+            parts = [source.read(f"{layer}.{module}.weight", ()) for module in modules]
+            assert torch.equal(weights.pop(f"blocks.0.{path}").values(), torch.cat(parts))
+    assert not weights
 
 
 @pytest.mark.parametrize(

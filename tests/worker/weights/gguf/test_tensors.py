@@ -11,6 +11,7 @@ import torch
 from pagewire.errors import StartupError
 from tests.gguf_files import write_gguf
 from tests.worker.fakes import Driver, initialize
+from tests.worker.weights.own_bits.test_own_bits import weights_of
 from worker.cpu.load import load
 from worker.weights.open import open_checkpoint
 
@@ -133,6 +134,28 @@ def test_packed_weights_are_computed_with_in_16_bits_and_said_to_be(
     assert ready.model.dtype in ("bfloat16", "float32")
     (line,) = [record.getMessage() for record in caplog.records if "unpacked" in record.getMessage()]
     assert "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0" in line
+
+
+@pytest.mark.cpu_kernels
+def test_q4_0_keeps_its_integers(
+    checkpoint: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """The same values as when they are unpacked, rows in the order of the model; a matrix of which a part is
+    of another type is unpacked, and a warning says which."""
+    types = dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_down"), "Q4_0")
+    path = write_gguf(checkpoint("llama", **SHAPE), tmp_path / "model.gguf", types | {"ffn_up": "Q4_1"})
+    driver = Driver(path, dtype="bfloat16")
+    assert driver.ready.model.quantization == "Q4_0-int4"
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "blocks.0.mlp.gate_up (and 2 more): no kernel computes with Q4_1" in warning
+    weights = weights_of(driver)
+    assert len(weights) == 9
+    with open_checkpoint(path) as source:
+        parts = [source.read(f"model.layers.1.self_attn.{part}_proj.weight", ()) for part in "qkv"]
+        assert torch.equal(weights["blocks.1.attention.qkv"].values(), torch.cat(parts))
+        assert torch.equal(
+            weights["blocks.1.mlp.down"].values(), source.read("model.layers.1.mlp.down_proj.weight", ())
+        )
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
     grouped_linear,
     grouped_linear_reference,
-    pack_groups,
+    grouped_weight,
     quantize_inputs_reference,
     round_in_groups,
 )
+from kernels.cpu.matmul.groups.words import empty_words
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -32,10 +33,26 @@ def given(in_features: int, out_features: int, size: int, seed: int = 0) -> tupl
     return integers, scales, zeros
 
 
+def pack(
+    integers: torch.Tensor,
+    scales: torch.Tensor,
+    zeros: torch.Tensor,
+    bias: torch.Tensor | None,
+    order: torch.Tensor | None = None,
+) -> GroupedWeight:
+    """In two parts, the later rows first."""
+    rows, groups, size = integers.shape
+    in_features = groups * size if order is None else len(order)
+    words = empty_words((rows, in_features), size, groups, order)
+    for some in torch.arange(rows).flip(0).chunk(2):
+        words.put(some, integers[some], scales[some], zeros[some])
+    return grouped_weight(words, bias)
+
+
 def weight_of(in_features: int, out_features: int, size: int, bias: torch.Tensor | None) -> GroupedWeight:
     """Any integers in an order of the inputs, which also says how many there are."""
     order = torch.randperm(in_features, generator=torch.Generator().manual_seed(in_features))
-    return pack_groups(*given(in_features, out_features, size), bias, order)
+    return pack(*given(in_features, out_features, size), bias, order)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 8, 9, 11, 33, 259])
@@ -64,10 +81,10 @@ def test_what_is_packed_comes_back() -> None:
     integers, scales, zeros = given(160, 100, 32)
     order = torch.randperm(160, generator=torch.Generator().manual_seed(1))
     values = ((integers - zeros[:, :, None]) * scales[:, :, None]).flatten(1)
-    assert torch.equal(pack_groups(integers, scales, zeros, None).values(), values)
+    assert torch.equal(pack(integers, scales, zeros, None).values(), values)
     expected = torch.empty_like(values)
     expected[:, order] = values
-    assert torch.equal(pack_groups(integers, scales, zeros, None, order).values(), expected)
+    assert torch.equal(pack(integers, scales, zeros, None, order).values(), expected)
 
 
 def test_inputs_have_a_scale_per_group() -> None:

@@ -1,0 +1,59 @@
+"""The words of a weight in groups (kernels.cpu.matmul.groups.weight), without what multiplies with them: what
+loading a checkpoint's own integers fills."""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
+
+
+@dataclass(frozen=True)
+class GroupedWords:
+    """Integers of 4 bits, scales and zero points."""
+
+    words: torch.Tensor  # [ceil(N / 48), groups, G / 8 + 1, 48] int32
+    out_features: int  # N
+    in_features: int  # K
+    group_size: int  # G
+    order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
+
+    @property
+    def groups(self) -> int:
+        """Of the inputs."""
+        return self.words.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory."""
+        return self.words.nbytes + (0 if self.order is None else self.order.nbytes)
+
+    def put(
+        self, rows: torch.Tensor, integers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor
+    ) -> None:
+        """Writes some rows. rows: [R] int64, which ones; integers: [R, groups, G] uint8 of 0 .. 15, in the
+        order of the groups; scales: [R, groups] float32, of which the lowest 8 bits are 0; zeros: [R, groups]
+        of 0 .. 255."""
+        if not len(rows):
+            return
+        bits = scales.contiguous().view(torch.int32)
+        assert not (bits & 255).any() and int(zeros.min()) >= 0 and int(zeros.max()) < 256
+        eights = integers.reshape(len(rows), self.groups, -1, 2, 4)
+        bytes_ = eights[..., 0, :] | eights[..., 1, :] << 4  # little-endian: the lowest byte first
+        last = (bits | zeros.int())[:, :, None]
+        words = torch.cat((bytes_.contiguous().view(torch.int32)[..., 0], last), 2)
+        self.words[rows // MATRIX_ROWS, :, :, rows % MATRIX_ROWS] = words
+
+
+def empty_words(
+    shape: tuple[int, int],
+    group_size: int,
+    groups: int,
+    order: torch.Tensor | None = None,
+    arena: Arena | None = None,
+) -> GroupedWords:
+    """Words that are 0. shape: [N, K]; group_size: a multiple of 16; arena: of the model."""
+    out_features, in_features = shape
+    size = -(-out_features // MATRIX_ROWS), groups, group_size // 8 + 1, MATRIX_ROWS
+    words = (arena or Arena()).zeros(size, torch.int32)
+    return GroupedWords(words, out_features, in_features, group_size, order)

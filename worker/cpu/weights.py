@@ -1,0 +1,50 @@
+"""A model with its weights on a CPU: as the checkpoint has them, in its own integers of 4 bits, or to become
+integers as --quantization says."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kernels.cpu.requirements import why_not
+from kernels.cpu.runtime.arena import Arena
+from kernels.cpu.weight_forms import GROUP_SIZES
+from pagewire.internal.v1 import worker_pb2
+from worker.config.hf_config import ModelConfig
+from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype
+from worker.models.base import LanguageModel
+from worker.startup.checks import refuse_second_quantization
+from worker.startup.model import Report, load_model
+from worker.weights.own_bits.own_bits import OwnBits
+from worker.weights.prefault import WeightsMemory
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class CpuWeights:
+    """A model whose weights are loaded, and not packed yet."""
+
+    model: LanguageModel
+    dtype: torch.dtype  # of activations, and of parameters
+    arena: Arena | None  # where the weights are; None: they become integers elsewhere
+    quantization: str  # of the weights, as ModelFacts says it
+
+
+def load_cpu_weights(
+    initialize: worker_pb2.Initialize, config: ModelConfig, report: Report, memory: WeightsMemory | None
+) -> CpuWeights:
+    """memory: for the weights; None: they get new one. Raises StartupError."""
+    chosen = initialize.quantization
+    if chosen:
+        if chosen in GROUP_SIZES:
+            refuse_second_quantization(chosen, Path(initialize.model_path))
+        own_bits = OwnBits(f"--quantization {chosen} rounds them again")
+        model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype, own_bits=own_bits)
+        return CpuWeights(model, dtype, None, chosen)
+    arena = Arena(None if memory is None else memory.tensor())
+    own_bits = OwnBits(why_not() or "", arena)
+    model, dtype = load_model(config, initialize, CPU, report, compute_dtype, arena, own_bits)
+    if memory is not None:
+        memory.release(arena.unused_address)
+    return CpuWeights(model, dtype, arena, own_bits.quantization)

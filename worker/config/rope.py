@@ -134,7 +134,7 @@ def _of_both(rope: Fields, fields: Fields, name: str) -> Fields:
 def _rotary_dim(rope: Fields, fields: Fields, head_dim: int, defaults: RopeDefaults) -> int:
     """Returns how many values of a head are rotated."""
     name, whole = "partial_rotary_factor", 1.0
-    holder = rope if rope.has(name) or defaults.partial is None else fields
+    holder = rope if defaults.partial is None else _of_both(rope, fields, name)
     part = holder.number(name, whole if defaults.partial is None else defaults.partial)
     if part != whole and defaults.partial is None:
         raise rope.wrong(name, "only 1.0 is supported")

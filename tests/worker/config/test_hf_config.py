@@ -142,6 +142,16 @@ def test_longrope_without_the_length_that_it_was_trained_for(tmp_path: Path):
     assert (rope_of(config).original_max_position, rope_of(config).factor) == (4096, 2)
 
 
+def test_a_part_of_each_head_that_is_said_twice(tmp_path: Path):
+    """As transformers writes an older file of Phi-4-mini again."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    phi3 = PHI3 | {"rope_parameters": rope}
+    config = read(tmp_path, phi3 | {"partial_rotary_factor": 0.5})
+    assert isinstance(config, DecoderConfig) and rope_of(config).rotary_dim == 6
+    with pytest.raises(StartupError, match=r"is 1\.0, but the rotary parameters say 0\.5"):
+        read(tmp_path, phi3 | {"partial_rotary_factor": 1.0})
+
+
 def test_older_files_of_gemma3(tmp_path: Path):
     """Angles of the layers with a window have their own base, and no scaling."""
     config = read(

@@ -61,6 +61,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"linear_num_key_heads": 1, "linear_num_value_heads": 3, "linear_conv_kernel_dim": 2}
         | {"mlp_only_layers": [2], "attention_bias": True, "norm_topk_prob": False},
     ),
+    "qwen2_moe, no shared expert": ("qwen2_moe", {"shared_expert_intermediate_size": 0}),
+    "dots1, no shared experts": ("dots1", {"n_shared_experts": 0, "first_k_dense_replace": 1}),
     "qwen3_next, no experts": ("qwen3_next", {"num_experts": 0}),
     "qwen3_next, wide values, whole heads rotated": (
         "qwen3_next",
@@ -275,6 +277,7 @@ def test_twenty_prompts_at_once(family: str, checkpoint: Callable[..., Path]):
     assert_equal(Driver(folder, budget=7, shuffle=2, block_size=1, num_blocks=2000), inputs[:6], expected[:6])
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")  # of shared experts without a size
 @pytest.mark.parametrize("variant", [*VARIANTS, *(name for name in FAMILIES if name not in FIRST)])
 def test_variants(variant: str, checkpoint: Callable[..., Path]):
     """Every family as tests.checkpoints makes it, and with other fields that change what is computed."""

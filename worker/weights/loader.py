@@ -271,7 +271,8 @@ def _check_names(checkpoint: TensorSource, needed: set[str], unused: str) -> Non
     missing = sorted(name for name in needed if name not in checkpoint)
     if missing:
         raise StartupError(WHAT, f"the checkpoint lacks tensor {_and_more(missing)}")
-    extra = sorted(n for n in checkpoint.names() if n not in needed and not re.fullmatch(unused, n))
+    others = [n for n in checkpoint.names() if n not in needed and not re.fullmatch(unused, n)]
+    extra = sorted(n for n in others if 0 not in checkpoint.shape(n))  # of parts that have no size, too
     if extra:
         raise StartupError(
             WHAT,

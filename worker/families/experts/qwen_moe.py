@@ -57,7 +57,7 @@ def read_qwen2_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConf
     window = _window(fields)
     alternating = every(2, num_layers)[:first] + ("full_attention",) * max(0, num_layers - first)
     kinds = read_kinds(fields, alternating)
-    shared_size = fields.integer("shared_expert_intermediate_size", 5632)
+    shared_size = fields.integer("shared_expert_intermediate_size", 5632, least=0)
     return DecoderConfig(
         **values | {"windows": windows_of(kinds, window)},
         qkv_bias=fields.boolean("qkv_bias", True),
@@ -83,11 +83,14 @@ def read_qwen3_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConf
 _SHARED = shared_names("mlp.shared_expert") | {
     "blocks.{layer}.mlp.shared_gate": ("model.layers.{layer}.mlp.shared_expert_gate",)
 }
+UNUSED_GATE = r"model\.(language_model\.)?layers\.\d+\.mlp\.shared_expert_gate\.weight"
+"""Pattern of the gates of shared experts, which change nothing where these have no size."""
 _HARMLESS = ("output_router_logits", "router_aux_loss_coef")
 QWEN2_MOE = DecoderFamily(
     read=read_qwen2_moe_config,
     names=NAMES | EXPERTS | _SHARED,
     other_names=STACKED,
+    unused=rf"{DecoderFamily.unused}|{UNUSED_GATE}",
     harmless=_HARMLESS,
     only=_ONLY,
 )

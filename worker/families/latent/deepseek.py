@@ -35,7 +35,7 @@ def read_deepseek_v2_config(fields: Fields, common: dict[str, Any]) -> DecoderCo
     )
     check_groups(fields, routing)
     size = fields.integer("moe_intermediate_size", 1407)
-    shared = size * fields.integer("n_shared_experts", 2)
+    shared = size * fields.integer("n_shared_experts", 2, least=0)
     experts = ExpertsConfig(routing=routing, intermediate_size=size, shared_size=shared)
     return DecoderConfig(**values, experts=_behind_dense(fields, values["num_layers"], 0, experts))
 
@@ -78,7 +78,7 @@ def _corrected_experts(
         routing=read_grouped_routing(fields, True, groups, scale),
         intermediate_size=size,
         corrected=True,
-        shared_size=size * fields.integer("n_shared_experts", 1),
+        shared_size=size * fields.integer("n_shared_experts", 1, least=0),
     )
 
 

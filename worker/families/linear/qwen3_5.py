@@ -9,6 +9,7 @@ from typing import Any
 from worker.config.decoder import DecoderConfig, DecoderFamily
 from worker.config.hf_config import Fields
 from worker.config.names import STACKED
+from worker.families.experts.qwen_moe import UNUSED_GATE
 from worker.families.linear.qwen3_next import (
     EXPERT_NAMES,
     HARMLESS,
@@ -35,7 +36,7 @@ def read_qwen3_5_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderCo
 
 
 _NAMES = delta_names("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
-_UNUSED = rf"lm_head\.weight|model\.visual\..*|{MTP}"
+_UNUSED = rf"lm_head\.weight|model\.visual\..*|{UNUSED_GATE}|{MTP}"
 _ONLY = ONLY | {"attn_output_gate": True, "mamba_ssm_dtype": "float32"}
 _HARMLESS = (*HARMLESS, "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
 QWEN3_5 = DecoderFamily(

@@ -8,6 +8,7 @@ from worker.config.experts import ExpertsConfig, has_experts, read_routing, spar
 from worker.config.hf_config import Fields
 from worker.config.names import EXPERTS, HEAD_NORMS, NAMES, STACKED, shared_names
 from worker.config.rope import RopeDefaults
+from worker.families.experts.qwen_moe import UNUSED_GATE
 
 OF_IMAGES = "mrope_section", "mrope_interleaved"
 """Rotary fields that count for images alone: text has the same position in all sections."""
@@ -58,11 +59,12 @@ def read_experts(
     fields: Fields, num_layers: int, chosen: int, normalized: bool
 ) -> tuple[ExpertsConfig | None, ...]:
     """Returns the experts of each layer. chosen: for files that do not say. Raises StartupError."""
+    shared_size = fields.integer("shared_expert_intermediate_size", 512, least=0)
     config = ExpertsConfig(
         routing=read_routing(fields, "num_experts", "num_experts_per_tok", chosen, normalized=normalized),
         intermediate_size=fields.integer("moe_intermediate_size", 512),
-        shared_size=fields.integer("shared_expert_intermediate_size", 512),
-        shared_gate=True,
+        shared_size=shared_size,
+        shared_gate=shared_size > 0,
     )
     return tuple(config if sparse else None for sparse in sparse_layers(fields, num_layers))
 
@@ -85,7 +87,7 @@ QWEN3_NEXT = DecoderFamily(
     read=read_qwen3_next_config,
     names=delta_names("in_proj_qkvz", "in_proj_ba") | EXPERT_NAMES,
     other_names=STACKED,
-    unused=rf"lm_head\.weight|{MTP}",
+    unused=rf"lm_head\.weight|{UNUSED_GATE}|{MTP}",
     harmless=HARMLESS,
     only=ONLY,
 )

@@ -26,6 +26,7 @@ kernels.triton.attention.paged_attention the one for CUDA.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from kernels.ops.attention.one_thread import one_thread
 from kernels.ops.attention.ragged import Integers, ranges
 
 MIN_WIDTH = 128
@@ -72,6 +74,7 @@ class AttentionPlan:
 
     groups: tuple[DecodeGroup, ...]
     chunks: tuple[PrefillChunk, ...]
+    each_alone: bool = False  # as in CacheShape
 
 
 @dataclass(frozen=True)
@@ -139,8 +142,8 @@ def plan_attention(
     padded length of a row depends on its own length only, and so does its result (bitwise with one
     thread; with more, torch may cut the products differently for another number of rows).
 
-    Where each query is alone (CacheShape), the shape of its call depends on its position only, and so do
-    the bits of its result.
+    Where each query is alone (CacheShape), the shape of its call depends on its position only, and one thread
+    computes it: so the bits of its result depend on neither the batch nor the number of threads.
     """
     if shape.each_alone:
         owners, starts = ranges(starts, counts)
@@ -167,7 +170,7 @@ def plan_attention(
                 chunks.append(_prefill_chunk(tokens, start + offset, block_tables[row], window, shape))
             token += count
         row += length
-    return AttentionPlan(tuple(groups), tuple(chunks))
+    return AttentionPlan(tuple(groups), tuple(chunks), shape.each_alone)
 
 
 def paged_attention(
@@ -184,6 +187,20 @@ def paged_attention(
 
     On a CPU 16-bit values are widened to float32: torch multiplies them very slowly there.
     """
+    with one_thread() if plan.each_alone else nullcontext():
+        return _attend_all(query, key_cache, value_cache, plan, scale, soft_cap, sinks)
+
+
+def _attend_all(
+    query: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    plan: AttentionPlan,
+    scale: float,
+    soft_cap: float | None,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:
+    """See paged_attention()."""
     widen = query.device.type == "cpu" and query.dtype.itemsize == 2
     num_heads, head_dim = query.shape[1:]
     num_kv_heads, block_size = key_cache.shape[1:3]

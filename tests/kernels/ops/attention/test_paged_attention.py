@@ -1,5 +1,6 @@
 """paged_attention against dense attention in float64."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,23 @@ def test_company_changes_nothing(dtype: torch.dtype):
         query = together.query[row : row + 1]
         single = paged_attention(query, together.key_cache, together.value_cache, alone, together.scale)
         assert torch.equal(single[0], result[row])
+
+
+def test_the_number_of_threads_changes_nothing():
+    """Each query alone, of one head: with two threads torch would cut its sums."""
+    before = torch.get_num_threads()
+    case = Case([(start, 3) for start in range(0, 600, 37)], torch.float32, 1, 1, 101)
+    shape = replace(case.shape, each_alone=True)
+    plan = plan_attention(case.starts, case.counts, case.tables, None, shape)
+    try:
+        results = []
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            results.append(paged_attention(case.query, case.key_cache, case.value_cache, plan, case.scale))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
 def test_groups_are_split_by_size(monkeypatch: pytest.MonkeyPatch):

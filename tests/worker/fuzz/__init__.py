@@ -1,0 +1,1 @@
+"""Random models of all families, held to transformers and to themselves."""

@@ -1,0 +1,242 @@
+"""Random shapes of every family: fields that tests.checkpoints.make_checkpoint takes."""
+
+import random
+from typing import Any
+
+from tests.checkpoints import FAMILIES
+
+Fields = dict[str, Any]
+
+OWN_HEAD_SIZE = frozenset(
+    {"llama", "mistral", "ministral", "qwen3", "seed_oss", "gemma2", "gemma3", "glm4", "mixtral", "qwen3_moe"}
+    | {"qwen3_next", "qwen3_5", "qwen3_5_moe", "glm4_moe", "minimax_m2", "gpt_oss", "dots1"}
+)
+"""Families whose head size does not follow from the width."""
+LATENT = frozenset({"youtu", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"})
+LINEAR = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_moe"})
+PARTIAL = frozenset({"phi3", "stablelm", "glm4", "glm4_moe", *LINEAR})
+BY_KIND = frozenset({"gemma3", "olmo3"})
+"""Families with rotary parameters for each kind of layer."""
+WINDOWED = frozenset({"mistral", "ministral", "phi3", "starcoder2", "mixtral", "gpt_oss"} | BY_KIND) | {
+    *("gemma2", "cohere2", "exaone4", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "smollm3", "dots1")
+}
+KINDS_OF_LAYERS = frozenset({"ministral", "gemma2", "cohere2", "exaone4", "gpt_oss"} | BY_KIND)
+SWITCHED = frozenset({"qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "smollm3"})
+"""Families whose windows count where `use_sliding_window` says so."""
+BIASED = frozenset(
+    {"llama", "granite", "smollm3", "qwen3", "olmo2", "olmo3", "cohere2", "gemma2", "glm4"}
+) | {
+    *("qwen3_moe", "glm4_moe", "dots1", "olmoe", "gpt_oss", "youtu", "deepseek_v3", "seed_oss", "qwen3_next")
+}
+COUNT_OF_EXPERTS = {
+    **dict.fromkeys(("mixtral", "granitemoe", "minimax_m2", "gpt_oss"), "num_local_experts"),
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe", "olmoe"), "num_experts"),
+    **dict.fromkeys(("glm4_moe", "dots1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"), "n_routed_experts"),
+}
+ACTIVATIONS = ("silu", "gelu", "gelu_pytorch_tanh", "relu", "gelu_new", "quick_gelu")
+CONTEXT = 256
+
+
+def draw_shape(family: str, draw: random.Random) -> Fields:
+    """Returns fields of one random model."""
+    if family in ("gpt2", "opt"):
+        return _learned_positions(family, draw)
+    fields = _sizes(family, draw)
+    num_layers = fields["num_hidden_layers"]
+    if family in LATENT:
+        fields |= _latents(fields, draw)
+    rotated = fields["qk_rope_head_dim"] if family in LATENT else fields.pop("_head_size")
+    fields |= _rotation(family, rotated, draw)
+    if family in COUNT_OF_EXPERTS:
+        fields |= _experts(family, num_layers, draw)
+    if family in LINEAR:
+        fields |= _delta(num_layers, draw)
+    if family in WINDOWED:
+        fields |= _windows(family, num_layers, draw)
+    if family in BIASED and draw.random() < 0.5:
+        fields["attention_bias"] = draw.random() < 0.7
+    if family == "youtu" or draw.random() < 0.4:
+        fields["tie_word_embeddings"] = draw.random() < 0.5
+    if family not in {*LINEAR, "gpt_oss"} and draw.random() < 0.3:
+        fields["hidden_activation" if family in ("gemma2", "gemma3") else "hidden_act"] = draw.choice(
+            ACTIVATIONS
+        )
+    return fields
+
+
+def _learned_positions(family: str, draw: random.Random) -> Fields:
+    heads, size, layers = draw.randint(1, 5), draw.randint(3, 40), draw.randint(1, 3)
+    vocab = {"vocab_size": draw.randint(259, 700), "tie_word_embeddings": draw.random() < 0.5}
+    activation = {"activation_function": draw.choice(ACTIVATIONS)}
+    if family == "gpt2":
+        sizes = {
+            "n_embd": heads * size,
+            "n_head": heads,
+            "n_layer": layers,
+            "n_inner": draw.choice([None, 37]),
+        }
+        return sizes | vocab | activation
+    width = heads * size
+    return (
+        vocab
+        | activation
+        | {
+            "hidden_size": width,
+            "num_attention_heads": heads,
+            "num_hidden_layers": layers,
+            "ffn_dim": draw.randint(5, 150),
+            "word_embed_proj_dim": draw.choice([width, width, 29]),
+            "do_layer_norm_before": draw.random() < 0.7,
+            "enable_bias": draw.random() < 0.7,
+        }
+    )
+
+
+def _sizes(family: str, draw: random.Random) -> Fields:
+    """Heads, widths, layers and vocabulary; `_head_size` is what follows from them."""
+    kv_heads, of_each = draw.choice([1, 1, 2, 3, 4]), draw.choice([1, 1, 2, 3, 5, 7])
+    heads = kv_heads * of_each
+    size = 8 * draw.choice([*range(2, 9), *range(2, 9), *range(9, 33)])
+    own = family in OWN_HEAD_SIZE
+    size = min(size, 1024 // heads // 8 * 8) if not own else size
+    width = heads * (draw.randint(5, 23) if own else size)
+    fields: Fields = {
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads if family in LATENT else kv_heads,
+        "num_hidden_layers": draw.randint(1, 4),
+        "intermediate_size": draw.randint(9, 200),
+        "vocab_size": draw.randint(259, 700),
+        "max_position_embeddings": CONTEXT,
+        "_head_size": size,
+    }
+    if family in LATENT:
+        del fields["_head_size"]
+        fields["hidden_size"] = heads * draw.randint(5, 23)
+    elif own or family == "stablelm":
+        fields["head_dim"] = size
+    return fields
+
+
+def _latents(fields: Fields, draw: random.Random) -> Fields:
+    return {
+        "q_lora_rank": draw.choice([None, draw.randint(5, 60)]),
+        "kv_lora_rank": draw.randint(7, 90),
+        "qk_nope_head_dim": draw.randint(1, 40),
+        "qk_rope_head_dim": 2 * draw.randint(2, 20),
+        "v_head_dim": draw.randint(1, 40),
+    }
+
+
+def _rotation(family: str, size: int, draw: random.Random) -> Fields:
+    if family == "minimax_m2":
+        return {"rotary_dim": 2 * draw.randint(2, size // 2)}
+    part = draw.choice([1.0, 0.5, 0.25]) if family in PARTIAL else None
+    if family in BY_KIND:
+        return {
+            "rope_parameters": {
+                "full_attention": _rope(size, None, draw),
+                "sliding_attention": _rope(size, None, draw, ("default",)),
+            }
+        }
+    if family == "phi3":
+        fields = {"rope_parameters": _rope(size, part, draw, ("default", "longrope"))}
+        return fields | {"original_max_position_embeddings": draw.choice([32, CONTEXT])}
+    kinds = (
+        ("default", "yarn")
+        if family in LATENT
+        else ("default", "default", "linear", "dynamic", "yarn", "llama3")
+    )
+    return {"rope_parameters": _rope(size, part, draw, kinds)}
+
+
+def _rope(
+    size: int,
+    part: float | None,
+    draw: random.Random,
+    kinds: tuple[str, ...] = ("default", "linear", "yarn", "llama3"),
+) -> Fields:
+    kind = draw.choice(kinds)
+    rope: Fields = {"rope_type": kind, "rope_theta": draw.choice([100.0, 10000.0, 500000.0])}
+    if part is not None:
+        rope["partial_rotary_factor"] = part
+    if kind == "longrope":
+        count = int(size * (part or 1.0)) // 2
+        rope["short_factor"] = [1 + draw.random() for _ in range(count)]
+        rope["long_factor"] = [1 + 3 * draw.random() for _ in range(count)]
+        return rope
+    if kind != "default":
+        rope["factor"] = draw.choice([1.5, 4.0, 8.0])
+    if kind in ("yarn", "llama3"):
+        rope["original_max_position_embeddings"] = draw.choice([24, 64])
+    if kind == "llama3":
+        rope |= {"low_freq_factor": 1.0, "high_freq_factor": draw.choice([2.0, 4.0])}
+    if kind == "yarn" and draw.random() < 0.5:
+        rope |= {"beta_fast": 16.0, "truncate": False}
+    return rope
+
+
+def _experts(family: str, num_layers: int, draw: random.Random) -> Fields:
+    count = draw.choice([1, 2, 3, 5, 7, 8, 12])
+    chosen = draw.choice([1, count, draw.randint(1, count)])
+    fields: Fields = {}
+    if "moe_intermediate_size" in FAMILIES[family][1]:
+        fields["moe_intermediate_size"] = draw.randint(5, 70)
+    if COUNT_OF_EXPERTS[family] == "n_routed_experts":
+        groups = draw.choice([1, 1, 2, 3])
+        each = draw.randint(2, 4)
+        best = draw.randint(1, groups)
+        count, chosen = groups * each, draw.randint(1, best * each)
+        fields |= {"n_group": groups, "topk_group": best, "n_shared_experts": draw.randint(1, 2)}
+        if family != "deepseek_v2":
+            fields["norm_topk_prob"] = draw.random() < 0.5
+        if family != "glm4_moe_lite":
+            fields["first_k_dense_replace"] = draw.randint(0, num_layers)
+    if family in ("qwen2_moe", "qwen3_next", "qwen3_5_moe"):
+        fields["shared_expert_intermediate_size"] = draw.randint(5, 70)
+    if family in ("qwen2_moe", "qwen3_moe", "qwen3_next", "olmoe"):
+        fields["norm_topk_prob"] = draw.random() < 0.5
+    if family in ("qwen2_moe", "qwen3_moe", "qwen3_next"):
+        fields["decoder_sparse_step"] = draw.choice([1, 1, 2])
+        fields["mlp_only_layers"] = draw.choice([[], [0]])
+        count = draw.choice([0, count, count, count])
+    if family == "gpt_oss":
+        fields["swiglu_limit"] = draw.choice([0.4, 7.0])
+    return fields | {COUNT_OF_EXPERTS[family]: count, "num_experts_per_tok": chosen}
+
+
+def _delta(num_layers: int, draw: random.Random) -> Fields:
+    kinds = [
+        draw.choice(["linear_attention", "linear_attention", "full_attention"]) for _ in range(num_layers)
+    ]
+    kinds[draw.randrange(num_layers)] = "full_attention"
+    key_heads = draw.randint(1, 3)
+    return {
+        "layer_types": kinds,
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": key_heads * draw.randint(1, 3),
+        "linear_key_head_dim": draw.randint(3, 40),
+        "linear_value_head_dim": draw.randint(3, 40),
+        "linear_conv_kernel_dim": draw.randint(2, 7),
+    }
+
+
+def _windows(family: str, num_layers: int, draw: random.Random) -> Fields:
+    fields: Fields = {"sliding_window": draw.choice([2, 3, 7, 16, 17, 33])}
+    if family in SWITCHED:
+        fields["use_sliding_window"] = draw.random() < 0.7
+        if family in ("qwen2", "qwen3"):
+            fields["max_window_layers"] = draw.randint(0, num_layers)
+    elif family == "dots1":
+        fields["max_window_layers"] = draw.randint(0, num_layers)
+    elif family in ("mistral", "phi3", "starcoder2", "mixtral") and draw.random() < 0.4:
+        fields["sliding_window"] = None
+    if family in KINDS_OF_LAYERS:
+        kinds = ["sliding_attention", "full_attention"]
+        fields["layer_types"] = [draw.choice(kinds) for _ in range(num_layers)]
+    if family == "smollm3":
+        fields["no_rope_layers"] = [draw.randint(0, 1) for _ in range(num_layers)]
+    return fields
+
+
+ALL = tuple(FAMILIES)

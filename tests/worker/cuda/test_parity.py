@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from pagewire.internal.v1.engine_pb2 import Pooling
 from tests.worker.cuda.host_devices import SMALL, interpret, load_on_the_host
 from tests.worker.fakes import Driver, resolved_params
 from tests.worker.test_parity import assert_equal, prompts, reference
@@ -65,6 +66,19 @@ def test_forks_and_company(checkpoint: Checkpoints, on_the_host: MakeDriver):
         outputs.append([sequence.output for sequence in (*siblings, *other)])
     assert outputs[0] == outputs[1]
     assert len(set(map(tuple, outputs[0]))) == 4
+
+
+def test_rows_that_pool(checkpoint: Checkpoints, on_the_host: MakeDriver):
+    """In chunks beside a row that samples: the vectors are those of the CPU's path, up to the rounding."""
+    folder = checkpoint("llama", **SHALLOW)
+    found = []
+    for make in (partial(Driver, **SMALL), on_the_host):
+        driver = make(folder, record=False, budget=5)
+        rows = [driver.add(PROMPT[:4], 1, pooling=Pooling(type=kind))[0] for kind in (1, 2)]  # type: ignore[arg-type]
+        driver.add(PROMPT[:1], 1)
+        driver.run()
+        found.append(torch.tensor([row.vector for row in rows]))
+    assert torch.allclose(*found, atol=1e-4) and found[0].abs().max() > 0.1
 
 
 def test_a_resumed_row_goes_on_where_it_was(checkpoint: Checkpoints, on_the_host: MakeDriver):

@@ -1,11 +1,13 @@
 """Rows that pool, on a CPU: what transformers computes, with the same bits in any batch and any chunks."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from pagewire.internal.v1 import worker_pb2
@@ -44,6 +46,18 @@ def test_vectors_are_those_of_transformers(checkpoint: Callable[..., Path], fami
                 state = torch.nn.functional.normalize(state[: pooling.dimensions], dim=0)
             assert np.abs(np.array(found) - state.numpy()).max() < 2e-4
     assert driver.ready.model.embedding_size == len(states[0])
+
+
+def test_a_checkpoint_of_the_bare_decoder(checkpoint: Callable[..., Path], tmp_path: Path):
+    """Its tensors lack the prefix of a language model's, and it has no head."""
+    whole = checkpoint("qwen3", tie_word_embeddings=True)
+    bare = tmp_path / "bare"
+    shutil.copytree(whole, bare)
+    tensors = load_file(whole / "model.safetensors")
+    kept = {name.removeprefix("model."): value for name, value in tensors.items() if name != "lm_head.weight"}
+    save_file(kept, bare / "model.safetensors", {"format": "pt"})
+    found = [vectors(Driver(folder, record=False, dtype="float32"), LAST) for folder in (whole, bare)]
+    assert found[0] == found[1]
 
 
 @pytest.mark.cpu_kernels

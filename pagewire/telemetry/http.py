@@ -111,11 +111,12 @@ class HttpThread:
             reader, writer = await self._connected(connection)
         except (OSError, TimeoutError):
             return  # no handshake
-        writer.transport.set_write_buffer_limits(0)  # drain() waits until everything is sent
         try:
             writer.write(await asyncio.wait_for(self._reply(reader), READ_S + WRITE_S))
-            await asyncio.wait_for(writer.drain(), WRITE_S)
-            if self._tls is not None:  # the end of the stream is a message of its own
+            if self._tls is None:
+                writer.transport.set_write_buffer_limits(0)  # drain() waits until everything is sent
+                await asyncio.wait_for(writer.drain(), WRITE_S)
+            else:  # the end of the stream is a message of its own, and limits of 0 would pause for ever
                 writer.close()
                 await asyncio.wait_for(writer.wait_closed(), WRITE_S)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):

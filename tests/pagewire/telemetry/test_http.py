@@ -220,10 +220,13 @@ def tls_port(tmp_path: Path, authority: trustme.CA) -> Iterator[int]:
 
 
 def ask_with_tls(port: int, authority: trustme.CA) -> tuple[bytes, str]:
-    """Returns the answer, and the serial number of the server's certificate."""
+    """Returns the answer, and the serial number of the server's certificate. A connection that ends without
+    TLS's own end raises."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
-    with context.wrap_socket(connect(port), server_hostname="127.0.0.1") as connection:
+    with context.wrap_socket(
+        connect(port), server_hostname="127.0.0.1", suppress_ragged_eofs=False
+    ) as connection:
         serial = str((connection.getpeercert() or {})["serialNumber"])
         connection.sendall(b"GET /x HTTP/1.1\r\n\r\n")
         return read(connection), serial

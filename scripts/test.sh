@@ -22,9 +22,9 @@ others="tests"
 for folder in e2e chaos worker kernels; do others+=" --ignore=tests/$folder"; done
 xargs -P 2 -d '\n' -I{} bash -c 'run_group "$1" || exit 1' group {} <<GROUPS
 tests/e2e tests/chaos
-tests/worker
-tests/kernels/cpu --ignore=tests/kernels/cpu/isa
-tests/kernels/cpu/isa
 $others
+tests/worker
 tests/kernels --ignore=tests/kernels/cpu
+tests/kernels/cpu/isa
+tests/kernels/cpu --ignore=tests/kernels/cpu/isa
 GROUPS

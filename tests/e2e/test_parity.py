@@ -18,6 +18,24 @@ SERVED = ("llama", "mistral", "qwen2", "qwen3", "opt", "gpt2", "gemma2", "cohere
 """Families of every kind of block; tests/worker/test_parity.py has all of them."""
 TOKENS = 24
 LONGEST = 60
+MODES: dict[str, dict[str, Any]] = {
+    "all together": {},
+    "prompts in chunks": {"max_num_batched_tokens": 13},
+    "a pool for two or three": {"num_blocks": 16, "block_size": 8},
+    "in step with the worker, in chunks, a pool for two or three": {
+        "scheduling": "sync",
+        "max_num_batched_tokens": 13,
+        "num_blocks": 16,
+        "block_size": 8,
+    },
+}
+CASES = [
+    (family, mode)
+    for number, family in enumerate(SERVED)
+    for place, mode in enumerate(MODES)
+    if not number or (number + place) % 2
+]
+"""The first family in every mode, each other one in two of them."""
 GREEDY = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, text=False)
 
 
@@ -44,7 +62,7 @@ def greedy(folder: Path) -> list[list[int]]:
     return answers
 
 
-@pytest.fixture(scope="module", params=SERVED)
+@pytest.fixture(scope="module")
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -63,22 +81,9 @@ async def all_at_once(address: str) -> list[list[int]]:
     return [result.token_ids for result in results]
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        pytest.param({}, id="all together"),
-        pytest.param({"max_num_batched_tokens": 13}, id="prompts in chunks"),
-        pytest.param({"num_blocks": 16, "block_size": 8}, id="a pool for two or three"),
-        pytest.param(
-            {"scheduling": "sync", "max_num_batched_tokens": 13, "num_blocks": 16, "block_size": 8},
-            id="in step with the worker, in chunks, a pool for two or three",
-        ),
-    ],
-)
-def test_greedy_tokens_are_those_of_transformers(
-    checkpoint: Path, expected: list[list[int]], flags: dict[str, Any]
-):
-    with services.start(checkpoint, **flags) as service:
+@pytest.mark.parametrize(("checkpoint", "mode"), CASES, indirect=["checkpoint"])
+def test_greedy_tokens_are_those_of_transformers(checkpoint: Path, expected: list[list[int]], mode: str):
+    with services.start(checkpoint, **MODES[mode]) as service:
         assert asyncio.run(all_at_once(service.address)) == expected
         assert asyncio.run(all_at_once(service.address)) == expected, "with a warm prefix cache"
         with Client(service.address) as client:

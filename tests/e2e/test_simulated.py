@@ -13,6 +13,7 @@ from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.client.errors import InternalError, Unavailable
 from pagewire.client.results import Delta, FinishReason
+from pagewire.client.transport import recovery
 from pagewire.v1 import admin_pb2, admin_pb2_grpc
 from tests.e2e import services
 from worker.simulated.tokens import token_reference
@@ -81,6 +82,7 @@ def test_64_streams_give_the_tokens_of_the_formula(folder: Path, scheduling: Any
 def test_a_worker_that_dies_on_purpose(serve: Callable[..., services.Serve], monkeypatch: pytest.MonkeyPatch):
     """The fault flag reaches the worker through the environment; waiting clients learn of its death."""
     monkeypatch.setenv("PAGEWIRE_FAULT_DIE_AT_STEP", "10")
+    monkeypatch.setattr(recovery, "PATIENCE_S", 1.0)  # no server comes back
     service = serve("--device=simulated", "--profile=instant", "--log-level=error", "--no-restart")
     address = service.wait_ready()["address"]
     with Client(address) as client, pytest.raises(Unavailable):

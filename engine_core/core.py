@@ -12,6 +12,7 @@ from typing import NoReturn, Protocol
 
 from engine_core.counters import Counters
 from engine_core.errors import Code, InvariantError
+from engine_core.frontends.handover import Handover
 from engine_core.frontends.messages import FrontendMessages
 from engine_core.intake.grammar_preparation import Compiler, GrammarPreparation
 from engine_core.intake.intake import Intake
@@ -114,6 +115,7 @@ class EngineCore:
         self._frontends = FrontendMessages(
             identity.welcome,
             scheduler,
+            Handover(scheduler, identity.limits, self._replies, self.counters, identity.epoch, send),
             self.intake,
             self._grammars,
             self._utilities,

@@ -53,6 +53,11 @@ class Counters:
         "pagewire_core_broken_invariants_total", "Times that an invariant of the scheduler did not hold."
     )
     requests: int = counter("pagewire_core_requests_total", "Requests that were admitted.")
+    handovers: Counter[str] = counters(
+        "pagewire_core_handovers_total",
+        "Requests in flight that a later call with their id and content took over, by whether they went on.",
+        "went_on",
+    )
     failures: Counter[str] = counters(
         "pagewire_core_failures_total", "Admitted requests that ended by an error.", "reason"
     )

@@ -110,6 +110,9 @@ class Request:
     row_error: str = ""  # why a row of it could not go on, as the worker says
     beam_search: BeamParameters | None = None  # its sequences carry beams, and do not sample
     history: History = field(default_factory=History)
+    content: bytes = b""  # digest of what its client asked for; empty: no other call can take it over
+    submitted: float = 0.0  # when the call that has it arrived at its frontend
+    abort_at: float | None = None  # the deadline of that call; deadline_at is that of the first
 
     def start_sequences(self, n: int, delivered: dict[int, array[int]]) -> None:
         """Creates the sequences 0 to n - 1.

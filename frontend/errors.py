@@ -16,6 +16,7 @@ ServiceError                    an RPC is refused or fails
 │   ├── TenantMismatch          ... because it is for another tenant
 │   └── TermsExceeded           ... because a field asks for more than the token allows
 ├── Aborted                     ABORTED              by Abort, where a partial answer is useless
+├── ContinuedElsewhere          ABORTED              a later call with the request_id has the request
 ├── EngineNotReady              UNAVAILABLE          may be retried
 ├── Draining                    UNAVAILABLE          may be retried elsewhere; may end a stream early
 ├── ShuttingDown                FAILED_PRECONDITION  the shutdown cannot be undone
@@ -153,13 +154,13 @@ class ModelNotFound(ServiceError):
 
 
 class RequestExists(ServiceError):
-    """The request_id belongs to a request in flight."""
+    """The request_id belongs to a request in flight with other content."""
 
     code = code_pb2.ALREADY_EXISTS
     reason = "REQUEST_ID_IN_USE"
 
     def __init__(self) -> None:
-        super().__init__("request_id: a request with this id is in flight")
+        super().__init__("request_id: a request with this id and other content is in flight")
 
 
 class RequestNotFound(ServiceError):
@@ -242,6 +243,16 @@ class Aborted(ServiceError):
 
     def __init__(self) -> None:
         super().__init__("the request was aborted")
+
+
+class ContinuedElsewhere(ServiceError):
+    """A later call with the same request_id and the same content has taken over the request."""
+
+    code = code_pb2.ABORTED
+    reason = "CONTINUED_ELSEWHERE"
+
+    def __init__(self) -> None:
+        super().__init__("the request goes on in a later call with the same request_id")
 
 
 class EngineNotReady(ServiceError):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from engine_core.counters import Counters
 from engine_core.errors import Code, Refused
+from engine_core.frontends.handover import Handover
 from engine_core.intake.grammar_preparation import GrammarPreparation
 from engine_core.intake.intake import Intake
 from engine_core.io.error_replies import BUG, ErrorReplies
@@ -29,6 +30,7 @@ class FrontendMessages:
         self,
         welcome: Welcome,
         scheduler: Scheduler,
+        handover: Handover,
         intake: Intake,
         grammars: GrammarPreparation,
         utilities: UtilityAnswers,
@@ -42,6 +44,7 @@ class FrontendMessages:
         """load: describes the load now. send: see EngineCore."""
         self._welcome = welcome
         self._scheduler = scheduler
+        self._handover = handover
         self._intake = intake
         self._grammars = grammars
         self._utilities = utilities
@@ -104,6 +107,8 @@ class FrontendMessages:
                 log.warning("handles that a frontend uses twice, dropped: %d", self._counters.bad_messages)
             return  # a failure would end the request that has the handle
         try:
+            if self._handover.take(message, frontend, arrival):
+                return
             request = self._intake.admit(message, frontend, arrival)
         except Refused as refusal:
             self._replies.refuse(frontend, message.handle, refusal)

@@ -34,6 +34,7 @@ MAX_PRIORITY = 1000
 MAX_TENANT_BYTES = 256
 MAX_ID_BYTES = 1024
 """Length of ids, which the core keeps and logs. Those that frontends generate are shorter."""
+MAX_DIGEST_BYTES = 64
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 """Range of a tenant's weight."""
 
@@ -66,7 +67,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     _check_grammar(message, limits)
     _check_choice(message, limits)
     _check_candidates("output.logprobs", message.logprobs, limits)
-    delivered = _delivered(message, len(prompt), n, limits)
+    delivered = read_delivered(message, len(prompt), n, limits)
     prompt_logprobs = _pending_prompt_logprobs(message, len(prompt), delivered, limits)
     beams = read_beams(message, len(prompt), limits)
     pooling = read_pooling(message, limits)
@@ -74,7 +75,6 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
     stop = frozenset(stopping.stop_token_ids)
     time_limit = stopping.time_limit if stopping.HasField("time_limit") else None
-    deadline = message.deadline if message.HasField("deadline") else None
     request = Request(
         frontend=frontend,
         handle=message.handle,
@@ -97,12 +97,25 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         max_drafts=_max_drafts(message),
         prompt_logprobs=prompt_logprobs,
         time_limit_at=_time(arrival, time_limit),
-        deadline_at=_time(arrival, deadline),
+        deadline_at=deadline_of(message, arrival),
+        abort_at=deadline_of(message, arrival),
         beam_search=beams,
         history=History(age=1e-6 * message.age_us),
+        content=message.content_digest,
+        submitted=submitted_at(message, arrival),
     )
     request.start_sequences(n if beams is None else beams.width, delivered)
     return request
+
+
+def submitted_at(message: AddRequest, arrival: float) -> float:
+    """Returns when the request arrived at its frontend, in seconds on the core's clock."""
+    return arrival - 1e-6 * message.age_us
+
+
+def deadline_of(message: AddRequest, arrival: float) -> float | None:
+    """Returns when the client gives up, in seconds on the core's clock; None: never."""
+    return _time(arrival, message.deadline if message.HasField("deadline") else None)
 
 
 def _check_names(message: AddRequest, limits: Limits) -> None:
@@ -112,6 +125,8 @@ def _check_names(message: AddRequest, limits: Limits) -> None:
     for name, value in (("request_id", message.request_id), ("group", message.group)):
         if is_too_long(value):
             raise Refused(name, f"must be at most {MAX_ID_BYTES} bytes")
+    if len(message.content_digest) > MAX_DIGEST_BYTES:
+        raise Refused("content_digest", f"must be at most {MAX_DIGEST_BYTES} bytes")
     if abs(message.priority) > limits.max_priority:
         raise Refused("priority", f"must be {-limits.max_priority} to {limits.max_priority}")
     if len(message.tenant.encode()) > MAX_TENANT_BYTES:
@@ -277,8 +292,8 @@ def _kept(part: M) -> M:
     return copy
 
 
-def _delivered(message: AddRequest, prompt_len: int, n: int, limits: Limits) -> "dict[int, array[int]]":
-    """Returns the output that the client already has, by sequence index."""
+def read_delivered(message: AddRequest, prompt_len: int, n: int, limits: Limits) -> "dict[int, array[int]]":
+    """Returns the output that the client already has, by sequence index. Raises Refused."""
     path = "continuation.sequences"
     delivered: dict[int, array[int]] = {}
     for part in message.delivered:

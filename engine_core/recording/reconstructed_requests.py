@@ -135,6 +135,7 @@ class ReconstructedRequests:
             max_drafts=arrival.max_draft_tokens if arrival.HasField("max_draft_tokens") else MAX_DRAFTS,
             time_limit_at=arrival.time_limit_at if arrival.HasField("time_limit_at") else None,
             deadline_at=arrival.deadline_at if arrival.HasField("deadline_at") else None,
+            abort_at=arrival.deadline_at if arrival.HasField("deadline_at") else None,
             beam_search=replayed_search(arrival),
         )
         if arrival.prompt_logprobs_start:

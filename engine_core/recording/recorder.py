@@ -112,6 +112,13 @@ class RecordedScheduler(Scheduler):
         if not self._in_step:
             self._record_ends(request)
 
+    def set_deadline(self, request: Request, deadline_at: float | None) -> None:
+        change = self._recording.add().deadline
+        change.number = self._recorded[id(request.parameters)].number
+        if deadline_at is not None:
+            change.deadline_at = deadline_at
+        super().set_deadline(request, deadline_at)
+
     def reset_cache(self) -> None:
         self._recording.add().reset.SetInParent()
         super().reset_cache()

@@ -72,6 +72,9 @@ class Replay:
             "arrival": lambda arrival: self._add(arrival.number, not arrival.preparing),
             "prepared": lambda prepared: self._scheduler.prepared(self._requests[prepared.number]),
             "abort": lambda abort: self._scheduler.abort(self._requests[abort.number], abort.indexes),
+            "deadline": lambda change: self._scheduler.set_deadline(
+                self._requests[change.number], change.deadline_at if change.HasField("deadline_at") else None
+            ),
             "finish": lambda finish: self._finish(finish.number, finish.reason),
             "reset": lambda _: self._scheduler.reset_cache(),
             "suspects": self._open,

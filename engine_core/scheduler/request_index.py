@@ -32,16 +32,19 @@ class RequestIndex:
     def remove(self, request: Request) -> None:
         """Removes a request that has ended."""
         del self._by_id[request.request_id]
-        of_frontend = self._by_frontend[request.frontend]
-        del of_frontend[request.handle]
-        if not of_frontend:
-            del self._by_frontend[request.frontend]
+        self._drop_handle(request)
         if request.group:
             group = self._by_group[request.group]
             del group[request.request_id]
             if not group:
                 del self._by_group[request.group]
         self._count(request, -1)
+
+    def move(self, request: Request, frontend: bytes, handle: int) -> None:
+        """Gives a request to another frontend, or another handle; the caller has checked that it is free."""
+        self._drop_handle(request)
+        request.frontend, request.handle = frontend, handle
+        self._by_frontend.setdefault(frontend, {})[handle] = request
 
     def tenants(self) -> list[str]:
         """Returns the tenants that have requests."""
@@ -71,6 +74,12 @@ class RequestIndex:
     def of_frontend(self, frontend: bytes) -> list[Request]:
         """Returns all requests of a frontend."""
         return list(self._by_frontend.get(frontend, {}).values())
+
+    def _drop_handle(self, request: Request) -> None:
+        of_frontend = self._by_frontend[request.frontend]
+        del of_frontend[request.handle]
+        if not of_frontend:
+            del self._by_frontend[request.frontend]
 
     def _count(self, request: Request, change: int) -> None:
         requests, sequences = self._of_tenants.get(request.tenant, (0, 0))

@@ -183,6 +183,10 @@ class Scheduler:
             else:
                 self._finish(sequence, reason)
 
+    def set_deadline(self, request: Request, deadline_at: float | None) -> None:
+        """Gives a live request another deadline; its place in the queue stays."""
+        self.states.timeouts.set_deadline(request, deadline_at)
+
     def reset_cache(self) -> None:
         """Drops the keys and values of everything that does not run."""
         self.prefix_cache.reset()

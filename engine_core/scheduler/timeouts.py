@@ -33,13 +33,17 @@ class Timeouts:
 
     def remove(self, request: Request) -> None:
         """Removes a request that has ended (num_live is 0)."""
-        if _first(request) is None:
-            return
-        self._num_stale += 1
-        if self._num_stale > _COMPACT_ABOVE and 2 * self._num_stale > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[2].num_live]
-            heapq.heapify(self._heap)
-            self._num_stale = 0
+        if _first(request) is not None:
+            self._drop_one()
+
+    def set_deadline(self, request: Request, deadline_at: float | None) -> None:
+        """Gives a live request another deadline."""
+        before = _first(request)
+        request.abort_at = deadline_at
+        if _first(request) != before:
+            if before is not None:
+                self._drop_one()
+            self.add(request)
 
     def due(self, now: float) -> Iterator[tuple[Request, bool]]:
         """Yields requests whose time has come, and whether it is the time limit (else the deadline).
@@ -49,10 +53,18 @@ class Timeouts:
         while self._heap and self._heap[0][0] <= now:
             when, _, request = heapq.heappop(self._heap)
             self._num_stale -= 1
-            if request.num_live:
+            if request.num_live and when == _first(request):
                 yield request, when == request.time_limit_at
+
+    def _drop_one(self) -> None:
+        """Counts an entry that is not valid any more, and drops all of these once they are the majority."""
+        self._num_stale += 1
+        if self._num_stale > _COMPACT_ABOVE and 2 * self._num_stale > len(self._heap):
+            self._heap = [entry for entry in self._heap if entry[2].num_live and entry[0] == _first(entry[2])]
+            heapq.heapify(self._heap)
+            self._num_stale = 0
 
 
 def _first(request: Request) -> float | None:
-    times = [when for when in (request.time_limit_at, request.deadline_at) if when is not None]
+    times = [when for when in (request.time_limit_at, request.abort_at) if when is not None]
     return min(times, default=None)

@@ -78,6 +78,9 @@ class UtilityAnswers:
         elif call == "reset_cache":
             self._scheduler.reset_cache()
             result.cache_reset.SetInParent()
+        elif call == "find_request":
+            request = self._scheduler.requests.by_id(utility.find_request.request_id)
+            result.found.in_flight = request is not None
         elif call == "list_frontends":
             result.frontends.SetInParent()
             self._directory.put_list(result.frontends)

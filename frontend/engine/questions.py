@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from frontend.engine.connection import EngineConnection
+from frontend.engine.routing import Routing
 from frontend.engine.utility_calls import ask_all
 from frontend.errors import EngineNotReady
 from pagewire.internal.v1 import engine_pb2
@@ -12,6 +13,10 @@ from pagewire.v1 import admin_pb2
 
 COMMAND_S = 3.0
 """Seconds until a frontend that does not answer a command is given up: it answers from its event loop."""
+
+
+FIND_S = 0.5
+"""Seconds until a core that does not say whether it has a request is taken not to have it."""
 
 
 class AskedCores(Protocol):
@@ -58,6 +63,27 @@ class CoreQuestions:
         call = engine_pb2.Utility(reset_cache=engine_pb2.ResetCache())
         await ask_all(self._cores.cores, call, all_must_answer=True)
 
+    async def where(self, request_id: str, routing: Routing) -> Routing:
+        """Returns the routing to the core that has a request in flight; where none has, the given one.
+
+        One core is not asked: it finds out by itself. Of several, each is asked before a request is sent.
+        """
+        cores = [core for core in self._cores.cores if core.serves]
+        if len(cores) < 2:
+            return routing
+        asked = [asyncio.create_task(_has(core, request_id)) for core in cores]
+        try:
+            for answer in asyncio.as_completed(asked, timeout=FIND_S):
+                core = await answer
+                if core is not None:
+                    return Routing(rank=core.rank)
+        except TimeoutError:
+            pass
+        finally:
+            for task in asked:
+                task.cancel()
+        return routing
+
     async def frontends(self) -> list[tuple[admin_pb2.FrontendStatus, EngineConnection]]:
         """Returns the frontends that any core is connected to, each with one such core. Raises
         EngineNotReady."""
@@ -79,3 +105,13 @@ class CoreQuestions:
         except (EngineNotReady, TimeoutError):
             return None
         return result.frontend_status if result.HasField("frontend_status") else None
+
+
+async def _has(core: EngineConnection, request_id: str) -> EngineConnection | None:
+    """Returns the core if it has a request in flight."""
+    call = engine_pb2.Utility(find_request=engine_pb2.FindRequest(request_id=request_id))
+    try:
+        result = await core.utility_calls.ask(call)
+    except EngineNotReady:
+        return None
+    return core if result.found.in_flight else None

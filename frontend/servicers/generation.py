@@ -43,7 +43,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     @guarded
     async def Generate(self, request: generation_pb2.GenerateRequest, context: Context) -> None:
         self._state.require_open()
-        async with self._generator.open(request, current_call(context)) as stream:
+        async with self._generator.open(request, current_call(context), find=True) as stream:
             with self._write_timeouts.writer(sender(context)) as writer:
                 while (message := await stream.take()) is not None:
                     await writer.write(message)
@@ -53,7 +53,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> generation_pb2.GenerateResponse:
         self._state.require_open()
-        async with self._generator.open(request, current_call(context), whole=True) as stream:
+        async with self._generator.open(request, current_call(context), whole=True, find=True) as stream:
             message = await stream.take()
             assert message is not None  # a stream ends with a message or raises
             return message

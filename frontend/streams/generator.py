@@ -3,13 +3,11 @@
 Independent of the transport: gRPC's servicers are one user.
 """
 
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from frontend.answers.form import answer_form
 from frontend.answers.reader import AnswerReader, open_answers
-from frontend.auth.caller import Caller
 from frontend.call import Call
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
@@ -20,12 +18,14 @@ from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import FinishRules, check_complete, resume
+from frontend.streams.engine_request import add_request, delivery_of, put_tenant
+from frontend.streams.identity import RequestIdentity, identify
 from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.repetition import RepetitionDetector
 from frontend.streams.request_registry import RequestRegistry
 from frontend.streams.request_span import RequestSpan
 from frontend.streams.sequence import OutputFields, Sequence
-from frontend.streams.stream import DeliveryMode, Header, Stream
+from frontend.streams.stream import Header, Stream
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.log_fields import put_log_fields
 from frontend.telemetry.timings import RequestTimings
@@ -38,12 +38,10 @@ from frontend.validation.rules import Limits
 from frontend.validation.terms import check_terms, sequences_of
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
-from pagewire.ipc.columns import pack_u32
 from pagewire.telemetry.tracing import Tracer
 from pagewire.v1 import generation_pb2
 
 CUMULATIVE = generation_pb2.OutputOptions.MODE_CUMULATIVE
-FINAL = generation_pb2.OutputOptions.MODE_FINAL
 
 
 class Generator:
@@ -76,15 +74,19 @@ class Generator:
         call: Call,
         *,
         whole: bool = False,
+        find: bool = False,
         pooling: engine_pb2.Pooling | None = None,
     ) -> AsyncIterator[Stream]:
         """Yields a request's stream; leaving the block before its end aborts the request.
 
-        whole: one message, regardless of the request's mode. pooling: it ends with a vector. Raises
+        whole: one message, regardless of the request's mode. find: where there are several cores, the request
+        goes to the one that runs it already, if its client chose its id; a continuation always does. pooling:
+        it ends with a vector, and no other call can take it over. Raises
         ServiceError, before the block when the request is refused.
         """
+        find = bool(request.request_id) and (find or request.HasField("continuation"))
         with RequestSpan(self._counters, self._tracer, call) as span:
-            async with self._open(request, call, whole, pooling, span) as stream:
+            async with self._open(request, call, whole, find, pooling, span) as stream:
                 span.begin(stream)
                 yield stream
 
@@ -94,6 +96,7 @@ class Generator:
         request: generation_pb2.GenerateRequest,
         call: Call,
         whole: bool,
+        find: bool,
         pooling: engine_pb2.Pooling | None,
         span: RequestSpan,
     ) -> AsyncIterator[Stream]:
@@ -104,16 +107,16 @@ class Generator:
         check_generate(request, limits)
         tenant = caller.act_as(request.tenant)
         check_terms(caller, request.priority, *sequences_of(request.sampling))
-        request_id = request.request_id or secrets.token_hex(16)
-        engine_id = caller.scope(request_id)
-        put_log_fields(request_id, tenant, span.trace)
-        with self.registry.reserve(engine_id) as entry:
+        identity = identify(request, caller, tenant, is_pooled=pooling is not None)
+        put_log_fields(identity.request_id, tenant, span.trace)
+        with self.registry.reserve(identity.engine_id, identity.content) as entry:
             entry.tenant, entry.priority, entry.timings = tenant, request.priority, timings
             with self._limits.reading(request.ByteSize(), caller):
-                stream, message = await self._prepare(
-                    request, (request_id, engine_id), limits, timings, whole
-                )
-            _put_tenant(message, tenant, caller)
+                stream, message = await self._prepare(request, identity, limits, timings, whole)
+            routing = routing_of(request.routing)
+            if find:
+                routing = await self._engine.questions.where(identity.engine_id, routing)
+            put_tenant(message, tenant, caller)
             if pooling is not None:
                 message.pooling.CopyFrom(pooling)
             message.traceparent, message.tracestate = (
@@ -131,7 +134,7 @@ class Generator:
                 message.deadline.FromNanoseconds(round(max(call.time_left - timings.seconds(), 0.0) * 1e9))
             self.registry.put_age(message, timings)
             entry.stream = stream
-            entry.ticket = self._engine.submit(message, stream, routing_of(request.routing))
+            entry.ticket = self._engine.submit(message, stream, routing)
             timings.sent()
             try:
                 yield stream
@@ -141,12 +144,12 @@ class Generator:
     async def _prepare(
         self,
         request: generation_pb2.GenerateRequest,
-        ids: tuple[str, str],
+        identity: RequestIdentity,
         limits: Limits,
         timings: RequestTimings,
         whole: bool,
     ) -> tuple[Stream, engine_pb2.AddRequest]:
-        """Returns a request's stream and the message for the core. ids: the client's and the engine's."""
+        """Returns a request's stream and the message for the core."""
         prompt = await self._prompts.read_for_generation(
             request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
         )
@@ -155,8 +158,9 @@ class Generator:
             self._model.default_sampling,
             vocab_size=limits.vocab_size,
             max_model_len=limits.max_model_len,
+            seed=identity.seed,
         )
-        delivery = _delivery(request.output, whole, resolved)
+        delivery = delivery_of(request.output, whole, resolved)
         prompt_scores = prompt_scores_of(request, len(prompt.token_ids), limits.vocab_size)
         check_answer_size(
             request,
@@ -166,7 +170,7 @@ class Generator:
             max_model_len=limits.max_model_len,
             in_one_message=delivery.final_only,
         )
-        message = _add_request(request, ids[1], prompt, resolved, prompt_scores)
+        message = add_request(request, identity, prompt, resolved, prompt_scores)
         for word in await self._read_bad_words(request):
             message.bad_words.add(ids=word)
         answers = await open_answers(
@@ -176,7 +180,7 @@ class Generator:
         if form is not None:
             message.grammar = await self._prompts.read_grammar(form)
         stream = Stream(
-            self._header(request, ids[0], prompt, resolved, prompt_scores),
+            self._header(request, identity.request_id, prompt, resolved, prompt_scores),
             delivery,
             self._sequences(request, prompt, resolved, answers),
             timings,
@@ -269,48 +273,3 @@ class Generator:
             return detokenizer, detokenizer.push(prompt.token_ids)
         detokenizer.prime(prompt.token_ids)
         return detokenizer, ""
-
-
-def _delivery(output: generation_pb2.OutputOptions, whole: bool, resolved: Resolved) -> DeliveryMode:
-    return DeliveryMode(
-        final_only=whole or output.mode == FINAL or resolved.is_choice,
-        interval=output.stream_interval if output.HasField("stream_interval") else 1,
-        continuous_usage=output.continuous_usage,
-        timings=output.timings,
-        num_returned=resolved.num_returned if resolved.is_choice else None,
-    )
-
-
-def _add_request(
-    request: generation_pb2.GenerateRequest,
-    engine_id: str,
-    prompt: TokenizedPrompt,
-    resolved: Resolved,
-    prompt_scores: PromptScores | None,
-) -> engine_pb2.AddRequest:
-    wants_logprobs = resolved.is_choice or request.output.HasField("logprobs")
-    message = engine_pb2.AddRequest(
-        request_id=engine_id,
-        prompt_token_ids=pack_u32(prompt.token_ids),
-        sampling=resolved.sampling,
-        stopping=resolved.stopping,
-        priority=request.priority,
-        cache_salt=request.cache.salt,
-        cache_bypass=request.cache.bypass,
-        logprobs=request.output.logprobs if wants_logprobs else None,
-    )
-    if request.speculation.HasField("max_draft_tokens"):
-        message.max_draft_tokens = request.speculation.max_draft_tokens
-    if prompt_scores is not None and prompt_scores.missing is not None:
-        message.prompt_logprobs.CopyFrom(request.output.prompt_logprobs)
-        message.prompt_logprobs_start = prompt_scores.missing
-    return message
-
-
-def _put_tenant(message: engine_pb2.AddRequest, tenant: str, caller: Caller) -> None:
-    message.tenant = tenant
-    if caller.terms is not None:
-        message.tenant_terms.weight = caller.terms.weight
-        message.tenant_terms.max_requests = caller.terms.max_requests
-        message.tenant_terms.max_tokens_per_minute = caller.terms.max_tokens_per_minute
-        message.tenant_terms.max_sequences = caller.terms.max_sequences

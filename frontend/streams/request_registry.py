@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from frontend.auth.caller import Caller
 from frontend.engine.client import EngineClient
-from frontend.errors import RequestExists, ServiceError
+from frontend.errors import ContinuedElsewhere, RequestExists, ServiceError
 from frontend.streams.stream import Stream
 from frontend.telemetry.timings import RequestTimings
 from pagewire.internal.v1 import engine_pb2
@@ -31,6 +31,19 @@ class RegisteredRequest:
     """The error that ended it before it had a stream."""
     members: tuple[str, ...] = ()
     """Engine ids of the requests that make up a group; empty for a single request."""
+    content: bytes = b""
+    """Digest of its content; empty: no other call can take it over."""
+    over: bool = False
+    """Its call has ended."""
+    former: "RegisteredRequest | None" = None
+    """An earlier call of the same request, which may not have heard yet that this one has it."""
+
+    def last_call(self) -> "RegisteredRequest | None":
+        """Returns the last call of the request that has not ended, this one included."""
+        call: RegisteredRequest | None = self
+        while call is not None and call.over:
+            call = call.former
+        return call
 
 
 class RequestRegistry:
@@ -59,16 +72,27 @@ class RequestRegistry:
         return [(name, entry) for name, entry in self._entries.items() if not entry.members]
 
     @contextmanager
-    def reserve(self, engine_id: str) -> Iterator[RegisteredRequest]:
-        """Reserves a request's id within this frontend. (The core does so across frontends.) Raises
-        RequestExists."""
-        if engine_id in self._entries:
-            raise RequestExists
-        entry = self._entries[engine_id] = RegisteredRequest()
+    def reserve(self, engine_id: str, content: bytes = b"") -> Iterator[RegisteredRequest]:
+        """Reserves a request's id within this frontend. (The core does so across frontends.) A call with the
+        content of one in flight has the id from here on. Raises RequestExists."""
+        former = self._entries.get(engine_id)
+        if former is not None:
+            if not content or content != former.content:
+                raise RequestExists
+            former.former = former.former and former.former.last_call()
+            if former.ticket is None:  # the core, which tells the others, does not know it
+                former.failure = ContinuedElsewhere()
+        entry = self._entries[engine_id] = RegisteredRequest(content=content, former=former)
         try:
             yield entry
         finally:
-            del self._entries[engine_id]
+            entry.over = True
+            if self._entries[engine_id] is entry:
+                last = entry.last_call()
+                if last is None:
+                    del self._entries[engine_id]
+                else:
+                    self._entries[engine_id] = last
 
     @contextmanager
     def group(self, request_id: str, caller: Caller, size: int) -> Iterator[tuple[str, ...]]:

@@ -1,6 +1,5 @@
 """Fills in a request's absent fields: the engine gets no defaults to resolve. Pure."""
 
-import secrets
 from dataclasses import dataclass
 
 from frontend.validation.multi_sequence import resolve_search
@@ -31,8 +30,9 @@ def resolve(
     *,
     vocab_size: int,
     max_model_len: int,
+    seed: int,
 ) -> Resolved:
-    """Resolves a validated request against the model's defaults."""
+    """Resolves a validated request against the model's defaults. seed: of a request that has none."""
     sampling = generation_pb2.SamplingParams()
     sampling.CopyFrom(defaults)
     sampling.MergeFrom(request.sampling)
@@ -41,7 +41,7 @@ def resolve(
     if sampling.top_k >= vocab_size:
         sampling.top_k = 0
     if not sampling.HasField("seed"):
-        sampling.seed = secrets.randbits(64)
+        sampling.seed = seed
     resolve_search(request.sampling, sampling)
     num_returned = sampling.n
     if sampling.HasField("best_of"):

@@ -1,6 +1,9 @@
 """Several frontends on one port, one engine core behind them."""
 
+import pytest
+
 from pagewire import Client
+from pagewire.client.errors import AlreadyExists, RpcError
 from tests.e2e import services
 
 
@@ -23,6 +26,17 @@ def test_two_frontends_share_a_port_and_an_engine():
             assert second.abort([stream.generation.request_id]) == [stream.generation.request_id]
             assert stream.result().finish_reason == "aborted"
         services.wait_until(lambda: services.is_idle(second))
+        fields = {"request_id": "same", "max_tokens": 300, "ignore_eos": True}
+        with first.stream("a", **fields) as stream:
+            next(stream)
+            with pytest.raises(AlreadyExists):
+                second.generate("another prompt", **fields)
+            again = second.generate("a", **fields)
+            with pytest.raises(RpcError) as caught:
+                for _ in stream:
+                    pass
+        assert caught.value.reason == "CONTINUED_ELSEWHERE" and len(again.token_ids) == 300
+        assert first.generate("a", **fields).token_ids == again.token_ids
         drained = first.drain(all_frontends=True)
         assert {one.name: one.state for one in drained} == dict.fromkeys(
             ("frontend-1", "frontend-2"), "draining"

@@ -85,7 +85,7 @@ MUTANTS = (
     Mutant(
         name="no request ends when its deadline passes",
         file="engine_core/scheduler/timeouts.py",
-        old="(request.time_limit_at, request.deadline_at) if when",
+        old="(request.time_limit_at, request.abort_at) if when",
         new="(request.time_limit_at,) if when",
         tests=("tests/engine_core/scheduler/test_timeouts.py", "tests/engine_core/test_core.py"),
     ),

@@ -14,7 +14,7 @@ from pagewire.client.errors import RpcError, Unavailable, from_status
 from pagewire.client.transport.recovery import Recovery
 from pagewire.v1 import generation_pb2
 from tests.simulation.checks import Checks
-from tests.simulation.frontends import FrontendProcess
+from tests.simulation.frontends import Deliver, FrontendProcess
 from tests.simulation.machine import Machine
 from tests.simulation.workload import Job
 
@@ -40,6 +40,7 @@ class Client:
         self._start = 0.0
         self._checks = Checks(job)
         self._is_continued = False
+        self._half_open: asyncio.Task[None] | None = None  # a call that broke on this side alone
         self._recovery = self._new_recovery()
 
     async def run(self) -> None:
@@ -55,6 +56,9 @@ class Client:
         else:
             self.outcome = "complete"
             self._checks.check_complete(self._recovery.generation)
+        if self._half_open is not None:
+            self._half_open.cancel()  # the frontend's pings are not answered
+            await asyncio.gather(self._half_open, return_exceptions=True)
         self._machine.last_progress = self._loop.time()
         self._machine.trace(self._name, "ends:", self.outcome)
 
@@ -88,17 +92,30 @@ class Client:
         self._machine.trace(self._name, "asks", server.name if server else "no server")
         if server is None:
             raise from_status(grpc.StatusCode.UNAVAILABLE, _NOBODY, ())
-        task = server.serve(request, left, self._receive, whole=self._job.whole)
+        task = server.serve(request, left, self._hears(), whole=self._job.whole)
+        patience = self._job.half_open_after if self._half_open is None else None
         try:
-            await asyncio.wait([task])
+            done, _ = await asyncio.wait([task], timeout=patience)
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait([task])
             raise
-        if task.cancelled():
+        if not done:
+            self._half_open = task
+        if not done or task.cancelled():
             raise from_status(grpc.StatusCode.UNAVAILABLE, "Socket closed", ())
         if (error := task.exception()) is not None:
             raise _to_rpc_error(error)
+
+    def _hears(self) -> Deliver:
+        """Returns what takes the messages of a call, and loses them once it is half open."""
+        is_after = self._half_open is not None
+
+        async def receive(message: generation_pb2.GenerateResponse) -> None:
+            if is_after or self._half_open is None:
+                await self._receive(message)
+
+        return receive
 
     async def _receive(self, message: generation_pb2.GenerateResponse) -> None:
         """A message comes; the next one is wanted when this returns."""

@@ -3,16 +3,18 @@
 from collections import Counter
 from math import inf
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from engine_core.core import EngineCore
-from engine_core.io.inbox import Inbox
+from engine_core.frontends.messages import FrontendMessages
+from engine_core.io.inbox import Inbox, Received
 from engine_core.io.stop_signal import Stopped
 from engine_core.io.worker_process import WorkerDied
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.request import Status
+from engine_core.scheduler.scheduler import Scheduler
 from engine_core.startup import check_config, make_identity, make_scheduler
-from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, EngineMessage, Utility
+from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, EngineMessage
 from tests.simulation.clock import EPOCH_S
 from tests.simulation.device import Device
 from tests.simulation.machine import Killed, Machine
@@ -29,7 +31,8 @@ class CheckedCore(EngineCore):
         """The other arguments are those of EngineCore."""
         super().__init__(*arguments, **options)
         self.findings: list[str] = []  # from where the core must not raise
-        self._aborted: dict[str, float] = {}  # when, by id
+        messages = CheckedMessages(self._frontends, self.scheduler, self.findings)
+        self._frontends = cast(FrontendMessages, messages)
         self._device = device
         self.most_preemptions = 0  # of one request
         self._num_idle_steps = 0  # one after another
@@ -39,7 +42,7 @@ class CheckedCore(EngineCore):
         super().step()
         self.scheduler.check_invariants()
         for request in self.scheduler.requests:
-            times = [when for when in (request.time_limit_at, request.deadline_at) if when is not None]
+            times = [when for when in (request.time_limit_at, request.abort_at) if when is not None]
             assert min(times, default=began) >= began, "a request outlives its time"
             self.most_preemptions = max(self.most_preemptions, request.num_preemptions)
         idles = self.scheduler.step == before and not self._device.under_way and self.scheduler.requests
@@ -52,30 +55,46 @@ class CheckedCore(EngineCore):
         assert not counters.bad_messages, "a frontend sent what it must not"
         assert not counters.broken_invariants, "the books of an idle core do not balance"
 
-    def _abort(self, frontend: bytes, message: Abort) -> None:
-        super()._abort(frontend, message)
-        request = self.scheduler.requests.by_handle(frontend, message.handle)
+
+class CheckedMessages:
+    """FrontendMessages; what was aborted, or is of a lost frontend, has to end."""
+
+    def __init__(self, messages: FrontendMessages, scheduler: Scheduler, findings: list[str]) -> None:
+        """findings: what is wrong, from where the core must not raise."""
+        self.fail = messages.fail
+        self._messages, self._scheduler, self._findings = messages, scheduler, findings
+        self._aborted: dict[str, float] = {}  # when, by id
+
+    def handle(self, event: Received) -> None:
+        """See FrontendMessages."""
+        kind, message = event.message.WhichOneof("message"), event.message
+        if kind == "utility":
+            self._aborted |= dict.fromkeys(message.utility.abort_by_ids.request_ids, event.at)
+        self._messages.handle(event)
+        if kind == "abort":
+            self._check_abort(event.frontend, message.abort)
+        elif kind == "add_request":
+            self._check_request(event.frontend, message.add_request, event.at)
+
+    def lose(self, frontend: bytes) -> None:
+        """See FrontendMessages."""
+        self._messages.lose(frontend)
+        if self._scheduler.requests.of_frontend(frontend):
+            self._findings.append("requests of a lost frontend go on")
+
+    def _check_abort(self, frontend: bytes, message: Abort) -> None:
+        request = self._scheduler.requests.by_handle(frontend, message.handle)
         going_on = request.sequences if request else []
         named = [
             sequence for sequence in going_on if sequence.index in message.indexes or not message.indexes
         ]
         if any(sequence.status is not Status.ENDED for sequence in named):
-            self.findings.append("what was aborted goes on")
+            self._findings.append("what was aborted goes on")
 
-    def _answer_utility(self, frontend: bytes, utility: Utility, arrival: float) -> None:
-        self._aborted |= dict.fromkeys(utility.abort_by_ids.request_ids, arrival)
-        super()._answer_utility(frontend, utility, arrival)
-
-    def _add_request(self, frontend: bytes, message: AddRequest, arrival: float) -> None:
-        super()._add_request(frontend, message, arrival)
+    def _check_request(self, frontend: bytes, message: AddRequest, arrival: float) -> None:
         began, aborted = arrival - 1e-6 * message.age_us, self._aborted.get(message.request_id, -inf)
-        if aborted >= began and self.scheduler.requests.by_handle(frontend, message.handle):
-            self.findings.append("what was aborted on its way goes on")
-
-    def _lose_frontend(self, frontend: bytes) -> None:
-        super()._lose_frontend(frontend)
-        if self.scheduler.requests.of_frontend(frontend):
-            self.findings.append("requests of a lost frontend go on")
+        if aborted >= began and self._scheduler.requests.by_handle(frontend, message.handle):
+            self._findings.append("what was aborted on its way goes on")
 
 
 class Engine:

@@ -12,7 +12,7 @@ from itertools import count
 from unittest import mock
 
 from engine_core.beam_search.search import BeamSearch
-from engine_core.core import EngineCore
+from engine_core.frontends.messages import FrontendMessages
 from engine_core.intake.recent_aborts import RecentAborts
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables
@@ -164,30 +164,32 @@ def _plans_depend_on_what_is_not_recorded(patch: Callable[..., None]) -> None:
 
 def _ended_sequences_run_again(patch: Callable[..., None]) -> None:
     """A core that takes over a request does not look at ended_indexes."""
-    add = EngineCore._add_request
+    add = FrontendMessages._add_request
 
-    def careless(self: EngineCore, frontend: bytes, message: engine_pb2.AddRequest, arrival: float) -> None:
+    def careless(
+        self: FrontendMessages, frontend: bytes, message: engine_pb2.AddRequest, arrival: float
+    ) -> None:
         del message.ended_indexes[:]
         add(self, frontend, message, arrival)
 
-    patch(EngineCore, "_add_request", careless)
+    patch(FrontendMessages, "_add_request", careless)
 
 
 def _aborts_of_waiting_requests_are_lost(patch: Callable[..., None]) -> None:
     """An Abort finds only what runs."""
-    abort = EngineCore._abort
+    abort = FrontendMessages._abort
 
-    def partial(self: EngineCore, frontend: bytes, message: engine_pb2.Abort) -> None:
-        request = self.scheduler.requests.by_handle(frontend, message.handle)
+    def partial(self: FrontendMessages, frontend: bytes, message: engine_pb2.Abort) -> None:
+        request = self._scheduler.requests.by_handle(frontend, message.handle)
         if request is not None and request.num_running:
             abort(self, frontend, message)
 
-    patch(EngineCore, "_abort", partial)
+    patch(FrontendMessages, "_abort", partial)
 
 
 def _lost_frontends_keep_their_requests(patch: Callable[..., None]) -> None:
     """The core goes on for a frontend that is gone."""
-    patch(EngineCore, "_lose_frontend", lambda self, frontend: None)
+    patch(FrontendMessages, "lose", lambda self, frontend: None)
 
 
 def _time_limits_end_nothing(patch: Callable[..., None]) -> None:

@@ -54,7 +54,13 @@ class RequestWriter:
             cancel_after=patience if "cancel" in whims else None,
             reading=self._step * random.uniform(0, 30) if "reading" in whims else 0.0,
             aborted_after=patience if "abort" in whims else None,
+            half_open_after=self._half_open_after(number),
         )
+
+    def _half_open_after(self, number: int) -> float | None:
+        """Drawn apart from everything else."""
+        random = Random(f"half-open {self._workload.seed} {number}")
+        return self._step * log_uniform(random, 1.0, 100.0) if random.random() < 0.15 else None
 
     def _prompt(self) -> list[int]:
         """A part of a document that others begin with, and something of its own."""

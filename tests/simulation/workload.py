@@ -60,6 +60,7 @@ class Job:
     cancel_after: float | None = None
     reading: float = 0.0  # seconds between two messages: a slow client
     aborted_after: float | None = None  # an operator ends it by its id
+    half_open_after: float | None = None  # its first call breaks, and the frontend does not notice
     poison: Poison | None = None
 
 

@@ -164,8 +164,8 @@ class Exchange:
         if server not in self._calls:
             self._calls[server] = self._open_call(server)
         call = self._calls[server]
-        # An engine that has not noticed a frontend's death yet still holds the last attempt, under its id.
-        message.request_id = request._id = request._own_id or secrets.token_hex(16)
+        # All attempts have one id: an engine that still runs the request gives it to the last of them.
+        message.request_id = request._id = request._own_id or message.request_id or secrets.token_hex(16)
         request._call, call.requests[request._id] = call, request
         call.write(Command(generate=message))
 

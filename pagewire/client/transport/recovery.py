@@ -29,6 +29,7 @@ _MAX_DOUBLINGS = 16
 _NOT_CONNECTED = "failed to connect to all addresses"
 """Prefix of gRPC's message for a call that never reached a server."""
 _NOT_READY = "ENGINE_NOT_READY"
+_CONTINUED = "CONTINUED_ELSEWHERE"
 DRAINING = "DRAINING"
 """ErrorInfo.reason of a server that is about to stop."""
 _BLAMELESS = (_NOT_READY, DRAINING)
@@ -78,6 +79,7 @@ class Recovery:
             return self._request, left
         request = generation_pb2.GenerateRequest()
         request.CopyFrom(self._request)
+        request.request_id = self.generation.request_id
         request.sampling.seed = self.generation.seed
         request.ClearField("continuation")
         for output in self.generation.outputs:
@@ -130,6 +132,8 @@ class Recovery:
 
     def _may_retry(self, error: RpcError) -> bool:
         if isinstance(error, AlreadyExists):  # the engine has not noticed yet that the frontend died
+            return self._recovering
+        if error.reason == _CONTINUED:  # by a call that broke before, and reached the engine after this one
             return self._recovering
         if isinstance(error, ResourceExhausted):  # another server may have room
             return not self._recovering

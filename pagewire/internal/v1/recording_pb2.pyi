@@ -13,7 +13,7 @@ class RecordedChunk(_message.Message):
     def __init__(self, calls: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ...) -> None: ...
 
 class RecordedCall(_message.Message):
-    __slots__ = ("start", "arrival", "abort", "finish", "reset", "plan", "result", "end", "suspects", "verdict", "prepared")
+    __slots__ = ("start", "arrival", "abort", "finish", "reset", "plan", "result", "end", "suspects", "verdict", "prepared", "deadline")
     START_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
@@ -25,6 +25,7 @@ class RecordedCall(_message.Message):
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
     start: RecordingStart
     arrival: RecordedArrival
     abort: RecordedAbort
@@ -36,7 +37,8 @@ class RecordedCall(_message.Message):
     suspects: RecordedSuspects
     verdict: RecordedVerdict
     prepared: RecordedPrepared
-    def __init__(self, start: _Optional[_Union[RecordingStart, _Mapping]] = ..., arrival: _Optional[_Union[RecordedArrival, _Mapping]] = ..., abort: _Optional[_Union[RecordedAbort, _Mapping]] = ..., finish: _Optional[_Union[RecordedFinish, _Mapping]] = ..., reset: _Optional[_Union[RecordedReset, _Mapping]] = ..., plan: _Optional[_Union[RecordedPlan, _Mapping]] = ..., result: _Optional[_Union[RecordedResult, _Mapping]] = ..., end: _Optional[_Union[RecordedEnd, _Mapping]] = ..., suspects: _Optional[_Union[RecordedSuspects, _Mapping]] = ..., verdict: _Optional[_Union[RecordedVerdict, _Mapping]] = ..., prepared: _Optional[_Union[RecordedPrepared, _Mapping]] = ...) -> None: ...
+    deadline: RecordedDeadline
+    def __init__(self, start: _Optional[_Union[RecordingStart, _Mapping]] = ..., arrival: _Optional[_Union[RecordedArrival, _Mapping]] = ..., abort: _Optional[_Union[RecordedAbort, _Mapping]] = ..., finish: _Optional[_Union[RecordedFinish, _Mapping]] = ..., reset: _Optional[_Union[RecordedReset, _Mapping]] = ..., plan: _Optional[_Union[RecordedPlan, _Mapping]] = ..., result: _Optional[_Union[RecordedResult, _Mapping]] = ..., end: _Optional[_Union[RecordedEnd, _Mapping]] = ..., suspects: _Optional[_Union[RecordedSuspects, _Mapping]] = ..., verdict: _Optional[_Union[RecordedVerdict, _Mapping]] = ..., prepared: _Optional[_Union[RecordedPrepared, _Mapping]] = ..., deadline: _Optional[_Union[RecordedDeadline, _Mapping]] = ...) -> None: ...
 
 class RecordingStart(_message.Message):
     __slots__ = ("format", "version", "settings", "has_tokens")
@@ -49,6 +51,14 @@ class RecordingStart(_message.Message):
     settings: str
     has_tokens: bool
     def __init__(self, format: _Optional[int] = ..., version: _Optional[str] = ..., settings: _Optional[str] = ..., has_tokens: _Optional[bool] = ...) -> None: ...
+
+class RecordedDeadline(_message.Message):
+    __slots__ = ("number", "deadline_at")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_AT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    deadline_at: float
+    def __init__(self, number: _Optional[int] = ..., deadline_at: _Optional[float] = ...) -> None: ...
 
 class RecordedArrival(_message.Message):
     __slots__ = ("number", "arrival", "prompt_len", "block_hashes", "n", "max_tokens", "min_tokens", "max_model_len", "tenant", "priority", "cache_bypass", "time_limit_at", "deadline_at", "delivered", "prompt_token_ids", "namespace", "prompt_logprobs_start", "num_beam_results", "num_beam_candidates", "deliveries", "tenant_weight", "suspect", "max_draft_tokens", "preparing", "has_grammar", "pooling_type")

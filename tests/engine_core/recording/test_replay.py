@@ -62,6 +62,28 @@ def record_a_crowd(path: Path) -> int:
     return scheduler.step
 
 
+def test_a_deadline_that_was_moved_is_replayed(tmp_path: Path):
+    """Otherwise the request would end in another step."""
+    recording = open_recording(tmp_path / "r")
+    settings = {"num_blocks": 20, "block_size": 4, "max_num_seqs": 6, "max_num_batched_tokens": 16}
+    scheduler, worker = RecordedScheduler(recording, **settings), FakeWorker(20, 4)
+    requests, ledger = [], Ledger()
+    for handle in (1, 2):
+        message = add_request(handle, max_tokens=20, ignore_eos=True)
+        message.deadline.seconds = 5
+        requests.append(make(message))
+        scheduler.add(requests[-1])
+    for now in range(12):
+        if now == 2:
+            scheduler.set_deadline(requests[0], 9.0)
+            scheduler.set_deadline(requests[1], None)
+        run(scheduler, worker, ledger, steps=1, now=float(now))
+    recording.close()
+    assert not requests[0].num_live and requests[1].num_live
+    outcome = Replay(RecordingReader(tmp_path / "r")).run()
+    assert outcome.difference is None and outcome.num_plans == scheduler.step == 12
+
+
 class OtherScheduler(Scheduler):
     """In step 9 two sequences are swapped."""
 

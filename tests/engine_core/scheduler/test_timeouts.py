@@ -42,6 +42,23 @@ def test_the_earlier_of_time_limit_and_deadline_counts() -> None:
     assert due(timeouts, 2.0) == [(1, True), (2, False)]
 
 
+def test_a_deadline_is_moved() -> None:
+    """To later, to earlier and away; a time limit stays."""
+    timeouts = Timeouts()
+    requests = [request(handle, deadline=5) for handle in (1, 2, 3)]
+    requests.append(request(4, deadline=5, time_limit=7))
+    for one in requests:
+        timeouts.add(one)
+    for one, moved in zip(requests, (9, 2, None, None), strict=True):
+        timeouts.set_deadline(one, moved)
+    assert due(timeouts, 4.0) == [(2, False)] and due(timeouts, 8.0) == [(4, True)]
+    assert due(timeouts, 9.0) == [(1, False)] and len(timeouts) == 0
+    for second in range(1000):
+        timeouts.set_deadline(requests[2], 10.0 + second)
+    assert len(timeouts) < 200, "places that are not valid any more are dropped"
+    assert due(timeouts, 1008.0) == [] and due(timeouts, 1009.0) == [(3, False)]
+
+
 def test_ended_requests_are_not_due() -> None:
     timeouts = Timeouts()
     ended = request(1, deadline=1)

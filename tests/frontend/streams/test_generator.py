@@ -415,7 +415,8 @@ async def test_a_request_id_is_unique_while_it_is_in_flight(checkpoint, model):
     async with run_service(checkpoint, model=model) as service:
         call = service.generation.Generate(make_request(request_id="x"))
         handle = (await next_of(service.engine.requests)).handle
-        error = await failure_of(service.generation.Generate(make_request(request_id="x")))
+        other = make_request(request_id="x", prompt={"text": "ho"})
+        error = await failure_of(service.generation.Generate(other))
         assert error.code() == grpc.StatusCode.ALREADY_EXISTS
         await service.engine.output(handle, Output(encode("a"), MAX_TOKENS))
         assert text_of(await _all(call)) == "a"
@@ -500,6 +501,28 @@ async def test_abort_before_the_core_knows_the_request(checkpoint, model, monkey
         messages = await reading
         assert [finish.reason for finish in finishes_of(messages)] == [ABORTED, ABORTED]
         assert service.engine.requests.empty()
+
+
+async def test_a_later_call_has_the_request(checkpoint, model):
+    """The core says to the earlier one that it goes on elsewhere; ends and aborts are of the later one."""
+    async with run_service(checkpoint, model=model) as service:
+        first = service.generation.Generate(make_request(request_id="x"))
+        former = await next_of(service.engine.requests)
+        await service.engine.output(former.handle, Output(encode("a")))
+        assert text_of([await first.read()]) == "a"
+        second = service.generation.Generate(make_request(request_id="x"))
+        message = await next_of(service.engine.requests)
+        assert message.content_digest == former.content_digest and message.handle != former.handle
+        assert message.sampling.seed == former.sampling.seed and not message.delivered
+        await service.engine.fail(former.handle, 10, "CONTINUED_ELSEWHERE", "text")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await first.read()
+        error = caught.value
+        assert error.code() == grpc.StatusCode.ABORTED
+        assert details_of(error)["ErrorInfo"].reason == "CONTINUED_ELSEWHERE"
+        assert service.frontend._generator.registry.find("x").ticket == message.handle
+        await service.engine.output(message.handle, Output(encode("ab"), MAX_TOKENS))
+        assert text_of(await _all(second)) == "ab" and not service.frontend._generator.registry
 
 
 async def test_a_client_that_leaves_before_the_core_knows_the_request(checkpoint, model, monkeypatch):

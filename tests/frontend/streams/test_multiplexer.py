@@ -260,7 +260,7 @@ async def test_ids_are_required_and_each_is_in_flight_once(checkpoint, model):
         assert (await client.read()).responses[0].sequences[0].text == "x", "the first goes on"
         await client.send(generate("a"))
         await next_of(service.engine.requests)
-        error = await _error_of(service.generate(request_id="a"))
+        error = await _error_of(service.generate(request_id="a", prompt={"text": "other"}))
         assert error.code() == grpc.StatusCode.ALREADY_EXISTS, "an id is one in the whole frontend"
 
 

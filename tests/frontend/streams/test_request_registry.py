@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from frontend.auth.caller import ANONYMOUS, Caller
-from frontend.errors import Draining, RequestExists
+from frontend.errors import ContinuedElsewhere, Draining, RequestExists
 from frontend.streams.request_registry import RequestRegistry
 from frontend.telemetry.timings import RequestTimings
 from pagewire.internal.v1 import engine_pb2
@@ -45,6 +45,43 @@ def test_an_id_is_reserved_once_and_freed():
     with registry.reserve("a"):
         assert len(registry) == registry.num_requests == 1
     assert not registry
+
+
+def test_a_later_call_of_the_same_content_has_the_id():
+    """It gives it back if it ends first: the core may not have heard of it."""
+    registry = RequestRegistry(Engine())  # type: ignore[arg-type]
+    with registry.reserve("a", b"same") as first:
+        sent(first, 1)
+        with pytest.raises(RequestExists), registry.reserve("a", b"other"):
+            pass
+        with pytest.raises(RequestExists), registry.reserve("a"):
+            pass
+        with registry.reserve("a", b"same") as second:
+            assert registry.find("a") is second and len(registry) == registry.num_requests == 1
+            assert first.failure is None, "the core tells it"
+            with registry.reserve("a", b"same") as third:
+                assert isinstance(second.failure, ContinuedElsewhere), "the core does not know it"
+                assert registry.find("a") is third
+            assert registry.find("a") is second
+        assert registry.find("a") is first
+    assert len(registry) == 0
+
+
+def test_calls_that_have_ended_are_not_kept():
+    registry = RequestRegistry(Engine())  # type: ignore[arg-type]
+    calls = [registry.reserve("a", b"same") for _ in range(5)]
+    entries = []
+    for number, call in enumerate(calls):
+        entries.append(call.__enter__())
+        if number:
+            calls[number - 1].__exit__(None, None, None)
+    assert registry.find("a") is entries[-1] and len(registry) == 1
+    chain = entries[-1]
+    while chain.former is not None:
+        chain = chain.former
+    assert chain in entries[-2:], "only the last one is known"
+    calls[-1].__exit__(None, None, None)
+    assert len(registry) == 0
 
 
 def test_a_group_is_one_request_with_one_age():

@@ -22,7 +22,7 @@ def check(
     )
     check_answer_size(
         request,
-        resolve(request, DEFAULTS, vocab_size=VOCAB, max_model_len=CONTEXT),
+        resolve(request, DEFAULTS, vocab_size=VOCAB, max_model_len=CONTEXT, seed=0),
         prompt_len=PROMPT,
         vocab_size=VOCAB,
         max_model_len=CONTEXT,

@@ -166,6 +166,17 @@ def test_other_errors_are_the_end():
     assert recovery.after(in_use) is not None  # the engine has not missed the dead frontend yet
 
 
+def test_a_request_that_a_broken_call_has_taken_is_sent_again():
+    """Their messages to the engine came in the other order. (Found by simulation.)"""
+    taken = RpcError(grpc.StatusCode.ABORTED, "the request goes on in a later call")
+    taken.reason = "CONTINUED_ELSEWHERE"
+    recovery, _ = make(2, request_id="x")
+    assert recovery.after(unavailable(RESET)) == 0.0
+    assert recovery.after(taken) is not None
+    recovery.received(message(0, [1], first=True))
+    assert recovery.after(taken) is None, "another program has it"
+
+
 def test_what_a_frontend_repeats_is_no_progress():
     """A continuation repeats ends at once, of its own accord; then the engine refused its request id, which
     the dead frontend still had, and the client gave up. (Found by simulation.)"""

@@ -100,7 +100,7 @@ def _try_way(
     named = f"{way.name} {form} blocks of {block_size}"
     if way.blocks:
         most = max(len(m.prompt_token_ids) // 4 + m.stopping.max_tokens for m in load)
-        way = replace(way, blocks=3 * (-(-most // block_size) + 1))
+        way = replace(way, blocks=-(-most // block_size) + 2)
     engine = FuzzEngine(folder, way, block_size, **form)
     messages = resumed(load, expected) if way.resumed else load
     counts["ways"] += 1

@@ -44,7 +44,9 @@ def draw_shape(family: str, draw: random.Random) -> Fields:
     fields = _sizes(family, draw)
     num_layers = fields["num_hidden_layers"]
     if family in LATENT:
-        fields |= _latents(fields, draw)
+        fields |= _latents(draw)
+    if family == "deepseek_v2":  # whose code rotates complex numbers where they stand
+        fields |= {name: fields[name] + fields[name] % 2 for name in ("kv_lora_rank", "qk_nope_head_dim")}
     rotated = fields["qk_rope_head_dim"] if family in LATENT else fields.pop("_head_size")
     fields |= _rotation(family, rotated, draw)
     if family in COUNT_OF_EXPERTS:
@@ -118,7 +120,7 @@ def _sizes(family: str, draw: random.Random) -> Fields:
     return fields
 
 
-def _latents(fields: Fields, draw: random.Random) -> Fields:
+def _latents(draw: random.Random) -> Fields:
     return {
         "q_lora_rank": draw.choice([None, draw.randint(5, 60)]),
         "kv_lora_rank": draw.randint(7, 90),

@@ -4,10 +4,13 @@
     python -m benchmarks.gpu_compile --json -         # the same as JSON
     python -m benchmarks.gpu_compile --only attention
     python -m benchmarks.gpu_compile --capability 80,89,120
+    python -m benchmarks.gpu_compile --only prefill --sass    # also what the machine code's main loop has
+    python -m benchmarks.gpu_compile --golden check           # beside benchmarks/gpu_golden.json
 
 Each launcher is called as the models' shapes have it, on tensors without memory, and compiles for sm_90
 (H100, H200) or other capabilities instead of launching: kernels.triton.compile_check. Exits with 1 if a
-kernel spills, has more shared memory than there is, or if the assembler serializes its matrix products.
+kernel spills, has more shared memory than there is, if the assembler serializes its matrix products, if a
+product's registers are written while it reads them, or if a figure is worse than the golden one by a tenth.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import gpu_golden
 from benchmarks.gpu_launches import Launch, attention_launches, row_launches, vocabulary_launches
 from benchmarks.gpu_sampler_launches import sampler_state_launches
 from benchmarks.gpu_shapes import FP32, empty
@@ -99,6 +103,8 @@ class Choice:
     only: str = ""  # launches with this in their name
     exact: bool = False  # launches of attention whose name ends with it
     usual: bool = False  # without RARE ones
+    golden: bool = False  # those of gpu_golden alone
+    sass: bool = False  # look at the machine code of all; else of those in gpu_golden, or of its QUICK ones
 
     def launches(self) -> Iterator[tuple[int, str, Launch]]:
         """Yields what each device can run: its capability, the launch's name, and the launch."""
@@ -107,8 +113,14 @@ class Choice:
                 e4m3 = "e4m3" in name or "everything" in name
                 if self.usual and RARE.search(name):
                     continue
+                if self.golden and name not in gpu_golden.launches_for(capability):
+                    continue
                 if self._has(name) and (capability >= E4M3 or not e4m3):
                     yield capability, name, launch
+
+    def looks_into(self, name: str) -> bool:
+        """Whether the machine code of a launch is looked at."""
+        return self.sass or name in (gpu_golden.LAUNCHES if self.golden else gpu_golden.QUICK)
 
     def _has(self, name: str) -> bool:
         return name.endswith(self.only) if self.exact else self.only in name
@@ -121,7 +133,7 @@ def compile_share(part: int, parts: int, choice: Choice) -> list[dict[str, Any]]
     chosen = list(choice.launches())
     rows = []
     for capability, name, launch in chosen[part::parts]:
-        with compiling(capability) as compiled:
+        with compiling(capability, choice.looks_into(name)) as compiled:
             launch()
         rows += [
             asdict(one) | {"launch": name, "programs": one.programs, "fits": one.fits} for one in compiled
@@ -157,6 +169,19 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield "| " + " | ".join(map(str, columns)) + " |"
 
 
+LOOP_HEADER = ("kernel", "launch", "for", *gpu_golden.LOOP_COSTS, "copy_bytes")
+
+
+def loop_table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Of main loops, in Markdown: instructions of a warp per iteration."""
+    yield "| " + " | ".join(name.replace("_", " ") for name in LOOP_HEADER) + " |"
+    yield "| --- " * 3 + "| ---: " * (len(LOOP_HEADER) - 3) + "|"
+    for row in rows:
+        names = row["name"].strip("_").removesuffix("_kernel"), row["launch"], f"sm_{row['capability']}"
+        counts = [row["loop"][name] for name in LOOP_HEADER[3:]]
+        yield "| " + " | ".join(map(str, (*names, *counts))) + " |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -165,22 +190,38 @@ def main() -> None:
     parser.add_argument("--only", default="", help="launches with this in their name")
     parser.add_argument("--usual", action="store_true", help="half of all launches: those that tests compile")
     parser.add_argument("--exact", action="store_true", help="launches of attention that end with --only")
-    parser.add_argument("--capability", default="90", help="such as 90 or 80,86,89,90,100,120")
+    parser.add_argument("--capability", help="such as 80,89; default: 90, with --golden 80,86,89,90,100,120")
+    parser.add_argument("--sass", action="store_true", help="also counts of the main loop's instructions")
+    parser.add_argument("--golden", choices=("check", "write"), help="see benchmarks/gpu_golden.py")
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
     options = parser.parse_args()
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.exit(1, "TRITON_INTERPRET=1 is set: Triton interprets and does not compile\n")
-    capabilities = [int(number) for number in options.capability.split(",")]
-    rows = compile_all(options.jobs, Choice(capabilities, options.only, options.exact, options.usual))
-    if options.json == "-":
-        json.dump(rows, sys.stdout, indent=1)
-    else:
-        print(*table(rows), sep="\n")
-        if options.json:
-            with open(options.json, "w") as file:
-                json.dump(rows, file, indent=1)
-    if any(row["advice"] or not row["fits"] for row in rows):
+    capabilities = list(gpu_golden.CAPABILITIES) if options.golden else [90]
+    if options.capability:
+        capabilities = [int(number) for number in options.capability.split(",")]
+    words = options.only, options.exact, options.usual, bool(options.golden), options.sass
+    rows = compile_all(options.jobs, Choice(capabilities, *words))
+    show(rows, options.json)
+    if options.golden == "write":
+        gpu_golden.write(rows, capabilities)
+    worse = gpu_golden.report(rows, capabilities) if options.golden == "check" else []
+    print(*worse, sep="\n", file=sys.stderr, end="\n" if worse else "")
+    if worse or any(row["advice"] or row["hazards"] or not row["fits"] for row in rows):
         sys.exit(1)
+
+
+def show(rows: list[dict[str, Any]], output: str | None) -> None:
+    """Prints and writes them. output: a file for JSON; "-": JSON takes the tables' place."""
+    if output == "-":
+        json.dump(rows, sys.stdout, indent=1)
+        return
+    print(*table(rows), sep="\n")
+    if looked_into := [row for row in rows if row["loop"]]:
+        print("", *loop_table(looked_into), sep="\n")
+    if output:
+        with open(output, "w") as file:
+            json.dump(rows, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -154,6 +154,47 @@ def test_images_are_made_of_what_there_is(name: str):
     assert SERVICES[name]["image"] == f"pagewire/{name}:{version}"
 
 
+def engine_environment() -> dict[str, str]:
+    """What the last stage of its image sets."""
+    text = (DEPLOY / "Dockerfile.engine").read_text().rpartition("\nFROM ")[2].replace("\\\n", "")
+    words = " ".join(re.findall(r"^ENV (.+)$", text, re.MULTILINE)).split()
+    return dict(word.partition("=")[::2] for word in words)
+
+
+def test_what_is_compiled_for_a_gpu_outlives_its_container():
+    """Triton's cache is in a volume of its own, not in memory, which the image makes for its user."""
+    service, cache = SERVICES["engine"], engine_environment()["TRITON_CACHE_DIR"]
+    mounts = dict(volume.split(":")[1::-1] for volume in service["volumes"])
+    (folder,) = (path for path in mounts if Path(cache).is_relative_to(path))
+    assert mounts[folder] in COMPOSE["volumes"] and mounts[folder] != "sockets"
+    assert not any(Path(cache).is_relative_to(entry.split(":")[0]) for entry in service["tmpfs"])
+    uid, gid = service["user"].split(":")
+    made = re.search(
+        rf"install -d -m 0700 -o {uid} -g {gid} (.+)", (DEPLOY / "Dockerfile.engine").read_text()
+    )
+    assert made is not None and folder in made[1].split()
+
+
+def test_memory_of_a_gpu_and_of_its_host():
+    """Steps of many sizes leave no holes in the first; pinned swap space counts into the limit of the second,
+    beside what a worker needs while it loads."""
+    assert engine_environment()["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    service = SERVICES["engine"]
+    limit = int(service["mem_limit"].removesuffix("g"))
+    assert limit - parse(*service["command"]).swap_space >= 16
+    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 1, ["gpu"])
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_long_load_is_no_illness(name: str):
+    """Weights of a large model come from a disk for minutes, and kernels are compiled at the first start; the
+    frontend is ready when its engine is."""
+    check = SERVICES[name]["healthcheck"]
+    assert int(check["start_period"].removesuffix("m")) >= 10
+    assert int(check["start_interval"].removesuffix("s")) < int(check["interval"].removesuffix("s"))
+
+
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 def test_nginx_understands_its_configuration(tmp_path: Path):
     """With the upstream of its own version: `resolve`, as the container has it, came with 1.27.3."""

@@ -15,7 +15,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -27,8 +27,9 @@ from triton.backends.nvidia.compiler import get_ptxas
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from kernels.triton.assembler import advice, choose_assembler
+from kernels.triton.assembler import ASSEMBLERS, advice, assemble, choose_assembler
 from kernels.triton.capabilities import CAPABILITIES, DEFAULT, Capability, assume
+from kernels.triton.sass import MainLoop, disassemble, hazards, main_loop, parse
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class Compiled:
     widest_load: int  # bytes of the widest load from global memory in one instruction of a thread
     widest_copy: int  # the same of those that go to shared memory while the program computes: cp.async
     advice: list[str]  # performance warnings of the assembler
+    loop: MainLoop | None = None  # what machine code was asked for has
+    hazards: list[str] = field(
+        default_factory=list
+    )  # the same: kernels.triton.sass.hazards, of each assembler
 
     @property
     def programs(self) -> int:
@@ -77,8 +82,8 @@ class _Device:
 
 
 @contextmanager
-def compiling(capability: int = DEFAULT) -> Iterator[list[Compiled]]:
-    """See above."""
+def compiling(capability: int = DEFAULT, machine_code: bool = False) -> Iterator[list[Compiled]]:
+    """See above. machine_code: it is looked at, too, which takes half a second for each kernel."""
     results: list[Compiled] = []
     known: dict[int, Compiled] = {}
     run = JITFunction.run
@@ -86,7 +91,7 @@ def compiling(capability: int = DEFAULT) -> Iterator[list[Compiled]]:
     def compile_only(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
         binary = run(kernel, *args, grid=grid, warmup=True, **options)
         if id(binary) not in known:
-            known[id(binary)] = inspect(binary, limits)
+            known[id(binary)] = inspect(binary, limits, machine_code)
             results.append(known[id(binary)])
         return binary
 
@@ -100,9 +105,11 @@ def compiling(capability: int = DEFAULT) -> Iterator[list[Compiled]]:
         driver._active = before
 
 
-def inspect(binary: Any, capability: Capability) -> Compiled:
+def inspect(binary: Any, capability: Capability, machine_code: bool) -> Compiled:
     """What a compiled kernel of Triton's consists of."""
     ptx, metadata = binary.asm["ptx"], binary.metadata
+    code = parse(disassemble(binary.asm["cubin"])) if machine_code else []
+    grouped = _products(ptx) == "wgmma"
     usage = _resource_usage(binary.asm["cubin"])
     names = binary.src.fn.arg_names
     constants = {
@@ -122,8 +129,19 @@ def inspect(binary: Any, capability: Capability) -> Compiled:
         max(_copies(ptx), default=0),
         # The assembler has advice about products of groups of warps alone, and assembling once more takes
         # time.
-        advice(ptx, f"{capability}a", get_ptxas(capability.number).path) if _products(ptx) == "wgmma" else [],
+        advice(ptx, f"{capability}a", get_ptxas(capability.number).path) if grouped else [],
+        main_loop(code) if machine_code else None,
+        _hazards(ptx, f"{capability}a") if machine_code and grouped else [],
     )
+
+
+def _hazards(ptx: str, arch: str) -> list[str]:
+    """Of the machine code that each assembler makes, since TRITON_PTXAS_PATH may name the older one."""
+    return [
+        f"{Path(tool).name}: {hazard}"
+        for tool in ASSEMBLERS
+        for hazard in hazards(parse(disassemble(assemble(ptx, arch, tool))))
+    ]
 
 
 def _products(ptx: str) -> str:

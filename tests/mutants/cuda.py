@@ -56,4 +56,18 @@ MUTANTS = (
         new=" - (memory.total - memory.free)\n",
         tests=(f"{LOAD}::test_blocks_that_fit",),
     ),
+    Mutant(
+        name="memory of other processes is not counted before weights are read",
+        file="worker/cuda/startup/limits.py",
+        old="    room = int(utilization * memory.total) - used\n",
+        new="    room = int(utilization * memory.total)\n",
+        tests=("tests/worker/cuda/startup/test_limits.py::test_weights_beside_other_processes",),
+    ),
+    Mutant(
+        name="a write behind a branch is not seen by the check of products in flight",
+        file="kernels/triton/sass.py",
+        old="                work.append(places[one.target])\n",
+        new="                pass\n",
+        tests=("tests/kernels/triton/test_sass.py::test_writes_to_what_a_product_reads",),
+    ),
 )

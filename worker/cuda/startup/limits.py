@@ -1,5 +1,6 @@
 """Checks at start-up of what the device and the kernels support; each refusal names an alternative."""
 
+import ctypes
 import logging
 import os
 import shutil
@@ -33,6 +34,7 @@ def find_device() -> Device:
     none."""
     if INTERPRETED:
         return HostDevice()
+    _check_driver()
     if not torch.cuda.is_available():
         built = torch.version.cuda
         why = "torch finds no CUDA device" if built else "this torch is built without CUDA"
@@ -43,6 +45,29 @@ def find_device() -> Device:
 
     logger.info("ptxas %s assembles kernels", choose_assembler(torch.cuda.get_device_capability(0)))
     return CudaDevice()
+
+
+def _check_driver() -> None:
+    """Raises StartupError where the driver is older than the CUDA that torch is built with."""
+    driver, built = _driver_version(), torch.version.cuda
+    if driver is not None and built is not None and driver[0] < int(built.split(".")[0]):
+        has = ".".join(map(str, driver))
+        raise StartupError(
+            WHAT,
+            f"the driver supports CUDA {has}, and this torch is built with CUDA {built}",
+            f"update the driver, or install a torch for CUDA {has}, or use --device cpu",
+        )
+
+
+def _driver_version() -> tuple[int, int] | None:
+    """Returns the CUDA version that the driver supports, such as (13, 0); None without a driver."""
+    number = ctypes.c_int()
+    try:
+        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)):
+            return None
+    except (OSError, AttributeError):
+        return None
+    return number.value // 1000, number.value % 1000 // 10
 
 
 def _check_compiler() -> None:
@@ -100,18 +125,29 @@ def check_sizes(initialize: worker_pb2.Initialize, max_model_len: int) -> None:
         )
 
 
-def check_weights(weight_bytes: int, dtype: torch.dtype, device: Device) -> None:
-    """Raises StartupError when the weights do not fit. Call it before anything is allocated."""
+def check_weights(weight_bytes: int, dtype: torch.dtype, device: Device, utilization: float) -> None:
+    """Raises StartupError when the weights do not fit, or not into what --gpu-memory-utilization leaves
+    beside other processes. Call it before anything is allocated."""
     memory = device.memory()
+    used = memory.total - memory.free
+    weights = f"the weights take {weight_bytes / GIB:.1f} GiB in {str(dtype).removeprefix('torch.')}"
     if weight_bytes > memory.free:
         todo = "use a larger device or a smaller model"
         if dtype == torch.float32:
             todo = "use --dtype bfloat16, which halves it, a larger device, or a smaller model"
         raise StartupError(
             WHAT,
-            f"the weights take {weight_bytes / GIB:.1f} GiB in {str(dtype).removeprefix('torch.')}, and"
-            f" {device.name} has {memory.free / GIB:.1f} GiB free of {memory.total / GIB:.1f}",
+            f"{weights}, and {device.name} has {memory.free / GIB:.1f} GiB free of {memory.total / GIB:.1f}",
             todo,
+        )
+    room = int(utilization * memory.total) - used
+    if weight_bytes >= room:
+        raise StartupError(
+            WHAT,
+            f"{weights}, and {device.name} has {memory.total / GIB:.1f} GiB, of which {used / GIB:.1f} are in"
+            f" use, so that {max(0, room) / GIB:.1f} are left at --gpu-memory-utilization {utilization:g}",
+            "end other processes on the device, which nvidia-smi lists, or use a higher"
+            " --gpu-memory-utilization or a smaller model",
         )
 
 

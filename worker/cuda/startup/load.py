@@ -124,7 +124,8 @@ def load_on_device(
 
     def checked(dtype: torch.dtype) -> torch.dtype:
         check_kernels(where, dtype, config, initialize.block_size)
-        check_weights(count_weight_bytes(family, config, dtype), dtype, where)
+        utilization = initialize.gpu_memory_utilization or 1.0
+        check_weights(count_weight_bytes(family, config, dtype), dtype, where, utilization)
         return dtype
 
     model, dtype = load_model(config, initialize, where.place, report, checked)

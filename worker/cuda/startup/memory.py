@@ -85,15 +85,15 @@ def choose_num_blocks(memory: Memory, temporary: int, demand: Demand, name: str)
     affordable = room // demand.bytes_per_block - 1  # one is for padding
     state = (
         f"{name} has {memory.total / GIB:.1f} GiB, of which {(memory.total - memory.free) / GIB:.1f} are in"
-        f" use with the weights, {temporary / GIB:.1f} are for a step,"
+        f" use with the weights, {temporary / GIB:.1f} are for a step and for graphs,"
         f" and {max(0, room) / GIB:.1f} are left at --gpu-memory-utilization {demand.utilization:g}"
     )
     if affordable < 1:
         raise StartupError(
             WHAT,
             f"{state}: not enough for one block of {demand.bytes_per_block / MIB:.1f} MiB",
-            "use a larger device, a smaller model, a higher --gpu-memory-utilization, or fewer"
-            " --max-num-batched-tokens",
+            "use a larger device, a smaller model, a higher --gpu-memory-utilization, fewer"
+            " --max-num-batched-tokens, or --enforce-eager, without which graphs take a part",
         )
     if demand.requested > affordable:
         raise StartupError(

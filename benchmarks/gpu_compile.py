@@ -5,7 +5,7 @@
     python -m benchmarks.gpu_compile --only attention
     python -m benchmarks.gpu_compile --capability 80,89,120
     python -m benchmarks.gpu_compile --only prefill --sass    # also what the machine code's main loop has
-    python -m benchmarks.gpu_compile --golden check           # beside benchmarks/gpu_golden.json
+    python -m benchmarks.gpu_compile --golden check           # beside benchmarks/gpu_golden.json; quick: some
 
 Each launcher is called as the models' shapes have it, on tensors without memory, and compiles for sm_90
 (H100, H200) or other capabilities instead of launching: kernels.triton.compile_check. Exits with 1 if a
@@ -103,8 +103,8 @@ class Choice:
     only: str = ""  # launches with this in their name
     exact: bool = False  # launches of attention whose name ends with it
     usual: bool = False  # without RARE ones
-    golden: bool = False  # those of gpu_golden alone
-    sass: bool = False  # look at the machine code of all; else of those in gpu_golden, or of its QUICK ones
+    golden: str = ""  # those of gpu_golden alone; "quick": its QUICK ones
+    sass: bool = False  # look at the machine code of all; else of golden ones alone
 
     def launches(self) -> Iterator[tuple[int, str, Launch]]:
         """Yields what each device can run: its capability, the launch's name, and the launch."""
@@ -115,12 +115,14 @@ class Choice:
                     continue
                 if self.golden and name not in gpu_golden.launches_for(capability):
                     continue
+                if self.golden == "quick" and name not in gpu_golden.QUICK:
+                    continue
                 if self._has(name) and (capability >= E4M3 or not e4m3):
                     yield capability, name, launch
 
     def looks_into(self, name: str) -> bool:
         """Whether the machine code of a launch is looked at."""
-        return self.sass or name in (gpu_golden.LAUNCHES if self.golden else gpu_golden.QUICK)
+        return self.sass or bool(self.golden) and name in gpu_golden.LAUNCHES
 
     def _has(self, name: str) -> bool:
         return name.endswith(self.only) if self.exact else self.only in name
@@ -192,7 +194,7 @@ def main() -> None:
     parser.add_argument("--exact", action="store_true", help="launches of attention that end with --only")
     parser.add_argument("--capability", help="such as 80,89; default: 90, with --golden 80,86,89,90,100,120")
     parser.add_argument("--sass", action="store_true", help="also counts of the main loop's instructions")
-    parser.add_argument("--golden", choices=("check", "write"), help="see benchmarks/gpu_golden.py")
+    parser.add_argument("--golden", choices=("check", "write", "quick"), help="see benchmarks/gpu_golden.py")
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
     options = parser.parse_args()
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -200,12 +202,14 @@ def main() -> None:
     capabilities = list(gpu_golden.CAPABILITIES) if options.golden else [90]
     if options.capability:
         capabilities = [int(number) for number in options.capability.split(",")]
-    words = options.only, options.exact, options.usual, bool(options.golden), options.sass
+    words = options.only, options.exact, options.usual, options.golden or "", options.sass
     rows = compile_all(options.jobs, Choice(capabilities, *words))
     show(rows, options.json)
     if options.golden == "write":
         gpu_golden.write(rows, capabilities)
-    worse = gpu_golden.report(rows, capabilities) if options.golden == "check" else []
+    worse = []
+    if options.golden in ("check", "quick"):
+        worse = gpu_golden.report(rows, capabilities if options.golden == "check" else ())
     print(*worse, sep="\n", file=sys.stderr, end="\n" if worse else "")
     if worse or any(row["advice"] or row["hazards"] or not row["fits"] for row in rows):
         sys.exit(1)

@@ -1,6 +1,7 @@
 """What kernels took of a processor when that was last looked at: figures that a change must not make worse.
 
     python -m benchmarks.gpu_compile --golden check    # all of them, for six capabilities; some minutes
+    python -m benchmarks.gpu_compile --golden quick    # a few of them, as tests do
     python -m benchmarks.gpu_compile --golden write    # after a change that is meant
 
 benchmarks/gpu_golden.json has them by kernel, launch and capability, with the versions of Triton and of the
@@ -33,8 +34,7 @@ LAUNCHES = {
     "tile_stats with groups 151936",
     "token_logprobs 151936",
 }
-"""Those that decide how long a step takes, for sm_90. Tests compile all of them, and look at the machine code
-of QUICK alone."""
+"""Those that decide how long a step takes, for sm_90. Tests compile QUICK alone."""
 QUICK = {
     "decode bf16 32/8 x 128",
     "prefill bf16 32/8 x 128",
@@ -127,7 +127,7 @@ def worse(rows: Sequence[Row], golden: Golden) -> Iterator[str]:
 
 
 def report(rows: Sequence[Row], capabilities: Sequence[int]) -> list[str]:
-    """Returns what is wrong with all rows of these capabilities; nothing: they are as they were."""
+    """Returns what is wrong with rows, which are all of these capabilities; nothing: all is as it was."""
     known, golden = read()
     if known != versions():
         return [f"{FILE.name} is of {known}, and this is {versions()}: write it anew"]

@@ -3,6 +3,7 @@
     python -m benchmarks.gpu_kernels                         # a table, in less than ten minutes
     python -m benchmarks.gpu_kernels --json kernels.json     # the figures too
     python -m benchmarks.gpu_kernels --only decode
+    TRITON_INTERPRET=1 python -m benchmarks.gpu_kernels --tiny --only norm   # on a CPU: to try this out
 
 First the ceilings of this device are measured: bytes per second of a large copy, and FLOP per second of a
 large matrix product in bfloat16. A kernel's figure is a share of one of them, by the bytes or the FLOP that
@@ -19,6 +20,7 @@ name stands.
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import time
@@ -118,6 +120,32 @@ def time_peers(turns: Sequence[Work]) -> tuple[dict[str, float], dict[str, str]]
     return times, refusals
 
 
+def try_out(make: Callable[[], Work]) -> dict[str, Any]:
+    """A row of the same form, of one call on the host, without peers: no figure of a kernel."""
+    work = make()
+    began = time.perf_counter()
+    work.ours()
+    ours = time.perf_counter() - began
+    return {
+        "name": work.name,
+        "ours_us": 1e6 * ours,
+        "peer": None,
+        "peer_us": None,
+        "peers_us": {},
+        "refusals": {},
+        "per_second": (work.flops or work.num_bytes) / ours,
+        "unit": "TFLOP/s" if work.flops else "GB/s",
+        "share": 0.0,
+        "error": error(work),
+    }
+
+
+HEADER = (
+    "| work | ours, us | best other, us | ratio | | of the ceiling | error |",
+    "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+)
+
+
 def line(row: dict[str, Any]) -> str:
     """Of the table, in Markdown."""
     figure = row["per_second"] / (1e12 if row["unit"] == "TFLOP/s" else 1e9)
@@ -133,42 +161,51 @@ def works(setting: Setting) -> list[Callable[[], Work]]:
     return [*attention_works(setting), *row_works(setting), *sampler_works(setting)]
 
 
+def choose_setting(tiny: bool) -> Setting:
+    """The device and its sizes. Exits where there is none."""
+    if tiny:
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            sys.exit("--tiny is for Triton's interpreter: set TRITON_INTERPRET=1")
+        return Setting(torch.device("cpu"), torch.float16, 256)
+    if not torch.cuda.is_available():
+        sys.exit("torch finds no CUDA device: there is nothing to measure here, but for --tiny")
+    return Setting(torch.device("cuda"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", help="write the figures there")
+    parser.add_argument("--json", help="write the figures there, after each work")
     parser.add_argument("--only", default="", help="works with this in their name")
     parser.add_argument("--seconds", type=float, default=480, help="begin nothing after that long")
+    parser.add_argument("--tiny", action="store_true", help="in the interpreter, to try the benchmark itself")
     options = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.exit(1, "torch finds no CUDA device: there is nothing to measure here\n")
-    device, began = torch.device("cuda"), time.monotonic()
+    setting, began = choose_setting(options.tiny), time.monotonic()
     torch.manual_seed(0)
-    rows: list[dict[str, Any]] = []
+    name = "CPU" if options.tiny else torch.cuda.get_device_name(setting.device)
+    figures: dict[str, Any] = {"device": name, "bandwidth": 0.0, "rate": 0.0, "rows": []}
     left_out = 0
     with torch.inference_mode():
-        bandwidth, rate = ceilings(device)
-        for make in works(Setting(device)):
+        if not options.tiny:
+            figures["bandwidth"], figures["rate"] = ceilings(setting.device)
+        for make in works(setting):
             if time.monotonic() - began > options.seconds:
                 left_out += 1
                 continue
-            if options.only in make().name:
-                rows.append(measure(make, bandwidth, rate))
-                print(line(rows[-1]), file=sys.stderr, flush=True)
-    name = torch.cuda.get_device_name(device)
-    print(
-        f"{name}, torch {torch.__version__}: "
-        f"copy {bandwidth / 1e12:.2f} TB/s, bf16 {rate / 1e12:.0f} TFLOP/s\n"
-    )
-    print("| work | ours, us | best other, us | ratio | | of the ceiling | error |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    print(*(line(row) for row in rows), sep="\n")
+            if options.only not in make().name:
+                continue
+            ceiling = figures["bandwidth"], figures["rate"]
+            figures["rows"].append(try_out(make) if options.tiny else measure(make, *ceiling))
+            print(line(figures["rows"][-1]), file=sys.stderr, flush=True)
+            if options.json:
+                with open(options.json, "w") as file:
+                    json.dump(figures, file, indent=1)
+    bandwidth, rate = figures["bandwidth"] / 1e12, figures["rate"] / 1e12
+    print(f"{name}, torch {torch.__version__}: copy {bandwidth:.2f} TB/s, bf16 {rate:.0f} TFLOP/s\n")
+    print(*HEADER, *map(line, figures["rows"]), sep="\n")
     if left_out:
         print(f"\n{left_out} works were left out: the time was over")
-    if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"device": name, "bandwidth": bandwidth, "rate": rate, "rows": rows}, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -105,9 +105,13 @@ def run_part(command: list[str], output: Path, limit: float) -> tuple[Figures, s
 
 
 def measure(
-    plan: Plan, models: Sequence[str], parts: Sequence[str], say: Callable[[str], None]
+    plan: Plan,
+    models: Sequence[str],
+    parts: Sequence[str],
+    say: Callable[[str], None],
+    keep: Callable[[dict[str, dict[str, Figures]], list[str]], object] = lambda figures, missing: None,
 ) -> tuple[dict[str, dict[str, Figures]], list[str]]:
-    """Figures by model and part, and what is missing."""
+    """Figures by model and part, and what is missing. keep: called with both after each part."""
     began = time.monotonic()
     figures: dict[str, dict[str, Figures]] = {model: {} for model in models}
     missing = []
@@ -125,6 +129,7 @@ def measure(
             figures[model][part], why = run_part(command, output, left)
             if why is not None:
                 missing.append(f"{model} {part}: {why}")
+            keep(figures, missing)
     return figures, missing
 
 
@@ -197,10 +202,16 @@ def main() -> None:
     unknown = set(models) - set(SHAPES)
     if unknown:
         sys.exit(f"unknown models: {', '.join(sorted(unknown))}; there are {', '.join(SHAPES)}")
-    figures, missing = measure(
-        plan, models, options.parts.split(","), lambda text: print(text, file=sys.stderr, flush=True)
-    )
-    options.json.write_text(json.dumps({"figures": figures, "missing": missing}, indent=1) + "\n")
+
+    def keep(figures: dict[str, dict[str, Figures]], missing: list[str]) -> None:
+        """What is there stays, if the command is cut off."""
+        options.json.write_text(json.dumps({"figures": figures, "missing": missing}, indent=1) + "\n")
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    figures, missing = measure(plan, models, options.parts.split(","), say, keep)
+    keep(figures, missing)
     steps = next((parts["steps"] for parts in figures.values() if parts.get("steps")), {})
     if steps:
         copy, product = steps["bandwidth"] / 1e12, steps["flops_per_s"] / 1e12

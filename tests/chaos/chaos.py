@@ -29,8 +29,9 @@ DEVICES: dict[str, dict[str, Any]] = {
         "worker_fault": ("slow-factor=250",),
     },
     "cpu": {"device": "cpu", "dtype": "float32"},
+    "cuda": {"device": "cuda", "dtype": "float32", "gpu_memory_utilization": 0.5},
 }
-TOLERANCES = {"simulated": 0.0, "cpu": 1e-3}
+TOLERANCES = {"simulated": 0.0, "cpu": 1e-3, "cuda": 1e-3}
 """Of log-probabilities: a resumed sequence is computed in other pieces, which a model's float32 sums show."""
 FRONTENDS = 3
 _NO_GIVING_UP = {"max_deaths": 1_000_000, "max_restart_pause": 0.0, "resume_timeout": 2 * PATIENCE_S}
@@ -120,7 +121,8 @@ async def _strike_and_stream(
 
 
 def malformed(history: History) -> Iterator[str]:
-    """What does not have the form that its case asks for, of the undisturbed: all others equal them."""
+    """What does not have the form that its case asks for, of the undisturbed: all others equal them. On the
+    simulated device some of each kind are complete; a real model may go on to the last token of all."""
     cases = {case.number: case for case in make_cases()}
     ended: Counter[str] = Counter()
     for number, twin in history.twins.items():
@@ -131,7 +133,8 @@ def malformed(history: History) -> Iterator[str]:
                 ended[cases[number].kind] += 1
                 if (problem := cases[number].problem(held.text)) is not None:
                     yield f"case {number}, {cases[number].kind}: {problem}"
-    for kind in {case.kind for case in cases.values() if case.has_form} - ended.keys():
+    kinds = {case.kind for case in cases.values() if case.has_form}
+    for kind in kinds - ended.keys() if history.begin["device"] == "simulated" else ():
         yield f"no output of the kind {kind!r} was complete"
 
 

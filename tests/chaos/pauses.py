@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 from tests.chaos.history import History, StreamRecord, Strike
 
@@ -46,6 +47,12 @@ class Pauses:
             for kind in sorted(found)
             if found[kind]
         ]
+
+
+def summary(row: Row) -> dict[str, Any]:
+    """For a file. Times are in seconds."""
+    times = {"p50": row.percentile(0.5), "p99": row.percentile(0.99), "max": row.pauses[-1]}
+    return {"kind": row.kind, "strikes": row.strikes, "count": len(row.pauses), **times}
 
 
 def table(rows: Sequence[Row]) -> str:

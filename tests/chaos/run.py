@@ -1,19 +1,23 @@
 """Kills: python -m tests.chaos.run --kills 1000, or --check FILE. docs/testing.md."""
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.chaos import DEVICES, Result, Setting, run
 from tests.chaos.checker import check, tally
 from tests.chaos.history import read
-from tests.chaos.pauses import Pauses, table
+from tests.chaos.pauses import Pauses, summary, table
 
 ROUND = 80
-"""Strikes under one service and its 80 streams; then another one starts, with the next seed."""
+"""Strikes under one service and its 80 streams, unless --round says otherwise; then another one starts, with
+the next seed."""
 SHARES = {"engine": 25, "worker": 25, "frontend": 30}
 KEPT = Path("build/chaos")
 _LINES = 20
@@ -49,7 +53,7 @@ class Totals:
     """Of all rounds so far."""
 
     def __init__(self) -> None:
-        self.kills = self.streams = self.refused = self.accepted = self.failed_rounds = 0
+        self.kills = self.streams = self.refused = self.accepted = 0
         self._wrong: Counter[str] = Counter()
         self._pauses = Pauses()
         self._began = time.monotonic()
@@ -63,7 +67,6 @@ class Totals:
         self.streams += len(history.disturbed)
         self.refused += history.num_refused
         self.accepted += history.num_accepted
-        self.failed_rounds += not result.is_fine
         passed = time.monotonic() - self._began
         counts = f"{self.kills} kills, {self.streams} streams, {self.refused} refused"
         print(f"{counts}, {self.accepted} accepted drafts, {passed:.0f} s", flush=True)
@@ -73,16 +76,39 @@ class Totals:
         return f"{self.kills} kills, {self.streams} streams: {wrong}\n{table(self._pauses.rows())}"
 
 
-def run_rounds(kills: int, seed: int, setting: Setting, shares: dict[str, int]) -> int:
+@dataclass(frozen=True)
+class Limits:
+    """How much is run, and where it is written down."""
+
+    kills: int
+    per_round: int = ROUND
+    seconds: float = float(
+        "inf"
+    )  # no round begins that would not end within them, if it is as long as others
+    json: Path | None = None  # a row per round; rounds that it has are not run again
+
+
+def run_rounds(limits: Limits, seed: int, setting: Setting, shares: dict[str, int]) -> int:
     """Prints a line per round, and at the end the sums and the pauses. 1 when anything was wrong."""
     KEPT.mkdir(parents=True, exist_ok=True)
-    totals = Totals()
+    totals, began, longest = Totals(), time.monotonic(), 0.0
+    rounds = _known_rounds(limits.json)
+    known = {one["seed"] for one in rounds}
     try:
-        for planned in range(0, kills, ROUND):
-            path = KEPT / f"seed-{seed}.jsonl"
-            result = run(share(min(ROUND, kills - planned), shares), seed, path, setting)
-            seed += 1
+        for one_seed, planned in enumerate(range(0, limits.kills, limits.per_round), start=seed):
+            path = KEPT / f"seed-{one_seed}.jsonl"
+            if one_seed in known:
+                continue
+            passed = time.monotonic() - began
+            if passed + longest > limits.seconds:
+                break
+            counts = share(min(limits.per_round, limits.kills - planned), shares)
+            result = run(counts, one_seed, path, setting)
+            longest = max(longest, time.monotonic() - began - passed)
             totals.add(result)
+            rounds.append(row_of(result))
+            if limits.json is not None:
+                limits.json.write_text(json.dumps({"rounds": rounds}, indent=1) + "\n")
             if result.is_fine:
                 path.unlink()
             else:
@@ -90,7 +116,26 @@ def run_rounds(kills: int, seed: int, setting: Setting, shares: dict[str, int]) 
     except KeyboardInterrupt:
         print("interrupted: these rounds are whole")
     print(totals)
-    return int(totals.failed_rounds > 0)
+    return int(any(one["wrong"] for one in rounds))
+
+
+def _known_rounds(path: Path | None) -> list[dict[str, Any]]:
+    rounds: list[dict[str, Any]] = json.loads(path.read_text())["rounds"] if path and path.exists() else []
+    return rounds
+
+
+def row_of(result: Result) -> dict[str, Any]:
+    """What is written down of a round."""
+    pauses, history = Pauses(), result.history
+    pauses.add(history)
+    return {
+        "seed": history.begin["seed"],
+        "kills": len(history.strikes),
+        "streams": len(history.disturbed),
+        "refused": history.num_refused,
+        "wrong": [*result.trouble, *map(str, result.findings[:_LINES])],
+        "pauses": [summary(row) for row in pauses.rows()],
+    }
 
 
 def check_again(path: Path) -> int:
@@ -124,13 +169,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=[f"{name}={count}" for name, count in SHARES.items()],
         help="engine, worker, frontend; with another signal as in engine:SIGSTOP=3",
     )
+    parser.add_argument("--round", type=int, default=ROUND, help="strikes under one service; default: 80")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="for all rounds")
+    parser.add_argument("--json", type=Path, help="a row per round; those that it has are not run again")
     parser.add_argument("--check", type=Path, metavar="FILE", help="judge a history")
     options = parser.parse_args(arguments)
     if options.check is not None:
         return check_again(options.check)
     shares = _shares(options.victims)
     kills = sum(shares.values()) if options.kills is None else options.kills
-    return run_rounds(kills, options.seed, Setting(options.device, options.cores, options.speculate), shares)
+    limits = Limits(kills, options.round, options.seconds, options.json)
+    return run_rounds(limits, options.seed, Setting(options.device, options.cores, options.speculate), shares)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 """Plans of kills: counts are kept, a seed is a plan, and each burst can be survived."""
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+from tests.chaos import run as command
 from tests.chaos.cases import NUM_CASES, choose_stop, make_cases
+from tests.chaos.chaos import Result, Setting
 from tests.chaos.history import History, Message, StreamRecord, Strike
 from tests.chaos.killer import plan
 from tests.chaos.pauses import BYSTANDERS, SEVERAL, Pauses, table
-from tests.chaos.run import share
+from tests.chaos.run import Limits, run_rounds, share
 
 COUNTS = {"engine": 25, "worker": 25, "frontend": 30, "engine:SIGSTOP": 3}
 
@@ -82,3 +86,34 @@ def test_pauses_are_of_those_who_were_alive():
     }
     assert [row.percentile(0.5) for row in pauses.rows() if row.kind == "core"] == [0.165]
     assert "several in succession" in table(pauses.rows())
+
+
+def test_rounds_that_are_written_down_are_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A round in which something was wrong counts in every later run; none begins that would end too late."""
+    seeds: list[int] = []
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(command, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
+
+    def round_of(counts: dict[str, int], seed: int, path: Path, setting: Setting) -> Result:
+        seeds.append(seed)
+        path.write_text("history")
+        history = History(begin={"seed": seed, "counts": counts, "device": "cpu", "cores": 1}, calm=1)
+        history.strikes = [Strike(0, at, "engine", "SIGKILL") for at in range(sum(counts.values()))]
+        return Result(history, [], ["stuck"] if seed == 7 else [])
+
+    monkeypatch.setattr(command, "run", round_of)
+    limits = Limits(kills=8, per_round=3, json=tmp_path / "kills.json")
+    assert run_rounds(Limits(3, 3, json=limits.json), 6, Setting(), {"engine": 1}) == 0
+    assert seeds == [6]
+    assert run_rounds(Limits(8, 3, 25, limits.json), 6, Setting(), {"engine": 1}) == 1
+    assert seeds == [6, 7]
+    assert run_rounds(limits, 6, Setting(), {"engine": 1}) == 1
+    assert seeds == [6, 7, 8]
+    rounds = json.loads((tmp_path / "kills.json").read_text())["rounds"]
+    assert [(one["seed"], one["kills"], one["wrong"]) for one in rounds] == [
+        (6, 3, []),
+        (7, 3, ["stuck"]),
+        (8, 2, []),
+    ]
+    assert [path.name for path in (tmp_path / "kept").iterdir()] == ["seed-7.jsonl"]

@@ -1,0 +1,31 @@
+"""Figures of compiled kernels beside those of benchmarks/gpu_golden.json: a few of them, on three devices."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_golden
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.timeout(600)  # without what Triton has cached: some seconds for each of nine kernels
+def test_figures_are_as_they_were(tmp_path: Path):
+    """Registers, shared memory, and what the main loop's machine code has; no register of a product in flight
+    is written, by either assembler."""
+    if gpu_golden.read()[0] != gpu_golden.versions():
+        pytest.skip("golden figures are of another version of Triton")
+    figures = tmp_path / "figures.json"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    words = ["--golden=quick", "--capability=80,90,100", "--jobs=2", f"--json={figures}"]
+    command = [sys.executable, "-m", "benchmarks.gpu_compile", *words]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    rows = json.loads(figures.read_text())
+    assert {row["launch"] for row in rows} == gpu_golden.QUICK
+    assert {row["capability"] for row in rows} == {80, 90, 100}
+    assert all(row["loop"]["instructions"] > 0 for row in rows)

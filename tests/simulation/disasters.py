@@ -38,7 +38,7 @@ def draw_moody(seed: int) -> Workload:
 def draw_storm(seed: int) -> Workload:
     """Up to fifty kills from outside, one in each life: no request is to blame for those. In a third of the
     storms there is a single request, which is there at each of its deaths."""
-    workload = draw(seed)
+    workload = draw(seed, breaks=False)
     random = Random(f"storm {seed}")
     workload.faults.clear()
     if random.random() < 0.33:
@@ -53,7 +53,7 @@ def _draw_crowd(seed: int, num_poisoned: int, probability: float) -> Workload:
     sizes = {"max_num_seqs": 256, "max_num_batched_tokens": 512, "block_size": 4, "num_blocks": 2048}
     config = replace(plain.config, max_model_len=80, record="", record_tokens=False, **sizes)
     workload = Workload(seed, replace(plain.settings, nan_rate=0.0, num_engines=1), config)
-    writer = RequestWriter(random, workload, plain.settings.slow_factor * STEP_S, tight=False)
+    writer = RequestWriter(random, workload, plain.settings.slow_factor * STEP_S, tight=False, breaks=False)
     for number in range(64):
         workload.add(writer.job(number))
     _poison(workload, random, num_poisoned, probability)

@@ -7,8 +7,8 @@ from tests.simulation.requests import RequestWriter, log_uniform
 from tests.simulation.workload import KV_BYTES, STEP_S, Fault, Settings, Workload, checkpoint
 
 
-def draw(seed: int) -> Workload:
-    """The same for the same seed, in every process."""
+def draw(seed: int, *, breaks: bool = True) -> Workload:
+    """The same for the same seed, in every process. breaks: see RequestWriter."""
     random = Random(f"workload {seed}")
     step = log_uniform(random, 5e-5, 2e-2)
     settings = Settings(
@@ -24,7 +24,7 @@ def draw(seed: int) -> Workload:
     )
     tight = random.random() < 0.5
     workload = Workload(seed, settings, _draw_config(seed, random, tight))
-    writer = RequestWriter(random, workload, step, tight)
+    writer = RequestWriter(random, workload, step, tight, breaks=breaks)
     for number in range(random.choice([4, 8, 12, 16, 24])):
         workload.add(writer.job(number))
     workload.faults = _draw_faults(random, settings, writer.start, writer.now + 50 * step)

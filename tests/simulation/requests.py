@@ -16,11 +16,14 @@ LETTERS = encode("abcdefgh")
 class RequestWriter:
     """Writes requests, one after another, each a little later than the one before."""
 
-    def __init__(self, random: Random, workload: Workload, step: float, tight: bool) -> None:
+    def __init__(
+        self, random: Random, workload: Workload, step: float, tight: bool, *, breaks: bool = True
+    ) -> None:
+        """tight: memory is short. breaks: some calls break on the client's side alone."""
         # Usually after the start of all processes.
         self.start = self.now = 0.0 if random.random() < 0.2 else 2 * workload.settings.restart
         self._random, self._workload, self._step = random, workload, step
-        self._tight = tight
+        self._tight, self._breaks = tight, breaks
         self._gap = 0.0 if random.random() < 0.3 else step * log_uniform(random, 0.3, 20.0)
         config = workload.config
         self._max_model_len = min(config.max_model_len, config.num_blocks * config.block_size)
@@ -54,7 +57,7 @@ class RequestWriter:
             cancel_after=patience if "cancel" in whims else None,
             reading=self._step * random.uniform(0, 30) if "reading" in whims else 0.0,
             aborted_after=patience if "abort" in whims else None,
-            half_open_after=self._half_open_after(number),
+            half_open_after=self._half_open_after(number) if self._breaks else None,
         )
 
     def _half_open_after(self, number: int) -> float | None:

@@ -174,7 +174,10 @@ def test_a_request_that_a_broken_call_has_taken_is_sent_again():
     assert recovery.after(unavailable(RESET)) == 0.0
     assert recovery.after(taken) is not None
     recovery.received(message(0, [1], first=True))
+    for _ in range(MAX_BREAKS - 1):
+        assert recovery.after(taken) is not None
     assert recovery.after(taken) is None, "another program has it"
+    assert make(2, request_id="x")[0].after(taken) is None
 
 
 def test_what_a_frontend_repeats_is_no_progress():

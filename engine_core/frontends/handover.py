@@ -2,8 +2,9 @@
 
 It is the same request if id and content are equal; see frontend/streams/identity.py. The call that had it is
 told, and the new one is sent what it lacks, by position: nothing is computed again. What cannot be sent once
-more is computed once more, with what the prefix cache has: tokens whose log-probabilities were requested, and
-those of a client that holds more, or other ones, than the core.
+more is computed once more, with what the prefix cache has: tokens whose log-probabilities were requested,
+those of a client that holds more, or other ones, than the core, and requests of which a sequence ended by its
+text, which the core does not know.
 """
 
 from __future__ import annotations
@@ -84,9 +85,7 @@ class Handover:
                 continue
             entry = outputs.add_run(sequence, position, NO_DRAFT)
             if has_ended:
-                reason, token = sequence.finish()
-                # Without a reason a frontend has ended it by its text, and the next one does too.
-                outputs.finishes[entry] = (reason or FinishReason.ABORTED, token)
+                outputs.finishes[entry] = sequence.finish()
         if outputs:
             for frontend, part in encode_outputs(outputs, self._epoch, self._scheduler.step):
                 self._send(frontend, EngineMessage(step_outputs=part))
@@ -107,6 +106,8 @@ def _can_go_on(request: Request, message: AddRequest, delivered: Delivered) -> b
             continue
         if sequence.output[: len(has)] != has:
             return False
+        if sequence.status is Status.ENDED and sequence.finish()[0] is FinishReason.NONE:
+            return False  # a frontend ended it by its text, of which the core need not have all tokens
         if request.parameters.logprobs is not None and len(sequence.output) > len(has):
             return False
     return True

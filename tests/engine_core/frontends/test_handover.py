@@ -1,11 +1,10 @@
 """A request that is submitted again while it runs goes on for its last call; nothing is computed twice."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from engine_core.request import FinishReason
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, Hello
 from pagewire.ipc.columns import unpack_u8, unpack_u64
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
@@ -25,11 +24,17 @@ def house(request: pytest.FixtureRequest) -> Iterator[House]:
 
 
 def submit(
-    house: House, frontend: bytes = A, handle: int = FIRST, content: bytes = b"same", **fields: Any
+    house: House,
+    frontend: bytes = A,
+    handle: int = FIRST,
+    content: bytes = b"same",
+    ended: Sequence[int] = (),
+    **fields: Any,
 ) -> AddRequest:
-    """A call of the one request that all tests are about."""
+    """A call of the one request that all tests are about. ended: sequences that have ended."""
     message = add_request(FIRST, **{"max_tokens": 12, "ignore_eos": True, **fields})
     message.handle, message.content_digest = handle, content
+    message.ended_indexes.extend(ended)
     house.put(message, frontend)
     return message
 
@@ -167,30 +172,35 @@ def test_the_last_call_can_be_aborted(house: House) -> None:
 
 
 def test_sequences_that_have_ended_are_sent_too(house: House) -> None:
-    """One has ended by a token, and one by its text, as its frontend knows."""
     n = 3
     outputs = [
         expected_output(add_request(FIRST, n=n, max_tokens=20, ignore_eos=True), i)[0] for i in range(n)
     ]
-    stop = outputs[0][5]
-    fields = {"n": n, "max_tokens": 20, "stop_token_ids": [stop]}
+    fields = {"n": n, "max_tokens": 20, "stop_token_ids": [outputs[0][5]]}
     first = submit(house, **fields)
     while not ledger_of(house, A, first).ends:
         house.step()
     assert [*ledger_of(house, A, first).ends] == [(FIRST, 0)], "the others go on"
-    going = 1
-    house.put(Abort(handle=FIRST, indexes=[going]), A)
-    house.step()
     again = submit(house, B, AGAIN, **fields)
     house.run()
     ledger = ledger_of(house, B, again)
     for index in range(n):
         output, reason = expected_output(again, index)
-        if index == going:
-            assert ledger.ends[AGAIN, index] is FinishReason.ABORTED
-            assert output[: len(ledger.tokens[AGAIN, index])] == ledger.tokens[AGAIN, index]
-        else:
-            assert (ledger.tokens[AGAIN, index], ledger.ends[AGAIN, index]) == (output, reason)
+        assert (ledger.tokens[AGAIN, index], ledger.ends[AGAIN, index]) == (output, reason)
+
+
+@pytest.mark.parametrize("is_sent_again", [False, True], ids=["here", "before the core was lost"])
+def test_what_ended_by_its_text_is_computed_again(house: House, is_sent_again: bool) -> None:
+    """The core need not have the tokens that the frontend knows, and the next frontend finds the same end."""
+    fields = {"n": 3, "max_tokens": 20, "ignore_eos": True}
+    submit(house, ended=[1] if is_sent_again else [], **fields)
+    house.step(4)
+    if not is_sent_again:
+        house.put(Abort(handle=FIRST, indexes=[1]), A)
+        house.step()
+    again = submit(house, B, AGAIN, **fields)
+    house.run()
+    is_whole(house, B, again, n=3)
 
 
 def test_beams_are_delivered_at_the_end(house: House) -> None:

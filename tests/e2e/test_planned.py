@@ -49,12 +49,14 @@ def test_draining_and_resuming_on_the_command_line():
     with services.start(device="simulated", profile="cpu") as service, Client(service.address) as client:
         with client.stream([5, 9], max_tokens=900, ignore_eos=True) as stream:
             next(stream)
-            assert pagewire("drain", f"--address={service.address}") == "draining: 1 requests in flight\n"
+            shown = pagewire("drain", f"--address={service.address}")
+            assert shown.endswith(f" at {service.address}: draining, 1 requests in flight\n")
             assert not client.healthy()
             with pytest.raises(Unavailable) as caught:
                 client.score_continuations("a", [" b"])
             assert caught.value.reason == "DRAINING" and caught.value.retry_after
             next(stream)
-        assert pagewire("resume", f"--address={service.address}") == "serving\n"
+        shown = pagewire("resume", f"--address={service.address}")
+        assert shown.endswith(f" at {service.address}: serving, 0 requests in flight\n")
         assert client.healthy()
         assert client.generate([5], max_tokens=3, ignore_eos=True).usage.completion_tokens == 3

@@ -203,8 +203,10 @@ async def test_ids_and_aborts_are_per_tenant(service):
     for metadata in (ALICE, BOB):
         calls.append(service.generation.Generate(make_request(request_id="x"), metadata=metadata))
         handles.append((await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle)
+    other = make_request(request_id="x")
+    other.stopping.max_tokens = 3
     with refused("ALREADY_EXISTS", "REQUEST_ID_IN_USE"):
-        await service.generation.GenerateUnary(make_request(request_id="x"), metadata=ALICE)
+        await service.generation.GenerateUnary(other, metadata=ALICE)
 
     async def abort(metadata, tenant: str = "", name: str = "x") -> list[str]:
         request = generation_pb2.AbortRequest(request_ids=[name], tenant=tenant)

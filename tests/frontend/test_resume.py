@@ -371,6 +371,8 @@ async def test_a_client_that_leaves_while_its_stream_waits(checkpoint, model):
         await play(service, 2)
         await has(messages, 2)
         await service.engine.stop()
+        while service.frontend.state.serves:  # else the abort is on its way, and comes to the next core
+            await service.frontend.state.changed()
         task.cancel()
         while service.frontend.engine.num_streams:
             await asyncio.sleep(0.002)

@@ -14,7 +14,7 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, PoolingType
 
 WHAT = "cannot embed with this checkpoint"
-TODO = "--pooling-type last or mean embeds without Dense modules; none serves it without embeddings"
+REMEDY = "--pooling-type last or mean embeds without Dense modules; none serves it without embeddings"
 MODULES_FILE = "modules.json"
 TYPES: dict[str, PoolingType] = {"last": POOLING_TYPE_LAST, "mean": POOLING_TYPE_MEAN}
 _MODES: dict[str, PoolingType] = {"lasttoken": POOLING_TYPE_LAST, "mean": POOLING_TYPE_MEAN}
@@ -48,7 +48,7 @@ def read_pooling(folder: Path, wanted: str) -> PoolingDefaults | None:
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
         why = f"{MODULES_FILE}: {', '.join(kinds)} is not Transformer, Pooling, and Normalize or not"
-        raise StartupError(WHAT, why, TODO)
+        raise StartupError(WHAT, why, REMEDY)
     return PoolingDefaults(_read_type(folder, modules[1][1]), normalize="Normalize" in kinds)
 
 
@@ -62,21 +62,21 @@ def _read_modules(folder: Path) -> list[tuple[str, str]]:
         return [(str(each["type"]).rpartition(".")[2], str(each.get("path", ""))) for each in modules]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         why = f"{MODULES_FILE} is not a list of modules: {type(error).__name__}"
-        raise StartupError(WHAT, why, TODO) from None
+        raise StartupError(WHAT, why, REMEDY) from None
 
 
 def _read_type(folder: Path, path: str) -> PoolingType:
     name = f"{path}/config.json"
     fields = read_object(folder, name, WHAT)
     if fields is None:
-        raise StartupError(WHAT, f"{name}, which {MODULES_FILE} names, is not there", TODO)
+        raise StartupError(WHAT, f"{name}, which {MODULES_FILE} names, is not there", REMEDY)
     modes = _modes(fields)
     if len(modes) != 1 or modes[0] not in _MODES:
         known = " and ".join(_MODES)
         why = f"{name}: pooling by {', '.join(modes) or 'nothing'} is not known for a decoder; {known} are"
-        raise StartupError(WHAT, why, TODO)
+        raise StartupError(WHAT, why, REMEDY)
     if fields.get("include_prompt") is False and _MODES[modes[0]] == POOLING_TYPE_MEAN:
-        raise StartupError(WHAT, f"{name}: include_prompt = false is not supported", TODO)
+        raise StartupError(WHAT, f"{name}: include_prompt = false is not supported", REMEDY)
     return _MODES[modes[0]]
 
 

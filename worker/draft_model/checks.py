@@ -8,7 +8,7 @@ from pagewire.errors import StartupError
 from worker.config.hf_config import ModelConfig
 
 FILE = "tokenizer.json"
-_TODO = "use a draft model of the same family"
+_REMEDY = "use a draft model of the same family"
 
 
 def check_draft_model(
@@ -21,10 +21,10 @@ def check_draft_model(
     what = what_fails(target_path, draft_path)
     if target.vocab_size != draft.vocab_size:
         why = f"the draft model's vocabulary has {draft.vocab_size} tokens, the target's {target.vocab_size}"
-        raise StartupError(what, why, _TODO)
+        raise StartupError(what, why, _REMEDY)
     if draft.has_states:
         why = f"{draft.architecture} keeps a state per row, from which no draft can be taken back"
-        raise StartupError(what, why, _TODO)
+        raise StartupError(what, why, _REMEDY)
     if draft.max_position < max_model_len:
         raise StartupError(
             what,
@@ -33,7 +33,7 @@ def check_draft_model(
         )
     vocabularies = [_vocabulary(path, what) for path in (target_path, draft_path)]
     if None not in vocabularies and vocabularies[0] != vocabularies[1]:
-        raise StartupError(what, "the tokens of their vocabularies are different", _TODO)
+        raise StartupError(what, "the tokens of their vocabularies are different", _REMEDY)
 
 
 def what_fails(target_path: Path, draft_path: Path) -> str:

@@ -19,7 +19,7 @@ from worker.models.base import LanguageModel
 from worker.step.plan_reader import Step
 from worker.step.rows import require
 
-WHAT, TODO = "cannot allocate the states of rows", "use a smaller --max-num-seqs"
+WHAT, REMEDY = "cannot allocate the states of rows", "use a smaller --max-num-seqs"
 
 
 class RowStates:
@@ -74,7 +74,7 @@ def _allocate(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -
     try:
         return zeros(size, dtype, device)
     except NO_MEMORY as error:
-        raise StartupError(WHAT, f"{size[0]} rows do not fit: {error}", TODO) from error
+        raise StartupError(WHAT, f"{size[0]} rows do not fit: {error}", REMEDY) from error
 
 
 def states_bytes(specs: Sequence[DeltaStateSpec], num_rows: int) -> int:
@@ -87,7 +87,7 @@ def states_bytes(specs: Sequence[DeltaStateSpec], num_rows: int) -> int:
             WHAT,
             f"those of {num_rows} rows take {needed >> 20} MiB, but {available >> 20} MiB are available,"
             " a part of which is for the KV cache",
-            TODO,
+            REMEDY,
         )
     return needed
 

@@ -44,11 +44,18 @@ AVX512 = InstructionSet("avx512", "AVX-512", AVX2.flags | _AVX512, AVX2.features
 AVX512_VNNI = InstructionSet(
     "avx512_vnni", "AVX512-VNNI", AVX512.flags | {"avx512_vnni"}, AVX512.features | {"avx512vnni"}
 )
+AVX512_VBMI = InstructionSet(
+    "avx512_vbmi",
+    "AVX512-VBMI",
+    AVX512_VNNI.flags | {"avx512vbmi", "avx512_vbmi2"},
+    AVX512_VNNI.features | {"avx512vbmi", "avx512vbmi2"},
+    compact=True,
+)
 AVX512_BF16 = InstructionSet(
     "avx512_bf16",
     "AVX512-BF16",
-    AVX512_VNNI.flags | {"avx512_bf16", "avx512vbmi", "avx512_vbmi2"},
-    AVX512_VNNI.features | {"avx512bf16", "avx512vbmi", "avx512vbmi2"},
+    AVX512_VBMI.flags | {"avx512_bf16"},
+    AVX512_VBMI.features | {"avx512bf16"},
     compact=True,
 )
 """AMD has it from Zen 4 on (2022), Intel from Sapphire Rapids on (2023). Cooper Lake lacks AVX512-VBMI."""
@@ -71,16 +78,22 @@ NEON_BF16 = InstructionSet(
     architecture=AARCH64,
 )
 
-SETS = (AVX512_BF16, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, NEON_BF16, NEON_DOT, NEON)
-"""Of each architecture, best first."""
+SETS = (AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, NEON_BF16, NEON_DOT, NEON)
+"""Of each architecture, best first; but see host_sets()."""
+INTEL = "GenuineIntel"
+"""A maker of processors, as Linux calls it."""
 
 _selected = AUTO
 _in_use: InstructionSet | None = None
 
 
 def host_sets() -> list[InstructionSet]:
-    """Those that this host has, best first."""
-    return [one for one in SETS if one.flags <= cpu_flags()]
+    """Those that this host has, best first. Intel's processors multiply slower with AVX512-BF16 than without
+    (kernels.cpu.isa.sets.avx512_vbmi)."""
+    found = [one for one in SETS if one.flags <= cpu_flags()]
+    if AVX512_VBMI in found and INTEL in cpu_lines("vendor_id"):
+        found.sort(key=lambda one: one is not AVX512_VBMI)
+    return found
 
 
 def select(name: str) -> None:
@@ -130,9 +143,13 @@ def use_target_set() -> InstructionSet | None:
 def cpu_flags() -> frozenset[str]:
     """Of the first core, as Linux reports them: "flags" of an x86-64 processor, "Features" of an aarch64 one.
     None elsewhere."""
+    return frozenset(next(iter(cpu_lines("flags", "Features")), "").split())
+
+
+def cpu_lines(*names: str) -> list[str]:
+    """What Linux reports of each core under any of these names; empty elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return frozenset()
-    listed = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
-    return frozenset(next(listed, ()))
+        return []
+    return [line.partition(":")[2].strip() for line in lines if line.startswith(names)]

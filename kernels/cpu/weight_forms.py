@@ -1,6 +1,6 @@
 """In how many bits a model's matrices are held on a CPU, as --quantization says it.
 
-    ""       16 bits, in 12 where that loses nothing; float32 stays float32
+    ""       16 bits, in 12 where that loses nothing; float32, in 16 where that loses nothing
     int8     8 bits, the head too (kernels.cpu.matmul.int8)
     int4     4 bits in groups of inputs (kernels.cpu.matmul.groups), the head in 8
 
@@ -14,12 +14,13 @@ from functools import partial
 import torch
 
 from kernels.cpu.matmul.groups.weight import GroupedWeight, round_in_groups
+from kernels.cpu.matmul.halves.weight import HalfWeight, narrow_weight
 from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
 from kernels.cpu.matmul.packed import PackedWeight
 from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight
 from kernels.cpu.runtime.arena import Arena
 
-PackedTable = CompactWeight | PackedWeight | QuantizedWeight
+PackedTable = CompactWeight | HalfWeight | PackedWeight | QuantizedWeight
 """Forms whose rows can be looked up."""
 PackedMatrix = PackedTable | GroupedWeight
 Pack = Callable[[torch.Tensor, torch.Tensor | None, Arena | None], PackedMatrix]
@@ -30,12 +31,19 @@ GROUP_SIZES: Mapping[str, int] = {"int4": 32, "int4-g64": 64, "int4-g128": 128}
 """Values of --quantization with groups, and their inputs."""
 
 
+def exact_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None) -> PackedTable:
+    """In fewer bits where that loses nothing. weight: [N, K] bfloat16 or float32; bias: [N] or None. arena:
+    of the model."""
+    narrow = narrow_weight if weight.dtype == torch.float32 else compact_weight
+    return narrow(weight, bias, arena)
+
+
 @dataclass(frozen=True)
 class WeightForms:
     """What becomes of a model's matrices."""
 
-    matrix: Pack = compact_weight
-    head: PackTable = compact_weight
+    matrix: Pack = exact_weight
+    head: PackTable = exact_weight
     group_size: int = 1  # a matrix needs as many inputs
 
 
@@ -44,7 +52,7 @@ IN_16_BITS = WeightForms()
 
 def weight_forms(quantization: str, plain_head: bool = False) -> WeightForms:
     """quantization: as in Initialize."""
-    head = compact_weight if plain_head else quantize_weight
+    head = exact_weight if plain_head else quantize_weight
     if quantization == "int8":
         return WeightForms(quantize_weight, head)
     if quantization in GROUP_SIZES:

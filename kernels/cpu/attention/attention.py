@@ -20,6 +20,7 @@ blocks hold it: bit for bit.
 """
 
 from kernels.cpu.attention.loops import BFLOAT16, Loops
+from kernels.cpu.attention.planning.first_seen import first_seen
 from kernels.cpu.attention.planning.tile_addresses import LIST, PLACE, append, locate
 from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord, ScoringRecord
 from kernels.cpu.attention.scoring import cap_scores
@@ -79,13 +80,13 @@ def _copy_queries(
     lane: int,
 ) -> None:
     """Of an item, and which positions they see. lane: which pair the first one is."""
-    stride, group, window = record.query_stride, record.group, plan.window
+    stride, group = record.query_stride, record.group
     first, pairs, query_bytes = item.first, item.pairs, loops.size * record.head_dim
     query = record.query + (item.token + first // group) * stride + head * group * query_bytes
     in_group, own = first % group, item.start + first // group
     for m in range(lane, lane + pairs):
         _copy_query(loops, query + in_group * query_bytes, scratch + _QUERIES + m * loops.query, query_bytes)
-        write_u32(_seen(loops, scratch) + 4 * m, 0 if window == 0 else max(0, own - window + 1))
+        write_u32(_seen(loops, scratch) + 4 * m, first_seen(plan, own))
         write_u32(_seen(loops, scratch) + 32 + 4 * m, own)
         in_group += 1
         if in_group == group:
@@ -167,19 +168,18 @@ def _hide_unseen(
     scratch: int,
     seen: int,
 ) -> None:
-    """Of the scores in scratch memory: positions after the first query, and before the last one's window; and
-    what is not there, where one of two rows ends before the other."""
-    base, item, window, group = place.begin, AttentionItem.at(place.item), plan.window, record.group
+    """Of the scores in scratch memory: positions after the first query, and those that the last one no longer
+    sees; and what is not there, where one of two rows ends before the other."""
+    base, item, group = place.begin, AttentionItem.at(place.item), record.group
     own = item.start + item.first // group - base
     if item.paired:
         own = min(own, AttentionItem.at(item.paired).start - base)
     seen_by_all = max(0, (own + 1) // 16)
     if seen_by_all < tiles:
         hide_unseen(scratch, seen_by_all, tiles - seen_by_all, pairs, base, seen)
-    if window > 0:
-        least = item.start + (item.first + pairs - 1) // group - window + 1 - base
-        if least > 0:
-            hide_unseen(scratch, 0, min(tiles, (least + 15) // 16), pairs, base, seen)
+    least = first_seen(plan, item.start + (item.first + pairs - 1) // group) - base
+    if least > 0:
+        hide_unseen(scratch, 0, min(tiles, (least + 15) // 16), pairs, base, seen)
 
 
 def _mix(
@@ -262,9 +262,9 @@ def attend_units(loops: Static[Loops], record: AttentionRecord, first: int, coun
     scratch = later.address + PLACE
     unit, end = first, first + count
     part = _begins_with(plan, record, unit)
-    locate(loops.size, plan, record, unit, part, place)
+    locate(loops.stored, plan, record, unit, part, place)
     for tile in range(min(AHEAD, 2 * place.tiles)):
-        ask(read_i64(place.address + LIST + 8 * tile), loops.size * record.head_dim // 4)
+        ask(read_i64(place.address + LIST + 8 * tile), loops.stored * record.head_dim // 4)
     while unit < end:
         following, next_part = unit, part + 1
         if part == _ends_with(plan, record, unit):
@@ -275,7 +275,7 @@ def attend_units(loops: Static[Loops], record: AttentionRecord, first: int, coun
                 next_part = _begins_with(plan, record, following)
         later.tiles = 0
         if following < units:
-            locate(loops.size, plan, record, following, next_part, later)
+            locate(loops.stored, plan, record, following, next_part, later)
             if following != unit:
                 _ask_for_item(loops.size, record, later)
         append(place, later)

@@ -2,8 +2,9 @@
 
 The operation, its shapes and the reference are those of kernels.ops.attention.paged_attention. What differs
 is the order of values within a block, which kernels.cpu.attention.store_kv writes and
-kernels.cpu.attention.attention reads; copying whole blocks works on both. Block sizes must be multiples of
-16; head sizes are even and up to 512 in bfloat16, and any up to 256 in float32. A query's result has the same
+kernels.cpu.attention.attention reads; copying whole blocks works on both. The cache has the
+queries' dtype, or is e4m3 (kernels.cpu.attention.e4m3_kv). Block sizes must be multiples of 16; head sizes
+are even and up to 512 in bfloat16, and any up to 256 in float32. A query's result has the same
 bits whatever else is in the batch, however the prompt is cut into chunks, and whichever blocks hold it.
 
 Bytes moved: each row's keys and values once per group of heads and 8 (query, head) pairs.
@@ -16,12 +17,15 @@ import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels, Scratch
 from kernels.cpu.attention.planning.work_items import JOINED_GROUPS, Int64s, list_items, plan_sizes
-from kernels.cpu.attention.records import AttentionRecord, PlanRecord, ScoringRecord
+from kernels.cpu.attention.records import AttentionRecord, PlanRecord, ScoringRecord, StoreKVRecord
+from kernels.cpu.compiler.records import Operation
 from kernels.ops.attention.ragged import Integers
 
 SETS = 4
 """Sets of partial results, as of the other buffers of a layer (worker.lowering.buffers): a thread that lags
 behind may still write to those of an earlier layer."""
+
+_Operations = tuple[Operation[StoreKVRecord], Operation[AttentionRecord], Operation[AttentionRecord]]
 
 
 @dataclass(frozen=True)
@@ -42,24 +46,21 @@ class BlockPlan:
         return self.record.address
 
 
-def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int) -> BlockKernels | None:
-    """Returns the kernels for these sizes; None if they do not fit. Call only if
-    kernels.cpu.requirements.why_not() is None."""
+def block_kernels(
+    dtype: torch.dtype, block_size: int, head_dim: int, group: int, e4m3: bool = False
+) -> BlockKernels | None:
+    """Returns the kernels for these sizes; None if they do not fit. e4m3: whether the cache has that dtype.
+    Call only if kernels.cpu.requirements.why_not() is None."""
     if dtype not in (torch.bfloat16, torch.float32) or block_size % 16 or head_dim * dtype.itemsize % 4:
         return None
-    from kernels.cpu.attention.attention import attention, scratch_bytes  # compiles, the first time
-    from kernels.cpu.attention.split_kv import combine_parts, partial_bytes
-    from kernels.cpu.attention.store_kv import store_kv
+    from kernels.cpu.attention.attention import scratch_bytes  # compiles, the first time
+    from kernels.cpu.attention.split_kv import partial_bytes
     from kernels.cpu.attention.vector_loops import MOST_QUERY, PART
     from kernels.cpu.runtime.thread_pool import TEAM
 
     if head_dim * dtype.itemsize > MOST_QUERY:
         return None
-    operations = store_kv, attention, combine_parts
-    if dtype == torch.float32:
-        from kernels.cpu.attention import float32_kv as wide
-
-        operations = wide.store_kv_float32, wide.attention_float32, wide.combine_parts_float32
+    operations = _operations(dtype, e4m3)
     return BlockKernels(
         team=TEAM,
         dtype=dtype,
@@ -76,6 +77,28 @@ def block_kernels(dtype: torch.dtype, block_size: int, head_dim: int, group: int
     )
 
 
+def _operations(dtype: torch.dtype, e4m3: bool) -> _Operations:
+    """What stores, attends and combines."""
+    if dtype == torch.float32:
+        from kernels.cpu.attention import float32_kv as wide
+
+        if e4m3:
+            from kernels.cpu.attention import e4m3_kv as narrow
+
+            return narrow.store_e4m3_of_float32, narrow.attention_float32_of_e4m3, wide.combine_parts_float32
+        return wide.store_kv_float32, wide.attention_float32, wide.combine_parts_float32
+    from kernels.cpu.attention.split_kv import combine_parts
+
+    if e4m3:
+        from kernels.cpu.attention import e4m3_kv as narrow
+
+        return narrow.store_e4m3, narrow.attention_of_e4m3, combine_parts
+    from kernels.cpu.attention.attention import attention
+    from kernels.cpu.attention.store_kv import store_kv
+
+    return store_kv, attention, combine_parts
+
+
 def plan_blocks(
     kernels: BlockKernels,
     starts: Integers,
@@ -84,8 +107,10 @@ def plan_blocks(
     window: int | None,
     head_dim: int,
     kv_heads: int,
+    chunked: bool = False,
 ) -> BlockPlan:
-    """starts, counts, block_tables: as in kernels.ops.attention.paged_attention.plan_attention."""
+    """starts, counts, block_tables, window, chunked: as in
+    kernels.ops.attention.paged_attention.plan_attention."""
     tables = np.ascontiguousarray(block_tables, np.int64)
     context = int((starts + counts).max())
     sizes = plan_sizes(kernels, starts, counts, int(counts.sum()), context)
@@ -93,7 +118,7 @@ def plan_blocks(
         sizes = sizes._replace(joined=0)
     items, made = list_items(kernels, starts, counts, tables, sizes)
     shape = kv_heads, head_dim
-    return block_plan(kernels, items, np.array([made]), tables, context, sizes.places, window, shape)
+    return block_plan(kernels, items, np.array([made]), tables, context, sizes.places, window, shape, chunked)
 
 
 def block_plan(
@@ -105,9 +130,10 @@ def block_plan(
     places: int,
     window: int | None,
     shape: tuple[int, int],
+    chunked: bool = False,
 ) -> BlockPlan:
     """items, made, tables, context: see BlockPlan. places: for results of parts. shape: KV heads and
-    head size."""
+    head size. window, chunked: as in kernels.ops.attention.paged_attention.plan_attention."""
     kv_heads, head_dim = shape
     size = kernels.scratch_bytes(head_dim)
     scratch = kernels.scratch.address(kernels.team.threads * size)
@@ -116,6 +142,7 @@ def block_plan(
     record = PlanRecord(
         items=items.ctypes.data,
         window=window or 0,
+        chunked=chunked,
         scratch=scratch,
         scratch_bytes=size,
         partials=partials.data_ptr(),

@@ -16,16 +16,17 @@ if TYPE_CHECKING:  # it compiles when it is imported
 
 
 class Scratch:
-    """Scratch memory of a team's threads. It grows to the largest size that a step has needed."""
+    """Scratch memory of a team's threads. It grows to the largest size that a step has needed; what was
+    smaller stays, since plans of other steps may be used again."""
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._memories = [torch.empty(0, dtype=torch.uint8)]
 
     def address(self, nbytes: int) -> int:
         """Returns the address of at least `nbytes` bytes."""
-        if len(self._memory) < nbytes:
-            self._memory = zeros((1 << (nbytes - 1).bit_length(),), torch.uint8)
-        return self._memory.data_ptr()
+        if len(self._memories[-1]) < nbytes:
+            self._memories.append(zeros((1 << (nbytes - 1).bit_length(),), torch.uint8))
+        return self._memories[-1].data_ptr()
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class BlockKernels:
     """The compiled operations on a cache in this layout."""
 
     team: "Team"
-    dtype: torch.dtype  # of keys and values: bfloat16, or float32 (kernels.cpu.attention.float32_kv)
+    dtype: torch.dtype  # of queries and results: bfloat16, or float32 (kernels.cpu.attention.float32_kv)
     store: Operation[StoreKVRecord]  # kernels.cpu.attention.store_kv.store_kv
     attend: Operation[AttentionRecord]  # kernels.cpu.attention.attention.attention
     combine: Operation[AttentionRecord]  # kernels.cpu.attention.split_kv.combine_parts

@@ -25,6 +25,7 @@ class PlanRecord(Record):
 
     items: Address  # of AttentionItem
     window: i64  # 0: none
+    chunked: i64  # 1: the window is the chunk of so many positions in which the query stands
     scratch: Address  # of the first thread
     scratch_bytes: i64  # of each thread
     partials: Address  # of the results of parts

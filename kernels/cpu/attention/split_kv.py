@@ -20,6 +20,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from kernels.cpu.attention.planning.first_seen import first_seen
 from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PlanRecord, ScoringRecord
 from kernels.cpu.attention.scoring import add_sink
 from kernels.cpu.attention.softmax import NOTHING, at_least_lowest
@@ -131,9 +132,7 @@ def _add_sinks(record: AttentionRecord, item: AttentionItem, head: int, totals: 
 
 def first_part(plan: PlanRecord, item: AttentionItem, group: int) -> int:
     """That the first query of an item sees something of."""
-    if plan.window == 0:
-        return 0
-    return max(0, item.start + item.first // group - plan.window + 1) // PART
+    return first_seen(plan, item.start + item.first // group) // PART
 
 
 def last_part(item: AttentionItem, group: int) -> int:

@@ -13,7 +13,7 @@ from kernels.cpu.attention.loops import (
     SCORES_OF_8,
     Loops,
 )
-from kernels.cpu.attention.vector_loops import SCORES, copy_first_halves, row_values
+from kernels.cpu.attention.vector_loops import SCORES, row_values
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.isa.vectors import read_i64, write_i64
 
@@ -85,7 +85,8 @@ def mix_tiles(
         if positions % 2:
             # The pair's other half is stale: its weight is 0, but 0 * NaN would be NaN.
             tile, inside = positions // 16, positions % 16 // 2
-            copy_first_halves(read_i64(values + 8 * tile) + inside * stride, pair, (value_dim + 15) // 16)
+            source = read_i64(values + 8 * tile) + inside * 2 * loops.stored * head_dim
+            loops.copy_first_halves(source, pair, (value_dim + 15) // 16)
             write_i64(pair + width, pair)
             _mix(loops, pair + width, weights + 4 * (positions // 2), 1, pairs, stride, width, sums, 0)
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from llvmlite import ir
 
+from kernels.cpu.attention.stored_words import WHOLE, StoredWords
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import intrinsic
 from kernels.cpu.isa.dot import Dot
 from kernels.cpu.isa.vectors import (
     F32S,
     I32,
-    I32S,
     I64,
     LANES,
     broadcast,
@@ -60,11 +60,11 @@ def _add_products(builder: Any, dot: Dot, sums: list[Any], words: list[Any], row
     return totals
 
 
-def make_scores(dot: Dot, rows: int, side: int) -> Any:
+def make_scores(dot: Dot, rows: int, side: int, stored: StoredWords = WHOLE) -> Any:
     """scores(q, tiles, count, ahead, out, words): 16 positions of each of `count` tiles, for each of the
     rows. q: of a row [words] pairs of bfloat16 or float32, QUERY bytes from row to row. tiles: address of
     their list. So many tiles side by side: sums of few rows would wait for one another. Where they do not
-    divide the count, one tile more is computed."""
+    divide the count, one tile more is computed. stored: how the cache holds words."""
 
     @intrinsic(types.void(*[types.int64] * 6))
     def scores(builder: Any, q: Any, tiles: Any, count: Any, ahead: Any, out: Any, words: Any) -> None:
@@ -75,10 +75,10 @@ def make_scores(dot: Dot, rows: int, side: int) -> Any:
             later = [load(builder, builder.add(at, ahead), I64) for at in entries]
 
             def add_pairs(k: Any, sums: list[Any]) -> list[Any]:
-                offset = builder.mul(k, word(64))
+                offset = builder.mul(k, word(stored.size))
                 for at in later:
                     prefetch(builder, builder.add(at, offset))
-                pairs = [load(builder, builder.add(at, offset), I32S) for at in keys]
+                pairs = [stored.load(builder, builder.add(at, offset)) for at in keys]
                 q_at = builder.add(q, builder.mul(k, word(4)))
                 at_rows = [builder.add(q_at, word(QUERY * m)) for m in range(rows)]
                 return _add_products(builder, dot, sums, pairs, at_rows)
@@ -94,14 +94,14 @@ def make_scores(dot: Dot, rows: int, side: int) -> Any:
     return scores
 
 
-def make_mix(dot: Dot, steps: int, rows: int, vectors: int) -> Any:
+def make_mix(dot: Dot, steps: int, rows: int, vectors: int, stored: StoredWords = WHOLE) -> Any:
     """mix(p, tiles, ahead, column, stride, sums, width, count): adds p * v of so many steps to 16 * vectors
     columns of the rows' sums.
 
     A step is a pair of positions of bfloat16, or one of float32; a tile has `steps` of them. tiles: address
-    of the list of values. column: bytes before the first. stride: bytes of a step's values. width: bytes of a
-    row of sums."""
-    shift = steps.bit_length() - 1
+    of the list of values. column: bytes before the first. stride: bytes of a step's values, as whole words.
+    width: bytes of a row of sums. stored: how the cache holds words."""
+    shift, packing = steps.bit_length() - 1, (64 // stored.size).bit_length() - 1
 
     @intrinsic(types.void(*[types.int64] * 8))
     def mix(
@@ -125,13 +125,15 @@ def make_mix(dot: Dot, steps: int, rows: int, vectors: int) -> Any:
         def add_step(k: Any, before: list[Any]) -> list[Any]:
             entry = builder.add(tiles, builder.mul(builder.lshr(k, word(shift)), word(8)))
             offset = builder.add(column, builder.mul(builder.and_(k, word(steps - 1)), stride))
+            if packing:
+                offset = builder.lshr(offset, word(packing))
             v_at, later = (
                 builder.add(load(builder, address, I64), offset)
                 for address in (entry, builder.add(entry, ahead))
             )
             for v in range(vectors):
-                prefetch(builder, builder.add(later, word(64 * v)))
-            values = [load(builder, builder.add(v_at, word(64 * v)), I32S) for v in range(vectors)]
+                prefetch(builder, builder.add(later, word(stored.size * v)))
+            values = [stored.load(builder, builder.add(v_at, word(stored.size * v))) for v in range(vectors)]
             p_at = builder.add(p, builder.mul(k, word(4)))
             return _add_products(
                 builder, dot, before, values, [builder.add(p_at, word(SCORES * m)) for m in range(rows)]
@@ -144,18 +146,23 @@ def make_mix(dot: Dot, steps: int, rows: int, vectors: int) -> Any:
     return mix
 
 
-@intrinsic(types.void(*[types.int64] * 3))
-def copy_first_halves(builder: Any, source: Any, to: Any, vectors: Any) -> None:
-    """So many times 16 pairs, the second of each replaced by 0."""
-    mask = ir.Constant(I32S, [0xFFFF] * LANES)
+def make_copy_first_halves(kind: Any) -> Any:
+    """copy_first_halves(source, to, vectors): so many times 16 pairs, the second of each replaced by 0. kind:
+    a vector of pairs, such as I32S."""
+    half = kind.element.width // 2
+    mask = ir.Constant(kind, [(1 << half) - 1] * LANES)
 
-    def move(v: Any, nothing: list[Any]) -> list[Any]:
-        at = builder.mul(v, word(64))
-        halves = builder.and_(load(builder, builder.add(source, at), I32S), mask)
-        store(builder, halves, builder.add(to, at))
-        return nothing
+    @intrinsic(types.void(*[types.int64] * 3))
+    def copy_first_halves(builder: Any, source: Any, to: Any, vectors: Any) -> None:
+        def move(v: Any, nothing: list[Any]) -> list[Any]:
+            at = builder.mul(v, word(4 * half))
+            halves = builder.and_(load(builder, builder.add(source, at), kind), mask)
+            store(builder, halves, builder.add(to, at))
+            return nothing
 
-    repeat(builder, vectors, [], move)
+        repeat(builder, vectors, [], move)
+
+    return copy_first_halves
 
 
 @intrinsic(types.void(*[types.int64] * 3))

@@ -33,22 +33,46 @@ def _input(
     return values
 
 
+def _state(record: ConvolutionRecord, row: int, channel: int) -> int:
+    """The address of a row's state, from a channel on."""
+    return record.state + 4 * (record.channels * (record.taps - 1) * row + channel)
+
+
+def _keep(
+    element: Static[Element],
+    record: ConvolutionRecord,
+    span: Span,
+    behind: int,
+    row: int,
+    channel: int,
+    left: int,
+) -> None:
+    """Writes what the convolution needs behind so many tokens of a span into the state of a row. From the
+    oldest on, which is never needed for a later one: the row may be the span's."""
+    state, target = _state(record, span.row, channel), _state(record, row, channel)
+    for place in range(record.taps - 1):
+        kept = _input(element, record, span, state, channel, behind - record.taps + 1 + place, left)
+        store_first_f32(target + 4 * record.channels * place, kept, left)
+
+
 def _convolve(
     element: Static[Element], record: ConvolutionRecord, span: Span, channel: int, left: int
 ) -> None:
     """So many channels of all tokens of a span, and their state."""
     taps, size = record.taps, 4 * record.channels
-    state = record.state + size * (taps - 1) * span.row + 4 * channel
+    state = _state(record, span.row, channel)
     for at in range(span.count):
-        total = f32x16(0.0)
+        total = load_first_f32(record.bias + 4 * channel, left)
         for tap in range(taps):
             values = _input(element, record, span, state, channel, at - taps + 1 + tap, left)
             total = fma(values, load_first_f32(record.weight + size * tap + 4 * channel, left), total)
         out = record.out + size * (span.first + at) + 4 * channel
         store_first_f32(out, FLOAT32.times_sigmoid(total, total), left)
-    for place in range(taps - 1):  # from the oldest on, which is never needed for a later one
-        kept = _input(element, record, span, state, channel, span.count - taps + 1 + place, left)
-        store_first_f32(state + size * place, kept, left)
+    if span.behind > 0:
+        _keep(element, record, span, span.behind, span.target, channel, left)
+    if span.behind_2 > 0:
+        _keep(element, record, span, span.behind_2, span.target_2, channel, left)
+    _keep(element, record, span, span.count, span.row, channel, left)
 
 
 def convolve_blocks(element: Static[Element], record: ConvolutionRecord, first: int, count: int) -> None:

@@ -1,65 +1,24 @@
 """The operations of gated delta nets: single calls, and the records of a program."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.delta.records import (
-    ConvolutionRecord,
-    DeltaRuleRecord,
-    GatedNormRecord,
-    OutputGateRecord,
-)
+from kernels.cpu.delta.convolution_kernels import ConvolutionKernels
+from kernels.cpu.delta.records import DeltaRuleRecord, GatedNormRecord, OutputGateRecord
 from kernels.cpu.elementwise.row_kernels import row_grain
 from kernels.ops.delta.delta_rule import DeltaShape
 from kernels.ops.delta.spans import Spans
 
-if TYPE_CHECKING:
-    from kernels.cpu.runtime.thread_pool import Team
-
 
 @dataclass(frozen=True)
-class DeltaKernels:
+class DeltaKernels(ConvolutionKernels):
     """The compiled operations, for activations of one dtype."""
 
-    team: "Team"
-    convolve: Operation[ConvolutionRecord]  # kernels.cpu.delta.convolution.convolution
     learn: Operation[DeltaRuleRecord]  # kernels.cpu.delta.delta_rule.delta_rule
     norm: Operation[GatedNormRecord]  # kernels.cpu.delta.gated_norm.gated_norm
     gate: Operation[OutputGateRecord]  # kernels.cpu.delta.output_gate.output_gate
-
-    def convolution(
-        self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, spans: Spans
-    ) -> torch.Tensor:
-        """See kernels.ops.delta.convolution; x may have longer rows."""
-        out = torch.empty((len(x), weight.shape[1]))
-        record = self.convolution_record(x, weight, state, out)
-        record.spans = spans.columns.ctypes.data
-        self.team.run_one(self.convolve, self.blocks(weight) * len(spans), record, 1)
-        return out
-
-    def convolution_record(
-        self, x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, out: torch.Tensor
-    ) -> ConvolutionRecord:
-        """Without its spans."""
-        return ConvolutionRecord(
-            spans=0,
-            x=x.data_ptr(),
-            stride=x.stride(0),
-            weight=weight.data_ptr(),
-            state=state.data_ptr(),
-            out=out.data_ptr(),
-            channels=weight.shape[1],
-            taps=weight.shape[0],
-        )
-
-    def blocks(self, weight: torch.Tensor) -> int:
-        """Rows of the convolution's operation for each row of a step. weight: [taps, C]."""
-        from kernels.cpu.delta.convolution import BLOCK
-
-        return -(-weight.shape[1] // BLOCK)
 
     def delta_rule(
         self,

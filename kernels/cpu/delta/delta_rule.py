@@ -5,18 +5,19 @@ from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static, float32
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.delta.records import DeltaRuleRecord, Span
+from kernels.cpu.delta.states import clear, save
 from kernels.cpu.elementwise.elements import BFLOAT16, FLOAT32, Element
 from kernels.cpu.isa.exp import precise_exp
 from kernels.cpu.isa.simd import (
     fma,
     load_f32,
     load_first_f32,
-    select,
     sqrt,
     store_f32,
     store_first_f32,
     sum_in_order,
 )
+from kernels.cpu.isa.softplus import softplus
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64
 
 EPS = 1e-6
@@ -28,32 +29,13 @@ def scratch_bytes(key_dim: int) -> int:
     return 8 * ((key_dim + LANES - 1) // LANES * LANES) + 16
 
 
-def _softplus(x: f32x16) -> f32x16:
-    """log(1 + e ** x): max(x, 0) + log(1 + u), u = e ** -abs(x).
-
-    log(1 + u) = 2 * (s + s ** 3 / 3 + s ** 5 / 5 + ...), s = u / (2 + u) up to 1 / 3."""
-    zero = f32x16(0.0)
-    size = select(x < zero, x, x * -1.0)
-    u = precise_exp(size)
-    s = u / (u + 2.0)
-    square = s * s
-    series = fma(square, f32x16(1 / 15), f32x16(1 / 13))
-    series = fma(square, series, f32x16(1 / 11))
-    series = fma(square, series, f32x16(1 / 9))
-    series = fma(square, series, f32x16(1 / 7))
-    series = fma(square, series, f32x16(1 / 5))
-    series = fma(square, series, f32x16(1 / 3))
-    series = fma(square, series, f32x16(1.0))
-    return select(x < zero, zero, x) + s * series * 2.0
-
-
 def _write_gates(
     element: Static[Element], record: DeltaRuleRecord, token: int, head: int, gates: int
 ) -> None:
     """What a head keeps of its state before a token, and the share of the difference that it learns."""
     b = record.gates + element.size * (record.stride * token + head)
     bias, decay = read_f32(record.bias + 4 * head), read_f32(record.decay + 4 * head)
-    rate = _softplus(element.load_first(b + element.size * record.value_heads, 1) + bias)
+    rate = softplus(element.load_first(b + element.size * record.value_heads, 1) + bias)
     store_first_f32(gates, precise_exp(rate * (0.0 - decay)), 1)
     store_first_f32(gates + 4, FLOAT32.times_sigmoid(f32x16(1.0), element.load_first(b, 1)), 1)
 
@@ -116,12 +98,6 @@ def _learn_32(
     store_f32(out + 64, total_2)
 
 
-def _clear(at: int, count: int) -> None:
-    """So many float32."""
-    for i in range(0, count, LANES):
-        store_first_f32(at + 4 * i, f32x16(0.0), min(LANES, count - i))
-
-
 def _learn(element: Static[Element], record: DeltaRuleRecord, span: Span, head: int, scratch: int) -> None:
     """All tokens of a span, by one head."""
     heads, keys, values = record.value_heads, record.key_dim, record.value_dim
@@ -130,7 +106,7 @@ def _learn(element: Static[Element], record: DeltaRuleRecord, span: Span, head: 
     state = record.state + 4 * keys * values * (heads * span.row + head)
     key, gates = scratch + scratch_bytes(keys) // 2 - 8, scratch + scratch_bytes(keys) - 16
     if span.start == 0:
-        _clear(state, keys * values)
+        clear(state, keys * values)
     for token in range(span.first, span.first + span.count):
         mixed = record.mixed + 4 * channels * token
         _write_unit(mixed + 4 * keys * group, scratch, keys, float32(1.0) / sqrt(float32(keys)))
@@ -145,6 +121,8 @@ def _learn(element: Static[Element], record: DeltaRuleRecord, span: Span, head: 
             left = min(LANES, values - j)
             at = 4 * j
             _learn_few(state + at, scratch, key, value + at, out + at, gates, keys, 4 * values, left)
+        size = 4 * keys * values
+        save(span, token - span.first + 1, record.state, size * heads, size * head, keys * values)
 
 
 def learn_heads(

@@ -12,6 +12,10 @@ class Span(Record):
     start: i64  # position of the first one; 0: the row's state begins with zeros
     count: i64
     first: i64  # its index in the step
+    behind: i64  # tokens behind which the row's state is copied; 0: it is not
+    target: i64  # the row to which
+    behind_2: i64  # see behind
+    target_2: i64
 
 
 @record
@@ -22,6 +26,7 @@ class ConvolutionRecord(OperationRecord):
     x: Address  # [T, stride], of which the first C values of each token are convolved
     stride: i64
     weight: Address  # [taps, C] float32, the newest token's tap last
+    bias: Address  # [C] float32
     state: Address  # [rows, taps - 1, C] float32: what the last tokens had, the oldest first
     out: Address  # [T, C] float32
     channels: i64  # C

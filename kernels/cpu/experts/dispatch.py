@@ -4,7 +4,6 @@ from kernels.cpu.compiler.cache import operation
 from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, Segment
 from kernels.cpu.isa.simd import load_f32, store_f32
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, write_i64, write_u16
-from kernels.cpu.matmul.records import LinearRecord
 from kernels.cpu.runtime.records import FIELDS_BYTES, ProductRecord
 from kernels.cpu.runtime.work_split import ROWS, VECTORS
 
@@ -48,10 +47,10 @@ def _share_out(record: DispatchRecord, group: Group) -> int:
             address = group.products + FIELDS_BYTES * expert
             product = ProductRecord.at(address)
             product.rows = end - begin
-            product.x = group.x + 4 * product.words * begin
+            product.x = group.x + group.x_bytes * begin
             product.out = group.out + product.columns * product.out_bytes * begin
             if group.scales:
-                LinearRecord.at(address).scales = group.scales + 4 * begin
+                write_i64(address + group.scale_field, group.scales + group.scale_bytes * begin)
             segment = Segment.at(group.segments, made)
             segment.first, segment.expert = units, expert
             made += 1

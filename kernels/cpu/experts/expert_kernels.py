@@ -18,6 +18,7 @@ from kernels.cpu.experts.records import (
     GroupedRecord,
     RouteRecord,
     Segment,
+    WeighRecord,
 )
 from kernels.cpu.runtime.records import FIELDS_BYTES
 from kernels.ops.experts.routing import Routing
@@ -36,6 +37,7 @@ class ExpertKernels:
     gather: Operation[GatherRecord]  # kernels.cpu.experts.dispatch.gather_rows
     product: Operation[GroupedRecord]  # kernels.cpu.experts.grouped_product.grouped_product
     sum: Operation[CombineRecord]  # kernels.cpu.experts.combine.combine
+    weigh: Operation[WeighRecord]  # kernels.cpu.experts.weigh.weigh
 
     def route(
         self, logits: torch.Tensor, correction: torch.Tensor | None, routing: Routing
@@ -119,9 +121,15 @@ class ProductGroup:
     """The memory of a Group: products of N experts that share a buffer of inputs and one of outputs."""
 
     def __init__(
-        self, products: Sequence[tuple[Operation[Any], OperationRecord]], x: int, out: int, scales: int = 0
+        self,
+        products: Sequence[tuple[Operation[Any], OperationRecord]],
+        x: torch.Tensor,
+        out: torch.Tensor,
+        scales: torch.Tensor | None = None,
+        scale_field: int = 0,
     ) -> None:
-        """products: of each expert, with any rows. x, out, scales: addresses; see Group."""
+        """products: of each expert, with any rows. x [P, ...], out [P, columns], scales [P, ...]: contiguous;
+        scale_field: see Group."""
         self._products = np.zeros((len(products), FIELDS_BYTES // 8), np.int64)
         self._segments = np.zeros((len(products) + 1, Segment.size() // 8), np.int64)
         for row, (operation, record) in zip(self._products, products, strict=True):
@@ -130,10 +138,17 @@ class ProductGroup:
         self.fields = Group(
             products=self._products.ctypes.data,
             segments=self._segments.ctypes.data,
-            x=x,
-            out=out,
-            scales=scales,
+            x=x.data_ptr(),
+            x_bytes=_row_bytes(x),
+            out=out.data_ptr(),
+            scales=0 if scales is None else scales.data_ptr(),
+            scale_bytes=0 if scales is None else _row_bytes(scales),
+            scale_field=scale_field,
         )
+
+
+def _row_bytes(rows: torch.Tensor) -> int:
+    return rows.stride(0) * rows.itemsize
 
 
 def expert_kernels(dtype: torch.dtype) -> ExpertKernels:
@@ -143,7 +158,8 @@ def expert_kernels(dtype: torch.dtype) -> ExpertKernels:
     from kernels.cpu.experts.dispatch import dispatch, gather_rows
     from kernels.cpu.experts.grouped_product import grouped_product
     from kernels.cpu.experts.route import route
+    from kernels.cpu.experts.weigh import weigh, weigh_float32
     from kernels.cpu.runtime.thread_pool import TEAM
 
-    chosen = combine_float32 if dtype == torch.float32 else combine
-    return ExpertKernels(TEAM, route, dispatch, gather_rows, grouped_product, chosen)
+    chosen = (combine_float32, weigh_float32) if dtype == torch.float32 else (combine, weigh)
+    return ExpertKernels(TEAM, route, dispatch, gather_rows, grouped_product, *chosen)

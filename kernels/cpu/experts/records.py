@@ -31,9 +31,12 @@ class Group(Record):
 
     products: Address  # [N] kernels.cpu.runtime.records.ProductRecord, FIELDS_BYTES each
     segments: Address  # [N + 1] Segment: of the experts that have pairs; behind them one with `first` alone
-    x: Address  # [P, words] of 32 bits
+    x: Address  # [P], x_bytes each
+    x_bytes: i64
     out: Address  # [P, columns]
-    scales: Address = 0  # [P] float32, of inputs in 8-bit integers; 0: they are not
+    scales: Address = 0  # [P], scale_bytes each: what belongs to inputs in 8-bit integers; 0: they are not
+    scale_bytes: i64 = 0
+    scale_field: i64 = 0  # offset of their address in a product's record
 
 
 @record
@@ -67,6 +70,19 @@ class GatherRecord(OperationRecord):
     indexes: Address  # [rows] int64
     out: Address
     row_bytes: i64  # a multiple of 2
+
+
+@record
+class WeighRecord(OperationRecord):
+    """kernels.cpu.experts.weigh.weigh, whose rows are pairs in the order of tokens; see
+    kernels.ops.experts.weigh."""
+
+    x: Address  # [T, width]
+    weights: Address  # [T, k] float32
+    places: Address  # [T, k] int64
+    out: Address  # [P, width]
+    width: i64
+    top_k: i64
 
 
 @record

@@ -15,6 +15,7 @@ from kernels.ops.experts.routing import Score
 LANES = 16
 SOFTMAX, SIGMOID = Score.SOFTMAX.value, Score.SIGMOID.value
 SOFTMAX_OF_CHOSEN, SPARSE_MIXER = Score.SOFTMAX_OF_CHOSEN.value, Score.SPARSE_MIXER.value
+SIGMOID_OF_CHOSEN = Score.SIGMOID_OF_CHOSEN.value
 
 
 def scratch_bytes(num_experts: int) -> int:
@@ -135,11 +136,13 @@ def _route_token(record: RouteRecord, logits: int, weights: int, experts: int, s
 
 
 def _finish_weights(record: RouteRecord, weights: int, room: int) -> None:
-    """Softmax over the chosen experts, normalization and factor, where there are any. room: for the weights,
-    in whole vectors."""
+    """Softmax over the chosen experts or sigmoids of them, normalization and factor, where there are any.
+    room: for the weights, in whole vectors."""
     top_k = record.top_k
     for i in range(0, top_k, LANES):
         store_f32(room + 4 * i, load_first_f32(weights + 4 * i, min(LANES, top_k - i)))
+    if record.score == SIGMOID_OF_CHOSEN:
+        _scores(room, room, top_k, SIGMOID)
     if record.score == SOFTMAX_OF_CHOSEN:
         _divide(room, top_k, _exponentials(room, room, top_k, read_f32(room)))
     if record.normalized:

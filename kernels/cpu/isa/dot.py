@@ -98,7 +98,7 @@ class IntegerDot(Dot):
 
 
 class NibbleDot(Dot):
-    """Of four bytes, unsigned weights of 4 bits and signed inputs, in exact sums."""
+    """Of four bytes, unsigned weights below 128 and signed inputs, in exact sums."""
 
     def __init__(self, bytes_: IntegerDot) -> None:
         """bytes_: what multiplies signed by unsigned bytes."""

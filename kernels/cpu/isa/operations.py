@@ -6,13 +6,15 @@ compiles for; a subclass replaces what its set has an instruction for. Every res
 the same in all of them, except where a docstring says otherwise.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
 from kernels.cpu.isa.dot import Dot, FloatDot, IntegerDot, NibbleDot, PairDot
-from kernels.cpu.isa.vectors import F32S, I16S, I32S, call, load_lanes, splat, store, store_lanes
+from kernels.cpu.isa.e4m3 import widened
+from kernels.cpu.isa.vectors import BYTES, F32S, I16S, I32S, call, load_lanes, splat, store, store_lanes
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,26 @@ class Operations:
     quads: Dot = IntegerDot()
     """Of four bytes, signed weights and unsigned inputs, with int32 sums."""
     nibbles: Dot = NibbleDot(IntegerDot())
-    """Of four bytes, unsigned weights below 16 and signed inputs, with int32 sums."""
+    """Of four bytes, unsigned weights below 128 and signed inputs, with int32 sums."""
     futex = 98
     """The number of Linux's system call futex(), as most architectures count."""
 
     def pause(self, builder: Any) -> None:
         """Waits for some 10 ns where the processor has an instruction for that."""
+
+    def multiply_small(self, builder: Any, one: Any, other: Any) -> Any:
+        """one * other, I32S, of numbers of 16 bits: one of 0 .. 32767, other signed."""
+        return builder.mul(one, other)
+
+    def from_table(self, builder: Any, table: Sequence[int], indexes: Any) -> Any:
+        """table[index] of each byte, I32S. table: 16 bytes; indexes: 0 .. 15."""
+        each = builder.bitcast(indexes, BYTES)
+        found = splat(BYTES, table[0])
+        for index, value in enumerate(table[1:], 1):
+            found = builder.select(
+                builder.icmp_unsigned("==", each, splat(BYTES, index)), splat(BYTES, value), found
+            )
+        return builder.bitcast(found, I32S)
 
     def round_to_bfloat16(self, builder: Any, values: Any) -> Any:
         """F32S to bfloat16, nearest, ties to even, as I16S. NaN stays NaN."""
@@ -68,6 +84,10 @@ class Operations:
         quiet = builder.or_(bits, splat(I32S, 0x400000))
         halves = builder.lshr(builder.select(is_nan, quiet, rounded), splat(I32S, 16))
         return builder.trunc(halves, I16S)
+
+    def widen_e4m3(self, builder: Any, codes: Any) -> Any:
+        """A vector of bytes, numbers of e4m3, as bfloat16: as many integers of 16 bits. NaN stays NaN."""
+        return widened(builder, codes)
 
     def round_to_int(self, builder: Any, values: Any) -> Any:
         """F32S to I32S, nearest, ties to even. NaN, and what has no int32, becomes the least int32."""

@@ -271,6 +271,6 @@ def add_quads(sums: i32x16, weights: i32x16, x: i32x16) -> i32x16:
 
 @lowered_by(lambda b, sums, weights, x: OPERATIONS.nibbles.add(b, sums, weights, x), _ADD_QUADS)
 def add_nibbles(sums: i32x16, weights: i32x16, x: i32x16) -> i32x16:
-    """sums + weights * x, of words of four bytes: weights of 0 .. 15, signed x."""
+    """sums + weights * x, of words of four bytes: weights of 0 .. 127, signed x."""
     products = weights.lanes.view(np.uint8).astype(np.int32) * x.lanes.view(np.int8).astype(np.int32)
     return sums + i32x16(products.reshape(LANES, 4).sum(-1))

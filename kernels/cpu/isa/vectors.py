@@ -18,13 +18,13 @@ from kernels.cpu.compiler.language import Intrinsic
 LANES = 16
 """float32 values in a vector: 512 bits."""
 
-I16, I32, I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+I8, I16, I32, I64 = ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 F32 = ir.FloatType()
 F32S = ir.VectorType(F32, LANES)
 I32S = ir.VectorType(I32, LANES)
 I16S = ir.VectorType(I16, LANES)
-I8S = ir.VectorType(ir.IntType(8), LANES)
-BYTES = ir.VectorType(ir.IntType(8), 4 * LANES)
+I8S = ir.VectorType(I8, LANES)
+BYTES = ir.VectorType(I8, 4 * LANES)
 BITS = ir.VectorType(ir.IntType(1), LANES)
 _NAMES = {F32S: "v16f32", I32S: "v16i32", I16S: "v16i16"}
 """As LLVM's functions call them."""
@@ -57,6 +57,14 @@ def repeat(
 def reread(builder: Any, address: Any) -> Any:
     """The same address, of which LLVM does not know that: it reads again what it would keep in a register."""
     return builder.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [address], False)
+
+
+def opaque(builder: Any, value: Any, register: str) -> Any:
+    """The same value, of which LLVM does not know what it is: sums of integers stay in the order in which
+    they are written. Else the products of all parts of a word are added first, which registers do not suffice
+    for. register: the kind that it is in, as LLVM's assembly calls it."""
+    kind = ir.FunctionType(value.type, [value.type])
+    return builder.asm(kind, "", f"={register},0", [value], False)
 
 
 def splat(kind: Any, value: float) -> Any:
@@ -102,7 +110,7 @@ def of_bf16(builder: Any, values: Any) -> Any:
 def prefetch(builder: Any, address: Any) -> None:
     """Asks for the cache line of an address, which need not be one, to come into the second-level cache:
     twice as many of these can be under way as for the first level (KV blocks at random: 27 GB/s for 19)."""
-    none, kind = ir.VoidType(), ir.IntType(8).as_pointer()
+    none, kind = ir.VoidType(), I8.as_pointer()
     constants = (ir.Constant(I32, value) for value in (0, 2, 1))  # to read; second-level cache; data
     call(builder, "llvm.prefetch.p0", none, builder.inttoptr(address, kind), *constants)
 
@@ -159,3 +167,4 @@ read_f32: Callable[[int], float] = make_reader(F32, types.float32, ctypes.c_floa
 write_i64: Callable[[int, int], None] = make_writer(types.int64, ctypes.c_int64)
 write_u32: Callable[[int, int], None] = make_writer(types.uint32, ctypes.c_uint32)
 write_u16: Callable[[int, int], None] = make_writer(types.uint16, ctypes.c_uint16)
+write_u8: Callable[[int, int], None] = make_writer(types.uint8, ctypes.c_uint8)

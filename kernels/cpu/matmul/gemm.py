@@ -66,11 +66,13 @@ def _add_word(
         if FEW_REGISTERS and rows < vectors:
             values = [i32x16(read_u32(x_rows[m] + offset + 4 * part)) for m in unroll(range(rows))]
             for v in unroll(range(vectors)):
-                weight = words.weights(load_i32(at + 64 * v), part)
+                weight = words.weights(words.load(at + LANES * words.size * v), part)
                 for m in unroll(range(rows)):
                     sums[vectors * m + v] = words.add(sums[vectors * m + v], weight, values[m])
         else:
-            weights = [words.weights(load_i32(at + 64 * v), part) for v in unroll(range(vectors))]
+            weights = [
+                words.weights(words.load(at + LANES * words.size * v), part) for v in unroll(range(vectors))
+            ]
             for m in unroll(range(rows)):
                 value = i32x16(read_u32(x_rows[m] + offset + 4 * part))
                 for v in unroll(range(vectors)):
@@ -115,7 +117,7 @@ def _tile(
     (kernels.cpu.attention.planning.kv_prefetch_kernel)."""
     x_rows = [reread(x + pitch * m) for m in unroll(range(rows))]
     words, out_bytes, stride = record.words, record.out_bytes, record.columns * record.out_bytes
-    word_bytes = 4 * kind.parts
+    word_bytes, across, size = 4 * kind.parts, kind.size * COLUMNS, LANES * kind.size
     if kind.integers:
         sums: list[Any] = [i32x16(0) for _ in unroll(range(rows * vectors))]
     else:
@@ -127,13 +129,13 @@ def _tile(
                 prefetch(line)
                 line += step
                 prefetch(line - 64)
-                _add_word(kind, rows, vectors, sums, x_rows, word_bytes * k, w + 4 * COLUMNS * k)
+                _add_word(kind, rows, vectors, sums, x_rows, word_bytes * k, w + across * k)
     else:
         for k in range(words):
             if streams:
                 for v in unroll(range(vectors)):
-                    prefetch(w + 4 * COLUMNS * k + distance + 64 * v)
-            _add_word(kind, rows, vectors, sums, x_rows, word_bytes * k, w + 4 * COLUMNS * k)
+                    prefetch(w + across * k + distance + size * v)
+            _add_word(kind, rows, vectors, sums, x_rows, word_bytes * k, w + across * k)
     for v in unroll(range(vectors)):
         plane, to = params + (192 if kind.integers else 64) * v, out + LANES * v * out_bytes
         for m in unroll(range(rows)):
@@ -212,21 +214,21 @@ def _inputs(kind: Static[Words], record: LinearRecord, row: int, rows: int, thre
 
 def multiply_strips(kind: Static[Words], record: LinearRecord, first: int, count: int, thread: int) -> None:
     """Units of a product: blocks, and strips where a block is not taken whole."""
-    words, strips = record.words, (record.columns + LANES - 1) // LANES
+    words, strips, soon_tiles = record.words, (record.columns + LANES - 1) // LANES, SOON * kind.size // 4
     row, strip, end = first // strips * ROWS, first % strips, first % strips + count
     rows, last, scales = min(record.rows - row, ROWS), last_block(strips, thread), record.scales + 4 * row
     x, pitch = _inputs(kind, record, row, rows, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
-        w = record.weight + block * words * 4 * COLUMNS + 64 * inner
-        following = w + words * 4 * COLUMNS
+        w = record.weight + block * words * kind.size * COLUMNS + LANES * kind.size * inner
+        following = w + words * kind.size * COLUMNS
         soon = following_block(record.following, thread, w) if block == last else following
         if rows <= BLOCK_ROWS and inner == 0 and (strip + VECTORS <= end or end == strips):
-            pieces = pieces_of_block(record.stream, block, words, rows // 8 - SOON)
+            pieces = pieces_of_block(record.stream, block, words, rows // 8 - soon_tiles)
             keys = PrefetchStream.at(record.stream).keys if pieces else 0
             multiply_rows(
                 *(kind, VECTORS, BLOCK, record, x, pitch, w, row, rows, strip, scales),
-                *(soon, SOON, pieces, keys),
+                *(soon, soon_tiles, pieces, keys),
             )
             strip += VECTORS
         else:

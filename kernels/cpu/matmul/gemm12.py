@@ -9,24 +9,44 @@ have unpacked, into a place that stays in the second-level cache.
 from kernels.cpu.attention.planning.kv_prefetch_kernel import pieces_of_block
 from kernels.cpu.attention.records import PrefetchStream
 from kernels.cpu.compiler.cache import operation
+from kernels.cpu.isa.simd import PAIR_PARTS
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32, write_u32
 from kernels.cpu.matmul.gemm import BLOCK, STRIP, multiply_rows
 from kernels.cpu.matmul.gemm12_tiles import (
+    ALL,
     FEW,
     FIRST,
+    FIVE,
+    IN_TURNS,
+    SIX,
     few_rows,
     first_rows,
+    five_rows,
     one_row,
     one_row_of_strip,
+    six_rows,
+    two_rows,
     unpack_strip,
 )
 from kernels.cpu.matmul.records import Linear12Record, Rows12Record
+from kernels.cpu.matmul.split_inputs import PAIR_BYTES, split_pairs
+from kernels.cpu.matmul.split_inputs import scratch_bytes as split_bytes
 from kernels.cpu.matmul.unpack12 import GROUP, STRIP_BYTES, WORDS
 from kernels.cpu.matmul.words import PAIRS
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
 SOON = 1
 """Tiles of 8 rows, behind the first, in which a block's successor is asked for: 12 bits need fewer."""
+
+
+def block_bytes(words: int) -> int:
+    """Of a block as kernels.cpu.matmul.packed packs it."""
+    return 4 * COLUMNS * words
+
+
+def scratch_bytes(words: int) -> int:
+    """What a thread needs: a block, unpacked, and the parts of inputs behind it."""
+    return block_bytes(words) + split_bytes(words)
 
 
 @operation
@@ -40,7 +60,9 @@ def compact_linear(record: Linear12Record, first: int, count: int, thread: int) 
     row = first // strips * ROWS
     strip, end = first % strips, first % strips + count
     x, out = x + row * words * 4, out + row * columns * width
-    rows, stride, out_stride = min(rows - row, ROWS), words * 4, columns * width
+    rows, stride, out_stride = min(rows - row, ROWS), words * PAIR_BYTES, columns * width
+    if PAIR_PARTS > 1:
+        x = split_pairs(x, rows, words, scratch + block_bytes(words))
     final, last = rows - 1, last_block(strips, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
@@ -51,32 +73,39 @@ def compact_linear(record: Linear12Record, first: int, count: int, thread: int) 
         whole = inner == 0 and (strip + VECTORS <= end or end == strips)
         if rows == 1 and whole:
             one_row(
-                x, stride, final, w_at, soon, list_at, base, groups, 0, p_at, out_at, out_stride, left, width
+                *(x, stride, final, w_at, soon, list_at, base),
+                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
             )
         elif rows == 1:
             one_row_of_strip(
-                x, stride, final, w_at, soon, list_at, base, groups, 0, p_at, out_at, out_stride, left, width
+                *(x, stride, final, w_at, soon, list_at, base),
+                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
+            )
+        elif rows == 2 and whole:
+            two_rows(
+                *(x, stride, final, w_at, soon, list_at, base),
+                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
             )
         elif rows <= FEW and whole:
             few_rows(
-                x, stride, final, w_at, soon, list_at, base, groups, 0, p_at, out_at, out_stride, left, width
+                *(x, stride, final, w_at, soon, list_at, base),
+                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
+            )
+        elif rows <= FIVE and whole:
+            five_rows(
+                *(x, stride, final, w_at, soon, list_at, base),
+                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
+            )
+        elif rows <= SIX and whole:
+            six_rows(
+                *(x, stride, final, w_at, soon, list_at, base),
+                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
             )
         elif whole:
+            keeps = ALL if rows > FIRST else IN_TURNS
             first_rows(
-                x,
-                stride,
-                final,
-                w_at,
-                soon,
-                list_at,
-                base,
-                groups,
-                scratch,
-                p_at,
-                out_at,
-                out_stride,
-                left,
-                width,
+                *(x, stride, final, w_at, soon, list_at, base),
+                *(groups, scratch, keeps, p_at, out_at, out_stride, left, width),
             )
             if rows > FIRST:
                 others, at = rows - FIRST, x + FIRST * stride

@@ -1,9 +1,10 @@
 """Tiles of the product of kernels.cpu.matmul.packed12: some rows of x times a block, or a strip, in 12 bits.
 
-Up to four rows multiply what was unpacked while it is in registers. Eight need those for their sums: what
-is unpacked goes through memory, where further rows find it. It is read a group later than it was written:
-a processor that reads at once what it has just stored waits for that, and unpacking would cost half of
-what these rows' products do, not a twentieth.
+Up to six rows multiply what was unpacked while it is in registers. Eight need those for their sums: what is
+unpacked goes through memory. It is read a group later than it was written: a processor that reads at once
+what it has just stored waits for that, and unpacking would cost half of what these rows' products do, not a
+twentieth. Where further rows come, the whole block stays in memory for them; else its groups take turns in
+two places, which stay in the first-level cache.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,11 +41,14 @@ from kernels.cpu.matmul.unpack12 import (
 )
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
-FEW, FIRST = 4, 8
-"""Rows of the tiles that unpack; the second keeps what it unpacks, for further rows."""
+FEW, FIVE, SIX, FIRST = 4, 5, 6, 8
+"""Rows of the tiles that unpack; the last one writes what it unpacks."""
+IN_TURNS, ALL = 1, -1
+"""Which groups it leaves in memory: the last two, or all, for further rows."""
 
 EVERY = 5
-"""Rows of a word, between which something is unpacked: 6 times in 4 words of 8 rows."""
+"""Rows of a word, between which something is unpacked: 6 times in 4 words of 8 rows. As many of each part,
+where words are multiplied in parts (kernels.cpu.isa.dot)."""
 
 
 @dataclass(frozen=True)
@@ -112,20 +116,23 @@ def _add_group(
     sums: list[Any],
     meanwhile: Iterator[None] | None = None,
 ) -> list[Any]:
-    """The sums of each row, and a group's products with it. rows: their addresses. weights: registers of
-    each of the group's words. meanwhile: is resumed between the rows."""
-    totals, x_at = list(sums), builder.mul(group, word(4 * WORDS))
+    """The sums of each row, and a group's products with it. rows: addresses of the parts of their words.
+    weights: registers of each of the group's words. meanwhile: is resumed between the rows."""
+    dot, steps = OPERATIONS.pairs, 0
+    size = 4 * dot.parts
+    totals, x_at = list(sums), builder.mul(group, word(size * WORDS))
     for place in range(WORDS):
-        columns = weights(place)
-        for m, row in enumerate(rows):
-            pair = broadcast(
-                builder, load(builder, builder.add(builder.add(row, x_at), word(4 * place)), I32)
-            )
-            for v, of_columns in enumerate(columns):
-                i = m * len(columns) + v
-                totals[i] = OPERATIONS.pairs.add(builder, totals[i], of_columns, pair)
-            if meanwhile and (place * len(rows) + m) % EVERY == EVERY - 1:
-                next(meanwhile, None)
+        parts = [dot.weights(builder, of_strip) for of_strip in weights(place)]
+        for part in range(dot.parts):
+            for m, row in enumerate(rows):
+                at = builder.add(builder.add(row, x_at), word(size * place + 4 * part))
+                value = broadcast(builder, load(builder, at, I32))
+                for v, of_strip in enumerate(parts):
+                    i = m * len(parts) + v
+                    totals[i] = dot.add(builder, totals[i], of_strip[part], value)
+                steps += 1
+                if meanwhile and steps % (EVERY * dot.parts) == 0:
+                    next(meanwhile, None)
     return totals
 
 
@@ -146,15 +153,18 @@ def _multiply_unpacked(weight: _Weight, rows: list[Any], sums: list[Any], lists:
 
 
 def _multiply_kept(
-    weight: _Weight, rows: list[Any], sums: list[Any], lists: list[Any], kept: Any
+    weight: _Weight, rows: list[Any], sums: list[Any], lists: list[Any], kept: Any, keeps: Any
 ) -> list[Any]:
     """The sums, of what was unpacked into memory: while a group is multiplied, the next one is written. Rare
-    numbers are put in before it is multiplied. The weight has at least 2 groups."""
+    numbers are put in before it is multiplied. The weight has at least 2 groups. keeps: IN_TURNS or ALL."""
     builder = weight.builder
+
+    def place_of(group: Any) -> Any:
+        return _at_group(builder, kept, builder.and_(group, keeps))
 
     def multiply(group: Any, before: list[Any], written: Iterator[None] | None) -> list[Any]:
         sums, lists = before[: -weight.vectors], before[-weight.vectors :]
-        at = _at_group(builder, kept, group)
+        at = place_of(group)
         after = write_rare(builder, weight.strips(group), lists, at)
 
         def weights(place: int) -> list[Any]:
@@ -166,7 +176,7 @@ def _multiply_kept(
     def multiply_and_write(group: Any, before: list[Any]) -> list[Any]:
         later = builder.add(group, word(1))
         weight.ask(later)
-        return multiply(group, before, _written(weight, later, _at_group(builder, kept, later)))
+        return multiply(group, before, _written(weight, later, place_of(later)))
 
     weight.ask(word(0))
     list(_written(weight, word(0), kept))
@@ -193,13 +203,13 @@ def _write_columns(
                 OPERATIONS.store_first(builder, halves, address, mask, whole)
 
 
-def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
-    """tile(x, stride, last, w, soon, rare, base, groups, kept, params, out, out_stride, columns, width):
-    so many rows of 16 * vectors columns. last: number of the last row that exists; those behind it are
-    computed as it is. soon: address of the block that comes next. keeps: a block is left at `kept` as
-    kernels.cpu.matmul.packed has it."""
+def _make_tile(num_rows: int, vectors: int) -> Any:
+    """tile(x, stride, last, w, soon, rare, base, groups, kept, keeps, params, out, out_stride, columns,
+    width): so many rows of 16 * vectors columns. x: address of the parts of their words. last: number of the
+    last row that exists; those behind it are computed as it is. soon: address of the block that comes next.
+    FIRST rows leave groups at `kept` as kernels.cpu.matmul.packed has them: IN_TURNS or ALL."""
 
-    @intrinsic(types.void(*[types.int64] * 14))
+    @intrinsic(types.void(*[types.int64] * 15))
     def tile(
         builder: Any,
         x: Any,
@@ -211,6 +221,7 @@ def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
         base: Any,
         groups: Any,
         kept: Any,
+        keeps: Any,
         params: Any,
         out: Any,
         out_stride: Any,
@@ -224,8 +235,8 @@ def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
         out_rows = [builder.add(out, builder.mul(out_stride, number)) for number in numbers]
         weight = _Weight(builder, w, soon, groups, table_of(builder, base), vectors)
         sums, lists = zeros(num_rows * vectors), lists_of_strips(builder, rare, vectors)
-        if keeps:
-            totals = _multiply_kept(weight, rows, sums, lists, kept)
+        if num_rows == FIRST:
+            totals = _multiply_kept(weight, rows, sums, lists, kept, keeps)
         else:
             totals = _multiply_unpacked(weight, rows, sums, lists)
         for v in range(vectors):
@@ -236,5 +247,7 @@ def _make_tile(num_rows: int, vectors: int, keeps: bool = False) -> Any:
     return tile
 
 
-one_row, one_row_of_strip, few_rows = _make_tile(1, VECTORS), _make_tile(1, 1), _make_tile(FEW, VECTORS)
-first_rows = _make_tile(FIRST, VECTORS, keeps=True)
+one_row, one_row_of_strip = _make_tile(1, VECTORS), _make_tile(1, 1)
+two_rows, few_rows = _make_tile(2, VECTORS), _make_tile(FEW, VECTORS)
+five_rows, six_rows = _make_tile(FIVE, VECTORS), _make_tile(SIX, VECTORS)
+first_rows = _make_tile(FIRST, VECTORS)

@@ -8,7 +8,7 @@ from llvmlite import ir
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import intrinsic
-from kernels.cpu.isa.sets.avx512_bf16 import HALVES, packed_bytes
+from kernels.cpu.isa.sets.avx512_vbmi import HALVES, packed_bytes
 from kernels.cpu.isa.vectors import I16, I32, I64, LANES, call, load, read_i64, repeat, store, word, write_i64
 from kernels.cpu.matmul.records import Pack12Record
 from kernels.cpu.matmul.unpack12 import CODES, GROUP, NUM_CODES, STRIP_BYTES, WORDS, each

@@ -62,6 +62,7 @@ class CompactWeight:
     team: "Team"
     product: Operation[Linear12Record]  # kernels.cpu.matmul.gemm12.compact_linear
     gather: Operation[Rows12Record]  # kernels.cpu.matmul.gemm12.compact_rows
+    scratch_bytes: int  # kernels.cpu.matmul.gemm12.scratch_bytes
 
     @property
     def halves(self) -> tuple[int, int]:
@@ -91,7 +92,7 @@ class CompactWeight:
             out_bytes=out.dtype.itemsize,
             lists=self.starts.data_ptr(),
             base=self.base,
-            scratch=self.team.scratch(_scratch(words)),
+            scratch=self.team.scratch(self.scratch_bytes),
         )
 
     def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
@@ -119,7 +120,7 @@ class CompactWeight:
             words=words,
             lists=self.starts.data_ptr(),
             base=self.base,
-            scratch=self.team.scratch(_scratch(words)),
+            scratch=self.team.scratch(self.scratch_bytes),
         )
 
 
@@ -184,7 +185,7 @@ def compact_weight(
 
 def _compacted(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWeight:
     """data: at or before the beginning of what is packed, which then is no weight any more."""
-    from kernels.cpu.matmul.gemm12 import compact_linear, compact_rows
+    from kernels.cpu.matmul.gemm12 import compact_linear, compact_rows, scratch_bytes
     from kernels.cpu.matmul.pack12 import count_rare, make_compact
     from kernels.cpu.runtime.thread_pool import TEAM
 
@@ -212,12 +213,7 @@ def _compacted(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWe
         TEAM.run_one(make_compact, 3 * count, record, 1)
         data[first : first + count] = result[:count]
         lists.append(rare)
-    sizes = packed.out_features, packed.in_features
+    sizes, scratch = (packed.out_features, packed.in_features), scratch_bytes(words)
     return CompactWeight(
-        data, packed.bias, tuple(lists), starts, base, *sizes, TEAM, compact_linear, compact_rows
+        data, packed.bias, tuple(lists), starts, base, *sizes, TEAM, compact_linear, compact_rows, scratch
     )
-
-
-def _scratch(words: int) -> int:
-    """Bytes of a block as kernels.cpu.matmul.packed packs it."""
-    return 4 * 48 * words

@@ -25,7 +25,7 @@ class Linear12Record(ProductRecord):
 
     lists: Address  # [strips] int64: addresses of the strips' rare numbers
     base: i64
-    scratch: Address  # [threads] int64: addresses of words * 192 bytes
+    scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.gemm12.scratch_bytes
 
 
 @record

@@ -20,7 +20,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.isa.sets.avx512_bf16 import HALVES, bytes_of_table, hidden, replaced
+from kernels.cpu.isa.sets.avx512_vbmi import HALVES, bytes_of_table, hidden, replaced
 from kernels.cpu.isa.vectors import (
     BYTES,
     I32,

@@ -1,4 +1,5 @@
-"""What the 32-bit words of a product are: a float32, two bfloat16 or four 8-bit integers.
+"""What the 32-bit words of a product are: a float32, two bfloat16 or four 8-bit integers. Words of weights
+may be float16, which become float32 when they are loaded.
 
 A tile of kernels.cpu.matmul.gemm is written once over these operations. Sums of floats are float32, those of
 integers int32.
@@ -9,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernels.cpu.compiler.vectors import i32x16
+from kernels.cpu.isa.float16 import load_halves
 from kernels.cpu.isa.simd import (
     PAIR_PARTS,
     QUAD_PARTS,
     add_floats,
     add_pairs,
     add_quads,
+    load_i32,
     pair_weights,
     quad_weights,
     whole_words,
@@ -35,8 +38,13 @@ class Words:
     """(sums, weights, x): the sums, and the products of a part of weights and of inputs."""
     split: Callable[[int, int, int, int], int]
     """(x, rows, words, to): writes the parts of inputs side by side, where there are several."""
+    load: Callable[[int], i32x16] = load_i32
+    """(address): 16 words of weights."""
+    size: int = 4
+    """Bytes of a word of weights, in memory."""
 
 
 FLOATS = Words(1, False, whole_words, add_floats, as_they_are)
+HALVES = Words(1, False, whole_words, add_floats, as_they_are, load_halves, 2)
 PAIRS = Words(PAIR_PARTS, False, pair_weights, add_pairs, split_pairs)
 QUADS = Words(QUAD_PARTS, True, quad_weights, add_quads, split_integers)

@@ -6,9 +6,8 @@ Of a row that computes `count` tokens from position `start` on:
     slots      where the keys and values of each token and head go (kernels.ops.attention.store_kv.slot_rows)
     logits     the last token of each row that a sample is taken from
     items      of attention (kernels.cpu.attention.planning.work_items): up to 8 (query, head) pairs each, of
-    a part
-               of the positions where the row is split, or of two rows that begin with the same blocks; long
-               ones first, and those that are paired with another one last
+               a part of the positions where the row is split, or of two rows that begin with the same blocks;
+               long ones first, and those that are paired with another one last
 
 The caches are cold when a step begins, since the model's weights have gone through them: what a call
 costs in a loop, it costs three times here.
@@ -54,15 +53,18 @@ def _write_items(job: PrepareInputsJob, row: int, token: int, number: int, slot:
     parts = 1
     if count <= SPLIT_TOKENS and start + count > job.whole:
         parts, split = (start + count + PART - 1) // PART, True
-    for first in range(0, pairs, 8):
-        for part in range(parts):
+    for part in range(parts):
+        own_slot = slot + part
+        for first in range(0, pairs, 8):
             item = AttentionItem.at(job.out_items, number)
             item.start, item.table, item.token = start, job.blocks + own * job.blocks_stride, token
             item.first, item.pairs = first, min(8, pairs - first)
-            item.part, item.slot = part if split else -1, slot if split else 0
+            item.part, item.slot = part if split else -1, own_slot if split else 0
             item.paired = 0
             number += 1
-            slot += 1 if split else 0
+            own_slot += parts
+    if split:
+        slot += parts * ((pairs + 7) // 8)
     return number, slot
 
 

@@ -2,10 +2,11 @@
 
     out[t, h] = sum_j p[j] * V[j, h // G],   p = softmax_j(scale * q[t, h] . K[j, h // G]),   G = H / K
 
-for the query at position p of its row, over the row's KV positions j with p - window < j <= p.
+for the query at position p of its row, over the row's KV positions j <= p: with a window those with
+p - window < j, with chunks those with j // window = p // window.
 
 query, out:             [T, H, D]; the rows of the step one after the other
-key_cache, value_cache: [B, K, S, D]
+key_cache, value_cache: [B, K, S, D], of the queries' dtype or e4m3 (kernels.ops.attention.e4m3)
 block_tables:           [R, N]; position j of a row is at offset j % S of its block j // S
 
 Why the cache is [B, K, S, D] and not [B, S, K, D]: what one head needs of one block is a single
@@ -34,6 +35,8 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from kernels.ops.attention.e4m3 import index_bytes
+from kernels.ops.attention.first_seen import first_seen
 from kernels.ops.attention.one_thread import one_thread
 from kernels.ops.attention.ragged import Integers, ranges
 
@@ -102,11 +105,13 @@ def paged_attention_reference(
     soft_cap: float | None = None,
     sinks: torch.Tensor | None = None,
     slopes: torch.Tensor | None = None,
+    chunked: bool = False,
 ) -> torch.Tensor:
     """The formula, query by query, in float32 or wider. [T, H, D] -> [T, H, D].
 
     soft_cap: scores become soft_cap * tanh(score / soft_cap). slopes: [H], ALiBi: slopes * (j - p) is added
-    to them, on a GPU alone. sinks: [H], the score of one more key of each head, whose value is zero.
+    to them, on a GPU alone. sinks: [H], the score of one more key of each head, whose value is zero. window,
+    chunked: see kernels.ops.attention.first_seen.
     """
     wide = torch.promote_types(query.dtype, torch.float32)
     groups = query.shape[1] // key_cache.shape[1]
@@ -117,7 +122,7 @@ def paged_attention_reference(
         keys = key_cache[blocks].transpose(0, 1).flatten(1, 2).repeat_interleave(groups, 0).to(wide)
         values = value_cache[blocks].transpose(0, 1).flatten(1, 2).repeat_interleave(groups, 0).to(wide)
         for position in range(start, start + count):
-            seen = slice(0 if window is None else max(0, position - window + 1), position + 1)
+            seen = slice(int(first_seen(np.array(position), window, chunked)), position + 1)
             one = query[len(rows)].to(wide)
             scores = torch.einsum("hd,hjd->hj", one, keys[:, seen]) * scale
             if soft_cap is not None:
@@ -133,9 +138,14 @@ def paged_attention_reference(
 
 
 def plan_attention(
-    starts: Integers, counts: Integers, block_tables: Integers, window: int | None, shape: CacheShape
+    starts: Integers,
+    counts: Integers,
+    block_tables: Integers,
+    window: int | None,
+    shape: CacheShape,
+    chunked: bool = False,
 ) -> AttentionPlan:
-    """Plans one step for all layers with this window.
+    """Plans one step for all layers with this window; see kernels.ops.attention.first_seen.
 
     starts, counts: [R] position of the first query of each row, and how many. block_tables: [R, N].
     Rows of one query that follow one another share a call where their padded lengths are equal: the
@@ -149,8 +159,7 @@ def plan_attention(
         owners, starts = ranges(starts, counts)
         counts, block_tables = np.ones_like(starts), block_tables[owners]
     ends = starts + counts
-    first_blocks = np.zeros_like(starts) if window is None else np.maximum(starts - window + 1, 0)
-    first_blocks = first_blocks // shape.block_size
+    first_blocks = first_seen(starts, window, chunked) // shape.block_size
     num_blocks = -(-ends // shape.block_size) - first_blocks
     widths = np.where(counts == 1, _padded_widths(num_blocks, shape.block_size), 0)
     groups, chunks = [], []
@@ -161,13 +170,16 @@ def plan_attention(
             tokens = slice(token, token + length)
             table, first = block_tables[rows], first_blocks[rows]
             width = int(widths[row])
-            groups.append(_decode_group(tokens, starts[rows], table, first, width, window, shape))
+            lowest = first_seen(starts[rows], window, chunked)
+            groups.append(_decode_group(tokens, starts[rows], table, first, width, lowest, shape))
             token += length
         else:
             start, count = int(starts[row]), int(counts[row])
             for offset in range(0, count, QUERY_CHUNK):
                 tokens = slice(token + offset, token + min(count, offset + QUERY_CHUNK))
-                chunks.append(_prefill_chunk(tokens, start + offset, block_tables[row], window, shape))
+                queries = np.arange(start + offset, start + offset + tokens.stop - tokens.start)
+                lowest = first_seen(queries, window, chunked)
+                chunks.append(_prefill_chunk(tokens, queries, block_tables[row], lowest, shape))
             token += count
         row += length
     return AttentionPlan(tuple(groups), tuple(chunks), shape.each_alone)
@@ -205,8 +217,8 @@ def _attend_all(
     num_heads, head_dim = query.shape[1:]
     num_kv_heads, block_size = key_cache.shape[1:3]
     per_kv = num_heads // num_kv_heads
-    key_tiles = key_cache.view(-1, block_size * head_dim)
-    value_tiles = value_cache.view(-1, block_size * head_dim)
+    key_tiles = index_bytes(key_cache).view(-1, block_size * head_dim)
+    value_tiles = index_bytes(value_cache).view(-1, block_size * head_dim)
     queries = query.view(-1, num_kv_heads, per_kv, head_dim)  # [T, K, G, D]
     out = torch.zeros(query.shape, dtype=query.dtype, device=query.device).view(queries.shape)
     if widen:
@@ -220,8 +232,7 @@ def _attend_all(
         # may be inf or NaN, and 0 * inf is NaN.
         keys.index_fill_(0, group.stale, 0)
         values.index_fill_(0, group.stale, 0)
-        if widen:
-            keys, values = keys.float(), values.float()
+        keys, values = (x.view(key_cache.dtype).to(queries.dtype) for x in (keys, values))
         # [R, K, G, D] x [R, K, L, D]: the heads that share a KV head stand where torch expects
         # the queries of one head.
         mask = group.mask.to(queries.dtype).expand(-1, 1, per_kv, -1)
@@ -232,8 +243,7 @@ def _attend_all(
         size = num_kv_heads, 1, -1, head_dim
         keys = key_tiles.index_select(0, chunk.tiles).view(size)[:, :, : chunk.length]
         values = value_tiles.index_select(0, chunk.tiles).view(size)[:, :, : chunk.length]
-        if widen:
-            keys, values = keys.float(), values.float()
+        keys, values = (x.view(key_cache.dtype).to(queries.dtype) for x in (keys, values))
         # [K, G, C, D] x [K, G, L, D], the latter repeated by a stride of 0.
         result = _attend(
             queries[chunk.tokens].permute(1, 2, 0, 3),
@@ -298,10 +308,11 @@ def _decode_group(
     block_tables: Integers,
     first_blocks: Integers,
     width: int,
-    window: int | None,
+    lowest: Integers,
     shape: CacheShape,
 ) -> DecodeGroup:
-    """positions, first_blocks: [R]; block_tables: [R, N]; width: blocks per row after padding."""
+    """positions, first_blocks, lowest: [R], the last of first_seen(); block_tables: [R, N]; width: blocks per
+    row after padding."""
     size, heads = shape.block_size, np.arange(shape.num_kv_heads)
     ends = positions + 1 - first_blocks * size  # [R] counted from the first gathered block
     num_blocks = -(-ends // size)
@@ -315,9 +326,7 @@ def _decode_group(
     stale = (stale_rows[:, None] * shape.num_kv_heads + heads) * (width * size) + stale_offsets[:, None]
 
     offsets = np.arange(width * size)
-    hidden = offsets >= ends[:, None]
-    if window is not None:
-        hidden |= offsets < (ends - window)[:, None]
+    hidden = (offsets >= ends[:, None]) | (offsets < (lowest - first_blocks * size)[:, None])
     return DecodeGroup(
         tokens,
         torch.from_numpy(tiles.reshape(-1).astype(np.int64)).to(shape.device),
@@ -327,19 +336,16 @@ def _decode_group(
 
 
 def _prefill_chunk(
-    tokens: slice, start: int, block_table: Integers, window: int | None, shape: CacheShape
+    tokens: slice, positions: Integers, block_table: Integers, lowest: Integers, shape: CacheShape
 ) -> PrefillChunk:
-    """start: position of the chunk's first query; block_table: [N]."""
+    """positions, lowest: [C], of the chunk's queries and of first_seen(); block_table: [N]."""
     size = shape.block_size
-    end = start + tokens.stop - tokens.start
-    first_block = 0 if window is None else max(0, start - window + 1) // size
+    end = int(positions[-1]) + 1
+    first_block = int(lowest[0]) // size
     blocks = block_table[first_block : -(-end // size)]
     tiles = blocks * shape.num_kv_heads + np.arange(shape.num_kv_heads)[:, None]  # [K, N]
-    queries = np.arange(start, end)[:, None]
     keys = np.arange(first_block * size, end)
-    hidden = keys > queries
-    if window is not None:
-        hidden |= keys <= queries - window
+    hidden = (keys > positions[:, None]) | (keys < lowest[:, None])
     return PrefillChunk(
         tokens,
         torch.from_numpy(tiles.reshape(-1).astype(np.int64)).to(shape.device),

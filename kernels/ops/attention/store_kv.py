@@ -4,7 +4,7 @@
     value_cache[block, k, offset] = value[t, k]
 
 key, value:             [T, K, D]; may be strided views of a fused projection
-key_cache, value_cache: [B, K, S, D], contiguous, the same dtype
+key_cache, value_cache: [B, K, S, D], contiguous, the same dtype, or e4m3 (kernels.ops.attention.e4m3)
 slots:                  [T] int64, all different but for padding, whose tokens are equal
 Bytes moved: 4 * T * K * D values (two read, two written).
 
@@ -12,6 +12,8 @@ On CUDA: kernels.triton.attention.store_kv.
 """
 
 import torch
+
+from kernels.ops.attention.e4m3 import index_bytes, narrowed
 
 
 def store_kv_reference(
@@ -25,8 +27,8 @@ def store_kv_reference(
     block_size = key_cache.shape[2]
     for token, slot in enumerate(slots.tolist()):
         block, offset = divmod(slot, block_size)
-        key_cache[block, :, offset] = key[token]
-        value_cache[block, :, offset] = value[token]
+        key_cache[block, :, offset] = narrowed(key[token], key_cache.dtype)
+        value_cache[block, :, offset] = narrowed(value[token], value_cache.dtype)
 
 
 def slot_rows(slots: torch.Tensor, num_kv_heads: int, block_size: int) -> torch.Tensor:
@@ -48,5 +50,6 @@ def store_kv(
 ) -> None:
     """Writes in place. rows: slot_rows() of the step's slots."""
     head_dim = key.shape[-1]
-    key_cache.view(-1, head_dim).index_copy_(0, rows, key.reshape(-1, head_dim))
-    value_cache.view(-1, head_dim).index_copy_(0, rows, value.reshape(-1, head_dim))
+    for x, cache in ((key, key_cache), (value, value_cache)):
+        stored = index_bytes(narrowed(x.reshape(-1, head_dim), cache.dtype))
+        index_bytes(cache).view(-1, head_dim).index_copy_(0, rows, stored)

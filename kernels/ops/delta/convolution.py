@@ -1,9 +1,9 @@
 """A causal convolution over the last tokens of each row, by channel, with what it keeps of them.
 
-    out[t, c] = silu(sum over k of weight[c, k] * x[t - taps + 1 + k, c])
+    out[t, c] = silu(bias[c] + sum over k of weight[c, k] * x[t - taps + 1 + k, c])
 
 where x of tokens before the first one is 0. A row keeps x of its last taps - 1 tokens. Sums go from the
-oldest token on.
+oldest token on, beginning with the bias.
 """
 
 import torch
@@ -12,16 +12,22 @@ from torch.nn.functional import silu
 from kernels.ops.delta.spans import Spans
 
 
-def convolution(x: torch.Tensor, weight: torch.Tensor, state: torch.Tensor, spans: Spans) -> torch.Tensor:
-    """x: [T, C]; weight: [taps, C] float32; state: [rows, taps - 1, C] float32, which changes. Returns [T, C]
-    float32."""
+def convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, state: torch.Tensor, spans: Spans
+) -> torch.Tensor:
+    """x: [T, C]; weight: [taps, C] and bias: [C] float32; state: [rows, taps - 1, C] float32, which changes.
+    Returns [T, C] float32."""
     taps, out = len(weight), torch.empty(x.shape, dtype=torch.float32, device=x.device)
-    for row, start, length, first in spans:
+    for span in spans:
+        row, start, length, first, _ = span
         kept = state[row] if start else torch.zeros_like(state[row])
         inputs = torch.cat((kept, x[first : first + length].float()))
-        total = inputs[:length] * weight[0]
-        for tap in range(1, taps):
+        total = bias
+        for tap in range(taps):
             total = total + inputs[tap : tap + length] * weight[tap]
         out[first : first + length] = silu(total)
         state[row] = inputs[length:]
+        for behind in range(1, length + 1):
+            for target in span.targets(behind):
+                state[target] = inputs[behind : behind + taps - 1]
     return out

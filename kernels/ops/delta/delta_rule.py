@@ -64,30 +64,31 @@ def delta_rule(
     for span in spans:
         own = slice(span.first, span.first + span.length)
         inputs = query[own], key[own], value[own], kept[own], learned[own]
-        state[span.row] = _learn(span, state[span.row], *inputs, out[own])
+        _learn(span, state, *inputs, out[own])
     return out
 
 
 def _learn(
     span: RowSpan,
-    state: torch.Tensor,
+    states: torch.Tensor,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     kept: torch.Tensor,
     learned: torch.Tensor,
     out: torch.Tensor,
-) -> torch.Tensor:
-    """Writes the outputs of a row's tokens, and returns its state."""
-    if not span.start:
-        state = torch.zeros_like(state)
+) -> None:
+    """Writes the outputs of a row's tokens and its state."""
+    state = states[span.row] if span.start else torch.zeros_like(states[span.row])
     for t in range(span.length):
         state = state * kept[t, :, None, None]
         known = (state * key[t, :, :, None]).sum(1)
         change = (value[t] - known) * learned[t, :, None]
         state = state + key[t, :, :, None] * change[:, None, :]
         out[t] = (state * query[t, :, :, None]).sum(1)
-    return state
+        for target in span.targets(t + 1):
+            states[target] = state
+    states[span.row] = state
 
 
 def unit_vectors(x: torch.Tensor) -> torch.Tensor:

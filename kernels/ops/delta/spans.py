@@ -9,6 +9,15 @@ import numpy as np
 from kernels.ops.attention.ragged import Integers
 
 
+class Saves(NamedTuple):
+    """Where a row's state is copied to behind so many tokens of a step; behind 0: nowhere."""
+
+    behind: int
+    target: int  # a row
+    behind_2: int
+    target_2: int
+
+
 class RowSpan(NamedTuple):
     """The tokens of one row in a step."""
 
@@ -16,6 +25,13 @@ class RowSpan(NamedTuple):
     start: int  # position of the first one; 0: the row's state begins with zeros
     length: int
     first: int  # its index in the step
+    saves: Saves = Saves(0, 0, 0, 0)
+
+    def targets(self, behind: int) -> tuple[int, ...]:
+        """Returns the rows to which the state behind so many tokens, at least 1, is copied."""
+        saves = self.saves
+        pairs = (saves.behind, saves.target), (saves.behind_2, saves.target_2)
+        return tuple(target for at, target in pairs if at == behind)
 
 
 @dataclass(frozen=True)
@@ -23,18 +39,28 @@ class Spans:
     """The rows of a step, R of them, in the order of its tokens. A batch that is used again is written in
     place."""
 
-    columns: Integers  # [R, 4], contiguous: see RowSpan
+    columns: Integers  # [R, 8], contiguous: see RowSpan, and Saves
 
     @staticmethod
     def empty(rows: int) -> "Spans":
         """Of so many rows, to be written."""
-        return Spans(np.zeros((rows, 4), np.int64))
+        return Spans(np.zeros((rows, 8), np.int64))
 
     def write(self, rows: Integers, starts: Integers, counts: Integers) -> None:
-        """rows, starts, counts: [R], of rows whose tokens follow one another."""
+        """rows, starts, counts: [R], of rows whose tokens follow one another. No state is saved."""
         columns = self.columns
         columns[:, 0], columns[:, 1], columns[:, 2] = rows, starts, counts
         columns[:, 3] = np.cumsum(counts) - counts
+        columns[:, 4:] = 0
+
+    def save(self, row: int, position: int, target: int) -> None:
+        """Has a row's state behind its first `position` tokens, of which a step computes the last one, copied
+        to a row. At most two of each row."""
+        (entry,) = np.flatnonzero(self.columns[:, 0] == row).tolist()
+        columns = self.columns[entry]
+        free = 4 if not columns[4] else 6
+        assert not columns[free] and 0 < position - columns[1] <= columns[2]
+        columns[free : free + 2] = position - columns[1], target
 
     def __len__(self) -> int:
         """R."""
@@ -42,4 +68,5 @@ class Spans:
 
     def __iter__(self) -> Iterator[RowSpan]:
         """Each row."""
-        return (RowSpan(*columns) for columns in self.columns.tolist())
+        for row, start, length, first, *saves in self.columns.tolist():
+            yield RowSpan(row, start, length, first, Saves(*saves))

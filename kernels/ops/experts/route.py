@@ -27,6 +27,8 @@ def route(
     weights = scores.gather(-1, experts)
     if routing.score is Score.SOFTMAX_OF_CHOSEN:
         weights = torch.softmax(weights, dim=-1)
+    elif routing.score is Score.SIGMOID_OF_CHOSEN:
+        weights = torch.sigmoid(weights)
     elif routing.score is Score.SPARSE_MIXER:
         weights = _sparse_mixer(scores, experts, routing.tolerance)
     if routing.normalized:

@@ -22,6 +22,8 @@ class Score(Enum):
     SPARSE_MIXER = 3
     """The logits choose. A weight is a softmax over the expert and those not chosen before it whose logits
     are at most a tolerance below (https://arxiv.org/abs/2409.12136)."""
+    SIGMOID_OF_CHOSEN = 4
+    """The logits choose, and a weight is the sigmoid of a chosen logit."""
 
 
 @dataclass(frozen=True, kw_only=True)

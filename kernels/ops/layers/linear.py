@@ -4,9 +4,9 @@
 
 x: [T, K], w: [N, K], b: [N] or None, all of one dtype; y: [T, N], of that dtype, or float32 if wide.
 
-The CPU's kernels multiply bfloat16 by packed weights (kernels.cpu.matmul.packed). Wide results of 16-bit
-values on a CUDA device are those of kernels.triton.sampling.selected_logits, whose sums are not rounded to 16
-bits and have one order for any T. The sums of torch's variant may depend on T.
+The CPU's kernels multiply bfloat16 by packed weights (kernels.cpu.matmul.packed). On a CUDA device products
+are those of kernels.triton.matmul.linear, whose sums have one order for any T; those of torch, which the flag
+--fast-matmul asks for, may depend on T in the last bits.
 
 Bytes moved: N * K values of weights, T * K read and T * N written.
 """
@@ -25,19 +25,22 @@ def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
 
 
 def linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, wide: bool = False
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    wide: bool = False,
+    by_library: bool = False,
 ) -> torch.Tensor:
-    """[T, K] -> [T, N]. wide: the result is float32.
+    """[T, K] -> [T, N]. wide: the result is float32. by_library: torch multiplies on a CUDA device too,
+    unless wide: its result would be rounded first.
 
     On a CPU 16-bit values are widened to float32, as torch multiplies them very slowly there, and the result
     is rounded to 16 bits even if wide.
     """
-    if wide and x.dtype.itemsize == 2 and uses_triton(x):
-        from kernels.triton.sampling.selected_logits import selected_logits
+    if uses_triton(x) and (wide or not by_library):
+        from kernels.triton.matmul.linear import linear as in_one_order
 
-        every = torch.arange(x.shape[0], dtype=torch.int32, device=x.device)
-        result = selected_logits(x, every, weight)
-        return result if bias is None else result + bias.float()
+        return in_one_order(x, weight, bias, wide)
     if x.device.type == "cpu" and x.dtype.itemsize == 2:
         result = F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
     else:

@@ -43,7 +43,7 @@ def stumble(record: Shared, first: int, count: int, thread: int) -> None:
         turns += 1
     if turns == PATIENCE:
         atomics.write(words + 8 * GAVE_UP, 1)
-    for _ in range(20_000):  # who does not wait for it is now further
+    for _ in range(20_000):  # a thread that does not wait for it is now further
         atomics.pause()
     atomics.write(words + 8 * LEFT, 1)
 

@@ -9,7 +9,8 @@ from kernels.cpu import requirements as support
 
 HASWELL = "fpu fma avx2 f16c"
 SKYLAKE = f"{HASWELL} avx512f avx512bw avx512vl avx512dq"
-ZEN_4 = f"{SKYLAKE} avx512_vnni avx512_bf16 avx512vbmi avx512_vbmi2"
+ICE_LAKE = f"{SKYLAKE} avx512_vnni avx512vbmi avx512_vbmi2"
+ZEN_4 = f"{ICE_LAKE} avx512_bf16"
 CORTEX_A72 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
 NEOVERSE_N1 = f"{CORTEX_A72} atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp ssbs"
 NEOVERSE_V1 = f"{NEOVERSE_N1} sve bf16 i8mm svebf16 svei8mm"
@@ -22,8 +23,8 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sets, "_in_use", None)
 
 
-def host_with(monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
-    cpuinfo = f"processor : 0\nflags\t\t: {flags}\n\nprocessor : 1\nflags : fpu\n"
+def host_with(monkeypatch: pytest.MonkeyPatch, flags: str, maker: str = "AuthenticAMD") -> None:
+    cpuinfo = f"processor : 0\nvendor_id : {maker}\nflags\t\t: {flags}\n\nprocessor : 1\nflags : fpu\n"
     monkeypatch.setattr(Path, "read_text", lambda self: cpuinfo)
 
 
@@ -35,7 +36,8 @@ def host_with(monkeypatch: pytest.MonkeyPatch, flags: str) -> None:
         (SKYLAKE, ["avx512", "avx2"]),
         (f"{SKYLAKE} avx512_bf16", ["avx512", "avx2"]),
         (f"{SKYLAKE} avx512_vnni avx512_bf16", ["avx512_vnni", "avx512", "avx2"]),
-        (ZEN_4, ["avx512_bf16", "avx512_vnni", "avx512", "avx2"]),
+        (ICE_LAKE, ["avx512_vbmi", "avx512_vnni", "avx512", "avx2"]),
+        (ZEN_4, ["avx512_bf16", "avx512_vbmi", "avx512_vnni", "avx512", "avx2"]),
         (HASWELL.replace("f16c", ""), []),
     ],
 )
@@ -50,6 +52,15 @@ def test_sets_of_a_host(monkeypatch: pytest.MonkeyPatch, flags: str, names: list
         assert [one.name for one in sets.SETS if one is sets.selected_set()] == [name]
     with pytest.raises(ValueError, match="not an instruction set of this host"):
         sets.select("avx10")
+
+
+def test_intel_multiplies_bfloat16_faster_as_float32(monkeypatch: pytest.MonkeyPatch):
+    """The set with dot products of bfloat16 can be chosen all the same."""
+    host_with(monkeypatch, ZEN_4, sets.INTEL)
+    names = [one.name for one in sets.host_sets()]
+    assert names == ["avx512_vbmi", "avx512_bf16", "avx512_vnni", "avx512", "avx2"]
+    sets.select("avx512_bf16")
+    assert sets.selected_set() is sets.AVX512_BF16
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The list of what the attention layers of a step read, for
 kernels.cpu.attention.planning.kv_prefetch_kernel."""
 
+from kernels.cpu.attention.planning.first_seen import first_seen
 from kernels.cpu.attention.planning.kv_prefetch_kernel import MOST_PIECES, PIECE
 from kernels.cpu.attention.records import AttentionItem, PlanRecord, PrefetchRecord, PrefetchStep
 from kernels.cpu.compiler.cache import operation
@@ -8,15 +9,14 @@ from kernels.cpu.isa.vectors import read_i64, write_i64
 
 
 def _list_blocks(
-    record: PrefetchRecord, item: AttentionItem, above: int, window: int, to: int, most: int
+    plan: PlanRecord, record: PrefetchRecord, item: AttentionItem, above: int, to: int, most: int
 ) -> int:
     """Of the keys, then of the values of an item's row. above: address of the table of a row that may begin
     with the same blocks, which are in the list then; or 0. Returns how many pieces."""
     size, block_bytes, group = record.block_size, record.block_bytes, record.group
     start, table, first = item.start, item.table, item.first
-    begin = 0 if window == 0 else max(0, start + first // group - window + 1)
+    begin = first_seen(plan, start + first // group) // size
     end = start + (first + item.pairs - 1) // group
-    begin //= size
     while begin <= end // size and _is_shared(above, table, begin):
         begin += 1
     count = 0
@@ -45,7 +45,7 @@ def list_pieces(record: PrefetchRecord, first: int, count: int, thread: int) -> 
         item = AttentionItem.at(plan.items, number)
         while item.address != 0 and item.first == 0 and item.part <= 0:
             to, left = step.pieces + 8 * listed, MOST_PIECES - listed
-            listed += _list_blocks(record, item, above, plan.window, to, left)
+            listed += _list_blocks(plan, record, item, above, to, left)
             above = item.table
             item = AttentionItem.at(item.paired)
     step.count = listed

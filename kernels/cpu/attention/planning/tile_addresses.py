@@ -4,6 +4,7 @@ A PartPlace is followed by the list: addresses of the tiles of keys, then of val
 this part. Keys and values alike come in the order: shared tiles, the row's own ones, those of the paired row.
 """
 
+from kernels.cpu.attention.planning.first_seen import first_seen
 from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord
 from kernels.cpu.attention.tiles import AHEAD
 from kernels.cpu.attention.vector_loops import PART, QUERIES, copy
@@ -21,11 +22,10 @@ def locate(
 ) -> None:
     """Writes down where a part of a unit is. Of a split item some parts may have no tiles: outside of the
     window, or beyond its last query. size: bytes of a value."""
-    group, window = record.group, plan.window
+    group = record.group
     item, head = AttentionItem.at(plan.items, unit // record.kv_heads), unit % record.kv_heads
     start, first = item.start, item.first
-    lowest = 0 if window == 0 else max(0, start + first // group - window + 1)
-    begin = max(lowest // 16 * 16, part * PART)
+    begin = max(first_seen(plan, start + first // group) // 16 * 16, part * PART)
     end = min(start + (first + item.pairs - 1) // group + 1, part * PART + PART)
     tiles = max(0, (end - begin + 15) // 16)
     shared = others = 0

@@ -81,21 +81,23 @@ def list_items(
     kernels: BlockKernels, starts: Integers, counts: Integers, tables: Int64s, sizes: PlanSizes
 ) -> tuple[Int64s, int]:
     """[I, ITEM_WORDS], and how many of them are taken by themselves: those that are paired with others come
-    last. Long ones come first, so that no thread begins one when the others are done."""
+    last. Long ones come first, so that no thread begins one when the others are done. Items of a row that go
+    over the same part of it are neighbours: its keys and values are in a cache from the second on."""
     items: list[_Item] = []
     slots = token = 0
     for start, count, table in zip(starts.tolist(), counts.tolist(), tables, strict=True):
         end = start + count
         row = AttentionItem(start=start, table=table.ctypes.data, token=token, first=0, pairs=0, part=-1)
         parts = -(-end // kernels.part) if count <= SPLIT_TOKENS and end > sizes.whole else 0
-        for first in range(0, count * kernels.group, QUERIES):
-            row.first, row.pairs = first, min(QUERIES, count * kernels.group - first)
-            for part in range(parts) if parts else (-1,):
+        some = range(0, count * kernels.group, QUERIES)
+        for part in range(parts) if parts else (-1,):
+            for number, first in enumerate(some):
                 item = AttentionItem.from_buffer_copy(row)
+                item.first, item.pairs = first, min(QUERIES, count * kernels.group - first)
                 if parts:
-                    item.part, item.slot = part, slots
-                    slots += 1
+                    item.part, item.slot = part, slots + number * parts + part
                 items.append(_Item(item, table))
+        slots += parts * len(some)
         _join(kernels, items, sizes.joined)
         token += count
     items.sort(key=lambda item: _length(kernels, item), reverse=True)

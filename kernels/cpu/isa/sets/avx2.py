@@ -1,6 +1,7 @@
 """AVX2, FMA and F16C: 16 registers of 256 bits. Intel has them from Haswell on (2013), AMD from Excavator
 (2015)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -8,7 +9,7 @@ from llvmlite import ir
 from kernels.cpu.isa.dot import Dot, IntegerDot
 from kernels.cpu.isa.operations import halves_of, joined
 from kernels.cpu.isa.sets.x86_64 import X86
-from kernels.cpu.isa.vectors import I16, I32, I32S, call, splat
+from kernels.cpu.isa.vectors import I16, I32, I32S, call, opaque, splat
 
 _BYTES = ir.VectorType(ir.IntType(8), 32)
 _INT16S, _INT32S = ir.VectorType(I16, 16), ir.VectorType(I32, 8)
@@ -16,6 +17,11 @@ _INT16S, _INT32S = ir.VectorType(I16, 16), ir.VectorType(I32, 8)
 
 class _PairsOfWords(IntegerDot):
     """vpmaddwd: unlike vpmaddubsw, its sums are exact."""
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        """See Dot."""
+        total = super().add(builder, sums, weight, value)
+        return joined(builder, *(opaque(builder, half, "x") for half in halves_of(builder, total)))
 
     def multiply_pairs(self, builder: Any, one: Any, other: Any) -> Any:
         """See IntegerDot."""
@@ -26,7 +32,7 @@ class _PairsOfWords(IntegerDot):
 
 
 class _Nibbles(Dot):
-    """vpmaddubsw, and vpmaddwd by 1. Two products of 4 bits by 8 never exceed 16 bits."""
+    """vpmaddubsw, and vpmaddwd by 1. Two products of 7 bits by 8 never exceed 16 bits."""
 
     def __init__(self) -> None:
         super().__init__(I32S)
@@ -41,11 +47,26 @@ class _Nibbles(Dot):
         return builder.add(sums, joined(builder, *parts))
 
 
+_WORDS = _PairsOfWords()
+
+
 class AVX2(X86):
     """A vector takes two registers."""
 
-    quads: Dot = _PairsOfWords()
+    quads: Dot = _WORDS
     nibbles: Dot = _Nibbles()
+
+    def multiply_small(self, builder: Any, one: Any, other: Any) -> Any:
+        """See Operations: half of each pair is 0, and vpmulld takes twice as long."""
+        return _WORDS.multiply_pairs(builder, one, other)
+
+    def from_table(self, builder: Any, table: Sequence[int], indexes: Any) -> Any:
+        """See Operations: vpshufb."""
+        bytes_, parts = ir.Constant(_BYTES, 2 * list(table)), []
+        for half in halves_of(builder, indexes):
+            found = call(builder, "llvm.x86.avx2.pshuf.b", _BYTES, bytes_, builder.bitcast(half, _BYTES))
+            parts.append(builder.bitcast(found, _INT32S))
+        return joined(builder, *parts)
 
     def round_to_int(self, builder: Any, values: Any) -> Any:
         """See Operations."""

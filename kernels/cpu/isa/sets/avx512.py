@@ -1,6 +1,7 @@
 """AVX-512 with its F, BW, VL and DQ parts: 32 registers of 512 bits. Intel's servers have it from Skylake on
 (2017)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -8,13 +9,17 @@ from llvmlite import ir
 from kernels.cpu.isa.dot import I16_PAIRS, Dot, IntegerDot
 from kernels.cpu.isa.operations import Tiles
 from kernels.cpu.isa.sets.x86_64 import X86
-from kernels.cpu.isa.vectors import BYTES, F32S, I16, I32, I32S, call, splat, store_lanes
+from kernels.cpu.isa.vectors import BYTES, F32S, I16, I32, I32S, call, opaque, splat, store_lanes
 
 _EVERY, _TO_NEAREST = ir.Constant(I16, -1), ir.Constant(I32, 4)
 
 
 class _PairsOfWords(IntegerDot):
     """vpmaddwd."""
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        """See Dot."""
+        return opaque(builder, super().add(builder, sums, weight, value), "v")
 
     def multiply_pairs(self, builder: Any, one: Any, other: Any) -> Any:
         """See IntegerDot."""
@@ -23,7 +28,7 @@ class _PairsOfWords(IntegerDot):
 
 
 class _Nibbles(Dot):
-    """vpmaddubsw, and vpmaddwd by 1. Two products of 4 bits by 8 never exceed 16 bits."""
+    """vpmaddubsw, and vpmaddwd by 1. Two products of 7 bits by 8 never exceed 16 bits."""
 
     def __init__(self) -> None:
         super().__init__(I32S)
@@ -36,6 +41,9 @@ class _Nibbles(Dot):
         return builder.add(sums, call(builder, "llvm.x86.avx512.pmaddw.d.512", I32S, pairs, ones))
 
 
+_WORDS = _PairsOfWords()
+
+
 class AVX512(X86):
     """A vector takes one register."""
 
@@ -45,8 +53,17 @@ class AVX512(X86):
     rereads_weights = False
     score_tiles = {3: 2, 4: 2, 6: 2, 8: 1}
     mix_vectors = {3: 4, 4: 4, 6: 2, 8: 2}
-    quads: Dot = _PairsOfWords()
+    quads: Dot = _WORDS
     nibbles: Dot = _Nibbles()
+
+    def multiply_small(self, builder: Any, one: Any, other: Any) -> Any:
+        """See Operations: half of each pair is 0, and vpmulld takes twice as long."""
+        return _WORDS.multiply_pairs(builder, one, other)
+
+    def from_table(self, builder: Any, table: Sequence[int], indexes: Any) -> Any:
+        """See Operations: vpshufb."""
+        bytes_, each = ir.Constant(BYTES, 4 * list(table)), builder.bitcast(indexes, BYTES)
+        return builder.bitcast(call(builder, "llvm.x86.avx512.pshuf.b.512", BYTES, bytes_, each), I32S)
 
     def round_to_int(self, builder: Any, values: Any) -> Any:
         """See Operations."""

@@ -1,38 +1,14 @@
 """AVX512-BF16, with AVX512-VNNI, -VBMI and -VBMI2: AMD's processors from Zen 4 on (2022), Intel's servers
-from Sapphire Rapids on (2023)."""
+from Sapphire Rapids on (2023), which have it and are faster without (kernels.cpu.isa.sets.avx512_vbmi)."""
 
 from typing import Any
 
 from llvmlite import ir
 
 from kernels.cpu.isa.dot import Dot
-from kernels.cpu.isa.sets.avx512_vnni import AVX512VNNI
+from kernels.cpu.isa.sets.avx512_vbmi import AVX512VBMI
 from kernels.cpu.isa.sets.bfloat import BFloats
-from kernels.cpu.isa.vectors import BYTES, F32S, I16, I16S, LANES, call
-
-HALVES = ir.VectorType(I16, 2 * LANES)
-"""Two bfloat16 a lane, as integers."""
-
-
-def packed_bytes(builder: Any, first: Any, second: Any) -> Any:
-    """Two HALVES of numbers below 256 as BYTES: eight of the first and eight of the second, in turns."""
-    return call(builder, "llvm.x86.avx512.packuswb.512", BYTES, first, second)
-
-
-def bytes_of_table(builder: Any, table: Any, indexes: Any) -> Any:
-    """table[indexes % 64], of BYTES."""
-    return call(builder, "llvm.x86.avx512.permvar.qi.512", BYTES, table, indexes)
-
-
-def replaced(builder: Any, values: Any, listed: Any, chosen: Any) -> Any:
-    """HALVES, of which the chosen ones are the first that are listed, in their order."""
-    return call(builder, "llvm.x86.avx512.mask.expand.v32i16", HALVES, listed, values, chosen)
-
-
-def hidden(builder: Any, values: Any) -> Any:
-    """The same HALVES, of which LLVM does not know that: else it computes what both branches need before
-    the branch, for all words at once, and the registers do not suffice."""
-    return builder.asm(ir.FunctionType(HALVES, [HALVES]), "", "=v,0", [values], False)
+from kernels.cpu.isa.vectors import F32S, I16, I16S, LANES, call
 
 
 class _Pairs(Dot):
@@ -47,7 +23,7 @@ class _Pairs(Dot):
         return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32S, sums, *sides)
 
 
-class AVX512BF16(AVX512VNNI):
+class AVX512BF16(AVX512VBMI):
     """Two bfloat16 are multiplied at once."""
 
     pairs: Dot = _Pairs()

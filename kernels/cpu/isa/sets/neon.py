@@ -11,7 +11,7 @@ from llvmlite import ir
 from kernels.cpu.isa.operations import Operations, halves_of, joined
 from kernels.cpu.isa.vectors import F32S, I32, I32S, call, load, load_lanes, splat, store, store_lanes
 
-_INT32S = ir.VectorType(I32, 4)
+_INT32S, _BYTES = ir.VectorType(I32, 4), ir.VectorType(ir.IntType(8), 16)
 _FULL_SYSTEM = ir.Constant(I32, 15)
 """What an instruction barrier is for: it has no other."""
 
@@ -32,6 +32,15 @@ class NEON(Operations):
     def pause(self, builder: Any) -> None:
         """See Operations: an instruction barrier, since a yield is over at once."""
         call(builder, "llvm.aarch64.isb", ir.VoidType(), _FULL_SYSTEM)
+
+    def from_table(self, builder: Any, table: Sequence[int], indexes: Any) -> Any:
+        """See Operations: tbl."""
+        bytes_, quarters = ir.Constant(_BYTES, list(table)), []
+        for quarter in quarters_of(builder, indexes):
+            each = builder.bitcast(quarter, _BYTES)
+            found = call(builder, "llvm.aarch64.neon.tbl1.v16i8", _BYTES, bytes_, each)
+            quarters.append(builder.bitcast(found, _INT32S))
+        return of_quarters(builder, quarters)
 
     def round_to_int(self, builder: Any, values: Any) -> Any:
         """See Operations. The instruction makes 0 of NaN, and of large numbers the nearest int32."""

@@ -7,14 +7,19 @@ its group their precision, and no more.
 """
 
 from kernels.cpu.compiler.cache import operation
+from kernels.cpu.compiler.language import Static, float32
 from kernels.cpu.compiler.vectors import f32x16, i32x16
-from kernels.cpu.isa.simd import fma, sum_in_order
+from kernels.cpu.isa.simd import load_bf16
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, write_u16, write_u32
 from kernels.cpu.matmul.groups.records import QuantizeGroupsRecord
 from kernels.cpu.matmul.groups.vectors import (
+    BASE_BITS,
+    OFFSET,
     bits_of,
-    larger,
-    largest_lane,
+    bits_of_lanes,
+    float_of,
+    larger_integer,
+    largest_integer,
     nearest,
     store_i8,
     sum_of_lanes,
@@ -23,27 +28,33 @@ from kernels.cpu.matmul.groups.vectors import (
 
 LEAST = 1e-30
 """A group of nothing larger is a group of zeros."""
+MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
+"""Of a float32: the bits without its sign, which are in the order of sizes, and two values."""
 
 
-def _quantize(x: int, left: int, out: int, terms: int, size: int) -> None:
+def _values(whole: Static[bool], at: int, left: int) -> f32x16:
+    """16 values of a row, as float32. whole: all of them are there."""
+    if whole:
+        return load_bf16(at)
+    return values_at(at, left)
+
+
+def _quantize(whole: Static[bool], x: int, left: int, out: int, terms: int, size: int) -> None:
     """One group. left: values of x from there on; behind them are zeros. The scale of a group with a NaN or
     an infinite value is a NaN."""
-    most, broken = f32x16(0.0), f32x16(0.0)
+    most = i32x16(0)
     for k in range(0, size, LANES):
-        values = values_at(x + 2 * k, left - k)
-        most = larger(larger(values, values * -1.0), most)
-        broken = fma(values, f32x16(0.0), broken)
-    largest = largest_lane(most)
-    factor, total = f32x16(0.0), i32x16(0)
+        most = larger_integer(bits_of_lanes(_values(whole, x + 2 * k, left - k)) & MAGNITUDE, most)
+    bits = largest_integer(most)
+    largest, factor, total = float_of(bits), f32x16(0.0), i32x16(0)
     if largest > LEAST:
-        factor = f32x16(127.0) / f32x16(largest)
+        factor = f32x16(float32(float32(127.0) / largest))
     for k in range(0, size, LANES):
-        integers = nearest(values_at(x + 2 * k, left - k) * factor)
+        integers = nearest(_values(whole, x + 2 * k, left - k) * factor)
         store_i8(out + k, integers)
         total = total + integers
-    unit = f32x16(largest) / f32x16(127.0) + f32x16(sum_in_order(broken))
-    write_u32(terms, bits_of(largest_lane(unit)))
-    write_u32(terms + 4, -sum_of_lanes(total))
+    write_u32(terms, NAN if bits >= INFINITY else bits_of(float32(largest / float32(127.0))))
+    write_u32(terms + 4, BASE_BITS - OFFSET * sum_of_lanes(total))
 
 
 @operation
@@ -60,4 +71,7 @@ def quantize_groups(record: QuantizeGroupsRecord, first: int, count: int, thread
         for group in range(groups):
             at = group * size
             out, terms = record.out + row * groups * size + at, record.terms + 8 * (row * groups + group)
-            _quantize(x + 2 * at, width - at, out, terms, size)
+            if width - at >= size:
+                _quantize(True, x + 2 * at, width - at, out, terms, size)
+            else:
+                _quantize(False, x + 2 * at, width - at, out, terms, size)

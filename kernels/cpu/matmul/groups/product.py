@@ -5,9 +5,15 @@
 A tile is some rows of x times 16 or 48 columns of the weight. The inner sums are int32 and exact; each group
 is added to the tile's float32 sums with one rounding, in the order of groups, whatever the tile: a token's y
 has the same bits with any other tokens. A word holds 8 values of k of a column, which two instructions take
-apart for 16 columns.
+apart for 16 columns. Where words hold codes of floats (kernels.cpu.matmul.groups.e2m1), one more looks up
+their integers.
 
-Of many rows, the words of a block are taken apart once, into a place that stays in the second-level cache.
+A group of 32 has eight products of four bytes for each sum, so what is done once for a group and sum counts:
+the zero point's part, and two products of floats. Inner sums begin at the bits of BASE, a float32 whose last
+bit is 1: so their bits are those of BASE + sum, and (BASE + sum) * s - BASE * s, rounded once, is s * sum.
+BASE * s is exact; sums are below 2 ** 22, since a group has at most 128 inputs and |p - z| <= 64.
+
+Of many rows, the words of a block are taken apart once (kernels.cpu.matmul.groups.many_rows).
 """
 
 from typing import Any
@@ -15,92 +21,88 @@ from typing import Any
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
-from kernels.cpu.isa.selected import OPERATIONS
-from kernels.cpu.isa.simd import add_nibbles, fma, load_f32, load_i32, prefetch, store_i32, to_f32
-from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
+from kernels.cpu.isa.simd import add_nibbles, fma, load_f32, load_i32, prefetch
+from kernels.cpu.isa.vectors import LANES, read_f32, read_u32
 from kernels.cpu.matmul.gemm import store_columns
+from kernels.cpu.matmul.groups.many_rows import LINE, WIDE, multiply_many
 from kernels.cpu.matmul.groups.records import GroupLinearRecord
-from kernels.cpu.matmul.groups.vectors import as_f32
-from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS
+from kernels.cpu.matmul.groups.vectors import (
+    BASE,
+    BASE_BITS,
+    OFFSET_SHIFT,
+    as_f32,
+    integers_in,
+    multiply_small,
+)
+from kernels.cpu.runtime.work_split import ROWS, VECTORS, following_block, last_block
 
-LOWER = 0x0F0F0F0F
-"""Of a word, the lower 4 bits of each byte."""
-LINE = 4 * COLUMNS
-"""Bytes of a word of all columns of a block."""
 AHEAD = 16 * LINE
 """Bytes between what one row multiplies with and what it prefetches."""
 MANY = 8
 """Of more rows than these, words are taken apart once."""
 TILE_ROWS = 4
-WIDE = 1 if OPERATIONS.rereads_weights else VECTORS
-"""Vectors of a tile of several rows: 12 sums of integers and 12 of floats fill 32 registers."""
-
-
-def _weights(apart: Static[bool], at: int, part: Static[int]) -> i32x16:
-    """Four of the eight values of 16 words, a byte each. at: address of the words, or of their two parts."""
-    if apart:
-        return load_i32(at + LINE * part)
-    return (load_i32(at) >> (4 * part)) & LOWER
+"""12 sums of integers and 12 of floats fill 32 registers."""
 
 
 def _add_group(
     rows: Static[int],
     vectors: Static[int],
-    apart: Static[bool],
+    e2m1: Static[bool],
     totals: list[Any],
     xs: list[Any],
     x_offset: int,
     w: int,
     words: int,
 ) -> None:
-    """Adds the products of a group's words. w: their address, or that of their parts."""
+    """Adds the products of a group's words. w: their address."""
     at, offset = w, x_offset
     for _ in range(words):
         for part in unroll(range(2)):
-            weights = [_weights(apart, at + 64 * v, part) for v in unroll(range(vectors))]
+            weights = [integers_in(e2m1, load_i32(at + 64 * v), part) for v in unroll(range(vectors))]
             for m in unroll(range(rows)):
                 value = i32x16(read_u32(xs[m] + offset + 4 * part))
                 for v in unroll(range(vectors)):
                     totals[vectors * m + v] = add_nibbles(totals[vectors * m + v], weights[v], value)
-        if not apart:
-            for v in unroll(range(vectors)):
-                prefetch(at + AHEAD + 64 * v)
-        at += 2 * LINE if apart else LINE
+        for v in unroll(range(vectors)):
+            prefetch(at + AHEAD + 64 * v)
+        at += LINE
         offset += 8
 
 
 def _tile(
     rows: Static[int],
     vectors: Static[int],
-    apart: Static[bool],
+    e2m1: Static[bool],
     record: GroupLinearRecord,
     row: int,
     strip: int,
     w: int,
-    parts: int,
 ) -> None:
     """Rows of the result from `row` on, times columns of the strips from `strip` on. w: address of the first
-    strip's words; parts: that of their parts, where they are taken apart."""
+    strip's words."""
     words, groups = record.group_words, record.words // record.group_words
     stride, term_stride = record.columns * record.out_bytes, 8 * groups
     xs = [record.x + 8 * record.words * (row + m) for m in unroll(range(rows))]
     sums: list[Any] = [f32x16(0.0) for _ in unroll(range(rows * vectors))]
-    column, source, x_terms = w + LINE * words, parts if apart else w, record.terms + term_stride * row
+    column, x_terms = w + LINE * words, record.terms + term_stride * row
     for group in range(groups):
         totals: list[Any] = [
-            (load_i32(column + 64 * (i % vectors)) & 255)
-            * i32x16(read_u32(x_terms + term_stride * (i // vectors) + 4))
+            multiply_small(
+                load_i32(column + 64 * (i % vectors)) & 255,
+                i32x16(read_u32(x_terms + term_stride * (i // vectors) + 4)) - BASE_BITS >> OFFSET_SHIFT,
+            )
+            + BASE_BITS
             for i in unroll(range(rows * vectors))
         ]
-        _add_group(rows, vectors, apart, totals, xs, 8 * words * group, source, words)
+        _add_group(rows, vectors, e2m1, totals, xs, 8 * words * group, column - LINE * words, words)
         for v in unroll(range(vectors)):
             scale = as_f32(load_i32(column + 64 * v) & -256)
+            less = scale * -BASE
             for m in unroll(range(rows)):
-                value = to_f32(totals[vectors * m + v]) * scale
+                value = fma(as_f32(totals[vectors * m + v]), scale, less)
                 unit = f32x16(read_f32(x_terms + term_stride * m))
                 sums[vectors * m + v] = fma(value, unit, sums[vectors * m + v])
         column += LINE * (words + 1)
-        source += 2 * LINE * words if apart else LINE * (words + 1)
         x_terms += 8
     for v in unroll(range(vectors)):
         bias = load_f32(record.params + 64 * (strip + v))
@@ -112,69 +114,55 @@ def _tile(
 
 def _multiply(
     vectors: Static[int],
-    apart: Static[bool],
+    e2m1: Static[bool],
     record: GroupLinearRecord,
     row: int,
     rows: int,
     strip: int,
     w: int,
-    parts: int,
 ) -> None:
     """So many rows, in tiles."""
     done = 0
     while rows - done >= TILE_ROWS:
-        _tile(TILE_ROWS, vectors, apart, record, row + done, strip, w, parts)
+        _tile(TILE_ROWS, vectors, e2m1, record, row + done, strip, w)
         done += TILE_ROWS
     if rows - done >= 2:
-        _tile(2, vectors, apart, record, row + done, strip, w, parts)
+        _tile(2, vectors, e2m1, record, row + done, strip, w)
         done += 2
     if rows - done >= 1:
-        _tile(1, vectors, apart, record, row + done, strip, w, parts)
+        _tile(1, vectors, e2m1, record, row + done, strip, w)
 
 
-def _take_apart(record: GroupLinearRecord, w: int, to: int) -> None:
-    """Writes the parts of a block's words. w: address of the block."""
-    for _ in range(record.words // record.group_words):
-        for _ in range(record.group_words):
-            for part in unroll(range(2)):
-                for v in unroll(range(VECTORS)):
-                    store_i32(to + LINE * part + 64 * v, _weights(False, w + 64 * v, part))
-            w += LINE
-            to += 2 * LINE
-        w += LINE
-
-
-def _multiply_block(record: GroupLinearRecord, row: int, rows: int, strip: int, w: int, thread: int) -> None:
-    """All strips of a block, from `strip` on."""
-    if rows == 1:
-        _tile(1, VECTORS, False, record, row, strip, w, 0)
-    elif rows <= MANY:
-        for v in unroll(range(0, VECTORS, WIDE)):
-            _multiply(WIDE, False, record, row, rows, strip + v, w + 64 * v, 0)
-    else:
-        parts = read_i64(record.scratch + 8 * thread)
-        _take_apart(record, w, parts)
-        for v in unroll(range(0, VECTORS, WIDE)):
-            _multiply(WIDE, True, record, row, rows, strip + v, w + 64 * v, parts + 64 * v)
-
-
-@operation
-def group_linear(record: GroupLinearRecord, first: int, count: int, thread: int) -> None:
+def _linear(e2m1: Static[bool], record: GroupLinearRecord, first: int, count: int, thread: int) -> None:
     """Units first .. first + count - 1: strips, within a chunk of rows."""
     strips = (record.columns + LANES - 1) // LANES
     block_bytes = (record.words + record.words // record.group_words) * LINE
     row, strip, end = first // strips * ROWS, first % strips, first % strips + count
-    rows = min(record.rows - row, ROWS)
+    rows, last = min(record.rows - row, ROWS), last_block(strips, thread)
     while strip < end:
-        w = record.weight + strip // VECTORS * block_bytes + 64 * (strip % VECTORS)
-        if strip % VECTORS == 0 and (strip + VECTORS <= end or end == strips):
-            _multiply_block(record, row, rows, strip, w, thread)
-            strip += VECTORS
+        block, inner = strip // VECTORS, strip % VECTORS
+        w = record.weight + block * block_bytes + 64 * inner
+        is_whole = inner == 0 and (strip + VECTORS <= end or end == strips)
+        if not is_whole:
+            _multiply(1, e2m1, record, row, rows, strip, w)
+        elif rows == 1:
+            _tile(1, VECTORS, e2m1, record, row, strip, w)
+        elif rows <= MANY:
+            for v in unroll(range(0, VECTORS, WIDE)):
+                _multiply(WIDE, e2m1, record, row, rows, strip + v, w + 64 * v)
         else:
-            _multiply(1, False, record, row, rows, strip, w, 0)
-            strip += 1
+            soon = following_block(record.following, thread, w) if block == last else w + block_bytes
+            multiply_many(e2m1, record, row, rows, strip, w, soon, thread)
+        strip += VECTORS if is_whole else 1
 
 
-def scratch_bytes(words: int) -> int:
-    """What a thread needs: the parts of a block of so many words of a column."""
-    return 2 * LINE * words
+@operation
+def group_linear(record: GroupLinearRecord, first: int, count: int, thread: int) -> None:
+    """Units first .. first + count - 1, of weights that are integers."""
+    _linear(False, record, first, count, thread)
+
+
+@operation
+def e2m1_linear(record: GroupLinearRecord, first: int, count: int, thread: int) -> None:
+    """Units first .. first + count - 1, of weights that are floats of 4 bits."""
+    _linear(True, record, first, count, thread)

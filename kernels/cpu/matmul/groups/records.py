@@ -3,15 +3,22 @@
 from kernels.cpu.compiler.records import Address, OperationRecord, i64, record
 from kernels.cpu.runtime.records import ProductRecord
 
+LARGEST_ZERO = 64
+"""Zero points of checkpoints are 16 at most; the product of many rows has bytes of p - z without sign, which
+are below 128 (kernels.cpu.matmul.groups.many_rows)."""
+
 
 @record
 class GroupLinearRecord(ProductRecord):
     """kernels.cpu.matmul.groups.product.group_linear. x: [rows, 2 * words] words of four int8; params: the
     biases."""
 
-    terms: Address  # [rows, groups, 2]: of each group of x the scale, float32, and minus the sum, int32
+    terms: (
+        Address  # [rows, groups, 2]: of each group of x the scale, float32, and where sums of products with
+    )
+    # p - z + OFFSET begin, int32: BASE_BITS - OFFSET * the group's sum (kernels.cpu.matmul.groups.vectors)
     group_words: i64  # words of the weight in a group, of 8 values each
-    scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.groups.product.scratch_bytes
+    scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.groups.many_rows.scratch_bytes
 
 
 @record

@@ -6,12 +6,23 @@ import numpy as np
 from llvmlite import ir
 
 from kernels.cpu.compiler import types
-from kernels.cpu.compiler.language import Intrinsic, lowered_by
+from kernels.cpu.compiler.language import Intrinsic, Static, lowered_by
 from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa import vectors
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import load_first_bf16, memory, select
 from kernels.cpu.isa.vectors import F32, F32S, I8S, I32, I32S, LANES, call
+from kernels.cpu.matmul.groups.e2m1 import INTEGERS
+from kernels.cpu.matmul.groups.records import LARGEST_ZERO
+
+LOWER = 0x0F0F0F0F
+"""Of a word, the lower 4 bits of each byte."""
+BASE, BASE_BITS = 1.5 * 2**23, 0x4B400000
+"""Where sums of integers begin, as a float32 (kernels.cpu.matmul.groups.product)."""
+OFFSET_SHIFT = 6
+OFFSET = 1 << OFFSET_SHIFT
+"""What is added to p - z, so that a byte of it has no sign (kernels.cpu.matmul.groups.many_rows)."""
+assert OFFSET == LARGEST_ZERO
 
 
 @lowered_by(lambda b, x: OPERATIONS.round_to_int(b, x), types.i32x16(types.f32x16))
@@ -41,6 +52,45 @@ def sum_of_lanes(x: i32x16) -> int:
     return int(x.lanes.sum(dtype=np.int64))
 
 
+@lowered_by(lambda b, codes: OPERATIONS.from_table(b, INTEGERS, codes), types.i32x16(types.i32x16))
+def integers_of_e2m1(codes: i32x16) -> i32x16:
+    """The integer of each byte, a code of 0 .. 15 (kernels.cpu.matmul.groups.e2m1)."""
+    return i32x16(np.array(INTEGERS, np.uint8)[codes.lanes.view(np.uint8)].view(np.int32))
+
+
+_TWO_VECTORS = types.i32x16(types.i32x16, types.i32x16)
+
+
+@lowered_by(lambda b, x, y: OPERATIONS.multiply_small(b, x, y), _TWO_VECTORS)
+def multiply_small(x: i32x16, y: i32x16) -> i32x16:
+    """x * y, of numbers of 16 bits: x of 0 .. 32767, y signed."""
+    return i32x16(x.lanes.astype(np.int16).astype(np.int32) * y.lanes.astype(np.int16))
+
+
+@lowered_by(lambda b, x, y: call(b, "llvm.smax.v16i32", I32S, x, y), _TWO_VECTORS)
+def larger_integer(x: i32x16, y: i32x16) -> i32x16:
+    """The larger one of each lane."""
+    return i32x16(np.maximum(x.lanes, y.lanes))
+
+
+@lowered_by(lambda b, x: call(b, "llvm.vector.reduce.smax.v16i32", I32, x), types.int32(types.i32x16))
+def largest_integer(x: i32x16) -> int:
+    """The largest of the lanes."""
+    return int(x.lanes.max())
+
+
+@lowered_by(lambda b, x: b.bitcast(x, F32), types.float32(types.int32))
+def float_of(bits: int) -> float:
+    """The float32 that has these bits."""
+    return float(np.int32(bits).view(np.float32))
+
+
+@lowered_by(lambda b, x: b.bitcast(x, I32S), types.i32x16(types.f32x16))
+def bits_of_lanes(x: f32x16) -> i32x16:
+    """The bits of each float32."""
+    return i32x16(x.lanes.view(np.int32))
+
+
 @lowered_by(lambda b, bits: b.bitcast(bits, F32S), types.f32x16(types.i32x16))
 def as_f32(bits: i32x16) -> f32x16:
     """The float32 that have these bits."""
@@ -51,6 +101,13 @@ def as_f32(bits: i32x16) -> f32x16:
 def bits_of(x: float) -> int:
     """The bits of a float32, as int32."""
     return int(np.float32(x).view(np.int32))
+
+
+def integers_in(e2m1: Static[bool], words: i32x16, part: Static[int]) -> i32x16:
+    """Four of the eight integers of each word, a byte each. e2m1: the words hold codes of floats."""
+    if e2m1:
+        return integers_of_e2m1(words >> (4 * part) & LOWER)
+    return words >> (4 * part) & LOWER
 
 
 def values_at(address: int, left: int) -> f32x16:

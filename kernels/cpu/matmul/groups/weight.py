@@ -1,6 +1,6 @@
 """Weights in 4 bits: a scale and a zero point per output and group of inputs.
 
-    w[n, k] ~ s[n, g] * (p[n, k] - z[n, g])       g: the group of k; p integers of 0 .. 15, z of 0 .. 255
+    w[n, k] ~ s[n, g] * (p[n, k] - z[n, g])       g: the group of k; p integers of 0 .. 15, z of 0 .. 64
 
 Blocks of 48 columns n; in a block the groups, one after the other; of a group the words of k, then a word
 with the scale and the zero point. A word of 32 bits of p has 8 values of k:
@@ -14,8 +14,11 @@ groups of any inputs become neighbours.
 
 Bytes moved: N * K / 2 of weights and 4 * N * K / G of scales: 5, 4.5 or 4.25 bits a weight with groups of 32,
 64 or 128.
+
+p may be what stands for a float of 4 bits (kernels.cpu.matmul.groups.e2m1): then words hold its code.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +27,7 @@ import torch.nn.functional as F
 
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.matmul.groups.records import GroupLinearRecord, QuantizeGroupsRecord, RoundWeightRecord
-from kernels.cpu.matmul.groups.words import GroupedWords, empty_words
+from kernels.cpu.matmul.groups.words import GroupedWords, empty_words, integers_of
 from kernels.cpu.matmul.packed import middle_block
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 from kernels.cpu.runtime.grain import row_grain
@@ -49,9 +52,10 @@ class GroupedWeight:
     group_size: int  # G
     order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
     team: "Team"
-    product: Operation[GroupLinearRecord]  # kernels.cpu.matmul.groups.product.group_linear
+    product: Operation[GroupLinearRecord]  # kernels.cpu.matmul.groups.product.group_linear, or e2m1_linear
     quantize: Operation[QuantizeGroupsRecord]  # kernels.cpu.matmul.groups.inputs.quantize_groups
     scratch_bytes: int
+    e2m1: bool = False  # whether words hold codes of floats
 
     @property
     def groups(self) -> int:
@@ -118,6 +122,7 @@ class GroupedWeight:
         packed, last = self.words[:, :, :-1], self.words[:, :, -1]
         nibbles = torch.stack([packed >> shift & 15 for shift in (0, 8, 16, 24, 4, 12, 20, 28)], 3)
         integers = nibbles.permute(0, 4, 1, 2, 3).reshape(blocks * MATRIX_ROWS, groups, self.group_size)
+        integers = integers_of(integers).int() if self.e2m1 else integers
         scales, zeros = (part.transpose(1, 2).reshape(-1, groups) for part in (last & -256, last & 255))
         values = (integers - zeros[:, :, None]) * scales.contiguous().view(torch.float32)[:, :, None]
         values = values.flatten(1)[: self.out_features, : self.in_features]
@@ -185,14 +190,38 @@ def grouped_weight(words: GroupedWords, bias: torch.Tensor | None) -> GroupedWei
     """Words, with what multiplies with them. bias: [N] or None. Where kernels.cpu.requirements.why_not() is
     None."""
     from kernels.cpu.matmul.groups.inputs import quantize_groups  # compiles, the first time
-    from kernels.cpu.matmul.groups.product import group_linear, scratch_bytes
+    from kernels.cpu.matmul.groups.many_rows import scratch_bytes
+    from kernels.cpu.matmul.groups.product import e2m1_linear, group_linear
     from kernels.cpu.runtime.thread_pool import TEAM
 
     biases = torch.zeros(len(words.words) * MATRIX_ROWS)
     if bias is not None:
         biases[: words.out_features] = bias
-    scratch = scratch_bytes(words.groups * words.group_size // 8)
-    sizes = words.out_features, words.in_features, words.group_size
+    scratch = max(scratch_bytes(words.group_size // 8), 2 * words.in_features)
     return GroupedWeight(
-        words.words, biases, *sizes, words.order, TEAM, group_linear, quantize_groups, scratch
+        words=words.words,
+        bias=biases,
+        out_features=words.out_features,
+        in_features=words.in_features,
+        group_size=words.group_size,
+        order=words.order,
+        team=TEAM,
+        product=e2m1_linear if words.e2m1 else group_linear,
+        quantize=quantize_groups,
+        scratch_bytes=scratch,
+        e2m1=words.e2m1,
     )
+
+
+def have_same_inputs(weights: Sequence[GroupedWeight]) -> bool:
+    """True if the integers of one input serve all of these."""
+    return all(
+        (each.group_size, each.groups, each.in_features)
+        == (weights[0].group_size, weights[0].groups, weights[0].in_features)
+        and _same_order(each.order, weights[0].order)
+        for each in weights[1:]
+    )
+
+
+def _same_order(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    return one is other or (one is not None and other is not None and torch.equal(one, other))

@@ -5,18 +5,22 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.cpu.matmul.groups.e2m1 import INTEGERS, MIDDLE
+from kernels.cpu.matmul.groups.records import LARGEST_ZERO
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 
 
 @dataclass(frozen=True)
 class GroupedWords:
-    """Integers of 4 bits, scales and zero points."""
+    """Integers of 4 bits, scales and zero points; or codes of floats of 4 bits
+    (kernels.cpu.matmul.groups.e2m1), whose zero points are MIDDLE."""
 
     words: torch.Tensor  # [ceil(N / 48), groups, G / 8 + 1, 48] int32
     out_features: int  # N
     in_features: int  # K
     group_size: int  # G
     order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
+    e2m1: bool = False  # whether they are codes of floats
 
     @property
     def groups(self) -> int:
@@ -33,15 +37,16 @@ class GroupedWords:
     ) -> None:
         """Writes some rows. rows: [R] int64, which ones; integers: [R, groups, G] uint8 of 0 .. 15, in the
         order of the groups; scales: [R, groups] float32, of which the lowest 8 bits are 0; zeros: [R, groups]
-        of 0 .. 255."""
+        of 0 .. LARGEST_ZERO."""
         if not len(rows):
             return
         bits = scales.contiguous().view(torch.int32)
-        assert not (bits & 255).any() and int(zeros.min()) >= 0 and int(zeros.max()) < 256
-        eights = integers.reshape(len(rows), self.groups, -1, 2, 4)
-        bytes_ = eights[..., 0, :] | eights[..., 1, :] << 4  # little-endian: the lowest byte first
+        assert not (bits & 255).any() and int(zeros.min()) >= 0 and int(zeros.max()) <= LARGEST_ZERO
+        assert not self.e2m1 or bool((zeros == MIDDLE).all())
+        fours = integers.contiguous().view(torch.int32)  # little-endian: the lowest byte first
+        eights = fours.view(len(rows), self.groups, -1, 2)
         last = (bits | zeros.int())[:, :, None]
-        words = torch.cat((bytes_.contiguous().view(torch.int32)[..., 0], last), 2)
+        words = torch.cat((eights[..., 0] | eights[..., 1] << 4, last), 2)
         self.words[rows // MATRIX_ROWS, :, :, rows % MATRIX_ROWS] = words
 
 
@@ -51,9 +56,16 @@ def empty_words(
     groups: int,
     order: torch.Tensor | None = None,
     arena: Arena | None = None,
+    e2m1: bool = False,
 ) -> GroupedWords:
-    """Words that are 0. shape: [N, K]; group_size: a multiple of 16; arena: of the model."""
+    """Words that are 0. shape: [N, K]; group_size: a multiple of 16; arena: of the model; e2m1: see
+    GroupedWords."""
     out_features, in_features = shape
     size = -(-out_features // MATRIX_ROWS), groups, group_size // 8 + 1, MATRIX_ROWS
     words = (arena or Arena()).zeros(size, torch.int32)
-    return GroupedWords(words, out_features, in_features, group_size, order)
+    return GroupedWords(words, out_features, in_features, group_size, order, e2m1)
+
+
+def integers_of(codes: torch.Tensor) -> torch.Tensor:
+    """What stands for floats of 4 bits. codes: [...] of 0 .. 15 -> the same shape, uint8."""
+    return torch.tensor(INTEGERS, dtype=torch.uint8)[codes.long()]

@@ -54,11 +54,11 @@ class BlockCase(Case):
             store = slot_rows(torch.from_numpy(slots), kv_heads, block_size)
             self.kernels.store_kv(key, value, self.key_cache, self.value_cache, store)
 
-    def block_plan(self, rows: slice, window: int | None, skip: int = 0) -> BlockPlan:
+    def block_plan(self, rows: slice, window: int | None, skip: int = 0, chunked: bool = False) -> BlockPlan:
         """skip: queries of each row that are left out, at its beginning."""
         starts, counts = self.starts[rows] + skip, self.counts[rows] - skip
         heads, head_dim = self.key_cache.shape[1], self.query.shape[2]
-        return plan_blocks(self.kernels, starts, counts, self.tables[rows], window, head_dim, heads)
+        return plan_blocks(self.kernels, starts, counts, self.tables[rows], window, head_dim, heads, chunked)
 
     def attend(
         self,
@@ -121,6 +121,20 @@ def test_company_and_chunking_change_nothing(window: int | None, dtype: torch.dt
     for skip in (1, 2, 3, 15, 16, 17, 100, 133, 199):
         rest = case.attend(case.query[skip:200], case.block_plan(slice(0, 1), window, skip))
         assert torch.equal(rest, together[skip:200])
+
+
+@BOTH
+@pytest.mark.parametrize("chunk", [1, 3, 40, 512, 600])
+def test_chunks(chunk: int, dtype: torch.dtype):
+    """Short rows, rows of several parts, queries of one item in several chunks; and the same bits in later
+    pieces of a prompt."""
+    case = BlockCase([*MIXED, *BOUNDARIES, (0, 700)], 11, 1, dtype=dtype)
+    results = case.attend(case.query, case.block_plan(slice(None), chunk, chunked=True))
+    assert_close(results, case.exact(chunk, chunked=True), *TOLERANCES[dtype])
+    last = slice(len(case.counts) - 1, len(case.counts))
+    for skip in (1, 39, 41, 513, 697):
+        plan = case.block_plan(last, chunk, skip, chunked=True)
+        assert torch.equal(case.attend(case.query[skip - 700 :], plan), results[skip - 700 :])
 
 
 BOUNDARIES = [(0, 1), (255, 1), (511, 1), (512, 1), (513, 1), (1022, 4), (1023, 2), (1024, 8), (1400, 1)]

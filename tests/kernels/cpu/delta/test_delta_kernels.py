@@ -34,10 +34,10 @@ TWO_ROWS = spans((4, 0, 6), (1, 3, 2))
 def test_convolution(channels: int, taps: int, dtype: torch.dtype):
     """Outputs and what is kept; rows of the input are longer than what is convolved."""
     x, weight = random(8, channels + 9, dtype=dtype), random(taps, channels, dtype=F32)
-    state = random(5, taps - 1, channels, dtype=F32)
+    state, bias = random(5, taps - 1, channels, dtype=F32), random(channels, dtype=F32, seed=1)
     expected_state, rows = state.clone(), x[:, :channels]
-    expected = convolution(rows, weight, expected_state, TWO_ROWS)
-    out = delta_kernels(dtype).convolution(rows, weight, state, TWO_ROWS)
+    expected = convolution(rows, weight, bias, expected_state, TWO_ROWS)
+    out = delta_kernels(dtype).convolution(rows, weight, bias, state, TWO_ROWS)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(state, expected_state)
 
@@ -80,6 +80,7 @@ def test_any_cut_gives_the_same_bits(dtype: torch.dtype):
     """A row in one step, token by token, and beside others."""
     shape, kernels = SHAPES[1], delta_kernels(dtype)
     x, weight = random(9, shape.channels, dtype=dtype), random(4, shape.channels, dtype=F32)
+    bias = random(shape.channels, dtype=F32)
     gates, *rates = inputs(shape, 9, dtype)[1:]
 
     def run(cuts: list[int], row: int) -> tuple[torch.Tensor, ...]:
@@ -89,7 +90,7 @@ def test_any_cut_gives_the_same_bits(dtype: torch.dtype):
             beside = [(5, 0, 2)] if row == 3 else []
             rows = spans((row, start, end - start), *beside)
             tokens = torch.cat((x[start:end], x[: 2 * len(beside)]))
-            mixed = kernels.convolution(tokens, weight, last, rows)
+            mixed = kernels.convolution(tokens, weight, bias, last, rows)
             gated = torch.cat((gates[start:end], gates[: 2 * len(beside)]))
             parts.append(kernels.delta_rule(mixed, gated, *rates, state, shape, rows)[: end - start])
         return torch.cat(parts), state[row], last[row]
@@ -97,6 +98,31 @@ def test_any_cut_gives_the_same_bits(dtype: torch.dtype):
     whole = run([], 2)
     for cuts, row in (([1, 2, 3, 4, 5, 6, 7, 8], 2), ([2, 7], 3)):
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(run(cuts, row), whole, strict=True))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_states_that_are_saved(compiled: bool):
+    """Behind tokens of a step: those of a row that was cut there, to the bit where kernels compute."""
+    shape, kernels = SHAPES[0], delta_kernels(F32)
+    x, weight = random(9, shape.channels, dtype=F32), random(4, shape.channels, dtype=F32)
+    bias, (gates, *rates) = random(shape.channels, dtype=F32), inputs(shape, 9, F32)[1:]
+    convolve = kernels.convolution if compiled else convolution
+    learn = kernels.delta_rule if compiled else delta_rule
+
+    def run(rows: Spans, begin: int, end: int) -> None:
+        mixed = convolve(x[begin:end], weight, bias, last, rows)
+        learn(mixed, gates[begin:end], *rates, state, shape, rows)
+
+    last, state = torch.rand(6, 3, shape.channels), torch.rand(6, 3, 5, 37)
+    whole = spans((1, 0, 9))
+    whole.save(1, 2, 4)
+    whole.save(1, 7, 5)
+    run(whole, 0, 9)
+    for begin, end, saved in ((0, 2, 4), (2, 7, 5), (7, 9, 1)):
+        run(spans((0, begin, end - begin)), begin, end)
+        assert torch.equal(last[0], last[saved])
+        bounds = {"rtol": 0.0, "atol": 0.0 if compiled else 1e-6}
+        torch.testing.assert_close(state[0], state[saved], **bounds)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -130,7 +156,7 @@ def test_in_python(dtype: torch.dtype):
     for in_python in (False, True):
         kept, learned = last.clone(), state.clone()
         mixed, out = torch.empty(3, shape.channels), torch.empty(3, 2, 34)
-        convolve = kernels.convolution_record(x, weight, kept, mixed)
+        convolve = kernels.convolution_record(x, weight, weight[0], kept, mixed)
         learn = kernels.delta_record(mixed, gates, (rates[0], rates[1]), learned, out, shape)
         convolve.spans = learn.spans = rows.columns.ctypes.data
         if in_python:

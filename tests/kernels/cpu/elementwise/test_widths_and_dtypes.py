@@ -10,7 +10,7 @@ from kernels.ops.layers.layer_norm import layer_norm_reference
 from kernels.ops.layers.rms_norm import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
 from tests.kernels.tolerances import random
-from worker.layers.clamped_swiglu import ClampedGate
+from worker.layers.mlp.clamped_swiglu import ClampedGate
 
 pytestmark = pytest.mark.cpu_kernels
 

@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from kernels.cpu.experts.expert_kernels import ExpertKernels, expert_kernels
+from kernels.cpu.experts.records import WeighRecord
 from kernels.ops.experts.combine import combine
 from kernels.ops.experts.dispatch import dispatch
 from kernels.ops.experts.route import route
 from kernels.ops.experts.routing import Routing, Score
+from kernels.ops.experts.weigh import weigh
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -23,6 +25,7 @@ ROUTINGS = {
     ),
     "groups by their best": Routing(num_experts=24, top_k=5, groups=3, top_groups=2),
     "softmax of chosen": Routing(num_experts=33, top_k=4, score=Score.SOFTMAX_OF_CHOSEN),
+    "sigmoid of chosen": Routing(num_experts=17, top_k=3, score=Score.SIGMOID_OF_CHOSEN),
     "sparse mixer": Routing(num_experts=16, top_k=2, score=Score.SPARSE_MIXER, tolerance=0.4),
 }
 
@@ -67,6 +70,22 @@ def test_nonsense_is_routed_somewhere(kernels: ExpertKernels):
     routing = ROUTINGS["softmax"]
     _, experts = kernels.route(torch.full((2, 60), torch.nan), None, routing)
     assert ((experts >= 0) & (experts < 60)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, F32])
+@pytest.mark.parametrize("width", [16, 50])
+def test_weigh(dtype: torch.dtype, width: int):
+    """The same bits."""
+    kernels = expert_kernels(dtype)
+    x, weights = random(5, width, dtype=dtype), random(5, 3, dtype=F32, seed=2)
+    places = dispatch(torch.tensor([[2, 0, 1], [1, 2, 3], [2, 1, 0], [0, 3, 2], [3, 2, 1]]), 4).places
+    out = torch.zeros(15, width, dtype=dtype)
+    tensors = {"x": x, "weights": weights, "places": places, "out": out}
+    record = WeighRecord(**{name: each.data_ptr() for name, each in tensors.items()}, width=width, top_k=3)
+    kernels.team.run_one(kernels.weigh, 15, record, 4)
+    assert torch.equal(out, weigh(x, weights, places))
+    for token in range(5):
+        assert torch.equal(out[places[token, 1]], (x[token].float() * weights[token, 1]).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, F32])

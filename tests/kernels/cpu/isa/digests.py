@@ -8,12 +8,16 @@ A process computes with one set. Equal lines are equal bits.
 
 import argparse
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from kernels.cpu.compiler.linking import link_with
 from kernels.cpu.instruction_sets import SETS, compile_for, select
+
+if TYPE_CHECKING:
+    from kernels.cpu.matmul.groups.weight import GroupedWeight
 
 _GENERATOR = np.random.default_rng(1)
 
@@ -46,7 +50,23 @@ def products() -> None:
             tell("compact", compact_weight(weight.clone(), bias).multiply(x))
             tell("int8", quantize_weight(weight, bias).multiply(x))
             tell("int4", round_in_groups(weight, bias, 64).multiply(x, True))
+            if k % 32 == 0:
+                tell("e2m1", floats_of_4_bits(weight).multiply(x, True))
             tell("float32", pack_weight(weight.float(), bias.float()).multiply(x.float()))
+
+
+def floats_of_4_bits(weight: torch.Tensor) -> "GroupedWeight":
+    """Any floats with exponents: codes made of a weight's bits, [N, K]."""
+    from kernels.cpu.matmul.groups.e2m1 import MIDDLE
+    from kernels.cpu.matmul.groups.weight import grouped_weight
+    from kernels.cpu.matmul.groups.words import empty_words
+
+    (rows, width), groups = weight.shape, weight.shape[1] // 32
+    codes = (weight.view(torch.int16) >> 4 & 15).to(torch.uint8).view(rows, groups, 32)
+    words = empty_words((rows, width), 32, groups, e2m1=True)
+    scales = torch.full((rows, groups), 2.0**-6)
+    words.put(torch.arange(rows), codes, scales, torch.full((rows, groups), MIDDLE))
+    return grouped_weight(words, None)
 
 
 def row_operations() -> None:
@@ -82,6 +102,12 @@ def attention() -> None:
         plan = plan_blocks(latent_kernels(dtype, 16, 80, group), starts, counts, tables, None, 80, 1)
         latents = random(70, 1, 16, 80, dtype=dtype)
         tell("latents", latent_attention(random(44, group, 80, dtype=dtype), latents, plan, 0.125, 72))
+    codes = random(2, 70, 2, 16, 72).to(torch.float8_e4m3fn)
+    for dtype in (torch.bfloat16, torch.float32):
+        kernels = block_kernels(dtype, 16, 72, 4, True)
+        plan = plan_blocks(kernels, starts, counts, tables, None, 72, 2)
+        query = random(44, 8, 72, dtype=dtype)
+        tell("attention of e4m3", block_attention(query, codes[0], codes[1], plan, 0.125))
     for group in (3, 4):
         keys, values = random(70, 2, 16, 64), random(70, 2, 16, 64)
         plan = plan_blocks(block_kernels(torch.bfloat16, 16, 64, group), starts, counts, tables, None, 64, 2)

@@ -53,13 +53,14 @@ def test_bits_are_the_same():
     digests = {
         one.name: run("-m", "tests.kernels.cpu.isa.digests", one.name).splitlines() for one in host_sets()
     }
-    best, *others = digests.values()
+    rough = digests.pop("avx512_bf16", None)
+    first, *others = digests.values()
+    assert len(first) == 77
     for other in others:
-        assert len(best) == len(other) == 72
-        for line, expected in zip(other, others[-1], strict=True):
-            assert line == expected
-        for line, expected in zip(other, best, strict=True):
-            assert line == expected or line.startswith("silu bfloat16")
+        assert other == first
+    if rough is not None:
+        differing = [line for line, other in zip(rough, first, strict=True) if line != other]
+        assert all(line.startswith("silu bfloat16") for line in differing)
 
 
 ASSEMBLY = """

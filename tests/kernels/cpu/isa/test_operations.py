@@ -124,6 +124,23 @@ def test_reciprocals(operations: Operations):
         assert np.array_equal(got, exact.astype(np.float32))
 
 
+@pytest.mark.parametrize("count", [16, 32])
+def test_every_number_of_8_bits_is_widened(operations: Operations, count: int):
+    """As many bytes as a vector has words, or twice as many."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    expected = codes.view(torch.float8_e4m3fn).bfloat16()
+
+    def write(builder: Any, a: Any, b: Any, c: Any) -> Any:
+        widened = operations.widen_e4m3(builder, load(builder, a, ir.VectorType(ir.IntType(8), count)))
+        return builder.bitcast(widened, I32S) if count == 32 else widened
+
+    for first in range(0, 256, count):
+        row = codes[first : first + count].numpy()
+        got = compute(write, "int32" if count == 32 else "int16", row)
+        found = torch.from_numpy(got).view(torch.bfloat16)
+        torch.testing.assert_close(found, expected[first : first + count], rtol=0, atol=0, equal_nan=True)
+
+
 def dot(operations: Operations, name: str, result: Any) -> Write:
     """sums + weights * inputs, over the parts of words."""
 
@@ -164,14 +181,26 @@ def test_quads(operations: Operations):
 
 
 def test_nibbles(operations: Operations):
-    """Weights of 4 bits and signed bytes: exact, with the largest of all as well."""
+    """Weights below 128 and signed bytes: exact, with the largest of all as well."""
     rng = np.random.default_rng(4)
     sums = rng.integers(-(10**9), 10**9, 16).astype(np.int32)
-    unsigned, signed = rng.integers(0, 16, (16, 4)), rng.integers(-128, 128, (16, 4))
-    unsigned[:2], signed[:2] = 15, [[127], [-128]]
+    unsigned, signed = rng.integers(0, 128, (16, 4)), rng.integers(-128, 128, (16, 4))
+    unsigned[:2], signed[:2] = 127, [[127], [-128]]
     expected = sums + (signed * unsigned).sum(1)
     words = unsigned.astype(np.uint8).view(np.int32).ravel(), signed.astype(np.int8).view(np.int32).ravel()
     assert np.array_equal(compute(dot(operations, "nibbles", I32S), "int32", sums, *words), expected)
+
+
+def test_small_numbers_are_multiplied(operations: Operations):
+    """Zero points by sums of inputs: up to 255, and of 16 bits."""
+    rng = np.random.default_rng(5)
+    one, other = rng.integers(0, 256, 16).astype(np.int32), rng.integers(-(2**15), 2**15, 16).astype(np.int32)
+    one[:4], other[:4] = [255, 255, 32767, 32767], [-(2**15), 2**15 - 1] * 2
+
+    def write(builder: Any, a: Any, b: Any, c: Any) -> Any:
+        return operations.multiply_small(builder, load(builder, a, I32S), load(builder, b, I32S))
+
+    assert np.array_equal(compute(write, "int32", one, other), one * other)
 
 
 def test_some_lanes_are_stored(operations: Operations):

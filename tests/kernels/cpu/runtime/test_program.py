@@ -121,7 +121,7 @@ def test_a_thread_that_lost_its_core():
     TEAM.set_threads(before)
 
 
-def test_without_slack_everybody_is_waited_for():
+def test_without_slack_every_thread_is_waited_for():
     """The unit is computed once."""
     from kernels.cpu.runtime.thread_pool import TEAM, Program
     from tests.kernels.cpu.straggling import Shared, mark

@@ -127,7 +127,7 @@ def test_each_piece_is_asked_for_once(tiles: int, count: int, first_piece):
         assert len(asked) > count - tiles * max(words // 32 for _, words in PRODUCTS)
 
 
-def test_who_asks_for_nothing(first_piece):
+def test_steps_that_ask_for_nothing(first_piece):
     prefetch = KVPrefetch()
     stream = prefetch.streams(cache()[0], PRODUCTS)[0]
     assert first_piece(0, 0, 288, 3) == 0

@@ -73,6 +73,15 @@ def test_a_long_row_is_split():
     assert [item.start for item in items if item.part < 0] == [5]
 
 
+def test_items_of_one_part_are_neighbours():
+    """Of a verified draft: 12 pairs need two items for each part, whose results have places by part."""
+    items, _ = items_of(kernels(), [(5, 1), (1300, 4)])
+    parts = [item for item in items if item.part >= 0]
+    assert [item.part for item in parts] == [0, 0, 1, 1, 2, 2]
+    assert sorted(item.slot for item in parts) == list(range(6))
+    assert {(item.first, item.slot - item.part) for item in parts} == {(0, 0), (8, 3)}
+
+
 def test_a_prompt_is_not_split():
     """It has items enough for all threads."""
     items, _ = items_of(kernels(), [(1300, SPLIT_TOKENS + 1)])

@@ -76,6 +76,18 @@ def test_company_changes_nothing(in_features: int, out_features: int, size: int)
         assert torch.equal(grouped_linear(x[first:last], packed, wide=True), together[first:last])
 
 
+@pytest.mark.parametrize("tokens", [1, 6, 12])
+def test_the_largest_sums(tokens: int) -> None:
+    """A group of 128 with inputs, integers and zero points at their ends, of both signs."""
+    scales = torch.full((50, 2), -0.25)
+    packed = pack(torch.zeros(50, 2, 128, dtype=torch.uint8), scales, torch.full((50, 2), 64), None)
+    x = torch.ones(tokens, 256, dtype=BF16)
+    x[::2, :128] = -1
+    largest = 0.25 * 64 * 128
+    expected = torch.tensor([0.0 if token % 2 == 0 else 2 * largest for token in range(tokens)]).double()
+    assert_close(grouped_linear(x, packed, wide=True), expected[:, None].expand(tokens, 50), 1e-3, 1e-6)
+
+
 def test_what_is_packed_comes_back() -> None:
     """Integers, scales of 16 bits and zero points, bit for bit, in the inputs' own order."""
     integers, scales, zeros = given(160, 100, 32)
@@ -90,6 +102,7 @@ def test_what_is_packed_comes_back() -> None:
 def test_inputs_have_a_scale_per_group() -> None:
     """A large value changes its own group alone."""
     from kernels.cpu.matmul.groups.inputs import quantize_groups
+    from kernels.cpu.matmul.groups.vectors import BASE_BITS, OFFSET
     from kernels.cpu.runtime.thread_pool import TEAM
 
     x = random(5, 100, dtype=BF16)
@@ -109,7 +122,7 @@ def test_inputs_have_a_scale_per_group() -> None:
     integers, scales = quantize_inputs_reference(x, 32)
     assert torch.equal(out.view(5, 4, 32).int(), integers)
     assert torch.equal(terms[:, :, 0].contiguous().view(torch.float32), scales)
-    assert torch.equal(terms[:, :, 1], -integers.sum(-1, dtype=torch.int32))
+    assert torch.equal(terms[:, :, 1], BASE_BITS - OFFSET * integers.sum(-1, dtype=torch.int32))
     in_python, terms_in_python = torch.zeros_like(out), torch.zeros_like(terms)
     record.out, record.terms = in_python.data_ptr(), terms_in_python.data_ptr()
     quantize_groups.reference(record, 0, 5, 0)
@@ -119,12 +132,13 @@ def test_inputs_have_a_scale_per_group() -> None:
 @pytest.mark.parametrize("rows", [1, 3, 11])
 def test_python_gives_the_same(rows: int) -> None:
     from kernels.cpu.matmul.groups.product import group_linear
+    from kernels.cpu.matmul.groups.vectors import BASE_BITS, OFFSET
     from kernels.cpu.runtime.thread_pool import TEAM
 
     packed = weight_of(64, 70, 32, random(70, dtype=BF16))
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(-127, 128, (rows, 64), generator=generator).to(torch.int8)
-    sums = -x.view(rows, 2, 32).sum(-1, dtype=torch.int32)
+    sums = BASE_BITS - OFFSET * x.view(rows, 2, 32).sum(-1, dtype=torch.int32)
     scales = random(rows, 2, dtype=torch.float32).view(torch.int32)
     terms = torch.stack([scales, sums], -1).contiguous()
     both = torch.zeros(2, rows, 70)

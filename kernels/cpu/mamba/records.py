@@ -1,0 +1,37 @@
+"""Records of the operations of Mamba-2 layers. T tokens of a step belong to R spans; H heads of P values
+share G groups of N values; C = H P + 2 G N channels are convolved. Strides count values."""
+
+from kernels.cpu.compiler.records import Address, OperationRecord, f32, i64, record, u32
+
+
+@record
+class SelectiveScanRecord(OperationRecord):
+    """kernels.cpu.mamba.selective_scan.selective_scan, whose rows are heads of spans."""
+
+    spans: Address  # [R] kernels.cpu.delta.records.Span
+    mixed: Address  # [T, C] float32: x of all heads, b and c of all groups
+    steps: Address  # [T, stride], of which the first H values of each token count
+    decay: Address  # [H] float32
+    bias: Address  # [H] float32: of steps
+    skip: Address  # [H] float32
+    state: Address  # [rows, H, N, P] float32
+    out: Address  # [T, H, P] float32
+    stride: u32
+    heads: u32  # H
+    head_dim: u32  # P
+    groups: u32  # G
+    state_size: u32  # N
+
+
+@record
+class GroupedNormRecord(OperationRecord):
+    """kernels.cpu.mamba.grouped_norm.grouped_norm."""
+
+    x: Address  # [T, groups, width] float32; the operation leaves x * silu(gate) there
+    gate: Address  # [T, stride], of which the first groups * width values of each token count
+    stride: i64
+    weight: Address  # [groups, width]
+    out: Address  # [T, groups, width]
+    groups: i64
+    width: i64
+    eps: f32

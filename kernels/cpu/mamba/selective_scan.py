@@ -1,0 +1,105 @@
+"""kernels.ops.mamba.selective_scan.selective_scan, a head of one row at a time, token by token: sums go over
+the values of c in their order, so that no bit depends on how a row is cut into steps."""
+
+from kernels.cpu.compiler.cache import operation
+from kernels.cpu.compiler.language import Static
+from kernels.cpu.compiler.vectors import f32x16
+from kernels.cpu.delta.records import Span
+from kernels.cpu.delta.states import clear, save
+from kernels.cpu.elementwise.elements import BFLOAT16, FLOAT32, Element
+from kernels.cpu.isa.exp import precise_exp
+from kernels.cpu.isa.simd import fma, load_f32, load_first_f32, store_f32, store_first_f32, sum_in_order
+from kernels.cpu.isa.softplus import softplus
+from kernels.cpu.isa.vectors import LANES, read_f32
+from kernels.cpu.mamba.records import SelectiveScanRecord
+
+
+def _scan_32(
+    state: int, b: int, c: int, x: int, out: int, decay: f32x16, size: f32x16, skip: f32x16, n: int, row: int
+) -> None:
+    """32 values of a head. n: values of b and c. row: bytes from one of them to the next in the state."""
+    values, values_2 = load_f32(x), load_f32(x + 64)
+    added, added_2 = values * size, values_2 * size
+    total, total_2 = values * skip, values_2 * skip
+    for i in range(n):
+        at, factor, weight = state + row * i, f32x16(read_f32(b + 4 * i)), f32x16(read_f32(c + 4 * i))
+        new = fma(factor, added, load_f32(at) * decay)
+        new_2 = fma(factor, added_2, load_f32(at + 64) * decay)
+        store_f32(at, new)
+        store_f32(at + 64, new_2)
+        total = fma(new, weight, total)
+        total_2 = fma(new_2, weight, total_2)
+    store_f32(out, total)
+    store_f32(out + 64, total_2)
+
+
+def _scan_few(
+    state: int,
+    b: int,
+    c: int,
+    x: int,
+    out: int,
+    decay: f32x16,
+    size: f32x16,
+    skip: f32x16,
+    n: int,
+    row: int,
+    left: int,
+) -> None:
+    """At most 16 values of a head; see _scan_32()."""
+    values = load_first_f32(x, left)
+    added, total = values * size, values * skip
+    for i in range(n):
+        at, factor, weight = state + row * i, f32x16(read_f32(b + 4 * i)), f32x16(read_f32(c + 4 * i))
+        new = fma(factor, added, load_first_f32(at, left) * decay)
+        store_first_f32(at, new, left)
+        total = fma(new, weight, total)
+    store_first_f32(out, total, left)
+
+
+def _scan(element: Static[Element], record: SelectiveScanRecord, span: Span, head: int) -> None:
+    """All tokens of a span, by one head."""
+    heads, width, n = record.heads, record.head_dim, record.state_size
+    group = head // (heads // record.groups)
+    channels = heads * width + 2 * record.groups * n
+    state = record.state + 4 * n * width * (heads * span.row + head)
+    rate, bias = read_f32(record.decay + 4 * head), read_f32(record.bias + 4 * head)
+    skip = f32x16(read_f32(record.skip + 4 * head))
+    if span.start == 0:
+        clear(state, n * width)
+    for token in range(span.first, span.first + span.count):
+        step = element.load_first(record.steps + element.size * (record.stride * token + head), 1)
+        size = softplus(f32x16(sum_in_order(step)) + bias)  # in each lane
+        decay = precise_exp(size * (0.0 - rate))
+        mixed = record.mixed + 4 * channels * token
+        b = mixed + 4 * (heads * width + group * n)
+        c, x = b + 4 * record.groups * n, mixed + 4 * width * head
+        out = record.out + 4 * width * (heads * token + head)
+        whole = width // 32 * 32
+        for at in range(0, 4 * whole, 128):
+            _scan_32(state + at, b, c, x + at, out + at, decay, size, skip, n, 4 * width)
+        for j in range(whole, width, LANES):
+            at = 4 * j
+            left = min(LANES, width - j)
+            _scan_few(state + at, b, c, x + at, out + at, decay, size, skip, n, 4 * width, left)
+        of_head = 4 * n * width
+        save(span, token - span.first + 1, record.state, of_head * heads, of_head * head, n * width)
+
+
+def scan_heads(element: Static[Element], record: SelectiveScanRecord, first: int, count: int) -> None:
+    """Heads first .. first + count - 1: those of the first span, then of the next one."""
+    heads = record.heads
+    for unit in range(first, first + count):
+        _scan(element, record, Span.at(record.spans, unit // heads), unit % heads)
+
+
+@operation
+def selective_scan(record: SelectiveScanRecord, first: int, count: int, thread: int) -> None:
+    """With steps of bfloat16."""
+    scan_heads(BFLOAT16, record, first, count)
+
+
+@operation
+def selective_scan_float32(record: SelectiveScanRecord, first: int, count: int, thread: int) -> None:
+    """With steps of float32."""
+    scan_heads(FLOAT32, record, first, count)

@@ -1,0 +1,1 @@
+"""Mamba-2 layers: definitions, and what torch computes of them."""

@@ -29,6 +29,7 @@ from triton.runtime.jit import JITFunction
 
 from kernels.triton.assembler import ASSEMBLERS, advice, assemble, choose_assembler
 from kernels.triton.capabilities import CAPABILITIES, DEFAULT, Capability, assume
+from kernels.triton.cost import UnitWork, unit_work
 from kernels.triton.sass import MainLoop, disassemble, hazards, main_loop, parse
 
 
@@ -47,8 +48,10 @@ class Compiled:
     products: str  # "wgmma", "tcgen05", "mma" or ""
     widest_load: int  # bytes of the widest load from global memory in one instruction of a thread
     widest_copy: int  # the same of those that go to shared memory while the program computes: cp.async
+    sums: list[str]  # where products and reductions add, and over how many threads: kinds, in order
     advice: list[str]  # performance warnings of the assembler
     loop: MainLoop | None = None  # what machine code was asked for has
+    work: UnitWork | None = None  # the same
     hazards: list[str] = field(
         default_factory=list
     )  # the same: kernels.triton.sass.hazards, of each assembler
@@ -95,12 +98,19 @@ def compiling(capability: int = DEFAULT, machine_code: bool = False) -> Iterator
             results.append(known[id(binary)])
         return binary
 
+    with believing(capability) as limits, mock.patch.object(JITFunction, "run", compile_only):
+        yield results
+
+
+@contextmanager
+def believing(capability: int) -> Iterator[Capability]:
+    """Inside, Triton compiles for a device of this compute capability, and finds it."""
     before = getattr(driver, "_active", None)
     choose_assembler(divmod(capability, 10), cuda=None)
     driver.set_active(_Device(capability))
     try:
-        with assume(capability) as limits, mock.patch.object(JITFunction, "run", compile_only):
-            yield results
+        with assume(capability) as limits:
+            yield limits
     finally:
         driver._active = before
 
@@ -127,10 +137,12 @@ def inspect(binary: Any, capability: Capability, machine_code: bool) -> Compiled
         _products(ptx),
         max(_loads(ptx) + _copies(ptx), default=0),
         max(_copies(ptx), default=0),
+        _sums(binary.asm["ttgir"]),
         # The assembler has advice about products of groups of warps alone, and assembling once more takes
         # time.
         advice(ptx, f"{capability}a", get_ptxas(capability.number).path) if grouped else [],
         main_loop(code) if machine_code else None,
+        unit_work(code) if machine_code else None,
         _hazards(ptx, f"{capability}a") if machine_code and grouped else [],
     )
 
@@ -142,6 +154,16 @@ def _hazards(ptx: str, arch: str) -> list[str]:
         for tool in ASSEMBLERS
         for hazard in hazards(parse(disassemble(assemble(ptx, arch, tool))))
     ]
+
+
+def _sums(code: str) -> list[str]:
+    """Returns the operations that add values of a tile, with the layout of what they add: which thread has
+    which values decides on the order. code: Triton's for GPUs, in which layouts have names."""
+    layouts = dict(re.findall(r"^(#\w+) = (.*)$", code, re.MULTILINE))
+    reduced = re.findall(r"\}\) : \(tensor<(\w+), (#\w+)>\) -> ", code)
+    multiplied = re.findall(r" (?:tt\.dot|ttng\.warp_group_dot) .* -> tensor<(\w+), (#\w+)>", code)
+    found = [("reduce", *each) for each in reduced] + [("dot", *each) for each in multiplied]
+    return sorted({f"{kind} {what} {layouts.get(name, name)}" for kind, what, name in found})
 
 
 def _products(ptx: str) -> str:

@@ -17,6 +17,8 @@ LEAST_CAPABILITY = (8, 0)
 E4M3_CAPABILITY = (8, 9)
 """Ada: the first that converts from and to float8 e4m3."""
 LARGEST_HEAD = 256
+LARGEST_QUANTIZED_HEAD = 128
+"""Over keys and values of 8 bits: larger ones would spill."""
 DEFAULT_PROCESSORS = 132
 """Multiprocessors of an H100 or H200: what sizes are chosen for where there is no device to ask."""
 
@@ -47,6 +49,9 @@ def why_not(
         return f"the KV cache is {dtype} or float8_e4m3fn, not {cache_dtype}"
     if head_dim > LARGEST_HEAD:
         return f"the head size is {head_dim}; up to {LARGEST_HEAD} is supported"
+    if cache_dtype == torch.float8_e4m3fn and head_dim > LARGEST_QUANTIZED_HEAD:
+        most = LARGEST_QUANTIZED_HEAD
+        return f"the head size is {head_dim}; up to {most} is supported with a KV cache of 8 bits"
     return None
 
 

@@ -104,6 +104,11 @@ def loops(code: Sequence[Instruction]) -> list[range]:
 
 def main_loop(code: Sequence[Instruction]) -> MainLoop:
     """Returns the counts of the loop that the kernel is about, as the module's docstring defines it."""
+    return _describe(main_loop_code(code))
+
+
+def main_loop_code(code: Sequence[Instruction]) -> Sequence[Instruction]:
+    """Returns the instructions of that loop."""
     found = loops(code)
     by_products = [
         (_count(code, loop, _PRODUCTS), -len(loop), loop) for loop in _innermost(code, found, _PRODUCTS)
@@ -111,8 +116,8 @@ def main_loop(code: Sequence[Instruction]) -> MainLoop:
     by_loads = [(_count(code, loop, _LOADS), len(loop), loop) for loop in _innermost(code, found, _LOADS)]
     if chosen := by_products or by_loads:
         loop = max(chosen, key=lambda entry: entry[:2])[2]
-        return _describe([code[at] for at in loop])
-    return _describe(code)
+        return [code[at] for at in loop]
+    return code
 
 
 def _count(code: Sequence[Instruction], loop: range, what: re.Pattern[str]) -> int:

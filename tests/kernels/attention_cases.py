@@ -49,11 +49,12 @@ class Case:
         self.query = random(int(self.counts.sum()), heads, head_dim, dtype=dtype, seed=99)
         self.shape = CacheShape(kv_heads, head_dim, block_size, PAD_BLOCK, dtype, torch.device("cpu"))
 
-    def plan(self, window: int | None) -> AttentionPlan:
-        return plan_attention(self.starts, self.counts, self.tables, window, self.shape)
+    def plan(self, window: int | None, chunked: bool = False) -> AttentionPlan:
+        return plan_attention(self.starts, self.counts, self.tables, window, self.shape, chunked)
 
-    def run(self, window: int | None = None) -> torch.Tensor:
-        return paged_attention(self.query, self.key_cache, self.value_cache, self.plan(window), self.scale)
+    def run(self, window: int | None = None, chunked: bool = False) -> torch.Tensor:
+        plan = self.plan(window, chunked)
+        return paged_attention(self.query, self.key_cache, self.value_cache, plan, self.scale)
 
     def exact(
         self,
@@ -61,6 +62,7 @@ class Case:
         soft_cap: float | None = None,
         sinks: torch.Tensor | None = None,
         slopes: torch.Tensor | None = None,
+        chunked: bool = False,
     ) -> torch.Tensor:
         """Dense, in float64, from the keys and values as they were before they went into blocks."""
         parts = []
@@ -75,7 +77,9 @@ class Case:
             other = torch.arange(len(keys))
             if slopes is not None:
                 scores = scores + slopes.double()[:, None, None] * (other - position)
-            hidden = (other > position) | (other <= position - (window or len(keys)))
+            size = window or len(keys)
+            near = other // size == position // size if chunked else other > position - size
+            hidden = (other > position) | ~near
             scores = scores.masked_fill(hidden, -torch.inf)
             if sinks is not None:
                 column = sinks.double()[:, None, None].expand(-1, len(query), 1)

@@ -120,7 +120,7 @@ def test_stale_halves_stay_hidden(dtype: torch.dtype):
     assert result[0].isnan().all() and not result[1:].isnan().any()
 
 
-def test_who_is_not_joined():
+def test_rows_that_are_not_joined():
     """Too little in common, another last part, a window, a group that fills an item, too few rows."""
 
     def case_of(shared: int, starts: list[int], heads: int = 6, head_dim: int = 64) -> SharedCase:

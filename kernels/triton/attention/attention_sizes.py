@@ -11,13 +11,13 @@ import torch
 from kernels.triton.capabilities import CAPABILITIES, DEFAULT, Capability
 from kernels.triton.requirements import next_power_of_2, num_processors
 
-LEAST_CHUNK = 256
-"""Least KV tokens of a split: 64 KB of bfloat16 at a head size of 128. Below that the merge and the ramp of
-the pipeline are expected to cost more than another program gains."""
-MOST_SPLITS = 64
+CHUNK = 512
+"""KV positions whose results are merged with those of other chunks: those from a multiple of it to the next.
+It is a part of the definition of what attention computes, as the tile is."""
 PROGRAMS_PER_PROCESSOR = 2
-"""Splits are added up to this number: at 3 stages three programs fit into the shared memory of a
-processor."""
+"""Programs are added up to this number."""
+MOST_PART_BYTES = 256 << 20
+"""Of the results of chunks that programs leave to each other."""
 
 
 @dataclass(frozen=True)
@@ -31,54 +31,45 @@ class TileSizes:
 
 
 _DEFAULT = CAPABILITIES[DEFAULT]
-_HOPPER, _CONSUMER_BLACKWELL, _SMALL = 90, 120, 100 << 10
+_HOPPER, _BLACKWELL, _CONSUMER_BLACKWELL = 90, 100, 120
 
 
-def decode_sizes(
-    rows: int, head_dim: int, dtype: torch.dtype, quantized: bool = False, capability: Capability = _DEFAULT
+def tile_sizes(
+    group: int, head_dim: int, dtype: torch.dtype, quantized: bool = False, capability: Capability = _DEFAULT
 ) -> TileSizes:
-    """Returns the sizes for rows that decode. rows: query heads of a KV head, times tokens.
+    """Returns the sizes for rows that decode and for prompts alike: what a query gets must not depend on
+    which of them computes it. So the tile is the same, the matrix instruction, and how the sum over a tile is
+    spread over threads. group: query heads of a KV head.
 
-    16 rows are the least that the matrix units take, and enough, since memory bandwidth is the limit. 3
-    stages of 64 tokens at 128 values are 2 * 32 KB in flight per program, where a processor needs 27 KB at
-    all times to saturate the memory of an H200. quantized: the cache has 8 bits a value: half as much in
-    flight, but four programs fit where three did; at a head size of 64 the tile is twice as long and there
-    are two stages, since 3 of 64 spill with some options. Of float32 and such a cache two stages spill. Where
-    a processor has 100 KB of shared memory, two stages let two programs fit."""
-    rows, dim = max(16, next_power_of_2(rows)), next_power_of_2(head_dim)
+    64 rows are what wgmma takes, and 4 warps sum a row within one warp. A row that decodes fills a few of
+    them; what limits it is memory, and 16 rows take as many instructions, since warps then share a row. 3
+    stages of 32 tokens at 128 values are 2 * 16 KB in flight per program, and two programs fit, where a
+    processor needs 27 KB at all times to saturate the memory of an H200. Larger tiles spill there, beside the
+    accumulator of the chunks before; and so do 64 rows below 9.0 and on 12.0, which have no such instruction,
+    and at a head size of 256 on 10.0. No matrix unit computes float32 without rounding. quantized: the cache
+    has 8 bits a value."""
+    dim, number = next_power_of_2(head_dim), capability.number
     if dtype == torch.float32:
-        return TileSizes(rows, 16, 4 if rows <= 32 else 8, 1 if quantized else 2)
-    if quantized and dim <= 64 and rows <= 32:
-        return TileSizes(rows, 128, 4, 2)
-    stages = 3 if capability.shared > _SMALL else 2
-    return TileSizes(rows, 64 if dim <= 128 else 32, 4 if rows <= 32 else 8, stages)
-
-
-def prefill_sizes(
-    head_dim: int, dtype: torch.dtype, quantized: bool = False, capability: Capability = _DEFAULT
-) -> TileSizes:
-    """Returns the sizes for prompts. M of 64 and more becomes wgmma on Hopper. Compiled for sm_90, 128 x 64
-    on 4 warps spills; 8 do not. At a head size of 256, tiles of 64 out of 8 bits spill with a window, a cap,
-    slopes and sinks together. Without wgmma (below 9.0, and 12.0), tiles of 64 spill on 8 warps."""
-    dim = next_power_of_2(head_dim)
-    if dtype == torch.float32:  # no matrix unit computes it without rounding; larger tiles spill
-        return TileSizes(32, 16, 8, 1 if quantized else 2)
-    wgmma = _HOPPER <= capability.number < _CONSUMER_BLACKWELL
+        rows = max(32 if dim <= 128 else 16, next_power_of_2(group))
+        return TileSizes(rows, 16, 8, 1 if quantized else 2)
+    grouped = _HOPPER <= number < (_CONSUMER_BLACKWELL if dim <= 128 else _BLACKWELL)
+    rows = max(64 if grouped else 32, next_power_of_2(group))
+    stages = 3 if grouped else 2
     if dim <= 128:
-        return TileSizes(128, 64 if wgmma else 32, 8, 3)
-    return TileSizes(64, 64 if wgmma and not quantized else 32, 8, 2)
+        return TileSizes(rows, 32 if grouped and dim > 64 else 64, max(4, rows // 16), stages)
+    return TileSizes(rows, 16 if grouped else 32, 8, stages)
 
 
-def choose_splits(
-    programs: int, max_length: int, chunk: int | None, tile: int, device: torch.device
-) -> tuple[int, int]:
-    """Returns how many programs share a row's KV, a power of two so that few variants of the merge exist, and
-    the least number of tiles of each."""
-    if chunk is not None:
-        splits = next_power_of_2(-(-max_length // chunk))
-        assert splits <= MOST_SPLITS and chunk % tile == 0, "the chunk is too small for this length"
-        return splits, chunk // tile
-    wanted = PROGRAMS_PER_PROCESSOR * num_processors(device) // programs
-    useful = -(-max_length // LEAST_CHUNK)
-    most = max(1, min(wanted, useful, MOST_SPLITS))
-    return 1 << (most.bit_length() - 1), LEAST_CHUNK // tile
+def num_chunks(max_length: int) -> int:
+    """Returns how many chunks a row of this length has."""
+    return -(-max_length // CHUNK)
+
+
+def choose_splits(programs: int, tokens: int, bytes_per_chunk: int, chunks: int, device: torch.device) -> int:
+    """Returns how many programs share the chunks of a row; 1: one program merges them itself.
+
+    programs: without splits. tokens: of the rows. bytes_per_chunk: of the results of one token. chunks: of
+    the longest row that there may be. The results do not depend on it."""
+    if tokens * chunks * bytes_per_chunk > MOST_PART_BYTES:
+        return 1
+    return max(1, min(PROGRAMS_PER_PROCESSOR * num_processors(device) // programs, chunks))

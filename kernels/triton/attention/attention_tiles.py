@@ -9,7 +9,8 @@ sum of values (scores in base 2: log2(e) is in their scale, since exp2 is one in
     scores(q, k)[i, j] = q[i] . k[j] * scale                                      j: position of the key
                        = cap * tanh(q[i] . k[j] * scale)                          with a soft cap
                        + slope[i] * (j - position of q[i])                        with ALiBi
-                       = -inf where j > position of q[i], or j <= it - window
+                       = -inf where j > position of q[i], or j <= it - window; with chunks, where
+                         j < it // window * window
 
 Bytes moved: the tile's keys and values, once. Source: FlashAttention-2 (Dao, 2023); ALiBi (Press et al.,
 2021).
@@ -31,14 +32,11 @@ def _block_ids(table, tile, num_blocks, BLOCK_SIZE: tl.constexpr, TILE: tl.const
         index = tile * TILE // BLOCK_SIZE
     else:
         index = (tile * TILE + tl.arange(0, TILE)) // BLOCK_SIZE
-    return tl.load(table + index, mask=index < num_blocks, other=0).to(tl.int64)
+    return tl.load(table + index, mask=index < num_blocks, other=0)
 
 
 @triton.jit
 def attend(
-    acc,  # [M, D] float32
-    largest,  # [M] float32, of the scores in base 2
-    total,  # [M] float32
     query,  # [M, D]
     query_positions,  # [M]
     slopes,  # [M] float32 in base 2, or None
@@ -51,6 +49,7 @@ def attend(
     scale,
     soft_cap,
     window,
+    ROWS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -58,15 +57,20 @@ def attend(
     TILE: tl.constexpr,
     HAS_CAP: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    CHUNKED: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Attends to tiles begin .. end - 1 and returns acc, largest and total. Not MASKED: all queries see all
-    of these tiles."""
+    """Attends to tiles begin .. end - 1 and returns acc [M, D], largest [M] and total [M], float32. Not
+    MASKED: all queries see all of these tiles. A tile of which a query sees nothing changes nothing for it,
+    and one that it sees whole gives the same bits masked and not."""
+    acc = tl.zeros([ROWS, DIM], tl.float32)
+    largest = tl.full([ROWS], -float("inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
     dims = tl.arange(0, DIM)
     num_blocks = tl.cdiv(length, BLOCK_SIZE)
     ids = _block_ids(table, begin, num_blocks, BLOCK_SIZE, TILE)
     for tile in range(begin, end):
-        here = ids
+        here = ids.to(tl.int64)  # carried in 32 bits: eight registers less
         ids = _block_ids(table, tile + 1, num_blocks, BLOCK_SIZE, TILE)
         positions = tile * TILE + tl.arange(0, TILE)
         slots = here * BLOCK_STRIDE + (positions % BLOCK_SIZE) * HEAD_DIM
@@ -91,7 +95,9 @@ def attend(
             scores += slopes[:, None] * distances.to(tl.float32)
         if MASKED:
             seen = positions[None, :] <= query_positions[:, None]
-            if HAS_WINDOW:
+            if CHUNKED:
+                seen &= positions[None, :] >= (query_positions // window * window)[:, None]
+            elif HAS_WINDOW:
                 seen &= positions[None, :] > query_positions[:, None] - window
             scores = tl.where(seen, scores, -float("inf"))
         new_largest = tl.maximum(largest, tl.max(scores, 1))

@@ -10,40 +10,49 @@ no value. The cache, [B, K, S, D], and what a query sees are those of kernels.op
 where the reference is. query, out: [T, H, D]; the tokens of a query may be strided, as a view of a fused
 projection is. float32, float16, bfloat16; products and sums in float32 (float32 inputs: no TF32). The cache
 has the same dtype, or is e4m3 with scales (kernels.triton.attention.fp8). Any head size up to 256, padded to
-a power of two in registers and not in memory; any block size.
+a power of two in registers and not in memory; with e4m3 up to 128, since larger ones would spill; any block
+size.
 
 One program computes QUERIES tokens of one row for one KV head: the G query heads of that head, times the
 tokens, are the M rows of its products, so that keys and values are read once for all of them. Rows that
-decode come first and are launched apart, with small M and, where they are few, with their KV cut into
-splits, whose results a second kernel merges; a batch without decoding rows is one launch:
+decode come first and are launched apart; where they are few, several programs share the chunks of each:
 
-    decode    grid (R, K, splits)                 M = 16: a row has a few tokens at most
-    prefill   grid (T // QUERIES + R, K)          M = 128; a binary search finds a program's row
+    decode    grid (R * pieces, K, splits)        program s has the chunks s, s + splits, ... of its row
+    prefill   grid (T // QUERIES + R, K)          a binary search finds a program's row
+
+What a query gets is defined by its position alone. KV is cut into chunks of CHUNK positions, each attended to
+by itself, tile after tile, and chunks are merged in ascending order (kernels.triton.attention.merge_chunks):
+in registers by a program that has all of them, else by a second kernel. Tiles, the matrix instruction and the
+spread of sums over threads are the same for all launches, and products and sums are not fused by the
+compiler, which would fuse them in one variant and not in the other. So a row alone and among others, a prompt
+whole and in pieces, and a token that decodes and the same token behind a resumption get the same bits.
 
 Bytes moved: each decoding row's keys and values once; each prefill row's once per QUERIES tokens, mostly
-from L2. A split adds H * (D + 2) float32 per row, written and read. Each is 2 bytes of a value, or 1 as e4m3.
+from L2. With splits 4 * (D + 2) per head and chunk, written and read. Each is 2 bytes of a value, or 1 as
+e4m3.
 
 Source: FlashAttention-2 (Dao, 2023) for the online softmax, which is in
-kernels.triton.attention.attention_tiles; Flash-Decoding (Dao et al., 2023) for splits; Xiao et al., 2023,
-for sinks. Speed: not yet measured on a GPU.
+kernels.triton.attention.attention_tiles; Flash-Decoding (Dao et al., 2023) for programs that share a row;
+Xiao et al., 2023, for sinks. Speed: not yet measured on a GPU.
 """
 
 from dataclasses import dataclass
 
 import torch
-import triton
-import triton.language as tl
 
-from kernels.triton.attention.attention_sizes import TileSizes, choose_splits, decode_sizes, prefill_sizes
-from kernels.triton.attention.attention_tiles import attend
-from kernels.triton.attention.fp8 import DTYPE as E4M3
+from kernels.ops.attention.e4m3 import E4M3
+from kernels.triton.attention.attention_kernel import _attention_kernel
+from kernels.triton.attention.attention_sizes import (
+    CHUNK,
+    TileSizes,
+    choose_splits,
+    num_chunks,
+    tile_sizes,
+)
 from kernels.triton.attention.fp8 import KVScales
-from kernels.triton.attention.merge_splits import merge_splits
+from kernels.triton.attention.merge_chunks import LOG2E, merge_chunks
 from kernels.triton.capabilities import capability_of
-from kernels.triton.requirements import LARGEST_HEAD, next_power_of_2
-
-LOG2E = tl.constexpr(1.4426950408889634)
-"""Scores are in base 2."""
+from kernels.triton.requirements import LARGEST_HEAD, LARGEST_QUANTIZED_HEAD, next_power_of_2
 
 
 @dataclass(frozen=True)
@@ -55,137 +64,8 @@ class PagedBatch:
     block_tables: torch.Tensor  # [R, N] int32, rows contiguous
     num_decode_rows: int  # of R: rows of at most decode_queries tokens
     num_decode_tokens: int
-    max_length: int  # at least the largest length; with R it determines the splits
+    max_length: int  # at least the largest length
     decode_queries: int = 1
-
-
-@triton.jit
-def _find_row(query_starts, first_row, num_rows, program, QUERIES: tl.constexpr):
-    """Returns the row of a program and the program's number in that row. Row i of n begins at program
-    (its first token) // QUERIES + i at the latest, which leaves room for the programs of earlier rows."""
-    origin = tl.load(query_starts + first_row)
-    low, high = 0, num_rows
-    while low + 1 < high:
-        middle = (low + high) // 2
-        start = (tl.load(query_starts + first_row + middle) - origin) // QUERIES + middle
-        low = tl.where(start <= program, middle, low)
-        high = tl.where(start <= program, high, middle)
-    start = (tl.load(query_starts + first_row + low) - origin) // QUERIES + low
-    return first_row + low, program - start
-
-
-# Triton compiles anew for a number that is 1, or a multiple of 16: not for those that steps differ in.
-@triton.jit(do_not_specialize=["first_row", "num_rows", "table_stride", "least_tiles"])
-def _attention_kernel(
-    query,  # [T, H, D]
-    key_cache,  # [B, K, S, D]
-    value_cache,  # [B, K, S, D]
-    out,  # [T, H, D]; SPLIT: [T', H, splits, D] float32
-    stats,  # SPLIT: [T', H, splits, 2] float32, largest score and total weight
-    query_starts,  # [R + 1]
-    lengths,  # [R]
-    block_tables,  # [R, N]
-    sinks,  # [H] float32, or None; so the next three
-    slopes,  # [H] float32
-    key_scales,  # [K] float32
-    value_scales,  # [K] float32
-    first_row,
-    num_rows,
-    query_stride,
-    table_stride,
-    least_tiles,
-    scale,
-    soft_cap,
-    window,
-    NUM_KV: tl.constexpr,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    DIM: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-    QUERIES: tl.constexpr,
-    ROWS: tl.constexpr,
-    DECODE: tl.constexpr,
-    SPLIT: tl.constexpr,
-    HAS_CAP: tl.constexpr,
-    HAS_WINDOW: tl.constexpr,
-):
-    head, split, splits = tl.program_id(1), tl.program_id(2), tl.num_programs(2)
-    if DECODE:
-        row, piece = first_row + tl.program_id(0), 0
-    else:  # a row's last tokens see most: they begin first
-        program = tl.num_programs(0) - 1 - tl.program_id(0)
-        row, piece = _find_row(query_starts, first_row, num_rows, program, QUERIES)
-    first_token = tl.load(query_starts + row)
-    count = tl.load(query_starts + row + 1) - first_token
-    if piece * QUERIES >= count:
-        return
-    length = tl.load(lengths + row)
-    context = length - count
-
-    m = tl.arange(0, ROWS)
-    dims = tl.arange(0, DIM)
-    token = piece * QUERIES + m // GROUP
-    heads = head * GROUP + m % GROUP
-    valid = (m < QUERIES * GROUP) & (token < count)
-    query_at = (first_token + token).to(tl.int64) * query_stride + heads * HEAD_DIM
-    inside = valid[:, None] & (dims < HEAD_DIM)[None, :]
-    q = tl.load(query + query_at[:, None] + dims[None, :], mask=inside, other=0.0)
-
-    first_position = context + piece * QUERIES
-    begin = 0
-    if HAS_WINDOW:
-        begin = tl.maximum(first_position - window + 1, 0) // TILE
-    end = tl.cdiv(tl.minimum(first_position + QUERIES, length), TILE)
-    if SPLIT:
-        tiles = tl.maximum(tl.cdiv(end - begin, splits), least_tiles)
-        begin += split * tiles
-        end = tl.minimum(end, begin + tiles)
-    acc = tl.zeros([ROWS, DIM], tl.float32)
-    largest = tl.full([ROWS], -float("inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    if sinks is not None:  # as if a key had been seen whose value is 0: by the first split alone
-        sink = tl.load(sinks + heads, mask=valid, other=0.0) * LOG2E
-        largest = tl.where(split == 0, sink, largest)
-        total += tl.where(split == 0, 1.0, 0.0)
-    slope = None
-    if slopes is not None:
-        slope = tl.load(slopes + heads, mask=valid, other=0.0) * LOG2E
-    if key_scales is not None:
-        scale *= tl.load(key_scales + head)
-    keys = key_cache + head * BLOCK_SIZE * HEAD_DIM
-    values = value_cache + head * BLOCK_SIZE * HEAD_DIM
-    table = block_tables + row.to(tl.int64) * table_stride
-    stride: tl.constexpr = NUM_KV * BLOCK_SIZE * HEAD_DIM
-    if not DECODE and not HAS_WINDOW:
-        full = tl.minimum((first_position + 1) // TILE, end)
-        # ptxas runs wgmma one by one where its accumulator has another origin on some path: a loop without
-        # an iteration, and the registers of the first loop in the second. So the loop is entered only if it
-        # has iterations, and the second one begins with a product by 1, of which the compiler does not know.
-        if begin < full:
-            acc, largest, total = attend(
-                acc, largest, total, q, context + token, slope, keys, values, table, begin, full, length,
-                scale, soft_cap, window, HEAD_DIM, DIM, BLOCK_SIZE, stride, TILE, HAS_CAP, False, False,
-            )  # fmt: skip
-        acc *= tl.where(length >= 0, 1.0, 0.0)
-        begin = full
-    acc, largest, total = attend(
-        acc, largest, total, q, context + token, slope, keys, values, table, begin, end, length,
-        scale, soft_cap, window, HEAD_DIM, DIM, BLOCK_SIZE, stride, TILE, HAS_CAP, HAS_WINDOW, True,
-    )  # fmt: skip
-
-    if value_scales is not None:
-        acc *= tl.load(value_scales + head)
-    at = (first_token + token).to(tl.int64) * (NUM_KV * GROUP) + heads
-    if SPLIT:
-        at = at * splits + split
-        tl.store(stats + 2 * at, largest, mask=valid)
-        tl.store(stats + 2 * at + 1, total, mask=valid)
-        result = acc
-    else:
-        result = acc / tl.where(total > 0, total, 1.0)[:, None]  # 0: a padding row
-    result_at = at[:, None] * HEAD_DIM + dims[None, :]
-    tl.store(out + result_at, result.to(out.dtype.element_ty), mask=inside)
 
 
 def paged_attention(
@@ -196,18 +76,19 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     soft_cap: float | None = None,
-    chunk: int | None = None,
     sinks: torch.Tensor | None = None,
     slopes: torch.Tensor | None = None,
     scales: KVScales | None = None,
+    splits: int | None = None,
+    chunked: bool = False,
 ) -> torch.Tensor:
     """Returns attention of query [T, H, D] as [T, H, D], contiguous. Tokens behind the last row are not
     written.
 
-    window: KV tokens that a query sees, itself included. chunk: KV tokens of a split, whatever the batch,
-    so that a row's result is bitwise independent of its batch mates; None: as many as keep the device busy.
-    sinks, slopes: [H] float32. scales: of a cache of e4m3, and of no other.
-    Only slots below a row's length are read.
+    window, chunked: see kernels.ops.attention.first_seen; what a query sees there as its chunk is no chunk of
+    the merge. sinks, slopes: [H] float32. scales: of a cache of
+    e4m3, and of no other. splits: programs that share a decoding row, which changes no bit; None: as many as
+    keep the device busy. Only slots below a row's length are read.
     """
     num_heads, head_dim = query.shape[1:]
     num_kv = key_cache.shape[1]
@@ -215,27 +96,19 @@ def paged_attention(
     assert key_cache.is_contiguous() and value_cache.is_contiguous() and batch.block_tables.stride(1) == 1
     assert key_cache.dtype == value_cache.dtype == (query.dtype if scales is None else E4M3)
     assert key_cache.shape == value_cache.shape
+    assert scales is None or head_dim <= LARGEST_QUANTIZED_HEAD
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    options = soft_cap, sinks, slopes, scales
+    inputs = _Inputs(query, key_cache, value_cache, batch, scale, window, chunked, *options)
+    group, capability = num_heads // num_kv, capability_of(query.device)
+    sizes = tile_sizes(group, head_dim, query.dtype, scales is not None, capability)
     decode_rows, rows = batch.num_decode_rows, batch.lengths.shape[0]
-    inputs = _Inputs(query, key_cache, value_cache, batch, scale, window, soft_cap, sinks, slopes, scales)
-    precision, capability = (query.dtype, scales is not None), capability_of(query.device)
     if decode_rows:
-        group = num_heads // num_kv
-        sizes = decode_sizes(batch.decode_queries * group, head_dim, *precision, capability)
-        splits, least = choose_splits(decode_rows * num_kv, batch.max_length, chunk, sizes.tile, query.device)
-        if splits == 1:
-            _launch(out, None, (decode_rows, num_kv, 1), 0, decode_rows, least, sizes, inputs)
-        else:
-            shape = (batch.num_decode_tokens, num_heads, splits)
-            parts = torch.empty((*shape, head_dim), dtype=torch.float32, device=query.device)
-            stats = torch.empty((*shape, 2), dtype=torch.float32, device=query.device)
-            _launch(parts, stats, (decode_rows, num_kv, splits), 0, decode_rows, least, sizes, inputs)
-            merge_splits(parts, stats, out)
+        _launch_decode(out, splits, sizes, inputs)
     if rows > decode_rows:
-        sizes = prefill_sizes(head_dim, *precision, capability)
-        queries = max(1, sizes.rows // (num_heads // num_kv))
+        queries = sizes.rows // group
         programs = (query.shape[0] - batch.num_decode_tokens) // queries + rows - decode_rows
-        _launch(out, None, (programs, num_kv, 1), decode_rows, rows - decode_rows, 0, sizes, inputs)
+        _launch(out, None, (programs, num_kv, 1), decode_rows, sizes, inputs)
     return out
 
 
@@ -249,10 +122,32 @@ class _Inputs:
     batch: PagedBatch
     scale: float
     window: int | None
+    chunked: bool
     soft_cap: float | None
     sinks: torch.Tensor | None
     slopes: torch.Tensor | None
     scales: KVScales | None
+
+
+def _launch_decode(out: torch.Tensor, splits: int | None, sizes: TileSizes, inputs: _Inputs) -> None:
+    """Launches the rows that decode, and what merges their chunks where programs share them."""
+    query, batch, (_, num_kv, _, head_dim) = inputs.query, inputs.batch, inputs.key_cache.shape
+    rows, heads, chunks = batch.num_decode_rows, query.shape[1], num_chunks(batch.max_length)
+    pieces = -(-batch.decode_queries // (sizes.rows // (heads // num_kv)))
+    if splits is None:
+        tokens, per_chunk = batch.num_decode_tokens, 4 * heads * (head_dim + 2)
+        splits = choose_splits(rows * pieces * num_kv, tokens, per_chunk, chunks, query.device)
+    grid = rows * pieces, num_kv, splits
+    if splits == 1:
+        _launch(out, None, grid, 0, sizes, inputs)
+        return
+    shape = batch.num_decode_tokens, heads, chunks
+    parts = torch.empty((*shape, head_dim), dtype=torch.float32, device=query.device)
+    stats = torch.empty((*shape, 2), dtype=torch.float32, device=query.device)
+    _launch(parts, stats, grid, 0, sizes, inputs)
+    value_scales = None if inputs.scales is None else inputs.scales.value
+    fields = batch.query_starts, batch.lengths, (rows, num_kv), inputs.window, inputs.sinks, value_scales
+    merge_chunks(parts, stats, out, *fields, inputs.chunked)
 
 
 def _launch(
@@ -260,8 +155,6 @@ def _launch(
     stats: torch.Tensor | None,
     grid: tuple[int, int, int],
     first_row: int,
-    num_rows: int,
-    least_tiles: int,
     sizes: TileSizes,
     inputs: _Inputs,
 ) -> None:
@@ -269,8 +162,7 @@ def _launch(
     query, batch, cap, scales = inputs.query, inputs.batch, inputs.soft_cap, inputs.scales
     _, num_kv, block_size, head_dim = inputs.key_cache.shape
     group = query.shape[1] // num_kv
-    decode = first_row < batch.num_decode_rows
-    queries = batch.decode_queries if decode else max(1, sizes.rows // group)
+    queries, decode = sizes.rows // group, first_row < batch.num_decode_rows
     # Scores are in base 2. With a cap the factor log2(e) comes after tanh, else it is part of the scale.
     scale = inputs.scale * LOG2E.value if cap is None else inputs.scale / cap
     _attention_kernel[grid](
@@ -287,10 +179,11 @@ def _launch(
         None if scales is None else scales.key,
         None if scales is None else scales.value,
         first_row,
-        num_rows,
+        batch.lengths.shape[0] - first_row,
         query.stride(0),
         batch.block_tables.stride(0),
-        least_tiles,
+        -(-batch.decode_queries // queries),
+        1 if stats is None else stats.shape[2],
         scale,
         (cap or 0.0) * LOG2E.value,
         inputs.window or 0,
@@ -300,12 +193,15 @@ def _launch(
         DIM=max(16, next_power_of_2(head_dim)),
         BLOCK_SIZE=block_size,
         TILE=sizes.tile,
+        CHUNK=CHUNK,
         QUERIES=queries,
-        ROWS=max(sizes.rows, next_power_of_2(queries * group)),
+        ROWS=sizes.rows,
         DECODE=decode,
         SPLIT=stats is not None,
         HAS_CAP=cap is not None,
         HAS_WINDOW=inputs.window is not None,
+        CHUNKED=inputs.window is not None and inputs.chunked,
         num_warps=sizes.warps,
         num_stages=sizes.stages,
+        enable_fp_fusion=False,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from kernels.triton.attention.fp8 import KVScales
     from kernels.triton.attention.store_kv import HeadNorms
 
 
@@ -19,12 +20,14 @@ class PagedKernels:
     rotary_store_kv: Callable[..., None]
     head_norms: Callable[[torch.Tensor, torch.Tensor, float], "HeadNorms"]
     attend: Callable[..., torch.Tensor]
+    unit_scales: Callable[[int, torch.device], "KVScales"]
 
 
 def paged_kernels() -> PagedKernels:
     """Imports triton and returns the operations. Call it where kernels.triton.requirements.why_not() is
     None."""
+    from kernels.triton.attention.fp8 import unit_scales
     from kernels.triton.attention.paged_attention import paged_attention
     from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv, store_kv
 
-    return PagedKernels(store_kv, rotary_store_kv, HeadNorms, paged_attention)
+    return PagedKernels(store_kv, rotary_store_kv, HeadNorms, paged_attention, unit_scales)

@@ -22,7 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.attention.fp8 import DTYPE as E4M3
+from kernels.ops.attention.e4m3 import E4M3
 from kernels.triton.attention.fp8 import KVScales, quantized
 from kernels.triton.requirements import next_power_of_2
 

@@ -8,8 +8,9 @@ For rows i of the step, row[i] in the table computing count[i] tokens from posit
     token_ids[t]     = tokens[row[i], p]                            positions[t] = p
     slots[t]         = blocks[row[i], p // S] * S + p % S           prompts[t] = prompt_lens[row[i]]
 
-What a graph has room for beyond the step's rows is padding: each such row has one token, token 0 at position
-0 of a prompt of 1, that is stored nowhere (slot -1) and sees nothing (length 0).
+What a graph has room for beyond the step's rows and tokens is padding: each such row has one token, token 0
+at position 0 of a prompt of 1, that is stored nowhere (slot -1) and sees nothing (length 0), until there are
+T tokens; rows beyond that have none.
 
 append_tokens, for sampled[a] >= 0: tokens[row[a], length[row[a]]] = sampled[a], and length[row[a]] += 1.
 
@@ -61,7 +62,7 @@ def prepare_inputs_reference(
     return ids, positions, slots
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def _prepare_kernel(
     rows,  # [R']
     starts,  # [R']
@@ -79,6 +80,7 @@ def _prepare_kernel(
     block_tables,  # [R, N]
     max_length,
     width,
+    num_tokens,
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -88,14 +90,16 @@ def _prepare_kernel(
     all_rows = tl.arange(0, ROWS)
     before = (all_rows < i) & (all_rows < real)
     first = tl.sum(tl.load(counts + all_rows, mask=before, other=0), 0) + tl.maximum(i - real, 0)
+    first = tl.minimum(first, num_tokens)
     tl.store(query_starts + i, first)
     if i >= real:
-        tl.store(query_starts + i + 1, first + 1)
+        tl.store(query_starts + i + 1, tl.minimum(first + 1, num_tokens))
         tl.store(lengths + i, 0)
-        tl.store(token_ids + first, 0)
-        tl.store(positions + first, 0)
-        tl.store(slots + first, -1)
-        tl.store(prompts + first, 1)
+        there = first < num_tokens
+        tl.store(token_ids + first, 0, mask=there)
+        tl.store(positions + first, 0, mask=there)
+        tl.store(slots + first, -1, mask=there)
+        tl.store(prompts + first, 1, mask=there)
         return
     row, start, count = tl.load(rows + i).to(tl.int64), tl.load(starts + i), tl.load(counts + i)
     tl.store(query_starts + i + 1, first + count)
@@ -129,7 +133,8 @@ def prepare_inputs(
     block_size: int,
     out: StepInputs,
 ) -> None:
-    """Fills `out`, whose T is the sum of the counts plus one per row of padding. rows, starts, counts: [R]
+    """Fills `out`, whose T is at least the sum of the counts, and at most one more per row of padding. rows,
+    starts, counts: [R]
     int32, of which the first num_rows, [1] int32, are valid. One program per row; a prompt of 8,192 tokens
     takes 32 iterations."""
     assert tokens.is_contiguous() and blocks.is_contiguous() and out.block_tables.is_contiguous()
@@ -154,6 +159,7 @@ def prepare_inputs(
             out.block_tables,
             tokens.shape[1],
             blocks.shape[1],
+            out.token_ids.shape[0],
             BLOCK_SIZE=block_size,
             ROWS=next_power_of_2(padded),
             BLOCK=BLOCK,

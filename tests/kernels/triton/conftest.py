@@ -1,4 +1,5 @@
-"""Each test runs a Triton kernel in the interpreter, on the CPU; with `-m gpu`, on a CUDA device.
+"""Each test runs a Triton kernel in the interpreter, on the CPU; with `-m gpu`, on a CUDA device; with
+`--emulate-gpu 90`, its PTX on the emulator (kernels/triton/ptx).
 
 The interpreter is told to by an environment variable, at the time when a kernel is defined: so the
 kernels are imported here, within it. tests/conftest.py has imported triton itself in the same way.
@@ -31,14 +32,14 @@ class Where:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Unless a GPU is to run them."""
-    if on_a_gpu(config):
+    """Unless a GPU or its emulator is to run them."""
+    if on_a_gpu(config) or config.option.emulate_gpu is not None:
         return
     os.environ["TRITON_INTERPRET"] = "1"
     for module in pkgutil.walk_packages(kernels.triton.__path__, "kernels.triton."):
         import_module(module.name)
     del os.environ["TRITON_INTERPRET"]
-    import_module("tests.kernels.triton.interpreter").compute_as_a_device_does()
+    import_module("kernels.triton.interpreter").compute_as_a_device_does()
 
 
 INTERPRETED = [pytest.param(("cpu", *row), id=f"cpu-{row[0]}") for row in TOLERANCES]
@@ -56,6 +57,30 @@ def where(request: pytest.FixtureRequest) -> Where:
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Of kernels that know one dtype, or treat all alike."""
     return torch.device(request.param)
+
+
+@pytest.fixture
+def short_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Chunks of attention are of 64 positions: rows of a few hundred have several."""
+    for module in ("attention_sizes", "merge_chunks", "paged_attention"):
+        monkeypatch.setattr(f"kernels.triton.attention.{module}.CHUNK", 64)
+    return 64
+
+
+@pytest.fixture(autouse=True)
+def device_without_a_card(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With `--emulate-gpu`, launches run the PTX that they compile to."""
+    capability = request.config.option.emulate_gpu
+    if capability is not None and capability < 89 and "8_bits" in request.node.name:
+        pytest.skip("cards before 8.9 cannot convert to float8 e4m3")
+    if capability is None:
+        yield
+        return
+    # It imports kernels, as they are: where they are interpreted, not before that is said.
+    from kernels.triton.ptx.launch import emulating
+
+    with emulating(capability):
+        yield
 
 
 @pytest.fixture(autouse=True)

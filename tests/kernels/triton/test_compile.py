@@ -54,6 +54,7 @@ def test_other_capabilities(tmp_path: Path, launch: str):
     assert {row["capability"] for row in rows} == set(map(int, OTHER_CAPABILITIES.split(",")))
     assert {row["launch"] for row in rows} == {f"{step} {launch}" for step in STEPS}
     assert [row for row in rows if not row["fits"] or row["advice"]] == []
+    assert all(len(sums) == 1 for sums in arithmetic(rows).values())
 
 
 def test_no_kernel_is_left_out(compiled: list[Row]):
@@ -67,6 +68,7 @@ def test_no_kernel_is_left_out(compiled: list[Row]):
 
 
 NARROW = {
+    "_low_bit_kernel": 8,  # 32 bytes of a row of 4 bits, of which a thread takes a quarter
     "_store_kernel": 8,  # a rotation of heads of 64 has 8 bytes per thread of each half
     "_choose_kernel": 4,  # what the tiles of a row gave is a few hundred values; so below
     "_uniform_kernel": 4,
@@ -80,31 +82,56 @@ NARROW = {
 
 def test_loads_are_wide(compiled: list[Row]):
     """16 bytes per thread and instruction, where a scalar load would mean that Triton lost an alignment."""
-    narrow = [row["launch"] for row in compiled if row["widest_load"] < NARROW.get(row["name"], 16)]
+    narrow = [
+        f"{row['name']} of {row['launch']}"
+        for row in compiled
+        if row["widest_load"] < NARROW.get(row["name"], 16)
+    ]
     assert narrow == []
 
 
 def test_the_next_tiles_are_on_their_way(compiled: list[Row]):
     """Of attention and of the logits: by asynchronous copies of 16 bytes, also out of 8 bits a value."""
-    piped = [row for row in compiled if row["name"] in ("_attention_kernel", "_logits_kernel")]
+    piped = [row for row in compiled if row["name"] in ("_attention_kernel", "_linear_kernel")]
+    piped = [row for row in piped if "1001 x 1000" not in row["launch"]]  # rows of 2,000 bytes
     narrow = {row["launch"] for row in piped if row["widest_copy"] < 16}
     assert all("fp32" in launch and "e4m3" in launch for launch in narrow), narrow
 
 
 def test_attention_uses_the_matrix_units(compiled: list[Row]):
-    """Prefill in half precision those of Hopper (wgmma), decode those that take 16 rows; and as many
-    decoding programs fit on a processor as hide each other's ramp."""
+    """In half precision those of Hopper (wgmma)."""
     half = [row for row in compiled if row["name"] == "_attention_kernel" and "fp32" not in row["launch"]]
-    assert {row["products"] for row in half if row["launch"].startswith("prefill")} == {"wgmma"}
-    decode = [row for row in half if row["launch"].startswith("decode") and "71/1" not in row["launch"]]
-    assert {row["products"] for row in decode} == {"mma"}
-    assert min(row["programs"] for row in decode) >= 2
-
-
-def test_logits_use_the_matrix_units_of_hopper(compiled: list[Row]):
-    """For one row too: it is the table that fills them."""
-    half = [row for row in compiled if row["launch"].startswith("selected_logits bf16")]
     assert {row["products"] for row in half} == {"wgmma"}
+
+
+def test_products_use_the_matrix_units(compiled: list[Row]):
+    """Those of Hopper, for one token too: it is the weight that fills them."""
+    names = ("_linear_kernel", "_low_bit_kernel")
+    half = [row for row in compiled if row["name"] in names and "fp32" not in row["launch"]]
+    assert {row["products"] for row in half} == {"wgmma"}
+
+
+def arithmetic(rows: list[Row]) -> dict[tuple[object, ...], set[tuple[str, ...]]]:
+    """What attention adds where, by what it computes: steps differ in rows and in splits alone."""
+    found: dict[tuple[object, ...], set[tuple[str, ...]]] = {}
+    for row in rows:
+        if row["name"] == "_attention_kernel":
+            what = row["launch"].removeprefix("decode").removeprefix(", splits").removeprefix("prefill")
+            found.setdefault((row["capability"], what), set()).add((row["products"], *row["sums"]))
+    return found
+
+
+def test_decoding_rows_and_prompts_add_alike(compiled: list[Row]):
+    """The same matrix instruction, and sums over a tile that are spread over threads in the same way: else a
+    token that decodes had other bits than the same token in a prompt."""
+    found = arithmetic(compiled)
+    assert len(found) > 10 and all(len(sums) == 1 for sums in found.values()), found
+
+
+def test_products_of_any_number_of_tokens_add_alike(compiled: list[Row]):
+    """One family of matrix instructions for each dtype."""
+    linear = [row for row in compiled if row["name"] == "_linear_kernel"]
+    assert {(row["products"], "fp32" in row["launch"]) for row in linear} == {("wgmma", False), ("", True)}
 
 
 def test_nothing_is_compiled_for_another_batch():
@@ -115,7 +142,7 @@ from benchmarks.gpu_launches import attention
 from benchmarks.gpu_shapes import BF16, FP32, HEADS, empty
 from kernels.triton.compile_check import compiling
 from kernels.triton.step.prepare_inputs import append_tokens
-from kernels.triton.sampling.selected_logits import selected_logits
+from kernels.triton.matmul.linear import linear
 from kernels.triton.sampling.token_logprobs import token_logprobs
 from kernels.triton.sampling.top_n import top_n
 
@@ -126,7 +153,7 @@ def step(n):
     append_tokens(ids, ids, empty(512, 8192), empty(512))
     token_logprobs(logits, empty(n, n))
     top_n(logits, 16 + n)
-    selected_logits(empty(n, 64, dtype=BF16), ids, empty(320, 64, dtype=BF16))
+    linear(empty(n, 64, dtype=BF16), empty(320, 64, dtype=BF16))
 
 with compiling() as compiled:
     step(2)

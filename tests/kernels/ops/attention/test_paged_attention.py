@@ -23,6 +23,18 @@ def test_decode_and_prefill_in_one_step(
     assert_close(case.run(window), case.exact(window), absolute, relative)
 
 
+@pytest.mark.parametrize("chunk", [1, 3, 40, 500])
+def test_chunks(chunk: int):
+    """A query sees its own chunk alone, from its beginning on: by the plan and by the reference."""
+    case = Case(MIXED, torch.float32)
+    exact = case.exact(chunk, chunked=True)
+    assert_close(case.run(chunk, chunked=True), exact, 5e-6, 5e-6)
+    blocks: tuple[Any, ...] = (case.starts.tolist(), case.counts.tolist(), case.tables.tolist())
+    caches = case.key_cache, case.value_cache
+    result = paged_attention_reference(case.query, *caches, *blocks, chunk, case.scale, chunked=True)
+    assert_close(result, exact, 5e-6, 5e-6)
+
+
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(1, 1, 1), (4, 4, 8), (8, 1, 64), (6, 3, 80)])
 def test_head_shapes(heads: int, kv_heads: int, head_dim: int):
     case = Case(MIXED, torch.float32, heads, kv_heads, head_dim)

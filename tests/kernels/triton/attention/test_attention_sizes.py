@@ -1,15 +1,16 @@
-"""Launch parameters: powers of two, within what the hardware has, and few variants."""
+"""Launch parameters: powers of two, within what the hardware has; of one query the same in any launch."""
 
 import pytest
 import torch
 
 from kernels.triton.attention.attention_sizes import (
-    LEAST_CHUNK,
-    MOST_SPLITS,
+    CHUNK,
+    MOST_PART_BYTES,
     choose_splits,
-    decode_sizes,
-    prefill_sizes,
+    num_chunks,
+    tile_sizes,
 )
+from kernels.triton.capabilities import CAPABILITIES
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -23,29 +24,30 @@ def is_power_of_2(n: int) -> bool:
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("head_dim", [16, 24, 64, 80, 96, 128, 192, 256])
 def test_sizes(head_dim: int, quantized: bool, dtype: torch.dtype):
-    sizes = [decode_sizes(rows, head_dim, dtype, quantized) for rows in (1, 3, 16, 17, 64)]
-    sizes.append(prefill_sizes(head_dim, dtype, quantized))
-    for size in sizes:
-        assert is_power_of_2(size.rows) and is_power_of_2(size.tile) and size.rows >= 16
-        assert size.warps in (4, 8) and 1 <= size.stages <= 3
-        # Keys and values of all stages in the shared memory of a processor of compute capability 9.0.
-        width = 1 if quantized else dtype.itemsize
-        padded = 1 << (head_dim - 1).bit_length()
-        assert 2 * size.stages * size.tile * padded * width <= 227 << 10
+    for capability in CAPABILITIES.values():
+        for group in (1, 3, 7, 16, 71):
+            size = tile_sizes(group, head_dim, dtype, quantized, capability)
+            assert is_power_of_2(size.rows) and is_power_of_2(size.tile) and size.rows >= max(16, group)
+            assert size.warps in (4, 8) and 1 <= size.stages <= 3 and CHUNK % size.tile == 0
+            # Keys and values of all stages in the shared memory of a processor.
+            width = 1 if quantized else dtype.itemsize
+            padded = 1 << (head_dim - 1).bit_length()
+            assert 2 * size.stages * size.tile * padded * width <= capability.shared_limit
 
 
 @pytest.mark.parametrize("programs", [1, 8, 64, 1000])
-@pytest.mark.parametrize("length", [1, 255, 256, 4096, 131_072])
+@pytest.mark.parametrize("length", [1, CHUNK, CHUNK + 1, 4096, 131_072])
 def test_splits(programs: int, length: int):
-    """A power of two; one where programs are plenty or rows short; never more than there are chunks."""
-    splits, tiles = choose_splits(programs, length, None, 64, CPU)
-    assert is_power_of_2(splits) and splits <= MOST_SPLITS
-    assert splits <= max(1, -(-length // LEAST_CHUNK)) and tiles * 64 == LEAST_CHUNK
+    """One where programs are plenty or rows short; never more than there are chunks."""
+    chunks = num_chunks(length)
+    assert (chunks - 1) * CHUNK < length <= chunks * CHUNK
+    splits = choose_splits(programs, 1, 1000, chunks, CPU)
+    assert 1 <= splits <= chunks and (splits == 1 or splits * programs <= 2 * 132)
     if programs == 1000:
         assert splits == 1
 
 
-def test_splits_of_a_given_chunk():
-    assert choose_splits(1, 1000, 128, 64, CPU) == (8, 2)
-    with pytest.raises(AssertionError, match="too small"):
-        choose_splits(1, 100_000, 64, 64, CPU)
+def test_results_of_chunks_have_a_limit():
+    """In bytes; beyond it each program merges what it computes."""
+    assert choose_splits(8, 1, MOST_PART_BYTES // 4, 4, CPU) == 4
+    assert choose_splits(8, 2, MOST_PART_BYTES // 4, 4, CPU) == 1

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.triton.attention.fp8 import DTYPE, dequantize_reference, quantize_reference
+from kernels.ops.attention.e4m3 import E4M3
+from kernels.triton.attention.fp8 import dequantize_reference, quantize_reference
 
 ONE = torch.ones(1)
 
@@ -11,7 +12,7 @@ ONE = torch.ones(1)
 def roundtrip(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """x [T, K, D] through the cache [K, T, D], as float64."""
     stored = quantize_reference(x, scales)
-    assert stored.dtype == DTYPE
+    assert stored.dtype == E4M3
     return dequantize_reference(stored.transpose(0, 1), scales).transpose(0, 1)
 
 

@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.triton.attention.attention_sizes import choose_splits
-from kernels.triton.attention.merge_splits import merge_splits, merge_splits_reference
 from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
 from tests.kernels.attention_cases import Case
-from tests.kernels.tolerances import assert_close, random
+from tests.kernels.tolerances import assert_close
 from tests.kernels.triton.conftest import Where
 
 DECODE = [(5, 1), (70, 1), (0, 1), (31, 1), (32, 1)]
@@ -34,12 +32,12 @@ def check(
     where: Where,
     window: int | None = None,
     soft_cap: float | None = None,
-    chunk: int | None = None,
+    splits: int | None = None,
 ) -> None:
     """Results of the kernels against exact ones."""
     batch = to_device(case, where.device)
     caches = case.key_cache, case.value_cache
-    result = paged_attention(case.query, *caches, batch, case.scale, window, soft_cap, chunk)
+    result = paged_attention(case.query, *caches, batch, case.scale, window, soft_cap, splits=splits)
     assert result.dtype == where.dtype
     case.query = case.query.cpu()
     assert_close(result.cpu(), case.exact(window, soft_cap), where.absolute, where.relative)
@@ -70,10 +68,11 @@ def test_shapes(where: Where, heads: int, kv_heads: int, head_dim: int, block_si
     check(Case(rows, where.dtype, heads, kv_heads, head_dim, block_size, scale), where)
 
 
-@pytest.mark.parametrize(("chunk", "window"), [(64, None), (64, 70), (128, None)])
-def test_splits(where: Where, chunk: int, window: int | None):
-    """More splits than some rows have tiles; a window that begins in a split."""
-    check(Case([(150, 1), (5, 1), (64, 1)], where.dtype, block_size=16), where, window, None, chunk)
+@pytest.mark.parametrize(("splits", "window"), [(2, None), (3, 70), (3, None)])
+@pytest.mark.usefixtures("short_chunks")
+def test_splits(where: Where, splits: int, window: int | None):
+    """More programs than some rows have chunks, and fewer; a window that begins in a chunk."""
+    check(Case([(150, 1), (5, 1), (64, 1)], where.dtype, block_size=16), where, window, None, splits)
 
 
 @pytest.mark.parametrize("window", [None, 9])
@@ -95,8 +94,9 @@ def test_a_strided_query(where: Where):
     )
 
 
-@pytest.mark.parametrize("chunk", [None, 64])
-def test_padding_rows_get_zeros(where: Where, chunk: int | None):
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.usefixtures("short_chunks")
+def test_padding_rows_get_zeros(where: Where, splits: int):
     """A graph of 4 rows that holds 2: the others have one token and no length."""
     case = Case([(70, 1), (3, 1)], where.dtype, block_size=16)
     batch = to_device(case, where.device)
@@ -111,60 +111,23 @@ def test_padding_rows_get_zeros(where: Where, chunk: int | None):
     )
     query = torch.cat((case.query, torch.full_like(case.query, torch.nan)))
     caches = case.key_cache, case.value_cache
-    result = paged_attention(query, *caches, padded, case.scale, chunk=chunk)
-    expected = paged_attention(case.query, *caches, batch, case.scale, chunk=chunk)
+    result = paged_attention(query, *caches, padded, case.scale, splits=splits)
+    expected = paged_attention(case.query, *caches, batch, case.scale, splits=splits)
     assert torch.equal(result[:2], expected)
     assert not result[2:].any()
 
 
+@pytest.mark.usefixtures("short_chunks")
 def test_several_queries_of_a_decoding_row(where: Where):
     """As when drafted tokens are verified."""
     case = Case([(40, 3), (9, 2), (70, 1)], where.dtype, block_size=16)
     batch = to_device(case, where.device)
     fields = batch.query_starts, batch.lengths, batch.block_tables
     together = PagedBatch(*fields, 3, 6, batch.max_length, decode_queries=3)
-    for chunk in (None, 64):
+    for splits in (1, 2):
         result = paged_attention(
-            case.query, case.key_cache, case.value_cache, together, case.scale, chunk=chunk
+            case.query, case.key_cache, case.value_cache, together, case.scale, splits=splits
         )
         case.query = case.query.cpu()
         assert_close(result.cpu(), case.exact(), where.absolute, where.relative)
         case.query = case.query.to(where.device)
-
-
-def test_company_changes_nothing(where: Where):
-    """With fixed chunks a row's result is bitwise the same alone and among others."""
-    case = Case([(150, 1), (5, 1), (64, 1)], where.dtype, block_size=16)
-    batch = to_device(case, where.device)
-    caches = case.key_cache, case.value_cache
-    result = paged_attention(case.query, *caches, batch, case.scale, chunk=64)
-    for row in range(3):
-        starts = torch.tensor([0, 1], dtype=torch.int32, device=where.device)
-        length = int(batch.lengths[row])
-        one = slice(row, row + 1)
-        alone = PagedBatch(starts, batch.lengths[one], batch.block_tables[one], 1, 1, length)
-        single = paged_attention(case.query[one], *caches, alone, case.scale, chunk=64)
-        assert torch.equal(single[0], result[row])
-
-
-def test_choice_of_splits():
-    """As many as fill the processors; none where rows do; no more than there is work for."""
-    device = torch.device("cpu")  # counts as 132 processors
-    assert choose_splits(8, 32768, None, 64, device) == (32, 4)
-    assert choose_splits(8, 1024, None, 64, device)[0] == 4
-    assert choose_splits(256, 4096, None, 64, device)[0] == 1
-    assert choose_splits(1, 1 << 20, None, 64, device)[0] == 64
-    assert choose_splits(256, 1000, 256, 64, device) == (4, 4)
-
-
-def test_merge(where: Where):
-    """Splits that saw nothing, some of them in rows that saw nothing at all; their parts are NaN."""
-    parts = random(3, 2, 8, 80, dtype=torch.float32)
-    stats = random(3, 2, 8, 2, dtype=torch.float32, seed=1, scale=20).abs()
-    for empty in ((0, 0, 3), (0, 1, slice(1, 8)), (2,)):
-        stats[(*empty, ..., 0)], stats[(*empty, ..., 1)], parts[empty] = -torch.inf, 0, torch.nan
-    out = torch.full((4, 2, 80), torch.nan, dtype=where.dtype, device=where.device)
-    merge_splits(parts.to(where.device), stats.to(where.device), out)
-    exact = merge_splits_reference(parts, stats)
-    assert_close(out[:3].cpu(), exact, where.absolute, where.relative)
-    assert out[3].isnan().all()

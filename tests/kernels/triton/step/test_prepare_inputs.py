@@ -47,6 +47,23 @@ def test_inputs_of_a_step(device: torch.device, monkeypatch):
         assert out.block_tables[i, :used].tolist() == blocks[row, :used].tolist()
 
 
+def test_a_graph_of_more_rows_than_tokens_are_left(device: torch.device):
+    """Rows that verify drafts have several tokens each: some rows of a graph of 6 tokens stay empty."""
+    tokens = torch.arange(80, dtype=torch.int32, device=device).view(2, 40)
+    blocks = torch.arange(20, dtype=torch.int32, device=device).view(2, 10)
+    out = outputs(6, 6, 10, device)
+    columns = [
+        torch.tensor([*column, 0, 0, 0, 0], dtype=torch.int32, device=device)
+        for column in ((0, 1), (3, 8), (4, 1))
+    ]
+    num_rows, prompts = (torch.tensor(x, dtype=torch.int32, device=device) for x in ([2], [3, 3]))
+    prepare_inputs(*columns, num_rows, tokens, blocks, prompts, BLOCK_SIZE, out)
+    assert out.token_ids.tolist() == [3, 4, 5, 6, 48, 0]
+    assert out.slots.tolist()[-1] == -1
+    assert out.query_starts.tolist() == [0, 4, 5, 6, 6, 6, 6]
+    assert out.lengths.tolist() == [7, 9, 0, 0, 0, 0]
+
+
 def test_sampled_tokens_are_appended(device: torch.device):
     """-1 is no token; a full row stays full."""
     tokens = torch.zeros(4, 3, dtype=torch.int32, device=device)

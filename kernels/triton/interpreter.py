@@ -1,12 +1,17 @@
-"""Triton's interpreter (3.6 to 3.9) is wrong about two formats; here it is taught to compute as a device.
+"""Teaches Triton's interpreter (3.6 to 3.9), which runs kernels on a CPU, to compute as a device does.
 
     bfloat16    is kept as 16-bit integers: rounding to it cuts off, and a product is one of the integers
     e4m3        what rounds up to the next power of two loses the carry, and ties go upwards
+    products    are numpy's, whose order of addition depends on the shapes of the operands
 
-Conversions go through torch, and operands of a product are widened first: sums are in float32. Arithmetic on
-bfloat16 itself stays wrong. Our kernels widen what they load, and the tests would see one that does not.
+Conversions go through torch. Operands of a product are widened to float32, and added to the accumulator in
+ascending order, one by one: as the matrix units do it, but for the few values that one instruction takes. So
+bits depend on what is multiplied and not on how many rows there are, and a kernel whose sums have another
+order in another schedule is found out. Arithmetic on bfloat16 itself stays wrong: our kernels widen what they
+load, and tests would see one that does not.
 """
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,13 +31,13 @@ BITS = {torch.bfloat16: np.uint16, torch.float8_e4m3fn: np.uint8}
 
 
 def to_torch(data: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
-    """data: the interpreter's form of it."""
+    """Returns a tensor of the interpreter's form of it."""
     tensor = torch.from_numpy(np.ascontiguousarray(data))
     return tensor.view(dtype) if dtype in BITS else tensor
 
 
 def convert(data: npt.NDArray[Any], source: str, target: str) -> npt.NDArray[Any]:
-    """Rounded to nearest, ties to even."""
+    """Returns the data as another format, rounded to nearest, ties to even."""
     dtype = DTYPES[target]
     result = to_torch(data, DTYPES[source]).to(dtype)
     if dtype in BITS:
@@ -40,10 +45,24 @@ def convert(data: npt.NDArray[Any], source: str, target: str) -> npt.NDArray[Any
     return result.numpy().reshape(data.shape)
 
 
+def add_product(
+    a: npt.NDArray[np.float32], b: npt.NDArray[np.float32], acc: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float32]:
+    """Returns acc + a b, in float32: a [M, K], b [K, N], acc [M, N]. Products are added one by one, k
+    ascending."""
+    result = acc.copy()
+    term = np.empty_like(result)
+    for column, row in zip(a.T, b, strict=True):
+        np.multiply(column[:, None], row, out=term)
+        result += term
+    return result
+
+
+@cache
 def compute_as_a_device_does() -> None:
-    """For the rest of the process."""
+    """Changes the interpreter for the rest of the process."""
     builder = interpreter.InterpreterBuilder
-    cast, to_float8, dot = builder.cast_impl, builder.create_fp_to_fp, builder.create_dot
+    cast, to_float8 = builder.cast_impl, builder.create_fp_to_fp
 
     def needs_care(source: str, target: str) -> bool:
         return source in DTYPES and target in DTYPES and bool({source, target} & {"bf16", "fp8e4nv"})
@@ -61,11 +80,7 @@ def compute_as_a_device_does() -> None:
         return interpreter.TensorHandle(convert(src.data, source, target), dst_type.scalar)
 
     def create_dot(self: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
-        if str(a.dtype.scalar) == "bf16":
-            a, b = (
-                interpreter.TensorHandle(convert(x.data, "bf16", "fp32"), interpreter.tl.float32)
-                for x in (a, b)
-            )
-        return dot(self, a, b, d, precision, imprecise)
+        left, right = (convert(x.data, str(x.dtype.scalar), "fp32") for x in (a, b))
+        return interpreter.TensorHandle(add_product(left, right, d.data), d.dtype.scalar)
 
     builder.cast_impl, builder.create_fp_to_fp, builder.create_dot = cast_impl, create_fp_to_fp, create_dot

@@ -1,0 +1,1 @@
+"""Products of linear layers in Triton, whose sums have one order."""

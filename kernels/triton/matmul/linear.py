@@ -1,0 +1,137 @@
+"""kernels.ops.layers.linear on CUDA: products whose bits do not depend on the number of rows.
+
+    y[t, n] = sum_k x[t, k] * w[n, k] + b[n]          in the order of kernels.triton.matmul.ranges
+
+x: [T, K], rows may be strided; w: [N, K] and b: [N] contiguous, of x's dtype: float32, float16 or bfloat16.
+y: [T, N], of that dtype, or float32 if wide: logits keep what the sums have.
+
+    few tokens     grid (T / 16, N / 64, ranges)     each program stores the sum of a range, float32;
+                                                     kernels.triton.matmul.sum_ranges adds them in order
+    many tokens    grid (T / 128, N / 128)           a program adds at the end of each range
+
+Bytes moved: N * K of the weight once for each tile of tokens (from L2 but for the first, since programs of
+the same rows of the weight follow one another), T * K for each tile of the weight, T * N written; with splits
+8 * T * N * ranges more. Speed: not yet measured on a GPU; torch.nn.functional.linear is the peer.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.triton.matmul.ranges import LinearSizes, choose_sizes, range_length
+from kernels.triton.matmul.sum_ranges import sum_ranges
+from kernels.triton.requirements import num_processors
+
+
+@triton.jit
+def _range_sum(
+    weights,  # [FEATURES, DEPTH] pointers to the first values of K
+    inputs,  # [TOKENS, DEPTH]
+    ours,  # [FEATURES, 1] whether the weight has the row
+    real,  # [TOKENS, 1]
+    begin,
+    IN: tl.constexpr,
+    RANGE: tl.constexpr,
+    FEATURES: tl.constexpr,
+    TOKENS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """Returns the sum of the range that begins at `begin`, [FEATURES, TOKENS] float32. The number of
+    iterations is a constant: ptxas runs wgmma one by one behind a loop that may have none. Beyond the last
+    value of K zeros are added, which change nothing."""
+    acc = tl.zeros([FEATURES, TOKENS], tl.float32)
+    for step in range(0, RANGE, DEPTH):
+        at = begin + step
+        if IN % RANGE == 0:
+            w = tl.load(weights + at, mask=ours, other=0.0)
+            x = tl.load(inputs + at, mask=real, other=0.0)
+        else:
+            inside = (at + tl.arange(0, DEPTH) < IN)[None, :]
+            w = tl.load(weights + at, mask=ours & inside, other=0.0)
+            x = tl.load(inputs + at, mask=real & inside, other=0.0)
+        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _linear_kernel(
+    x,  # [T, K]
+    weight,  # [N, K]
+    bias,  # [N], or None
+    out,  # [T, N]; SPLIT: [ranges, T, N] float32
+    tokens,
+    features,
+    x_stride,
+    IN: tl.constexpr,
+    RANGE: tl.constexpr,
+    FEATURES: tl.constexpr,
+    TOKENS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    feature = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
+    k = tl.arange(0, DEPTH)
+    weights = weight + feature.to(tl.int64)[:, None] * IN + k[None, :]
+    inputs = x + token.to(tl.int64)[:, None] * x_stride + k[None, :]
+    ours, real = (feature < features)[:, None], (token < tokens)[:, None]
+    at = token.to(tl.int64)
+    if SPLIT:
+        begin = tl.program_id(2) * RANGE
+        total = _range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
+        at += tl.program_id(2).to(tl.int64) * tokens
+    else:
+        total = tl.zeros([FEATURES, TOKENS], tl.float32)
+        for begin in range(0, IN, RANGE):
+            total += _range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
+        if bias is not None:
+            total += tl.load(bias + feature, mask=feature < features, other=0.0).to(tl.float32)[:, None]
+    target = out + at[:, None] * features + feature[None, :]
+    inside = (token < tokens)[:, None] & (feature < features)[None, :]
+    tl.store(target, tl.trans(total).to(out.dtype.element_ty), mask=inside)
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    wide: bool = False,
+    sizes: LinearSizes | None = None,
+) -> torch.Tensor:
+    """[T, K] -> [T, N]. wide: the result is float32. sizes: launch parameters, which change no bit; None:
+    those of choose_sizes()."""
+    (tokens, depth), features = x.shape, weight.shape[0]
+    assert x.stride(1) == 1 and weight.is_contiguous() and weight.shape[1] == depth
+    assert x.dtype == weight.dtype and (bias is None or bias.is_contiguous())
+    out = torch.empty((tokens, features), dtype=torch.float32 if wide else x.dtype, device=x.device)
+    if not tokens:
+        return out
+    length = range_length(features, depth)
+    ranges = -(-depth // length)
+    if sizes is None:
+        processors = 0 if x.device.type == "cpu" else num_processors(x.device)
+        sizes = choose_sizes(tokens, features, ranges, x.dtype, processors)
+    target = out
+    if sizes.splits:
+        target = torch.empty((ranges, tokens, features), dtype=torch.float32, device=x.device)
+    grid = (-(-tokens // sizes.tokens), -(-features // sizes.features), ranges if sizes.splits else 1)
+    _linear_kernel[grid](
+        x,
+        weight,
+        bias,
+        target,
+        tokens,
+        features,
+        x.stride(0),
+        IN=depth,
+        RANGE=length,
+        FEATURES=sizes.features,
+        TOKENS=sizes.tokens,
+        DEPTH=sizes.depth,
+        SPLIT=sizes.splits,
+        num_warps=sizes.warps,
+        num_stages=sizes.stages,
+    )
+    if sizes.splits:
+        sum_ranges(target, bias, out)
+    return out

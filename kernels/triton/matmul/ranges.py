@@ -1,0 +1,80 @@
+"""The order in which a product sums, and launch parameters that keep it. Does not import triton.
+
+    y[t, n] = range[0] + range[1] + ... + range[R - 1] + bias[n]         one after the other, float32
+    range[r] = sum of x[t, k] * w[n, k] for k from r * L to (r + 1) * L - 1, ascending, float32
+
+The length L of a range follows from the weight's shape alone. So the bits of a result depend on its row and
+on the weight, and not on the number of rows, nor on which program sums what: a program that sums one range of
+a few rows and leaves its sum to another kernel, and one that sums all ranges of many rows, are two schedules
+of one arithmetic. Ranges are what splitting K ("split-K") would cut, were it decided by the shape of the
+weight: hence virtual splits.
+
+Within a range an instruction of the matrix units takes 16 values of k, and the next one adds to its result.
+Weights are the left operand of all schedules, so that Hopper computes one row of x and many with the same
+instruction (wgmma, 64 rows of weights). Float32 is summed value by value.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.triton.requirements import next_power_of_2
+
+FEATURES = 64
+"""Rows of the weight that the smallest program takes: those of one wgmma."""
+WANTED_PROGRAMS = 256
+"""Of a product of few rows: two for each processor of an H100. Ranges are added until there are as many."""
+LEAST_RANGE = 512
+"""Values of K: a program that sums fewer does not get its loads under way."""
+MOST_RANGES = 16
+UNIT = 64
+"""Ranges are a multiple of so many values: those of one iteration."""
+MANY = 256
+"""Tokens from which on launch parameters stay the same."""
+
+
+@dataclass(frozen=True)
+class LinearSizes:
+    """Launch parameters of one program. Results do not depend on them."""
+
+    features: int  # rows of the weight
+    tokens: int
+    depth: int  # values of K at a time
+    warps: int
+    stages: int
+    splits: bool  # each program sums one range
+
+
+def token_classes(most: int) -> list[int]:
+    """Returns numbers of tokens up to `most` that together have all launch parameters."""
+    return sorted({min(most, 1 << power) for power in range(MANY.bit_length())})
+
+
+def range_length(features: int, depth: int) -> int:
+    """Returns the length of a range of a weight [features, depth]; the last range may be shorter."""
+    programs, ranges = -(-features // FEATURES), 1
+    while programs * ranges < WANTED_PROGRAMS and depth >= 2 * ranges * LEAST_RANGE and ranges < MOST_RANGES:
+        ranges *= 2
+    return -(-depth // (ranges * UNIT)) * UNIT
+
+
+def choose_sizes(tokens: int, features: int, ranges: int, dtype: torch.dtype, processors: int) -> LinearSizes:
+    """Returns the launch parameters of a product of so many tokens. They follow from the next power of two of
+    `tokens`, and from MANY on they are all the same, so that a warm-up can meet all of them.
+
+    A product of few tokens splits where its programs would leave processors without work. 64 values of K are
+    128 bytes, the width of a swizzle; four stages keep 40 KB in flight. Many tokens take 128 x 128, two
+    accumulators of 64 registers each. Float32 has no matrix unit that does not round. processors: of the
+    device; 0: of Triton's interpreter, which takes longest for the number of operations."""
+    most = min(MANY, next_power_of_2(tokens))
+    if not processors:
+        return LinearSizes(next_power_of_2(max(16, features)), max(16, most), UNIT, 4, 1, ranges > 1)
+    if dtype == torch.float32:
+        sizes = LinearSizes(FEATURES, 16 if most <= 16 else 32, 16, 4, 2, False)
+    elif most <= 64:
+        sizes = LinearSizes(FEATURES, max(16, most), UNIT, 4, 4, False)
+    else:
+        sizes = LinearSizes(128, 128, UNIT, 8, 3, False)
+    programs = -(-most // sizes.tokens) * -(-features // sizes.features)
+    splits = ranges > 1 and most < MANY and programs < 2 * processors
+    return LinearSizes(sizes.features, sizes.tokens, sizes.depth, sizes.warps, sizes.stages, splits)

@@ -1,0 +1,206 @@
+"""Global memory with its allocations, and shared memory that knows which thread has written and read each
+byte."""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from ctypes import c_uint8
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+MANY = -2
+"""More than one thread has read a byte."""
+
+
+class MemoryFault(Exception):
+    """An access that a GPU would make without a word, or end the process for."""
+
+
+@dataclass
+class Allocation:
+    """Bytes of this process' memory that a kernel may touch, and the program that has written each last."""
+
+    start: int
+    data: NDArray[np.uint8]
+    written_by: NDArray[np.int32] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.written_by = np.full(len(self.data), -1, np.int32)
+
+
+class GlobalMemory:
+    """What a launch's pointers may reach: the storages of its tensors, and of others that are named."""
+
+    def __init__(self) -> None:
+        self._allocations: list[Allocation] = []
+
+    def allow(self, start: int, size: int) -> None:
+        """Makes `size` bytes from the address `start` reachable."""
+        if size and all(known.start != start for known in self._allocations):
+            data = np.ctypeslib.as_array((c_uint8 * size).from_address(start))
+            self._allocations.append(Allocation(start, data))
+            self._allocations.sort(key=lambda known: known.start)
+
+    def forget_writers(self) -> None:
+        """A launch begins: what earlier ones have written, all programs may read."""
+        for allocation in self._allocations:
+            allocation.written_by.fill(-1)
+
+    def load(self, addresses: Array, size: int, program: int) -> Array:
+        """addresses: uint64 [n]. Returns uint8 [n, size]. Raises MemoryFault for bytes outside of an
+        allocation, a misaligned access, or bytes that another program of this launch has written."""
+
+        def read(found: Allocation, index: Array, rows: Array) -> None:
+            writers = found.written_by[index]
+            if ((writers != -1) & (writers != program)).any():
+                raise MemoryFault(
+                    f"a program reads what program {writers.max()} of the same launch has written"
+                )
+            out[rows] = found.data[index]
+
+        out = np.empty((len(addresses), size), np.uint8)
+        self._visit(addresses, size, read)
+        return out
+
+    def store(self, addresses: Array, values: Array, program: int) -> None:
+        """values: uint8 [n, size]. Raises MemoryFault as `load`, and where two programs write other
+        values."""
+
+        def write(found: Allocation, index: Array, rows: Array) -> None:
+            writers = found.written_by[index]
+            others = (writers != -1) & (writers != program) & (found.data[index] != values[rows])
+            if others.any():
+                raise MemoryFault("two programs of a launch write different values to one address")
+            found.data[index] = values[rows]
+            found.written_by[index] = program
+
+        self._visit(addresses, values.shape[1], write)
+
+    def update(self, addresses: Array, change: Callable[[int, int], int], dtype: Any) -> Array:
+        """An atomic operation, lane by lane: change(lane, old value) gives the new one. Returns the old
+        ones."""
+        old = np.empty(len(addresses), dtype)
+        for lane, address in enumerate(addresses):
+
+            def swap(found: Allocation, index: Array, rows: Array, lane: int = lane) -> None:
+                old[lane] = found.data[index[0]].view(dtype)[0]
+                found.data[index[0]] = np.array([change(lane, int(old[lane]))], dtype).view(np.uint8)
+
+            self._visit(np.array([address], np.uint64), old.itemsize, swap)
+        return old
+
+    def _visit(self, addresses: Array, size: int, use: Callable[[Allocation, Array, Array], None]) -> None:
+        """Calls use(allocation, [m, size] indices of its bytes, rows) for the allocations that are met."""
+        if (addresses % np.uint64(size)).any():
+            raise MemoryFault(f"an access of {size} bytes is misaligned")
+        starts = [known.start for known in self._allocations]
+        homes = np.array([bisect_right(starts, int(address)) - 1 for address in addresses])
+        for home in np.unique(homes):
+            rows = np.flatnonzero(homes == home)
+            if home < 0:
+                raise MemoryFault(f"no allocation at address {int(addresses[rows[0]]):#x}")
+            found = self._allocations[home]
+            offsets = (addresses[rows] - np.uint64(found.start)).astype(np.int64)
+            if offsets.max() + size > len(found.data):
+                over = int(offsets.max()) + size - len(found.data)
+                raise MemoryFault(f"{over} bytes beyond the end of an allocation of {len(found.data)} bytes")
+            use(found, offsets[:, None] + np.arange(size), rows)
+
+
+class SharedMemory:
+    """The shared memory of one program. Between two barriers, a byte that one thread writes no other may
+    touch.
+
+    Bytes begin as poison. A copy of `cp.async` lands when its thread waits for it; to touch its bytes before
+    is a fault. Bytes that threads have written are not seen by `wgmma` before a proxy fence of theirs.
+    """
+
+    def __init__(self, size: int, poison: int) -> None:
+        self.data = np.full(size, poison, np.uint8)
+        self._epoch = 1  # barriers so far
+        self._writer = np.full(size, -1, np.int32)
+        self._written = np.zeros(size, np.int32)  # the epoch
+        self._reader = np.full(size, -1, np.int32)
+        self._read = np.zeros(size, np.int32)
+        self._in_flight = np.zeros(size, np.bool_)
+        self._unfenced = np.zeros(size, np.bool_)
+
+    def barrier(self) -> None:
+        """All threads have come: what was written is seen by all."""
+        self._epoch += 1
+
+    def load(self, addresses: Array, size: int, threads: Array) -> Array:
+        """addresses: [n] offsets; threads: [n]. Returns uint8 [n, size]."""
+        index = self._index(addresses, size)
+        if self._in_flight[index].any():
+            raise MemoryFault("shared memory is read before the copy to it was waited for")
+        owners = threads[:, None]
+        if ((self._written[index] == self._epoch) & (self._writer[index] != owners)).any():
+            raise MemoryFault("shared memory is read that another thread has written since the last barrier")
+        again = (self._read[index] == self._epoch) & (self._reader[index] != owners)
+        noted = np.where(again, MANY, owners)
+        self._reader[index] = noted
+        self._reader[index[self._reader[index] != noted]] = MANY  # threads of this one access
+        self._read[index] = self._epoch
+        return self.data[index]
+
+    def store(self, addresses: Array, values: Array, threads: Array) -> None:
+        """values: uint8 [n, size]."""
+        index = self._index(addresses, values.shape[1])
+        self._claim(index, values, threads)
+        self.data[index] = values
+        if (self.data[index] != values).any():
+            raise MemoryFault("two threads write different values to one address of shared memory")
+        self._unfenced[index] = True
+
+    def begin_copy(self, addresses: Array, size: int, threads: Array) -> Array:
+        """A copy is on its way. Returns the indices [n, size] that `land` takes."""
+        index = self._index(addresses, size)
+        self._claim(index, None, threads)
+        self._in_flight[index] = True
+        return index
+
+    def land(self, index: Array, values: Array, threads: Array) -> None:
+        """What `begin_copy` has begun is there, for the thread that has waited."""
+        self._in_flight[index] = False
+        self.data[index] = values
+        self._writer[index] = threads[:, None]
+        self._written[index] = self._epoch
+        self._unfenced[index] = True
+
+    def fence(self, threads: Array) -> None:
+        """What these threads have written, or what they have seen by a barrier, `wgmma` may read."""
+        self._unfenced &= (self._written == self._epoch) & ~np.isin(self._writer, threads)
+
+    def product_reads(self, index: Array, owner: int) -> Array:
+        """What a product of a group of warps reads, outside of the order of its threads. owner: a number for
+        the group, which is no thread's."""
+        if self._unfenced[index].any():
+            raise MemoryFault("wgmma reads what threads have written, without a proxy fence between")
+        flat = index.reshape(-1, 1)
+        return self.load(flat[:, 0], 1, np.full(len(flat), owner, np.int32)).reshape(index.shape)
+
+    def _claim(self, index: Array, values: Array | None, threads: Array) -> None:
+        owners = threads[:, None]
+        if self._in_flight[index].any():
+            raise MemoryFault("shared memory is written while a copy to it is on its way")
+        others = (self._written[index] == self._epoch) & (self._writer[index] != owners)
+        if values is not None:
+            others &= self.data[index] != values
+        if others.any():
+            raise MemoryFault("two threads write to one address of shared memory since the last barrier")
+        if ((self._read[index] == self._epoch) & (self._reader[index] != owners)).any():
+            raise MemoryFault("shared memory is written that another thread has read since the last barrier")
+        self._writer[index] = owners
+        self._written[index] = self._epoch
+
+    def _index(self, addresses: Array, size: int) -> Array:
+        offsets = addresses.astype(np.int64)
+        if (offsets % size).any():
+            raise MemoryFault(f"an access of {size} bytes to shared memory is misaligned")
+        if len(offsets) and (offsets.min() < 0 or offsets.max() + size > len(self.data)):
+            raise MemoryFault(f"an access outside of the {len(self.data)} bytes of shared memory")
+        return np.asarray(offsets[:, None] + np.arange(size))

@@ -1,0 +1,113 @@
+"""Products against float64; and their bits, which depend on the row and the weight alone."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+import torch
+
+from kernels.ops.layers.linear import linear as dispatched
+from kernels.triton import requirements as support
+from kernels.triton.matmul import linear as kernels
+from kernels.triton.matmul import ranges
+from kernels.triton.matmul.linear import linear
+from kernels.triton.matmul.ranges import LinearSizes, range_length
+from kernels.triton.matmul.sum_ranges import sum_ranges, sum_ranges_reference
+from tests.kernels.tolerances import assert_close, random
+from tests.kernels.triton.conftest import Where
+
+DEPTH, FEATURES = 200, 70
+"""Two ranges, of which the second is shorter and ends within an iteration."""
+pytestmark = pytest.mark.usefixtures("short_ranges")
+SCHEDULES = [
+    LinearSizes(64, 16, 64, 4, 1, True),
+    LinearSizes(64, 16, 64, 4, 1, False),
+    LinearSizes(128, 64, 64, 8, 1, False),
+    LinearSizes(128, 32, 16, 4, 1, True),
+    LinearSizes(64, 128, 32, 4, 1, False),
+]
+
+
+@pytest.fixture
+def short_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 64 values and more."""
+    monkeypatch.setattr(ranges, "LEAST_RANGE", 64)
+
+
+def operands(tokens: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x, a view of a wider tensor whose rest is NaN; weight; bias."""
+    fused = torch.full((tokens, DEPTH + 8), torch.nan, dtype=dtype)
+    fused[:, 8:] = random(tokens, DEPTH, dtype=dtype)
+    weight = random(FEATURES, DEPTH, dtype=dtype, seed=1)
+    return fused[:, 8:], weight, random(FEATURES, dtype=dtype, seed=2)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_equals_float64(where: Where, wide: bool):
+    x, weight, bias = operands(3, where.dtype)
+    moved = (tensor.to(where.device) for tensor in (x, weight, bias))
+    result = linear(*moved, wide).cpu()
+    assert result.dtype == (torch.float32 if wide else where.dtype)
+    exact = x.double() @ weight.double().T + bias.double()
+    scale = DEPTH**0.5  # of the sums
+    absolute = scale * (2e-5 if wide else max(where.absolute, 2e-5))
+    assert_close(result, exact, absolute, 2e-5 if wide else where.relative)
+
+
+def test_two_ranges():
+    assert range_length(FEATURES, DEPTH) == 128
+
+
+@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def crowd(request: pytest.FixtureRequest, short_ranges: None) -> Iterator[tuple[torch.Tensor, ...]]:
+    """x [300, K], its weight and bias, and the results of single rows, before they are rounded."""
+    x, weight, bias = operands(300, request.param)
+    yield x, weight, bias, torch.cat([linear(x[i : i + 1], weight, bias, True) for i in (0, 17, 299)])
+
+
+@pytest.mark.parametrize("tokens", [2, 17, 300])
+def test_a_row_alone_and_in_a_crowd(crowd: tuple[torch.Tensor, ...], tokens: int):
+    """Behind others, in programs of any size."""
+    x, weight, bias, alone = crowd
+    for place, row in enumerate((0, 17, 299)[: 1 if tokens == 300 else 3]):
+        batch = torch.cat((x[: tokens - 1], x[row : row + 1]))
+        assert torch.equal(linear(batch, weight, bias, True)[-1], alone[place])
+
+
+@pytest.mark.parametrize("sizes", SCHEDULES, ids=str)
+def test_every_schedule_has_the_same_bits(crowd: tuple[torch.Tensor, ...], sizes: LinearSizes):
+    """Programs that sum a range each, and programs that sum all of them; tiles of any size."""
+    x, weight, bias, alone = crowd
+    assert torch.equal(linear(x[17:18], weight, bias, True, sizes)[0], alone[1])
+    if sizes.tokens > 16:
+        assert torch.equal(linear(x[:18], weight, bias, True, sizes)[17], alone[1])
+
+
+def test_a_split_by_the_number_of_tokens_is_found(crowd: tuple[torch.Tensor, ...]):
+    """A planted bug: ranges that are longer where there are more tokens."""
+    x, weight, bias, alone = crowd
+    with mock.patch.object(kernels, "range_length", lambda features, depth: 256):
+        many = linear(x[:18], weight, bias, True, replace(SCHEDULES[1], tokens=32))
+    assert not torch.equal(many[17], alone[1])
+
+
+def test_sums_of_ranges(where: Where):
+    parts, bias = random(5, 3, 70, dtype=torch.float32), random(70, dtype=where.dtype, seed=1)
+    for added in (None, bias):
+        out = torch.empty(3, 70, dtype=where.dtype, device=where.device)
+        sum_ranges(parts.to(where.device), None if added is None else added.to(where.device), out)
+        assert_close(out.cpu(), sum_ranges_reference(parts, added), where.absolute, where.relative)
+
+
+def test_layers_multiply_in_one_order(monkeypatch: pytest.MonkeyPatch):
+    """By default; with --fast-matmul the library multiplies, but for logits."""
+    called: list[bool] = []
+    monkeypatch.setattr(support, "INTERPRETED", True)
+    monkeypatch.setattr(kernels, "linear", lambda x, weight, bias, wide: called.append(wide))
+    x = torch.ones(2, 8)
+    dispatched(x, x)
+    dispatched(x, x, wide=True)
+    dispatched(x, x, wide=True, by_library=True)
+    assert dispatched(x, x, by_library=True).tolist() == [[8.0, 8.0]] * 2
+    assert called == [False, True, True]

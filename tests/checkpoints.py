@@ -79,6 +79,7 @@ _DELTA = {
     "linear_value_head_dim": 10,
 }
 _DELTA_EXPERTS = _DELTA | _FEW_EXPERTS | {"shared_expert_intermediate_size": 56}
+_MAMBA = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 10, "mamba_d_head": 24}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _RANDOM),
     "mistral": ("Mistral", _RANDOM | {"sliding_window": None}),
@@ -98,6 +99,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("StableLm", _RANDOM | {"head_dim": 16, "hidden_size": 64}),
     "gemma2": ("Gemma2", _RANDOM | _HEADS_OF_16 | {"sliding_window": 9}),
     "gemma3": ("Gemma3", _RANDOM | _HEADS_OF_16 | {"sliding_window": 9, "layer_types": _ALTERNATING}),
+    "gemma4": (
+        "Gemma4",
+        _RANDOM
+        | {"num_hidden_layers": 6, "head_dim": 16, "global_head_dim": 24, "sliding_window": 9}
+        | {"layer_types": ["sliding_attention", "full_attention"] * 3, "num_kv_shared_layers": 2}
+        | {"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": VOCAB_SIZE},
+    ),
     "glm4": ("Glm4", _RANDOM | {"head_dim": 16}),
     "olmo2": ("Olmo2", _RANDOM),
     "olmo3": ("Olmo3", _RANDOM | {"sliding_window": 9, "layer_types": _ALTERNATING}),
@@ -117,6 +125,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"attention_multiplier": 0.2, "embedding_multiplier": 3.0, "num_local_experts": 5}
         | {"residual_multiplier": 0.22, "logits_scaling": 0.5},
     ),
+    "granite_hybrid": (
+        "GraniteMoeHybrid",
+        _RANDOM
+        | _MAMBA
+        | {"layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+        | {"attention_multiplier": 0.2, "embedding_multiplier": 3.0, "num_local_experts": 5}
+        | {"residual_multiplier": 0.22, "logits_scaling": 0.5, "shared_intermediate_size": 56},
+    ),
+    "bamba": ("Bamba", _RANDOM | _MAMBA | {"attn_layer_indices": [1]}),
     "glm4_moe": ("Glm4Moe", _RANDOM | _GROUPED | {"head_dim": 16}),
     "dots1": ("Dots1", _RANDOM | _GROUPED | {"head_dim": 16, "first_k_dense_replace": 1}),
     "minimax_m2": (
@@ -128,6 +145,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         _RANDOM
         | {"head_dim": 16, "sliding_window": 9, "num_local_experts": 5, "num_experts_per_tok": 3}
         | {"swiglu_limit": 0.4, "rope_parameters": _YARN},
+    ),
+    "llama4": (
+        "Llama4",
+        _RANDOM
+        | {"head_dim": 16, "intermediate_size_mlp": 72, "num_local_experts": 5, "no_rope_layers": [1, 0, 1]}
+        | {"attention_chunk_size": 9, "floor_scale": 8, "attn_scale": 0.5},
     ),
     "deepseek_v2": (
         "DeepseekV2",
@@ -144,6 +167,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 """By family: the prefix of its classes in transformers, and the fields of its configuration."""
 CONFIG_CLASSES = {
     "gemma3": "Gemma3TextConfig",
+    "gemma4": "Gemma4TextConfig",
+    "llama4": "Llama4TextConfig",
     "qwen3_5": "Qwen3_5TextConfig",
     "qwen3_5_moe": "Qwen3_5MoeTextConfig",
 }
@@ -166,6 +191,8 @@ def make_checkpoint(family: str, folder: Path, seed: int = 0, **overrides: Any) 
     for name, buffer in model.named_buffers():
         if name.endswith("correction_bias"):
             torch.nn.init.normal_(buffer, std=0.1)
+        if name.endswith("layer_scalar"):
+            torch.nn.init.uniform_(buffer, 0.5, 1.5)
     model.save_pretrained(folder)
     make_tokenizer(config.vocab_size).save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(

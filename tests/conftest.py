@@ -24,6 +24,7 @@ collect_ignore = [] if find_spec("triton") else ["kernels/triton", "worker/cuda"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The kernels of a process are compiled for one instruction set; this says for which."""
     parser.addoption("--cpu-kernels", default="auto", help="auto, none or an instruction set of this host")
+    parser.addoption("--emulate-gpu", type=int, help="run Triton's kernels as PTX: 80, 86, 89, 90 or 120")
 
 
 def skip_marked(items: list[pytest.Item], marker: str, reason: str | None) -> None:
@@ -41,8 +42,9 @@ def on_a_gpu(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     """Triton decides when it is imported whether it compiles or interprets, once for the process. With
     `-m gpu` it compiles, for the device that must be there; otherwise tests run its interpreter, and
-    those that compile do so in a process of their own. Only what Triton brings along is decided here:
-    our kernels are imported as they are by default, and interpreted in tests/kernels/triton alone.
+    those that compile do so in a process of their own, or, with `--emulate-gpu`, all do, and run on the
+    emulator. Only what Triton brings along is decided here: our kernels are imported as they are by default,
+    and interpreted in tests/kernels/triton alone.
     """
     select(config.option.cpu_kernels)
     if on_a_gpu(config):
@@ -52,7 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
             pytest.exit("-m gpu: torch finds no CUDA device", returncode=pytest.ExitCode.USAGE_ERROR)
         return
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # also of the processes that tests start: auto is the CPU
-    if find_spec("triton") is not None:
+    if find_spec("triton") is not None and config.option.emulate_gpu is None:
         os.environ["TRITON_INTERPRET"] = "1"
         import_module("triton.experimental.gluon")  # and triton, which would import this later
         del os.environ["TRITON_INTERPRET"]

@@ -50,7 +50,7 @@ every_service = pytest.mark.parametrize("name", SERVICES)
 
 
 @every_service
-def test_nobody_is_root_and_nobody_can_become_it(name: str):
+def test_no_process_is_root_or_can_become_it(name: str):
     service = SERVICES[name]
     uid, gid = map(int, service["user"].split(":"))
     assert uid > 0 and gid > 0
@@ -70,7 +70,7 @@ def test_images_are_read_only_and_bounded(name: str):
 
 
 @every_service
-def test_everybody_is_asked_how_it_is(name: str):
+def test_every_service_is_asked_how_it_is(name: str):
     test = SERVICES[name]["healthcheck"]["test"]
     assert test[0] == "CMD", "no shell"
     if name in OURS:

@@ -16,6 +16,12 @@ class Exactness:
     arithmetic: str  # equal for engines whose results are equal bit for bit
     caveat: str = ""  # empty: bitwise exact
 
+    def with_cache(self, kv_cache_dtype: str) -> "Exactness":
+        """Returns the same on keys and values of another dtype than that of the model; "": of the model's."""
+        if not kv_cache_dtype:
+            return self
+        return Exactness(f"{self.arithmetic}, KV cache in {kv_cache_dtype}", self.caveat)
+
     def describe(self, facts: engine_pb2.ModelFacts) -> None:
         """Writes it into the facts of a model."""
         facts.arithmetic, facts.exactness_caveat = self.arithmetic, self.caveat
@@ -27,9 +33,17 @@ def by_transformers(implementation: str, products: Exactness) -> Exactness:
     return Exactness(f"{implementation}, {products.arithmetic}", caveat)
 
 
-CUDA = Exactness("cuda", "matrix libraries on a GPU choose an order of sums by the number of rows")
 SIMULATED = Exactness("simulated")
 TORCH = Exactness("torch", "torch computes, which sums in another order for another number of rows")
+
+
+def on_cuda(arithmetic: str, fast_matmul: bool) -> Exactness:
+    """Returns what a CUDA device promises. arithmetic: of our kernels on the device. fast_matmul: the library
+    behind torch multiplies."""
+    if fast_matmul:
+        why = "the matrix library of --fast-matmul chooses an order of sums by the number of rows"
+        return Exactness(f"cuda {arithmetic}, products by a library", why)
+    return Exactness(f"cuda {arithmetic}")
 
 
 def on_cpu(instruction_set: str | None, has_attention: bool) -> Exactness:

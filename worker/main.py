@@ -150,11 +150,13 @@ class Channel:
 def _serve(channel: Channel, config: WorkerConfig) -> int:
     """Says hello, loads, and executes steps. Returns the exit code."""
     hello = worker_pb2.WorkerHello(rank=config.rank, pid=os.getpid(), version=__version__)
-    channel.send(worker_pb2.WorkerMessage(hello=hello))
+    if not config.standby:
+        channel.send(worker_pb2.WorkerMessage(hello=hello))
     prepare_threads()
     try:
         if config.standby:
             _import_ahead(config.standby)
+            channel.send(worker_pb2.WorkerMessage(hello=hello))  # the core waits for it to report a standby
         runner = _load(channel, config)
         if runner is not None:
             execute_steps(channel, runner)
@@ -178,6 +180,7 @@ def _import_ahead(cpu_kernels: str) -> None:
         compiled = precompile()
         compiled.begin()
         compiled.wait(lambda what, fraction: None)
+    freeze_heap()  # the collections of a load then leave out what was imported: 0.1 s each
 
 
 def _load(channel: Channel, config: WorkerConfig) -> StepRunner | None:
@@ -205,7 +208,7 @@ def _load_model(
     if on_cpu and initialize.cpu_kernels:
         select_instruction_set(initialize.cpu_kernels)
     memory = weights_memory(initialize) if on_cpu else None
-    precompiled = precompile(may_have_groups(initialize)) if on_cpu else None
+    precompiled = precompile(may_have_groups(initialize), bool(initialize.kv_cache_dtype)) if on_cpu else None
     try:
         from worker.cpu.load import load
         from worker.startup.device_choice import choose_device
@@ -220,7 +223,10 @@ def _load_model(
             "cannot load a model", f"{error.name} is not installed", install_hint("worker")
         ) from error
     pinned = bool(config.cores)
-    runner, ready = load(initialize, config.rank, config.threads, report, pinned, precompiled, memory)
+    takes_over = bool(config.standby)
+    runner, ready = load(
+        initialize, config.rank, config.threads, report, pinned, precompiled, memory, takes_over=takes_over
+    )
     return (FaultyRunner(runner, Faults(config)) if config.fails_on_purpose else runner), ready
 
 

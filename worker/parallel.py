@@ -48,11 +48,14 @@ class Placement:
     group: ParallelGroup = ParallelGroup()
     arena: Arena | None = None
     """Holds matrices, on a CPU; None: torch allocates them."""
+    later: bool = False
+    """Matrices stay on torch's meta device until loading knows which of them are needed."""
 
     def empty(self, *shape: int) -> torch.nn.Parameter:
         """Returns a parameter that loading fills."""
         if self.arena is not None and len(shape) == 2:
             tensor = self.arena.matrix(*shape, self.dtype)
         else:
-            tensor = torch.empty(shape, dtype=self.dtype, device=self.device)
+            device = torch.device("meta") if self.later and len(shape) == 2 else self.device
+            tensor = torch.empty(shape, dtype=self.dtype, device=device)
         return torch.nn.Parameter(tensor, requires_grad=False)

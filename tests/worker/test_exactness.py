@@ -9,7 +9,7 @@ from pagewire.internal.v1.engine_pb2 import ModelFacts
 from tests.worker.fakes import initialize
 from worker.cpu import kernel_selection
 from worker.cpu.load import load
-from worker.exactness import CUDA, SIMULATED, on_cpu
+from worker.exactness import SIMULATED, on_cpu, on_cuda
 
 
 def facts(folder: Path, **changes: object) -> ModelFacts:
@@ -34,6 +34,10 @@ def test_kernels_promise_bits(checkpoint: Callable[..., Path]):
 
 def test_descriptions_differ():
     """Engines with equal descriptions give equal bits, so no two kinds share one."""
-    kinds = [CUDA, SIMULATED, on_cpu(None, False), on_cpu("avx2", True), on_cpu("avx2", False)]
+    cpus = [on_cpu(None, False), on_cpu("avx2", True), on_cpu("avx2", False)]
+    gpus = [on_cuda("sm_90", True), on_cuda("sm_90", False), on_cuda("sm_80", False)]
+    kinds = [SIMULATED, *cpus, *gpus]
+    kinds += [kind.with_cache("fp8_e4m3") for kind in kinds[1:]]
     assert len({kind.arithmetic for kind in kinds}) == len(kinds)
-    assert [bool(kind.caveat) for kind in kinds] == [True, False, True, False, False]
+    of_16_bits = [True, False, False, True, False, False]
+    assert [bool(kind.caveat) for kind in kinds] == [False, *of_16_bits, *of_16_bits]

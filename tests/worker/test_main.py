@@ -306,3 +306,12 @@ def test_it_says_hello_before_it_imports_torch():
     """So that a wrong address is told at once, and a slow start is seen to be one."""
     code = "import sys, worker.main; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0
+
+
+def test_a_standby_collects_its_garbage_before_streams_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full collection over all that torch has made takes 0.1 s, and a load has two of them."""
+    calls: list[str] = []
+    monkeypatch.setattr(main, "freeze_heap", lambda: calls.append("freeze"))
+    monkeypatch.setattr(main, "select_instruction_set", lambda name: calls.append(name))
+    main._import_ahead("auto")
+    assert calls == ["auto", "freeze"]

@@ -74,10 +74,32 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"layer_types": None, "full_attention_interval": 2, "tie_word_embeddings": True}
         | {"num_key_value_heads": 1, "linear_num_value_heads": 2, "linear_key_head_dim": 16},
     ),
+    "granite_hybrid, no experts, rotation, other biases, tied": (
+        "granite_hybrid",
+        {"num_local_experts": 0, "position_embedding_type": "rope", "tie_word_embeddings": True}
+        | {"mamba_conv_bias": False, "mamba_proj_bias": True, "attention_bias": True}
+        | {"mamba_n_groups": 1, "mamba_d_conv": 2},
+    ),
+    "bamba, odd heads, a wide state, five taps, biases": (
+        "bamba",
+        {"mamba_n_heads": 3, "mamba_d_head": 32, "mamba_n_groups": 3, "mamba_d_state": 37, "mamba_d_conv": 5}
+        | {"attn_layer_indices": [0, 2], "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1},
+    ),
     "glm4_moe, norms, whole heads, weights that are not normalized": (
         "glm4_moe",
         {"use_qk_norm": True, "attention_bias": True, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}
         | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}},
+    ),
+    "llama4, two experts, dense layers, no norms, chunks of three": (
+        "llama4",
+        {"num_experts_per_tok": 2, "interleave_moe_layer_step": 2, "use_qk_norm": False}
+        | {"attention_bias": True, "attention_chunk_size": 3, "floor_scale": 1},
+    ),
+    "llama4, positions in all layers, one KV head, tied": (
+        "llama4",
+        {"no_rope_layers": [1, 1, 1], "num_key_value_heads": 1, "rope_parameters": LLAMA3}
+        | {"layer_types": ["chunked_attention", "full_attention", "chunked_attention"]}
+        | {"tie_word_embeddings": True, "attn_temperature_tuning": False, "moe_layers": [0]},
     ),
     "olmoe, normalized, one KV head, tied": (
         "olmoe",
@@ -132,6 +154,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "final_logit_softcapping": 5.0,
             "sliding_window": 3,
         },
+    ),
+    "gemma4, experts, keys that are values, other KV heads, a cap": (
+        "gemma4",
+        {"enable_moe_block": True, "num_experts": 5, "top_k_experts": 2, "moe_intermediate_size": 24}
+        | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_kv_shared_layers": 0}
+        | {"final_logit_softcapping": 4.0, "hidden_size_per_layer_input": 0, "tie_word_embeddings": False},
+    ),
+    "gemma4, most layers share, wide ones, biases": (
+        "gemma4",
+        {"num_kv_shared_layers": 4, "use_double_wide_mlp": True, "attention_bias": True, "sliding_window": 3},
     ),
     "glm4, whole heads, no biases": (
         "glm4",
@@ -234,6 +266,7 @@ def prompts(count: int, longest: int = 60) -> list[list[int]]:
 def reference(folder: Path, inputs: list[list[int]], max_tokens: int) -> Reference:
     """Greedy tokens and the logits behind them, by transformers, prompt by prompt."""
     model = AutoModelForCausalLM.from_pretrained(folder)
+    counts = model.config.model_type == "bamba"  # whose code rotates as at position 0 in each call
     results = []
     for prompt in inputs:
         model(torch.tensor([[0]]))  # dynamic rope keeps the longest context that it saw, until a short one
@@ -245,7 +278,10 @@ def reference(folder: Path, inputs: list[list[int]], max_tokens: int) -> Referen
             tokens.append(int(logits[-1].argmax()))
             if len(tokens) == max_tokens:
                 break
-            out = model(torch.tensor([tokens[-1:]]), past_key_values=out.past_key_values, use_cache=True)
+            place = {"position_ids": torch.tensor([[len(prompt) + len(tokens) - 1]])} if counts else {}
+            out = model(
+                torch.tensor([tokens[-1:]]), past_key_values=out.past_key_values, use_cache=True, **place
+            )
         results.append((tokens, logits))
     return results
 

@@ -58,6 +58,7 @@ class InProcess:
             max_num_seqs=8,
             max_num_batched_tokens=24,
             prefix_cache=prefix_cache,
+            state_checkpoints=ready.num_state_checkpoints,
             num_host_blocks=ready.num_host_blocks,
             swap_costs=swap_costs or SwapCosts(),
             samples_per_row=1 + drafts,
@@ -170,3 +171,30 @@ def test_the_same_tokens_with_drafts(
     drafting = InProcess(folder, blocks=5, swap_costs=swap_costs, prefix_cache=True, **changes)  # type: ignore[arg-type]
     assert drafting.outputs(messages, ahead) == expected
     assert drafting.num_accepted > 20 and drafting.scheduler.num_preemptions > 0
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize(
+    ("family", "sizes", "quantization", "swaps"),
+    [
+        ("youtu", {}, "", True),
+        ("gpt_oss", {"head_dim": 32}, "int4", True),
+        ("qwen3_5", {}, "", False),
+        ("granite_hybrid", {"mamba_d_head": 64, "hidden_size": 128}, "", False),
+    ],
+    ids=["latents", "windows, sinks, experts in 4 bits", "a delta net", "Mamba-2"],
+)
+def test_the_same_tokens_of_other_caches(
+    family: str, sizes: dict[str, int], quantization: str, swaps: bool, checkpoint: Callable[..., Path]
+):
+    """What is swapped comes back bit for bit; of layers that keep a state, rows are computed again."""
+    folder = checkpoint(family, **sizes)
+    settings: dict[str, object] = {"dtype": "bfloat16", "block_size": 16, "quantization": quantization}
+    messages = load_of_ten_pools(8)
+    engine = InProcess(folder, blocks=64, swap_costs=None, prefix_cache=False, **settings)
+    expected = engine.outputs(messages)
+    costs = SwapCosts(1.0, 0.0) if swaps else None
+    small = InProcess(folder, blocks=5, swap_costs=costs, prefix_cache=swaps, **settings)
+    assert small.outputs(messages, ahead=True) == expected
+    assert small.scheduler.num_preemptions > 0
+    assert bool(small.scheduler.swap.num_swapped_out) == swaps

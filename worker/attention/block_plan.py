@@ -43,5 +43,10 @@ class BlockAttentionPlan:
         key_cache, value_cache = cache
         query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
         self.plan.kernels.store_kv(key, value, key_cache, value_cache, self.slot_rows)
+        return self.attend(query, cache, scoring)
+
+    def attend(self, query: torch.Tensor, cache: LayerCache, scoring: Scoring) -> torch.Tensor:
+        """[T, H, D] -> [T, H, D], over what another layer has stored in this step."""
         record = scoring_record(scoring.soft_cap, scoring.sinks)
+        key_cache, value_cache = cache
         return block_attention(query, key_cache, value_cache, self.plan, scoring.scale, record)

@@ -41,9 +41,15 @@ class CacheLayout:
 
     block_size: int  # S: tokens of a block
     num_blocks: int  # without the padding block, which stands behind them
-    dtype: torch.dtype
+    dtype: torch.dtype  # of queries
     device: torch.device
     each_alone: bool = False  # where torch attends, it does so for each query in a call of its own
+    stored: torch.dtype | None = None  # of keys and values; None: that of queries
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """The dtype of keys and values."""
+        return self.stored or self.dtype
 
     @property
     def pad_block(self) -> int:
@@ -69,13 +75,22 @@ class KVCacheSpec(Protocol):
         """Tokens that a query sees, itself included; None: all."""
         ...
 
-    def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
-        """The tensors of one layer's cache, in the order in which a LayerCache has them."""
+    @property
+    def chunked(self) -> bool:
+        """True if the window is a chunk; see kernels.ops.attention.first_seen."""
         ...
 
-    def block_kernels(self, dtype: torch.dtype, block_size: int, group: int) -> BlockKernels | None:
-        """Returns the CPU's compiled kernels for such layers; None if they do not fit. group: query heads per
-        KV head. Call only if kernels.cpu.requirements.why_not() is None."""
+    def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
+        """The tensors of one layer's cache, in the order in which a LayerCache has them. dtype: of keys and
+        values."""
+        ...
+
+    def block_kernels(
+        self, dtype: torch.dtype, block_size: int, group: int, e4m3: bool = False
+    ) -> BlockKernels | None:
+        """Returns the CPU's compiled kernels for such layers; None if they do not fit. dtype: of queries.
+        group: query heads per KV head. e4m3: whether keys and values have that dtype. Call only if
+        kernels.cpu.requirements.why_not() is None."""
         ...
 
     def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
@@ -94,20 +109,23 @@ class KVCacheSpec(Protocol):
 
 @dataclass(frozen=True)
 class AttentionSpec:
-    """Keys and values of every token; queries see all of them, or a window."""
+    """Keys and values of every token; queries see all of them, a window, or a chunk."""
 
     num_kv_heads: int  # K: those that this rank holds
     head_dim: int  # D
     window: int | None = None  # tokens that a query sees, itself included; None: all
+    chunked: bool = False  # see KVCacheSpec
 
     def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
         """Keys and values. Why K stands before S: kernels.ops.attention.paged_attention."""
         plane = Plane((self.num_kv_heads, block_size, self.head_dim), dtype)
         return plane, plane
 
-    def block_kernels(self, dtype: torch.dtype, block_size: int, group: int) -> BlockKernels | None:
+    def block_kernels(
+        self, dtype: torch.dtype, block_size: int, group: int, e4m3: bool = False
+    ) -> BlockKernels | None:
         """See KVCacheSpec."""
-        return block_kernels(dtype, block_size, self.head_dim, group)
+        return block_kernels(dtype, block_size, self.head_dim, group, e4m3)
 
     def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
         """See KVCacheSpec."""
@@ -119,12 +137,13 @@ class AttentionSpec:
             *(step.kernels, step.items, step.made, step.block_tables, step.context, step.num_partials),
             window=self.window,
             shape=(self.num_kv_heads, self.head_dim),
+            chunked=self.chunked,
         )
         return BlockAttentionPlan(plan, step.slot_rows)
 
     def paged_plan(self, step: DeviceStep) -> AttentionPlan:
         """See KVCacheSpec."""
-        return PagedAttentionPlan(step, self.window)
+        return PagedAttentionPlan(step, self.window, self.chunked)
 
 
 def gathering_plan(spec: KVCacheSpec, step: HostStep, layout: CacheLayout) -> tuple[GatherPlan, torch.Tensor]:
@@ -138,7 +157,8 @@ def gathering_plan(spec: KVCacheSpec, step: HostStep, layout: CacheLayout) -> tu
         device=layout.device,
         each_alone=layout.each_alone,
     )
-    plan = plan_attention(step.starts, step.counts, step.block_tables, spec.window, shape)
+    rows = step.starts, step.counts, step.block_tables
+    plan = plan_attention(*rows, spec.window, shape, spec.chunked)
     return plan, step.slot_rows(spec.num_kv_heads, layout.block_size, layout.device)
 
 

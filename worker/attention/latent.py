@@ -49,12 +49,20 @@ class LatentSpec:
         """None: all tokens are seen."""
         return None
 
+    @property
+    def chunked(self) -> bool:
+        """False: there is no window."""
+        return False
+
     def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
         """See KVCacheSpec."""
         return (Plane((1, block_size, self.head_dim), dtype),)
 
-    def block_kernels(self, dtype: torch.dtype, block_size: int, group: int) -> BlockKernels | None:
-        """See KVCacheSpec."""
+    def block_kernels(
+        self, dtype: torch.dtype, block_size: int, group: int, e4m3: bool = False
+    ) -> BlockKernels | None:
+        """See KVCacheSpec. No kernel reads latents of 8 bits (worker.startup.checks refuses them)."""
+        assert not e4m3
         return latent_kernels(dtype, block_size, self.head_dim, group)
 
     def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.ops.attention.e4m3 import E4M3
 from kernels.triton.attention.paged_kernels import PagedKernels
 from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, normed_heads, split_heads
 
 if TYPE_CHECKING:  # it imports triton
+    from kernels.triton.attention.fp8 import KVScales
     from kernels.triton.attention.paged_attention import PagedBatch
 
 
@@ -19,6 +21,7 @@ class DeviceStep:
     kernels: PagedKernels
     batch: "PagedBatch"
     slots: torch.Tensor  # [T] int64: block * block size + offset of each token; padding stores nothing
+    unit_scales: "KVScales"  # of as many heads as any layer has; for a cache of e4m3
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,7 @@ class PagedAttentionPlan:
 
     step: DeviceStep
     window: int | None
+    chunked: bool = False
 
     def store_and_attend(
         self,
@@ -39,11 +43,14 @@ class PagedAttentionPlan:
         """See AttentionPlan."""
         kernels, slots, (key_cache, value_cache) = self.step.kernels, self.step.slots, cache
         query, key, value = split_heads(qkv, key_cache.shape[1])
-        fits = rotation is not None and norms is not None and _fits(norms, query.shape[2])
+        scales = self.step.unit_scales if key_cache.dtype == E4M3 else None
+        fused_rotation = rotation is not None and not rotation.queries_only
+        fits = fused_rotation and norms is not None and _fits(norms, query.shape[2])
         if norms is not None and not fits:
             query, key = normed_heads(norms[0], query), normed_heads(norms[1], key)
-        if rotation is None:
-            kernels.store_kv(key, value, slots, key_cache, value_cache)
+        if rotation is None or rotation.queries_only:
+            query = query if rotation is None else rotation(query)
+            kernels.store_kv(key, value, slots, key_cache, value_cache, scales)
         else:
             fused = (
                 kernels.head_norms(norms[0].weight, norms[1].weight, norms[0].eps)
@@ -51,11 +58,13 @@ class PagedAttentionPlan:
                 else None
             )
             kernels.rotary_store_kv(
-                query, key, value, rotation.cos, rotation.sin, slots, key_cache, value_cache, fused
+                query, key, value, rotation.cos, rotation.sin, slots, key_cache, value_cache, fused, scales
             )
         return kernels.attend(
             *(query, key_cache, value_cache, self.step.batch, scoring.scale, self.window, scoring.soft_cap),
             sinks=scoring.sinks,
+            scales=scales,
+            chunked=self.chunked,
         )
 
 

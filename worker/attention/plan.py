@@ -29,6 +29,7 @@ class Rotation:
     sin: torch.Tensor  # [P, D] float32
     index: torch.Tensor | None = None  # [T] int64: each token's row of cos and sin; None: its own number
     kernels: RowKernels | None = None  # rotates in place with these, where the head size fits
+    queries_only: bool = False  # keys stay as they are
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[T, N, D] -> [T, N, D]; with kernels, x itself is overwritten and returned."""
@@ -105,6 +106,8 @@ def rotated_heads(
         query, key = normed_heads(norms[0], query), normed_heads(norms[1], key)
     if rotation is None:
         return query, key, value
+    if rotation.queries_only:
+        return rotation(query), key, value
     num_heads = query.shape[1]
     query_key = qkv[:, : num_heads + num_kv_heads] if norms is None else torch.cat((query, key), dim=1)
     query, key = rotation(query_key).split_with_sizes((num_heads, num_kv_heads), dim=1)

@@ -1,32 +1,54 @@
 """What layers of linear attention keep: one state per row, in place of keys and values of each token."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 
 from kernels.ops.delta.delta_rule import DeltaShape
+from kernels.ops.mamba.selective_scan import MambaShape
 from worker.attention.kv_cache_spec import Plane
 
 NO_CUDA_KERNEL = "layers of linear attention (linear_attention in layer_types) have no kernel for CUDA yet"
 """Why a worker on CUDA refuses such models, before anything is loaded."""
 
 
-@dataclass(frozen=True)
-class DeltaStateSpec:
-    """The state of a row in a gated delta net (worker.layers.delta.gated_delta_net), float32 in every
-    dtype."""
+class RowStateSpec(ABC):
+    """The state of a row in one layer, float32 in every dtype."""
 
-    shape: DeltaShape
-    taps: int  # of the convolution
-
+    @abstractmethod
     def planes(self) -> tuple[Plane, ...]:
-        """The tensors of one layer, [rows, ...] each: what is convolved of the last tokens, and the state of
-        each head."""
-        shape, wide = self.shape, torch.float32
-        last = Plane((self.taps - 1, shape.channels), wide)
-        return last, Plane((shape.value_heads, shape.key_dim, shape.value_dim), wide)
+        """The tensors of one layer, [rows, ...] each."""
 
     @property
     def bytes_per_row(self) -> int:
         """Of one layer."""
         return sum(plane.bytes_per_block for plane in self.planes())
+
+
+@dataclass(frozen=True)
+class DeltaStateSpec(RowStateSpec):
+    """The state of a row in a gated delta net (worker.layers.delta.gated_delta_net)."""
+
+    shape: DeltaShape
+    taps: int  # of the convolution
+
+    def planes(self) -> tuple[Plane, ...]:
+        """What is convolved of the last tokens, and the state of each head."""
+        shape, wide = self.shape, torch.float32
+        last = Plane((self.taps - 1, shape.channels), wide)
+        return last, Plane((shape.value_heads, shape.key_dim, shape.value_dim), wide)
+
+
+@dataclass(frozen=True)
+class MambaStateSpec(RowStateSpec):
+    """The state of a row in a Mamba-2 layer (worker.layers.mamba.mamba2)."""
+
+    shape: MambaShape
+    taps: int  # of the convolution
+
+    def planes(self) -> tuple[Plane, ...]:
+        """What is convolved of the last tokens, and the state of each head."""
+        shape, wide = self.shape, torch.float32
+        last = Plane((self.taps - 1, shape.channels), wide)
+        return last, Plane((shape.heads, shape.state_size, shape.head_dim), wide)

@@ -30,7 +30,12 @@ class TorchAttentionPlan:
         key_cache, value_cache = cache
         query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
         store_kv(key, value, key_cache, value_cache, self.slot_rows)
+        return self.attend(query, cache, scoring)
+
+    def attend(self, query: torch.Tensor, cache: LayerCache, scoring: Scoring) -> torch.Tensor:
+        """[T, H, D] -> [T, H, D], over what another layer has stored in this step."""
         numbers = scoring.scale, scoring.soft_cap, scoring.sinks
+        key_cache, value_cache = cache
         return ops.paged_attention(query, key_cache, value_cache, self.plan, *numbers)
 
 

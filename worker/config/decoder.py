@@ -10,7 +10,7 @@ from worker.config.experts import ExpertsConfig
 from worker.config.hf_config import MAX_LAYERS, Fields, ModelConfig, head_fields, read_activation
 from worker.config.rope import LLAMA_ROPE, RopeConfig, RopeDefaults, read_rope, scaled_max_position
 
-SLIDING, FULL = "sliding_attention", "full_attention"
+SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
 
 
 class NormPlace(Enum):
@@ -35,6 +35,7 @@ class HeadNormKind(Enum):
 
     NONE = "none"
     PER_HEAD = "of each head, one weight [D] for all"
+    ROTATED = "of each head without a weight, in layers with rotary positions"
     FULL_WIDTH = "of all heads together, weights [H * D] and [K * D]"
 
 
@@ -64,6 +65,27 @@ class DeltaConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MambaConfig:
+    """Sizes of a Mamba-2 layer (worker.layers.mamba.mamba2)."""
+
+    heads: int  # H
+    head_dim: int  # P
+    groups: int  # G, which divides H
+    state_size: int  # N
+    taps: int  # tokens that the convolution sees
+    convolution_bias: bool
+    projection_bias: bool  # of both projections
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemperatureConfig:
+    """Factors of queries that grow with the position (worker.layers.attention.query_temperature)."""
+
+    scale: float
+    floor_scale: int  # tokens in which the factor stays the same
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecoderConfig(ModelConfig):
     """A decoder of rotary attention and feed-forward parts. Defaults are those of Llama."""
 
@@ -83,7 +105,9 @@ class DecoderConfig(ModelConfig):
     latent: LatentConfig | None = None  # None: attention over keys and values
     attention_scale: float | None = None  # of scores; None: D ** -0.5
     score_cap: float | None = None  # scores become cap * tanh(score / cap)
+    temperature: TemperatureConfig | None = None  # of queries, in layers without rotary positions
     deltas: tuple[DeltaConfig | None, ...] = ()  # by layer, in place of attention; empty: none
+    mambas: tuple[MambaConfig | None, ...] = ()  # by layer, in place of attention; empty: none
     attention_gate: bool = False  # what attention has mixed is multiplied by sigmoid(gate(x))
     sinks: bool = False  # each head has a learned score that takes weight and has no value
     embedding_scale: float = 1.0
@@ -105,11 +129,11 @@ class DecoderConfig(ModelConfig):
     @property
     def has_states(self) -> bool:
         """See ModelConfig."""
-        return any(self.deltas)
+        return any(self.deltas) or any(self.mambas)
 
     @property
     def depends_on_prompt_len(self) -> bool:
-        """True where the angles of a layer depend on the prompt's length; see worker.layers.rotary."""
+        """True where angles of a layer depend on the prompt's length; see worker.layers.attention.rotary."""
         return any(rope is not None and rope.depends_on_prompt_len for rope in self.ropes)
 
 
@@ -120,7 +144,7 @@ class DecoderFamily:
     read: Callable[[Fields, dict[str, Any]], DecoderConfig]
     """From config.json and the fields of ModelConfig that all families share. Raises StartupError."""
     names: Mapping[str, tuple[str, ...]]
-    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.loader."""
+    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.weight_table."""
     other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names in place of some of these, in checkpoints that have all tensors under these."""
     unused: str = (
@@ -179,14 +203,14 @@ def read_sizes(fields: Fields, common: dict[str, Any], spelling: Spelling) -> di
     }
 
 
-def read_kinds(fields: Fields, default: Sequence[str]) -> tuple[str, ...]:
-    """Returns for each layer whether it is SLIDING or FULL. default: for files without `layer_types`. Raises
+def read_kinds(fields: Fields, default: Sequence[str], local: str = SLIDING) -> tuple[str, ...]:
+    """Returns for each layer whether it is `local` or FULL. default: for files without `layer_types`. Raises
     StartupError."""
     if not fields.has("layer_types"):
         return tuple(default)
     kinds = fields.texts("layer_types")
-    if len(kinds) != len(default) or not set(kinds) <= {SLIDING, FULL}:
-        raise fields.wrong("layer_types", f"must name {SLIDING} or {FULL} once per hidden layer")
+    if len(kinds) != len(default) or not set(kinds) <= {local, FULL}:
+        raise fields.wrong("layer_types", f"must name {local} or {FULL} once per hidden layer")
     return tuple(kinds)
 
 
@@ -195,9 +219,9 @@ def every(period: int, num_layers: int) -> tuple[str, ...]:
     return tuple(SLIDING if (layer + 1) % period else FULL for layer in range(num_layers))
 
 
-def windows_of(kinds: Sequence[str], window: int | None) -> tuple[int | None, ...]:
-    """Returns the window of each layer."""
-    return tuple(window if kind == SLIDING else None for kind in kinds)
+def windows_of(kinds: Sequence[str], window: int | None, local: str = SLIDING) -> tuple[int | None, ...]:
+    """Returns the window of each layer; those of the kind `local` have one."""
+    return tuple(window if kind == local else None for kind in kinds)
 
 
 def read_window(fields: Fields, default: int | None) -> int | None:

@@ -32,7 +32,9 @@ class ExpertsConfig:
     shared_size: int = 0  # intermediate size of the part that all tokens have; 0: none
     shared_gate: bool = False  # it is multiplied by sigmoid(x @ w)
     swiglu: ClampedSwiglu | None = None  # in place of the decoder's activation
-    transposed: bool = False  # stacked weights are [N, in, out], and gate and up alternate in them
+    transposed: bool = False  # stacked weights are [N, in, out]
+    alternating: bool = False  # gate and up alternate in them; else the one comes after the other
+    weighs_inputs: bool = False  # the weights of experts multiply what they take, not what they give
 
 
 def read_routing(

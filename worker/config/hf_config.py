@@ -204,6 +204,7 @@ class ModelConfig:
     head_dim: int  # D
     max_position: int  # context length of the model
     windows: tuple[int | None, ...]  # by layer: tokens that a query sees; None: all
+    chunked: bool = False  # windows are chunks: a query sees those of its own chunk of so many tokens
 
     @property
     def kv_values(self) -> int:

@@ -1,6 +1,9 @@
 """The names that Llama's checkpoints give to the parts of worker.models.transformer; other families change
 some of them. Needs no torch."""
 
+import re
+from collections.abc import Mapping
+
 _LAYER, _ATTENTION, _MLP = (
     "model.layers.{layer}",
     "model.layers.{layer}.self_attn",
@@ -45,6 +48,19 @@ FUSED: dict[str, tuple[str, ...]] = {
     "blocks.{layer}.mlp.gate_up": (f"{_MLP}.gate_up_proj",),
 }
 """Query, key and value in one weight, and gate and up in another."""
+
+
+def prefixed(prefix: str, names: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Returns names as a checkpoint has them in which the decoder is a part."""
+    return {path: tuple(prefix + name for name in modules) for path, modules in names.items()}
+
+
+def beside_images(names: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Returns names as a checkpoint has them in which `model` has the decoder beside what sees images."""
+    return {
+        path: tuple(re.sub(r"^model\.", "model.language_model.", name) for name in modules)
+        for path, modules in names.items()
+    }
 
 
 def around(before_mlp: str, after_attention: str, after_mlp: str) -> dict[str, tuple[str, ...]]:

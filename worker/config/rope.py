@@ -7,7 +7,7 @@ from typing import Any
 from pagewire.errors import StartupError
 from worker.config.hf_config import MOST, WHAT, Fields
 
-KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "divided", "longrope")
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "divided", "proportional", "longrope")
 _KNOWN = frozenset(
     {
         *("rope_theta", "rope_type", "type", "partial_rotary_factor", "factor", "attention_factor"),
@@ -31,6 +31,7 @@ class RopeConfig:
     interleaved: bool = False  # rotates pairs (2 i, 2 i + 1) instead of (i, i + rotary_dim / 2)
     factor: float = 1.0
     original_max_position: int = 0  # context length before scaling
+    num_turning: int = 0  # proportional: frequencies that are not 0
     low_freq_factor: float = 1.0  # llama3
     high_freq_factor: float = 4.0  # llama3
     beta_fast: float = 32.0  # yarn
@@ -43,7 +44,7 @@ class RopeConfig:
 
     @property
     def depends_on_prompt_len(self) -> bool:
-        """True if the angle of a token depends on the length of its prompt; see worker.layers.rotary."""
+        """True if a token's angle depends on the length of its prompt; see worker.layers.attention.rotary."""
         return self.kind in _LENGTH_KINDS
 
 
@@ -89,9 +90,10 @@ def read_rope_object(
         return RopeConfig(**common)
     if kind == "divided":
         return RopeConfig(**common, divisors=_numbers(rope, "divisors", rotary_dim // 2))
-    if kind not in KINDS:
+    if kind not in KINDS or kind == "proportional":
         field = "rope_type" if rope.has("rope_type") else "type"
-        raise rope.wrong(field, f"only {', '.join(KINDS[:-1])} and {KINDS[-1]} are supported")
+        known = [each for each in KINDS if each != "proportional"]
+        raise rope.wrong(field, f"only {', '.join(known[:-1])} and {known[-1]} are supported")
     if kind == "dynamic" and rotary_dim == 2:
         raise rope.wrong("rope_type", "of each head 2 values are rotated, whose angle it cannot change")
     original = max_position
@@ -108,6 +110,24 @@ def read_rope_object(
     if kind in ("linear", "dynamic"):
         return RopeConfig(**common)
     return _read_yarn(rope, factor, common) if kind == "yarn" else _read_llama3(rope, common)
+
+
+def read_proportional(rope: Fields, head_dim: int, theta: float, partial: float) -> RopeConfig:
+    """Reads an object of the kind in which all pairs of a head are rotated, those of high numbers by 0.
+    theta, partial: of absent fields. Raises StartupError."""
+    rope.refuse_unknown(("rope_type", "rope_theta", "partial_rotary_factor", "factor"))
+    if head_dim % 2 or head_dim < 4:
+        raise StartupError(WHAT, f"config.json: a head size of {head_dim} cannot be halved for rotation")
+    part = rope.number("partial_rotary_factor", partial)
+    if part > 1:
+        raise rope.wrong("partial_rotary_factor", "must be at most 1")
+    return RopeConfig(
+        theta=rope.number("rope_theta", theta, above=1.0),
+        kind="proportional",
+        rotary_dim=head_dim,
+        factor=rope.number("factor", 1.0),
+        num_turning=int(part * head_dim // 2),
+    )
 
 
 def scaled_max_position(rope: RopeConfig, max_position: int) -> int:

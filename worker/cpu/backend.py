@@ -64,6 +64,12 @@ class CpuBackend:
         self._is_greedy = False
         self._num_retried = 0
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """Blocks, their copies in host memory, and states of rows."""
+        states = self._states.tensors if self._states is not None else []
+        return [*self.cache.pools, *self._swap_space.tensors, *states]
+
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
         """See Backend."""
         return torch.inference_mode()
@@ -72,6 +78,8 @@ class CpuBackend:
         """See Backend."""
         if appended:
             self.sampler.append(appended, torch.from_numpy(token_ids))
+        if self._states is not None:
+            self._states.begin(plan)
 
     def swap(self, swaps: Swaps) -> None:
         """See Backend."""
@@ -88,6 +96,8 @@ class CpuBackend:
         self._step = step
         self._is_greedy = tokens_only and self.sampler.all_greedy(step.sample_rows.tolist())
         self._batch = self._build_inputs(step, self._is_greedy)
+        if self._states is not None and self._batch.spans is not None:
+            self._states.mark(self._batch.spans)
 
     def forward(self) -> StepOutputs:
         """See Backend. A step for which memory does not suffice is computed in pieces, but for one that may

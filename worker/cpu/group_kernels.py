@@ -9,7 +9,7 @@ from pagewire.gguf.tensor_types import Q4_0
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import read_config, read_quantization
 
-STORED_IN_GROUPS = ("awq", "compressed-tensors", "gptq")
+STORED_IN_GROUPS = ("awq", "compressed-tensors", "gptq", "mxfp4")
 """Formats whose integers may be kept (worker.weights.own_bits)."""
 
 

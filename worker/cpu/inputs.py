@@ -1,15 +1,18 @@
 """The inputs of a step for the compiled CPU kernels: made in one call, in place.
 
 Rows keep the plan's order, without padding: attention over blocks does not need neighbours of similar length.
-A step of the same shape as the last one, as most decoding steps are, reuses its tensors and attention plans:
-only their contents are written again. The reference is worker.model_input.build_input_batch.
+A step of the same shape as one of the last few, as most decoding steps are, reuses its tensors and attention
+plans: only their contents are written again. So do steps with drafts, whose shapes take turns. The reference
+is worker.model_input.build_input_batch.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
@@ -24,6 +27,8 @@ from worker.step.rows import RowTable
 
 CONTEXT_STEP = 256
 """Attention plans are made for contexts rounded up to a multiple of this, so that many steps reuse them."""
+KEPT, KEPT_TOKENS = 8, 64
+"""Shapes of steps whose tensors are kept, of at most so many tokens: those that were needed last."""
 
 
 BuildInputs = Callable[[Step, bool], StepBatch]
@@ -62,6 +67,33 @@ class _Layout(NamedTuple):
     context: int
     in_order: bool  # all positions are sampled from, one row after another
     greedy: bool
+    threads: int  # that have scratch memory
+
+
+@dataclass
+class _Prepared:
+    """A batch of one layout, where the kernel writes it, and how many items of attention it had last."""
+
+    batch: StepBatch
+    parts: tuple[npt.NDArray[np.int64], ...]  # as PrepareInputsJob names them: see _OUTPUTS
+    items: int = 0  # see kernels.cpu.attention.block_attention.BlockPlan
+
+    @property
+    def made(self) -> int:
+        """How many items it has."""
+        return int(self.parts[-1][0])
+
+
+_OUTPUTS = (
+    "out_ids",
+    "out_positions",
+    "out_prompt_lens",
+    "out_slots",
+    "out_items",
+    "out_row_starts",
+    "out_logit_tokens",
+    "out_made",
+)
 
 
 class BlockInputs:
@@ -70,12 +102,14 @@ class BlockInputs:
     def __init__(
         self, rows: RowTable, specs: Sequence[KVCacheSpec], kernels: BlockKernels, has_states: bool = False
     ) -> None:
-        """specs: each kind of layer once; they have the same heads, and differ in their windows. has_states:
-        see input_builder()."""
+        """specs: each kind of layer once; they have as many heads, and differ in head sizes and windows.
+        has_states: see input_builder()."""
         from kernels.cpu.step.prepare_inputs import prepare_inputs  # compiles, the first time
 
         self._prepare = prepare_inputs
-        self._kernels, self._tables, self._specs = kernels, rows.blocks, tuple(specs)
+        self._kernels, self._tables = kernels, rows.blocks
+        # Plans share scratch memory, which moves when it grows: so those of the largest heads come first.
+        self._specs = sorted(specs, key=lambda spec: -spec.head_dim)
         self._has_states = has_states
         (self._num_kv_heads,) = {spec.num_kv_heads for spec in specs}
         self._joins = all(spec.window is None for spec in specs)
@@ -90,30 +124,31 @@ class BlockInputs:
             group=kernels.group,
         )
         self._layout: _Layout | None = None
-        self._batch: StepBatch
-        self._made = np.zeros(1, np.int64)
-        self._items = 0  # how many there were: see kernels.cpu.attention.block_attention.BlockPlan
+        self._prepared: _Prepared
+        self._kept: OrderedDict[_Layout, _Prepared] = OrderedDict()
 
     def build(self, step: Step, greedy: bool = False) -> StepBatch:
         """Returns the inputs of a step, valid until the next call.
 
-        The same object as in the last call: only the contents of its tensors have changed. But where rows
-        with drafts are beside prompts, another one says from which positions they sample.
+        The same object as in the last call of this layout: only the contents of its tensors have changed. But
+        where rows with drafts are beside prompts, another one says from which positions they sample.
         """
         layout, limits = self._layout_of(step, greedy)
         if layout != self._layout:
-            self._batch, self._layout, self._items = self._make(layout), layout, 0
+            self._prepared, self._layout = self._find(layout), layout
+        prepared = self._prepared
         job, address, column = self._job, step.address, 8 * layout.num_rows
         job.rows, job.starts, job.counts = address, address + column, address + 2 * column
         job.sources = address + 3 * column + 8 * layout.num_samples
         job.num_rows, job.num_samples = layout.num_rows, layout.num_samples
         job.whole, job.joined = limits
         self._prepare(job)
-        if self._batch.spans is not None:
-            self._batch.spans.write(step.rows, step.starts, step.counts)
-        if self._made[0] != self._items:
-            self._batch, self._items = replace(self._batch), int(self._made[0])
-        return self._batch if step.num_logits is None else with_all_positions(self._batch, step.num_logits)
+        if prepared.batch.spans is not None:
+            prepared.batch.spans.write(step.rows, step.starts, step.counts)
+        if prepared.made != prepared.items:
+            prepared.batch, prepared.items = replace(prepared.batch), prepared.made
+        batch = prepared.batch
+        return batch if step.num_logits is None else with_all_positions(batch, step.num_logits)
 
     def _layout_of(self, step: Step, greedy: bool) -> tuple[_Layout, tuple[int, int]]:
         """Returns a step's layout, and the most positions of an unsplit row and of two rows in one item."""
@@ -123,11 +158,23 @@ class BlockInputs:
         rounded = -(-context // CONTEXT_STEP) * CONTEXT_STEP
         in_order = in_order and tokens == step.num_sampled_positions
         counts = tokens, rows, len(step.sample_rows), sizes.items, sizes.places
-        layout = _Layout(*counts, rounded, in_order, greedy)
+        layout = _Layout(*counts, rounded, in_order, greedy, self._kernels.team.threads)
         return layout, (sizes.whole, sizes.joined if self._joins else 0)
 
-    def _make(self, layout: _Layout) -> StepBatch:
-        """Returns a batch whose contents are not written yet, and sets their addresses in the record."""
+    def _find(self, layout: _Layout) -> _Prepared:
+        """Returns what was kept for a layout, or is made for it, and sets its addresses in the record."""
+        prepared = self._kept.pop(layout, None) or self._make(layout)
+        if layout.num_tokens <= KEPT_TOKENS:
+            self._kept[layout] = prepared
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        for name, part in zip(_OUTPUTS, prepared.parts, strict=True):
+            setattr(self._job, name, part.ctypes.data)
+        self._job.num_items = layout.num_items
+        return prepared
+
+    def _make(self, layout: _Layout) -> _Prepared:
+        """Returns a batch whose contents are not written yet."""
         tokens = layout.num_tokens
         slots = tokens * self._num_kv_heads
         sizes = (
@@ -140,25 +187,19 @@ class BlockInputs:
             layout.num_samples,
             1,
         )
-        parts = np.split(np.empty(sum(sizes), np.int64), np.cumsum(sizes[:-1]))
-        ids, positions, prompt_lens, slot_rows, items, row_starts, logit_tokens, self._made = parts
-        job = self._job
-        job.out_ids, job.out_positions = ids.ctypes.data, positions.ctypes.data
-        job.out_prompt_lens, job.out_slots = prompt_lens.ctypes.data, slot_rows.ctypes.data
-        job.out_items, job.out_row_starts = items.ctypes.data, row_starts.ctypes.data
-        job.out_logit_tokens, job.out_made = logit_tokens.ctypes.data, self._made.ctypes.data
-        job.num_items = layout.num_items
+        parts = np.split(np.zeros(sum(sizes), np.int64), np.cumsum(sizes[:-1]))
+        ids, positions, prompt_lens, slot_rows, items, row_starts, logit_tokens, made = parts
         items = items.reshape(layout.num_items, ITEM_WORDS)
         step = BlockStep(
             self._kernels,
             items,
-            self._made,
+            made,
             self._tables,
             layout.context,
             layout.num_places,
             torch.from_numpy(slot_rows),
         )
-        return StepBatch(
+        batch = StepBatch(
             token_ids=torch.from_numpy(ids),
             positions=torch.from_numpy(positions),
             prompt_lens=torch.from_numpy(prompt_lens),
@@ -169,3 +210,4 @@ class BlockInputs:
             row_starts=row_starts,
             all_greedy=layout.greedy,
         )
+        return _Prepared(batch, tuple(parts))

@@ -36,16 +36,19 @@ class CPUKernels:
 def compute_dtype(wanted: torch.dtype) -> torch.dtype:
     """The dtype that a CPU computes in when the checkpoint or the user asks for `wanted`.
 
-    Without kernels of our own for a 16-bit type, its weights are widened to float32: torch multiplies 16-bit
-    matrices at one to two GFLOP/s on CPUs that lack the instructions, and rounds after every operation.
+    float16 is computed in float32; with our kernels, matrices keep their 16 bits
+    (kernels.cpu.matmul.halves). Without them weights of 16 bits are widened: torch multiplies 16-bit matrices
+    at one to two GFLOP/s on CPUs that lack the instructions, and rounds after every operation.
     """
     if wanted == torch.float32:
         return wanted
-    reason = why_not() if wanted == torch.bfloat16 else "our CPU kernels are for bfloat16 and float32"
-    if reason is None:
+    reason, name = why_not(), str(wanted).removeprefix("torch.")
+    if reason is None and wanted == torch.bfloat16:
         return wanted
-    name = str(wanted).removeprefix("torch.")
-    logger.warning("weights in %s are widened to float32, which doubles their memory: %s", name, reason)
+    if reason is None:
+        logger.info("%s is computed in float32: its matrices keep 16 bits, the KV cache has 32", name)
+    else:
+        logger.warning("weights in %s are widened to float32, which doubles their memory: %s", name, reason)
     return torch.float32
 
 
@@ -65,13 +68,16 @@ def use_cpu_kernels(
     pinned: bool = False,
     quantization: str = "",
     plain_head: bool = False,
+    *,
+    e4m3_cache: bool = False,
 ) -> CPUKernels:
     """Compiles the kernels, or takes them from disk, and packs the weights of the model for them.
 
     They get as many threads as torch has. heads: LanguageModel.attention_heads(). Where they cannot
     be used, nothing is changed. What is chosen is logged in one line. arena: where the weights are, to be
     packed there; None: elsewhere. pinned: no other process runs on our cores. quantization, plain_head: as
-    in Initialize; see kernels.cpu.weight_forms. Raises StartupError where that is impossible.
+    in Initialize; see kernels.cpu.weight_forms. e4m3_cache: whether keys and values are e4m3. Raises
+    StartupError where that is impossible.
     """
     forms = weight_forms(quantization, plain_head)
     if quantization:
@@ -84,7 +90,8 @@ def use_cpu_kernels(
         return CPUKernels()
     report("kernels", 0.0)
     start_kernel_threads(torch.get_num_threads(), pinned)
-    blocks = model.kv_cache_specs()[0].block_kernels(dtype, block_size, heads[1]) if heads else None
+    largest = max(model.kv_cache_specs(), key=lambda spec: spec.head_dim)
+    blocks = largest.block_kernels(dtype, block_size, heads[1], e4m3_cache) if heads else None
     rows = row_kernels(forms, arena, dtype)
     layers = faster_layers(model)
     for done, layer in enumerate(layers):

@@ -13,7 +13,7 @@ from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
-from worker.attention.row_state import DeltaStateSpec
+from worker.attention.row_state import RowStateSpec
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
 from worker.cpu.drafters.draft_model import DraftModel, read_draft_model
@@ -30,13 +30,21 @@ from worker.exactness import TORCH, Exactness, by_transformers, on_cpu
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
-from worker.memory.kv_cache import KVCache, block_bytes, choose_num_blocks
+from worker.memory.kv_cache import (
+    KVCache,
+    available_memory,
+    await_freed_memory,
+    block_bytes,
+    choose_num_blocks,
+)
+from worker.memory.populate import claim_large
 from worker.memory.row_states import RowStates, states_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
 from worker.sampling.sampler import Sampler
-from worker.startup.checks import check_group, choose_max_model_len
+from worker.startup.checks import check_cache_dtype, check_group, choose_max_model_len, refuse_fast_matmul
 from worker.startup.implementation import choose_implementation
+from worker.startup.kv_cache_dtype import stored_dtype
 from worker.startup.model import Report, dtype_name, model_bytes
 from worker.startup.ready import make_ready
 from worker.startup.speculation import (
@@ -62,14 +70,18 @@ def load(
     pinned: bool = False,
     precompiled: Precompiled | None = None,
     memory: WeightsMemory | None = None,
+    *,
+    takes_over: bool = False,
 ) -> tuple[StepExecutor[CpuBackend], worker_pb2.Ready]:
     """threads: as requested, 0 to choose. pinned: the process's cores are its own. precompiled: kernels that
-    other processes compile meanwhile. memory: for the weights. Raises StartupError when anything does not
-    fit."""
+    other processes compile meanwhile. memory: for the weights. takes_over: streams wait for this worker,
+    which does not wait for the pages of its cache. Raises StartupError when anything does not fit."""
     check_group(rank, initialize.tensor_parallel_size)
+    refuse_fast_matmul(initialize.fast_matmul, "cpu")
     speculation = read_speculation(initialize.speculation, "cpu")
     config = choose_implementation(initialize, "cpu")
     check_states(speculation, config)
+    check_cache_dtype(initialize.kv_cache_dtype, config)
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
     drafting = read_draft_model(initialize, speculation, config, max_model_len)
     head = read_head(initialize, speculation, config)
@@ -88,14 +100,19 @@ def load(
     if head is not None:
         draft = head.load(weights.model.embedding, loaded.dtype, report, pinned)
     report("KV cache", 0.0)
+    if takes_over:
+        await_freed_memory()
     cache = loaded.make_cache(draft)
     beside = draft.host_block_bytes if draft is not None else 0
     swap_bytes = 0 if config.has_states else initialize.swap_space_bytes
     swap_space = make_swap_space(swap_bytes, cache, beside)
     executor = loaded.make_executor(cache, swap_space, speculation, grammars.rows(report), draft)
     release_startup_memory()
+    claim = claim_large("KV cache", executor.backend.tensors, available_memory())
     report("warm-up", 0.0)
     warm_up(executor)
+    if claim is not None:
+        (claim.log_failure if takes_over else claim.wait)()
     return executor, _ready(loaded, executor, cache, swap_space)
 
 
@@ -115,22 +132,25 @@ class Loaded:
     def make_cache(self, draft: LoadedDrafter | None) -> KVCache:
         """Returns the KV cache, as large as requested or as fits beside that of a draft model."""
         specs, size = self.model.kv_cache_specs(), self.initialize.block_size
+        stored = stored_dtype(self.initialize, self.dtype)
         with draft.names_both() if draft is not None else nullcontext():
             num_blocks = choose_num_blocks(
                 self.initialize.num_blocks,
-                block_bytes(specs, size, self.dtype) + (draft.block_bytes if draft is not None else 0),
+                block_bytes(specs, size, stored) + (draft.block_bytes if draft is not None else 0),
                 self.initialize.max_num_seqs,
                 self.max_model_len,
                 size,
                 num_workers=max(1, self.initialize.data_parallel_size),
-                reserved=states_bytes(self._state_specs(), self.initialize.max_num_seqs),
+                reserved=states_bytes(
+                    self._state_specs(), self.initialize.max_num_seqs, self.initialize.state_checkpoints
+                ),
             )
         each_alone = not self.exactness.caveat  # the bits that are promised depend on positions alone
-        return KVCache(specs, CacheLayout(size, num_blocks, self.dtype, CPU, each_alone))
+        return KVCache(specs, CacheLayout(size, num_blocks, self.dtype, CPU, each_alone, stored))
 
-    def _state_specs(self) -> list[DeltaStateSpec]:
+    def _state_specs(self) -> list[RowStateSpec]:
         """One per layer that keeps a state per row."""
-        return [spec for spec in self.model.layer_specs() if isinstance(spec, DeltaStateSpec)]
+        return [spec for spec in self.model.layer_specs() if isinstance(spec, RowStateSpec)]
 
     def make_executor(
         self,
@@ -150,7 +170,8 @@ class Loaded:
         if draft is not None:
             drafter, observe = draft.make_drafter(rows, swap_space.num_blocks, self.model)
         specs = self._state_specs()
-        states = RowStates(specs, most_rows, CPU) if specs else None
+        checkpoints = self.initialize.state_checkpoints
+        states = RowStates(specs, most_rows, CPU, checkpoints) if specs else None
         backend = CpuBackend(self.model, cache, swap_space, rows, sampler, self.blocks, observe, states)
         kept = () if drafter is None else (drafter,)
         speculator = make_speculator(speculation, rows, grammars, drafter, kept, drafter)
@@ -192,12 +213,14 @@ def _use_kernels(
         pinned,
         initialize.quantization,
         initialize.plain_head,
+        e4m3_cache=stored_dtype(initialize, weights.dtype) != weights.dtype,
     )
     model = fuse(weights.model, kernels.rows, kernels.blocks)
     chosen = target_set() if kernels.packed else None
     exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)
     if isinstance(config, TransformersConfig):
         exactness = by_transformers(config.implementation, exactness)
+    exactness = exactness.with_cache(initialize.kv_cache_dtype)
     facts = max_model_len, model, weights.dtype, weights.quantization
     return Loaded(initialize, config, *facts, kernels.blocks, exactness)
 
@@ -209,12 +232,13 @@ def _ready(
     initialize, threads = loaded.initialize, torch.get_num_threads()
     weight_bytes = model_bytes(loaded.model)
     logger.info(
-        "%s in %s%s: %.0f MiB of weights, %d KV blocks (%.0f MiB), %d threads",
+        "%s in %s%s: %.0f MiB of weights, %d KV blocks%s (%.0f MiB), %d threads",
         loaded.config.architecture,
         dtype_name(loaded.dtype),
         f", weights in {loaded.quantization}" if loaded.quantization else "",
         weight_bytes / 2**20,
         cache.num_blocks,
+        f" in {initialize.kv_cache_dtype}" if initialize.kv_cache_dtype else "",
         cache.num_bytes / 2**20,
         threads,
     )
@@ -224,6 +248,7 @@ def _ready(
     facts = loaded.config, loaded.dtype, loaded.max_model_len, weight_bytes
     ready = make_ready(*facts, cache, swap_space, prefill_us)
     ready.num_threads = threads
+    ready.num_state_checkpoints = initialize.state_checkpoints if ready.has_states else 0
     ready.model.quantization = loaded.quantization
     ready.model.grammar_engine = executor.backend.grammars.engine
     loaded.exactness.describe(ready.model)

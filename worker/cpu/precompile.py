@@ -19,8 +19,10 @@ from kernels.cpu.requirements import why_not
 from pagewire.host import spawn as process
 
 SAMPLER, MODEL, FLOAT32, COMPACT, GROUPS = "sampler", "model", "float32", "compact", "groups"
+EIGHT_BITS = "eight_bits"
 """Groups of kernels: the sampler's, for any CPU, those of a model in bfloat16, what float32 has of its own,
-those of weights in 12 bits, which some instruction sets have, and those of weights in groups."""
+those of weights in 12 bits, which some instruction sets have, those of weights in groups, and those of keys
+and values of 8 bits."""
 KERNELS = {
     SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
     MODEL: (
@@ -37,15 +39,18 @@ KERNELS = {
         *("elementwise.layer_norm", "elementwise.plain_activation", "elementwise.scaled_add"),
         *("elementwise.rms_norm", "elementwise.rotary"),
         *("experts.combine", "experts.dispatch", "experts.grouped_product", "experts.route"),
+        *("mamba.grouped_norm", "mamba.selective_scan"),
+        "experts.weigh",
         *("matmul.gemm", "matmul.quantize"),
         *("runtime.decide_rows", "runtime.program"),
         *("sampling.argmax", "step.check_step", "step.prepare_inputs"),
     ),
     FLOAT32: (
         *("attention.float32_kv", "attention.latent.float32"),
-        *("elementwise.float32_rows", "matmul.gemm_float32"),
+        *("elementwise.float32_rows", "matmul.gemm_float32", "matmul.halves.product"),
     ),
     COMPACT: ("matmul.gemm12", "matmul.pack12"),
+    EIGHT_BITS: ("attention.e4m3_kv",),
     GROUPS: ("matmul.groups.inputs", "matmul.groups.product", "matmul.groups.rounding"),
 }
 """Modules of kernels.cpu that compile when they are imported."""
@@ -82,8 +87,9 @@ class Precompiled:
                 import_group(group)
 
 
-def precompile(in_groups: bool = False) -> Precompiled:
-    """For a worker on a CPU. Starts a process for what is not on disk. in_groups: weights will be."""
+def precompile(in_groups: bool = False, in_eight_bits: bool = False) -> Precompiled:
+    """For a worker on a CPU. Starts a process for what is not on disk. in_groups: weights will be.
+    in_eight_bits: keys and values will be."""
     if find_spec("llvmlite") is None:
         return Precompiled([], None)
     from kernels.cpu.compiler.cache import is_cached
@@ -94,6 +100,8 @@ def precompile(in_groups: bool = False) -> Precompiled:
         groups.append(COMPACT)
     if MODEL in groups and in_groups:
         groups.append(GROUPS)
+    if MODEL in groups and in_eight_bits:
+        groups.append(EIGHT_BITS)
     missing = [group for group in groups if is_cached() and not _note(group).exists()]
     return Precompiled(groups, _start(missing) if missing else None)
 

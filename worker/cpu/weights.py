@@ -40,7 +40,7 @@ def load_cpu_weights(
         if chosen in GROUP_SIZES:
             refuse_second_quantization(chosen, Path(initialize.model_path))
         own_bits = OwnBits(f"--quantization {chosen} rounds them again")
-        model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype, own_bits=own_bits)
+        model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype, bits=own_bits)
         return CpuWeights(model, dtype, None, chosen)
     arena = Arena(None if memory is None else memory.tensor())
     own_bits = OwnBits(why_not() or "", arena)

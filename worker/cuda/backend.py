@@ -48,7 +48,10 @@ class CudaBackend:
         sampler: CudaSampler,
         max_num_batched_tokens: int,
         device: Device,
+        most_queries: int = 1,
     ) -> None:
+        """most_queries: tokens of a row that decodes. With more than 1 tokens are drafted, by what the host
+        knows of rows: each step then waits for its tokens."""
         self.model, self.cache, self.sampler, self.device = model, cache, sampler, device
         self.features: Sequence[RowFeature] = (sampler,)
         self.grammars = sampler.grammars
@@ -56,7 +59,9 @@ class CudaBackend:
         self.plan_check: StepCheck | None = None
         self._swap_space, self.rows = swap_space, rows
         self.device_rows = DeviceRows(rows, device)
-        self.buffers = StepBuffers(rows, self.device_rows, device, max_num_batched_tokens, cache.specs)
+        self.most_queries = most_queries
+        tokens = max_num_batched_tokens
+        self.buffers = StepBuffers(rows, self.device_rows, device, tokens, cache.specs, most_queries)
         self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
         self.graphs = DecodeGraphs()
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
@@ -85,6 +90,8 @@ class CudaBackend:
 
     def upload(self, step: Step, tokens_only: bool) -> None:
         """See Backend."""
+        if step.num_logits is not None:
+            self.device_rows.write_drafts(step)
         self._layout = self.buffers.load(step)
 
     def forward(self) -> StepOutputs:
@@ -110,11 +117,18 @@ class CudaBackend:
         All graphs leave their hidden states in one buffer, so that none keeps memory of its own. So capture
         the largest first.
         """
-        shape = StepShape(size, size, size)
+        shape = StepShape(size, size, size, size)
         if self._captured is None or self._captured.shape[0] < size:
             self._captured = torch.empty_like(self._forward(shape))
         target = self._captured[:size]
         self.graphs.add(size, self.device.capture(lambda: target.copy_(self._forward(shape))))
+
+    @torch.inference_mode()
+    def score(self, count: int) -> None:
+        """Computes the logits of so many hidden states, for a warm-up: those of prompts come in any
+        number."""
+        like = self.model.head.weight
+        self.model.logits(torch.zeros(count, like.shape[1], dtype=like.dtype, device=like.device))
 
     def _forward(self, shape: StepShape) -> torch.Tensor:
         """Returns the hidden states [T, E] of the step whose columns are on the device."""
@@ -159,12 +173,15 @@ class CudaOutputs:
         backend, scores = self._backend, PendingSampledScores(logprobs)
         logits, device_rows = self._logits(), backend.buffers.sample_rows(self._layout.num_samples)
         if index is not None:
-            members = backend.device.send(index)
-            logits, device_rows = logits.index_select(0, members), device_rows.index_select(0, members)
+            logits = logits.index_select(0, backend.device.send(index))
+            device_rows = backend.device.send(rows.astype(np.int32))
         tokens = backend.sampler.sample(logits, rows.tolist(), scores)
         backend.device_rows.append(device_rows, tokens)
         fetched = backend.device.fetch(tokens)
         self._record(rows.tolist(), fetched)
+        if backend.most_queries > 1:
+            backend.device.record().synchronize()
+            return SampledTokens(fetched.numpy(), fetched.numpy, scores.columns)
         return SampledTokens(np.zeros(len(rows), np.int64), fetched.numpy, scores.columns)
 
     def _record(self, rows: list[int], fetched: torch.Tensor) -> None:
@@ -189,7 +206,7 @@ class CudaOutputs:
     def sampled_states(self, index: Integers) -> States:
         """See StepOutputs."""
         backend = self._backend
-        tokens = backend.buffers.logit_tokens(self._layout.num_samples)
+        tokens = backend.buffers.logit_tokens(self._layout.num_logits)
         members = tokens.index_select(0, backend.device.send(index))
         return backend.device.fetch(self._hidden.index_select(0, members).float()).numpy
 
@@ -199,9 +216,9 @@ class CudaOutputs:
         return self._backend.device.fetch(self._hidden[first : first + count].float()).numpy
 
     def _logits(self) -> torch.Tensor:
-        """Returns the logits [A, V] of all rows that sample."""
+        """Returns the logits of all rows that sample, [A, V]; with drafts, of all positions."""
         if self._all_logits is None:
-            tokens = self._backend.buffers.logit_tokens(self._layout.num_samples)
+            tokens = self._backend.buffers.logit_tokens(self._layout.num_logits)
             self._all_logits = self._backend.model.logits(self._hidden.index_select(0, tokens))
         return self._all_logits
 

@@ -2,7 +2,9 @@
 
 A graph repeats launches with the same sizes and addresses, on the current contents of the buffers. So one is
 captured for each of a few numbers of rows, and a step is padded to the next of them with rows that compute
-token 0, store nothing and attend to nothing (kernels.triton.step.prepare_inputs). Steps with prompts have any
+token 0, store nothing and attend to nothing (kernels.triton.step.prepare_inputs). Rows that verify drafts
+compute several tokens each: their step takes the graph of as many rows as it has tokens, of which some stay
+empty. Steps with prompts have any
 size: they are launched kernel by kernel, and each kernel runs long enough to hide the launch of the next.
 """
 
@@ -43,7 +45,7 @@ class DecodeGraphs:
     def run(self, shape: StepShape) -> torch.Tensor | None:
         """Runs the graph of a step and returns its hidden states, followed by those of padding; None: there
         is no graph for the step."""
-        at = bisect_left(self._sizes, shape.rows)
+        at = bisect_left(self._sizes, shape.tokens)
         if shape.decode_rows != shape.rows or at == len(self._sizes):
             return None
         return self._graphs[self._sizes[at]]()

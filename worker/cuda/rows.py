@@ -18,6 +18,7 @@ from kernels.triton.cache.copy_segments import copy_segments
 from kernels.triton.step.prepare_inputs import append_tokens
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device
+from worker.step.plan_reader import Step
 from worker.step.rows import RowTable, column
 
 ALIGNMENT = 16
@@ -73,6 +74,18 @@ class DeviceRows:
             last = int(self._rows.num_tokens[row]) - 1
             segments.put(self._token_at(row) + last, self._rows.token_ids[row, last : last + 1])
             segments.put(self._lengths_at + row, self._rows.num_tokens[row : row + 1])
+        self._write(segments)
+
+    def write_drafts(self, step: Step) -> None:
+        """Uploads the drafted tokens of a step, which are in the host's rows. Lengths stay as they are:
+        sampled tokens are appended in their place."""
+        assert step.num_logits is not None
+        ends = (step.starts + step.counts)[step.sample_sources]
+        segments = _Segments()
+        columns = step.sample_rows, ends - step.num_logits + 1, ends
+        for row, start, end in zip(*(each.tolist() for each in columns), strict=True):
+            if start < end:
+                segments.put(self._token_at(row) + start, self._rows.token_ids[row, start:end])
         self._write(segments)
 
     def append(self, rows: torch.Tensor, sampled: torch.Tensor) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernels.ops.attention.ragged import Integers
+from kernels.ops.attention.ragged import Integers, ranges
 from kernels.triton.attention.paged_attention import PagedBatch
 from kernels.triton.attention.paged_kernels import paged_kernels
 from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
@@ -33,8 +33,9 @@ class StepShape:
     """The sizes that the launches of a step depend on. Rows that decode come first."""
 
     rows: int  # R, with padding
-    tokens: int  # T, with a token for each row of padding
-    decode_rows: int  # of R, with padding: one token each
+    tokens: int  # T, with padding
+    decode_rows: int  # of R, with padding
+    decode_tokens: int  # of T: theirs
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class StepLayout:
     shape: StepShape  # without padding
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
     num_samples: int  # A
+    num_logits: int  # positions from which they sample: A, or more with drafts
 
 
 class StepBuffers:
@@ -56,13 +58,19 @@ class StepBuffers:
         device: Device,
         max_num_tokens: int,
         specs: Iterable[KVCacheSpec],
+        most_queries: int = 1,
     ) -> None:
-        """specs: each kind of layer of the model."""
+        """specs: each kind of layer of the model. most_queries: tokens of a row that decodes, 1 and its
+        drafts."""
         count, width = rows.blocks.shape
         self._rows, self._device, self._block_size = rows, device, host.block_size
         self._max_length, self._specs, self._kernels = host.max_model_len, frozenset(specs), paged_kernels()
+        self._most_queries = most_queries
+        most_heads = max(spec.num_kv_heads for spec in self._specs)
+        self._unit_scales = self._kernels.unit_scales(most_heads, device.place)
         place, tokens = device.place, max(max_num_tokens, count)
-        self._columns = torch.zeros((6, aligned(count)), dtype=torch.int32, device=place)
+        pitch = aligned(max(count, min(tokens, count * most_queries)))
+        self._columns = torch.zeros((6, pitch), dtype=torch.int32, device=place)
         longs = (torch.zeros(tokens, dtype=torch.int64, device=place) for _ in range(4))
         sizes = (count + 1,), (count,), (count, width)
         self._inputs = StepInputs(
@@ -71,30 +79,34 @@ class StepBuffers:
 
     def load(self, step: Step) -> StepLayout:
         """Uploads the columns of the next step to be launched."""
-        order = np.argsort(step.counts > 1, kind="stable")
+        order = np.argsort(step.counts > self._most_queries, kind="stable")
         counts = step.counts[order]
         ends = np.empty(len(order), np.int64)  # of each row's tokens, in the plan's order
         ends[order] = np.cumsum(counts)
+        logit_tokens: Integers = ends[step.sample_sources] - 1
+        if step.num_logits is not None:
+            logit_tokens = ranges(logit_tokens - step.num_logits + 1, step.num_logits)[1]
         columns = np.zeros(self._columns.shape, np.int32)
         for index, values in (
             (ROWS, step.rows[order]),
             (STARTS, step.starts[order]),
             (COUNTS, counts),
             (SAMPLE_ROWS, step.sample_rows),
-            (LOGIT_TOKENS, ends[step.sample_sources] - 1),
+            (LOGIT_TOKENS, logit_tokens),
             (NUM_ROWS, [len(order)]),
         ):
             columns[index, : len(values)] = values
         self._device.send_into(self._columns, columns)
-        shape = StepShape(len(order), int(counts.sum()), int((counts == 1).sum()))
-        return StepLayout(shape, ends - step.counts, len(step.sample_rows))
+        decoding = counts[counts <= self._most_queries]
+        shape = StepShape(len(order), int(counts.sum()), len(decoding), int(decoding.sum()))
+        return StepLayout(shape, ends - step.counts, len(step.sample_rows), len(logit_tokens))
 
     def sample_rows(self, count: int) -> torch.Tensor:
         """Returns the rows that sample, [A] int32."""
         return self._columns[SAMPLE_ROWS, :count]
 
     def logit_tokens(self, count: int) -> torch.Tensor:
-        """Returns the index [A] int32 into T of the token that each of them samples after."""
+        """Returns the index [count] int32 into T of the tokens that they sample after."""
         return self._columns[LOGIT_TOKENS, :count]
 
     def batch(self, shape: StepShape) -> InputBatch:
@@ -116,10 +128,11 @@ class StepBuffers:
             inputs.lengths,
             inputs.block_tables,
             shape.decode_rows,
-            shape.decode_rows,
-            self._max_length,  # of any step: splits depend on launches, which graphs repeat
+            shape.decode_tokens,
+            self._max_length,  # of any step, since graphs repeat launches
+            self._most_queries,
         )
-        step = DeviceStep(self._kernels, paged, inputs.slots)
+        step = DeviceStep(self._kernels, paged, inputs.slots, self._unit_scales)
         return InputBatch(
             token_ids=inputs.token_ids,
             positions=inputs.positions,

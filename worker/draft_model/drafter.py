@@ -6,7 +6,8 @@ sampled is appended to it, as a plan of the core would do. At the end the rows h
 
 The first of these steps also computes what the draft model lacks of a row: two tokens after a draft that was
 accepted as a whole, and all of a prompt that it has never seen. So many of them that a step is full are left
-for the next step of the target, and the row is not drafted for meanwhile.
+for the next step of the target, and the row is not drafted for meanwhile. Where it lacks few, logits are
+computed of all of them: then they are part of the model's one call, which costs less than those left out.
 """
 
 from collections.abc import MutableSequence, Sequence
@@ -15,17 +16,20 @@ import numpy as np
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from pagewire.ipc.columns import pack_u32
 from worker.draft_model.params import draft_row
 from worker.executor.backend import Backend
 from worker.speculation.draft_slots import DraftSlots
 from worker.step.beams import NO_TOKEN
-from worker.step.plan_reader import Swaps, read_step
+from worker.step.plan_reader import Step, Swaps, checked_step
 from worker.step.rows import RowTable
 
 CATCH_UP = 8
 """Tokens of a row that the draft model may lack, and still draft for it in the same step: more take longer
 than a draft is worth."""
+FEW_LOGITS = 16
+"""Tokens of a step that are all worth logits, where a row needs those of its last token alone."""
+NO_PLAN = worker_pb2.StepPlan()
+"""Of a step that no core has planned."""
 
 
 class ModelDrafter:
@@ -46,7 +50,7 @@ class ModelDrafter:
         sampler reads them. slots: of its cache. budget: tokens that it computes in a step at most. catch_up:
         see CATCH_UP."""
         self._backend, self._positions, self.slots = backend, positions, slots
-        self._rows, self._budget, self._catch_up = rows, budget, catch_up
+        self._rows, self._budget, self._catch_up_tokens = rows, budget, catch_up
 
         self.computed_prompts = False
 
@@ -84,50 +88,66 @@ class ModelDrafter:
         num_tokens, num_computed = self._rows.num_tokens[index], self._rows.num_computed[index]
         for row, position in zip(rows, (num_tokens - self._rows.prompt_lens[index]).tolist(), strict=True):
             self._positions[row] = position
-        active, tokens = self._step(list(rows))
+        active, tokens = self._catch_up(index)
         self.computed_prompts = len(active) < len(rows)
         while active:
             for row, token in zip(active, tokens, strict=True):
                 drafts[row].append(token)
             active = [row for row in active if len(drafts[row]) < wanted[row]]
-            active, tokens = self._step(active)
+            active, tokens = self._go_on(active)
+        for row, start, end in zip(
+            rows, num_tokens.tolist(), self._rows.num_tokens[index].tolist(), strict=True
+        ):
+            if end - 1 > start:
+                self.slots.computed(row, start, end - 1)
         self._rows.num_tokens[index], self._rows.num_computed[index] = num_tokens, num_computed
         return [drafts[row] for row in rows]
 
-    def _step(self, rows: list[int]) -> tuple[list[int], list[int]]:
-        """Computes what the draft model lacks of some rows, and samples. Returns the rows that sampled, and
+    def _catch_up(self, rows: Integers) -> tuple[list[int], list[int]]:
+        """Computes what the draft model lacks of rows [N], and samples. Returns the rows that sampled, and
         their tokens, which are appended to them."""
-        if not rows:
-            return [], []
-        starts = [self.slots.length(row) for row in rows]
+        starts = np.array([self.slots.length(row) for row in rows.tolist()], np.int64)
         lacks = self._rows.num_tokens[rows] - starts
         ends = np.minimum(np.cumsum(lacks), self._budget)
         counts = np.diff(ends, prepend=0)
-        sampling = np.flatnonzero((counts == lacks) & (lacks <= self._catch_up))
+        sampling = np.flatnonzero((counts == lacks) & (lacks <= self._catch_up_tokens))
         computing = np.flatnonzero(counts)
         places = np.searchsorted(computing, sampling)
-        numbers = np.array(rows)
-        plan = worker_pb2.StepPlan(
-            rows=pack_u32(numbers[computing].tolist()),
-            starts=pack_u32(np.array(starts)[computing].tolist()),
-            counts=pack_u32(counts[computing].tolist()),
-            sample_rows=pack_u32(numbers[sampling].tolist()),
-            sample_sources=pack_u32(places.tolist()),
-        )
-        tokens = self._run(plan, numbers[sampling])
-        for place in computing.tolist():
-            self.slots.computed(rows[place], starts[place], starts[place] + int(counts[place]))
-        known = tokens != NO_TOKEN
-        self._rows.append(numbers[sampling][known], tokens[known])
-        return numbers[sampling][known].tolist(), tokens[known].tolist()
+        columns = rows[computing], starts[computing], counts[computing], rows[sampling], places
+        in_call = len(sampling) == len(rows) and ends[-1] <= FEW_LOGITS
+        tokens = self._run(self._step(columns, counts if in_call else None), ends - 1 if in_call else None)
+        for row, start, count in zip(rows.tolist(), starts.tolist(), counts.tolist(), strict=True):
+            if count:
+                self.slots.computed(row, start, start + count)
+        return self._append(rows[sampling], tokens)
 
-    def _run(self, plan: worker_pb2.StepPlan, sampling: Integers) -> Integers:
-        """Returns the tokens of the rows [A] that sample."""
-        with self._backend.step(plan):
-            self._backend.upload(
-                read_step(plan, self._rows, self._budget, self._backend.plan_check), tokens_only=True
-            )
+    def _go_on(self, rows: list[int]) -> tuple[list[int], list[int]]:
+        """Computes the last token of some rows, and samples; see _catch_up()."""
+        if not rows:
+            return [], []
+        numbers, count = np.array(rows, np.int64), len(rows)
+        lasts = self._rows.num_tokens[numbers] - 1
+        columns = numbers, lasts, np.ones(count, np.int64), numbers, np.arange(count)
+        return self._append(numbers, self._run(self._step(columns), None))
+
+    def _step(self, columns: Sequence[Integers], num_logits: Integers | None = None) -> Step:
+        """Returns a step, checked as those of the core are. columns: see checked_step()."""
+        joined, check = np.concatenate(columns), self._backend.plan_check
+        return checked_step(joined, len(columns[0]), self._rows, self._budget, check, num_logits)
+
+    def _run(self, step: Step, index: Integers | None) -> Integers:
+        """Returns the tokens of the rows [A] that sample. index: see StepOutputs.sample()."""
+        with self._backend.step(NO_PLAN):
+            self._backend.upload(step, tokens_only=True)
             outputs = self._backend.forward()
-            if not len(sampling):
-                return sampling
-            return outputs.sample(sampling, None, {}).host_tokens
+            if not len(step.sample_rows):
+                return step.sample_rows
+            return outputs.sample(step.sample_rows, index, {}).host_tokens
+
+    def _append(self, rows: Integers, tokens: Integers) -> tuple[list[int], list[int]]:
+        """Appends tokens [A] to rows [A]. Returns both, without the rows that have no token."""
+        known = tokens != NO_TOKEN
+        if not known.all():
+            rows, tokens = rows[known], tokens[known]
+        self._rows.append(rows, tokens)
+        return rows.tolist(), tokens.tolist()

@@ -2,9 +2,11 @@
 are read. Needs no torch."""
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pagewire.checkpoint_files import BARE_DECODERS
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderFamily
 from worker.config.gpt2 import GPT2_HARMLESS, read_gpt2_config
@@ -30,20 +32,25 @@ from worker.families.dense.starcoder2 import STARCODER2
 from worker.families.experts.glm4_moe import DOTS1, GLM4_MOE
 from worker.families.experts.gpt_oss import GPT_OSS
 from worker.families.experts.granite_moe import GRANITE_MOE
+from worker.families.experts.llama4 import LLAMA4, LLAMA4_SEEING
 from worker.families.experts.mixtral import MINIMAX_M2, MIXTRAL
 from worker.families.experts.olmoe import OLMOE
 from worker.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from worker.families.latent.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from worker.families.latent.youtu import YOUTU
+from worker.families.linear.bamba import BAMBA
+from worker.families.linear.granite_hybrid import GRANITE_HYBRID
 from worker.families.linear.qwen3_5 import QWEN3_5, QWEN3_5_MOE, QWEN3_5_MOE_SEEING, QWEN3_5_SEEING
 from worker.families.linear.qwen3_next import QWEN3_NEXT
 from worker.families.normed.cohere2 import COHERE2
 from worker.families.normed.exaone4 import EXAONE4
 from worker.families.normed.gemma import GEMMA2, GEMMA3
+from worker.families.normed.gemma4 import GEMMA4, GEMMA4_SEEING
 from worker.families.normed.glm4 import GLM4
 from worker.families.normed.olmo import OLMO2, OLMO3
 
 DECODERS: dict[str, DecoderFamily] = {
+    "BambaForCausalLM": BAMBA,
     "Cohere2ForCausalLM": COHERE2,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
@@ -51,12 +58,17 @@ DECODERS: dict[str, DecoderFamily] = {
     "Exaone4ForCausalLM": EXAONE4,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
+    "Gemma4ForCausalLM": GEMMA4,
+    "Gemma4ForConditionalGeneration": GEMMA4_SEEING,
     "Glm4ForCausalLM": GLM4,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,
     "GraniteForCausalLM": GRANITE,
     "GraniteMoeForCausalLM": GRANITE_MOE,
+    "GraniteMoeHybridForCausalLM": GRANITE_HYBRID,
+    "Llama4ForCausalLM": LLAMA4,
+    "Llama4ForConditionalGeneration": LLAMA4_SEEING,
     "LlamaForCausalLM": LLAMA,
     "MiniMaxM2ForCausalLM": MINIMAX_M2,
     "MinistralForCausalLM": MINISTRAL,
@@ -81,7 +93,7 @@ DECODERS: dict[str, DecoderFamily] = {
     "Starcoder2ForCausalLM": STARCODER2,
     "YoutuForCausalLM": YOUTU,
 }
-"""Families that worker.models.transformer builds."""
+"""Families that worker.models.transformer builds, and Gemma 4 (worker.models.gemma4)."""
 
 READERS: dict[str, Callable[[Fields, dict[str, Any]], ModelConfig]] = {
     "GPT2LMHeadModel": read_gpt2_config,
@@ -98,17 +110,24 @@ _SHARED = "tie_word_embeddings", "dtype", "torch_dtype", "eos_token_id"
 """Fields that stand for those of `text_config` where a config.json has it."""
 _OF_IMAGES = (
     *("vision_config", "image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
+    *("boi_token_index", "eoi_token_index", "image_token_index", "audio_config", "boi_token_id"),
+    *("eoi_token_id", "boa_token_id", "eoa_token_index", "eoa_token_id", "audio_token_id"),
     *("text_config", "quantization_config"),
 )
 """Fields beside it that change nothing for text."""
 
 
-def find_architecture(fields: Fields) -> str:
-    """Returns the first known architecture of a config.json. Raises StartupError."""
+def is_known(architecture: str) -> bool:
+    """True for an architecture of config.json that there is a family for."""
+    return architecture in READERS or architecture in BARE_DECODERS
+
+
+def find_architecture(fields: Fields) -> tuple[str, bool]:
+    """Returns the first known architecture of a config.json, and whether it is there without its head. Raises
+    StartupError."""
     names = fields.texts("architectures")
-    for name in names:
-        if name in READERS:
-            return name
+    for name in filter(is_known, names):
+        return BARE_DECODERS.get(name, name), name in BARE_DECODERS
     raise StartupError(
         WHAT,
         f"config.json: architecture {', '.join(names) or 'list is empty'} is not known",
@@ -120,7 +139,7 @@ def read_model_config(folder: Path) -> ModelConfig:
     """Reads the configuration of the model in a folder. Raises StartupError, also for a field that is not
     known and may change what the model computes."""
     fields = read_config(folder)
-    architecture = find_architecture(fields)
+    architecture, is_bare = find_architecture(fields)
     if architecture in DECODERS and DECODERS[architecture].nested:
         whole, fields = fields, fields.below("text_config", *_SHARED)
         whole.refuse_unknown({*HARMLESS, *_OF_IMAGES})
@@ -130,4 +149,5 @@ def read_model_config(folder: Path) -> ModelConfig:
             fields.expect(name, value)
     config = READERS[architecture](fields, common_fields(fields, architecture, eos_token_ids))
     fields.refuse_unknown({*HARMLESS, *_HARMLESS[architecture]})
-    return config
+    # The frontend refuses to generate with a decoder without a head: the embedding stands in its place.
+    return replace(config, tied=True) if is_bare else config

@@ -7,6 +7,7 @@ from pathlib import Path
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderConfig, Spelling, read_decoder
 from worker.config.hf_config import HARMLESS, WHAT, Fields, ModelConfig, common_fields, read_config
+from worker.heads.mtp_config import MTP_ARCHITECTURES, MtpConfig, read_mtp_config
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")
 _HARMLESS = {*HARMLESS, "rotary_emb", "use_aux_hidden_state", "parallel_drafting"}
@@ -31,13 +32,15 @@ class HeadConfig:
         return self.draft_vocab_size < self.layer.vocab_size
 
 
-def read_head_config(path: Path, target: ModelConfig) -> HeadConfig:
+def read_head_config(path: Path, target: ModelConfig) -> HeadConfig | MtpConfig:
     """Reads config.json of a head. Raises StartupError, also where the head does not fit the target."""
     fields = read_config(path)
     names = fields.texts("architectures")
+    if set(names) & set(MTP_ARCHITECTURES):
+        return read_mtp_config(path, fields, target)
     if not set(names) & set(ARCHITECTURES):
         why = f"config.json: architecture {', '.join(names)} is no head that is known"
-        raise StartupError(WHAT, why, f"known are {', '.join(ARCHITECTURES)}")
+        raise StartupError(WHAT, why, f"known are {', '.join((*ARCHITECTURES, *MTP_ARCHITECTURES))}")
     fields.expect("num_hidden_layers", 1, "a head has one layer")
     layer = _read_layer(fields)
     _check_sizes(fields, layer, target)

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 import torch
 
 from worker.attention.plan import LayerCache
+from worker.heads.base import Head
 from worker.heads.config import HeadConfig
-from worker.layers.attention import Attention
+from worker.layers.attention.attention import Attention
+from worker.layers.attention.rotary import Rotary, rotary_order
+from worker.layers.attention.self_attention import SelfAttention
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
-from worker.layers.mlp import GatedMLP
+from worker.layers.mlp.mlp import GatedMLP
 from worker.layers.norm import RMSNorm
-from worker.layers.rotary import Rotary, rotary_order
-from worker.layers.self_attention import SelfAttention
 from worker.model_input import InputBatch
-from worker.models.base import LanguageModel
 from worker.parallel import Placement
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -37,15 +37,15 @@ NAMES: dict[str, tuple[str, ...]] = {
     "norm": ("norm",),
     "head": ("lm_head",),
 }
-"""Path of a layer -> modules of the checkpoint; see worker.weights.loader."""
+"""Path of a layer -> modules of the checkpoint; see worker.weights.weight_table."""
 TOKEN_MAP = "d2t"
 """The tensor [draft vocabulary] int64 of what is added to a token's number there."""
 UNUSED = r"t2d|d2t|midlayer\.self_attn\.rotary_emb\.inv_freq|embed_tokens\.weight"
 """Pattern of tensors that a checkpoint may hold besides."""
 
 
-class EagleHead(LanguageModel):
-    """A head without its weights. `features` must be set before each step."""
+class EagleHead(Head):
+    """A head without its weights."""
 
     def __init__(
         self, config: HeadConfig, place: Placement, target: VocabEmbedding, has_embedding: bool
@@ -74,8 +74,7 @@ class EagleHead(LanguageModel):
         self._embed = (self.own_embedding or target,)  # in a tuple: the target's is no part of the head
         self._norms_residual, self._vocab_size = config.norms_residual, layer.vocab_size
         self.token_map: torch.Tensor | None = None  # [draft vocabulary] int64; None: the same numbers
-        self.features = torch.empty(0)  # [T, E], of the step that is computed next
-        self.states = torch.empty(0)  # [T, E], of the step that was computed last
+        self.features = self.states = torch.empty(0)
 
     @property
     def looked_up(self) -> VocabEmbedding | None:
@@ -83,7 +82,7 @@ class EagleHead(LanguageModel):
         return self.own_embedding
 
     def fuse(self, captured: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Returns the features [T, E] of hidden states [T, E] behind each of the layers that are read."""
+        """See Head."""
         return self.fc.product(torch.cat(tuple(captured), dim=-1))
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:

@@ -3,11 +3,11 @@
 import torch
 
 from worker.attention.plan import LayerCache, Rotation
+from worker.layers.attention.self_attention import AttentionPart
 from worker.layers.base import Layer
-from worker.layers.mlp import FeedForward
+from worker.layers.mlp.mlp import FeedForward
 from worker.layers.norm import Norm
 from worker.layers.scaled_add import ScaledAdd
-from worker.layers.self_attention import AttentionPart
 from worker.lowering.builder import ProgramBuilder
 from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch

@@ -93,7 +93,8 @@ def qkv_linear(
     head_order: tuple[int, ...] = (),
 ) -> ColumnLinear:
     """Returns query, key and value projections. With more ranks than KV heads, several ranks hold the same KV
-    head. head_order: of the values of a query's and a key's head; see worker.layers.rotary.rotary_order."""
+    head. head_order: of the values of a query's and a key's head; see rotary_order() of
+    worker.layers.attention.rotary."""
     group, local_heads = place.group, local_kv_heads(num_kv_heads, place.group.size)
     first = group.rank * num_kv_heads // group.size
     kv_heads = slice(first * head_dim, (first + local_heads) * head_dim)

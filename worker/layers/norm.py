@@ -9,7 +9,7 @@ from kernels.cpu.elementwise.records import LayerNormRecord, NormRecord
 from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
 from kernels.ops.layers.layer_norm import layer_norm
 from kernels.ops.layers.rms_norm import add_rms_norm, rms_norm
-from worker.layers.base import Weight, WeightOwner
+from worker.layers.base import Layer, Weight, WeightOwner
 from worker.lowering.builder import ProgramBuilder
 from worker.parallel import Placement
 
@@ -97,6 +97,35 @@ class RMSNorm(Norm):
         """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight, order=self.order)
+
+
+class UnitNorm(Layer):
+    """Root-mean-square norm of heads without a parameter: its weight is 1."""
+
+    def __init__(self, width: int, eps: float, place: Placement) -> None:
+        super().__init__()
+        self.eps, self.offset = eps, 0.0
+        self.weight = torch.ones(width, dtype=place.dtype, device=place.device)
+        self.kernels: RowKernels | None = None
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Norms with the compiled kernel."""
+        self.kernels = kernels
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., D] -> [..., D]."""
+        if self.kernels is not None:
+            return self.kernels.rms_norm(x, self.weight, self.eps, self.offset)
+        return rms_norm(x, self.weight, self.eps, self.offset)
+
+    @property
+    def can_lower(self) -> bool:
+        """See Layer: programs norm heads where they attend (worker.layers.attention.attention)."""
+        return self.kernels is not None
+
+
+HeadNormLayers = tuple[RMSNorm, RMSNorm] | tuple[UnitNorm, UnitNorm]
+"""The norms of queries and of keys."""
 
 
 class LayerNorm(Norm):

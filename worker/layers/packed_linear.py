@@ -9,6 +9,8 @@ from kernels.cpu.matmul.groups.weight import GroupedWeight, grouped_weight
 from kernels.cpu.matmul.groups.words import GroupedWords
 from kernels.cpu.weight_forms import PackedMatrix, PackedTable
 from kernels.ops.layers.linear import linear
+from kernels.ops.layers.low_bit_linear import low_bit_linear
+from kernels.triton.matmul.low_bit_weight import LowBitWeight
 from worker.layers.base import WeightOwner, WeightSlot
 from worker.lowering.builder import ProgramBuilder
 
@@ -17,7 +19,8 @@ class Matrix(WeightOwner):
     """A weight [out, in], an optional bias, and their product with an input.
 
     Loading fills `weight`, or `words`, which hold() puts in its place. use_kernels() replaces them by
-    `packed`, which holds the same numbers or their quantized values.
+    `packed`, which holds the same numbers or their quantized values. On a CUDA device `low_bits` may stand in
+    place of `weight`.
     """
 
     is_table = False
@@ -25,6 +28,8 @@ class Matrix(WeightOwner):
     (kernels.cpu.weight_forms)."""
     holds_words = True
     """Whether the weight may become words; never that of a table."""
+    by_library = False
+    """Whether torch multiplies on a CUDA device; see kernels.ops.layers.linear."""
 
     def __init__(
         self, weight: torch.nn.Parameter, bias: torch.nn.Parameter | None = None, adds_bias: bool = True
@@ -34,6 +39,7 @@ class Matrix(WeightOwner):
         self.weight, self.bias, self.adds_bias = weight, bias, adds_bias
         self.packed: PackedMatrix | None = None
         self.words: GroupedWords | None = None
+        self.low_bits: LowBitWeight | None = None
 
     def slots(self) -> Iterator[WeightSlot]:
         """See WeightOwner."""
@@ -43,6 +49,11 @@ class Matrix(WeightOwner):
     def hold(self, words: GroupedWords) -> None:
         """Takes words in place of the weight. use_kernels() must follow."""
         self.words = words
+        del self.weight
+
+    def hold_low_bits(self, weight: LowBitWeight) -> None:
+        """Takes values of few bits in place of the weight, on a CUDA device."""
+        self.low_bits = weight
         del self.weight
 
     def use_kernels(self, kernels: RowKernels) -> None:
@@ -58,7 +69,7 @@ class Matrix(WeightOwner):
     @property
     def nbytes(self) -> int:
         """Bytes of the packed matrix, or of what becomes it; 0 where the weight is a parameter."""
-        held = self.packed or self.words
+        held = self.packed or self.words or self.low_bits
         return 0 if held is None else held.nbytes
 
     @property
@@ -81,4 +92,7 @@ class Matrix(WeightOwner):
         """[T, in] -> [T, out], with the bias unless another rank adds it. wide: the result is float32."""
         if self.packed is not None:
             return self.packed.multiply(x, wide)
-        return linear(x, self.weight, self.bias if self.adds_bias else None, wide)
+        bias = self.bias if self.adds_bias else None
+        if self.low_bits is not None:
+            return low_bit_linear(x, self.low_bits, bias, wide)
+        return linear(x, self.weight, bias, wide, self.by_library)

@@ -13,8 +13,9 @@ _COS, _END = RotaryRecord.word("cos"), RotaryRecord.word("index") + 1
 class LoweredRotation:
     """Keeps the angles of the current step alive, and their addresses in all records that rotate."""
 
-    def __init__(self, rotation_of: Callable[[InputBatch], Rotation]) -> None:
-        """rotation_of: worker.layers.rotary.Rotary.rotation."""
+    def __init__(self, rotation_of: Callable[[InputBatch], Rotation], queries_only: bool = False) -> None:
+        """rotation_of: Rotary.rotation of worker.layers.attention. queries_only: as in what it returns."""
+        self.queries_only = queries_only
         self._rotation_of = rotation_of
         self._rotation: Rotation
         self._addresses = 0, 0, 0

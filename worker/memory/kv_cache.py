@@ -2,11 +2,12 @@
 
 Each layer's KVCacheSpec says which planes hold its blocks. Planes of one shape and dtype are one pool, a
 tensor [P, B, ...], so that copying a block is one operation per pool: one for all layers of a model whose
-layers are alike. The last block is for padding, which is written to it and read from it: its values are
-finite and belong to no row.
+layers are alike. Keys and values of e4m3 are bytes there, which all operations copy. The last block is for
+padding, which is written to it and read from it: its values are finite and belong to no row.
 """
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 
 from kernels.cpu.runtime import arena as memory
 from kernels.ops.attention.copy_blocks import copy_blocks
+from kernels.ops.attention.e4m3 import index_bytes
 from pagewire.errors import StartupError
 from pagewire.host.cgroups import memory_left
 from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec, Plane, bytes_per_block
@@ -23,6 +25,8 @@ from worker.attention.plan import LayerCache
 MEMORY_PART = 0.5
 """The share of the memory available after loading the weights that the cache may take on a CPU. The rest is
 for activations and other processes."""
+_LOOK_S, _MOST_LOOKS, _STEADY_BYTES = 0.01, 500, 64 << 20
+"""Of await_freed_memory(): what comes back within a look, at least, while a process is being taken apart."""
 WHAT = "cannot allocate the KV cache"
 NO_MEMORY = (MemoryError, RuntimeError, ValueError)
 """The exceptions by which numpy and torch report a failed allocation."""
@@ -34,10 +38,10 @@ class KVCache:
     def __init__(self, specs: Sequence[KVCacheSpec], layout: CacheLayout) -> None:
         """specs: one per layer. Raises StartupError when the memory is not there."""
         self.specs, self.layout, self.num_blocks = tuple(specs), layout, layout.num_blocks
-        planes = [spec.planes(layout.block_size, layout.dtype) for spec in specs]
+        planes = [spec.planes(layout.block_size, layout.cache_dtype) for spec in specs]
         pools = {plane: self._allocate(plane, count) for plane, count in Counter(sum(planes, ())).items()}
         views = {plane: iter(pool) for plane, pool in pools.items()}
-        self.pools = tuple(pools.values())  # [P, B, ...] each
+        self.pools = tuple(index_bytes(pool) for pool in pools.values())  # [P, B, ...] each
         self.layers: list[LayerCache] = [
             tuple(next(views[plane]) for plane in of_layer) for of_layer in planes
         ]
@@ -63,7 +67,7 @@ class KVCache:
 
 
 def block_bytes(specs: Iterable[KVCacheSpec], block_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one block in all layers. specs: one per layer."""
+    """Bytes of one block in all layers. specs: one per layer. dtype: of keys and values."""
     return sum(bytes_per_block(spec, block_size, dtype) for spec in specs)
 
 
@@ -101,6 +105,18 @@ def choose_num_blocks(
             "free some memory, or choose a smaller --block-size",
         )
     return min(useful, affordable)
+
+
+def await_freed_memory() -> None:
+    """Waits while the system gets memory back, as from a worker that was killed a moment ago; a few seconds
+    at most."""
+    before = available_memory()
+    for _ in range(_MOST_LOOKS):
+        time.sleep(_LOOK_S)
+        now = available_memory()
+        if now - before < _STEADY_BYTES:
+            return
+        before = now
 
 
 def available_memory() -> int:

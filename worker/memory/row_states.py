@@ -1,8 +1,9 @@
 """The states of rows that layers of linear attention keep, a slot per row, beside the blocks.
 
-A state holds all tokens of its row up to one position and cannot go back: a row begins at its first token,
-and goes on where it has stopped. So nothing of a prompt is shared through blocks, a preempted row is computed
-again, and drafts are refused.
+A state holds all tokens of its row up to one position and cannot go back: a row begins at its first token or
+with a checkpoint, and goes on where it has stopped. Drafts are refused. A checkpoint is a state that a step
+has copied behind some tokens of a row, in a slot of its own behind those of the rows: what a plan restores is
+what an earlier one has saved.
 """
 
 from collections.abc import Sequence
@@ -10,34 +11,44 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from kernels.ops.delta.spans import Spans
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.attention.plan import LayerCache
-from worker.attention.row_state import DeltaStateSpec
+from worker.attention.row_state import RowStateSpec
 from worker.memory.kv_cache import MEMORY_PART, NO_MEMORY, KVCache, available_memory, zeros
 from worker.models.base import LanguageModel
 from worker.step.plan_reader import Step
-from worker.step.rows import require
+from worker.step.rows import column, require
 
-WHAT, REMEDY = "cannot allocate the states of rows", "use a smaller --max-num-seqs"
+WHAT, REMEDY = "cannot allocate the states of rows", "use a smaller --max-num-seqs or --state-checkpoints"
 
 
 class RowStates:
     """The states of one worker. A worker.step.plan_reader.RowFeature."""
 
-    def __init__(self, specs: Sequence[DeltaStateSpec], num_rows: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        specs: Sequence[RowStateSpec],
+        num_rows: int,
+        device: torch.device,
+        num_checkpoints: int = 0,
+    ) -> None:
         """specs: one per layer that has a state. Raises StartupError when the memory is not there."""
+        slots = num_rows + num_checkpoints
         self.layers: list[LayerCache] = [
-            tuple(_allocate((num_rows, *plane.block_shape), plane.dtype, device) for plane in spec.planes())
+            tuple(_allocate((slots, *plane.block_shape), plane.dtype, device) for plane in spec.planes())
             for spec in specs
         ]
-        self._tensors = [tensor for layer in self.layers for tensor in layer]
-        self._lengths = np.zeros(num_rows, np.int64)  # tokens that each row's states hold
+        self.num_rows, self.num_checkpoints = num_rows, num_checkpoints
+        self.tensors = [tensor for layer in self.layers for tensor in layer]
+        self._lengths = np.zeros(slots, np.int64)  # tokens that each slot's states hold
+        self._saves: list[tuple[int, int, int]] = []  # row, position and slot of each save of the plan
 
     @property
     def num_bytes(self) -> int:
         """Of all rows."""
-        return sum(tensor.nbytes for tensor in self._tensors)
+        return sum(tensor.nbytes for tensor in self.tensors)
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """See RowFeature. Layers take a row's state for zeros at its first token."""
@@ -50,6 +61,40 @@ class RowStates:
     def remove_row(self, row: int) -> None:
         """See RowFeature."""
 
+    def begin(self, plan: worker_pb2.StepPlan) -> None:
+        """Restores rows of a plan whose changes have been applied, and notes what it saves. Raises
+        PlanError."""
+        self._saves = []
+        if plan.restore_rows or plan.restore_checkpoints:
+            rows, checkpoints = self._columns(plan.restore_rows, plan.restore_checkpoints)
+            for row, slot in zip(rows, checkpoints, strict=True):
+                require(self._lengths[slot] > 0, "a checkpoint is restored that was not saved")
+                self._copy(slot, row)
+        if plan.save_rows or plan.save_checkpoints:
+            rows, slots = self._columns(plan.save_rows, plan.save_checkpoints)
+            positions = column(plan.save_positions).tolist()
+            require(len(positions) == len(rows), "the columns of states to save differ in length")
+            require(len(set(slots)) == len(slots), "two states are saved in one place")
+            self._saves = list(zip(rows, positions, slots, strict=True))
+
+    def _columns(self, rows: bytes, checkpoints: bytes) -> tuple[list[int], list[int]]:
+        """Returns rows, and the slots of checkpoints."""
+        of_rows, numbers = column(rows), column(checkpoints)
+        require(len(of_rows) == len(numbers), "columns of rows and of checkpoints differ in length")
+        require((of_rows < self.num_rows).all(), "a state is of no row")
+        require((numbers < self.num_checkpoints).all(), "a checkpoint is out of range")
+        return of_rows.tolist(), (numbers + self.num_rows).tolist()
+
+    def mark(self, spans: Spans) -> None:
+        """Writes what the plan saves into the spans of its step. Raises PlanError."""
+        for row, position, slot in self._saves:
+            computed = spans.columns[spans.columns[:, 0] == row]
+            require(len(computed) == 1, "a state is saved of a row that does not compute")
+            begin, count = computed[0, 1:3].tolist()
+            require(begin < position <= begin + count, "a state is saved behind no token of its step")
+            require(computed[0, 6] == 0, "three states of one row are saved in a step")
+            spans.save(row, position, slot)
+
     def check(self, step: Step) -> None:
         """Raises PlanError unless each row of a step goes on where its states have stopped."""
         fits = step.starts == self._lengths[step.rows]
@@ -59,13 +104,15 @@ class RowStates:
         """Follows a step that has been computed. A row that sampled from another one's last position holds
         the same tokens, and gets its states."""
         self._lengths[step.rows] = step.starts + step.counts
+        for _, position, slot in self._saves:
+            self._lengths[slot] = position
         sources = step.rows[step.sample_sources]
         for row, source in zip(step.sample_rows.tolist(), sources.tolist(), strict=True):
             if row != source:
                 self._copy(source, row)
 
     def _copy(self, source: int, target: int) -> None:
-        for tensor in self._tensors:
+        for tensor in self.tensors:
             tensor[target].copy_(tensor[source])
         self._lengths[target] = self._lengths[source]
 
@@ -77,15 +124,16 @@ def _allocate(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -
         raise StartupError(WHAT, f"{size[0]} rows do not fit: {error}", REMEDY) from error
 
 
-def states_bytes(specs: Sequence[DeltaStateSpec], num_rows: int) -> int:
-    """Returns the bytes of the states of so many rows. specs: one per layer that has a state. Raises
-    StartupError where they leave too little for the KV cache."""
-    needed = num_rows * sum(spec.bytes_per_row for spec in specs)
+def states_bytes(specs: Sequence[RowStateSpec], num_rows: int, num_checkpoints: int = 0) -> int:
+    """Returns the bytes of the states of so many rows and checkpoints. specs: one per layer that has a state.
+    Raises StartupError where they leave too little for the KV cache."""
+    needed = (num_rows + num_checkpoints) * sum(spec.bytes_per_row for spec in specs)
     available = available_memory()
     if needed > available * MEMORY_PART:
         raise StartupError(
             WHAT,
-            f"those of {num_rows} rows take {needed >> 20} MiB, but {available >> 20} MiB are available,"
+            f"those of {num_rows} rows and {num_checkpoints} checkpoints take {needed >> 20} MiB, but"
+            f" {available >> 20} MiB are available,"
             " a part of which is for the KV cache",
             REMEDY,
         )
@@ -97,4 +145,4 @@ def layer_caches(model: LanguageModel, cache: KVCache, states: RowStates | None)
     if states is None:
         return cache.layers
     of_blocks, of_rows = iter(cache.layers), iter(states.layers)
-    return [next(of_rows if isinstance(spec, DeltaStateSpec) else of_blocks) for spec in model.layer_specs()]
+    return [next(of_rows if isinstance(spec, RowStateSpec) else of_blocks) for spec in model.layer_specs()]

@@ -29,6 +29,11 @@ class SwapSpace:
         self._bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
         self._pools = [(pool, _host_pool(pool, num_blocks)) for pool in cache.pools]
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The blocks in host memory."""
+        return [host for _, host in self._pools]
+
     def execute(self, swaps: Swaps) -> None:
         """Copies out, then in."""
         self._swap_out(swaps.out_blocks.tolist(), swaps.out_host_blocks.tolist())

@@ -9,10 +9,10 @@ import torch
 
 from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.plan import LayerCache
-from worker.attention.row_state import DeltaStateSpec
-from worker.layers.attention import Attention
+from worker.attention.row_state import RowStateSpec
+from worker.layers.attention.attention import Attention
+from worker.layers.attention.self_attention import StatefulPart
 from worker.layers.base import Layer
-from worker.layers.delta.gated_delta_net import GatedDeltaNet
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.latent.attention import LatentAttention
 from worker.model_input import InputBatch
@@ -30,11 +30,11 @@ class LanguageModel(Layer, ABC):
         """What each layer that attends keeps in the KV cache, in the order of the layers."""
         return tuple(layer.spec for layer in self.modules() if isinstance(layer, Attention | LatentAttention))
 
-    def layer_specs(self) -> tuple[KVCacheSpec | DeltaStateSpec, ...]:
+    def layer_specs(self) -> tuple[KVCacheSpec | RowStateSpec, ...]:
         """What each layer keeps of blocks or of rows, in the order of forward()'s caches."""
-        kinds = Attention | LatentAttention | GatedDeltaNet
+        kinds = Attention | LatentAttention | StatefulPart
         layers = [layer for layer in self.modules() if isinstance(layer, kinds)]
-        return tuple(each.state_spec if isinstance(each, GatedDeltaNet) else each.spec for each in layers)
+        return tuple(each.state_spec if isinstance(each, StatefulPart) else each.spec for each in layers)
 
     @property
     def looked_up(self) -> Layer | None:
@@ -74,7 +74,7 @@ class Family:
     build: Callable[[Any, Placement], LanguageModel]
     """From the configuration that worker.config read. The parameters are not filled."""
     names: Mapping[str, tuple[str, ...]]
-    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.loader."""
+    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.weight_table."""
     unused: str = r"(?!)"
     """Pattern of tensors that checkpoints hold although the model does not need them."""
     optional_prefix: str = ""

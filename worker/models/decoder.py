@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 
 from worker.attention.plan import LayerCache
+from worker.layers.attention.rotary import Angles
 from worker.layers.block import Block, OutputNormBlock, ParallelBlock
 from worker.layers.captured_states import CapturedStates
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.norm import Norm, RMSNorm
-from worker.layers.rotary import Rotary
 from worker.lowering.builder import ProgramBuilder
 from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
@@ -27,7 +27,7 @@ class Decoder(LanguageModel):
         blocks: Sequence[AnyBlock],
         norm: Norm | None,
         head: VocabEmbedding | None = None,
-        rotaries: Sequence[Rotary | None] = (),
+        rotaries: Sequence[Angles | None] = (),
     ) -> None:
         """head: None where the weights are tied, and the embedding computes logits. rotaries: of each block,
         one object for all that rotate alike; None: positions change nothing there."""
@@ -85,7 +85,9 @@ class Decoder(LanguageModel):
     def lower(self, builder: ProgramBuilder, caches: Sequence[LayerCache]) -> torch.Tensor:
         """See forward()."""
         assert self.norm is not None
-        rotations = {rotary: LoweredRotation(rotary.rotation) for rotary in self._distinct_rotaries()}
+        rotations = {
+            each: LoweredRotation(each.rotation, each.queries_only) for each in self._distinct_rotaries()
+        }
         for lowered in rotations.values():
             builder.on_run(lowered.update)
         x: torch.Tensor = self.lower_embed(builder)
@@ -104,5 +106,5 @@ class Decoder(LanguageModel):
         """Returns the buffer of logits [M, V] float32 of all tokens. None: logits() must compute them."""
         return None if self.head.packed is None else self.head.lower_logits(builder, hidden)
 
-    def _distinct_rotaries(self) -> list[Rotary]:
+    def _distinct_rotaries(self) -> list[Angles]:
         return [rotary for rotary in dict.fromkeys(self.rotary_of) if rotary is not None]

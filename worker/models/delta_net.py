@@ -2,12 +2,13 @@
 
 from kernels.ops.delta.delta_rule import DeltaShape
 from worker.config.decoder import DecoderConfig, DeltaConfig
-from worker.layers.attention import Attention
+from worker.layers.attention.attention import Attention
+from worker.layers.attention.rotary import rotary_order
 from worker.layers.delta.gated_attention import GatedAttention
-from worker.layers.delta.gated_delta_net import Convolution, GatedDeltaNet, GatedNorm, Rates
+from worker.layers.delta.gated_delta_net import GatedDeltaNet, GatedNorm, Rates
+from worker.layers.delta.parameters import Convolution
 from worker.layers.linear import ColumnLinear, Part, RowLinear, order_of_heads
-from worker.layers.norm import RMSNorm
-from worker.layers.rotary import rotary_order
+from worker.layers.norm import HeadNormLayers
 from worker.parallel import Placement
 
 
@@ -53,7 +54,7 @@ def gated_attention(
     config: DecoderConfig,
     layer: int,
     attention: Attention,
-    norms: tuple[RMSNorm, RMSNorm] | None,
+    norms: HeadNormLayers | None,
     place: Placement,
 ) -> GatedAttention:
     """Returns attention with a gate. The checkpoint has each head's gate behind its query."""

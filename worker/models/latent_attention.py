@@ -3,11 +3,11 @@ worker.layers.latent.attention wants them: rotary parts in the order in which ke
 
 from worker.attention.latent import LatentSpec
 from worker.config.decoder import DecoderConfig, LatentConfig
+from worker.layers.attention.rotary import rotary_order
 from worker.layers.latent.attention import CompressedQueries, LatentAttention
 from worker.layers.latent.head_linear import HeadLinear, HeadMatrix
 from worker.layers.linear import ColumnLinear, Part, RowLinear
 from worker.layers.norm import RMSNorm
-from worker.layers.rotary import rotary_order
 from worker.parallel import Placement
 
 

@@ -4,13 +4,13 @@ and its embedding is narrower than its hidden state."""
 import torch
 
 from worker.config.opt import POSITION_OFFSET, OPTConfig
-from worker.layers.attention import Attention
+from worker.layers.attention.attention import Attention
+from worker.layers.attention.self_attention import SelfAttention
 from worker.layers.block import Block, PostNormBlock
 from worker.layers.embedding import PositionEmbedding, VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
-from worker.layers.mlp import MLP
+from worker.layers.mlp.mlp import MLP
 from worker.layers.norm import LayerNorm
-from worker.layers.self_attention import SelfAttention
 from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 from worker.models.base import Family

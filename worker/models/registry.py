@@ -3,16 +3,22 @@ worker.families.registry, which has how their files are read."""
 
 from worker.families.registry import DECODERS
 from worker.models.base import Family
+from worker.models.gemma4 import Gemma4Model
 from worker.models.gpt2 import GPT2
 from worker.models.opt import OPT
 from worker.models.transformer import Transformer
 
+_OF_THEIR_OWN = {"Gemma4ForCausalLM": Gemma4Model, "Gemma4ForConditionalGeneration": Gemma4Model}
 FAMILIES: dict[str, Family] = {
     "GPT2LMHeadModel": GPT2,
     "OPTForCausalLM": OPT,
 } | {
     name: Family(
-        Transformer, family.names, family.unused, optional_prefix="model.", other_names=family.other_names
+        _OF_THEIR_OWN.get(name, Transformer),
+        family.names,
+        family.unused,
+        optional_prefix="model.",
+        other_names=family.other_names,
     )
     for name, family in DECODERS.items()
 }

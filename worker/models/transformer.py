@@ -5,22 +5,24 @@ import torch
 from worker.config.decoder import DecoderConfig, HeadNormKind, NormKind, NormPlace
 from worker.config.rope import RopeConfig
 from worker.layers.adjusted_logits import AdjustedLogits
-from worker.layers.attention import Attention
+from worker.layers.attention.attention import Attention
+from worker.layers.attention.query_temperature import QueryTemperature
+from worker.layers.attention.rotary import Rotary, rotary_order
+from worker.layers.attention.self_attention import AttentionPart, SelfAttention
+from worker.layers.attention.sinks import Sinks
 from worker.layers.block import AroundNormBlock, Block, OutputNormBlock, ParallelBlock
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.experts.experts import Experts
 from worker.layers.linear import RowLinear, column_linear, local_kv_heads, order_of_heads, qkv_linear
-from worker.layers.mlp import MLP, FeedForward, GatedMLP
-from worker.layers.norm import LayerNorm, Norm, RMSNorm
-from worker.layers.rotary import Rotary, rotary_order
+from worker.layers.mlp.mlp import MLP, FeedForward, GatedMLP
+from worker.layers.norm import HeadNormLayers, LayerNorm, Norm, RMSNorm, UnitNorm
 from worker.layers.scaled_add import ScaledAdd
-from worker.layers.self_attention import AttentionPart, SelfAttention
-from worker.layers.sinks import Sinks
 from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 from worker.models.decoder import AnyBlock, Decoder
 from worker.models.delta_net import gated_attention, gated_delta_net
 from worker.models.latent_attention import latent_attention
+from worker.models.mamba import mamba2
 from worker.parallel import Placement
 
 
@@ -36,12 +38,16 @@ class Transformer(Decoder):
             for rope in dict.fromkeys(config.ropes)
             if rope is not None
         }
+        unrotated = None
+        if config.temperature is not None:
+            sizes = config.max_position, config.head_dim
+            unrotated = QueryTemperature(config.temperature, *sizes, place.device)
         super().__init__(
             embedding(),
             [block(config, layer, place) for layer in range(config.num_layers)],
             norm(config, place),
             None if config.tied else embedding(),
-            [None if rope is None else rotaries[rope] for rope in config.ropes],
+            [unrotated if rope is None else rotaries[rope] for rope in config.ropes],
         )
         self.scaled = self.adjusted = None
         if config.embedding_scale != 1:
@@ -124,6 +130,9 @@ def attention(config: DecoderConfig, layer: int, place: Placement) -> AttentionP
     delta = config.deltas[layer] if config.deltas else None
     if delta is not None:
         return gated_delta_net(config, delta, place)
+    mamba = config.mambas[layer] if config.mambas else None
+    if mamba is not None:
+        return mamba2(config, mamba, place)
     hidden, heads, kv_heads, head_dim = (
         config.hidden_size,
         config.num_heads,
@@ -134,14 +143,15 @@ def attention(config: DecoderConfig, layer: int, place: Placement) -> AttentionP
     rope = config.ropes[layer]
     window, scale, cap = config.windows[layer], config.attention_scale, config.score_cap
     if config.attention_gate:
-        attending = Attention(*local_heads, head_dim, window, scale, cap)
+        attending = Attention(*local_heads, head_dim, window, scale, cap, chunked=config.chunked)
         return gated_attention(config, layer, attending, head_norms(config, local_heads, rope, place), place)
     order = rotary_order(rope, head_dim)
     qkv = qkv_linear(hidden, heads, kv_heads, head_dim, config.qkv_bias, place, head_order=order)
     sinks = Sinks(heads, place) if config.sinks else None
+    scores = None if sinks is None else sinks.scores
     return SelfAttention(
         qkv,
-        Attention(*local_heads, head_dim, window, scale, cap, None if sinks is None else sinks.scores),
+        Attention(*local_heads, head_dim, window, scale, cap, scores, config.chunked),
         RowLinear(heads * head_dim, hidden, config.output_bias, place),
         head_norms(config, local_heads, rope, place),
         sinks,
@@ -150,10 +160,13 @@ def attention(config: DecoderConfig, layer: int, place: Placement) -> AttentionP
 
 def head_norms(
     config: DecoderConfig, local_heads: tuple[int, int], rope: RopeConfig | None, place: Placement
-) -> tuple[RMSNorm, RMSNorm] | None:
+) -> HeadNormLayers | None:
     """Returns the norms of queries and of keys."""
     if config.head_norms is HeadNormKind.NONE:
         return None
+    if config.head_norms is HeadNormKind.ROTATED:
+        sizes = config.head_dim, config.norm_eps, place
+        return None if rope is None else (UnitNorm(*sizes), UnitNorm(*sizes))
     order, offset = rotary_order(rope, config.head_dim), config.norm_offset
 
     def over(heads: int) -> RMSNorm:

@@ -23,6 +23,8 @@ from worker.simulated.weights import count_weights
 from worker.startup.checks import (
     check_group,
     choose_max_model_len,
+    refuse_cache_dtype,
+    refuse_fast_matmul,
     refuse_quantization,
 )
 from worker.startup.implementation import choose_implementation
@@ -42,6 +44,8 @@ def load(
     profile = find_profile(initialize.profile)
     check_group(config.rank, initialize.tensor_parallel_size)
     refuse_quantization(initialize.quantization, "simulated")
+    refuse_fast_matmul(initialize.fast_matmul, "simulated")
+    refuse_cache_dtype(initialize.kv_cache_dtype, "simulated")
     speculation = read_speculation(initialize.speculation, "simulated")
     model = choose_implementation(initialize, "simulated")
     if model.has_states:

@@ -17,6 +17,7 @@ resource. For a step of R rows that compute T tokens, A of which are sampled:
 b is the size of a weight and of a KV value in bytes, P and P_head the weights of one layer's matrices and of
 the output head. A row that computes the positions s to e - 1 attends to e tokens; with a window of w tokens
 to min(e, e - s + w - 1). The token at position p attends to p + 1 positions, with a window to min(p + 1, w).
+With chunks of w tokens it attends to p mod w + 1, and the row to e - s + s mod w tokens.
 Norms, activations, embedding rows and writes are left out: they are small in comparison. `peak` is that of
 2-byte numbers; it is half for 4-byte numbers.
 """
@@ -45,6 +46,7 @@ class Roofline:
         self._peak = profile.peak * 2 / value_bytes
         self._overhead = config.num_layers * profile.layer_overhead
         self._windows = Counter(config.windows)  # window -> layers that have it
+        self._chunked = config.chunked
         self._kv_token_bytes = value_bytes * config.kv_values
         self._pair_flops = 2 * config.num_heads * config.pair_values
 
@@ -66,17 +68,26 @@ class Roofline:
     def _attention(self, starts: Integers, counts: Integers) -> float:
         tokens = pairs = 0
         for window, layers in self._windows.items():
-            read, attended = _kv_use(starts, counts, window)
+            read, attended = _kv_use(starts, counts, window, self._chunked)
             tokens += layers * read
             pairs += layers * attended
         return max(tokens * self._kv_token_bytes / self._bandwidth, pairs * self._pair_flops / self._peak)
 
 
-def _kv_use(starts: Integers, counts: Integers, window: int | None) -> tuple[int, int]:
+def _kv_use(starts: Integers, counts: Integers, window: int | None, chunked: bool) -> tuple[int, int]:
     """Returns the KV tokens that one layer reads, and the pairs of a token and a position it attends to."""
     ends = starts + counts
     if window is None:
         return int(ends.sum()), int((counts * (starts + 1 + ends) // 2).sum())
+    if chunked:
+        pairs = _pairs_before(ends, window) - _pairs_before(starts, window)
+        return int((counts + starts % window).sum()), int(pairs.sum())
     growing = np.clip(window - starts, 0, counts)  # tokens that attend to all positions before them
     pairs = growing * (2 * starts + growing + 1) // 2 + (counts - growing) * window
     return int(np.minimum(ends, counts + window - 1).sum()), int(pairs.sum())
+
+
+def _pairs_before(positions: Integers, chunk: int) -> Integers:
+    """Returns the pairs of all tokens before each position, in chunks."""
+    whole, rest = positions // chunk, positions % chunk
+    return np.asarray(whole * (chunk * (chunk + 1) // 2) + rest * (rest + 1) // 2)

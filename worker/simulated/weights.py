@@ -2,10 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from worker.config.decoder import DecoderConfig, DeltaConfig, HeadNormKind, LatentConfig, NormKind, NormPlace
+from worker.config.decoder import (
+    DecoderConfig,
+    DeltaConfig,
+    HeadNormKind,
+    LatentConfig,
+    MambaConfig,
+    NormKind,
+    NormPlace,
+)
 from worker.config.experts import ExpertsConfig
+from worker.config.gemma4 import Gemma4Config
 from worker.config.gpt2 import GPT2Config
 from worker.config.hf_config import ModelConfig
 from worker.config.opt import POSITION_OFFSET, OPTConfig
@@ -32,8 +42,12 @@ def count_weights(config: ModelConfig) -> WeightCounts:
 def _count_decoder(config: DecoderConfig) -> WeightCounts:
     e, v = config.hidden_size, config.vocab_size
     attention = _count_attention(config) if config.latent is None else _count_latent(config, config.latent)
-    layers = [_count_delta(config, delta) if delta else attention for delta in config.deltas]
-    layers = layers or [attention] * config.num_layers
+    layers = [attention] * config.num_layers
+    for layer, (delta, mamba) in enumerate(zip_longest(config.deltas, config.mambas)):
+        if delta is not None:
+            layers[layer] = _count_delta(config, delta)
+        elif mamba is not None:
+            layers[layer] = _count_mamba(config, mamba)
     norm = 2 * e if config.norm_kind is NormKind.LAYER else e
     norms = config.num_layers * _NORMS[config.norm_place] * norm
     parts = [_count_experts(config, experts) for experts in config.experts if experts is not None]
@@ -104,10 +118,24 @@ def _count_delta(config: DecoderConfig, delta: DeltaConfig) -> _AttentionCounts:
     )
 
 
+def _count_mamba(config: DecoderConfig, mamba: MambaConfig) -> _AttentionCounts:
+    values, bias = mamba.heads * mamba.head_dim, mamba.projection_bias
+    channels = values + 2 * mamba.groups * mamba.state_size
+    projected = values + channels + mamba.heads
+    return _AttentionCounts(
+        config.hidden_size * (projected + values),
+        channels * (mamba.taps + mamba.convolution_bias)
+        + 3 * mamba.heads
+        + bias * (projected + config.hidden_size),
+        values,
+    )
+
+
 _NORMS = {NormPlace.BEFORE: 2, NormPlace.AFTER: 2, NormPlace.AROUND: 4, NormPlace.PARALLEL: 1}
 _HEADS_NORMED: dict[HeadNormKind, Callable[[int, int], int]] = {
     HeadNormKind.NONE: lambda heads, kv_heads: 0,
     HeadNormKind.PER_HEAD: lambda heads, kv_heads: 2,
+    HeadNormKind.ROTATED: lambda heads, kv_heads: 0,
     HeadNormKind.FULL_WIDTH: lambda heads, kv_heads: heads + kv_heads,
 }
 
@@ -132,8 +160,29 @@ def _count_opt(config: OPTConfig) -> WeightCounts:
     return WeightCounts(matrices, v * n, layers + final_norm + projections + tables)
 
 
+def _count_gemma4(config: Gemma4Config) -> WeightCounts:
+    e, v, p, layers = config.hidden_size, config.vocab_size, config.layer_width, range(config.num_layers)
+    matrices = others = held_alone = 0
+    for layer in layers:
+        kv_heads, d = config.kv_sizes(layer)
+        kept = config.source_of(layer) == layer
+        of_keys = kv_heads * (1 if config.keys_are_values and config.windows[layer] is None else 2) * kept
+        qkv = (config.num_heads + of_keys) * d
+        matrices += e * qkv + config.num_heads * d * e + 3 * e * config.inner_size(layer) + 2 * e * p
+        others += config.qkv_bias * qkv + config.output_bias * e + (1 + kept) * d + 4 * e + (p > 0) * e + 1
+    for experts in filter(None, config.experts):
+        multiplied, held = _count_experts(config, experts)
+        matrices, held_alone = matrices + multiplied, held_alone + held - multiplied
+        others += 4 * e + experts.routing.num_experts
+    shared = config.num_layers * p * e + (config.num_layers * config.layer_vocab + 1) * p
+    tables = v * e * (1 if config.tied else 2)
+    total = matrices + others + held_alone + shared + tables + e
+    return WeightCounts((matrices + config.num_layers * p * e) // config.num_layers, v * e, total)
+
+
 _COUNTERS: dict[type[ModelConfig], Callable[[Any], WeightCounts]] = {
     DecoderConfig: _count_decoder,
+    Gemma4Config: _count_gemma4,
     GPT2Config: _count_gpt2,
     OPTConfig: _count_opt,
 }

@@ -47,6 +47,9 @@ class DraftSlots:
         require((rows < table.max_num_rows).all(), "a computing row is out of range")
         require((starts + counts <= table.max_model_len).all(), "a row computes beyond max_model_len")
         first, last = starts // size, (starts + counts - 1) // size
+        if (first == last).all():  # as in most steps that decode
+            np.minimum.at(self._right, table.blocks[rows, first], starts % size)
+            return
         owners, places = ranges(first, last - first + 1)
         kept = np.where(places == first[owners], (starts % size)[owners], 0)
         np.minimum.at(self._right, table.blocks[rows[owners], places], kept)

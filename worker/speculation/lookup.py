@@ -5,7 +5,7 @@ A text that repeats itself from its last p tokens on is drafted to repeat them o
 
 from collections.abc import Sequence
 
-from worker.speculation.ngram_index import NgramIndex
+from worker.speculation.ngram_index import NgramIndex, Read
 from worker.step.rows import RowTable
 
 
@@ -17,7 +17,7 @@ class LookupDrafter:
 
     def __init__(self, rows: RowTable) -> None:
         self._rows = rows
-        self._indexes: dict[int, NgramIndex] = {}
+        self._texts: dict[int, tuple[NgramIndex, Read]] = {}
 
     def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
         """See Drafter."""
@@ -25,21 +25,26 @@ class LookupDrafter:
 
     def remove_row(self, row: int) -> None:
         """See Drafter."""
-        self._indexes.pop(row, None)
+        self._texts.pop(row, None)
 
     def _look_up(self, row: int, most: int) -> list[int]:
-        token_ids, end = self._rows.token_ids[row], int(self._rows.num_tokens[row])
-
-        def read(start: int, stop: int) -> Sequence[int]:
-            tokens: list[int] = token_ids[start:stop].tolist()
-            return tokens
-
-        index = self._indexes.setdefault(row, NgramIndex())
+        index, read = self._texts.get(row) or self._begin(row)
+        end = int(self._rows.num_tokens[row])
         index.extend(end, read)
-        found = index.find(read)
+        found = index.find()
         if not found:
             return []
         drafted = list(read(found, min(found + most, end)))
         while len(drafted) < most:
             drafted += drafted[: most - len(drafted)]
         return drafted
+
+    def _begin(self, row: int) -> tuple[NgramIndex, Read]:
+        token_ids = self._rows.token_ids[row]
+
+        def read(start: int, stop: int) -> Sequence[int]:
+            tokens: list[int] = token_ids[start:stop].tolist()
+            return tokens
+
+        text = self._texts[row] = NgramIndex(), read
+        return text

@@ -24,12 +24,16 @@ class NgramIndex:
     def __init__(self) -> None:
         self._tables: dict[int, dict[tuple[int, ...], int]] = {LONG: {}, SHORT: {}}
         self._end = 0  # tokens that were taken
+        self._tail: tuple[int, ...] = ()  # the last of these, at most LONG
         self._match = 0  # 0: none
         self._length = 0  # of the match, at least
 
     def extend(self, end: int, read: Read) -> None:
         """Takes the text up to its token `end`, which is not taken itself."""
         if end == self._end:
+            return
+        if end == self._end + 1 and self._end >= LONG:
+            self._take_one(read(self._end, end), read)
             return
         first = max(self._end, end - MOST_TOKENS)
         start = max(0, first - LONG)
@@ -40,20 +44,26 @@ class NgramIndex:
             begin = max(start, first - size)  # the run from here on ends before the first new token, or at 0
             runs = zip(*(tokens[begin - start + i :] for i in range(size)), strict=False)
             table.update(zip(runs, range(begin + size, end), strict=False))
-        self._end = end
+        self._end, self._tail = end, tuple(tokens[-LONG:])
 
-    def find(self, read: Read) -> int:
+    def find(self) -> int:
         """Returns the place behind the longest known run that the text ends with; 0: it has not occurred
         before."""
         if self._length < LONG:
-            for size in (LONG, SHORT):
-                if size <= self._length or size > self._end:
-                    continue
-                found = self._tables[size].get(tuple(read(self._end - size, self._end)))
+            for size, table in self._tables.items():
+                found = table.get(self._tail[-size:]) if size > self._length else None
                 if found is not None:
                     self._match, self._length = found, size
                     break
         return self._match
+
+    def _take_one(self, new: Sequence[int], read: Read) -> None:
+        """Takes one token of a text that has LONG others, as most steps sample one."""
+        for size, table in self._tables.items():
+            table[self._tail[-size:]] = self._end
+        if self._match:
+            self._follow(new, read)
+        self._end, self._tail = self._end + 1, (*self._tail[1:], *new)
 
     def _follow(self, new: Sequence[int], read: Read) -> None:
         """Moves the match over new tokens as long as they are those behind it."""

@@ -4,16 +4,55 @@ from pathlib import Path
 
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
+from worker.config.decoder import DecoderConfig
 from worker.config.hf_config import ModelConfig, read_config, read_quantization
 
 
 def refuse_quantization(quantization: str, device: str) -> None:
-    """Raises StartupError when quantization is requested on a device other than a CPU."""
+    """Raises StartupError when quantization is requested on a device that has no weights."""
     if quantization:
         raise StartupError(
             f"cannot quantize the weights to {quantization}",
-            f"only a CPU computes with quantized weights, and the device is {device}",
-            "leave --quantization out, or use --device cpu",
+            f"only CPUs and CUDA devices compute with quantized weights, and the device is {device}",
+            "leave --quantization out, or use --device cpu or cuda",
+        )
+
+
+def refuse_fast_matmul(fast_matmul: bool, device: str) -> None:
+    """Raises StartupError when a GPU's matrix library is requested on a device other than a GPU."""
+    if fast_matmul:
+        raise StartupError(
+            "cannot multiply by a GPU's matrix library",
+            f"the device is {device}",
+            "leave --fast-matmul out, or use --device cuda",
+        )
+
+
+def check_cache_dtype(kv_cache_dtype: str, config: ModelConfig) -> None:
+    """Raises StartupError where a dtype of keys and values is requested of a model that keeps something
+    else."""
+    if not kv_cache_dtype:
+        return
+    keeps = None
+    if isinstance(config, DecoderConfig) and config.latent is not None:
+        keeps = "latents in place of keys and values"
+    elif config.has_states:
+        keeps = "states in place of the keys and values of some layers"
+    if keeps is not None:
+        raise StartupError(
+            f"cannot keep the KV cache in {kv_cache_dtype}",
+            f"{config.architecture} keeps {keeps}, which no kernel reads from 8 bits",
+            "leave --kv-cache-dtype out",
+        )
+
+
+def refuse_cache_dtype(kv_cache_dtype: str, device: str) -> None:
+    """Raises StartupError when a dtype of keys and values is requested on a device that computes none."""
+    if kv_cache_dtype:
+        raise StartupError(
+            f"cannot keep the KV cache in {kv_cache_dtype}",
+            f"the device is {device}",
+            "leave --kv-cache-dtype out, or use --device cpu or cuda",
         )
 
 
@@ -25,7 +64,7 @@ def refuse_second_quantization(quantization: str, path: Path) -> None:
         raise StartupError(
             f"cannot quantize the weights to {quantization}",
             f"they are quantized already: quant_method is {settings.text('quant_method')}",
-            "leave --quantization out: a CPU keeps the 4 bits of GPTQ, AWQ and compressed-tensors",
+            "leave --quantization out: the 4 bits of GPTQ, AWQ and compressed-tensors are kept",
         )
 
 

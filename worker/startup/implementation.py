@@ -6,7 +6,7 @@ from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import WHAT, ModelConfig, read_config
-from worker.families.registry import READERS, read_model_config
+from worker.families.registry import is_known, read_model_config
 from worker.transformers_backend.config import read_transformers_config
 
 CPU = "cpu"
@@ -31,4 +31,4 @@ def choose_implementation(initialize: worker_pb2.Initialize, device: str) -> Mod
 
 def _has_family(path: Path) -> bool:
     """True for an architecture of ours, and for GGUF files, which nothing else reads."""
-    return is_gguf(path) or any(name in READERS for name in read_config(path).texts("architectures"))
+    return is_gguf(path) or any(map(is_known, read_config(path).texts("architectures")))

@@ -18,11 +18,13 @@ from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.transformers_backend.config import TransformersConfig
 from worker.transformers_backend.load import load_transformers
-from worker.weights.loader import WHAT, fill_dummy, load_weights, stored_names, weight_table
+from worker.weights.held_bits import HeldBits
+from worker.weights.loader import fill_dummy, load_weights, stored_names
 from worker.weights.open import open_checkpoint
 from worker.weights.own_bits.own_bits import OwnBits
-from worker.weights.source import TensorSource
+from worker.weights.source import WHAT, TensorSource
 from worker.weights.tied_head import check_tied_head
+from worker.weights.weight_table import weight_table
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -37,15 +39,15 @@ def load_model(
     report: Report,
     choose: Callable[[torch.dtype], torch.dtype] = lambda dtype: dtype,
     arena: Arena | None = None,
-    own_bits: OwnBits | None = None,
+    bits: HeldBits | None = None,
 ) -> tuple[LanguageModel, torch.dtype]:
     """Loads the weights. Returns the model and the dtype that it computes in.
 
     choose: maps the requested dtype to the one that the device computes in, before anything is allocated;
-    may raise StartupError. arena: memory for the weights, on a CPU. own_bits: holds matrices as they are
-    packed; None: all are unpacked.
+    may raise StartupError. arena: memory for the weights, on a CPU. bits: holds matrices as they are packed;
+    None: all are unpacked.
     """
-    own_bits = own_bits or OwnBits("only a CPU computes with them as they are")
+    bits = bits or OwnBits("nothing computes with them as they are here")
 
     def progress(fraction: float) -> None:
         report("weights", fraction)
@@ -57,23 +59,28 @@ def load_model(
         )
     family = FAMILIES[config.architecture]
     if initialize.load_format == "dummy":
-        dtype = choose(_choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"]))
-        model = _build(family, config, Placement(dtype, device, arena=arena))
-        fill_dummy(weight_table(model, family.names), initialize.seed, progress)
+        wanted = _choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"])
+        dtype = bits.choose_dtype(wanted) if bits.rounds else choose(wanted)
+        model = _build(family, config, Placement(dtype, device, arena=arena, later=bits.rounds))
+        table = weight_table(model, family.names)
+        table = bits.hold(model, table, {}) if bits.rounds else table
+        fill_dummy(table, initialize.seed, progress, device, bits.write)
         return model, dtype
     with open_checkpoint(Path(initialize.model_path)) as checkpoint:
         stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
         wanted = _choose_dtype(initialize.dtype, stored)
-        holds = own_bits.takes(checkpoint, wanted)
-        dtype = torch.bfloat16 if holds else choose(wanted)
+        holds = bits.takes(checkpoint, wanted)
+        dtype = bits.choose_dtype(wanted) if holds else choose(wanted)
         # Parameters whose place words take are never written, and must not cost what the arena has ready.
-        model = _build(family, config, Placement(dtype, device, arena=None if holds else arena))
+        place = Placement(dtype, device, arena=None if holds else arena, later=holds and bits.allocates)
+        model = _build(family, config, place)
         table = _fitting_table(model, family, checkpoint)
         if config.tied:
             check_tied_head(checkpoint, family.names, family.optional_prefix)
-        table = own_bits.hold(model, table, stored_names(checkpoint, table, family.optional_prefix))
-        own_bits.log(checkpoint, table, dtype)
-        load_weights(checkpoint, table, family.unused, progress, family.optional_prefix, own_bits.fill)
+        if holds:
+            table = bits.hold(model, table, stored_names(checkpoint, table, family.optional_prefix))
+        bits.log(checkpoint, table, dtype)
+        load_weights(checkpoint, table, family.unused, progress, family.optional_prefix, bits.fill)
     return model, dtype
 
 

@@ -33,12 +33,6 @@ def read_speculation(text: str, device: str) -> Speculation | None:
         raise StartupError(_WHAT, f"--speculate {text}: {error}", "correct it, or leave it out") from error
     if options is None:
         return None
-    if device == "cuda":
-        raise StartupError(
-            _WHAT,
-            f"--speculate {text}: drafts are not built for CUDA devices yet",
-            "leave it out, or use --device cpu",
-        )
     if options.method in _MODELS and device != "cpu":
         raise StartupError(
             _WHAT,
@@ -60,7 +54,7 @@ def check_exactness(options: Speculation | None, exactness: Exactness) -> None:
         raise StartupError(
             _WHAT,
             f"--speculate {options.method} needs logits that are equal bit for bit: {exactness.caveat}",
-            "leave it out, or use --dtype bfloat16 on a CPU with AVX2",
+            "leave it out, or use --dtype bfloat16 on a CPU with AVX2, or a GPU without --fast-matmul",
         )
 
 

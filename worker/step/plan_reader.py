@@ -170,10 +170,27 @@ def read_step(
     require(len(set(map(len, sampling))) == 1, "samples and their sources differ in length")
     require(drafts is not None or not plan.sample_counts, "the plan has room for drafts, and nothing drafts")
     columns = column(b"".join(computing + sampling))
-    num_rows, num_samples = len(plan.rows) // 4, len(plan.sample_rows) // 4
+    num_rows = len(plan.rows) // 4
     if drafts is not None:
         columns[2 * num_rows : 3 * num_rows] = drafts.counts
-    address = columns.ctypes.data
+    num_logits = None if drafts is None else drafts.num_logits
+    return checked_step(columns, num_rows, rows, max_num_batched_tokens, check, num_logits)
+
+
+def checked_step(
+    columns: Integers,
+    num_rows: int,
+    rows: RowTable,
+    max_num_batched_tokens: int,
+    check: StepCheck | None = None,
+    num_logits: Integers | None = None,
+) -> Step:
+    """Returns the step of these columns, contiguous int64: rows, starts, counts [R] of num_rows, then
+    sample_rows and sample_sources [A]. Raises PlanError when it does not fit the rows.
+
+    check: see read_step(). num_logits: see Step.
+    """
+    address, num_samples = columns.ctypes.data, (len(columns) - 3 * num_rows) // 2
     if check is not None:
         measures = check(columns, address, num_rows, num_samples)
     else:
@@ -181,5 +198,4 @@ def read_step(
     require(measures.num_tokens <= max_num_batched_tokens, "more tokens than max_num_batched_tokens")
     computing_rows, starts, counts = columns[: 3 * num_rows].reshape(3, num_rows)
     sample_rows, sources = columns[3 * num_rows :].reshape(2, num_samples)
-    num_logits = None if drafts is None else drafts.num_logits
     return Step(computing_rows, starts, counts, sample_rows, sources, address, measures, num_logits)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from worker.attention.plan import LayerCache
-from worker.layers.attention import Attention
+from worker.layers.attention.attention import Attention
 from worker.layers.base import Layer
 from worker.model_input import InputBatch
 from worker.models.base import LanguageModel

@@ -16,7 +16,8 @@ from pagewire.errors import StartupError
 from worker.transformers_backend.config import TransformersConfig
 from worker.transformers_backend.interface import PROBING
 from worker.transformers_backend.refusals import first_line, refusal
-from worker.weights.loader import Checkpoint, Progress, read_finite
+from worker.weights.checkpoint import Checkpoint
+from worker.weights.loader import Progress, read_finite
 
 WHAT = "cannot load the model's weights"
 _OLD_BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".masked_bias")

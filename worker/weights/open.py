@@ -6,10 +6,10 @@ from pathlib import Path
 
 from pagewire.gguf.header import is_gguf
 from worker.config.hf_config import read_config, read_quantization
+from worker.weights.checkpoint import Checkpoint
 from worker.weights.formats.packed_tensor import QuantizedCheckpoint
 from worker.weights.formats.registry import FINDERS
 from worker.weights.gguf.tensors import GGUFTensors
-from worker.weights.loader import Checkpoint
 from worker.weights.source import TensorSource
 
 

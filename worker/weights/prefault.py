@@ -17,11 +17,11 @@ from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf, read_header
 from pagewire.gguf.tensor_types import Q4_0
 from pagewire.internal.v1 import worker_pb2
+from worker.memory.populate import populate
 
 if TYPE_CHECKING:
     import torch
 
-_POPULATE_WRITE = 23  # of madvise(), Linux 5.14 and later; Python has no name for it
 _STEP = 2 << 20
 """Bytes that are populated between two checks for release()."""
 
@@ -56,11 +56,9 @@ class WeightsMemory:
     def _populate(self) -> None:
         """Populates from the first byte to the last. Stops where memory is full or the system lacks the call:
         pages are then populated when they are first written."""
-        madvise = ctypes.CDLL(None).madvise  # Python's own holds the interpreter's lock
-        madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         for first in range(0, len(self._memory), _STEP):
             count = min(_STEP, len(self._memory) - first)
-            if self._stopping.is_set() or madvise(self._address + first, count, _POPULATE_WRITE):
+            if self._stopping.is_set() or populate(self._address + first, count):
                 return
 
 

@@ -7,6 +7,10 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.cpu.matmul.groups.words import integers_of
+
+WHAT = "cannot load the model's weights"
+
 
 class GroupedRows(NamedTuple):
     """Some rows of GroupedIntegers. R: their number, K: inputs, G: groups."""
@@ -21,6 +25,10 @@ class GroupedIntegers:
     """A weight that is stored as integers with a scale and a zero point per output and group of inputs.
 
     weight[n, k] = (integer[n, k] - zero[n, g]) * scale[n, g]       g: the group of k
+
+    Of experts, whose weight is [E, K, N], the rows are those of all, one expert after the other. Integers may
+    be codes of floats of 4 bits, and then what stands for these (kernels.cpu.matmul.groups.e2m1) takes their
+    place in the formula.
     """
 
     bits: int  # of an integer
@@ -28,13 +36,35 @@ class GroupedIntegers:
     num_groups: int
     scale_kind: str  # as safetensors names it, such as "F16"
     read: Callable[[int, int], GroupedRows]
-    """From the first row and the one behind the last to what is stored of them."""
+    """From the first row and the one behind the last to what is stored of them; of experts, rows of one."""
+    e2m1: bool = False  # whether they are codes
 
     def unpack(self, first: int, end: int) -> torch.Tensor:
         """Returns the values of rows first .. end - 1, [R, K] float32."""
         rows = self.read(first, end)
         zeros, scales = rows.zeros.float()[:, self.group], rows.scales.float()[:, self.group]
-        return (rows.integers.float() - zeros) * scales
+        integers = integers_of(rows.integers) if self.e2m1 else rows.integers
+        return (integers.float() - zeros) * scales
+
+
+class ScaledRows(NamedTuple):
+    """Some rows of ScaledValues. R: their number, K: inputs, G: groups."""
+
+    values: torch.Tensor  # [R, K] int8 or float8_e4m3fn
+    scales: torch.Tensor  # [R, G] float32
+
+
+@dataclass(frozen=True)
+class ScaledValues:
+    """A weight that is stored in 8 bits with a scale per output and group of inputs.
+
+    weight[n, k] = value[n, k] * scale[n, k // group_size]
+    """
+
+    dtype: torch.dtype  # int8 or float8_e4m3fn
+    group_size: int  # K: one group
+    read: Callable[[int, int], ScaledRows]
+    """From the first row and the one behind the last to what is stored of them."""
 
 
 class TensorSource(ABC):
@@ -94,6 +124,10 @@ class TensorSource(ABC):
     def grouped(self, name: str) -> GroupedIntegers | None:
         """Returns the integers that a weight is stored as; None where it is not stored as integers in
         groups."""
+        return None
+
+    def scaled(self, name: str) -> ScaledValues | None:
+        """Returns the values of 8 bits that a weight is stored as; None where it is stored otherwise."""
         return None
 
     def stored_bytes(self) -> int:

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import torch
 
 from pagewire.errors import StartupError
-from worker.weights.loader import PIECE_VALUES, WHAT
-from worker.weights.source import TensorSource
+from worker.weights.loader import PIECE_VALUES
+from worker.weights.source import WHAT, TensorSource
 
 
 def check_tied_head(

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from kernels.ops.layers.activation import ACTIVATIONS
+from pagewire.checkpoint_files import BARE_DECODERS
 from pagewire.errors import StartupError
 from tests.checkpoints import FAMILIES as CHECKPOINTS
 from worker.config.decoder import DecoderConfig
 from worker.config.hf_config import ACTIVATIONS as CHECKPOINT_ACTIVATIONS
 from worker.config.hf_config import ModelConfig, read_config, read_eos_token_ids
 from worker.config.rope import RopeConfig, scaled_max_position
-from worker.families.registry import READERS, read_model_config
+from worker.families.registry import DECODERS, READERS, read_model_config
 from worker.models.registry import FAMILIES
 
 LLAMA = {
@@ -209,6 +210,17 @@ def test_the_first_known_architecture_counts(tmp_path: Path):
     assert (
         read_llama(tmp_path, architectures=["Unheard", "LlamaForCausalLM"]).architecture == "LlamaForCausalLM"
     )
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_decoder_without_its_head(tmp_path: Path, tied: bool):
+    """What generates is not there, so the embedding may stand in its place."""
+    config = read_llama(tmp_path, architectures=["LlamaModel"], tie_word_embeddings=tied)
+    assert config.architecture == "LlamaForCausalLM" and config.tied
+
+
+def test_every_decoder_without_a_head_is_one_of_ours():
+    assert set(BARE_DECODERS.values()) <= set(DECODERS)
 
 
 def test_an_unknown_architecture_names_those_that_are_known(tmp_path: Path):

@@ -21,7 +21,8 @@ def test_a_folder(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps(config))
         return needed(tmp_path, **changes)
 
-    assert of("", quantization="int4-g64") and of("gptq") and of("awq") and of("compressed-tensors")
+    assert of("", quantization="int4-g64")
+    assert all(map(of, ("awq", "compressed-tensors", "gptq", "mxfp4")))
     assert not any((of(""), of("fp8"), of("gptq", quantization="int8"), of("gptq", load_format="dummy")))
     assert not needed(tmp_path / "nothing")
 

@@ -15,7 +15,7 @@ from tests.worker.step.test_rows import new_row
 from worker.attention.block_plan import BlockAttentionPlan
 from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSpec
 from worker.attention.torch_plan import TorchAttentionPlan
-from worker.cpu.inputs import CONTEXT_STEP, BlockInputs
+from worker.cpu.inputs import CONTEXT_STEP, KEPT, KEPT_TOKENS, BlockInputs
 from worker.model_input import StepBatch, build_input_batch
 from worker.step.plan_check import compiled_check
 from worker.step.plan_reader import Step, read_step
@@ -140,8 +140,29 @@ def test_what_is_there_is_used_again(inputs: BlockInputs, rows: RowTable, kernel
     check(second, swapped, rows, kernels)
     piece = step_of(rows, ([2], [0], [40]), [], kernels)
     check(inputs.build(piece), piece, rows, kernels)
-    assert inputs.build(step) is not first, "only the last one is kept"
+    assert inputs.build(step) is first, "those of the last few shapes are kept"
+    check(first, step, rows, kernels)
+    for count in range(1, KEPT + 1):
+        inputs.build(step_of(rows, ([2], [0], [count]), [], kernels))
+    assert inputs.build(step) is not first
+    check(inputs.build(step), step, rows, kernels)
     assert first.row_starts.tolist() == [0, 1]
+
+
+def test_shapes_that_take_turns(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
+    """As steps with drafts of different lengths do: each has its own tensors, with its own numbers."""
+    steps = [step_of(rows, ([0], [300 - count], [count]), [], kernels) for count in (1, 5, 3)]
+    batches = [inputs.build(step) for step in steps]
+    for step, batch in zip(steps, batches, strict=True):
+        assert inputs.build(step) is batch
+        check(batch, step, rows, kernels)
+
+
+def test_a_long_prompt_is_not_kept(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
+    prompt, token = (step_of(rows, ([0], [0], [count]), [], kernels) for count in (KEPT_TOKENS + 1, 1))
+    before = inputs.build(prompt)
+    inputs.build(token)
+    assert inputs.build(prompt) is not before
 
 
 def test_a_row_that_outgrows_its_plan(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
@@ -168,7 +189,10 @@ def test_long_rows_are_split(inputs: BlockInputs, rows: RowTable, kernels: Block
     assert inputs.build(following) is batch
     check(batch, following, rows, kernels)
     several = step_of(rows, ([5], [594], [7]), [], kernels)
-    check(inputs.build(several), several, rows, kernels)
+    batch = inputs.build(several)
+    check(batch, several, rows, kernels)
+    parts = plan_of(batch, SPECS[0]).items[:, 5]
+    assert len(parts) > 2 and parts.tolist() == sorted(parts.tolist()), "items of a part are neighbours"
     beside = step_of(rows, ([5, 4, 2], [600, 0, 0], [1, 90, 40]), [], kernels)
     batch = inputs.build(beside)
     check(batch, beside, rows, kernels)

@@ -113,14 +113,17 @@ def test_what_is_chosen_is_said(
     """One line, and one more where weights are widened, since no kernel multiplies them in 16 bits."""
     folder = checkpoint("llama")
     monkeypatch.setattr(cpu_kernels, "why_not", lambda: "no such CPU")
-    for dtype, reason in (
-        ("bfloat16", "no such CPU"),
-        ("float16", "our CPU kernels are for bfloat16 and float32"),
-    ):
+    for dtype in ("bfloat16", "float16"):
         runner, text = runner_log(folder, dtype, caplog, lines=2)
-        assert f"weights in {dtype} are widened to float32" in text and reason in text
+        assert f"weights in {dtype} are widened to float32" in text and "no such CPU" in text
         assert runner.backend.model.head.packed is None and runner.backend.cache.layout.dtype == torch.float32
         assert {parameter.dtype for parameter in runner.backend.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.cpu_kernels
+def test_float16_is_said_to_be_computed_in_float32(checkpoint: Checkpoints, caplog: pytest.LogCaptureFixture):
+    _, text = runner_log(checkpoint("llama"), "float16", caplog, lines=2)
+    assert "float16 is computed in float32" in text
 
 
 def test_torch_multiplies_nothing_in_16_bits(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):

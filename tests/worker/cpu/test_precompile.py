@@ -72,6 +72,11 @@ def test_weights_in_12_bits_are_for_some_sets(
     assert starts == ["sampler", "model", "float32", "compact"]
 
 
+def test_keys_and_values_of_8_bits_are_compiled_on_request(starts: list[str], imported: list[str]) -> None:
+    precompile.precompile(in_eight_bits=True)
+    assert starts == ["sampler", "model", "float32", "eight_bits"]
+
+
 def test_what_cannot_run_here_is_not_compiled(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precompile, "why_not", lambda: "the CPU lacks AVX2")
     precompile.precompile()
@@ -81,7 +86,9 @@ def test_what_cannot_run_here_is_not_compiled(starts: list[str], monkeypatch: py
     assert starts == ["sampler"]
 
 
-def test_a_failure_is_left_to_who_uses_them(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_left_to_the_code_that_uses_them(
+    starts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(group: str) -> None:
         raise ImportError(group)
 

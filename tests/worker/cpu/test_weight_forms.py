@@ -1,13 +1,18 @@
 """In how many bits weights are held: which matrices, and what is refused."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from kernels.cpu import weight_forms
 from kernels.cpu.matmul.groups.weight import GroupedWeight
+from kernels.cpu.matmul.halves.weight import HalfWeight
 from kernels.cpu.matmul.int8 import QuantizedWeight
+from kernels.cpu.matmul.packed import PackedWeight, pack_weight
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver
 from tests.worker.weights.formats import quantizers
@@ -74,6 +79,29 @@ def test_int4_is_near_bfloat16_and_takes_a_float16_checkpoint(checkpoint: Checkp
     plain, ours, of_halves = logits.values()
     assert 0.5 < float(torch.cosine_similarity(ours, plain, dim=0)) < 0.99
     assert torch.equal(ours, of_halves)
+
+
+@pytest.mark.cpu_kernels
+def test_float16_keeps_its_bits(
+    checkpoint: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the memory of float32, and its logits, of a prompt and of single tokens."""
+    folder = tmp_path / "halves"
+    shutil.copytree(checkpoint("llama"), folder)
+    for file in folder.glob("*.safetensors"):
+        tensors = {name: tensor.half() for name, tensor in load_file(file).items()}
+        save_file(tensors, file, {"format": "pt"})
+    logits, held = [], []
+    for form in (HalfWeight, PackedWeight):
+        driver = Driver(folder, dtype="float16")
+        matrices = [part for part in model_of(driver).modules() if isinstance(part, Matrix)]
+        assert {type(part.packed) for part in matrices if part.packed is not None} == {form}
+        held.append(sum(part.nbytes for part in matrices))
+        sequence = driver.add(TALK, 3)[0]
+        driver.run()
+        logits.append(torch.stack(sequence.logits))
+        monkeypatch.setattr(weight_forms, "narrow_weight", pack_weight)
+    assert torch.equal(*logits) and held[0] < 0.52 * held[1]
 
 
 def test_int4_where_it_cannot_be(checkpoint: Checkpoints, tmp_path: Path) -> None:

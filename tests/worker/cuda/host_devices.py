@@ -64,7 +64,7 @@ class LateEvent:
 
 class LateDevice(HostDevice):
     """What it fetches is there when an event behind it has passed, and not before: as on a device that is
-    still at work. Who looks too early finds what is no token."""
+    still at work. A reader that looks too early finds what is no token."""
 
     def __init__(self) -> None:
         super().__init__(Memory(GIB, GIB))

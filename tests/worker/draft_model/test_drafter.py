@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from kernels.ops.attention.ragged import Integers
 from tests.worker.fakes import Driver, resolved_params
 from worker.draft_model.drafter import ModelDrafter
+from worker.step.plan_reader import Step
 
 Checkpoints = Callable[..., Path]
 
@@ -45,10 +47,9 @@ def test_what_it_computes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     computed: list[int] = []
     original = ModelDrafter._run
 
-    def count(self: ModelDrafter, plan: object, sampling: object) -> object:
-        step = original(self, plan, sampling)  # type: ignore[arg-type]
-        computed.append(plan.counts[0] if len(plan.rows) == 4 else -1)  # type: ignore[attr-defined]
-        return step
+    def count(self: ModelDrafter, step: Step, index: Integers | None) -> Integers:
+        computed.append(int(step.counts[0]) if len(step.rows) == 1 else -1)
+        return original(self, step, index)
 
     monkeypatch.setattr(ModelDrafter, "_run", count)
     (first,) = driving.add(PROMPT, 10)

@@ -74,6 +74,7 @@ class FuzzEngine:
             swap_space_bytes=(1 << 22) if way.swap else 0,
             speculation=way.speculation,
             draft_model_path=str(way.draft_model or ""),
+            state_checkpoints=3 if way.cached else 0,
             **changes,
         )
         self.way, self.num_accepted = way, 0
@@ -85,7 +86,8 @@ class FuzzEngine:
             block_size=block_size,
             max_num_seqs=ROWS,
             max_num_batched_tokens=way.budget,
-            prefix_cache=way.cached and not (self.ready.depends_on_prompt_len or self.ready.has_states),
+            prefix_cache=way.cached and not self.ready.depends_on_prompt_len,
+            state_checkpoints=self.ready.num_state_checkpoints,
             num_host_blocks=self.ready.num_host_blocks,
             swap_costs=SwapCosts(1.0, 0.0) if way.swap else SwapCosts(),
             samples_per_row=1 + drafts,

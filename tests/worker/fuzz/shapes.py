@@ -9,11 +9,13 @@ Fields = dict[str, Any]
 
 OWN_HEAD_SIZE = frozenset(
     {"llama", "mistral", "ministral", "qwen3", "seed_oss", "gemma2", "gemma3", "glm4", "mixtral", "qwen3_moe"}
-    | {"qwen3_next", "qwen3_5", "qwen3_5_moe", "glm4_moe", "minimax_m2", "gpt_oss", "dots1"}
+    | {"qwen3_next", "qwen3_5", "qwen3_5_moe", "glm4_moe", "minimax_m2", "gpt_oss", "dots1", "llama4"}
+    | {"gemma4"}
 )
 """Families whose head size does not follow from the width."""
 LATENT = frozenset({"youtu", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"})
 LINEAR = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_moe"})
+MAMBA = frozenset({"granite_hybrid", "bamba"})
 PARTIAL = frozenset({"phi3", "stablelm", "glm4", "glm4_moe", *LINEAR})
 BY_KIND = frozenset({"gemma3", "olmo3"})
 """Families with rotary parameters for each kind of layer."""
@@ -26,10 +28,12 @@ SWITCHED = frozenset({"qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "smollm3"})
 BIASED = frozenset(
     {"llama", "granite", "smollm3", "qwen3", "olmo2", "olmo3", "cohere2", "gemma2", "glm4"}
 ) | {
-    *("qwen3_moe", "glm4_moe", "dots1", "olmoe", "gpt_oss", "youtu", "deepseek_v3", "seed_oss", "qwen3_next")
+    *("qwen3_moe", "glm4_moe", "dots1", "olmoe", "gpt_oss", "youtu", "deepseek_v3", "seed_oss", "qwen3_next"),
+    *MAMBA,
 }
 COUNT_OF_EXPERTS = {
-    **dict.fromkeys(("mixtral", "granitemoe", "minimax_m2", "gpt_oss"), "num_local_experts"),
+    **dict.fromkeys(("mixtral", "granitemoe", "minimax_m2", "gpt_oss", "llama4"), "num_local_experts"),
+    "granite_hybrid": "num_local_experts",
     **dict.fromkeys(("qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe", "olmoe"), "num_experts"),
     **dict.fromkeys(("glm4_moe", "dots1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"), "n_routed_experts"),
 }
@@ -53,13 +57,19 @@ def draw_shape(family: str, draw: random.Random) -> Fields:
         fields |= _experts(family, num_layers, draw)
     if family in LINEAR:
         fields |= _delta(num_layers, draw)
+    if family in MAMBA:
+        fields |= _mamba(family, num_layers, 2 * fields["hidden_size"], draw)
     if family in WINDOWED:
         fields |= _windows(family, num_layers, draw)
+    if family == "llama4":
+        fields |= _chunks(fields, draw)
+    if family == "gemma4":
+        return fields | _gemma4(fields, draw)
     if family in BIASED and draw.random() < 0.5:
         fields["attention_bias"] = draw.random() < 0.7
     if family == "youtu" or draw.random() < 0.4:
         fields["tie_word_embeddings"] = draw.random() < 0.5
-    if family not in {*LINEAR, "gpt_oss"} and draw.random() < 0.3:
+    if family not in {*LINEAR, *MAMBA, "gpt_oss"} and draw.random() < 0.3:
         fields["hidden_activation" if family in ("gemma2", "gemma3") else "hidden_act"] = draw.choice(
             ACTIVATIONS
         )
@@ -133,6 +143,8 @@ def _latents(draw: random.Random) -> Fields:
 def _rotation(family: str, size: int, draw: random.Random) -> Fields:
     if family == "minimax_m2":
         return {"rotary_dim": 2 * draw.randint(2, size // 2)}
+    if family == "bamba":  # which rotates half of each head, whatever its file says
+        return {"rope_parameters": _rope(size, 0.5, draw, ("default",))}
     part = draw.choice([1.0, 0.5, 0.25]) if family in PARTIAL else None
     if family in BY_KIND:
         return {
@@ -198,6 +210,8 @@ def _experts(family: str, num_layers: int, draw: random.Random) -> Fields:
         fields["shared_expert_intermediate_size"] = draw.randint(5, 70)
     if family in ("qwen2_moe", "qwen3_moe", "qwen3_next", "olmoe"):
         fields["norm_topk_prob"] = draw.random() < 0.5
+    if family == "granite_hybrid":
+        count = draw.choice([0, count, count])
     if family in ("qwen2_moe", "qwen3_moe", "qwen3_next"):
         fields["decoder_sparse_step"] = draw.choice([1, 1, 2])
         fields["mlp_only_layers"] = draw.choice([[], [0]])
@@ -221,6 +235,74 @@ def _delta(num_layers: int, draw: random.Random) -> Fields:
         "linear_value_head_dim": draw.randint(3, 40),
         "linear_conv_kernel_dim": draw.randint(2, 7),
     }
+
+
+def _mamba(family: str, num_layers: int, width: int, draw: random.Random) -> Fields:
+    """width: of all heads together."""
+    heads = draw.choice([count for count in range(1, 9) if width % count == 0])
+    attends = sorted({draw.randrange(num_layers), draw.randrange(num_layers)})
+    fields: Fields = {
+        "mamba_n_heads": heads,
+        "mamba_d_head": width // heads,
+        "mamba_n_groups": draw.choice([count for count in range(1, heads + 1) if heads % count == 0]),
+        "mamba_d_state": draw.randint(3, 40),
+        "mamba_d_conv": draw.randint(2, 7),
+        "mamba_conv_bias": draw.random() < 0.7,
+        "mamba_proj_bias": draw.random() < 0.3,
+    }
+    if family == "bamba":
+        return fields | {"attn_layer_indices": attends, "mlp_bias": draw.random() < 0.3}
+    kinds = ["full_attention" if layer in attends else "linear_attention" for layer in range(num_layers)]
+    return fields | {
+        "layer_types": kinds,
+        "position_embedding_type": draw.choice(["rope", None]),
+        "shared_intermediate_size": draw.randint(9, 200),
+    }
+
+
+def _chunks(fields: Fields, draw: random.Random) -> Fields:
+    """Of Llama 4, whose norms of queries and keys take no scaled rotation."""
+    num_layers = fields["num_hidden_layers"]
+    kinds = ["chunked_attention", "full_attention"]
+    return {
+        "attention_chunk_size": draw.choice([2, 3, 7, 16, 33, 64]),
+        "layer_types": draw.choice([None, [draw.choice(kinds) for _ in range(num_layers)]]),
+        "no_rope_layers": [draw.randint(0, 1) for _ in range(num_layers - 1)] + [1],
+        "attn_temperature_tuning": draw.random() < 0.8,
+        "floor_scale": draw.choice([1, 5, 16]),
+        "attn_scale": draw.choice([0.1, 0.7]),
+        "use_qk_norm": fields["rope_parameters"]["rope_type"] != "yarn" and draw.random() < 0.7,
+        "interleave_moe_layer_step": draw.choice([1, 1, 2]),
+        "intermediate_size_mlp": draw.randint(9, 200),
+        "attention_bias": draw.random() < 0.3,
+    }
+
+
+def _gemma4(fields: Fields, draw: random.Random) -> Fields:
+    kinds, num_layers = ["sliding_attention", "full_attention"], draw.randint(2, 5)
+    heads, size = fields["num_attention_heads"], fields["head_dim"]
+    shared = draw.choice([0, draw.randint(0, num_layers - 2)])
+    types = [*kinds, *(draw.choice(kinds) for _ in range(num_layers))][:num_layers]
+    full = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": draw.choice([0.25, 1.0])}
+    # transformers cannot compute shared keys without vectors per layer.
+    width, same = draw.choice([12 if shared else 0, draw.randint(1, 40)]), draw.random() < 0.5
+    experts = {"num_experts": 5, "top_k_experts": draw.randint(1, 5), "moe_intermediate_size": 24}
+    return {
+        "num_hidden_layers": num_layers,
+        "layer_types": [*types[:-1], "full_attention"],
+        "num_kv_shared_layers": shared,
+        "use_double_wide_mlp": draw.random() < 0.5,
+        "sliding_window": draw.choice([2, 3, 7, 16, 33]),
+        "global_head_dim": draw.choice([size, 2 * size, 24]),
+        "attention_k_eq_v": same,
+        "num_global_key_value_heads": draw.choice([None, 1, heads]) if same else None,
+        "rope_parameters": {kinds[0]: {"rope_type": "default", "rope_theta": 100.0}, kinds[1]: full},
+        "hidden_size_per_layer_input": width,
+        "vocab_size_per_layer_input": fields["vocab_size"] + draw.choice([0, 9]),
+        "final_logit_softcapping": draw.choice([None, 5.0]),
+        "attention_bias": draw.random() < 0.3,
+        "tie_word_embeddings": draw.random() < 0.5,
+    } | (experts | {"enable_moe_block": True} if draw.random() < 0.4 else {})
 
 
 def _windows(family: str, num_layers: int, draw: random.Random) -> Fields:

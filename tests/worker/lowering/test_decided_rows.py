@@ -6,7 +6,7 @@ import torch
 from kernels.cpu.attention.block_attention import block_kernels
 from kernels.cpu.elementwise.row_kernels import row_kernels
 from worker.layers.linear import RowLinear, column_linear
-from worker.layers.mlp import GatedMLP
+from worker.layers.mlp.mlp import GatedMLP
 from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 from worker.parallel import Placement

@@ -43,6 +43,14 @@ def test_more_was_asked_for_than_there_is(monkeypatch: pytest.MonkeyPatch):
         choose_num_blocks(100, MIB, 1, 16, 16)
 
 
+def test_a_cache_waits_for_the_memory_of_its_predecessor(monkeypatch: pytest.MonkeyPatch):
+    """Otherwise a worker that takes over would have fewer blocks, or find no room and end the service."""
+    seen = iter([100 * MIB, 500 * MIB, 900 * MIB, 901 * MIB, 2000 * MIB])
+    monkeypatch.setattr(kv_cache, "available_memory", lambda: next(seen))
+    kv_cache.await_freed_memory()
+    assert next(seen) == 2000 * MIB
+
+
 def test_a_control_group_may_allow_less(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kv_cache, "_read", lambda path: "MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
     monkeypatch.setattr(kv_cache, "memory_left", lambda: math.inf)

@@ -1,6 +1,7 @@
 """The states of rows: a row goes on where it has stopped, and its tokens have one state wherever it is copied
 from."""
 
+import random
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,12 +13,14 @@ from transformers import AutoModelForCausalLM
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.scheduler.scheduler import Scheduler
 from kernels.ops.delta.delta_rule import DeltaShape
+from kernels.ops.mamba.selective_scan import MambaShape
 from pagewire.errors import StartupError
+from pagewire.ipc.columns import pack_u32
 from tests.engine_core.fakes import add_request
 from tests.worker import test_beam_parity as beams
 from tests.worker import test_pressure
 from tests.worker.fakes import Driver, initialize, load_on_a_cpu
-from worker.attention.row_state import DeltaStateSpec
+from worker.attention.row_state import DeltaStateSpec, MambaStateSpec
 from worker.memory import row_states
 from worker.memory.row_states import RowStates, states_bytes
 from worker.step.rows import PlanError
@@ -29,9 +32,14 @@ SPEC = DeltaStateSpec(DeltaShape(1, 2, 3, 5), 4)
 def test_bytes(monkeypatch: pytest.MonkeyPatch):
     """Of a convolution's last tokens and of two heads, float32; more than the machine has is refused."""
     assert SPEC.bytes_per_row == 4 * (3 * (2 * 3 + 2 * 5) + 2 * 3 * 5)
-    assert RowStates([SPEC, SPEC], 7, torch.device("cpu")).num_bytes == states_bytes([SPEC, SPEC], 7)
+    states = RowStates([SPEC, SPEC], 7, torch.device("cpu"), 3)
+    assert states.num_bytes == states_bytes([SPEC, SPEC], 7, 3) == 20 * SPEC.bytes_per_row
+    mamba = MambaStateSpec(MambaShape(2, 5, 1, 3), 4)
+    assert mamba.bytes_per_row == 4 * (3 * (2 * 5 + 2 * 3) + 2 * 3 * 5)
     monkeypatch.setattr(row_states, "available_memory", lambda: 2 << 20)
-    with pytest.raises(StartupError, match="those of 4096 rows take 1 MiB, but 2 MiB are available") as error:
+    with pytest.raises(
+        StartupError, match="those of 4096 rows and 0 checkpoints take 1 MiB, but 2 MiB are available"
+    ) as error:
         states_bytes([SPEC], 4096)
     assert "--max-num-seqs" in error.value.todo
 
@@ -84,6 +92,48 @@ def test_rows_are_computed_again(checkpoint: Callable[..., Path]):
     crowded = test_pressure.InProcess(folder, blocks=16, swap_costs=costs, prefix_cache=False)
     assert crowded.outputs(messages, ahead=True) == expected
     assert crowded.scheduler.num_preemptions > 2 and not crowded.scheduler.swap.num_blocks
+
+
+@pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid"])
+def test_prompts_that_share_their_beginnings(family: str, checkpoint: Callable[..., Path]):
+    """They begin with states that others have saved, and get what they get alone."""
+    folder, base = checkpoint(family), [3 + 7 * i % 300 for i in range(40)]
+    draw = random.Random(1)
+    messages = [
+        add_request(handle, base[: draw.choice([9, 21, 33])] + [handle, 5], n=1 + handle % 2, max_tokens=6)
+        for handle in range(1, 15)
+    ]
+    engine = test_pressure.InProcess(folder, blocks=200, swap_costs=None, prefix_cache=False)
+    expected = {key: tokens for each in messages for key, tokens in engine.outputs([each]).items()}
+    crowded = test_pressure.InProcess(
+        folder, blocks=40, swap_costs=None, prefix_cache=True, state_checkpoints=3
+    )
+    assert crowded.outputs(messages, ahead=True) == expected
+    assert crowded.outputs(messages[:4]) == {key: expected[key] for key in expected if key[0] <= 4}
+    assert crowded.scheduler.prefix_cache.hit_rate.num_found > 60
+
+
+def test_a_plan_with_checkpoints_that_do_not_fit(checkpoint: Callable[..., Path]):
+    """What was not saved, or is out of range, or is of no token that the plan computes."""
+    runner, ready = load_on_a_cpu(initialize(checkpoint("qwen3_5"), state_checkpoints=2))
+    assert ready.num_state_checkpoints == 2
+    cases: list[tuple[dict[str, list[int]], str]] = [
+        ({"restore_rows": [0], "restore_checkpoints": [1]}, "was not saved"),
+        ({"restore_rows": [0], "restore_checkpoints": [2]}, "a checkpoint is out of range"),
+        ({"restore_rows": [24], "restore_checkpoints": [0]}, "a state is of no row"),
+        ({"restore_rows": [0, 0], "restore_checkpoints": [0]}, "differ in length"),
+        ({"save_rows": [0], "save_checkpoints": [0], "save_positions": []}, "differ in length"),
+        ({"save_rows": [0, 0], "save_checkpoints": [0, 0], "save_positions": [1, 2]}, "in one place"),
+        ({"save_rows": [0], "save_checkpoints": [0], "save_positions": [4]}, "behind no token"),
+        ({"save_rows": [1], "save_checkpoints": [0], "save_positions": [1]}, "does not compute"),
+    ]
+    for columns, message in cases:
+        plan = prefill_plan([3], runner.rows.block_size)
+        for name, values in columns.items():
+            setattr(plan, name, pack_u32(values))
+        with pytest.raises(PlanError, match=message):
+            runner.execute(plan)
+        runner.execute(removal_plan(plan))
 
 
 def test_beams_take_their_states_along(checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):

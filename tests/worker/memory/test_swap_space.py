@@ -26,12 +26,20 @@ def swap_plan(**columns: list[int]) -> worker_pb2.StepPlan:
     return worker_pb2.StepPlan(**{name: pack_u32(values) for name, values in columns.items()})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "youtu"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_sequence_goes_on_from_host_memory(family: str, dtype: str, checkpoint: Checkpoints):
+@pytest.mark.parametrize(
+    ("family", "dtype", "cache_dtype"),
+    [
+        *((family, dtype, "") for family in ("llama", "gpt2", "youtu") for dtype in ("float32", "bfloat16")),
+        ("llama", "bfloat16", "fp8_e4m3"),
+    ],
+)
+def test_a_sequence_goes_on_from_host_memory(
+    family: str, dtype: str, cache_dtype: str, checkpoint: Checkpoints
+):
     """Out, overwritten, back into other blocks: the same logits, bit for bit, as without."""
     folder = checkpoint(family)
-    plain, swapped = (Driver(folder, dtype=dtype, swap_space_bytes=MIB, shuffle=seed) for seed in range(2))
+    options = {"dtype": dtype, "kv_cache_dtype": cache_dtype, "swap_space_bytes": MIB}
+    plain, swapped = (Driver(folder, shuffle=seed, **options) for seed in range(2))
     expected, sequence = plain.add(PROMPT, 12)[0], swapped.add(PROMPT, 12)[0]
     plain.run()
     for _ in range(4):
@@ -41,7 +49,7 @@ def test_a_sequence_goes_on_from_host_memory(family: str, dtype: str, checkpoint
     contents = cache[:, held].clone()
     host = random.Random(3).sample(range(swapped.ready.num_host_blocks), len(held))
     swapped.runner.execute(swap_plan(swap_out_blocks=held, swap_out_host_blocks=host))
-    cache[:, held] = 77.0
+    cache[:, held] = 77
     free = swapped.free[: len(held)]
     table = swap_plan(
         swap_in_host_blocks=host,

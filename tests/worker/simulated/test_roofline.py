@@ -10,7 +10,7 @@ import pytest
 from pagewire.errors import StartupError
 from worker.families.registry import read_model_config
 from worker.simulated.profiles import CPU, H200, INSTANT, Profile, find_profile
-from worker.simulated.roofline import Roofline
+from worker.simulated.roofline import Roofline, _kv_use
 from worker.simulated.weights import count_weights
 
 LLAMA_3_8B = {
@@ -93,6 +93,16 @@ def test_windows(make: Any):
     assert roofline._attention(np.array([1000]), np.array([200])) == pytest.approx(
         max(16 * (1200 + 299) * (KV // 32) / 4.4e12, pairs * 4 * 32 * 128 / 790e12), rel=1e-12
     )
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100])
+def test_chunks_of_attention(chunk: int):
+    """What rows read and attend to, position by position."""
+    rows = [(0, 1), (0, 23), (6, 1), (7, 8), (100, 300)]
+    starts, counts = (np.array(side) for side in zip(*rows, strict=True))
+    read, pairs = _kv_use(starts, counts, chunk, chunked=True)
+    assert read == sum(start + count - start // chunk * chunk for start, count in rows)
+    assert pairs == sum(p % chunk + 1 for start, count in rows for p in range(start, start + count))
 
 
 def test_wide_numbers_move_twice_and_multiply_at_half_the_rate(make: Any):

@@ -86,6 +86,13 @@ def test_matrices_of_a_model(tmp_path: Path):
         ("qwen2_moe", {"decoder_sparse_step": 2}),
         ("glm4_moe", {"use_qk_norm": True}),
         ("gpt_oss", {}),
+        ("llama4", {"interleave_moe_layer_step": 2, "attention_bias": True}),
+        ("gemma4", {"use_double_wide_mlp": True, "attention_bias": True}),
+        (
+            "gemma4",
+            {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 24}
+            | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "hidden_size_per_layer_input": 0},
+        ),
         ("gpt2", {}),
         ("gpt2", {"tie_word_embeddings": False, "n_inner": 50}),
         ("opt", {}),

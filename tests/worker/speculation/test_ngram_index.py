@@ -13,7 +13,7 @@ def find_in(text: list[int], step: int) -> list[int]:
     index, found = NgramIndex(), []
     for end in range(step, len(text) + 1, step):
         index.extend(end, lambda start, stop: text[start:stop])
-        found.append(index.find(lambda start, stop: text[start:stop]))
+        found.append(index.find())
     return found
 
 
@@ -66,5 +66,5 @@ def test_the_work_per_token_does_not_grow() -> None:
 
     for end in range(1, len(text) + 1):
         index.extend(end, read)
-        index.find(read)
+        index.find()
     assert max(reads) <= LONG + 1 and len(reads) <= 3 * len(text)

@@ -50,9 +50,10 @@ def test_each_has_its_own_lengths() -> None:
     first, second = Scripted(5, {1}), Scripted(6, {1, 2})
     sources = Sources([(2, first), (1, second)], 8)
     sources.draft({1: 8}, TOKENS)
-    sources.judge(1, 100, 4, 0)
+    for length in (4, 2, 1):
+        sources.judge(1, 100, length, 0)
     assert sources.draft({1: 8, 2: 8}, TOKENS) == {1: [6] * 4, 2: [6] * 4}, "the first one pauses"
-    assert sources.draft({1: 8}, TOKENS + 2) == {1: [5, 5]}
+    assert sources.draft({1: 8}, TOKENS + 2) == {1: [5]}
     sources.remove_row(1)
     assert sources.draft({1: 8}, TOKENS) == {}
 

@@ -20,7 +20,9 @@ from worker.families.registry import read_model_config
 from worker.models.base import LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import ParallelGroup, Placement
-from worker.weights.loader import INDEX_FILE, SINGLE_FILE, Checkpoint, load_weights, weight_table
+from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint
+from worker.weights.loader import load_weights
+from worker.weights.weight_table import weight_table
 
 Checkpoints = Callable[..., Path]
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"

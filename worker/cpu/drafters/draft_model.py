@@ -44,6 +44,7 @@ def read_draft_model(
     command = worker_pb2.Initialize()
     command.CopyFrom(initialize)
     command.model_path = initialize.draft_model_path
+    command.kv_cache_dtype = ""
     path = Path(command.model_path)
     config = choose_implementation(command, "cpu")
     check_draft_model(target, Path(initialize.model_path), config, path, max_model_len)

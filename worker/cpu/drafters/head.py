@@ -18,24 +18,31 @@ from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend, Observe
 from worker.cpu.kernel_selection import use_cpu_kernels
+from worker.heads.base import Head
 from worker.heads.config import HeadConfig, read_head_config
 from worker.heads.drafter import HeadDrafter, rows_of_head
 from worker.heads.features import FeatureCache
 from worker.heads.model import NAMES, TOKEN_MAP, UNUSED, EagleHead
+from worker.heads.mtp import UNUSED as EVERYTHING
+from worker.heads.mtp import MtpHead, mtp_weights
+from worker.heads.mtp_config import MtpConfig
+from worker.layers.base import Weight
 from worker.layers.embedding import VocabEmbedding
 from worker.memory.kv_cache import NO_MEMORY, KVCache, block_bytes
 from worker.memory.swap_space import SwapSpace
 from worker.model_input import StepBatch
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
+from worker.models.gemma4 import Gemma4Model
 from worker.parallel import Placement
 from worker.sampling.sampler import Sampler
 from worker.startup.model import Report, dtype_name, model_bytes
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
-from worker.weights.loader import WHAT, load_weights, weight_table
+from worker.weights.loader import load_weights
 from worker.weights.open import open_checkpoint
-from worker.weights.source import TensorSource
+from worker.weights.source import WHAT, TensorSource
+from worker.weights.weight_table import weight_table
 
 logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")
@@ -46,7 +53,7 @@ class HeadPlan:
     """A head that fits the target, before anything is loaded."""
 
     initialize: worker_pb2.Initialize
-    config: HeadConfig
+    config: HeadConfig | MtpConfig
     longest: int  # tokens of a draft
 
     @property
@@ -62,7 +69,7 @@ class HeadPlan:
     def capture(self, target: LanguageModel) -> None:
         """Has the target keep the hidden states that the head reads. Call it before kernels are chosen.
         Raises StartupError."""
-        if not isinstance(target, Decoder):
+        if not isinstance(target, Decoder | Gemma4Model):
             raise StartupError(
                 self.what_fails, "the code of transformers computes the target", "use --speculate lookup"
             )
@@ -74,11 +81,8 @@ class HeadPlan:
         arena, initialize = Arena(None), self.initialize
         place = Placement(dtype, CPU, arena=arena)
         with names_both(self.what_fails), open_checkpoint(self.path) as checkpoint:
-            head = EagleHead(self.config, place, target, "embed_tokens.weight" in checkpoint)
-            table = weight_table(head, NAMES)
-            load_weights(checkpoint, table, UNUSED, lambda done: report("weights of the head", done))
-            if self.config.has_token_map:
-                head.token_map = _read_token_map(checkpoint, self.config)
+            head, table, unused = _build(self.config, place, target, checkpoint)
+            load_weights(checkpoint, table, unused, lambda done: report("weights of the head", done))
         kernels = use_cpu_kernels(
             *(head, dtype, CPU, initialize.block_size, head.attention_heads(), arena, report, pinned),
             *(initialize.quantization, initialize.plain_head),
@@ -114,6 +118,20 @@ def names_both(what: str, beside: str = "") -> Iterator[None]:
         raise StartupError(what, error.why + beside, error.todo) from error
 
 
+def _build(
+    config: HeadConfig | MtpConfig, place: Placement, target: VocabEmbedding, checkpoint: TensorSource
+) -> tuple[Head, list[Weight], str]:
+    """Returns a head without its weights, where these come from, and the pattern of other tensors. Raises
+    StartupError."""
+    if isinstance(config, MtpConfig):
+        layer = MtpHead(config, place, target)
+        return layer, mtp_weights(layer, config, checkpoint), EVERYTHING
+    head = EagleHead(config, place, target, "embed_tokens.weight" in checkpoint)
+    if config.has_token_map:
+        head.token_map = _read_token_map(checkpoint, config)
+    return head, weight_table(head, NAMES), UNUSED
+
+
 def _read_token_map(checkpoint: TensorSource, config: HeadConfig) -> torch.Tensor:
     """Returns the numbers in the vocabulary of the tokens that a head has logits for. Raises StartupError."""
     size, vocab_size = config.draft_vocab_size, config.layer.vocab_size
@@ -135,7 +153,7 @@ class LoadedHead:
     """A head with its weights. A worker.cpu.drafters.loaded.LoadedDrafter."""
 
     plan: HeadPlan
-    head: EagleHead
+    head: Head
     dtype: torch.dtype
     kernels: BlockKernels | None  # what reads and writes its cache; None: torch
 
@@ -193,7 +211,7 @@ class HeadBackend(CpuBackend):
 
     def __init__(
         self,
-        head: EagleHead,
+        head: Head,
         cache: KVCache,
         rows: RowTable,
         sampler: Sampler,

@@ -13,7 +13,7 @@ import torch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.elementwise.row_kernels import RowKernels
 from worker.attention.plan import LayerCache
-from worker.attention.row_state import DeltaStateSpec
+from worker.attention.row_state import RowStateSpec
 from worker.cpu.fused_decoder.head import FusedHead
 from worker.lowering.buffers import FEW
 from worker.lowering.builder import ProgramBuilder
@@ -79,7 +79,7 @@ class FusedDecoder(LanguageModel):
         builder = ProgramBuilder(self._rows, self._blocks, most_tokens)
         few = most_tokens <= FEW
         if few:
-            kinds = [isinstance(spec, DeltaStateSpec) for spec in self.model.layer_specs()]
+            kinds = [isinstance(spec, RowStateSpec) for spec in self.model.layer_specs()]
             builder.prefetch(self.model.kv_cache_specs(), caches[kinds.index(False)], batch)
         hidden = self.model.lower(builder, caches)
         self._captures[few] = self.model.captured

@@ -7,6 +7,7 @@ buffer that the next step overwrites.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Protocol
 
 import numpy as np
@@ -41,6 +42,8 @@ class Device(Protocol):
 
     place: torch.device
     name: str
+    arithmetic: str
+    """What computes: devices with the same one give the same bits."""
 
     def send(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
         """Copies values to the device; the caller may change them as soon as this returns."""
@@ -73,6 +76,8 @@ class CudaDevice:
     def __init__(self) -> None:
         self.place = torch.device("cuda", 0)
         self.name = torch.cuda.get_device_name(self.place)
+        major, minor = torch.cuda.get_device_capability(self.place)
+        self.arithmetic = f"sm_{major}{minor}, triton {version('triton')}"
         torch.cuda.set_device(self.place)
         for name in ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction"):
             setattr(torch.backends.cuda.matmul, name, False)  # parts of a sum are added in float32

@@ -34,6 +34,7 @@ class HostDevice:
     def __init__(self, memory: Memory | None = None) -> None:
         """memory: the memory to report; None: a fraction of what is available."""
         self.place, self.name = torch.device("cpu"), "Triton's interpreter"
+        self.arithmetic = "interpreter"
         available = int(available_memory() * MEMORY_PART)
         self._memory = memory or Memory(available, available)
 

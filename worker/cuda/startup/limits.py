@@ -15,6 +15,7 @@ from pagewire.internal.v1 import worker_pb2
 from worker.attention.latent import NO_CUDA_KERNEL
 from worker.attention.row_state import NO_CUDA_KERNEL as NO_STATE_KERNEL
 from worker.config.decoder import DecoderConfig
+from worker.config.gemma4 import Gemma4Config
 from worker.config.hf_config import ModelConfig
 from worker.cuda.device.device import CudaDevice, Device
 from worker.cuda.device.host_device import HostDevice
@@ -33,6 +34,9 @@ def find_device() -> Device:
     """Returns the CUDA device, or a HostDevice under Triton's interpreter. Raises StartupError when there is
     none."""
     if INTERPRETED:
+        from kernels.triton.interpreter import compute_as_a_device_does
+
+        compute_as_a_device_does()
         return HostDevice()
     _check_driver()
     if not torch.cuda.is_available():
@@ -83,15 +87,27 @@ def _check_compiler() -> None:
         )
 
 
-def check_kernels(device: Device, dtype: torch.dtype, config: ModelConfig, block_size: int) -> None:
-    """Raises StartupError unless the kernels support this model on the device."""
+def check_kernels(
+    device: Device,
+    dtype: torch.dtype,
+    config: ModelConfig,
+    block_size: int,
+    stored: torch.dtype | None = None,
+) -> None:
+    """Raises StartupError unless the kernels support this model on the device. stored: the dtype of keys and
+    values; None: dtype."""
     if isinstance(config, DecoderConfig) and config.latent is not None:
         raise StartupError(WHAT, NO_CUDA_KERNEL, "use --device cpu")
     if config.has_states:
         raise StartupError(WHAT, NO_STATE_KERNEL, "use --device cpu")
-    reason = why_not(device.place, dtype, config.head_dim)
-    if reason is not None:
-        raise StartupError(WHAT, reason, "use --device cpu")
+    if isinstance(config, Gemma4Config):
+        why = f"{config.architecture} has heads of two sizes, which run on CPUs alone"
+        raise StartupError(WHAT, why, "use --device cpu")
+    for cache_dtype in (None, stored):
+        reason = why_not(device.place, dtype, config.head_dim, cache_dtype)
+        if reason is not None:
+            todo = "use --device cpu" if cache_dtype is None else "leave --kv-cache-dtype out"
+            raise StartupError(WHAT, reason, todo)
     if isinstance(config, DecoderConfig) and any(config.experts):
         raise StartupError(
             WHAT,

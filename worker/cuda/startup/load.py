@@ -2,11 +2,13 @@
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
+from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cuda.backend import CudaBackend
@@ -23,20 +25,29 @@ from worker.cuda.startup.limits import (
 )
 from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_steps
 from worker.cuda.startup.warm_up import warm_up
-from worker.exactness import CUDA
+from worker.cuda.weights.low_bit_forms import GROUP_SIZES
+from worker.cuda.weights.low_bits import LowBits
+from worker.exactness import Exactness, on_cuda
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
+from worker.layers.packed_linear import Matrix
 from worker.memory.kv_cache import KVCache, block_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
-from worker.startup.checks import check_group, choose_max_model_len, refuse_quantization
+from worker.startup.checks import (
+    check_cache_dtype,
+    check_group,
+    choose_max_model_len,
+    refuse_second_quantization,
+)
 from worker.startup.implementation import choose_implementation
-from worker.startup.model import Report, dtype_name, load_model
+from worker.startup.kv_cache_dtype import stored_dtype
+from worker.startup.model import Report, dtype_name, load_model, model_bytes
 from worker.startup.ready import make_ready
-from worker.startup.speculation import read_speculation
+from worker.startup.speculation import check_exactness, make_speculator, read_speculation
 from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
 
@@ -53,11 +64,13 @@ class LoadedModel:
     device: Device
     model: LanguageModel
     dtype: torch.dtype
+    speculation: Speculation | None = None
+    quantization: str = ""  # of the weights, as ModelFacts says it
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights on the device."""
-        return sum(parameter.nbytes for parameter in self.model.parameters())
+        return model_bytes(self.model)
 
 
 @dataclass(frozen=True)
@@ -92,12 +105,14 @@ def load(
     prefill_us = measure_prefill(parts.runner.execute, longest, initialize.block_size)
     facts = loaded.config, loaded.dtype, loaded.max_model_len, loaded.weight_bytes
     ready = make_ready(*facts, parts.cache, parts.swap_space, prefill_us)
-    CUDA.describe(ready.model)
+    exactness(loaded.initialize, loaded.device).describe(ready.model)
+    ready.model.quantization = loaded.quantization
     ready.model.grammar_engine = parts.runner.backend.grammars.engine
     logger.info(
-        "%s in %s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
+        "%s in %s%s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
         loaded.config.architecture,
         dtype_name(loaded.dtype),
+        f", weights in {loaded.quantization}" if loaded.quantization else "",
         loaded.device.name,
         loaded.weight_bytes / GIB,
         num_blocks,
@@ -114,23 +129,40 @@ def load_on_device(
 ) -> LoadedModel:
     """Loads the model, after all checks that need no weights. Raises StartupError."""
     check_group(rank, initialize.tensor_parallel_size)
-    refuse_quantization(initialize.quantization, "cuda")
-    read_speculation(initialize.speculation, "cuda")
+    if initialize.quantization in GROUP_SIZES:
+        refuse_second_quantization(initialize.quantization, Path(initialize.model_path))
+    speculation = read_speculation(initialize.speculation, "cuda")
     config = choose_implementation(initialize, "cuda")
+    check_cache_dtype(initialize.kv_cache_dtype, config)
     family = FAMILIES[config.architecture]
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
     check_sizes(initialize, max_model_len)
     where = device or find_device()
+    check_exactness(speculation, exactness(initialize, where))
+
+    def check_dtype(dtype: torch.dtype) -> None:
+        check_kernels(where, dtype, config, initialize.block_size, stored_dtype(initialize, dtype))
+
+    def check_bytes(num_bytes: int, dtype: torch.dtype) -> None:
+        check_weights(num_bytes, dtype, where, initialize.gpu_memory_utilization or 1.0)
 
     def checked(dtype: torch.dtype) -> torch.dtype:
-        check_kernels(where, dtype, config, initialize.block_size)
-        utilization = initialize.gpu_memory_utilization or 1.0
-        check_weights(count_weight_bytes(family, config, dtype), dtype, where, utilization)
+        check_dtype(dtype)
+        check_bytes(count_weight_bytes(family, config, dtype), dtype)
         return dtype
 
-    model, dtype = load_model(config, initialize, where.place, report, checked)
+    bits = LowBits(initialize.quantization, where.place, check_dtype, check_bytes)
+    model, dtype = load_model(config, initialize, where.place, report, checked, bits=bits)
+    for layer in model.modules():
+        if isinstance(layer, Matrix):
+            layer.by_library = initialize.fast_matmul
     warn_of_float32(dtype)
-    return LoadedModel(initialize, config, max_model_len, where, model, dtype)
+    return LoadedModel(initialize, config, max_model_len, where, model, dtype, speculation, bits.quantization)
+
+
+def exactness(initialize: worker_pb2.Initialize, device: Device) -> Exactness:
+    """Returns what a model on the device promises."""
+    return on_cuda(device.arithmetic, initialize.fast_matmul).with_cache(initialize.kv_cache_dtype)
 
 
 def count_weight_bytes(family: Family, config: ModelConfig, dtype: torch.dtype) -> int:
@@ -165,7 +197,7 @@ def find_num_blocks(loaded: LoadedModel, report: Report) -> int:
             ) from error
     per_sequence = -(-loaded.max_model_len // size)
     demand = Demand(
-        block_bytes(loaded.model.kv_cache_specs(), size, loaded.dtype),
+        block_bytes(loaded.model.kv_cache_specs(), size, stored_dtype(initialize, loaded.dtype)),
         initialize.num_blocks,
         initialize.max_num_seqs * per_sequence,
         per_sequence if initialize.max_model_len else 0,
@@ -179,20 +211,24 @@ def assemble(
 ) -> Parts:
     """Returns a runner with this many blocks. grammars: of its rows. Raises StartupError."""
     initialize, config, place = loaded.initialize, loaded.config, loaded.device.place
-    layout = CacheLayout(initialize.block_size, num_blocks, loaded.dtype, place)
+    stored = stored_dtype(initialize, loaded.dtype)
+    layout = CacheLayout(initialize.block_size, num_blocks, loaded.dtype, place, stored=stored)
     cache = KVCache(loaded.model.kv_cache_specs(), layout)
     swap_space = make_swap_space(swap_space_bytes, cache)
     rows = RowTable(
         initialize.max_num_seqs, loaded.max_model_len, config.vocab_size, initialize.block_size, num_blocks
     )
+    speculation, most_tokens = loaded.speculation, initialize.max_num_batched_tokens
     backend = CudaBackend(
         loaded.model,
         cache,
         swap_space,
         rows,
         CudaSampler(initialize.max_num_seqs, config.vocab_size, place, grammars),
-        initialize.max_num_batched_tokens,
+        most_tokens,
         loaded.device,
+        1 if speculation is None else 1 + speculation.tokens,
     )
-    runner = StepExecutor(rows, backend, initialize.max_num_batched_tokens)
+    speculator = make_speculator(speculation, rows, backend.grammars)
+    runner = StepExecutor(rows, backend, most_tokens, speculator)
     return Parts(runner, cache, swap_space)

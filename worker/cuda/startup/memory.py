@@ -9,6 +9,7 @@ driver keeps their nodes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kernels.triton.cache.copy_blocks import BUFFER_BYTES
 from pagewire.errors import StartupError
@@ -57,8 +58,18 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
     plan.new_rows[0].prompt_logprobs.CopyFrom(plan.new_rows[0].logprobs)
     plan.new_rows[0].prompt_logprobs_start = 1
     copied = min(BUFFER_BYTES, num_rows * runner.backend.bytes_per_block)  # a block for each row that forks
-    largest = max(copied, device.peak_of(lambda: run(runner, plan)))
-    return largest + graph_bytes(runner, graph_sizes(num_rows), device) if captures else largest
+    # Few rows that decode leave results of chunks to each other, which many do not.
+    decoding = [
+        device.peak_of(partial(_decode, runner, 1 << power)) for power in range(num_rows.bit_length())
+    ]
+    largest = max(copied, device.peak_of(lambda: run(runner, plan)), *decoding)
+    if not captures:
+        return largest
+    return largest + graph_bytes(runner, graph_sizes(num_rows), device) + max(decoding) - decoding[-1]
+
+
+def _decode(runner: StepExecutor[CudaBackend], size: int) -> None:
+    run(runner, prefill_plan([1] * size, runner.rows.block_size, one_block=True))
 
 
 def graph_bytes(runner: StepExecutor[CudaBackend], sizes: Sequence[int], device: Device) -> int:
@@ -69,7 +80,7 @@ def graph_bytes(runner: StepExecutor[CudaBackend], sizes: Sequence[int], device:
     """
     taken = []
     for size in reversed(sizes[-2:]):
-        run(runner, prefill_plan([1] * size, runner.rows.block_size, one_block=True))
+        _decode(runner, size)
         free = device.memory().free
         runner.backend.capture(size)
         taken.append(max(0, free - device.memory().free))

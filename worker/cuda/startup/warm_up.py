@@ -3,18 +3,20 @@ graphs.
 
 What Triton specializes kernels on, and how a step can change it:
 
-    rows that decode     splits of the KV: a power of two, which falls as rows grow; so does what is merged
+    rows that decode     whether programs share a row's KV: they do where rows are few
+    tokens of a step     sizes of products: kernels.triton.matmul.ranges.token_classes
     rows of a step       the width of the sum over rows in kernels.triton.step.prepare_inputs: a power of two
     prompts              a kernel of their own
     sampling             the features that rows request: worker.cuda.sampling.warmup_cases
 
 Everything else is fixed by the model, or a number that no kernel specializes on. So steps of each power of
-two of rows, decoding alone and beside a prompt, cover every configuration. They are executed as any plan is;
-their rows are removed again, and all of them share one block.
+two of rows, decoding alone and beside a prompt, and prompts of each class of tokens cover all of them. They
+are executed as any plan is; their rows are removed again, and all of them share one block.
 """
 
 from collections.abc import Callable, Iterator
 
+from kernels.triton.matmul.ranges import token_classes
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
@@ -55,7 +57,9 @@ def warm_up(
     if rows.max_model_len < 2:
         return
     captured = graph_sizes(min(rows.max_num_rows, most_tokens)) if captures else ()
-    plans = list(_plans(rows, most_tokens, captured))
+    plans = list(_plans(rows, most_tokens, runner.backend.most_queries, captured))
+    for count in token_classes(most_tokens):
+        runner.backend.score(count)
     for done, plan in enumerate(plans):
         run(runner, plan)
         progress(done / (len(plans) + len(captured)))
@@ -77,18 +81,32 @@ def _decoding(size: int, rows: RowTable) -> worker_pb2.StepPlan:
     return prefill_plan([1] * size, rows.block_size, one_block=True)
 
 
-def _plans(rows: RowTable, most_tokens: int, captured: tuple[int, ...]) -> Iterator[worker_pb2.StepPlan]:
+def _plans(
+    rows: RowTable, most_tokens: int, most_queries: int, captured: tuple[int, ...]
+) -> Iterator[worker_pb2.StepPlan]:
     """Yields the plans to execute without graphs. Sizes that are captured later are among them: libraries
     initialize on their first use, which a graph cannot capture."""
     most = min(rows.max_num_rows, most_tokens)
     powers = {most, *(1 << power for power in range(most.bit_length()))}
-    prompt = min(2 * rows.block_size, rows.max_model_len - 1)
+    prompt = min(max(2 * rows.block_size, most_queries + 1), rows.max_model_len - 1)
     for size in sorted(powers.union(captured)):
         yield _decoding(size, rows)
         if size in powers and prompt > 1 and size - 1 + prompt <= most_tokens:
             yield prefill_plan([1] * (size - 1) + [prompt], rows.block_size, one_block=True)
+    for tokens in token_classes(most_tokens):
+        counts = even_counts(tokens, rows)
+        if sum(counts) == tokens:
+            yield prefill_plan(counts, rows.block_size, one_block=True)
     yield from _sampled(rows)
     yield _with_copies(rows)
+
+
+def even_counts(tokens: int, rows: RowTable) -> list[int]:
+    """Returns how many tokens each of a few rows computes: together so many, or as many as rows have."""
+    longest = rows.max_model_len - 1
+    num_rows = min(rows.max_num_rows, -(-tokens // longest))
+    each, rest = divmod(min(tokens, num_rows * longest), num_rows)
+    return [each + (index < rest) for index in range(num_rows)]
 
 
 def _with_copies(rows: RowTable) -> worker_pb2.StepPlan:

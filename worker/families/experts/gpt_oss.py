@@ -39,6 +39,7 @@ def read_gpt_oss_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig
         bias=True,
         swiglu=ClampedSwiglu(fields.number("swiglu_alpha", 1.702), fields.number("swiglu_limit", 7.0)),
         transposed=True,
+        alternating=True,
     )
     bias = fields.boolean("attention_bias", True)
     return DecoderConfig(

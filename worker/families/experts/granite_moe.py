@@ -12,6 +12,14 @@ from worker.families.dense.granite import read_granite_config
 
 _MODULE = "block_sparse_moe"
 _ROUTER = "blocks.{layer}.mlp.router"
+EXPERT_NAMES = {_ROUTER: (f"model.layers.{{layer}}.{_MODULE}.router.layer",)} | stacked_names(
+    f"{_MODULE}.input_linear.weight", f"{_MODULE}.output_linear.weight"
+)
+OTHER_NAMES = {_ROUTER: (f"model.layers.{{layer}}.{_MODULE}.router",)} | stacked_names(
+    f"{_MODULE}.experts.gate_up_proj", f"{_MODULE}.experts.down_proj"
+)
+"""As transformers holds them."""
+HARMLESS = ("output_router_logits", "router_aux_loss_coef")
 
 
 def read_granite_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
@@ -26,11 +34,8 @@ def read_granite_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderCo
 
 GRANITE_MOE = DecoderFamily(
     read=read_granite_moe_config,
-    names=NAMES
-    | {_ROUTER: (f"model.layers.{{layer}}.{_MODULE}.router.layer",)}
-    | stacked_names(f"{_MODULE}.input_linear.weight", f"{_MODULE}.output_linear.weight"),
-    other_names={_ROUTER: (f"model.layers.{{layer}}.{_MODULE}.router",)}
-    | stacked_names(f"{_MODULE}.experts.gate_up_proj", f"{_MODULE}.experts.down_proj"),
-    harmless=("output_router_logits", "router_aux_loss_coef"),
+    names=NAMES | EXPERT_NAMES,
+    other_names=OTHER_NAMES,
+    harmless=HARMLESS,
     only={"mlp_bias": False},
 )

@@ -1,14 +1,12 @@
 """Qwen3.5, dense and with experts: Qwen3-Next with other projections of its gated delta nets. Of checkpoints
 that see images the text is computed alone."""
 
-import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from worker.config.decoder import DecoderConfig, DecoderFamily
 from worker.config.hf_config import Fields
-from worker.config.names import STACKED
+from worker.config.names import STACKED, beside_images
 from worker.families.experts.qwen_moe import UNUSED_GATE
 from worker.families.linear.qwen3_next import (
     EXPERT_NAMES,
@@ -58,14 +56,8 @@ QWEN3_5_MOE = DecoderFamily(
 
 def _beside_images(family: DecoderFamily) -> DecoderFamily:
     """Returns the family of checkpoints in which the decoder is a part, beside what sees images."""
-
-    def renamed(names: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-        return {
-            path: tuple(re.sub(r"^model\.", "model.language_model.", name) for name in modules)
-            for path, modules in names.items()
-        }
-
-    return replace(family, names=renamed(family.names), other_names=renamed(family.other_names), nested=True)
+    names, others = beside_images(family.names), beside_images(family.other_names)
+    return replace(family, names=names, other_names=others, nested=True)
 
 
 QWEN3_5_SEEING, QWEN3_5_MOE_SEEING = _beside_images(QWEN3_5), _beside_images(QWEN3_5_MOE)

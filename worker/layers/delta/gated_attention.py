@@ -5,10 +5,10 @@ import torch
 from kernels.cpu.delta.delta_kernels import DeltaKernels, delta_kernels, output_gate_record
 from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
 from worker.attention.plan import LayerCache, Rotation
-from worker.layers.attention import Attention
+from worker.layers.attention.attention import Attention
+from worker.layers.attention.self_attention import SelfAttention
 from worker.layers.linear import ColumnLinear, RowLinear
-from worker.layers.norm import RMSNorm
-from worker.layers.self_attention import SelfAttention
+from worker.layers.norm import HeadNormLayers
 from worker.lowering.builder import ProgramBuilder
 from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
@@ -23,7 +23,7 @@ class GatedAttention(SelfAttention):
         gate: ColumnLinear,
         attention: Attention,
         output: RowLinear,
-        norms: tuple[RMSNorm, RMSNorm] | None,
+        norms: HeadNormLayers | None,
     ) -> None:
         """gate: [T, E] -> [T, H * D]."""
         super().__init__(qkv, attention, output, norms)

@@ -20,12 +20,13 @@ from kernels.ops.delta.delta_rule import DeltaShape, delta_rule
 from kernels.ops.delta.gated_norm import gated_norm
 from worker.attention.plan import LayerCache, Rotation
 from worker.attention.row_state import DeltaStateSpec
-from worker.layers.base import Weight, WeightOwner
+from worker.layers.attention.self_attention import StatefulPart
+from worker.layers.base import Weight
+from worker.layers.delta.parameters import Convolution, StateParameters, wide
 from worker.layers.linear import ColumnLinear, RowLinear
-from worker.layers.self_attention import AttentionPart
 from worker.lowering.builder import ProgramBuilder
-from worker.lowering.program import ROWS, Records
 from worker.lowering.rotation import LoweredRotation
+from worker.lowering.spans import follow_spans
 from worker.model_input import InputBatch
 from worker.parallel import Placement
 
@@ -33,50 +34,12 @@ _CONVOLUTION_SPANS = ConvolutionRecord.word("spans")
 _RULE_SPANS = DeltaRuleRecord.word("spans")
 
 
-def _wide(place: Placement, *shape: int) -> torch.nn.Parameter:
-    """A parameter that is float32 in every dtype."""
-    return torch.nn.Parameter(
-        torch.empty(shape, dtype=torch.float32, device=place.device), requires_grad=False
-    )
-
-
-class DeltaParameters(WeightOwner):
-    """Weights that the layer around them reads."""
-
-    @property
-    def can_lower(self) -> bool:
-        """True: what reads them can (GatedDeltaNet)."""
-        return True
-
-
-class Convolution(DeltaParameters):
-    """The weights of a convolution by channel."""
-
-    def __init__(self, channels: int, taps: int, place: Placement) -> None:
-        super().__init__()
-        self.weight = _wide(place, channels, 1, taps)
-        self._by_tap: torch.Tensor | None = None
-
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """Keeps the weights in the order in which the kernel reads them."""
-        self._by_tap = self.by_tap()
-
-    def by_tap(self) -> torch.Tensor:
-        """[taps, C] float32."""
-        return self._by_tap if self._by_tap is not None else self.weight[:, 0].t().contiguous()
-
-    def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
-        (name,) = names
-        yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
-
-
-class Rates(DeltaParameters):
+class Rates(StateParameters):
     """How fast each head's state decays, and the bias of the gate that changes it."""
 
     def __init__(self, heads: int, place: Placement) -> None:
         super().__init__()
-        self.log_decay, self.bias = _wide(place, heads), _wide(place, heads)
+        self.log_decay, self.bias = wide(place, heads), wide(place, heads)
         self._decay: torch.Tensor | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
@@ -94,7 +57,7 @@ class Rates(DeltaParameters):
         yield Weight(bias, tuple(self.bias.shape), self.bias)
 
 
-class GatedNorm(DeltaParameters):
+class GatedNorm(StateParameters):
     """The weight of the norm of each head's output."""
 
     def __init__(self, width: int, eps: float, place: Placement) -> None:
@@ -107,7 +70,7 @@ class GatedNorm(DeltaParameters):
         yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
 
 
-class GatedDeltaNet(AttentionPart):
+class GatedDeltaNet(StatefulPart):
     """The attention part of a block that keeps a state. C: channels; H heads of D values."""
 
     def __init__(
@@ -137,13 +100,14 @@ class GatedDeltaNet(AttentionPart):
         assert batch.spans is not None
         projected, (last, state) = self.projections(x, batch), cache
         convolved, z, gates = self._split(projected)
-        weight, rates = self.convolution.by_tap(), (self.rates.decay(), self.rates.bias)
+        weight, bias = self.convolution.by_tap(), self.convolution.bias
+        rates = self.rates.decay(), self.rates.bias
         norm = self.norm.weight, self.norm.eps
         if self.kernels is None:
-            mixed = convolution(convolved, weight, last, batch.spans)
+            mixed = convolution(convolved, weight, bias, last, batch.spans)
             scanned = delta_rule(mixed, gates, *rates, state, self.shape, batch.spans)
             return self.delta_output(gated_norm(scanned, z, *norm), batch)
-        mixed = self.kernels.convolution(convolved, weight, last, batch.spans)
+        mixed = self.kernels.convolution(convolved, weight, bias, last, batch.spans)
         scanned = self.kernels.delta_rule(mixed, gates, *rates, state, self.shape, batch.spans)
         return self.delta_output(self.kernels.gated_norm(scanned, z, *norm), batch)
 
@@ -173,7 +137,7 @@ class GatedDeltaNet(AttentionPart):
         convolved, z, gates = self._split(self.projections.lower(builder, x))
         weight, rates = self.convolution.by_tap(), (self.rates.decay(), self.rates.bias)
         mixed = buffers.output(shape.channels, torch.float32)
-        record = kernels.convolution_record(convolved, weight, last, mixed)
+        record = kernels.convolution_record(convolved, weight, self.convolution.bias, last, mixed)
         convolving = builder.put(kernels.convolve, record, 1)
         scanned = buffers.output(shape.values, torch.float32)
         rule = kernels.delta_record(mixed, gates, rates, state, scanned, shape)
@@ -181,13 +145,9 @@ class GatedDeltaNet(AttentionPart):
         out = buffers.output(shape.values)
         normed = gated_norm_record(scanned, z, self.norm.weight, out, self.norm.eps)
         builder.put(kernels.norm, normed, row_grain(shape.values))
-        blocks = kernels.blocks(weight)
-
-        def update(batch: InputBatch, records: Records) -> None:
-            assert batch.spans is not None
-            address, rows = batch.spans.columns.ctypes.data, len(batch.spans)
-            records[convolving, ROWS], records[learning, ROWS] = rows * blocks, rows * shape.value_heads
-            records[convolving, _CONVOLUTION_SPANS] = records[learning, _RULE_SPANS] = address
-
-        builder.on_batch(update)
+        follow_spans(
+            builder,
+            (convolving, _CONVOLUTION_SPANS, kernels.blocks(weight)),
+            (learning, _RULE_SPANS, shape.value_heads),
+        )
         return self.delta_output.lower(builder, out)

@@ -7,14 +7,15 @@ from kernels.cpu.experts.expert_kernels import ExpertKernels, expert_kernels
 from kernels.ops.experts.combine import combine
 from kernels.ops.experts.dispatch import dispatch
 from kernels.ops.experts.route import route
+from kernels.ops.experts.weigh import weigh
 from worker.config.experts import ExpertsConfig
-from worker.layers.clamped_swiglu import ClampedGate
 from worker.layers.experts.lowered import LoweredExperts
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.experts.router import ExpertRouter, SharedGate
-from worker.layers.gated_activation import GatedActivation
 from worker.layers.linear import Part, RowLinear, column_linear
-from worker.layers.mlp import FeedForward, GatedMLP
+from worker.layers.mlp.clamped_swiglu import ClampedGate
+from worker.layers.mlp.gated_activation import GatedActivation
+from worker.layers.mlp.mlp import FeedForward, GatedMLP
 from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 from worker.parallel import Placement
@@ -22,6 +23,7 @@ from worker.parallel import Placement
 
 class Experts(FeedForward):
     """sum over the chosen experts of weight * down(f(gate(x)) * up(x)), and what all tokens have besides.
+    Where inputs are weighed, x is weight * x, and the sum has no weights.
 
     Tokens are sorted by expert: only the weights of chosen experts are read, each once. A token's sum goes
     over its experts from the best one on, so that its bits do not depend on other tokens.
@@ -36,7 +38,8 @@ class Experts(FeedForward):
         inner = Part(config.intermediate_size, place.group.slice(config.intermediate_size))
         whole = Part(width, slice(0, width))
         first = place.group.rank == 0
-        kind = config.bias, config.transposed
+        kind = config.bias, config.transposed, config.alternating
+        self.weighs_inputs = config.weighs_inputs
         self.expert_gate_up = ExpertMatrices(count, whole, (inner, inner), place, *kind)
         swiglu = config.swiglu
         self.activation: GatedActivation | ClampedGate = (
@@ -58,10 +61,17 @@ class Experts(FeedForward):
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        weights, chosen = self._choose(x)
+        return self.mix(x, *self.choose(x), batch)
+
+    def mix(
+        self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, batch: InputBatch
+    ) -> torch.Tensor:
+        """[T, E] -> [T, E]. weights, chosen: of choose()."""
         order = dispatch(chosen, self.router.routing.num_experts)
         counts = order.counts.tolist()
-        gated = self.activation(self.expert_gate_up.products(x[order.tokens], counts))
+        rows = weigh(x, weights, order.places) if self.weighs_inputs else x[order.tokens]
+        weights = torch.ones_like(weights) if self.weighs_inputs else weights
+        gated = self.activation(self.expert_gate_up.products(rows, counts))
         y = self.expert_down.products(gated, counts)
         shared = None if self.shared is None else self.shared(x, batch)
         gate = None if self.shared_gate is None else self.shared_gate(x)
@@ -72,7 +82,7 @@ class Experts(FeedForward):
         every = torch.arange(len(x), device=x.device)[:, None]
         return sums(routed, torch.ones(len(x), 1, device=x.device), every, shared, gate)
 
-    def _choose(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def choose(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """[T, E] -> weights [T, k] float32 and experts [T, k] int64."""
         router = self.router
         if self.kernels is None:
@@ -88,7 +98,8 @@ class Experts(FeedForward):
         """See forward()."""
         assert self.kernels is not None
         lowered = LoweredExperts(builder, self.kernels, self.router, x)
-        gate_up = lowered.product(self.expert_gate_up, lowered.gather())
+        rows = lowered.weigh() if self.weighs_inputs else lowered.gather()
+        gate_up = lowered.product(self.expert_gate_up, rows)
         gated = lowered.pairs(gate_up.shape[1] // 2)
         lowered.add_per_pair(self.activation.lower(builder, gate_up, gated))
         y = lowered.product(self.expert_down, gated)

@@ -8,8 +8,11 @@ import torch
 
 from kernels.cpu.elementwise.row_kernels import row_grain
 from kernels.cpu.experts.expert_kernels import ExpertKernels, ProductGroup, combine_record
-from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord
+from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, WeighRecord
+from kernels.cpu.matmul.groups.records import GroupLinearRecord
+from kernels.cpu.matmul.groups.weight import GroupedWeight
 from kernels.cpu.matmul.int8 import QuantizedWeight
+from kernels.cpu.matmul.records import LinearRecord
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.experts.router import ExpertRouter
 from worker.lowering.builder import ProgramBuilder
@@ -84,14 +87,26 @@ class LoweredExperts:
         self.add_per_pair(self._builder.put(self._kernels.gather, record, row_grain(width)))
         return out
 
+    def weigh(self) -> torch.Tensor:
+        """Puts x of each pair's token times the pair's weight; combine() then sums without weights. Returns
+        [M * k, E]."""
+        out, width = self.pairs(self._x.shape[1]), self._x.shape[1]
+        record = WeighRecord(
+            x=self._x.data_ptr(),
+            weights=self.weights.data_ptr(),
+            places=self._places.data_ptr(),
+            out=out.data_ptr(),
+            width=width,
+            top_k=self._top_k,
+        )
+        self.add_per_pair(self._builder.put(self._kernels.weigh, record, row_grain(width)))
+        self.weights = torch.ones_like(self.weights)
+        return out
+
     def product(self, matrices: ExpertMatrices, x: torch.Tensor) -> torch.Tensor:
         """Puts the products of all chosen experts. x: [M * k, in] by pair. Returns [M * k, out]."""
         out, number = self.pairs(matrices.out_features), len(self._groups)
-        if isinstance(matrices.packed[0], QuantizedWeight):
-            group = self._quantized_group(matrices, x, out)
-        else:
-            records = [(packed.product, packed.record(x, out)) for packed in matrices.packed]  # type: ignore[call-arg]
-            group = ProductGroup(records, x.data_ptr(), out.data_ptr())
+        group = self._group(matrices, x, out)
         self._groups.append(group)
         self._table[number] = group.fields
         at = ctypes.addressof(self._table) + number * Group.size()
@@ -99,16 +114,23 @@ class LoweredExperts:
             self._builder.put(self._kernels.product, GroupedRecord(group=at), 1, repeatable=True)
         return out
 
-    def _quantized_group(self, matrices: ExpertMatrices, x: torch.Tensor, out: torch.Tensor) -> ProductGroup:
-        """Puts what makes integers of the inputs."""
+    def _group(self, matrices: ExpertMatrices, x: torch.Tensor, out: torch.Tensor) -> ProductGroup:
+        """Puts what makes integers of the inputs, where the weights are such. x: [M * k, in]."""
         first = matrices.packed[0]
-        assert isinstance(first, QuantizedWeight)
-        integers, scales = self.pairs(4 * first.words.shape[1], torch.uint8), self.pairs(1, torch.float32)
+        if isinstance(first, QuantizedWeight):
+            integers, scales = self.pairs(4 * first.words.shape[1], torch.uint8), self.pairs(1, torch.float32)
+            field, width = LinearRecord.offset("scales"), first.in_features
+        elif isinstance(first, GroupedWeight):
+            integers, scales = self.pairs(first.padded, torch.int8), self.pairs(2 * first.groups, torch.int32)
+            field, width = GroupLinearRecord.offset("terms"), first.padded
+        else:
+            plain = [(packed.product, packed.record(x, out)) for packed in matrices.packed]  # type: ignore[call-arg]
+            return ProductGroup(plain, x, out)
         record = first.quantize_record(x, integers, scales)
-        self.add_per_pair(self._builder.put(first.quantize, record, row_grain(first.in_features)))
-        weights = [packed for packed in matrices.packed if isinstance(packed, QuantizedWeight)]
+        self.add_per_pair(self._builder.put(first.quantize, record, row_grain(width)))
+        weights = [packed for packed in matrices.packed if isinstance(packed, type(first))]
         records = [(weight.product, weight.record(integers, scales, out)) for weight in weights]
-        return ProductGroup(records, integers.data_ptr(), out.data_ptr(), scales.data_ptr())
+        return ProductGroup(records, integers, out, scales, field)
 
     def combine(
         self, y: torch.Tensor, shared: torch.Tensor | None, gate: torch.Tensor | None

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.groups.weight import GroupedWeight, grouped_weight
+from kernels.cpu.matmul.groups.weight import GroupedWeight, grouped_weight, have_same_inputs
 from kernels.cpu.matmul.groups.words import GroupedWords
 from kernels.cpu.weight_forms import PackedMatrix
 from kernels.ops.layers.linear import linear
@@ -30,13 +30,15 @@ class ExpertMatrices(WeightOwner):
         place: Placement,
         bias: bool = False,
         transposed: bool = False,
+        alternating: bool = False,
         adds_bias: bool = True,
     ) -> None:
         """in_part, out_parts: what this rank holds of the inputs, and of the outputs, side by side.
-        transposed: the one tensor is [N, in, out], and its outputs take turns between the parts. adds_bias:
-        False leaves it to another rank."""
+        transposed: the one tensor is [N, in, out]. alternating: its outputs take turns between the parts.
+        adds_bias: False leaves it to another rank."""
         super().__init__()
-        self.in_part, self.out_parts, self.transposed = in_part, out_parts, transposed
+        self.in_part, self.out_parts = in_part, out_parts
+        self.transposed, self.alternating = transposed, alternating
         self.out_features = sum(part.held for part in out_parts)
         self.each = torch.nn.ParameterList(
             place.empty(self.out_features, in_part.held) for _ in range(num_experts)
@@ -73,10 +75,11 @@ class ExpertMatrices(WeightOwner):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer. Buffers of programs have no room for padding, and products of experts take no groups of
-        inputs."""
-        grouped = any(isinstance(packed, GroupedWeight) for packed in self.packed)
-        return bool(self.packed) and not grouped and all(packed.is_unpadded for packed in self.packed)
+        """See Layer. Buffers of programs have no room for padding, and one operation makes the integers that
+        the products of all experts read."""
+        grouped = [packed for packed in self.packed if isinstance(packed, GroupedWeight)]
+        alike = len(grouped) in (0, len(self.packed)) and have_same_inputs(grouped)
+        return bool(self.packed) and alike and all(packed.is_unpadded for packed in self.packed)
 
     @property
     def nbytes(self) -> int:
@@ -126,7 +129,7 @@ class ExpertMatrices(WeightOwner):
         weight, one, columns = self.each[expert], slice(expert, expert + 1), self.in_part
         bias = None if self.bias is None else self.bias[expert]
         count, total = len(self.each), sum(part.length for part in self.out_parts)
-        if self.transposed:
+        if self.alternating:
             parts, local = len(self.out_parts), self.out_parts[0].local
             rows = slice(parts * local.start, parts * local.stop)
             in_turns = weight.view(parts, -1, columns.held).permute(2, 1, 0)  # [in, out / parts, parts]
@@ -138,8 +141,10 @@ class ExpertMatrices(WeightOwner):
         at = begin = 0
         for part in self.out_parts:
             rows, target = slice(begin + part.local.start, begin + part.local.stop), slice(at, at + part.held)
-            shape, where = (count, total, columns.length), (one, rows, columns.local)
-            yield Weight(name, shape, weight[target][None], where)
+            shape, where, filled = (count, total, columns.length), (one, rows, columns.local), weight[target]
+            if self.transposed:
+                shape, where, filled = (count, columns.length, total), (one, columns.local, rows), filled.t()
+            yield Weight(name, shape, filled[None], where)
             if bias is not None:
                 yield Weight(bias_name, (count, total), bias[target][None], (one, rows))
             at, begin = at + part.held, begin + part.length

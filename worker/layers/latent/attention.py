@@ -20,11 +20,11 @@ from kernels.cpu.elementwise.records import NormRecord, RotaryRecord
 from kernels.cpu.elementwise.row_kernels import row_grain
 from worker.attention.latent import LatentSpec
 from worker.attention.plan import LayerCache, Rotation, Scoring
+from worker.layers.attention.self_attention import AttentionPart
 from worker.layers.base import Layer
 from worker.layers.latent.head_linear import HeadLinear, lower_copy
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.layers.norm import RMSNorm
-from worker.layers.self_attention import AttentionPart
 from worker.lowering.builder import ProgramBuilder
 from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch

@@ -10,6 +10,7 @@ weight[n, k] = (q[k, n] - zero[group of k, n]) * scale[group of k, n]
 import torch
 
 from worker.config.hf_config import Fields
+from worker.weights.checkpoint import Checkpoint
 from worker.weights.formats.packed_tensor import (
     PackedTensor,
     expect_shape,
@@ -21,7 +22,6 @@ from worker.weights.formats.packed_tensor import (
     read_group_sizes,
     unpack_integers,
 )
-from worker.weights.loader import Checkpoint
 from worker.weights.source import GroupedIntegers, GroupedRows
 
 PER_WORD = 8

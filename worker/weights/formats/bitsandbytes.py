@@ -16,6 +16,7 @@ import torch
 
 from pagewire.errors import StartupError
 from worker.config.hf_config import Fields
+from worker.weights.checkpoint import Checkpoint
 from worker.weights.formats.packed_tensor import (
     PackedTensor,
     expect_shape,
@@ -23,7 +24,7 @@ from worker.weights.formats.packed_tensor import (
     modules_with,
     part_names,
 )
-from worker.weights.loader import WHAT, Checkpoint
+from worker.weights.source import WHAT
 
 _STATES = tuple(f"weight.quant_state.bitsandbytes__{kind}" for kind in ("nf4", "fp4"))
 _PARTS = ("weight", "weight.absmax", "weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map")

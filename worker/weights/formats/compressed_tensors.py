@@ -16,6 +16,7 @@ import torch
 
 from pagewire.errors import StartupError
 from worker.config.hf_config import Fields
+from worker.weights.checkpoint import Checkpoint
 from worker.weights.formats.fp8 import scaled_weights
 from worker.weights.formats.packed_tensor import (
     PackedTensor,
@@ -28,8 +29,7 @@ from worker.weights.formats.packed_tensor import (
     read_group_sizes,
     unpack_integers,
 )
-from worker.weights.loader import WHAT, Checkpoint
-from worker.weights.source import GroupedIntegers, GroupedRows
+from worker.weights.source import WHAT, GroupedIntegers, GroupedRows
 
 FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "dense")
 _PARTS = ("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx", "weight_shape", "input_scale")

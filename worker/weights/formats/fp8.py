@@ -13,10 +13,12 @@ import torch
 
 from pagewire.errors import StartupError
 from worker.config.hf_config import Fields
+from worker.weights.checkpoint import Checkpoint
 from worker.weights.formats.packed_tensor import PackedTensor, matrix_shape, part_names
-from worker.weights.loader import WHAT, Checkpoint
+from worker.weights.source import WHAT, ScaledRows, ScaledValues
 
 _KIND = "F8_E4M3"
+_DTYPES = {_KIND: torch.float8_e4m3fn, "I8": torch.int8}
 _SCALES = ("weight_scale", "weight_scale_inv")
 _PARTS = (*_SCALES, "input_scale", "activation_scale")
 
@@ -55,11 +57,19 @@ def _module(stored: Checkpoint, module: str, block: tuple[int, ...]) -> PackedTe
             f"{module}.weight, {[outputs, inputs]}",
         )
 
-    def unpack(first: int, end: int) -> torch.Tensor:
-        weight = stored.read(f"{module}.weight", (slice(first, end),)).float()
+    def read(first: int, end: int) -> ScaledRows:
+        values = stored.read(f"{module}.weight", (slice(first, end),))
         if is_blocks:
-            rows = scale[torch.arange(first, end) // block[0]]
-            return weight * rows.repeat_interleave(block[1], dim=1)[:, :inputs]
-        return weight * (scale.reshape(-1, 1)[first:end] if scale.numel() > 1 else scale)
+            return ScaledRows(values, scale[torch.arange(first, end) // block[0]])
+        every = scale.reshape(-1, 1)
+        return ScaledRows(values, every[first:end] if scale.numel() > 1 else every.expand(end - first, 1))
 
-    return PackedTensor((outputs, inputs), (f"{module}.weight", *part_names(stored, module, _PARTS)), unpack)
+    group_size = block[1] if is_blocks else inputs
+    scaled = ScaledValues(_DTYPES[stored.kind(f"{module}.weight")], group_size, read)
+
+    def unpack(first: int, end: int) -> torch.Tensor:
+        values, scales = read(first, end)
+        return values.float() * scales.repeat_interleave(group_size, dim=1)[:, :inputs]
+
+    parts = f"{module}.weight", *part_names(stored, module, _PARTS)
+    return PackedTensor((outputs, inputs), parts, unpack, scaled=scaled)

@@ -12,6 +12,7 @@ import torch
 
 from pagewire.errors import StartupError
 from worker.config.hf_config import Fields
+from worker.weights.checkpoint import Checkpoint
 from worker.weights.formats.packed_tensor import (
     PackedTensor,
     expect_shape,
@@ -23,8 +24,7 @@ from worker.weights.formats.packed_tensor import (
     read_group_sizes,
     unpack_integers,
 )
-from worker.weights.loader import WHAT, Checkpoint
-from worker.weights.source import GroupedIntegers, GroupedRows
+from worker.weights.source import WHAT, GroupedIntegers, GroupedRows
 
 BITS = (2, 4, 8)
 _OFFSETS = {"gptq": 1, "gptq_v2": 0}

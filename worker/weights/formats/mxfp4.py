@@ -4,21 +4,21 @@
     NAME_scales  [N, out, in / 32] uint8       exponents of 2, plus 127
 
 stand for NAME [N, in, out]: value * 2 ** (scale - 127). A value is a sign, 2 bits of exponent and 1 of
-fraction.
+fraction; an exponent of 255 is not a number.
 """
-
-from collections.abc import Callable
 
 import torch
 
+from kernels.cpu.matmul.groups.e2m1 import MIDDLE
 from pagewire.errors import StartupError
 from worker.config.hf_config import Fields
+from worker.weights.checkpoint import Checkpoint
 from worker.weights.formats.packed_tensor import PackedTensor
-from worker.weights.loader import WHAT, Checkpoint
+from worker.weights.source import WHAT, GroupedIntegers, GroupedRows
 
-_POSITIVE = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-_VALUES = torch.tensor([*_POSITIVE, *(-value for value in _POSITIVE)])
 _BLOCK = 32
+_SCALES = torch.tensor([*(2.0 ** (exponent - 128) for exponent in range(255)), torch.nan])
+"""By exponent, of integers that are twice the values."""
 
 
 def find_mxfp4(stored: Checkpoint, settings: Fields) -> dict[str, PackedTensor]:
@@ -38,18 +38,28 @@ def _tensor(stored: Checkpoint, name: str) -> PackedTensor:
             f"tensors {blocks} and {scales} in {stored.file_of(blocks)} have shapes {list(shape)} and "
             f"{list(stored.shape(scales))}, not [N, out, in / 32, 16] and [N, out, in / 32]",
         )
-    whole = shape[0], _BLOCK * shape[2], shape[1]
-    return PackedTensor(whole, (blocks, scales), _unpacker(stored, blocks, scales))
-
-
-def _unpacker(stored: Checkpoint, blocks: str, scales: str) -> Callable[[int, int], torch.Tensor]:
-    """Returns what unpacks some experts to [n, in, out]."""
+    experts, outputs, groups, _ = shape
+    whole = experts, _BLOCK * groups, outputs
+    stored_as = _grouped(stored, name, outputs, groups)
 
     def unpack(first: int, end: int) -> torch.Tensor:
-        packed = stored.read(blocks, (slice(first, end),))
-        exponents = stored.read(scales, (slice(first, end),)).int() - 127
-        halves = torch.stack((packed & 15, packed >> 4), -1).flatten(-2)  # [n, out, in / 32, 32]
-        values = torch.ldexp(_VALUES[halves.int()], exponents[..., None])
-        return values.flatten(-2).transpose(1, 2)
+        rows = [(expert * outputs, (expert + 1) * outputs) for expert in range(first, end)]
+        return torch.stack([stored_as.unpack(*each).t() for each in rows])
 
-    return unpack
+    return PackedTensor(whole, (blocks, scales), unpack, stored_as)
+
+
+def _grouped(stored: Checkpoint, name: str, outputs: int, groups: int) -> GroupedIntegers:
+    """The codes, rows of all experts."""
+
+    def read(first: int, end: int) -> GroupedRows:
+        expert, row = divmod(first, outputs)
+        where = (slice(expert, expert + 1), slice(row, row + end - first))
+        packed, exponents = (stored.read(f"{name}_{part}", where)[0] for part in ("blocks", "scales"))
+        codes = torch.stack((packed & 15, packed >> 4), -1).flatten(1)
+        scales = _SCALES[exponents.long()]
+        zeros = torch.full((1, 1), MIDDLE, dtype=torch.uint8).expand(scales.shape)
+        return GroupedRows(codes, zeros, scales)
+
+    group = torch.arange(_BLOCK * groups) // _BLOCK
+    return GroupedIntegers(4, group, groups, "F8_E8M0", read, e2m1=True)

@@ -7,8 +7,8 @@ import torch
 
 from pagewire.errors import StartupError
 from worker.config.hf_config import Fields
-from worker.weights.loader import WHAT, Checkpoint
-from worker.weights.source import GroupedIntegers, TensorSource
+from worker.weights.checkpoint import Checkpoint
+from worker.weights.source import WHAT, GroupedIntegers, ScaledValues, TensorSource
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class PackedTensor:
     """From the first row and the one behind the last to [rows, ...] float32."""
     grouped: GroupedIntegers | None = None
     """What it unpacks, if these are integers in groups."""
+    scaled: ScaledValues | None = None
+    """What it unpacks, if these are values of 8 bits with scales."""
 
 
 def grouped_tensor(shape: tuple[int, int], parts: tuple[str, ...], grouped: GroupedIntegers) -> PackedTensor:
@@ -84,6 +86,10 @@ class QuantizedCheckpoint(TensorSource):
     def grouped(self, name: str) -> GroupedIntegers | None:
         """See TensorSource."""
         return self._packed[name].grouped if name in self._packed else None
+
+    def scaled(self, name: str) -> ScaledValues | None:
+        """See TensorSource."""
+        return self._packed[name].scaled if name in self._packed else None
 
     def stored_bytes(self) -> int:
         """See TensorSource."""

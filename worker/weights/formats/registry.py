@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from worker.config.hf_config import Fields
+from worker.weights.checkpoint import Checkpoint
 from worker.weights.formats.awq import find_awq
 from worker.weights.formats.bitsandbytes import find_bitsandbytes
 from worker.weights.formats.compressed_tensors import find_compressed_tensors
@@ -10,7 +11,6 @@ from worker.weights.formats.fp8 import find_fp8
 from worker.weights.formats.gptq import find_gptq
 from worker.weights.formats.mxfp4 import find_mxfp4
 from worker.weights.formats.packed_tensor import PackedTensor
-from worker.weights.loader import Checkpoint
 
 Finder = Callable[[Checkpoint, Fields], dict[str, PackedTensor]]
 """From stored tensors and the quantization_config to the packed weights by name."""

@@ -16,7 +16,7 @@ from worker.weights.source import GroupedIntegers, GroupedRows
 
 BITS = 4
 _LARGEST = max(SIZES)
-_EXACT_SCALES = ("F16", "BF16")
+_EXACT_SCALES = ("F16", "BF16", "F8_E8M0")
 """Kinds of scales whose bits the form keeps."""
 
 
@@ -45,10 +45,17 @@ class GroupForm:
 
     def put(self, words: GroupedWords, rows: torch.Tensor, read: GroupedRows) -> None:
         """Writes some rows. rows: [R] int64, which ones of the words; read: what is stored of them."""
+        found = self.arranged(read)
+        integers = found.integers.reshape(len(rows), self.groups, self.size)
+        words.put(rows, integers, found.scales, found.zeros)
+
+    def arranged(self, read: GroupedRows) -> GroupedRows:
+        """Returns what is stored of some rows by the groups of the form: integers [R, groups * size], padded
+        with zeros, and scales, float32, and zero points [R, groups]."""
         integers = read.integers if self.order is None else read.integers[:, self.order]
         padded = F.pad(integers, (0, self.groups * self.size - integers.shape[1]))
         scales, zeros = read.scales.float()[:, self.sources], read.zeros[:, self.sources]
-        words.put(rows, padded.reshape(len(padded), self.groups, self.size), scales, zeros)
+        return GroupedRows(padded, zeros, scales)
 
 
 def group_form(stored: GroupedIntegers) -> GroupForm | str:

@@ -16,8 +16,10 @@ import torch
 from kernels.cpu.matmul.groups.words import GroupedWords, empty_words
 from kernels.cpu.runtime.arena import Arena
 from worker.layers.base import Weight, WeightOwner, WeightSlot
-from worker.weights.loader import PIECE_VALUES, check_finite, fill_target, places_of
+from worker.weights.held_bits import HeldBits
+from worker.weights.loader import PIECE_VALUES, check_finite, fill_target
 from worker.weights.own_bits.group_form import BITS, GroupForm, group_form
+from worker.weights.own_bits.stored_rows import StoredRows, stored_rows
 from worker.weights.source import TensorSource
 
 logger = logging.getLogger(__name__)
@@ -25,14 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HeldRows:
-    """Where a tensor goes: rows of words from `first` on."""
+    """Where rows of a tensor go."""
 
     words: GroupedWords
-    first: int
     form: GroupForm
+    rows: StoredRows
 
 
-class OwnBits:
+class OwnBits(HeldBits):
     """The matrices of one model that keep their integers."""
 
     def __init__(self, refusal: str = "", arena: Arena | None = None) -> None:
@@ -42,14 +44,15 @@ class OwnBits:
         self._rows: dict[int, HeldRows] = {}  # by the id of the Weight
         self._unpacked: dict[str, str] = {}  # path of a layer -> why it is
         self._kinds: dict[str, str] = {}  # of each packed tensor: its format
-        self._held: set[tuple[str, int]] = set()  # formats and bits of what is held
+        self._held: set[str] = set()  # formats and bits of what is held
         self._num_bytes = 0
         self._packing = ""  # formats of the checkpoint
 
     @property
     def quantization(self) -> str:
-        """Formats and bits of integers, such as "gptq-int4"; empty where no matrix is held."""
-        return ", ".join(f"{kind}-int{bits}" for kind, bits in sorted(self._held))
+        """Formats and bits of integers, such as "gptq-int4", and formats alone of floats; empty where no
+        matrix is held."""
+        return ", ".join(sorted(self._held))
 
     def takes(self, checkpoint: TensorSource, dtype: torch.dtype) -> bool:
         """True if matrices of a checkpoint may be held. dtype: that of activations, unless this is True: then
@@ -71,6 +74,10 @@ class OwnBits:
         others = {name: f"no kernel computes with {kind} as it is" for name, kind in self._kinds.items()}
         self._forms = {**others, **forms}
         return True
+
+    def choose_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """bfloat16."""
+        return torch.bfloat16
 
     def hold(self, model: torch.nn.Module, table: list[Weight], names: Mapping[str, str]) -> list[Weight]:
         """Gives matrices words in place of their weights. names: of the table's tensors in the checkpoint.
@@ -101,7 +108,7 @@ class OwnBits:
             if not isinstance(form, GroupForm):
                 return form or "not all of its parts are packed"
             found.append(form)
-        if not all(_has_whole_rows(weight, slot.weight.shape[1]) for weight in parts):
+        if any(stored_rows(weight, slot.weight.shape[1]) is None for weight in parts):
             return "its inputs are outputs of the stored weight"
         if not all(form.has_inputs_of(found[0]) for form in found[1:]):
             return "its parts have different groups of inputs"
@@ -112,17 +119,18 @@ class OwnBits:
     ) -> dict[int, Weight]:
         """Returns what stands for each part in the table, by its id."""
         rows, inputs = slot.weight.shape
-        words = empty_words((rows, inputs), form.size, form.groups, form.order, self._arena)
+        e2m1 = form.stored.e2m1
+        words = empty_words((rows, inputs), form.size, form.groups, form.order, self._arena, e2m1)
         self._num_bytes += words.nbytes
         slot.hold(words)
         replaced = {}
         for weight in parts:
-            own = self._forms[names[weight.name]]
-            assert isinstance(own, GroupForm)
-            self._held.add((self._kinds[names[weight.name]], own.stored.bits))
-            first = weight.target.storage_offset() // inputs
+            own, kind = self._forms[names[weight.name]], self._kinds[names[weight.name]]
+            stored = stored_rows(weight, inputs)
+            assert isinstance(own, GroupForm) and stored is not None
+            self._held.add(kind if e2m1 else f"{kind}-int{own.stored.bits}")
             replaced[id(weight)] = moved = replace(weight, target=weight.target.to("meta"))
-            self._rows[id(moved)] = HeldRows(words, first, own)
+            self._rows[id(moved)] = HeldRows(words, own, stored)
         return replaced
 
     def fill(self, checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
@@ -132,20 +140,17 @@ class OwnBits:
         if held is None:
             yield from fill_target(checkpoint, weight, name)
             return
-        rows = weight.part[0] if weight.part else slice(None)
-        begin, end, _ = rows.indices(weight.shape[0])
-        places = places_of(weight.order, end - begin)
-        step = max(1, PIECE_VALUES // weight.shape[1])
-        for row in range(begin, end, step):
-            last = min(row + step, end)
-            read = held.form.stored.read(row, last)
+        first, places = held.rows.first, held.rows.places
+        step = max(1, PIECE_VALUES // held.words.in_features)
+        for begin in range(0, len(places), step):
+            where = places[begin : begin + step]
+            read = held.form.stored.read(first + begin, first + begin + len(where))
             check_finite(read.scales, checkpoint, name)
-            where = places[row - begin : last - begin]
-            wanted = where >= 0
+            wanted, count = where >= 0, len(where)
             if not wanted.all():
                 read, where = type(read)(*(part[wanted] for part in read)), where[wanted]
-            held.form.put(held.words, held.first + where, read)
-            yield (last - row) * weight.shape[1] * weight.target.itemsize
+            held.form.put(held.words, where, read)
+            yield count * held.words.in_features * weight.target.itemsize
 
     def log(self, checkpoint: TensorSource, table: list[Weight], dtype: torch.dtype) -> None:
         """Says in one line what becomes of packed weights: a warning where some are unpacked."""
@@ -175,11 +180,3 @@ class OwnBits:
 def _memory(tensor: torch.Tensor) -> int:
     """The address of a tensor's storage: that of a parameter, for all views of it."""
     return tensor.untyped_storage().data_ptr()
-
-
-def _has_whole_rows(weight: Weight, inputs: int) -> bool:
-    """True if rows of the tensor become rows of the matrix."""
-    if weight.transposed or len(weight.shape) != 2 or weight.target.stride() != (inputs, 1):
-        return False
-    columns = weight.part[1] if len(weight.part) > 1 else slice(None)
-    return columns.indices(weight.shape[1])[:2] == (0, inputs)

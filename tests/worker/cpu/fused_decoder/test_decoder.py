@@ -51,6 +51,7 @@ FAMILIES = {
         **{"qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16},
     },
     "qwen3_5": {"hidden_size": 128, "head_dim": 32, "linear_value_head_dim": 16},
+    "bamba": {"hidden_size": 128, "mamba_d_head": 64},
     "gpt2": {"n_embd": 128, "scale_attn_by_inverse_layer_idx": True},
     "opt": {"hidden_size": 128, "word_embed_proj_dim": 128},
 }

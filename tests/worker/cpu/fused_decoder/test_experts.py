@@ -14,8 +14,10 @@ SIZES = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 8}
 FAMILIES = {
     "qwen2_moe": {"hidden_size": 128, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 48},
     "granitemoe": {"hidden_size": 128},
+    "granite_hybrid": {"hidden_size": 128, "mamba_d_head": 64},
     "glm4_moe": {"head_dim": 32},
     "gpt_oss": {"head_dim": 32},
+    "llama4": {"head_dim": 32, "attention_chunk_size": 20, "num_experts_per_tok": 2},
 }
 
 
@@ -23,8 +25,10 @@ FAMILIES = {
     ("family", "dtype", "quantization"),
     [
         *((family, "bfloat16", "") for family in FAMILIES),
-        *((family, "float32", "") for family in ("qwen2_moe", "gpt_oss")),
+        *((family, "float32", "") for family in ("qwen2_moe", "gpt_oss", "llama4")),
         ("qwen2_moe", "bfloat16", "int8"),
+        ("qwen2_moe", "bfloat16", "int4"),
+        ("gpt_oss", "bfloat16", "int4"),
     ],
 )
 def test_the_same_bits(

@@ -156,6 +156,7 @@ def memory_of(lowered: LoweredProgram) -> list[torch.Tensor]:
         ("llama", "bfloat16", ""),
         ("llama", "bfloat16", "int4"),
         ("mixtral", "float32", ""),
+        ("mixtral", "bfloat16", "int4"),
         ("youtu", "bfloat16", ""),
     ],
 )

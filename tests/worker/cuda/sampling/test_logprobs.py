@@ -65,7 +65,7 @@ def test_of_what_is_sampled(options: list[LogprobOptions | None], ties: bool, de
         assert_alike(found.columns(), right.columns())
 
 
-def test_nobody_wants_any(device: torch.device) -> None:
+def test_no_row_wants_any(device: torch.device) -> None:
     sampler, scores = CudaSampler(2, V, device), PendingSampledScores({})
     sampler.add_row(0, Case({"temperature": 0.0}).new_row(0), [0], [])
     sampler.sample(logits_for(1, False).to(device), [0], scores)

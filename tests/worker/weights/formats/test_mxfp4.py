@@ -1,4 +1,5 @@
-"""MXFP4: experts of gpt-oss in 4 bits stand for the values that the format's description says, exactly."""
+"""MXFP4: experts of gpt-oss in 4 bits stand for the values that the format's description says, exactly, and
+are computed with as they are."""
 
 import json
 import shutil
@@ -9,11 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from kernels.cpu.matmul.groups.weight import GroupedWeight
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver
+from worker.cpu.fused_decoder.decoder import FusedDecoder
+from worker.layers.experts.matrices import ExpertMatrices
 from worker.weights.open import open_checkpoint
 
 SIZES = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 16}
+TALK = [3 + 7 * i % 200 for i in range(20)]
 MAGNITUDES = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 
 
@@ -57,6 +62,13 @@ def packed(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
     return folder, plain
 
 
+def last_logits(driver: Driver) -> torch.Tensor:
+    """After a prompt."""
+    sequence = driver.add(TALK, 1)[0]
+    driver.run()
+    return sequence.logits[0]
+
+
 def test_values(packed: tuple[Path, Path]):
     """Every one, read as a whole and expert by expert."""
     folder, plain = packed
@@ -80,6 +92,66 @@ def test_served_as_what_it_stands_for(packed: tuple[Path, Path]):
         driver.run()
         logits.append(torch.stack(sequence.logits))
     assert torch.equal(*logits)
+
+
+@pytest.mark.cpu_kernels
+def test_kept_in_their_own_bits(packed: tuple[Path, Path], caplog: pytest.LogCaptureFixture):
+    """Exactly the format's values, gates before ups, and no matrix of experts in 16 bits beside them; logits
+    are those of the unpacked weights but for what activations of 8 bits lose. One call per step."""
+    folder, plain = packed
+    expected = load_file(plain / "model.safetensors")
+    with caplog.at_level("INFO"):
+        driver = Driver(folder, dtype="bfloat16", block_size=16)
+    assert driver.ready.model.quantization == "mxfp4" and "WARNING" not in caplog.text
+    model = driver.runner.backend.model
+    assert isinstance(model, FusedDecoder)
+    gate_up, down = (part for part in model.modules() if isinstance(part, ExpertMatrices))
+    for expert, (first, second) in enumerate(zip(gate_up.packed, down.packed, strict=True)):
+        name = "model.layers.0.mlp.experts"
+        both = expected[f"{name}.gate_up_proj"][expert].t()
+        assert isinstance(first, GroupedWeight) and isinstance(second, GroupedWeight)
+        assert torch.equal(first.values(), torch.cat((both[::2], both[1::2])))
+        assert torch.equal(second.values(), expected[f"{name}.down_proj"][expert].t())
+    unpacked = Driver(folder, dtype="float32")
+    assert unpacked.ready.model.quantization == ""
+    weights = sum(part.nbytes for part in (gate_up, down))
+    count = sum(expected[f"{name}.{part}_proj"].numel() for part in ("gate_up", "down"))
+    padding = 48 * -(-SIZES["hidden_size"] // 48) / SIZES["hidden_size"]
+    assert 8 * weights < 6 * padding * count, "5 bits a weight with exponents, and biases"
+    one, other = last_logits(driver), last_logits(unpacked)
+    assert 0.99 < float(torch.cosine_similarity(one, other, dim=0)) < 0.9999999
+
+
+@pytest.mark.cpu_kernels
+def test_alone_and_beside_other_rows(packed: tuple[Path, Path]):
+    """The same bits, in chunks of odd sizes, recomputed after a preemption, and layer by layer."""
+
+    def logits(
+        beside: int = 0, budget: int = 4096, kept: tuple[int, ...] = ()
+    ) -> tuple[torch.Tensor, list[int]]:
+        driver = Driver(packed[0], dtype="bfloat16", block_size=16, num_blocks=100, budget=budget)
+        sequence = driver.add(TALK, 5, delivered=kept)[0]
+        for number in range(beside):
+            driver.add(TALK[number:], 3)
+        driver.run()
+        return torch.stack(sequence.logits), sequence.output
+
+    expected, tokens = logits()
+    assert torch.equal(logits(beside=9)[0], expected)
+    assert torch.equal(logits(beside=2, budget=7)[0], expected)
+    assert torch.equal(logits(budget=13, kept=tuple(tokens[:2]))[0], expected[2:])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_scale_that_is_no_number(dtype: str, packed: tuple[Path, Path], tmp_path: Path):
+    """A start-up error that names the weight."""
+    shutil.copytree(packed[0], tmp_path / "wrong")
+    path, name = tmp_path / "wrong" / "model.safetensors", "model.layers.0.mlp.experts.down_proj"
+    tensors = load_file(path)
+    tensors[f"{name}_scales"][1, 7, 0] = 255
+    save_file(tensors, path)
+    with pytest.raises(StartupError, match=f"{name} in .* holds NaN"):
+        Driver(path.parent, dtype=dtype)
 
 
 def test_scales_that_do_not_fit(packed: tuple[Path, Path], tmp_path: Path):

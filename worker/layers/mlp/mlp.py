@@ -7,8 +7,8 @@ import torch
 from kernels.cpu.elementwise.row_kernels import ACTIVATIONS, RowKernels, activation_record, row_grain
 from kernels.ops.layers.activation import activation
 from worker.layers.base import Layer
-from worker.layers.gated_activation import GatedActivation
 from worker.layers.linear import ColumnLinear, RowLinear
+from worker.layers.mlp.gated_activation import GatedActivation
 from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 

@@ -27,11 +27,13 @@ class Attention(Layer):
         scale: float | None = None,
         soft_cap: float | None = None,
         sinks: torch.Tensor | None = None,
+        chunked: bool = False,
     ) -> None:
         """num_heads, num_kv_heads: those of this rank. window: tokens that a query sees, itself included;
-        None: all. scale: default D ** -0.5. soft_cap, sinks: see Scoring; the sinks stay where they are."""
+        None: all. scale: default D ** -0.5. soft_cap, sinks: see Scoring; the sinks stay where they are.
+        chunked: see KVCacheSpec."""
         super().__init__()
-        self.num_heads, self.spec = num_heads, AttentionSpec(num_kv_heads, head_dim, window)
+        self.num_heads, self.spec = num_heads, AttentionSpec(num_kv_heads, head_dim, window, chunked)
         self.scoring = Scoring(head_dim**-0.5 if scale is None else scale, soft_cap, sinks)
         self._record = scoring_record(soft_cap, sinks)  # of lowered programs, which point at it
 
@@ -62,12 +64,15 @@ class Attention(Layer):
         """See forward()."""
         head_dim, kv_heads, blocks = self.spec.head_dim, self.spec.num_kv_heads, builder.blocks
         stride, head_bytes = qkv.itemsize * qkv.shape[1], qkv.itemsize * head_dim
-        query, value = qkv, qkv.data_ptr() + head_bytes * (self.num_heads + kv_heads)
+        query = key = qkv
+        value = qkv.data_ptr() + head_bytes * (self.num_heads + kv_heads)
         if rotation is not None or norms is not None:
             query = self._lower_rotation(builder, qkv, rotation, norms)
+        if norms is not None or not (rotation is None or rotation.queries_only):
+            key = query
         key_cache, value_cache = cache
         store = StoreKVRecord(
-            key=query.data_ptr() + head_bytes * self.num_heads,
+            key=key.data_ptr() + head_bytes * self.num_heads,
             value=value,
             key_cache=key_cache.data_ptr(),
             value_cache=value_cache.data_ptr(),
@@ -94,14 +99,15 @@ class Attention(Layer):
         rotation: LoweredRotation | None,
         norms: HeadNorms | None,
     ) -> torch.Tensor:
-        """Returns the buffer of normed and rotated queries and keys, of qkv's shape."""
+        """Returns the buffer of normed and rotated queries and keys, of qkv's shape; without the keys where
+        these stay as they are."""
         head_dim, rotated = self.spec.head_dim, builder.buffers.output(qkv.shape[1])
         if norms is not None:
             self._lower_head_norm(builder, norms[0], qkv, rotated, 0, self.num_heads)
             self._lower_head_norm(builder, norms[1], qkv, rotated, self.num_heads, self.spec.num_kv_heads)
         if rotation is None:
             return rotated
-        heads = self.num_heads + self.spec.num_kv_heads
+        heads = self.num_heads + (0 if rotation.queries_only else self.spec.num_kv_heads)
         record = RotaryRecord(
             x=(qkv if norms is None else rotated).data_ptr(),
             stride=qkv.itemsize * qkv.shape[1],

@@ -7,6 +7,7 @@
     llama3    low frequencies divided, high ones kept, a smooth blend between two wavelengths
     yarn      the same idea with a linear ramp over i; cos and sin are scaled too
     divided   each frequency divided by a number of its own, as GGUF files give them
+    proportional  all divided by a factor, and those of the highest numbers are 0
     dynamic   theta grows with the context once that is longer than the model was trained for
     longrope  each frequency has a divisor of its own, and another one for contexts longer than that
 
@@ -21,6 +22,7 @@ changes the results.
 """
 
 import math
+from abc import ABC, abstractmethod
 
 import torch
 import torch.nn.functional as F
@@ -49,7 +51,18 @@ def rotary_order(rope: RopeConfig | None, head_dim: int) -> tuple[int, ...]:
     return (*first, *kept[:others], *second, *kept[others:])
 
 
-class Rotary(Layer):
+class Angles(Layer, ABC):
+    """What positions make of queries and keys. Its kernels work where layers attend."""
+
+    queries_only = False
+    """True if keys stay as they are."""
+
+    @abstractmethod
+    def rotation(self, batch: InputBatch) -> Rotation:
+        """Returns what this step's tokens are rotated by."""
+
+
+class Rotary(Angles):
     """The frequencies of a model. A layer without parameters: its kernels rotate."""
 
     def __init__(self, config: RopeConfig, head_dim: int, device: torch.device) -> None:
@@ -67,7 +80,7 @@ class Rotary(Layer):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer: programs rotate where they attend (worker.layers.attention)."""
+        """See Layer: programs rotate where they attend (worker.layers.attention.attention)."""
         return self.kernels is not None
 
     def rotation(self, batch: InputBatch) -> Rotation:
@@ -123,6 +136,11 @@ def _scaled_frequencies(config: RopeConfig, frequencies: torch.Tensor) -> torch.
     """[R / 2] -> [R / 2]."""
     if config.kind == "linear":
         return frequencies / config.factor
+    if config.kind == "proportional":
+        return (
+            F.pad(frequencies[: config.num_turning], (0, len(frequencies) - config.num_turning))
+            / config.factor
+        )
     if config.kind == "divided":
         return frequencies / torch.tensor(config.divisors, device=frequencies.device)
     if config.kind == "llama3":

@@ -5,11 +5,12 @@ from abc import ABC, abstractmethod
 import torch
 
 from worker.attention.plan import LayerCache, Rotation
-from worker.layers.attention import Attention
+from worker.attention.row_state import RowStateSpec
+from worker.layers.attention.attention import Attention
+from worker.layers.attention.sinks import Sinks
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear, RowLinear
-from worker.layers.norm import RMSNorm
-from worker.layers.sinks import Sinks
+from worker.layers.norm import HeadNormLayers, RMSNorm, UnitNorm
 from worker.lowering.builder import ProgramBuilder
 from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
@@ -35,6 +36,12 @@ class AttentionPart(Layer, ABC):
         """See forward()."""
 
 
+class StatefulPart(AttentionPart, ABC):
+    """A block's first part that keeps one state per row in place of keys and values."""
+
+    state_spec: RowStateSpec
+
+
 class SelfAttention(AttentionPart):
     """output(attention(qkv(x))), with norms of queries and keys where a family has them."""
 
@@ -43,7 +50,7 @@ class SelfAttention(AttentionPart):
         qkv: ColumnLinear,
         attention: Attention,
         output: RowLinear,
-        norms: tuple[RMSNorm, RMSNorm] | None = None,
+        norms: HeadNormLayers | None = None,
         sinks: Sinks | None = None,
     ) -> None:
         """norms: of queries and of keys; they are called query_norm and key_norm. sinks: those that
@@ -52,7 +59,8 @@ class SelfAttention(AttentionPart):
         self.qkv, self.attention, self.output, self.norms = qkv, attention, output, norms
         self.sinks = sinks
         if norms is not None:
-            self.query_norm, self.key_norm = norms
+            self.query_norm: RMSNorm | UnitNorm = norms[0]
+            self.key_norm: RMSNorm | UnitNorm = norms[1]
 
     def forward(
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None

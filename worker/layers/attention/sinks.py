@@ -20,7 +20,7 @@ class Sinks(WeightOwner):
 
     @property
     def can_lower(self) -> bool:
-        """True: what attends reads them (worker.layers.attention)."""
+        """True: what attends reads them (worker.layers.attention.attention)."""
         return True
 
     def weights(self, *names: str) -> Iterator[Weight]:

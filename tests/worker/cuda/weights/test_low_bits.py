@@ -1,0 +1,170 @@
+"""Quantized weights on the CUDA path: what a checkpoint stores is held, and computed with."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from pagewire.errors import StartupError
+from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, load_on_the_host
+from tests.worker.fakes import Driver, initialize
+from tests.worker.weights.formats import quantizers
+from tests.worker.weights.formats.quantizers import Quantizer, quantize_checkpoint
+from worker.cuda.device.device import Memory
+from worker.cuda.device.host_device import HostDevice
+from worker.cuda.startup.load import LoadedModel, load_on_device
+from worker.layers.packed_linear import Matrix
+
+Checkpoints = Callable[..., Path]
+SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 16}
+PROMPT = [3 + 7 * i % 200 for i in range(5)]
+GPTQ: dict[str, object] = {"quant_method": "gptq", "bits": 4}
+FP8: dict[str, object] = {"quant_method": "fp8"}
+HELD: dict[str, tuple[Quantizer, dict[str, object]]] = {
+    "gptq-int4": (quantizers.gptq(4, 1, False), GPTQ),
+    "awq-int4": (quantizers.awq, {"quant_method": "awq", "bits": 4}),
+    "fp8-e4m3": (quantizers.fp8("channel"), FP8),
+    "fp8-e4m3, blocks": (quantizers.fp8("block", 64), FP8 | {"weight_block_size": [64, 64]}),
+}
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    interpret(monkeypatch)
+
+
+def loaded(folder: Path, **changes: Any) -> LoadedModel:
+    command = initialize(folder, **{**SMALL, "dtype": "bfloat16", **changes})
+    return load_on_device(command, 0, lambda what, fraction: None, host_device())
+
+
+def held_in(model: LoadedModel) -> dict[str, str]:
+    """The code of each matrix that is held in few bits."""
+    parts = {path: part for path, part in model.model.named_modules() if isinstance(part, Matrix)}
+    return {path: part.low_bits.code.name for path, part in parts.items() if part.low_bits is not None}
+
+
+def logits(folder: Path) -> torch.Tensor:
+    """Of the token behind a prompt."""
+    driver = Driver(folder, loader=load_on_the_host, **{**SMALL, "dtype": "bfloat16"})
+    sequence = driver.add(PROMPT, 1)[0]
+    driver.run()
+    return sequence.logits[0]
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_a_checkpoint_holds(name: str, checkpoint: Checkpoints, tmp_path: Path):
+    """Its own values, merged as the model merges them; no matrix of the layers is in 16 bits. With them a
+    step has the bits that it has with the unpacked weights."""
+    source = checkpoint("llama", **SHAPE)
+    quantizer, config = HELD[name]
+    meant = quantize_checkpoint(source, tmp_path / "packed", quantizer, config)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    save_file({key: value.contiguous() for key, value in meant.items()}, plain / "model.safetensors")
+    (plain / "config.json").write_bytes((source / "config.json").read_bytes())
+    model, unpacked = loaded(tmp_path / "packed"), loaded(plain)
+    assert model.quantization == name.split(",")[0]
+    assert len(held_in(model)) == 4 and not held_in(unpacked)
+    assert model.weight_bytes < unpacked.weight_bytes
+    others = dict(unpacked.model.named_modules())
+    for path in held_in(model):
+        values = model.model.get_submodule(path).low_bits.values()  # type: ignore[operator]
+        assert torch.equal(values.bfloat16(), others[path].weight)
+    if name == "gptq-int4":
+        assert torch.equal(logits(tmp_path / "packed"), logits(plain))
+
+
+@pytest.mark.parametrize(("quantization", "code"), [("int4", "INT4"), ("int8", "INT8")])
+def test_weights_that_are_rounded(quantization: str, code: str, checkpoint: Checkpoints, tmp_path: Path):
+    """Matrices hold values near those of the checkpoint."""
+    folder = checkpoint("llama", **SHAPE)
+    model, plain = loaded(folder, quantization=quantization), loaded(folder)
+    assert set(held_in(model).values()) == {code} and model.quantization == quantization
+    others = dict(plain.model.named_modules())
+    for path, part in model.model.named_modules():
+        if isinstance(part, Matrix) and part.low_bits is not None:
+            weight = others[path].weight.float()
+            assert (part.low_bits.values() - weight).norm() < (
+                0.1 if code == "INT4" else 0.01
+            ) * weight.norm()
+
+
+def test_inputs_that_are_stored_first(checkpoint: Checkpoints):
+    """GPT-2 stores [in, out]; rows are rounded as those of any other weight."""
+    folder = checkpoint("gpt2", n_layer=1, n_positions=96)
+    model, plain = loaded(folder, quantization="int8"), loaded(folder)
+    others = dict(plain.model.named_modules())
+    for path in held_in(model):
+        low_bits, weight = model.model.get_submodule(path).low_bits, others[path].weight.float()
+        assert (low_bits.values() - weight).norm() < 0.02 * weight.norm()  # type: ignore[operator]
+
+
+def test_random_weights(checkpoint: Checkpoints):
+    """--load-format dummy makes them in the form that is asked for."""
+    model = loaded(checkpoint("llama", **SHAPE), load_format="dummy", quantization="int4-g64")
+    assert set(held_in(model).values()) == {"INT4"}
+    assert all(not parameter.is_meta for parameter in model.model.parameters())
+
+
+def test_what_is_unpacked(checkpoint: Checkpoints, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """In float32, and in groups that no kernel has: one line says so."""
+    folder = tmp_path / "packed"
+    quantize_checkpoint(checkpoint("llama", **SHAPE), folder, quantizers.gptq(4, 1, False, 16), GPTQ)
+    for dtype, why in (("float32", "the dtype is float32"), ("bfloat16", "groups of 16 inputs")):
+        with caplog.at_level(logging.WARNING):
+            assert loaded(folder, dtype=dtype).quantization == ""
+        assert why in caplog.text
+
+
+def test_what_is_refused(checkpoint: Checkpoints, tmp_path: Path):
+    """Rounding in float32, and rounding what is rounded; weights that do not fit are counted as they will be
+    held."""
+    folder = checkpoint("llama", **SHAPE)
+    with pytest.raises(StartupError, match="the dtype is float32") as error:
+        loaded(folder, dtype="float32", quantization="int8")
+    assert "--dtype bfloat16" in error.value.todo
+    quantize_checkpoint(folder, tmp_path / "packed", quantizers.gptq(4, 1, False), GPTQ)
+    with pytest.raises(StartupError, match="quantized already"):
+        loaded(tmp_path / "packed", quantization="int4")
+    for quantization, fits in (("", False), ("int4", True)):
+        command = initialize(folder, **{**SMALL, "dtype": "bfloat16", "quantization": quantization})
+        room = loaded(folder).weight_bytes - 1000
+        small = HostDevice(Memory(GIB, room))
+        small_command = (command, 0, lambda what, fraction: None, small)
+        if fits:
+            command.gpu_memory_utilization = 1.0
+            assert load_on_device(*small_command).weight_bytes < room
+        else:
+            with pytest.raises(StartupError, match="the weights take"):
+                load_on_device(*small_command)
+
+
+def test_what_the_configuration_says_is_read(checkpoint: Checkpoints, tmp_path: Path):
+    """A checkpoint of int8 (compressed-tensors) keeps its integers."""
+    folder = tmp_path / "packed"
+    scheme = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    config: dict[str, object] = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "config_groups": {"group_0": {"weights": scheme, "targets": ["Linear"]}},
+    }
+
+    def int8(module: str, weight: Any) -> Any:
+        values = torch.from_numpy(weight)
+        scales = values.abs().amax(-1, keepdim=True) / 127
+        integers = (values / scales).round().to(torch.int8)
+        stored = {f"{module}.weight": integers, f"{module}.weight_scale": scales}
+        return stored, (integers * scales).numpy()
+
+    meant = quantize_checkpoint(checkpoint("llama", **SHAPE), folder, int8, config)
+    model = loaded(folder)
+    assert model.quantization == "compressed-tensors-int8" and len(held_in(model)) == 4
+    held = model.model.get_submodule("blocks.0.mlp.down").low_bits
+    assert torch.equal(held.values(), meant["model.layers.0.mlp.down_proj.weight"])  # type: ignore[operator]
+    assert json.loads((folder / "config.json").read_text())["quantization_config"] == config

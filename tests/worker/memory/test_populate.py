@@ -1,0 +1,89 @@
+"""The pages of the KV cache are there before the first step, or the worker does not start."""
+
+import ctypes
+import errno
+import logging
+import mmap
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.cpu.runtime import arena
+from pagewire.errors import StartupError
+from tests.worker.fakes import initialize
+from worker.cpu.load import load
+from worker.memory.populate import MemoryClaim, Populate, claim_large
+
+MIB = 1 << 20
+
+
+def resident(tensor: torch.Tensor) -> float:
+    """The share of a tensor's whole pages that is in memory."""
+    first = -(-tensor.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    count = (tensor.data_ptr() + tensor.nbytes - first) // mmap.PAGESIZE
+    flags = (ctypes.c_ubyte * count)()
+    mincore = ctypes.CDLL(None, use_errno=True).mincore
+    mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    assert not mincore(first, count * mmap.PAGESIZE, flags), ctypes.get_errno()
+    return sum(flag & 1 for flag in flags) / count
+
+
+def test_pages_are_there_and_keep_what_was_written() -> None:
+    # a mapping of its own: an allocator may hand out memory that was used before, whose pages are there
+    memory = mmap.mmap(-1, 8 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)
+    tensor[5 * MIB] = 7
+    assert resident(tensor) < 0.9
+    MemoryClaim("KV cache", [tensor, torch.empty(0)]).wait()
+    assert resident(tensor) == 1.0 and tensor.sum() == 7
+
+
+def fails_after(calls: int, error: int) -> tuple[list[int], Populate]:
+    sizes: list[int] = []
+
+    def populate(address: int, num_bytes: int) -> int:
+        sizes.append(num_bytes)
+        return error if len(sizes) > calls else 0
+
+    return sizes, populate
+
+
+def test_a_machine_without_the_memory_is_told_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    tensor = arena.zeros((9 * MIB,), torch.uint8)
+    _, populate = fails_after(2, errno.ENOMEM)
+    why = "only 4 of 9 MiB of memory could be claimed: Cannot allocate memory"
+    with pytest.raises(StartupError) as raised:
+        MemoryClaim("KV cache", [tensor], populate).wait()
+    assert (raised.value.what, raised.value.why) == ("cannot allocate the KV cache", why)
+    with caplog.at_level(logging.ERROR):
+        MemoryClaim("KV cache", [tensor], fails_after(2, errno.ENOMEM)[1]).log_failure()
+        for thread in threading.enumerate():
+            if thread.name == "memory-claim-log":
+                thread.join()
+    assert [record.getMessage() for record in caplog.records] == [f"the KV cache may end a step: {why}"]
+
+
+def test_an_older_system_finds_pages_later() -> None:
+    sizes, populate = fails_after(0, errno.EINVAL)
+    MemoryClaim("KV cache", [arena.zeros((9 * MIB,), torch.uint8)], populate).wait()
+    assert len(sizes) == 1
+
+
+def test_a_small_cache_is_not_claimed() -> None:
+    tensors = [arena.zeros((MIB,), torch.uint8)]
+    assert claim_large("KV cache", tensors, 9 * MIB) is None
+    claim = claim_large("KV cache", tensors, 8 * MIB)
+    assert claim is not None
+    claim.wait()
+
+
+def test_a_worker_that_is_ready_has_its_cache(
+    checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.memory.populate.LARGE_PART", 0.0)
+    executor, _ = load(initialize(checkpoint("llama"), num_blocks=256), 0, 1, lambda what, fraction: None)
+    for pool in executor.backend.cache.pools:
+        assert resident(pool) == 1.0

@@ -1,0 +1,1 @@
+"""Attention layers: projections, rotary embeddings, sinks."""

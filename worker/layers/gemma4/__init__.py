@@ -1,0 +1,1 @@
+"""Parts of Gemma 4 that no other family has."""

@@ -1,0 +1,1 @@
+"""Layers that keep the state of a selective scan per row in place of keys and values."""

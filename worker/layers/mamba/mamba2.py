@@ -1,0 +1,152 @@
+"""A Mamba-2 layer: a state per row in place of keys and values (kernels.ops.mamba).
+
+Projections, a convolution over the last tokens, the selective scan, a gated norm of its outputs by group, and
+the projection back. A row goes token by token, in decoding and in prompts alike: so a token has the same bits
+however its row is cut into steps.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from kernels.cpu.delta.records import ConvolutionRecord
+from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
+from kernels.cpu.mamba.mamba_kernels import MambaKernels, grouped_norm_record, mamba_kernels, scan_record
+from kernels.cpu.mamba.records import SelectiveScanRecord
+from kernels.ops.delta.convolution import convolution
+from kernels.ops.mamba.grouped_norm import grouped_norm
+from kernels.ops.mamba.selective_scan import MambaShape, ScanRates, selective_scan
+from worker.attention.plan import LayerCache, Rotation
+from worker.attention.row_state import MambaStateSpec
+from worker.layers.attention.self_attention import StatefulPart
+from worker.layers.base import Weight
+from worker.layers.delta.parameters import Convolution, StateParameters, wide
+from worker.layers.linear import ColumnLinear, RowLinear
+from worker.lowering.builder import ProgramBuilder
+from worker.lowering.rotation import LoweredRotation
+from worker.lowering.spans import follow_spans
+from worker.model_input import InputBatch
+from worker.parallel import Placement
+
+_CONVOLUTION_SPANS = ConvolutionRecord.word("spans")
+_SCAN_SPANS = SelectiveScanRecord.word("spans")
+
+
+class MambaRates(StateParameters):
+    """How fast each head's state decays, the bias of its steps, and how much of its input passes by."""
+
+    def __init__(self, heads: int, place: Placement) -> None:
+        super().__init__()
+        self.log_decay, self.bias, self.skip = (wide(place, heads) for _ in range(3))
+        self._decay: torch.Tensor | None = None
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Keeps the decay where records can point at it."""
+        self._decay = self.values().decay
+
+    def values(self) -> ScanRates:
+        """As the scan takes them."""
+        decay = self._decay if self._decay is not None else self.log_decay.exp()
+        return ScanRates(decay, self.bias, self.skip)
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """The names of the three tensors; see WeightOwner."""
+        for name, target in zip(names, (self.log_decay, self.bias, self.skip), strict=True):
+            yield Weight(name, tuple(target.shape), target)
+
+
+class GroupedNorm(StateParameters):
+    """The weight of the gated norm."""
+
+    def __init__(self, width: int, groups: int, eps: float, place: Placement) -> None:
+        """width: of all groups together."""
+        super().__init__()
+        self.groups, self.eps, self.weight = groups, eps, place.empty(width)
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """One name of the checkpoint's modules; see WeightOwner."""
+        (name,) = names
+        yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
+
+
+class Mamba2(StatefulPart):
+    """The first part of a block that scans. C: channels that are convolved; H heads of P values."""
+
+    def __init__(
+        self,
+        projections: ColumnLinear,
+        convolution: Convolution,
+        rates: MambaRates,
+        norm: GroupedNorm,
+        mamba_output: RowLinear,
+        shape: MambaShape,
+    ) -> None:
+        """projections: [T, E] -> [T, H * P + C + H]: the gate, what is convolved, and steps."""
+        super().__init__()
+        self.projections, self.convolution, self.rates = projections, convolution, rates
+        self.norm, self.mamba_output, self.shape = norm, mamba_output, shape
+        self.state_spec = MambaStateSpec(shape, convolution.weight.shape[2])
+        self.kernels: MambaKernels | None = None
+
+    def use_kernels(self, kernels: RowKernels) -> None:
+        """Convolves, scans and norms with the compiled kernels."""
+        self.kernels = mamba_kernels(kernels.dtype)
+
+    def forward(
+        self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
+    ) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        assert batch.spans is not None
+        spans, (last, state) = batch.spans, cache
+        gate, convolved, steps = self._split(self.projections(x, batch))
+        weight, bias, rates = self.convolution.by_tap(), self.convolution.bias, self.rates.values()
+        norm = self.norm.weight, self.norm.groups, self.norm.eps
+        if self.kernels is None:
+            mixed = convolution(convolved, weight, bias, last, spans)
+            scanned = selective_scan(mixed, steps, rates, state, self.shape, spans)
+            return self.mamba_output(grouped_norm(scanned, gate, *norm), batch)
+        mixed = self.kernels.convolution(convolved, weight, bias, last, spans)
+        scanned = self.kernels.selective_scan(mixed, steps, rates, state, self.shape, spans)
+        return self.mamba_output(self.kernels.grouped_norm(scanned, gate, *norm), batch)
+
+    def _split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns views of the gate, [T, H * P], of what is convolved, [T, C], and of steps, [T, H]."""
+        sizes = self.shape.values, self.shape.channels, self.shape.heads
+        gate, convolved, steps = projected.split_with_sizes(sizes, dim=1)
+        return gate, convolved, steps
+
+    @property
+    def can_lower(self) -> bool:
+        """See Layer. Parts with weights alone have no lower() of their own."""
+        linear = self.projections, self.mamba_output
+        return self.kernels is not None and all(part.can_lower for part in linear)
+
+    def lower(
+        self,
+        builder: ProgramBuilder,
+        x: torch.Tensor,
+        cache: LayerCache,
+        rotation: LoweredRotation | None = None,
+    ) -> torch.Tensor:
+        """See forward()."""
+        assert self.kernels is not None
+        kernels, shape, norm, (last, state) = self.kernels, self.shape, self.norm, cache
+        gate, convolved, steps = self._split(self.projections.lower(builder, x))
+        weight, buffers = self.convolution.by_tap(), builder.buffers
+        mixed = buffers.output(shape.channels, torch.float32)
+        convolving = builder.put(
+            kernels.convolve,
+            kernels.convolution_record(convolved, weight, self.convolution.bias, last, mixed),
+            1,
+        )
+        scanned, out = buffers.output(shape.values, torch.float32), buffers.output(shape.values)
+        record = scan_record(mixed, steps, self.rates.values(), state, scanned, shape)
+        scanning = builder.put(kernels.scan, record, 1)
+        normed = grouped_norm_record(scanned, gate, norm.weight, out, norm.groups, norm.eps)
+        builder.put(kernels.norm, normed, row_grain(shape.values))
+        follow_spans(
+            builder,
+            (convolving, _CONVOLUTION_SPANS, kernels.blocks(weight)),
+            (scanning, _SCAN_SPANS, shape.heads),
+        )
+        return self.mamba_output.lower(builder, out)

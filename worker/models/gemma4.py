@@ -1,0 +1,144 @@
+"""Gemma 4's text decoder, layer by layer."""
+
+from collections.abc import Sequence
+
+import torch
+
+from worker.attention.kv_cache_spec import AttentionSpec
+from worker.attention.plan import LayerCache
+from worker.config.gemma4 import Gemma4Config
+from worker.layers.adjusted_logits import AdjustedLogits
+from worker.layers.attention.attention import Attention
+from worker.layers.attention.rotary import Rotary
+from worker.layers.captured_states import CapturedStates
+from worker.layers.embedding import VocabEmbedding
+from worker.layers.gemma4.attention import NormedValuesAttention, SharedAttention
+from worker.layers.gemma4.block import Gemma4Block
+from worker.layers.gemma4.mixture import Mixture, ScaledExperts
+from worker.layers.gemma4.per_layer import PerLayerInputs, PerLayerPart, StoredTensor
+from worker.layers.linear import RowLinear, column_linear
+from worker.layers.mlp.gated_activation import GatedActivation
+from worker.layers.mlp.mlp import GatedMLP
+from worker.layers.norm import RMSNorm, UnitNorm
+from worker.layers.scaled_add import ScaledAdd
+from worker.model_input import InputBatch
+from worker.models.base import LanguageModel
+from worker.models.transformer import embedding_factor
+from worker.parallel import Placement
+
+
+class Gemma4Model(LanguageModel):
+    """A decoder without its weights. Its steps are not lowered."""
+
+    def __init__(self, config: Gemma4Config, place: Placement) -> None:
+        super().__init__()
+        vocab, hidden = config.vocab_size, config.hidden_size
+        self.embedding = VocabEmbedding(vocab, hidden, place)
+        self.scaled = ScaledAdd(hidden, embedding_factor(config, place.dtype))
+        self.per_layer = None
+        if config.layer_width:
+            sizes = config.layer_vocab, config.num_layers, config.layer_width
+            self.per_layer = PerLayerInputs(sizes, hidden, config.norm_eps, place)
+        layers = range(config.num_layers)
+        kinds = [(config.ropes[layer], config.kv_sizes(layer)[1]) for layer in layers]
+        rotaries = {
+            (rope, size): Rotary(rope, size, place.device)
+            for rope, size in dict.fromkeys(kinds)
+            if rope is not None
+        }
+        self.rotaries = torch.nn.ModuleList(rotaries.values())
+        self.rotary_of = tuple(rotaries[rope, size] for rope, size in kinds if rope is not None)
+        self.layers = tuple(block(config, layer, place) for layer in layers)
+        self.blocks = torch.nn.ModuleList(self.layers)
+        own = [layer for layer in layers if config.source_of(layer) == layer]
+        self.cache_of = tuple(own.index(config.source_of(layer)) for layer in layers)
+        self.norm = RMSNorm(hidden, config.norm_eps, place)
+        self.head = self.embedding if config.tied else VocabEmbedding(vocab, hidden, place)
+        self.adjusted = None if config.logit_cap is None else AdjustedLogits(vocab, 1.0, config.logit_cap)
+
+        self.capturing: CapturedStates | None = None
+
+    def capture(self, after: Sequence[int]) -> None:
+        """See Decoder."""
+        self.capturing = CapturedStates(after, self.embedding.width)
+
+    @property
+    def captured(self) -> Sequence[torch.Tensor]:
+        """See LanguageModel."""
+        return () if self.capturing is None else self.capturing.states
+
+    def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
+        """See LanguageModel. caches: one per layer that keeps keys and values."""
+        rotations = {rotary: rotary.rotation(batch) for rotary in dict.fromkeys(self.rotary_of)}
+        x: torch.Tensor = self.scaled(self.embedding(batch))
+        inputs = None if self.per_layer is None else self.per_layer(x, batch)
+        for number, layer in enumerate(self.layers):
+            own = None if inputs is None else inputs[:, number]
+            x = layer(x, own, batch, caches[self.cache_of[number]], rotations[self.rotary_of[number]])
+            if self.capturing is not None:
+                self.capturing(number + 1, x, None)
+        return self.norm(x)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See LanguageModel."""
+        logits = super().logits(hidden)
+        return logits if self.adjusted is None else self.adjusted(logits)
+
+    def attention_heads(self) -> tuple[int, int] | None:
+        """See LanguageModel: where the heads differ in size alone, the largest."""
+        layers = [layer for layer in self.modules() if isinstance(layer, Attention)]
+        counts = {(each.spec.num_kv_heads, each.num_heads) for each in layers}
+        if len(counts) > 1:
+            return None
+        return max(each.spec.head_dim for each in layers), layers[0].num_heads // layers[0].spec.num_kv_heads
+
+
+def block(config: Gemma4Config, layer: int, place: Placement) -> Gemma4Block:
+    """Returns a block; its parts are made in the order in which it uses them."""
+    hidden, eps = config.hidden_size, config.norm_eps
+
+    def norm() -> RMSNorm:
+        return RMSNorm(hidden, eps, place)
+
+    attending = norm(), attention(config, layer, place), norm()
+    inner, mixture, per_layer = config.inner_size(layer), None, None
+    gate_up = column_linear(hidden, (inner, inner), False, place)
+    mlp = GatedMLP(gate_up, RowLinear(inner, hidden, False, place), config.activation)
+    feeding = norm(), mlp, norm()
+    experts = config.experts[layer] if config.experts else None
+    if experts is not None:
+        scaled = ScaledExperts(experts, hidden, config.activation, eps, place)
+        mixture = Mixture(norm(), norm(), scaled, norm())
+    if config.layer_width:
+        gate = RowLinear(hidden, config.layer_width, False, place)
+        projection = RowLinear(config.layer_width, hidden, False, place)
+        per_layer = PerLayerPart(gate, GatedActivation(config.activation), projection, norm())
+    return Gemma4Block(attending, feeding, mixture, per_layer, StoredTensor((1,), place))
+
+
+def attention(config: Gemma4Config, layer: int, place: Placement) -> NormedValuesAttention | SharedAttention:
+    """Returns the attention part of a block."""
+    hidden, heads, eps, bias = config.hidden_size, config.num_heads, config.norm_eps, config.qkv_bias
+    kv_heads, size = config.kv_sizes(layer)
+    scale, window = config.attention_scale, config.windows[layer]
+    assert scale is not None
+
+    def output() -> RowLinear:
+        return RowLinear(heads * size, hidden, config.output_bias, place)
+
+    if config.source_of(layer) != layer:
+        query, spec = (
+            column_linear(hidden, (heads * size,), bias, place),
+            AttentionSpec(kv_heads, size, window),
+        )
+        return SharedAttention(query, RMSNorm(size, eps, place), spec, scale, output())
+    same = config.keys_are_values and window is None
+    widths = (heads * size, *(kv_heads * size,) * (1 if same else 2))
+    return NormedValuesAttention(
+        column_linear(hidden, widths, bias, place),
+        same,
+        Attention(heads, kv_heads, size, window, scale),
+        output(),
+        (RMSNorm(size, eps, place), RMSNorm(size, eps, place)),
+        UnitNorm(size, eps, place),
+    )

@@ -1,0 +1,136 @@
+"""The safetensors files of a folder, read through memory maps, and only the part of each tensor that is asked
+for. Checkpoints in pickle form (pytorch_model.bin) are never read."""
+
+import math
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from pagewire.checkpoint_files import inside, read_object
+from pagewire.errors import StartupError
+from worker.weights.source import WHAT, TensorSource
+
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2}
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+
+class Checkpoint(TensorSource):
+    """The safetensors files of a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._files: dict[str, Any] = {}  # tensor -> open file
+        self._names: dict[str, str] = {}  # tensor -> file name, for messages
+
+    def __enter__(self) -> "Checkpoint":
+        with self._stack:
+            if inside(self._folder, SINGLE_FILE, WHAT).exists():
+                self._open(SINGLE_FILE, None)
+            elif (index := read_object(self._folder, INDEX_FILE, WHAT)) is not None:
+                for file_name, tensors in _read_index(index).items():
+                    self._open(file_name, tensors)
+            else:
+                raise _no_checkpoint(self._folder)
+            self._stack = self._stack.pop_all()
+        return self
+
+    def close(self) -> None:
+        """See TensorSource."""
+        self._stack.close()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def names(self) -> list[str]:
+        """Names of all tensors."""
+        return list(self._files)
+
+    def file_of(self, name: str) -> str:
+        """Returns the name of the file that holds a tensor."""
+        return self._names[name]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns a tensor's shape, read from the header."""
+        return tuple(self._files[name].get_slice(name).get_shape())
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Returns a tensor's dtype, read from the header. Raises StartupError if it does not hold plain
+        floats."""
+        kind = self._files[name].get_slice(name).get_dtype()
+        if kind not in FLOATS:
+            raise StartupError(
+                WHAT,
+                f"tensor {name} in {self._names[name]} holds {kind}, not one of {', '.join(FLOATS)}",
+                "config.json has no quantization_config that says what these integers stand for",
+            )
+        return FLOATS[kind]
+
+    def kind(self, name: str) -> str:
+        """Returns the name that safetensors gives a tensor's type, such as "BF16" or "I32"."""
+        kind: str = self._files[name].get_slice(name).get_dtype()
+        return kind
+
+    def num_bytes(self, name: str) -> int:
+        """Returns the bytes of a tensor, read from the header."""
+        return math.prod(self.shape(name)) * _BYTES.get(self.kind(name), 1)
+
+    def read(self, name: str, part: tuple[slice, ...]) -> torch.Tensor:
+        """Reads a part of a tensor, and nothing else of it. Raises StartupError."""
+        try:
+            tensor: torch.Tensor = self._files[name].get_slice(name)[part or ...]
+        except (SafetensorError, OSError) as error:
+            raise StartupError(WHAT, f"tensor {name} in {self._names[name]}: {error}") from error
+        return tensor
+
+    def _open(self, file_name: str, expected: list[str] | None) -> None:
+        """expected: the tensors that the index lists for this file."""
+        path = inside(self._folder, file_name, WHAT)
+        try:
+            file = self._stack.enter_context(safe_open(path, framework="pt"))
+        except FileNotFoundError as error:
+            raise StartupError(WHAT, f"{INDEX_FILE} names {file_name}, which is missing") from error
+        except (SafetensorError, OSError) as error:
+            raise StartupError(
+                WHAT, f"{file_name} is damaged: {error}", "download or copy the file again"
+            ) from error
+        held = set(file.keys())
+        for name in expected or ():
+            if name not in held:
+                raise StartupError(WHAT, f"{INDEX_FILE} promises tensor {name} in {file_name}: not there")
+        for name in held:
+            if name in self._files:
+                raise StartupError(WHAT, f"tensor {name} is in {self._names[name]} and in {file_name}")
+            self._files[name], self._names[name] = file, file_name
+
+
+def _read_index(index: dict[str, Any]) -> dict[str, list[str]]:
+    """Returns file name -> the tensors that the index lists for it."""
+    try:
+        weight_map = index["weight_map"]
+        files: dict[str, list[str]] = {}
+        for tensor, file_name in weight_map.items():
+            files.setdefault(file_name, []).append(tensor)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StartupError(WHAT, f"{INDEX_FILE} is damaged: {error!r}") from error
+    if not files or not all(isinstance(name, str) for name in files):
+        raise StartupError(WHAT, f"{INDEX_FILE} is damaged: weight_map must map tensors to files")
+    return files
+
+
+def _no_checkpoint(folder: Path) -> StartupError:
+    pickles = sorted(
+        path.name for suffix in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{suffix}")
+    )
+    if pickles:
+        return StartupError(
+            WHAT,
+            f"{folder} holds pickle files only ({pickles[0]}), which can run code when they are opened",
+            "convert the checkpoint to safetensors (save_pretrained in transformers does)",
+        )
+    return StartupError(WHAT, f"{folder} holds neither {SINGLE_FILE} nor {INDEX_FILE}")

@@ -12,18 +12,19 @@ from typing import NoReturn, Protocol
 
 from engine_core.counters import Counters
 from engine_core.errors import Code, InvariantError
-from engine_core.frontends.handover import Handover
+from engine_core.frontends.detached import NOWHERE, DetachedRequests
+from engine_core.frontends.handover import Handover, keep_scores
 from engine_core.frontends.messages import FrontendMessages
 from engine_core.intake.grammar_preparation import Compiler, GrammarPreparation
 from engine_core.intake.intake import Intake
+from engine_core.intake.limits import Limits
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
-from engine_core.intake.validation import Limits
 from engine_core.io.error_replies import BUG, ErrorReplies, no_token_error
 from engine_core.io.inbox import Event, FrontendGone, HealthProbe, Inbox, Received, SocketsFailed
 from engine_core.io.load_report import describe_load
 from engine_core.kv_cache.cache_watches import CacheWatches
 from engine_core.pacing import Pace
-from engine_core.scheduler.outputs import encode_outputs
+from engine_core.scheduler.outputs.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
@@ -96,12 +97,12 @@ class EngineCore:
         self.counters = Counters()
         self.intake = Intake(scheduler, identity.limits, clock, bounds)
         self._epoch = identity.epoch
+        self._send = send
         self._cache_watches = CacheWatches(scheduler.prefix_cache, send)
-        self._replies = ErrorReplies(identity.epoch, send, self.counters)
+        self._replies = ErrorReplies(identity.epoch, self._deliver, self.counters)
         self._worker = worker
         self._grammars = GrammarPreparation(scheduler, worker)
         self._inbox = inbox
-        self._send = send
         self._clock = clock
         self._heartbeat = heartbeat
         worker.on_wait = self._while_waiting
@@ -109,13 +110,17 @@ class EngineCore:
         self._pace = Pace()
         self._output_rate = Rate()
         directory = FrontendDirectory(send, clock)
+        self._detached = DetachedRequests(scheduler, clock, self.intake.lost)
         self._utilities = UtilityAnswers(
-            scheduler, self.intake, directory, self._load, send, clock, self.counters
+            scheduler, self.intake, self._detached.find, directory, self._load, send, clock, self.counters
         )
         self._frontends = FrontendMessages(
             identity.welcome,
             scheduler,
-            Handover(scheduler, identity.limits, self._replies, self.counters, identity.epoch, send),
+            Handover(
+                scheduler, identity.limits, self._detached, self._replies, self.counters, identity.epoch, send
+            ),
+            self._detached,
             self.intake,
             self._grammars,
             self._utilities,
@@ -148,6 +153,7 @@ class EngineCore:
             self._worker.await_result(delay)
         self.intake.exchange_quotas()
         self._take_events()
+        self._detached.review()
         self._utilities.advance()
         self._grammars.review()
         now = self._clock()
@@ -234,8 +240,14 @@ class EngineCore:
             return
         if outputs.started:
             self.intake.started(len(outputs.started))
+        keep_scores(outputs)
         for frontend, message in encode_outputs(outputs, self._epoch, self.scheduler.step):
-            self._send(frontend, EngineMessage(step_outputs=message))
+            self._deliver(frontend, EngineMessage(step_outputs=message))
+
+    def _deliver(self, frontend: bytes, message: EngineMessage) -> None:
+        """Sends what belongs to a request, unless no frontend has it."""
+        if frontend != NOWHERE:
+            self._send(frontend, message)
 
     def _tell_of_faults(self) -> None:
         for request in self.scheduler.faults.take() if self.scheduler.faults else ():

@@ -33,7 +33,7 @@ from engine_core.startup import (
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap
-from pagewire.host.spawn import Heartbeat, Status
+from pagewire.host.spawn import ACTIVATE_AFTER_KILL, Heartbeat, Status
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
 from pagewire.ipc import transport
 from pagewire.ipc.curve import CurveAuthenticator, EngineKey, read_engine_key
@@ -82,8 +82,7 @@ class _Endpoints:
 def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) -> int:
     """Everything that is opened here is closed by the stack, in reverse order."""
     initialize, process = initialize_message(config), _start_workers(config, status, stack)
-    if config.standby:
-        _stand_by(process.workers, status)
+    after_kill = config.standby and _stand_by(process.workers, status)
     recording = open_recording(Path(config.record)) if config.record else None
     if recording is not None:
         stack.callback(recording.close)
@@ -91,7 +90,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     ready = _load(process.workers, initialize, status)
     identity = make_identity(config, ready, time.time_ns())
     scheduler, journal = make_scheduler(config, ready, recording), journal_path(endpoints.listen)
-    scheduler.open(open_journal(journal, scheduler.num_rows))
+    scheduler.open(open_journal(journal, scheduler.num_rows, killed=after_kill))
     core = EngineCore(
         identity,
         scheduler,
@@ -134,17 +133,20 @@ def _start_workers(config: EngineConfig, status: Status, stack: contextlib.ExitS
     return _Process(heartbeat, context, key, workers)
 
 
-def _stand_by(workers: WorkerGroup, status: Status) -> None:
-    """Waits until the parent process activates this one, by a line on its standard input.
+def _stand_by(workers: WorkerGroup, status: Status) -> bool:
+    """Waits until the parent process activates this one, by a line on its standard input. Returns whether
+    the engine core before it, or that one's worker, was killed by SIGKILL.
 
     Until then the process uses nothing that belongs to the engine core before it: no socket of frontends, no
     crash journal, no recording. Raises StartupError, Stopped.
     """
-    status.standing_by()
+    freeze_heap()  # streams wait for the next collection
     with _worker_must_live():
-        workers.stand_by(sys.stdin.fileno())
-    if not sys.stdin.readline():
+        workers.stand_by(sys.stdin.fileno(), status.standing_by)
+    line = sys.stdin.readline()
+    if not line:
         raise Stopped
+    return line.encode() == ACTIVATE_AFTER_KILL
 
 
 def _open(config: EngineConfig, process: _Process, stack: contextlib.ExitStack) -> _Endpoints:
@@ -184,6 +186,7 @@ def _announce(status: Status, identity: Identity, ready: Ready, **facts: str | i
         architecture=model.architecture,
         dtype=model.dtype,
         quantization=model.quantization,
+        kv_cache_dtype=model.kv_cache_dtype,
         device=identity.welcome.device,
         max_model_len=model.max_model_len,
         num_blocks=ready.num_blocks,

@@ -23,7 +23,8 @@ from engine_core.history import History
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_MEAN
 
 if TYPE_CHECKING:
-    from engine_core.beam_search.search import BeamParameters
+    from engine_core.beam_parameters import BeamParameters
+    from engine_core.score_history import ScoreHistory
     from engine_core.step.plan import RowParameters
     from pagewire.v1.generation_pb2 import LogprobOptions
 
@@ -111,6 +112,10 @@ class Request:
     beam_search: BeamParameters | None = None  # its sequences carry beams, and do not sample
     history: History = field(default_factory=History)
     content: bytes = b""  # digest of what its client asked for; empty: no other call can take it over
+    disconnect_grace: float = 0.0  # seconds for which it goes on without a call
+    prompt_scores: ScoreHistory | None = None  # those of prompt_logprobs that were sent; None: none are kept
+    ended_elsewhere: frozenset[int] = frozenset()  # sequences of which the core may lack output
+    num_handovers: int = 0  # to later calls
     submitted: float = 0.0  # when the call that has it arrived at its frontend
     abort_at: float | None = None  # the deadline of that call; deadline_at is that of the first
 
@@ -184,11 +189,13 @@ class Sequence:
     num_slots: int = 0  # tokens that its blocks can take without another reservation; below `limit`
     blocks: list[int] = field(default_factory=list)  # block table
     num_committed: int = 0  # leading blocks that were offered to the prefix cache
+    num_shared_blocks: int = 0  # of those cached when it was admitted; see kv_cache/state_checkpoints.py
     hashes: list[bytes] = field(default_factory=list)  # of its first 0, 1, 2 ... blocks; see prefix_cache.py
     row: int = NO_ROW
     status: Status = Status.WAITING
     num_drafts: int = 0  # tokens that the worker would have drafted for it after its last result
     draft_yield: float | None = None  # tokens of a draft that were accepted lately; see draft_gain.py
+    scores: ScoreHistory | None = None  # log-probabilities of its output; None: none are kept
     num_charged: int = 0  # leading tokens that its tenant has paid for; see queue/token_counters.py
     leads: bool = False  # siblings fork from it once its prompt is computed
 

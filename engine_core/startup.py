@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 
 from engine_core.core import Identity
+from engine_core.intake.limits import MAX_PRIORITY, Limits
 from engine_core.intake.overload import QueueBounds
-from engine_core.intake.validation import MAX_PRIORITY, Limits
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.queue.policies import FAIR
 from engine_core.queue.token_counters import Weights
@@ -33,6 +33,7 @@ _U64 = (1 << 64) - 1
 _MAX_GIB = 1 << 20
 """Swap space: more than any host has, and still countable in blocks."""
 _MAX_RANKS = 1024
+_MAX_CHECKPOINTS = 1 << 16
 _CANNOT_START = "cannot start the engine core"
 
 
@@ -82,6 +83,7 @@ def _ranges(config: EngineConfig) -> dict[str, tuple[float, float, float]]:
         "--max-num-seqs": (config.max_num_seqs, 1, _U32),
         "--max-model-len": (config.max_model_len, 0, _U32),
         "--num-blocks": (config.num_blocks, 0, _U32),
+        "--state-checkpoints": (config.state_checkpoints, 0, _MAX_CHECKPOINTS),
         "--max-num-queued-reqs": (config.max_num_queued_reqs, 0, _U32),
         "--max-num-queued-tokens": (config.max_num_queued_tokens, 0, _U64),
         "--max-queue-wait": (config.max_queue_wait, 0, _U32),
@@ -103,6 +105,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         dtype=config.dtype,
         quantization="" if config.quantization == "none" else config.quantization,
         plain_head=config.no_quantize_head,
+        kv_cache_dtype="" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
         cpu_kernels="" if config.cpu_kernels == "auto" else config.cpu_kernels,
         load_format=config.load_format,
         max_model_len=config.max_model_len,
@@ -112,6 +115,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         num_blocks=config.num_blocks,
         gpu_memory_utilization=config.gpu_memory_utilization,
         enforce_eager=config.enforce_eager,
+        fast_matmul=config.fast_matmul,
         seed=config.seed,
         tensor_parallel_size=config.tensor_parallel_size,
         profile=config.profile,
@@ -122,6 +126,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         trust_remote_code=config.trust_remote_code,
         draft_model_path=_draft_model_path(config),
         no_structured_output=config.no_structured_output,
+        state_checkpoints=0 if config.no_prefix_cache else config.state_checkpoints,
     )
 
 
@@ -138,6 +143,7 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         prefix_cache=_has_prefix_cache(config, ready),
         policy=config.policy,
         preempt_rows=config.preempt_rows,
+        state_checkpoints=ready.num_state_checkpoints,
         weights=Weights(config.prompt_token_weight, config.output_token_weight, _tenant_weights(config)),
         num_host_blocks=ready.num_host_blocks,
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
@@ -149,13 +155,13 @@ def _has_prefix_cache(config: EngineConfig, ready: Ready) -> bool:
     """Returns whether prompts share blocks. Logs why not, where that is the model's doing."""
     if config.no_prefix_cache:
         return False
-    if ready.has_states:
+    if ready.has_states and not ready.num_state_checkpoints:
         log.info(
-            "no prefix cache and no swap space: layers of %s keep a state per row, and preempted rows are"
-            " computed again",
+            "no prefix cache: layers of %s keep a state per row, and --state-checkpoints is 0",
             ready.model.architecture,
         )
-    return not (ready.depends_on_prompt_len or ready.has_states)
+        return False
+    return not ready.depends_on_prompt_len
 
 
 def _draft_model_path(config: EngineConfig) -> str:

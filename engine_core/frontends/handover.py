@@ -1,30 +1,57 @@
 """A request in flight that is submitted again goes on for the call that submitted it last.
 
 It is the same request if id and content are equal; see frontend/streams/identity.py. The call that had it is
-told, and the new one is sent what it lacks, by position: nothing is computed again. What cannot be sent once
-more is computed once more, with what the prefix cache has: tokens whose log-probabilities were requested,
-those of a client that holds more, or other ones, than the core, and requests of which a sequence ended by its
-text, which the core does not know.
+told, if there is one (see detached.py), and the new one is sent what it lacks, by position: nothing is
+computed again. What cannot be sent once more is computed once more, with what the prefix cache has: tokens of
+a client that holds more, or other ones, than the core; log-probabilities that were not kept (see
+scheduler/score_history.py); sequences that ended by their text before this core had the request; the output
+of a request that was submitted MOST_HANDOVERS times before.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 
 from engine_core.counters import Counters
 from engine_core.errors import Code, Refused
-from engine_core.intake.validation import Limits, deadline_of, read_delivered, submitted_at
+from engine_core.frontends.detached import DetachedRequests
+from engine_core.intake.limits import Limits
+from engine_core.intake.validation import deadline_of, disconnect_grace_of, read_delivered, submitted_at
 from engine_core.io.error_replies import ErrorReplies
-from engine_core.request import FinishReason, Request, Status
-from engine_core.scheduler.outputs import NO_DRAFT, Outputs, Start, encode_outputs
+from engine_core.request import FinishReason, Request, Sequence, Status
+from engine_core.scheduler.outputs.outputs import NO_DRAFT, Outputs, Scores, Start, encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
+from engine_core.score_history import ScoreHistory
 from pagewire.internal.v1.engine_pb2 import AddRequest, EngineMessage
+from pagewire.ipc.logprob_columns import split
 
+MOST_HANDOVERS = 16
+"""Calls that take over one request. Each of them may be sent all of the output once more, which no quota
+counts; a further one has it computed again, which quotas do."""
 REASON = "CONTINUED_ELSEWHERE"
 _TEXT = "the request goes on in a later call with the same request_id"
 
 Delivered = dict[int, "array[int]"]
+
+
+def keep_scores(outputs: Outputs) -> None:
+    """Keeps the log-probabilities of requests that another call may take over."""
+    for scores in outputs.scores:
+        if not any(outputs.sequences[entry].request.disconnect_grace for entry in scores.entries):
+            continue
+        tokens = zip(scores.entries, split(scores.columns), strict=True)
+        for entry, own in groupby(tokens, key=itemgetter(0)):
+            sequence, position = outputs.sequences[entry], outputs.positions[entry]
+            if sequence.request.disconnect_grace:
+                sequence.scores = sequence.scores or ScoreHistory(position)
+                sequence.scores.add(position, (columns for _, columns in own))
+    for request, start, columns in outputs.prompt_parts:
+        if request.disconnect_grace:
+            request.prompt_scores = request.prompt_scores or ScoreHistory(start)
+            request.prompt_scores.add(start, split(columns))
 
 
 class Handover:
@@ -34,6 +61,7 @@ class Handover:
         self,
         scheduler: Scheduler,
         limits: Limits,
+        detached: DetachedRequests,
         replies: ErrorReplies,
         counters: Counters,
         epoch: int,
@@ -42,6 +70,7 @@ class Handover:
         """send: see EngineCore."""
         self._scheduler = scheduler
         self._limits = limits
+        self._detached = detached
         self._replies = replies
         self._counters = counters
         self._epoch = epoch
@@ -53,61 +82,130 @@ class Handover:
         Returns False where the message is to be admitted like any other. Raises Refused when a later call
         than this one has the request: an earlier call is sent again when a core is lost.
         """
-        request = self._scheduler.requests.by_id(message.request_id)
+        detached = self._detached.find(message.request_id)
+        request = detached or self._scheduler.requests.by_id(message.request_id)
         if request is None or not request.content or request.content != message.content_digest:
+            if detached is not None:
+                self._detached.end(detached)  # its client has another request now
             return False
-        if submitted_at(message, arrival) < request.submitted:
+        if detached is None and submitted_at(message, arrival) < request.submitted:
             raise Refused("", _TEXT, REASON, Code.ABORTED)
         delivered = read_delivered(message, len(request.prompt), len(request.sequences), self._limits)
-        goes_on = _can_go_on(request, message, delivered)
+        goes_on = request.num_handovers < MOST_HANDOVERS and _can_go_on(request, message, delivered)
         self._counters.handovers[str(goes_on).lower()] += 1
-        self._replies.fail(request.frontend, request.handle, Code.ABORTED, REASON, _TEXT)
+        if detached is None:
+            self._replies.fail(request.frontend, request.handle, Code.ABORTED, REASON, _TEXT)
         if not goes_on:
-            self._scheduler.abort(request)
+            self._end(request, detached is not None)
             return False
-        self._scheduler.requests.move(request, frontend, message.handle)
-        request.submitted = submitted_at(message, arrival)
-        self._scheduler.set_deadline(request, deadline_of(message, arrival))
-        self._send_so_far(request, delivered, message.ended_indexes)
-        if message.ended_indexes:
-            self._scheduler.abort(request, frozenset(message.ended_indexes))
+        self._give(request, message, frontend, arrival, detached is not None)
+        self._send_so_far(request, message, delivered)
+        self.end_delivered(request, message)
+        if not request.num_live:
+            request.sequences.clear()
         return True
 
-    def _send_so_far(self, request: Request, delivered: Delivered, ended: Collection[int]) -> None:
-        """Sends the output that the new call does not have."""
+    def end_delivered(self, request: Request, message: AddRequest) -> None:
+        """Ends the sequences of which a call has the end already, and this core perhaps not all tokens."""
+        if message.ended_indexes and request.num_live:
+            ended = frozenset(message.ended_indexes)
+            request.ended_elsewhere |= ended
+            self._scheduler.abort(request, ended)
+
+    def _end(self, request: Request, is_detached: bool) -> None:
+        if is_detached:
+            self._detached.end(request)
+        else:
+            self._scheduler.abort(request)
+
+    def _give(
+        self, request: Request, message: AddRequest, frontend: bytes, arrival: float, is_detached: bool
+    ) -> None:
+        """Moves a request to the call that a message is about."""
+        if is_detached:
+            self._detached.attach(request, frontend, message.handle)
+        else:
+            self._scheduler.requests.move(request, frontend, message.handle)
+        request.num_handovers += 1
+        request.submitted = submitted_at(message, arrival)
+        request.disconnect_grace = disconnect_grace_of(message)
+        if request.num_live:
+            self._scheduler.set_deadline(request, deadline_of(message, arrival))
+
+    def _send_so_far(self, request: Request, message: AddRequest, delivered: Delivered) -> None:
+        """Sends what the new call does not have."""
         outputs = Outputs()
         if request.scheduled:
             outputs.started.append(Start(request, 0.0, request.history.num_cached_tokens))
+        if (start := _missing_prompt_scores(request, message)) is not None:
+            assert request.prompt_scores is not None
+            columns = request.prompt_scores.between(start, _num_prompt_scores(request))
+            assert columns is not None
+            outputs.add_prompt_part(request, start, columns)
         for sequence in request.sequences if request.beam_search is None else ():
-            position = len(delivered.get(sequence.index, ()))
+            position, end = len(delivered.get(sequence.index, ())), len(sequence.output)
             has_ended = sequence.status is Status.ENDED
-            if sequence.index in ended or not (has_ended or len(sequence.output) > position):
+            if sequence.index in message.ended_indexes or not (has_ended or end > position):
                 continue
             entry = outputs.add_run(sequence, position, NO_DRAFT)
-            if has_ended:
+            if has_ended and sequence.finish()[0] is not FinishReason.NONE:  # else its text ends it
                 outputs.finishes[entry] = sequence.finish()
+            if request.parameters.logprobs is not None and end > position:
+                assert sequence.scores is not None
+                columns = sequence.scores.between(position, end)
+                assert columns is not None
+                outputs.scores.append(Scores([entry] * (end - position), columns))
         if outputs:
-            for frontend, part in encode_outputs(outputs, self._epoch, self._scheduler.step):
-                self._send(frontend, EngineMessage(step_outputs=part))
+            for owner, part in encode_outputs(outputs, self._epoch, self._scheduler.step):
+                self._send(owner, EngineMessage(step_outputs=part))
 
 
 def _can_go_on(request: Request, message: AddRequest, delivered: Delivered) -> bool:
     """Returns whether the core can send all that a call lacks which has this output already."""
-    pending = request.prompt_logprobs
-    if message.HasField("prompt_logprobs") != (pending is not None):
+    start = _missing_prompt_scores(request, message)
+    if start is not None and not _holds(request.prompt_scores, start, _num_prompt_scores(request)):
         return False
-    if pending is not None and pending.next != max(message.prompt_logprobs_start, 1):
+    pending = request.prompt_logprobs
+    if pending is not None and not 0 < _first_prompt_score(message) <= pending.next:
         return False
     if request.beam_search is not None:
-        return not delivered  # results are sent at the end
-    for sequence in request.sequences:
-        has = delivered.get(sequence.index, array("I"))
-        if sequence.index in message.ended_indexes:
-            continue
-        if sequence.output[: len(has)] != has:
-            return False
-        if sequence.status is Status.ENDED and sequence.finish()[0] is FinishReason.NONE:
-            return False  # a frontend ended it by its text, of which the core need not have all tokens
-        if request.parameters.logprobs is not None and len(sequence.output) > len(has):
-            return False
-    return True
+        return request.num_live > 0 and not delivered  # results are sent at the end
+    if not request.num_live and any(each.finish()[0] is FinishReason.NONE for each in request.sequences):
+        return False  # it was aborted, or a text ended one of its sequences
+    return all(
+        sequence.index in message.ended_indexes
+        or _has_what_follows(sequence, delivered.get(sequence.index, array("I")))
+        for sequence in request.sequences
+    )
+
+
+def _has_what_follows(sequence: Sequence, delivered: array[int]) -> bool:
+    """Returns whether the output of a sequence behind these tokens can be sent."""
+    position, end = len(delivered), len(sequence.output)
+    if sequence.output[:position] != delivered:
+        return False
+    if sequence.index in sequence.request.ended_elsewhere:
+        return False
+    if sequence.request.parameters.logprobs is None or position == end:
+        return True
+    return _holds(sequence.scores, position, end)
+
+
+def _missing_prompt_scores(request: Request, message: AddRequest) -> int | None:
+    """Returns the first position of the prompt whose log-probability was sent, but not to this call."""
+    start = _first_prompt_score(message)
+    return start if 0 < start < _num_prompt_scores(request) else None
+
+
+def _first_prompt_score(message: AddRequest) -> int:
+    """Returns the first position of the prompt whose log-probability a call lacks; 0: it lacks none."""
+    return max(message.prompt_logprobs_start, 1) if message.HasField("prompt_logprobs") else 0
+
+
+def _num_prompt_scores(request: Request) -> int:
+    """Returns up to which position of the prompt log-probabilities were sent, if any are wanted."""
+    return len(request.prompt) if request.prompt_logprobs is None else request.prompt_logprobs.next
+
+
+def _holds(history: ScoreHistory | None, start: int, end: int) -> bool:
+    return history is not None and history.between(start, end) is not None

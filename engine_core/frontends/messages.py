@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from engine_core.counters import Counters
 from engine_core.errors import Code, Refused
+from engine_core.frontends.detached import DetachedRequests
 from engine_core.frontends.handover import Handover
 from engine_core.intake.grammar_preparation import GrammarPreparation
 from engine_core.intake.intake import Intake
@@ -31,6 +32,7 @@ class FrontendMessages:
         welcome: Welcome,
         scheduler: Scheduler,
         handover: Handover,
+        detached: DetachedRequests,
         intake: Intake,
         grammars: GrammarPreparation,
         utilities: UtilityAnswers,
@@ -45,6 +47,7 @@ class FrontendMessages:
         self._welcome = welcome
         self._scheduler = scheduler
         self._handover = handover
+        self._detached = detached
         self._intake = intake
         self._grammars = grammars
         self._utilities = utilities
@@ -89,10 +92,16 @@ class FrontendMessages:
         requests = self._scheduler.requests.of_frontend(frontend)
         self._counters.frontends_lost += bool(requests)
         for request in requests:
-            self.fail(request, Code.UNAVAILABLE, "FRONTEND_LOST", "the engine could not reach the frontend")
-            self._intake.lost(request)
+            text = "the engine could not reach the frontend"
+            self._replies.fail(frontend, request.handle, Code.UNAVAILABLE, "FRONTEND_LOST", text)
+            self._detached.detach(request, is_refunded=True)
         if requests:
-            log.warning("a frontend is gone: %d requests aborted", len(requests))
+            num_kept = sum(request.num_live > 0 for request in requests)
+            log.warning(
+                "a frontend is gone: %d requests go on without it, %d are aborted",
+                num_kept,
+                len(requests) - num_kept,
+            )
 
     def fail(self, request: Request, code: Code, reason: str, message: str) -> None:
         """Ends a request, and tells its frontend why."""
@@ -115,12 +124,13 @@ class FrontendMessages:
         else:
             self._counters.requests += 1
             self._grammars.add(request)
-            if message.ended_indexes:
-                self._scheduler.abort(request, frozenset(message.ended_indexes))
+            self._handover.end_delivered(request, message)
 
     def _abort(self, frontend: bytes, message: Abort) -> None:
         request = self._scheduler.requests.by_handle(frontend, message.handle)
-        if request:
+        if request and message.detach:
+            self._detached.detach(request)
+        elif request:
             self._scheduler.abort(request, frozenset(message.indexes))
 
     def _answer_hello(self, frontend: bytes, hello: Hello) -> None:
@@ -130,7 +140,7 @@ class FrontendMessages:
             return
         # A frontend that does not know this epoch has forgotten the requests that it sent under it.
         for request in self._scheduler.requests.of_frontend(frontend):
-            self._scheduler.abort(request)
+            self._detached.detach(request)
         self._cache_watches.drop(frontend)
         self._send(frontend, EngineMessage(welcome=self._welcome))
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import TYPE_CHECKING
 
-from engine_core.beam_search.search import BeamParameters
+from engine_core.beam_parameters import BeamParameters
 from engine_core.errors import Refused
+from engine_core.intake.limits import Limits
 from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS, NEUTRAL
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.v1.generation_pb2 import SamplingParams
-
-if TYPE_CHECKING:
-    from engine_core.intake.validation import Limits
 
 
 def read_beams(message: AddRequest, prompt_len: int, limits: Limits) -> BeamParameters | None:

@@ -11,12 +11,13 @@ from collections.abc import Callable
 
 from engine_core.errors import Code, Refused
 from engine_core.intake.deadlines import check_deadline, predicted_wait
+from engine_core.intake.limits import Limits
 from engine_core.intake.overload import UNBOUNDED, Overload, QueueBounds, stretch
 from engine_core.intake.quota_exchange import QuotaExchange
 from engine_core.intake.quota_file import QuotaFile
 from engine_core.intake.quotas import Quotas, num_tokens_of
 from engine_core.intake.recent_aborts import RecentAborts
-from engine_core.intake.validation import Limits, make_request
+from engine_core.intake.validation import make_request
 from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import AddRequest

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from engine_core.errors import Refused
+from engine_core.intake.limits import Limits
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, AddRequest, Pooling
-
-if TYPE_CHECKING:
-    from engine_core.intake.validation import Limits
 
 
 def read_pooling(message: AddRequest, limits: Limits) -> Pooling | None:

@@ -6,7 +6,6 @@ that no message on a socket can raise in the step loop or in the worker.
 
 from array import array
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import isfinite
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ from google.protobuf.message import Message
 from engine_core.errors import Refused
 from engine_core.history import History
 from engine_core.intake.beam_validation import read_beams
+from engine_core.intake.limits import Limits
 from engine_core.intake.pooling_validation import read_pooling
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, PendingPromptLogprobs, Request
@@ -30,31 +30,13 @@ from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingC
 M = TypeVar("M", bound=Message)
 
 
-MAX_PRIORITY = 1000
 MAX_TENANT_BYTES = 256
 MAX_ID_BYTES = 1024
 """Length of ids, which the core keeps and logs. Those that frontends generate are shorter."""
 MAX_DIGEST_BYTES = 64
+MAX_DISCONNECT_GRACE_MS = 60_000
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 """Range of a tenant's weight."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of requests, known once the worker is ready."""
-
-    vocab_size: int
-    max_model_len: int
-    max_num_seqs: int
-    eos_token_ids: frozenset[int]
-    num_blocks: int
-    block_size: int
-    max_priority: int = MAX_PRIORITY
-    """Priorities are -max_priority to max_priority; 0: there are no classes."""
-    has_grammars: bool = False
-    """The worker masks tokens by grammars."""
-    embedding_size: int = 0
-    """Elements of the vector of a row that pools; 0: rows cannot pool."""
 
 
 def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: Limits) -> Request:
@@ -102,10 +84,16 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         beam_search=beams,
         history=History(age=1e-6 * message.age_us),
         content=message.content_digest,
+        disconnect_grace=disconnect_grace_of(message),
         submitted=submitted_at(message, arrival),
     )
     request.start_sequences(n if beams is None else beams.width, delivered)
     return request
+
+
+def disconnect_grace_of(message: AddRequest) -> float:
+    """Returns the seconds for which the request goes on without a call."""
+    return 1e-3 * min(message.disconnect_grace_ms, MAX_DISCONNECT_GRACE_MS)
 
 
 def submitted_at(message: AddRequest, arrival: float) -> float:

@@ -174,13 +174,17 @@ class WorkerGroup:
                 self._socket.look(_IDLE_LOOK_S)
             inbox.acknowledge()
 
-    def stand_by(self, descriptor: int) -> None:
-        """Waits, between start() and initialize(), until a descriptor is readable. Raises WorkerDied,
-        Stopped."""
+    def stand_by(self, descriptor: int, on_ready: Callable[[], None]) -> None:
+        """Waits, between start() and initialize(), until a descriptor is readable. on_ready: called once,
+        when all ranks have said hello: they have imported everything. Raises WorkerDied, Stopped."""
+        is_ready = False
         with self._socket.watching(descriptor):
             while descriptor not in (ready := self._socket.poll(_IDLE_LOOK_S)):
                 if self._socket.descriptor in ready:
                     self._socket.receive()
+                if not is_ready and all(rank.messages for rank in self._ranks):
+                    is_ready = True
+                    on_ready()
                 self._socket.on_wait()
 
     def close(self) -> None:

@@ -14,6 +14,9 @@ A block is found as soon as a plan computes it: the same plan may admit a sequen
 sequence of the plan writes. worker.proto guarantees that: in each layer the keys and values of all rows are
 stored before any row attends. (32 requests with a common prefix that arrive together compute it once. A
 prompt that is cut is the last of its plan, so no sequence of that plan needs the rest of it.)
+
+Where layers keep a state per row, a prefix is found up to where there is a checkpoint of its state as well
+(state_checkpoints.py), which a plan before the sequence's own has saved.
 """
 
 from hashlib import blake2b, sha256
@@ -25,7 +28,9 @@ from engine_core.counters import HitRate
 from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.cache_log import CachedBlock, CacheLog
+from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.request import Request, Sequence
+from engine_core.step.plan import Plan
 
 _HASH_BYTES = 16
 """The secret leaves only accidents: one in 10^18 with as many as 10^10 blocks."""
@@ -34,13 +39,17 @@ _HASH_BYTES = 16
 class PrefixCache:
     """Finds the cached blocks of a prefix, and adds the blocks of sequences."""
 
-    def __init__(self, pool: BlockPool, block_size: int, *, enabled: bool = True) -> None:
-        """enabled: False: find() finds nothing, commit() adds nothing."""
+    def __init__(
+        self, pool: BlockPool, block_size: int, *, enabled: bool = True, num_checkpoints: int = 0
+    ) -> None:
+        """enabled: False: find() finds nothing, commit() adds nothing. num_checkpoints: of states, where
+        layers have such; 0: none has."""
         self.hit_rate = HitRate()
         self._pool = pool
         self._block_size = block_size
         self._enabled = enabled
         self._secret = token_bytes(32)
+        self._checkpoints = StateCheckpoints(num_checkpoints, block_size) if num_checkpoints else None
 
     def find(self, sequence: Sequence) -> list[int]:
         """Returns the blocks of the longest cached prefix; they may be free, so share() them at once.
@@ -51,6 +60,13 @@ class PrefixCache:
         """
         if not self._serves(sequence.request):
             return []
+        blocks = self._find_blocks(sequence)
+        if self._checkpoints is None:
+            return blocks
+        return blocks[: self._checkpoints.longest(sequence.hashes, len(blocks))]
+
+    def _find_blocks(self, sequence: Sequence) -> list[int]:
+        """Returns the blocks of the longest prefix that are cached, with or without a state."""
         most = sequence.num_skippable_tokens // self._block_size
         self._extend_hashes(sequence, most)
         blocks = []
@@ -60,6 +76,27 @@ class PrefixCache:
                 break
             blocks.append(block)
         return blocks
+
+    # Of states.
+
+    def begin_plan(self) -> None:
+        """A plan is being made."""
+        if self._checkpoints is not None:
+            self._checkpoints.begin_plan()
+
+    def restore_state(self, sequence: Sequence, plan: Plan) -> None:
+        """Has a sequence that was just admitted begin with the state behind its cached blocks."""
+        if self._checkpoints is not None and self._serves(sequence.request):
+            sequence.num_shared_blocks = len(self._find_blocks(sequence))
+            self._checkpoints.restore(sequence, plan)
+
+    def save_states(self, sequence: Sequence, start: int, plan: Plan) -> None:
+        """Saves states of a sequence that computes its prompt from `start` to num_computed_tokens in a plan,
+        and was committed since."""
+        if self._checkpoints is not None and self._serves(sequence.request):
+            last = sequence.num_skippable_tokens // self._block_size
+            borders = sorted({last, min(sequence.num_shared_blocks, last)})
+            self._checkpoints.save(sequence, start, borders, plan)
 
     def commit(self, sequence: Sequence) -> None:
         """Adds the blocks of a sequence that are full of known, computed tokens. Idempotent.
@@ -81,11 +118,15 @@ class PrefixCache:
         request bypass the cache."""
         found = map(self._pool.find, sequence.hashes[1:])
         self._pool.forget(block for block in found if block is not None)
+        if self._checkpoints is not None:
+            self._checkpoints.forget(sequence.hashes)
         sequence.request.cache_bypass = True
 
     def reset(self) -> None:
         """Removes all blocks. Sequences keep theirs, and blocks that they fill from now on are added."""
         self._pool.forget_all()
+        if self._checkpoints is not None:
+            self._checkpoints.forget_all()
 
     def count(self, sequence: Sequence) -> None:
         """Counts what was found for a sequence that is admitted."""
@@ -140,6 +181,8 @@ class PrefixCache:
                 raise InvariantError(f"block {block} is cached under another content")
         if sequence.hashes[: full + 1] != hashes[: len(sequence.hashes)]:
             raise InvariantError("a sequence has hashes that are not those of its tokens")
+        if self._checkpoints is not None:
+            self._checkpoints.check_invariants()
 
     def _num_full_blocks(self, sequence: Sequence) -> int:
         """Blocks full of known, computed tokens. The last computed token may be pending."""

@@ -4,7 +4,8 @@ Before each step the journal records which requests are in it (crash_journal.py)
 knows which requests were running when this one died. These are suspects. They run in isolation, one group at
 a time (quarantine.py):
 
-    no request in the fatal step was isolated   all of them are suspects, in groups of an eighth
+    no request in the fatal step was isolated   all of them are suspects, in groups of an eighth; together
+                                                where the process was killed by SIGKILL
     several of them were isolated               these are to blame, not others beside them; in eighths
     one of them was isolated                    its first strike
     ... and nothing else was in the step        a further strike; after STRIKES it is quarantined
@@ -59,11 +60,15 @@ def key_of(tenant: str, request_id: str) -> int:
     return int.from_bytes(blake2b(name.encode("utf-8", "replace"), digest_size=8).digest(), "little") or 1
 
 
-def judge(present: Mapping[int, Span], suspects: Mapping[int, Suspect], death: int) -> dict[int, Suspect]:
+def judge(
+    present: Mapping[int, Span], suspects: Mapping[int, Suspect], death: int, *, killed: bool = False
+) -> dict[int, Suspect]:
     """Returns the suspects after a death.
 
     present: the requests in the steps that were in flight, by key. suspects: those before the death; a
-    request that is in both was isolated. death: its number, above all earlier ones.
+    request that is in both was isolated. death: its number, above all earlier ones. killed: the process was
+    killed by SIGKILL, which is mostly chance: the suspects have one run together, so that no stream waits for
+    others, and are divided after the next death.
     """
     isolated = present.keys() & suspects.keys()
     known = {key: suspect for key, suspect in suspects.items() if suspect.death > death - _MEMORY}
@@ -72,7 +77,8 @@ def judge(present: Mapping[int, Span], suspects: Mapping[int, Suspect], death: i
         known[key] = _strike(suspects[key], present[key], death, alone=len(present) == 1)
         return known
     blamed = isolated or present.keys()
-    group = max(1, len(blamed) // _PARTS)
+    parts = 1 if killed and not isolated else _PARTS
+    group = max(1, len(blamed) // parts)
     for key in blamed:
         known[key] = Suspect(present[key], group, death)
     return known

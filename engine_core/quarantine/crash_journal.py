@@ -137,11 +137,11 @@ class CrashJournal:
         )
 
 
-def next_journal(past: bytes, num_rows: int) -> bytearray:
+def next_journal(past: bytes, num_rows: int, *, killed: bool = False) -> bytearray:
     """Returns the journal of the next engine, which runs up to `num_rows` sequences at once.
 
     past: the journal of the last engine, or any other bytes. If that engine died in a step, the requests of
-    the step are among the suspects.
+    the step are among the suspects. killed: it, or its worker, was killed by SIGKILL.
     """
     num_deaths, suspects = 0, dict[int, Suspect]()
     if _is_journal(past):
@@ -149,7 +149,7 @@ def next_journal(past: bytes, num_rows: int) -> bytearray:
         num_deaths, suspects = journal.num_deaths, journal.suspects
         if present := _merge(_spans(past)):
             num_deaths += 1
-            suspects = judge(present, suspects, num_deaths)
+            suspects = judge(present, suspects, num_deaths, killed=killed)
     return new_journal(num_deaths, suspects, num_rows)
 
 

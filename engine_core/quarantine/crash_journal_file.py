@@ -24,17 +24,17 @@ def journal_path(listen: str) -> Path:
     return transport.default_folder() / f"{digest}.notes"
 
 
-def open_journal(path: Path, num_rows: int) -> CrashJournal:
+def open_journal(path: Path, num_rows: int, *, killed: bool = False) -> CrashJournal:
     """Returns the journal of this life; its file (mode 0600) atomically replaces that of the last engine.
 
     Call it once this process holds the address. If the file cannot be written, the journal is lost with the
-    process.
+    process. killed: the last engine, or its worker, was killed by SIGKILL.
     """
     past = b""
     with contextlib.suppress(OSError):
         if path.stat().st_size <= _MOST_BYTES:
             past = path.read_bytes()
-    memory = next_journal(past, num_rows)
+    memory = next_journal(past, num_rows, killed=killed)
     try:
         return CrashJournal(_map(path, memory))
     except OSError as error:

@@ -7,7 +7,7 @@ thirty bytes. A column that is left out of the file is covered by its sum, which
 from collections.abc import Callable
 from typing import Any
 
-from engine_core.scheduler.step_batch import first_numbers
+from engine_core.scheduler.planning.step_batch import first_numbers
 from engine_core.step.plan import NewRow, Plan
 from pagewire.internal.v1.recording_pb2 import RecordedNewRow, RecordedPlan
 from pagewire.ipc.columns import pack_u32, unpack_u32
@@ -31,6 +31,11 @@ _SPARSE = (
     "swap_in_host_blocks",
     "swap_in_blocks",
     "sample_counts",
+    "restore_rows",
+    "restore_checkpoints",
+    "save_rows",
+    "save_positions",
+    "save_checkpoints",
 )
 """Columns that are empty in most plans."""
 _BATCH = ("rows", "starts", "counts", "sample_rows", "sample_sources")

@@ -35,7 +35,8 @@ class _Recorded:
 
 
 class RecordedScheduler(Scheduler):
-    """A Scheduler whose public methods record their calls."""
+    """A Scheduler whose public methods record their calls. A replay schedules and updates, too: what
+    ends within these calls is not recorded as a call."""
 
     def __init__(self, recording: RecordingWriter, *, with_tokens: bool = False, **settings: Any) -> None:
         """settings: those of Scheduler."""
@@ -47,8 +48,6 @@ class RecordedScheduler(Scheduler):
         self._suspects: dict[int, int] = {}  # numbers by request key
         self._recorded: dict[int, _Recorded] = {}  # by id() of Request.parameters, which rows have, too
         self._plans = PlanWriter()
-        self._in_step = False
-        """True inside schedule() and update(): a replay makes the calls of those by itself."""
         recording.on_close = self._record_live_sequences
         start = recording.add().start
         start.format, start.version, start.has_tokens = FORMAT, __version__, with_tokens
@@ -96,21 +95,19 @@ class RecordedScheduler(Scheduler):
         super().prepared(request)
 
     def abort(self, request: Request, indexes: Collection[int] = ()) -> None:
-        if request.num_live and not self._in_step:
+        if request.num_live:
             abort = self._recording.add().abort
             abort.number = self._recorded[id(request.parameters)].number
             abort.indexes.extend(indexes)
         super().abort(request, indexes)
-        if not self._in_step:
-            self._record_ends(request)
+        self._record_ends(request)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
-        if request.num_live and not self._in_step:
+        if request.num_live:
             finish = self._recording.add().finish
             finish.number, finish.reason = self._recorded[id(request.parameters)].number, reason
         super().finish(request, reason)
-        if not self._in_step:
-            self._record_ends(request)
+        self._record_ends(request)
 
     def set_deadline(self, request: Request, deadline_at: float | None) -> None:
         change = self._recording.add().deadline
@@ -124,9 +121,7 @@ class RecordedScheduler(Scheduler):
         super().reset_cache()
 
     def schedule(self, now: float) -> Plan:
-        self._in_step = True
         plan = super().schedule(now)
-        self._in_step = False
         record = self._recording.add().plan
         record.now = now
         self._plans.write(columns_of(plan, self._number_of), record)
@@ -143,15 +138,13 @@ class RecordedScheduler(Scheduler):
         record.duration_us = result.duration_us
         if NO_TOKEN in result.token_ids:
             record.without_token.extend(result.entries_with(NO_TOKEN))
-        if self.draft_room.drafts:
+        if self.planner.draft_room.drafts:
             record.started_ns, record.draft_prefill = result.started_ns, result.draft_prefill
             record.draft_methods = result.draft_methods
         for name in ("sample_counts", "draft_counts", "next_draft_counts"):
             if column := getattr(result, name):
                 setattr(record, name, pack_u32(column))
-        self._in_step = True
         failed = super().update(result)
-        self._in_step = False
         for request, (group, length) in searches.items():
             self._write_choice(request, group, length, record)
         if self.states.num_ended != self._num_ended:

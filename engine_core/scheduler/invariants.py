@@ -6,7 +6,7 @@ from collections import Counter
 
 from engine_core.errors import InvariantError
 from engine_core.request import NO_ROW, Request, Sequence, Status
-from engine_core.scheduler.sequence_states import SequenceStates
+from engine_core.scheduler.states.sequence_states import SequenceStates
 
 
 def check_sequences(states: SequenceStates, pending: Counter[Sequence]) -> None:

@@ -3,15 +3,14 @@
 from typing import TypeVar
 
 from engine_core.request import Sequence, Status
-from engine_core.scheduler.outputs import Outputs
-from engine_core.scheduler.sequence_states import SequenceStates
+from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.result import Result
 
 T = TypeVar("T")
 
 
 def take_vectors(
-    sampling: list[Sequence], samples: list[T], result: Result, states: SequenceStates, outputs: Outputs
+    sampling: list[Sequence], samples: list[T], result: Result, states: SequenceStates
 ) -> tuple[list[Sequence], list[T]]:
     """Ends the sequences [A] of a plan that have a vector; returns the others with their samples.
 
@@ -22,7 +21,7 @@ def take_vectors(
     for entry, values in result.vectors.items():
         sequence = sampling[entry]
         if sequence.status is not Status.ENDED:
-            outputs.add_vector(sequence, values)
+            states.outputs.add_vector(sequence, values)
             states.end(sequence)
     pairs = zip(sampling, samples, strict=True)
     others = [pair for pair in pairs if not pair[0].request.pools]

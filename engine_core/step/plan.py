@@ -56,7 +56,7 @@ class ForkRow:
 @dataclass(slots=True)
 class Plan:
     """One step. R rows compute, A rows sample, P get a token that the core has chosen, X block tables
-    change, C blocks are copied, O swapped out, I swapped in.
+    change, C blocks are copied, O swapped out, I swapped in, U states restored, V saved.
 
     No copy reads a block that another copy of the plan writes, and none writes where another does.
     """
@@ -83,6 +83,11 @@ class Plan:
     swap_out_host_blocks: list[int] = field(default_factory=list)  # [O]
     swap_in_host_blocks: list[int] = field(default_factory=list)  # [I]
     swap_in_blocks: list[int] = field(default_factory=list)  # [I]
+    restore_rows: list[int] = field(default_factory=list)  # [U]
+    restore_checkpoints: list[int] = field(default_factory=list)  # [U]
+    save_rows: list[int] = field(default_factory=list)  # [V]
+    save_positions: list[int] = field(default_factory=list)  # [V]
+    save_checkpoints: list[int] = field(default_factory=list)  # [V]
 
     _packed_starts: bytes = field(default=b"", init=False, repr=False, compare=False)
 
@@ -107,6 +112,18 @@ class Plan:
         """Copies the content of one block to another before the rows compute."""
         self.copy_sources.append(source)
         self.copy_targets.append(target)
+
+    def restore_state(self, row: int, checkpoint: int) -> None:
+        """Has a row begin with the state of a checkpoint, which an earlier plan has saved."""
+        self.restore_rows.append(row)
+        self.restore_checkpoints.append(checkpoint)
+
+    def save_state(self, row: int, position: int, checkpoint: int) -> None:
+        """Saves the state of a row behind its first `position` tokens, of which the plan computes the last
+        one."""
+        self.save_rows.append(row)
+        self.save_positions.append(position)
+        self.save_checkpoints.append(checkpoint)
 
 
 _COLUMNS = tuple(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from engine_core.counters import Counters
 from engine_core.intake.intake import Intake
 from engine_core.intake.validation import is_too_long
-from engine_core.request import FinishReason
+from engine_core.request import FinishReason, Request
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.utilities.explanation import explain
 from engine_core.utilities.frontend_directory import FrontendDirectory
@@ -48,15 +48,17 @@ class UtilityAnswers:
         self,
         scheduler: Scheduler,
         intake: Intake,
+        find_detached: Callable[[str], Request | None],
         directory: FrontendDirectory,
         load: Callable[[], Load],
         send: Callable[[bytes, EngineMessage], None],
         clock: Callable[[], float],
         counters: Counters,
     ) -> None:
-        """load: describes the load now. send, clock: see EngineCore."""
+        """find_detached: of DetachedRequests. load: describes the load now. send, clock: see EngineCore."""
         self._scheduler = scheduler
         self._intake = intake
+        self._find_detached = find_detached
         self._directory = directory
         self._load = load
         self._send = send
@@ -79,7 +81,8 @@ class UtilityAnswers:
             self._scheduler.reset_cache()
             result.cache_reset.SetInParent()
         elif call == "find_request":
-            request = self._scheduler.requests.by_id(utility.find_request.request_id)
+            name = utility.find_request.request_id
+            request = self._scheduler.requests.by_id(name) or self._find_detached(name)
             result.found.in_flight = request is not None
         elif call == "list_frontends":
             result.frontends.SetInParent()

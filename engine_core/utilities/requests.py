@@ -9,8 +9,8 @@ from itertools import chain
 from google.protobuf.duration_pb2 import Duration
 
 from engine_core.request import Request, Sequence, Status
-from engine_core.scheduler.sequence_states import SequenceStates
-from engine_core.scheduler.wait_causes import Cause
+from engine_core.scheduler.outputs.wait_causes import Cause
+from engine_core.scheduler.states.sequence_states import SequenceStates
 from pagewire.internal.v1.engine_pb2 import ListRequests
 from pagewire.v1 import inspection_pb2 as pb
 

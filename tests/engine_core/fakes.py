@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from engine_core.intake.validation import Limits, make_request
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.request import FinishReason, Request
-from engine_core.scheduler.outputs import encode_outputs
+from engine_core.scheduler.outputs.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import ForkRow, NewRow, Plan, RowParameters
 from engine_core.step.result import Result
@@ -624,4 +624,5 @@ _COLUMNS = (
     "swap_out_host_blocks",
     "swap_in_host_blocks",
     "swap_in_blocks",
+    *("restore_rows", "restore_checkpoints", "save_rows", "save_positions", "save_checkpoints"),
 )

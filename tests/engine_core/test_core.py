@@ -59,7 +59,7 @@ def test_hello_is_answered_from_the_loop(house: House) -> None:
     assert message.load.epoch == EPOCH
 
 
-def test_whoever_forgot_the_epoch_forgot_its_requests(house: House) -> None:
+def test_a_frontend_that_forgot_the_epoch_forgot_its_requests(house: House) -> None:
     house.put(add_request(1, max_tokens=30), b"a")
     house.put(add_request(2, max_tokens=30), b"b")
     house.step()
@@ -277,7 +277,7 @@ def test_ends_by_the_clock_do_not_wait_for_the_step(house: House) -> None:
 
 
 @pytest.mark.parametrize("house", [1], indirect=True)
-def test_everybody_hears_of_the_end_of_the_core(house: House) -> None:
+def test_every_frontend_hears_of_the_end_of_the_core(house: House) -> None:
     house.put(add_request(1, max_tokens=30), b"a")
     house.put(add_request(2, max_tokens=30), b"b")
     house.step()
@@ -361,7 +361,7 @@ def test_the_first_sequence_may_be_one_of_them(ended: list[int]) -> None:
     assert len(house.scheduler.requests) == 0
 
 
-def test_a_long_step_keeps_nobody_in_doubt(house: House) -> None:
+def test_a_long_step_keeps_no_frontend_in_doubt(house: House) -> None:
     """Heartbeats are answered while a step runs; all other messages wait."""
     beats: list[float] = []
     house.core._heartbeat = lambda: beats.append(house.now)

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 import zmq
 
+from engine_core.quarantine.crash_journal import CrashJournal
+from engine_core.quarantine.crash_journal_file import journal_path
 from engine_core.request import FinishReason
+from pagewire.host.spawn import ACTIVATE_AFTER_KILL
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, GetLoad, Hello, Utility
 from pagewire.ipc import transport
 from pagewire.v1.admin_pb2 import RankLoad
@@ -78,9 +81,9 @@ class Engine:
         os.close(self._status)
 
     def activate(self) -> None:
-        """Lets a standby serve."""
+        """Lets a standby serve in the place of a core that was killed."""
         assert self.process.stdin is not None
-        self.process.stdin.write(b"activate\n")
+        self.process.stdin.write(ACTIVATE_AFTER_KILL)
         self.process.stdin.flush()
 
 
@@ -308,23 +311,27 @@ def test_frontends_that_were_there_first_are_welcomed(folder: Path, context: Con
 
 
 def test_a_standby_takes_over_the_address_of_a_core_that_died(
-    standby: Engine, engine: Engine, context: Context
+    standby: Engine, slow_engine: Engine, context: Context
 ) -> None:
     """It waits with a worker of its own, and touches no file of the core that serves."""
-    with FakeFrontend(context, engine.address) as frontend:
+    with FakeFrontend(context, slow_engine.address) as frontend:
         frontend.hello()
-        frontend.send(add_request=endless(1))
-        frontend.receive()
-        engine.process.kill()
-        engine.wait()
+        for handle in (1, 2):
+            frontend.send(add_request=endless(handle))
+        while load(frontend).running_requests < 2:
+            pass
+        slow_engine.process.kill()
+        slow_engine.wait()
     assert not any(event["event"] == "loading" for event in standby.events)
     standby.activate()
-    assert standby.wait_for("ready")["suspects"] == 1, "it continues the crash journal"
+    assert standby.wait_for("ready")["suspects"] == 2, "it continues the crash journal"
+    journal = CrashJournal(bytearray(journal_path(slow_engine.address).read_bytes()))
+    assert {suspect.group for suspect in journal.suspects.values()} == {2}, "they run together"
     with FakeFrontend(context, standby.address) as frontend:
         frontend.hello()
-        frontend.send(add_request=add_request(2, max_tokens=3))
+        frontend.send(add_request=add_request(3, max_tokens=3))
         ledger = Ledger()
-        assert follow(frontend, ledger, 2) == FinishReason.MAX_TOKENS
+        assert follow(frontend, ledger, 3) == FinishReason.MAX_TOKENS
     standby.process.terminate()
     assert standby.wait() == 0
 

@@ -26,11 +26,12 @@ from engine_core.intake.validation import Limits
 from engine_core.kv_cache import prefix_cache
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.request import FinishReason
-from engine_core.scheduler.outputs import encode_outputs
+from engine_core.scheduler.outputs.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, AddRequest
 from pagewire.ipc.columns import unpack_u32, unpack_u64
 from tests.engine_core.fake_beams import beam_search
+from tests.engine_core.fake_states import StatefulFakeWorker
 from tests.engine_core.fakes import (
     EOS,
     VOCAB,
@@ -67,6 +68,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         samples_per_row=st.sampled_from([1, 1, 2, 5]),
         speculative_tokens_per_step=st.sampled_from([0, 3, 8]),
         num_drafts=st.sampled_from([99, 2]),
+        state_checkpoints=st.sampled_from([0, 0, 0, 1, 4]),
     )
     def start(
         self,
@@ -81,7 +83,10 @@ class SchedulerWalk(RuleBasedStateMachine):
         samples_per_row: int,
         speculative_tokens_per_step: int,
         num_drafts: int,
+        state_checkpoints: int,
     ) -> None:
+        if state_checkpoints:  # then the worker has no swap space, and drafts nothing
+            num_host_blocks, samples_per_row = 0, 1
         self.scheduler = self.make_scheduler(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -92,6 +97,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             swap_costs=SwapCosts(1.0, swap_us_per_block),
             samples_per_row=samples_per_row,
             speculative_tokens_per_step=speculative_tokens_per_step,
+            state_checkpoints=state_checkpoints,
         )
         self.limits = Limits(
             vocab_size=VOCAB,
@@ -103,8 +109,11 @@ class SchedulerWalk(RuleBasedStateMachine):
             embedding_size=4,
         )
         self.ahead = ahead
-        self.worker = FakeWorker(num_blocks, block_size, num_host_blocks)
-        self.worker.num_drafts = num_drafts
+        if state_checkpoints:
+            self.worker: FakeWorker = StatefulFakeWorker(num_blocks, block_size, state_checkpoints)
+        else:
+            self.worker = FakeWorker(num_blocks, block_size, num_host_blocks)
+            self.worker.num_drafts = num_drafts
         self.now = 0.0
         self.handle = 0
         self.sent: dict[int, AddRequest] = {}

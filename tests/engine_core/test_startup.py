@@ -162,8 +162,14 @@ def test_prompts_share_nothing_where_blocks_depend_on_their_length() -> None:
     assert scheduler.pool.num_cached == 0
 
 
-def test_prompts_share_nothing_where_rows_keep_states(caplog: pytest.LogCaptureFixture) -> None:
-    """A state holds all tokens of its row: it cannot begin behind a cached prefix. The log says so."""
+def test_prompts_share_nothing_without_checkpoints_of_states(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """A state holds all tokens of its row: it cannot begin behind a cached prefix alone. The log says so."""
+    (tmp_path / "config.json").write_text("{}")
+    for flags, asked in (({}, 16), ({"state_checkpoints": 3}, 3), ({"no_prefix_cache": True}, 0)):
+        message = initialize_message(EngineConfig(model=str(tmp_path), **flags))
+        assert message.state_checkpoints == asked
     facts = ready()
     facts.has_states = True
     with caplog.at_level("INFO"):
@@ -171,7 +177,11 @@ def test_prompts_share_nothing_where_rows_keep_states(caplog: pytest.LogCaptureF
     scheduler.add(make(add_request(1, prompt=40)))
     scheduler.schedule(0.0)
     assert scheduler.pool.num_cached == 0
-    assert "no prefix cache and no swap space" in caplog.text
+    assert "--state-checkpoints is 0" in caplog.text
+    facts.num_state_checkpoints = 2
+    scheduler = make_scheduler(EngineConfig(), facts)
+    scheduler.add(make(add_request(1, prompt=40)))
+    assert scheduler.schedule(0.0).save_positions == [32]
 
 
 def test_rows_have_room_for_drafts_where_the_worker_makes_some(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ class World:
         samples_per_row: int = 1,
         speculative_tokens_per_step: int = 0,
         preempt_rows: bool = False,
+        state_checkpoints: int = 0,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -56,6 +57,7 @@ class World:
             samples_per_row=samples_per_row,
             speculative_tokens_per_step=speculative_tokens_per_step,
             preempt_rows=preempt_rows,
+            state_checkpoints=state_checkpoints,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.worker.num_drafts = 99 if samples_per_row > 1 else 0

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from engine_core.scheduler.outputs import Outputs
+from engine_core.scheduler.outputs.outputs import Outputs
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from engine_core import score_history
+from engine_core.frontends.handover import MOST_HANDOVERS
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, Hello
 from pagewire.ipc.columns import unpack_u8, unpack_u64
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
@@ -29,12 +31,14 @@ def submit(
     handle: int = FIRST,
     content: bytes = b"same",
     ended: Sequence[int] = (),
+    grace_ms: int = 0,
     **fields: Any,
 ) -> AddRequest:
     """A call of the one request that all tests are about. ended: sequences that have ended."""
     message = add_request(FIRST, **{"max_tokens": 12, "ignore_eos": True, **fields})
     message.handle, message.content_digest = handle, content
     message.ended_indexes.extend(ended)
+    message.disconnect_grace_ms = grace_ms
     house.put(message, frontend)
     return message
 
@@ -189,18 +193,37 @@ def test_sequences_that_have_ended_are_sent_too(house: House) -> None:
         assert (ledger.tokens[AGAIN, index], ledger.ends[AGAIN, index]) == (output, reason)
 
 
-@pytest.mark.parametrize("is_sent_again", [False, True], ids=["here", "before the core was lost"])
-def test_what_ended_by_its_text_is_computed_again(house: House, is_sent_again: bool) -> None:
-    """The core need not have the tokens that the frontend knows, and the next frontend finds the same end."""
+@pytest.mark.parametrize("num_delivered", [0, 2])
+def test_what_ended_by_its_text_is_sent_without_an_end(house: House, num_delivered: int) -> None:
+    """The core does not know where its text ends. The next frontend finds the same end in the same tokens."""
     fields = {"n": 3, "max_tokens": 20, "ignore_eos": True}
-    submit(house, ended=[1] if is_sent_again else [], **fields)
-    house.step(4)
-    if not is_sent_again:
-        house.put(Abort(handle=FIRST, indexes=[1]), A)
-        house.step()
+    first = submit(house, **fields)
+    house.step(5)
+    house.put(Abort(handle=FIRST, indexes=[1]), A)
+    house.step()
+    known = ledger_of(house, A, first).tokens[FIRST, 1]
+    again = submit(house, B, AGAIN, delivered={1: known[:num_delivered]} if num_delivered else None, **fields)
+    house.run()
+    ledger = ledger_of(house, B, again)
+    assert ledger.tokens[AGAIN, 1][: len(known)] == known and (AGAIN, 1) not in ledger.ends
+    for index in (0, 2):
+        assert (ledger.tokens[AGAIN, index], ledger.ends[AGAIN, index]) == expected_output(again, index)
+    assert house.core.counters.handovers == {"true": 1}
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True], ids=["as it came", "as it was taken over"])
+def test_what_ended_by_its_text_elsewhere_is_computed_again(house: House, is_taken_over: bool) -> None:
+    """The core need not have the tokens that a frontend knows, whose end nothing would reach."""
+    fields = {"n": 3, "max_tokens": 20, "ignore_eos": True}
+    if is_taken_over:
+        submit(house, **fields)
+        house.step(3)
+    submit(house, A, 5, ended=[1], **fields)
+    house.step(3)
     again = submit(house, B, AGAIN, **fields)
     house.run()
     is_whole(house, B, again, n=3)
+    assert house.core.counters.handovers["false"] == 1
 
 
 def test_beams_are_delivered_at_the_end(house: House) -> None:
@@ -213,22 +236,44 @@ def test_beams_are_delivered_at_the_end(house: House) -> None:
     assert failures_of(house) == [(FIRST, "CONTINUED_ELSEWHERE")] and first.handle == FIRST
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
 @pytest.mark.parametrize("num_delivered", [0, 3])
-def test_log_probabilities_are_computed_again(house: House, num_delivered: int) -> None:
-    """The core has not kept them."""
-    options = LogprobOptions(top_n=2)
-    first = submit(house, logprobs=options)
+def test_log_probabilities_that_were_sent(house: House, num_delivered: int, is_kept: bool) -> None:
+    """They are kept of requests whose client chose the id; others are computed again."""
+    options, grace_ms = LogprobOptions(top_n=2), 1000 * is_kept
+    first = submit(house, logprobs=options, grace_ms=grace_ms)
     house.step(6)
     output = expected_output(first, 0)[0]
-    again = submit(
-        house, B, AGAIN, logprobs=options, delivered={0: output[:num_delivered]} if num_delivered else None
-    )
+    delivered = {0: output[:num_delivered]} if num_delivered else None
+    again = submit(house, B, AGAIN, logprobs=options, delivered=delivered, grace_ms=grace_ms)
     house.run()
     is_whole(house, B, again)
-    scores = alone(logprobs=options)[1].scores[FIRST, 0]
-    assert ledger_of(house, B, again).scores[AGAIN, 0] == scores[num_delivered:]
+    num_steps, held = alone(logprobs=options)
+    assert ledger_of(house, B, again).scores[AGAIN, 0] == held.scores[FIRST, 0][num_delivered:]
     assert failures_of(house) == [(FIRST, "CONTINUED_ELSEWHERE")]
-    assert house.core.counters.handovers == {"false": 1}
+    assert house.core.counters.handovers == {str(is_kept).lower(): 1}
+    assert (house.scheduler.step == num_steps) == is_kept
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_log_probabilities_of_a_prompt_that_were_sent(is_kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that exceed the memory for them are computed again."""
+    if not is_kept:
+        monkeypatch.setattr(score_history, "MOST_BYTES", 1000)
+    house, options = House(budget=4), LogprobOptions(top_n=2)
+    fields = {"prompt": 14, "logprobs": options, "prompt_logprobs": options, "grace_ms": 1000}
+    submit(house, **fields)
+    house.step(2)
+    for handle, frontend in ((5, A), (AGAIN, B)):
+        again = submit(house, frontend, handle, **fields)
+        house.step(3)
+    house.run()
+    is_whole(house, B, again)
+    held, alone_held = ledger_of(house, B, again), alone(**fields)[1]
+    assert held.scores[AGAIN, 0] == alone_held.scores[FIRST, 0]
+    assert held.prompt_scores[AGAIN] == alone_held.prompt_scores[FIRST]
+    assert house.core.counters.handovers["false"] == (0 if is_kept else 2)
+    house.inbox.close()
 
 
 def test_log_probabilities_that_were_not_sent_yet_are_sent_to_the_last_call() -> None:
@@ -279,3 +324,17 @@ def test_the_deadline_is_that_of_the_last_call(house: House) -> None:
         house.now = now
         house.step()
         assert len(house.scheduler.requests) == num_left
+
+
+def test_what_is_sent_again_is_bounded(house: House) -> None:
+    """A client cannot have long output sent to it over and over for one charge: then it is computed again."""
+    submit(house)
+    house.step(3)
+    for number in range(MOST_HANDOVERS):
+        submit(house, B, AGAIN + number)
+    house.step()
+    assert house.core.counters.handovers == {"true": MOST_HANDOVERS}
+    last = submit(house, B, AGAIN + MOST_HANDOVERS)
+    house.run()
+    assert house.core.counters.handovers == {"true": MOST_HANDOVERS, "false": 1}
+    is_whole(house, B, last)

@@ -59,7 +59,7 @@ def test_in_an_overload_requests_are_refused_from_the_deadline_on(ahead: bool) -
     step(house)
     refused = refusals(house)
     assert 10 <= 40 - len(refused) <= 14
-    assert {*refused} == {*range(41 - len(refused), 41)}, "who came first is taken"
+    assert {*refused} == {*range(41 - len(refused), 41)}, "the first that came are taken"
     assert {(failure.code, failure.reason) for failure in refused.values()} == {
         (Code.RESOURCE_EXHAUSTED, REASON)
     }

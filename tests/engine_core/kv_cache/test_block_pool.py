@@ -192,7 +192,7 @@ def test_a_double_free_is_found() -> None:
         pool.check_invariants([])
 
 
-def test_a_block_that_nobody_holds_is_found() -> None:
+def test_a_block_that_no_sequence_holds_is_found() -> None:
     """Held by the count alone: neither free nor in a table."""
     pool = BlockPool(2)
     pool.share(pool.allocate(1))

@@ -81,7 +81,7 @@ def test_the_one_with_the_most_work_in_the_best_class_always_goes_on() -> None:
     assert world.scheduler.num_preemptions
 
 
-def test_nobody_is_preempted_over_and_over() -> None:
+def test_no_sequence_is_preempted_over_and_over() -> None:
     """Of sequences under random pressure, 999 in 1000 are preempted four times at most."""
     times: list[int] = []
     for seed in range(60):

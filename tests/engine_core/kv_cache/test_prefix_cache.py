@@ -312,7 +312,7 @@ def found(world: World, tokens: list[int]) -> list[int]:
     return world.scheduler.prefix_cache.find(make(add_request(99, tokens)).sequences[0])
 
 
-def test_what_is_found_is_not_evicted_for_the_one_who_found_it() -> None:
+def test_blocks_that_are_found_are_not_evicted_for_the_same_sequence() -> None:
     """All blocks are free, and the prefix's are the next ones to go."""
     world = World(blocks=6)
     world.add(1, prompt(17), max_tokens=1)

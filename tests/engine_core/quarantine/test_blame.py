@@ -15,7 +15,9 @@ HERE = Span(10, 12)
 class Hunt:
     """Requests that are resubmitted after each death; some of them kill the engine whenever they run."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, killed: bool = False) -> None:
+        """killed: by SIGKILL, as the kernel does when memory runs out."""
+        self.killed = killed
         self.requests = list(range(1, count + 1))
         self.suspects: dict[int, Suspect] = {}
         self.quarantined: set[int] = set()
@@ -24,7 +26,7 @@ class Hunt:
     def die(self, present: dict[int, Span]) -> None:
         """The engine dies with these in its step."""
         self.deaths += 1
-        self.suspects = judge(present, self.suspects, self.deaths)
+        self.suspects = judge(present, self.suspects, self.deaths, killed=self.killed)
         for key in [key for key, suspect in self.suspects.items() if suspect.is_quarantined]:
             self.quarantined.add(key)
             self.requests.remove(key)
@@ -50,22 +52,24 @@ class Hunt:
 
 
 @settings(deadline=None)
-@given(count=st.integers(1, 64), data=st.data())
-def test_one_that_always_kills_is_found(count: int, data: st.DataObject) -> None:
-    hunt, culprit = Hunt(count), data.draw(st.integers(1, count))
+@given(count=st.integers(1, 64), killed=st.booleans(), data=st.data())
+def test_one_that_always_kills_is_found(count: int, killed: bool, data: st.DataObject) -> None:
+    hunt, culprit = Hunt(count, killed=killed), data.draw(st.integers(1, count))
     while hunt.live(lambda key: key == culprit):
         assert hunt.deaths <= math.ceil(math.log2(64)) + 2
     assert hunt.quarantined == {culprit}
-    assert hunt.deaths <= STRIKES + 2
+    assert hunt.deaths <= STRIKES + 2 + killed
 
 
 @settings(deadline=None)
-@given(count=st.integers(2, 300), data=st.data())
-def test_several_that_always_kill_are_found_one_after_another(count: int, data: st.DataObject) -> None:
+@given(count=st.integers(2, 300), killed=st.booleans(), data=st.data())
+def test_several_that_always_kill_are_found_one_after_another(
+    count: int, killed: bool, data: st.DataObject
+) -> None:
     culprits = data.draw(st.sets(st.integers(1, count), min_size=1, max_size=5))
-    hunt = Hunt(count)
+    hunt = Hunt(count, killed=killed)
     while hunt.live(lambda key: key in culprits):
-        assert hunt.deaths <= (STRIKES + 3) * len(culprits)
+        assert hunt.deaths <= (STRIKES + 3 + killed) * len(culprits)
     assert hunt.quarantined == culprits
 
 
@@ -90,6 +94,13 @@ def test_groups_are_an_eighth_then_one():
     assert {key for key, suspect in after.items() if suspect.death == 2} == set(range(16, 30))
     assert after[16].group == 1 and after[40].group == 8
     assert not any(key in after for key in range(16))
+
+
+def test_after_a_sigkill_all_run_together_once():
+    spans = {key: HERE for key in range(64)}
+    suspects = judge(spans, {}, 1, killed=True)
+    assert {suspect.group for suspect in suspects.values()} == {64}
+    assert {suspect.group for suspect in judge(spans, suspects, 2, killed=True).values()} == {8}
 
 
 def one(span: Span, strikes: int) -> dict[int, Suspect]:

@@ -17,10 +17,10 @@ class Lives:
         self.options = options
         self.world = self.begin()
 
-    def begin(self) -> World:
-        """The next life, after a death in the middle of the last one."""
+    def begin(self, *, killed: bool = False) -> World:
+        """The next life, after a death in the middle of the last one. killed: by SIGKILL."""
         self.world = World(**self.options)  # type: ignore[arg-type]
-        self.memory = next_journal(bytes(self.memory), self.world.scheduler.num_rows)
+        self.memory = next_journal(bytes(self.memory), self.world.scheduler.num_rows, killed=killed)
         self.world.scheduler.open(CrashJournal(self.memory))
         return self.world
 
@@ -48,6 +48,22 @@ def test_suspects_run_group_by_group_and_then_all_requests():
     assert seen == [2, 4, 6, 8, 10, 12, 14, 16, 17]
     assert not world.scheduler.quarantine.num_suspects
     world.finish()
+
+
+def test_after_a_sigkill_all_go_on_with_the_first_steps():
+    steps = {}
+    for killed in (False, True):
+        lives = Lives(rows=64, blocks=800, budget=512)
+        come(lives.world, 64)
+        lives.world.step(3)
+        world = lives.begin(killed=killed)
+        requests = come(world, 64)
+        while not all(request.sequences[0].output for request in requests):
+            world.step()
+        steps[killed] = world.scheduler.step
+        world.finish()
+        assert not world.scheduler.quarantine.num_suspects
+    assert steps[True] == 1 < 8 <= steps[False]
 
 
 def test_no_request_begins_before_the_suspects_but_not_for_long():

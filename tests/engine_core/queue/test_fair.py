@@ -225,7 +225,7 @@ def test_as_many_lines_as_there_are_tenants() -> None:
         queue.started(head)
         queue.step()
         order.append(int(head.request.tenant))
-    assert order == list(range(1000)), "all had nothing: who came first"
+    assert order == list(range(1000)), "all had nothing: the first that came"
 
 
 def test_siblings_that_fork_count_as_sequences_ahead() -> None:
@@ -256,7 +256,7 @@ def test_what_is_before_a_sequence_of_a_line(monkeypatch: pytest.MonkeyPatch) ->
     assert queue.before(own[4], 0.0) == (1 + 6, 7 + 30), "two of three stand for five"
 
 
-def test_who_is_ahead_where_tokens_cost_nothing_yet() -> None:
+def test_the_order_where_tokens_cost_nothing_yet() -> None:
     """Prompts are free (--prompt-token-weight 0), and the length of outputs is not known: a line costs
     nothing, and all of it comes before any tenant that was served as much."""
     queue = FairQueue(Weights(prompt_token=0))

@@ -113,7 +113,7 @@ def test_output_that_came_with_the_request_is_computed_like_a_prompt() -> None:
     assert till.owes() == 10 + 200
 
 
-def test_who_waits_and_goes_owes_nothing() -> None:
+def test_a_tenant_that_waits_and_goes_owes_nothing() -> None:
     till = Till()
     till.world.scheduler.abort(till.world.add(1, 7))
     assert till.owes() == 0

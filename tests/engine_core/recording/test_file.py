@@ -1,4 +1,4 @@
-"""Recordings on disk: who may read them, and what is left of them when things go wrong."""
+"""Recordings on disk: which users may read them, and what is left of them when things go wrong."""
 
 import errno
 import logging

@@ -109,7 +109,12 @@ def test_all_that_scheduling_depends_on_is_recorded():
     state = {"sequences", "forking", "num_live", "num_running", "num_preemptions", "num_made", "scheduled"}
     state |= {"num_paid", "row_error"}  # of its tenant's quota; from the worker, for the error
     state.add("history")  # for operators: no decision reads it
-    state |= {"abort_at", "submitted"}  # deadline_at until RecordedDeadline; for the choice of a call
+    state |= {"disconnect_grace", "ended_elsewhere", "prompt_scores"}  # for another call of it
+    state |= {
+        "abort_at",
+        "submitted",
+        "num_handovers",
+    }  # deadline_at until RecordedDeadline; for the choice of a call
     assert {field.name for field in dataclasses.fields(Request)} == recorded | names | state
 
 

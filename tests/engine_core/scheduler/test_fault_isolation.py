@@ -33,14 +33,14 @@ def runs(house: House, *ends: tuple[int, int]) -> None:
 
 
 def test_while_it_waits(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = house.scheduler.admission.look
+    look = house.scheduler.planner.admission.look
 
     def broken(sequence: Sequence) -> list[int] | None:
         if sequence.request.handle == 2:
             raise RuntimeError("secret")
         return look(sequence)
 
-    monkeypatch.setattr(house.scheduler.admission, "look", broken)
+    monkeypatch.setattr(house.scheduler.planner.admission, "look", broken)
     for handle in (1, 2, 3):
         house.put(add_request(handle, n=2, max_tokens=3))
     runs(house, (1, 0), (1, 1), (3, 0), (3, 1))
@@ -52,7 +52,7 @@ def test_its_line_names_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     def broken(sequence: Sequence) -> list[int] | None:
         raise RuntimeError("secret")
 
-    monkeypatch.setattr(house.scheduler.admission, "look", broken)
+    monkeypatch.setattr(house.scheduler.planner.admission, "look", broken)
     message = add_request(2, tenant="alice", request_id="alice/r1")
     message.traceparent = f"00-{trace}-00f067aa0ba902b7-01"
     house.put(message)
@@ -93,7 +93,7 @@ def test_what_is_about_the_process_goes_on(house: House, monkeypatch: pytest.Mon
     def interrupted(_: Sequence) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(house.scheduler.admission, "look", interrupted)
+    monkeypatch.setattr(house.scheduler.planner.admission, "look", interrupted)
     house.put(add_request(1))
     with pytest.raises(KeyboardInterrupt):
         house.step()

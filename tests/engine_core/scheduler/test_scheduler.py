@@ -36,7 +36,7 @@ def test_a_long_prompt_is_computed_in_chunks_and_sampled_once() -> None:
     world.finish()
 
 
-def test_a_long_prompt_does_not_stop_those_who_decode() -> None:
+def test_a_long_prompt_does_not_stop_sequences_that_decode() -> None:
     world = World(budget=8)
     world.add(1, prompt=4, max_tokens=10)
     world.step()
@@ -107,7 +107,7 @@ def test_admission_looks_at_the_whole_prompt() -> None:
     assert world.scheduler.num_preemptions == 0
 
 
-def test_nobody_is_admitted_just_to_be_preempted() -> None:
+def test_no_sequence_is_admitted_just_to_be_preempted() -> None:
     """A prompt that takes the last block would lose it to the first running sequence that needs one."""
     world = World(blocks=5)
     world.add(1, prompt=7, max_tokens=9)
@@ -187,7 +187,7 @@ def test_the_last_one_admitted_is_preempted_and_computed_again() -> None:
     assert len(resumed.token_ids) == 7 + held and resumed.prompt_len == 7, "prompt and output, as one prompt"
 
 
-def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
+def test_no_sequence_is_admitted_in_a_step_that_preempts() -> None:
     world = World(blocks=6)
     world.add(1, prompt=7, max_tokens=12)
     world.add(2, prompt=7, max_tokens=12)

@@ -60,6 +60,11 @@ plans = st.builds(
     swap_in_host_blocks=column,
     swap_in_blocks=column,
     sample_counts=column,
+    restore_rows=column,
+    restore_checkpoints=column,
+    save_rows=column,
+    save_positions=column,
+    save_checkpoints=column,
 )
 
 
@@ -74,7 +79,7 @@ def test_every_field_of_the_contract_is_written() -> None:
     top = LogprobOptions(top_n=1)
     parameters = RowParameters(resolved_sampling(), 1, (1,), ((1,),), top, "g", Pooling(type=1))
     row = NewRow(1, array("I", [1]), 1, [1], 1, parameters, top, 1, 1, "t")
-    plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 18))
+    plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 23))
     message = encode_plan(plan)
     assert {field.name for field, _ in message.ListFields()} == {
         field.name for field in StepPlan.DESCRIPTOR.fields

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from engine_core.request import FinishReason, Request
-from engine_core.scheduler.outputs import Outputs, Start, encode_outputs
+from engine_core.scheduler.outputs.outputs import Outputs, Start, encode_outputs
 from pagewire.internal.v1.engine_pb2 import LogprobColumns, PromptLogprobs
 from pagewire.ipc.columns import unpack_u8, unpack_u32, unpack_u64
 from pagewire.v1 import generation_pb2
@@ -55,7 +55,7 @@ def scored(*values: float) -> LogprobColumns:
     return put_together([Scored(value, 1, [int(-value)], [value], [1]) for value in values])
 
 
-def test_log_probabilities_go_to_whom_they_belong() -> None:
+def test_log_probabilities_go_to_their_requests() -> None:
     """Some tokens have them, some sequences have ended, and two steps travel in one message."""
     a, b, silent = request(b"a", 1, n=2), request(b"b", 1), request(b"a", 3)
     for wanting in (a, b):

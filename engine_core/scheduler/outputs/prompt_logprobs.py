@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from engine_core.request import Request, Sequence, Status
-from engine_core.scheduler.outputs import Outputs
+from engine_core.scheduler.outputs.outputs import Outputs
 from engine_core.step.plan import NewRow
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs
 from pagewire.ipc.logprob_columns import num_tokens, pick

@@ -10,8 +10,8 @@ from __future__ import annotations
 from engine_core.kv_cache.preemption_order import victims_first
 from engine_core.queue.base import rows_of
 from engine_core.request import Sequence, Status
-from engine_core.scheduler.admission import Admission
-from engine_core.scheduler.sequence_states import SequenceStates
+from engine_core.scheduler.planning.admission import Admission
+from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.plan import Plan
 
 MAX_PREEMPTIONS = 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.scheduler.row_preemption import MAX_PREEMPTIONS
+from engine_core.scheduler.planning.row_preemption import MAX_PREEMPTIONS
 from tests.engine_core.world import World
 
 ROWS, OUTPUT = 4, 12
@@ -51,7 +51,7 @@ def test_a_request_gets_as_many_rows_as_it_has_sequences() -> None:
 def test_no_row_is_taken(enabled: bool, priority: int, budget: int) -> None:
     """Without the flag, by an equal or worse class, or where it would cost more than a step."""
     world = full(enabled)
-    world.scheduler.row_preemption._max_tokens_lost = budget
+    world.scheduler.planner.row_preemption._max_tokens_lost = budget
     world.add(9, 5, priority=priority, max_tokens=OUTPUT, ignore_eos=True)
     world.step(2)
     assert running(world) == {1, 2, 3, 4} and not world.scheduler.num_preemptions

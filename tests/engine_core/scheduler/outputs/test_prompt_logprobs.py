@@ -64,7 +64,7 @@ def test_a_preempted_request_asks_for_the_rest_alone() -> None:
 
 @pytest.mark.parametrize("aborted", [[0], [0, 1]])
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_whoever_takes_the_lead_goes_on(steps: int, aborted: list[int]) -> None:
+def test_the_next_leader_goes_on(steps: int, aborted: list[int]) -> None:
     """The leader ends while a part is under way; so much of it as has not come is asked for again, and what
     comes twice is told once."""
     world = World(budget=8, ahead=True)
@@ -95,7 +95,7 @@ def test_nothing_is_told_of_a_request_that_is_gone() -> None:
     assert not outputs.sequences
 
 
-def test_those_who_want_none_cost_nothing() -> None:
+def test_requests_that_want_none_cost_nothing() -> None:
     world = World()
     world.add(1, PROMPT)
     plan = world.scheduler.schedule(0.0)

@@ -19,10 +19,11 @@ from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.quarantine.quarantine import Quarantine
 from engine_core.queue.base import WaitingQueue
 from engine_core.request import NO_ROW, Request, Sequence, Status
-from engine_core.scheduler.request_index import RequestIndex
-from engine_core.scheduler.throughput import Throughput
-from engine_core.scheduler.timeouts import Timeouts
-from engine_core.scheduler.wait_causes import WaitCauses
+from engine_core.scheduler.outputs.outputs import Outputs
+from engine_core.scheduler.outputs.wait_causes import WaitCauses
+from engine_core.scheduler.states.request_index import RequestIndex
+from engine_core.scheduler.states.throughput import Throughput
+from engine_core.scheduler.states.timeouts import Timeouts
 from engine_core.sequence_group import ParallelSampling, SequenceGroup
 from engine_core.step.plan import Plan
 from engine_core.step.row_slots import RowSlots
@@ -53,6 +54,8 @@ class SequenceStates:
         self.wait_causes = WaitCauses()
         self.preparing: set[Request] = set()
         """Requests whose grammar is being compiled: their sequences wait, but not in the queue yet."""
+        self.outputs = Outputs()
+        """What frontends are to be told since take_outputs()."""
         self.num_running_requests = 0
         self.num_preemptions = 0
         self.num_ended = 0
@@ -97,6 +100,7 @@ class SequenceStates:
         siblings = sequence.request.forking if sequence.leads else ()
         for each in (sequence, *siblings):
             each.row = self.rows.take()
+        self.prefix_cache.restore_state(sequence, plan)
         self._run(sequence)
         self.quarantine.admitted(sequence.request, [each.row for each in (sequence, *siblings)])
 
@@ -172,6 +176,12 @@ class SequenceStates:
             self.groups.pop(request).clear()
         if self.on_request_end is not None and not request.num_live:
             self.on_request_end(request)
+
+    def take_outputs(self) -> Outputs:
+        """Returns what to send to frontends since the last call."""
+        outputs, self.outputs = self.outputs, Outputs()
+        outputs.pauses = self.wait_causes.take_pauses()
+        return outputs
 
     def num_tokens_lost(self, sequence: Sequence) -> int:
         """Tokens that must be computed again if a running sequence is preempted."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from engine_core.request import FinishReason, Request, Sequence
-from engine_core.scheduler.wait_causes import NO_WAITS, Pause
+from engine_core.scheduler.outputs.wait_causes import NO_WAITS, Pause
 from pagewire.internal.v1 import engine_pb2
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
 from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64

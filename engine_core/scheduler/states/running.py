@@ -4,7 +4,7 @@ from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.preemption_order import victims_first
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.request import Sequence, Status
-from engine_core.scheduler.sequence_states import SequenceStates
+from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.plan import Plan
 
 

@@ -9,13 +9,10 @@ its wait is the queue itself: the step that ran when it arrived, and sequences t
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from engine_core.queue.base import rows_of
+from engine_core.queue.base import WaitingQueue, rows_of
 from engine_core.request import Request
-
-if TYPE_CHECKING:
-    from engine_core.scheduler.sequence_states import SequenceStates
 
 
 class Cause(IntEnum):
@@ -55,16 +52,16 @@ class WaitCauses:
             self._sums[self._cause] += max(now - self._now, 0.0)
         self._now, self._cause = now, None
 
-    def decide(self, states: SequenceStates, budget: int) -> None:
-        """Names the cause for which requests wait after a plan. budget: tokens that the plan has left."""
-        waiting = states.waiting
+    def decide(self, waiting: WaitingQueue, free_rows: int, budget: int, *, isolates: bool) -> None:
+        """Names the cause for which requests wait after a plan. budget: tokens that the plan has left.
+        isolates: a suspect of a death of the engine runs alone."""
         if not len(waiting):
             return
-        if states.quarantine.isolates:
+        if isolates:
             self._cause = Cause.TRIAL
             return
-        free, head = len(states.rows.free), waiting.head()
-        if not free or (head is not None and rows_of(head) > free):
+        head = waiting.head()
+        if not free_rows or (head is not None and rows_of(head) > free_rows):
             self._cause = Cause.ROWS
         else:
             self._cause = Cause.BUDGET if budget <= 0 else Cause.BLOCKS

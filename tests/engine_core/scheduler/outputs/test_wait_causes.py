@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.scheduler.wait_causes import Cause
+from engine_core.scheduler.outputs.wait_causes import Cause
 from pagewire.internal.v1.engine_pb2 import Abort
 from pagewire.ipc.columns import unpack_u32, unpack_u64
 from tests.engine_core.fakes import add_request

@@ -33,7 +33,7 @@ def test_a_short_prompt_of_another_tenant_is_computed_at_once() -> None:
     assert tokens_of(world, 2) == 1 and not tokens_of(world, 1)
     assert counts(world) == [1, BUDGET - 1]
     world.finish()
-    assert world.scheduler.overtaking.num_overtakers == 1
+    assert world.scheduler.planner.overtaking.num_overtakers == 1
 
 
 def test_others_take_no_more_than_their_share_of_a_step() -> None:
@@ -70,7 +70,7 @@ def test_nothing_else_overtakes(tenant: str, priority: int, policy: str) -> None
     world.add(2, SHORT, tenant=tenant, priority=priority, max_tokens=3, ignore_eos=True)
     assert counts(world) == [BUDGET]
     world.finish()
-    assert not world.scheduler.overtaking.num_overtakers
+    assert not world.scheduler.planner.overtaking.num_overtakers
 
 
 def test_a_prompt_that_does_not_fit_into_its_share_waits() -> None:
@@ -90,4 +90,4 @@ def test_outputs_are_those_of_requests_alone(ahead: bool, blocks: int) -> None:
         length = LONG - handle // 3 if tenant == "alice" else SHORT + handle % 3
         world.add(handle, length, tenant=tenant, n=1 + handle % 2, max_tokens=7, ignore_eos=True)
     world.finish()
-    assert world.scheduler.overtaking.num_overtakers > 3
+    assert world.scheduler.planner.overtaking.num_overtakers > 3

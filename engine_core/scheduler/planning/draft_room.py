@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 
 from engine_core.request import Sequence
-from engine_core.scheduler.draft_gain import DraftGain
-from engine_core.scheduler.running import SlotAllocator
-from engine_core.scheduler.step_batch import Batch
+from engine_core.scheduler.planning.draft_gain import DraftGain
+from engine_core.scheduler.planning.step_batch import Batch
+from engine_core.scheduler.states.running import SlotAllocator
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.scheduler.throughput import Mean
+from engine_core.scheduler.states.throughput import Mean
 from tests.engine_core.world import World
 
 

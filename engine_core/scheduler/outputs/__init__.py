@@ -1,0 +1,1 @@
+"""What a step gives each request, and what requests wait for."""

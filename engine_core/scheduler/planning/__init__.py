@@ -1,0 +1,1 @@
+"""What the next step computes: admission, rows, blocks and drafts."""

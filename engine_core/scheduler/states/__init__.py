@@ -1,0 +1,1 @@
+"""The requests of the engine core by state: waiting, running, ended."""

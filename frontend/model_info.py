@@ -1,12 +1,13 @@
 """The frontend's knowledge of the model, from the checkpoint's small files, and its description
 for clients."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
-from frontend.errors import ModelNotFound
+from frontend.errors import ModelNotFound, Unsupported
 from frontend.pooling_config import PoolingDefaults, read_pooling
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.template_files import find_templates, read_template
@@ -30,6 +31,7 @@ from frontend.validation.rules import (
     Limits,
 )
 from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
+from pagewire.checkpoint_files import BARE_DECODERS
 from pagewire.checkpoint_paths import checkpoint_path, default_served_name
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
@@ -71,6 +73,13 @@ class ModelInfo:
     answers: AnswerFormats
     pooling: PoolingDefaults | None = None
     """How prompts are embedded; None: they are not."""
+    generates: bool = True
+    """False for a checkpoint without an output head."""
+
+    def require_head(self) -> None:
+        """Raises Unsupported if this model cannot generate."""
+        if not self.generates:
+            raise Unsupported({"model": "only makes embeddings: its checkpoint has no output head"})
 
     def check_name(self, name: str) -> None:
         """Raises ModelNotFound unless a request for `name` means this model."""
@@ -80,28 +89,17 @@ class ModelInfo:
     def describe(self, welcome: engine_pb2.Welcome, config: FrontendConfig) -> model_pb2.Model:
         """Returns the model's description for ModelService."""
         facts, limits = welcome.model, limits_of(welcome, config)
-        capabilities = [
-            model_pb2.CAPABILITY_GENERATE,
-            model_pb2.CAPABILITY_BEAM_SEARCH,
-            model_pb2.CAPABILITY_PROMPT_LOGPROBS,
-        ]
-        if self.chat_template is not None:
-            capabilities.append(model_pb2.CAPABILITY_CHAT)
-            if self.answers.tools is not None:
-                capabilities.append(model_pb2.CAPABILITY_TOOLS)
-            if self.answers.reasons:
-                capabilities.append(model_pb2.CAPABILITY_REASONING)
+        capabilities = self._ways_to_generate(limits) if self.generates else []
         embedding_size = facts.embedding_size if self.pooling is not None else 0
         if embedding_size:
             capabilities.append(model_pb2.CAPABILITY_EMBED)
-        if limits.has_grammars:
-            capabilities.append(model_pb2.CAPABILITY_STRUCTURED_OUTPUT)
         return model_pb2.Model(
             name=self.name,
             source=self.source,
             architecture=facts.architecture,
             dtype=facts.dtype,
             quantization=facts.quantization,
+            kv_cache_dtype=facts.kv_cache_dtype,
             max_model_len=facts.max_model_len,
             vocab_size=facts.vocab_size,
             eos_token_ids=facts.eos_token_ids,
@@ -118,6 +116,22 @@ class ModelInfo:
                 arithmetic=facts.arithmetic,
             ),
         )
+
+    def _ways_to_generate(self, limits: Limits) -> list[model_pb2.Capability]:
+        found = [
+            model_pb2.CAPABILITY_GENERATE,
+            model_pb2.CAPABILITY_BEAM_SEARCH,
+            model_pb2.CAPABILITY_PROMPT_LOGPROBS,
+        ]
+        if self.chat_template is not None:
+            found.append(model_pb2.CAPABILITY_CHAT)
+            if self.answers.tools is not None:
+                found.append(model_pb2.CAPABILITY_TOOLS)
+            if self.answers.reasons:
+                found.append(model_pb2.CAPABILITY_REASONING)
+        if limits.has_grammars:
+            found.append(model_pb2.CAPABILITY_STRUCTURED_OUTPUT)
+        return found
 
 
 def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
@@ -182,6 +196,13 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         stated = text.token_ids.get(f"{name}_token_id")
         return found if found is not None else stated if _is_token_id(stated) else None
 
+    pooling, bare = read_pooling(path, config.pooling_type), _bare_decoder(text.token_ids)
+    if bare and pooling is None:
+        raise StartupError(
+            "cannot generate with this checkpoint",
+            f"config.json: {bare} is a decoder without an output head",
+            "--pooling-type last or mean embeds with it",
+        )
     return ModelInfo(
         name=config.served_model_name or default_served_name(config.model),
         source=config.model,
@@ -195,8 +216,17 @@ def load_model(config: FrontendConfig) -> ModelInfo:
             *(text.tokenizer, text.response_template, for_tools or template),
             *(config.tool_format, config.reasoning_format),
         ),
-        pooling=read_pooling(path, config.pooling_type),
+        pooling=pooling,
+        generates=not bare,
     )
+
+
+def _bare_decoder(config: Mapping[str, Any]) -> str:
+    """Returns the architecture of a config.json that has no output head; empty for any other."""
+    names = config.get("architectures")
+    if not isinstance(names, list):
+        return ""
+    return next((name for name in names if isinstance(name, str) and name in BARE_DECODERS), "")
 
 
 def _read_folder(folder: Path) -> CheckpointText:

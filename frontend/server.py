@@ -32,10 +32,11 @@ from frontend.rpc.interceptors.limits import LimitsInterceptor
 from frontend.rpc.interceptors.metrics import MetricsInterceptor
 from frontend.rpc.interceptors.tracing import TraceInterceptor
 from frontend.rpc.interceptors.unary import UnaryInterceptor
-from frontend.rpc.options import bind, server_options
+from frontend.rpc.large_messages import LargeMessages
+from frontend.rpc.listening.options import bind, server_options
+from frontend.rpc.listening.tls import certificates_of
 from frontend.rpc.reflection import add_reflection
 from frontend.rpc.shutdown import Shutdown
-from frontend.rpc.tls import certificates_of
 from frontend.servicers.admin import AdminServicer
 from frontend.servicers.generation import GenerationServicer
 from frontend.servicers.health import HealthServicer
@@ -146,7 +147,7 @@ class Frontend:
             TraceInterceptor(),
             AuthInterceptor(authenticator),
             LimitsInterceptor(self.limits, self.counters, RECEIVE_TIMEOUT_S),
-            DecodingInterceptor(),
+            DecodingInterceptor(LargeMessages(self.limits)),
             *(interceptor for _, interceptor in load_reports),
             UnaryInterceptor(self.write_timeouts),
         ]
@@ -246,7 +247,7 @@ class Frontend:
         """Returns the servicer of --open-inference, whose protos are loaded only here."""
         if not self._config.open_inference:
             return []
-        from frontend.servicers.open_inference import OpenInferenceServicer
+        from frontend.servicers.open_inference.servicer import OpenInferenceServicer
 
         servicer = OpenInferenceServicer(
             self._config, model, self._generator, self.state, self.limits, self.write_timeouts

@@ -60,6 +60,7 @@ class BoundFormat:
         self._markers = {name: _markers(state.markers) for name, state in self.states.items()}
         self.routes = [(re.compile(pattern), state) for pattern, state in self.format.routes]
         self.call_name = re.compile(self.format.call_name)
+        self._header = re.compile(self.format.header)
         self.pairs = self._bound_pairs(self.format.pairs)
         self._reasoning_open = self._spelled(reasoning.open) if reasoning is not None else None
         self._reasoning_close = self._spelled(reasoning.close) if reasoning is not None else None
@@ -102,6 +103,10 @@ class BoundFormat:
         """Returns the place of the first special token; None: there is none."""
         found = None if text.isascii() else self._surrogate.search(text)
         return found.start() if found is not None else None
+
+    def begins_header(self, text: str) -> bool:
+        """Returns whether a text is the beginning of a header, in which an answer was cut."""
+        return self.find_mark(text) is not None or self._header.fullmatch(text) is not None
 
     def literal(self, text: str) -> str:
         """Returns a text with special tokens as they are spelled."""

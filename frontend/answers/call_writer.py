@@ -72,11 +72,12 @@ class CallWriter:
         text = text.removeprefix("\n").removesuffix("\n")
         self.write(self._members.add(key, value_of(text, style, self.schema_of(key))))
 
-    def end(self, *, cut: bool = False) -> None:
-        """Ends the call. cut: in the middle of its arguments."""
+    def end(self, *, cut: bool = False, written: bool = False) -> None:
+        """Ends the call. cut: in the middle of its arguments. written: as an object, by an ObjectWriter."""
         if not cut and (self._members.begun or not self._text):
             self.write(self._members.end())
-        self._sink.add(CallEnd(self._index, not cut and _is_object("".join(self._text))))
+            written = True
+        self._sink.add(CallEnd(self._index, not cut and (written or _is_object("".join(self._text)))))
         self._index += 1
         self.is_open = False
         self._text.clear()

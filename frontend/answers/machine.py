@@ -15,16 +15,19 @@ from frontend.answers.json_calls import JsonCall, Stage
 from frontend.answers.pairs import PairReader
 from frontend.answers.quoting import NestedValue, nested_value
 from frontend.answers.sink import EventSink
-from frontend.answers.tables import REASONING, TEXT, Take
+from frontend.answers.tables import REASONING, TEXT, Go, Take
 
 MAX_PART = 256
 """Characters of a name, an id, a key or a header; a longer one is text."""
-_PIECE = 4096
-"""Characters that are read in one go, so that the time is linear in an answer of any length."""
+_PIECE = 2048
+"""Characters that are read in one go, so that the time is linear in an answer of any length: each part that
+is read is cut off, which copies the rest."""
 _NAME = re.compile(r"\s*[\w.:\-]*\s*")
 _BETWEEN = re.compile(r"[ \t\r\n,;]+|[\[\]]")
 """Text between calls that are JSON objects. A bracket may also begin a marker."""
 _SAID = (Take.TEXT, Take.REASONING)
+_BETWEEN_CALLS = (Take.GAP, Take.JSON)
+_SAYS_MORE = (*_SAID, Take.ID, Take.KEY, Take.VALUE)
 
 
 class Machine:
@@ -54,12 +57,13 @@ class Machine:
         self._json: JsonCall | None = None
         self._pairs: PairReader | None = None
         self._nested: NestedValue | None = None  # the value that is being read, if it is an object or a list
-        self._steps = {
+        steps = {
             Take.GAP: self._gap,
             Take.JSON: self._json_objects,
             Take.PAIRS: self._pair_list,
             **dict.fromkeys((Take.NAME, Take.ID, Take.KEY, Take.HEADER), self._short),
         }
+        self._steps = {name: steps.get(each.take, self._long) for name, each in table.states.items()}
         self._enter(state)
 
     @property
@@ -85,7 +89,7 @@ class Machine:
             if take is Take.ARGUMENTS:
                 self._calls.write(self._table.literal(rest))
             self._calls.end(cut=take is not Take.ARGUMENTS or not self._calls.has_arguments)
-        elif take is not Take.HEADER or self._table.find_mark("".join(self._part) + rest) is None:
+        elif take is not Take.HEADER or not self._table.begins_header("".join(self._part) + rest):
             self._sink.text(self._shown("".join(self._raw) + rest))
         self._enter(TEXT)
         self._sink.finish()
@@ -207,7 +211,7 @@ class Machine:
         self._calls.write(self._table.literal(written))
         if not self._pairs.done:
             return False
-        self._calls.end()
+        self._calls.end(written=True)
         self._enter(self._state.then)
         return True
 
@@ -216,24 +220,34 @@ class Machine:
     def _follow(self, marker: str) -> None:
         """Follows a marker at the beginning of the buffer."""
         step, part = self._state.markers[marker], "".join(self._part)
-        target = self._table.states[step.to].take
-        if self._state.take is Take.NAME and not self._is_name(part, starts=target is not Take.ID):
+        take, target = self._state.take, self._table.states[step.to].take
+        if take is Take.NAME and not self._is_name(part, starts=target is not Take.ID):
             self._fail()
             return
         if self._table.format.always:  # its markers frame text, too
             self._buffer = self._buffer[len(marker) :]
         else:
             self._drop(len(marker))
-        match self._state.take:
+        if take is Take.HEADER:
+            self._route(part)
+            return
+        if take in _SAYS_MORE:
+            self._end_part(take, part, step, target)
+        if step.ends and self._calls.is_open:
+            self._calls.end()
+        self._enter(step.to)
+        if target is Take.HEADER:
+            self._part, self._part_size = [marker], len(marker)
+
+    def _end_part(self, take: Take, part: str, step: Go, target: Take) -> None:
+        """Does what the end of a part means besides the step to the next state."""
+        match take:
             case Take.ID:
                 self._start(self._name, part.strip())
             case Take.KEY:
                 self._key = part.strip()
             case Take.VALUE:
                 self._calls.member(self._key, self._table.literal(part), step.value)
-            case Take.HEADER:
-                self._route(part)
-                return
             case Take.REASONING:
                 self._sink.mark()
                 self._raw.clear()
@@ -241,11 +255,6 @@ class Machine:
                 self._sink.mark()
             case _:
                 pass
-        if step.ends and self._calls.is_open:
-            self._calls.end()
-        self._enter(step.to)
-        if target is Take.HEADER:
-            self._part, self._part_size = [marker], len(marker)
 
     def _is_name(self, part: str, *, starts: bool) -> bool:
         """Takes a name, and starts its call. Returns False for what is none."""
@@ -277,17 +286,17 @@ class Machine:
 
     def _enter(self, name: str) -> None:
         self._state_name, self._state = name, self._table.states[name]
-        self._step = self._steps.get(self._state.take, self._long)
+        self._step, take = self._steps[name], self._state.take
         self._part, self._part_size = [], 0
-        if self._has_called and self._state.take in (Take.GAP, Take.JSON):
+        if self._has_called and take in _BETWEEN_CALLS:
             self._raw.clear()
-        if self._state.take in _SAID:
+        if take in _SAID:
             self._raw.clear()
             self._has_called = False
-        elif self._state.take is Take.PAIRS and self._table.pairs is not None:
+        elif take is Take.PAIRS and self._table.pairs is not None:
             self._pairs = PairReader(self._table.pairs)
         self._nested = None
-        if self._state.take is Take.VALUE:
+        if take is Take.VALUE:
             styles = {step.value for step in self._state.markers.values()}
             self._nested = nested_value(styles, self._calls.schema_of(self._key))
 

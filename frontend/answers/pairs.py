@@ -7,19 +7,30 @@ import re
 from frontend.answers.tables import PairNotation
 from frontend.answers.values import paired_value
 
+_LEVELS = 3
+"""Brackets within brackets that are read in one go."""
+
 
 @functools.cache
-def _whole_run(quotes: tuple[str, ...], escapes: bool) -> re.Pattern[str] | None:
-    """Returns what stands between brackets and commas, with all strings that have ended; it does not
-    backtrack. None for quotes of several characters."""
+def _runs(quotes: tuple[str, ...], escapes: bool) -> tuple[re.Pattern[str], re.Pattern[str]] | None:
+    """Returns what stands between marks, with all strings and brackets that have ended.
+
+    The first is for text outside of brackets, where a comma is a mark, the second for text within them. They
+    do not backtrack. None for quotes of several characters.
+    """
     if any(len(quote) > 1 for quote in quotes):
         return None
     strings = [
         rf"{quote}(?:[^{quote}\\]++|\\[\s\S])*+{quote}" if escapes else f"{quote}[^{quote}]*+{quote}"
         for quote in map(re.escape, quotes)
     ]
-    plain = rf"[^{re.escape(''.join(quotes))}()\[\]{{}},]++"
-    return re.compile(f"(?:{'|'.join([plain, *strings])})*+")
+    plain = re.escape("".join(quotes)) + r"()\[\]{}"
+    within = "|".join([f"[^{plain}]++", *strings])
+    for _ in range(_LEVELS):
+        brackets = rf"[(\[{{](?:{within})*+[)\]}}]"
+        within = "|".join([f"[^{plain}]++", *strings, brackets])
+    outside = "|".join([f"[^{plain},]++", *strings, brackets])
+    return re.compile(f"(?:{outside})*+"), re.compile(f"(?:{within})*+")
 
 
 @functools.cache
@@ -44,9 +55,7 @@ class PairReader:
         self._depth = 0
         self._quote: str | None = None
         self._written = ObjectWriter()
-        self._whole_run = _whole_run(notation.quotes, notation.escapes)
-        self._outside = _outside(notation.quotes)
-        self._inside = {quote: _inside(quote, notation.escapes) for quote in notation.quotes}
+        self._runs = _runs(notation.quotes, notation.escapes)
 
     def feed(self, text: str) -> tuple[int, str]:
         """Reads on; returns the number of characters that were read, and the JSON text that they complete.
@@ -55,15 +64,17 @@ class PairReader:
         """
         at, written = 0, ""
         while at < len(text) and not self.done:
-            if self._quote is None and self._whole_run is not None:
-                run = self._whole_run.match(text, at)
-                end = run.end() if run is not None else at
-                self._piece.append(text[at:end])
-                at = end
-                if at == len(text):
-                    break
-            pattern = self._outside if self._quote is None else self._inside[self._quote]
-            found = pattern.search(text, at)
+            if self._quote is None and self._runs is not None:
+                run = self._runs[self._depth > 0].match(text, at)
+                if run is not None and run.end() > at:
+                    self._piece.append(run[0])
+                    at = run.end()
+                    continue
+                if text[at] not in self._notation.quotes:
+                    at += 1
+                    written += self._mark(text[at - 1])
+                    continue
+            found = self._pattern().search(text, at)
             if found is None:
                 end = len(text) - self._undecided(text, at)
                 self._piece.append(text[at:end])
@@ -72,6 +83,12 @@ class PairReader:
             at = found.end()
             written += self._mark(found[0])
         return at, written
+
+    def _pattern(self) -> re.Pattern[str]:
+        """Returns what is looked for next."""
+        if self._quote is None:
+            return _outside(self._notation.quotes)
+        return _inside(self._quote, self._notation.escapes)
 
     def _undecided(self, text: str, at: int) -> int:
         """Returns the length of the longest end of the text that a mark may begin with."""
@@ -126,7 +143,8 @@ class ObjectWriter:
             return ""
         begin = ", " if self._names else "{"
         self._names.add(name)
-        return f"{begin}{_ENCODER.encode(name)}: {_ENCODER.encode(value)}"
+        text = str(value) if type(value) is int else _ENCODER.encode(value)
+        return f"{begin}{_ENCODER.encode(name)}: {text}"
 
     @property
     def begun(self) -> bool:

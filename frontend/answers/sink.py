@@ -13,15 +13,18 @@ class EventSink:
         """after_mark: the answer continues a prompt that ends with a mark."""
         self._events: list[Event] = []
         self._blank = ""
+        self._reasons = False  # what has come last
         self._after_mark = after_mark
 
     def text(self, text: str) -> None:
         """Adds text of the answer."""
+        self._reasons = False
         if visible := self._visible(text):
             self._events.append(Text(visible))
 
     def reasoning(self, text: str) -> None:
         """Adds reasoning."""
+        self._reasons = True
         if visible := self._visible(text):
             self._events.append(Reasoning(visible))
 
@@ -34,9 +37,9 @@ class EventSink:
         self._events.append(event)
 
     def finish(self) -> None:
-        """The answer ends: blank text at its end stays."""
+        """The answer ends: blank text at its end stays what it was, text or reasoning."""
         if self._blank:
-            self._events.append(Text(self._blank))
+            self._events.append(Reasoning(self._blank) if self._reasons else Text(self._blank))
             self._blank = ""
 
     def take(self) -> list[Event]:

@@ -152,6 +152,8 @@ class ToolFormat:
     pairs: PairNotation | None = None
     routes: tuple[tuple[str, str], ...] = ()
     """For HEADER: regular expressions -> the state of the first that is found; a group `name` is a call's."""
+    header: str = "(?!)"
+    """For HEADER: regular expression of a header's text that is cut before its first special token."""
     also: tuple[str, ...] = ()
     """Special tokens that are no markers but are read, such as quotes."""
     always: bool = False

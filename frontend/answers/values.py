@@ -13,6 +13,7 @@ from frontend.answers.tables import PairNotation, ValueStyle
 
 _PYTHON = re.compile(r"""'[^'\\]*+'|"[^"\\]*+"|\b(?:True|False|None)\b""")
 """What Python and JSON write differently, where nothing is escaped."""
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _JSON_NAMES = {"True": "true", "False": "false", "None": "null"}
 MAX_LITERAL = 1 << 16
 """Characters that are parsed as a Python literal; a longer value is a string."""
@@ -50,7 +51,12 @@ def literal(text: str) -> Any:
     """Returns the JSON value of a Python literal, in which true, false and null are known too. Raises
     ValueError."""
     text = text.strip()
-    if "\\" not in text:  # nearly always JSON but for its spelling, which takes no parser of Python
+    if _NUMBER.fullmatch(text) is not None:
+        return int(text)
+    if "\\" not in text:
+        if text[:1] in ("'", '"') and text.find(text[0], 1) == len(text) - 1 and text.isprintable():
+            return text[1:-1]
+        # Nearly always JSON but for its spelling, which takes no parser of Python.
         with contextlib.suppress(ValueError, RecursionError):
             return _json(_PYTHON.sub(_in_json, text))
     if len(text) > MAX_LITERAL:

@@ -1,4 +1,4 @@
-"""Decides who may call which method.
+"""Decides which caller may call which method.
 
 Methods are public, for authenticated callers, for tenants, or for admins. A method that is in no list is for
 authenticated callers: one that was forgotten here is closed, and so is one that does not exist.

@@ -1,14 +1,11 @@
-"""The frontend's side of the engine hop: connects to the engine cores, routes requests, and resends those
-whose core is lost.
+"""The frontend's side of the engine hop: connects to the engine cores, and knows what they have in common.
 
-A request whose core is lost continues on another core at once; when there is none, it waits for the next one.
-Cores come and go with their addresses, too.
+Requests are sent by a Dispatcher (dispatcher.py). Cores come and go with their addresses, too.
 """
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from random import Random
 
 from frontend.engine.cache_feed import CacheFeeds
@@ -16,10 +13,11 @@ from frontend.engine.compatibility import agree, combine, difference
 from frontend.engine.connection import EngineConnection, MakeSocket
 from frontend.engine.core_list import CoreList
 from frontend.engine.discovery import AddressSource, GivenAddresses
+from frontend.engine.dispatcher import OVERLOADED, Dispatcher
 from frontend.engine.events import EngineEvents
 from frontend.engine.journal import Journal, JournalEntry, Sink
 from frontend.engine.questions import CoreQuestions
-from frontend.engine.routing import ANYWHERE, Routing, choose
+from frontend.engine.routing import ANYWHERE, Routing
 from frontend.engine.socket import EngineSocket
 from frontend.engine.utility_calls import ask_all
 from frontend.errors import (
@@ -43,10 +41,6 @@ SILENCE = 6
 """Unanswered Hellos after which a connected core counts as hung. A core answers from its step loop, also
 while it waits for a step to end. Hellos are counted instead of seconds, so that a frontend (or machine) that
 was itself suspended blames no core."""
-OVERLOADED = frozenset({"DEADLINE_UNREACHABLE", "QUEUE_FULL", "WAIT_TOO_LONG"})
-"""Reasons to refuse a request that may not hold at another core."""
-MAX_REFUSALS = 2
-"""Cores that may refuse a request for such a reason before its client is told."""
 
 
 class EngineClient:
@@ -80,9 +74,8 @@ class EngineClient:
         self._list = CoreList(source, self._connect)
         self._state = state
         self._make_socket = make_socket
-        self._random = random or Random()
-        self._handles = itertools.count(1)  # for all cores: a handle names one attempt at one of them
         self._journal = Journal(resume_timeout)
+        self._dispatcher = Dispatcher(lambda: self.cores, self._journal, self.events, random or Random())
         self._ready_timeout = ready_timeout
         self._model: engine_pb2.ModelFacts | None = None
         self._heartbeat: asyncio.Task[None] | None = None
@@ -142,21 +135,14 @@ class EngineClient:
         """Sends a request whose outputs go to the sink, resending it as often as necessary; while no core
         takes it, it waits for up to ready_timeout. Returns a ticket for release(). Raises EngineNotReady."""
         self.require_known()
-        request.handle = next(self._handles)
-        core = self._send(request, routing)
-        if core is not None:
-            self._journal.add(request, sink, core, routing)
-        elif self._ready_timeout:
-            self._journal.hold(request, sink, self._ready_timeout, routing)
-        else:
-            raise EngineNotReady("the engine does not take requests")
-        return request.handle
+        return self._dispatcher.submit(request, sink, routing, self._ready_timeout)
 
-    def release(self, ticket: int) -> None:
-        """Detaches the sink and aborts what a core still computes for it. Idempotent."""
-        entry = self._journal.remove(ticket)
-        if entry is not None and entry.core is not None:
-            entry.core.abort(entry.handle)
+    def release(self, ticket: int, *, detach: bool = False) -> None:
+        """Detaches the sink and aborts what a core still computes for it. Idempotent.
+
+        detach: the client is gone: it may come back for the request, for its disconnect_grace_ms.
+        """
+        self._dispatcher.release(ticket, detach=detach)
 
     def waits(self, ticket: int) -> bool:
         """True when no core has the request because its own was lost."""
@@ -194,7 +180,7 @@ class EngineClient:
         if core.serves:
             self._state.set_engine(SERVING)
             if self._journal.num_waiting:
-                self._resume()
+                self._dispatcher.resume()
 
     def on_lost(self, core: EngineConnection) -> None:
         """Resends a lost core's requests to others."""
@@ -203,7 +189,7 @@ class EngineClient:
         self.cache_feeds.restart()
         for entry in list(core.in_flight.values()):
             self._journal.lose(entry, EngineDead(), Quarantined(), is_dead=True)
-        self._resume()
+        self._dispatcher.resume()
 
     def on_complete(self, entry: JournalEntry) -> None:
         """Forgets a request that has received all of its outputs."""
@@ -223,7 +209,7 @@ class EngineClient:
         elif error.reason == "REQUEST_QUARANTINED":
             self.events.quarantined(core)
             self._journal.fail(entry, error)
-        elif error.reason not in OVERLOADED or not self._try_elsewhere(entry, core):
+        elif error.reason not in OVERLOADED or not self._dispatcher.try_elsewhere(entry, core):
             self._journal.fail(entry, error)
 
     def on_cache_changes(self, core: EngineConnection, changes: engine_pb2.CacheChanges) -> None:
@@ -234,45 +220,6 @@ class EngineClient:
         """Carries out a command that came to another frontend."""
         if self.obey is not None:
             core.reply(command, self.obey(command))
-
-    # Routing.
-
-    def _send(
-        self, request: engine_pb2.AddRequest, routing: Routing, refused_by: Collection[object] = ()
-    ) -> EngineConnection | None:
-        """Sends a request to a core and returns that core; None when no core takes it now."""
-        cores = [core for core in self.cores if core.serves and core not in refused_by]
-        while cores:
-            core = choose(cores, routing, self._random)
-            if core.add(request):
-                return core
-            cores.remove(core)
-        return None
-
-    def _resume(self) -> None:
-        """Resends the requests that wait for a core."""
-        for entry in self._journal.waiting():
-            if not self._send_again(entry):
-                break  # the rest follow with a core's next message
-
-    def _send_again(self, entry: JournalEntry, refused_by: Collection[object] = ()) -> bool:
-        request = self._journal.again(entry, next(self._handles))
-        core = self._send(request, entry.routing, refused_by)
-        if core is not None:
-            self._journal.resent(entry, core, request.handle)
-            if request.again:
-                self.events.resumed(core)
-        return core is not None
-
-    def _try_elsewhere(self, entry: JournalEntry, core: EngineConnection) -> bool:
-        """Resends a request that an overloaded core refused to another one. Returns False when
-        there is none."""
-        entry.refused_by = (*entry.refused_by, core)
-        others = [other for other in self.cores if other.serves and other not in entry.refused_by]
-        if len(entry.refused_by) >= MAX_REFUSALS or not others:
-            return False
-        self._journal.take_back(entry)
-        return self._send_again(entry, entry.refused_by)
 
     # The cores.
 

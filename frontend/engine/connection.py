@@ -129,14 +129,13 @@ class EngineConnection:
         self._flush()
         return not self._unsent and self._send(engine_pb2.FrontendMessage(add_request=request))
 
-    def abort(self, handle: int, *indexes: int) -> None:
-        """Aborts these sequences of a request, or all of them when none is named.
+    def abort(self, handle: int, *indexes: int, detach: bool = False) -> None:
+        """Aborts these sequences of a request, or all of them when none is named; see RequestHolder.
 
         An abort that cannot be sent now is sent later: nothing else would end the request on the core.
         """
-        self._unsent.append(
-            engine_pb2.FrontendMessage(abort=engine_pb2.Abort(handle=handle, indexes=indexes))
-        )
+        abort = engine_pb2.Abort(handle=handle, indexes=indexes, detach=detach)
+        self._unsent.append(engine_pb2.FrontendMessage(abort=abort))
         self._flush()
 
     def watch_cache(self, watch: int, *, ends: bool = False) -> None:

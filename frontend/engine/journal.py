@@ -96,8 +96,9 @@ class RequestHolder(Protocol):
 
     in_flight: dict[int, "JournalEntry"]
 
-    def abort(self, handle: int, *indexes: int) -> None:
-        """Aborts these sequences of a request, or all of them when none is named."""
+    def abort(self, handle: int, *indexes: int, detach: bool = False) -> None:
+        """Aborts these sequences of a request, or all of them when none is named. detach: after the grace
+        that the request has for its client to come back."""
 
 
 @dataclass(slots=True, eq=False)

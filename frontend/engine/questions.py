@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from frontend.engine.connection import EngineConnection
@@ -67,8 +68,11 @@ class CoreQuestions:
         """Returns the routing to the core that has a request in flight; where none has, the given one.
 
         One core is not asked: it finds out by itself. Of several, each is asked before a request is sent.
+        Without other hints, the id stands for a session: calls of one request that begin in the same moment,
+        or are sent again when their core dies, meet at the same core.
         """
         cores = [core for core in self._cores.cores if core.serves]
+        routing = replace(routing, session_id=routing.session_id or request_id)
         if len(cores) < 2:
             return routing
         asked = [asyncio.create_task(_has(core, request_id)) for core in cores]
@@ -76,7 +80,7 @@ class CoreQuestions:
             for answer in asyncio.as_completed(asked, timeout=FIND_S):
                 core = await answer
                 if core is not None:
-                    return Routing(rank=core.rank)
+                    return replace(routing, rank=core.rank)
         except TimeoutError:
             pass
         finally:

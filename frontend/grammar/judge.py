@@ -11,6 +11,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from frontend.errors import InvalidRequest
 from frontend.grammar.notation import PATHS, grammar_of
 from frontend.grammar.special_tokens import SpecialTokens
+from frontend.grammar.trial import repeats_much, trial_problem
 from pagewire.grammar_errors import is_panic
 from pagewire.grammar_limits import MAX_COMPILED_BYTES, PARSER_LIMITS
 from pagewire.v1 import generation_pb2
@@ -41,8 +42,11 @@ class GrammarJudge:
 
     def problem(self, grammar: str) -> str:
         """Returns what is wrong with a grammar, in the library's words; "": nothing."""
-        if len(grammar.encode()) > MAX_COMPILED_BYTES:
-            return f"becomes a grammar of more than {MAX_COMPILED_BYTES} bytes"
+        try:
+            if len(grammar.encode()) > MAX_COMPILED_BYTES:
+                return f"becomes a grammar of more than {MAX_COMPILED_BYTES} bytes"
+        except UnicodeEncodeError:
+            return "has half of a surrogate pair, which is no character"
         try:
             return LLMatcher.validate_grammar(grammar, limits=self._limits) or self._probe(grammar)
         except BaseException as error:  # a panic of the library is no Exception
@@ -64,7 +68,9 @@ class GrammarJudge:
         if matcher.is_error():
             return str(matcher.get_error())
         matcher.compute_bitmask()
-        return "matches nothing" if matcher.is_error() else ""
+        if matcher.is_error():
+            return "matches nothing"
+        return trial_problem(matcher) if repeats_much(grammar) else ""
 
 
 def byte_tokenizer(special: list[str]) -> LLTokenizer:

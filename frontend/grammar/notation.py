@@ -40,7 +40,10 @@ def grammar_of(form: generation_pb2.StructuredOutput, special: SpecialTokens) ->
     if kind == "json_schema":
         schema = read_json(form.json_schema, PATHS[kind])
         _check_schema(schema, PATHS[kind])
-        return json_grammar(form.json_schema if isinstance(schema, dict) else "{}")
+        try:
+            return json_grammar(form.json_schema if isinstance(schema, dict) else "{}")
+        except ValueError as problem:  # of llguidance's own reader of JSON, which takes less than Python's
+            raise InvalidRequest({PATHS[kind]: f"cannot be read: {problem}"}) from None
     if kind == "regex":
         return str(LLMatcher.grammar_from_regex(form.regex))
     if kind == "choice":

@@ -6,10 +6,10 @@ Host header has that name. So without tokens Host must be an IP address, `localh
 operator has allowed. With tokens a page would need one, and any Host is served.
 """
 
-import ipaddress
 from collections.abc import Collection
 
 from frontend.http.errors import ForeignHost
+from pagewire.host.loopback import host_name, is_no_site
 
 
 def check_origin(headers: dict[str, str], allowed_hosts: Collection[str], *, any_host: bool) -> None:
@@ -24,22 +24,6 @@ def check_origin(headers: dict[str, str], allowed_hosts: Collection[str], *, any
 
 def check_host(headers: dict[str, str], allowed_hosts: Collection[str], *, any_host: bool) -> None:
     """Raises ForeignHost for an unknown Host. That is enough for a page itself, to which others may link."""
-    if not any_host and not _is_known(_name_in(headers.get("host", "")), allowed_hosts):
+    name = host_name(headers.get("host", ""))
+    if not (any_host or name in allowed_hosts or is_no_site(name)):
         raise ForeignHost("Host is not known here; see --openai-allowed-host")
-
-
-def _name_in(host: str) -> str:
-    """Returns the name or address of "name:port", in lower case and without brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()
-
-
-def _is_known(name: str, allowed: Collection[str]) -> bool:
-    if name == "localhost" or name in allowed:
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

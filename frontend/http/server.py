@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from frontend.http.connection import BoundedConnection
+from frontend.http.framing import unambiguous
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 
@@ -39,7 +40,7 @@ class HttpServer:
         """app: an ASGI application. config: openai_host, reuse_port and keepalive times."""
         self._config = config
         settings = uvicorn.Config(
-            app,
+            unambiguous(app),
             http=BoundedConnection,
             ws="none",
             lifespan="off",

@@ -1,7 +1,7 @@
 """TLS of the HTTP port: the certificate flags of the gRPC port, read again when the files change.
 
-frontend.rpc.tls checks the files first and logs what is wrong with them; here a pair that cannot be used
-changes nothing.
+frontend.rpc.listening.tls checks the files first and logs what is wrong with them; here a pair that cannot be
+used changes nothing.
 """
 
 import ssl

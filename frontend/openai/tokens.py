@@ -47,7 +47,9 @@ async def tokenize(parts: ApiParts, body: Json, call: Call, exchange: Exchange) 
     try:
         check_tokenize(request, Limits(parts.vocab_size, 1, frozenset(), 1, 1))
         with parts.limits.reading(request.ByteSize(), call.caller):
-            read = await parts.prompts.read(prompt, "prompts[0]", vocab_size=parts.vocab_size)
+            read = await parts.prompts.read(
+                prompt, "prompts[0]", vocab_size=parts.vocab_size, tenant=call.caller.tenant
+            )
     except ServiceError as error:
         raise names.translated(error) from None
     answer: Json = {

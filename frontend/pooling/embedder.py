@@ -92,7 +92,7 @@ class Embedder:
         with self._generator.registry.group(request_id, caller, len(request.inputs)) as members:
             with self._limits.reading(request.ByteSize(), caller):
                 prompts = [
-                    await self._read(prompt, f"inputs[{place}]", limits)
+                    await self._read(prompt, f"inputs[{place}]", limits, call.caller.tenant)
                     for place, prompt in enumerate(request.inputs)
                 ]
             return await self._embed_all(job, prompts, members)
@@ -106,10 +106,12 @@ class Embedder:
             raise Unsupported({"model": "makes no embeddings: its engine cannot pool"})
         return self._model.pooling
 
-    async def _read(self, prompt: prompt_pb2.Prompt, path: str, limits: Limits) -> prompt_pb2.Prompt:
+    async def _read(
+        self, prompt: prompt_pb2.Prompt, path: str, limits: Limits, tenant: str | None
+    ) -> prompt_pb2.Prompt:
         """Returns an input as token ids. Raises InvalidRequest."""
         read = await self._prompts.read_for_generation(
-            prompt, path, vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
+            prompt, path, vocab_size=limits.vocab_size, max_model_len=limits.max_model_len, tenant=tenant
         )
         return prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=read.token_ids))
 

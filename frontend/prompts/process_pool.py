@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from frontend.errors import InternalError, InvalidRequest, ServiceError
 from frontend.prompts.prompt_encoding import TokenizedPrompt
+from frontend.prompts.tenant_turns import TenantTurns
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.host.exit_codes import describe_exit
@@ -46,7 +47,7 @@ class PromptProcesses:
             f"--max-request-bytes={config.max_request_bytes}",
             f"--log-level={config.log_level}",
         ]
-        self._free = asyncio.Semaphore(config.tokenizer_threads)
+        self._turns = TenantTurns(config.tokenizer_threads)
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._jobs: set[asyncio.Task[reader_pb2.ReadResponse]] = set()
@@ -57,9 +58,9 @@ class PromptProcesses:
             job.cancel()
         await asyncio.gather(*(running.close() for running in (*self._idle, *self._busy)))
 
-    async def read_prompt(self, job: reader_pb2.ReadPrompt) -> TokenizedPrompt:
-        """See PromptEncoder.read. Raises ServiceError."""
-        answer = await self._ask(reader_pb2.ReadRequest(prompt=job), job.path)
+    async def read_prompt(self, job: reader_pb2.ReadPrompt, tenant: str | None = None) -> TokenizedPrompt:
+        """See PromptEncoder.read. tenant: whose turn it takes, here and below. Raises ServiceError."""
+        answer = await self._ask(reader_pb2.ReadRequest(prompt=job), job.path, tenant)
         read = answer.prompt
         return TokenizedPrompt(
             token_ids=unpack_u32_array(read.token_ids),
@@ -67,29 +68,33 @@ class PromptProcesses:
             offsets=list(zip(unpack_u32(read.starts), unpack_u32(read.ends), strict=True)),
         )
 
-    async def read_words(self, words: Sequence[str], path: str) -> list[list[int]]:
+    async def read_words(self, words: Sequence[str], path: str, tenant: str | None = None) -> list[list[int]]:
         """See PromptEncoder.words. Raises ServiceError, naming the path."""
         request = reader_pb2.ReadRequest(words=reader_pb2.Texts(texts=words))
-        return _lists(await self._ask(request, path))
+        return _lists(await self._ask(request, path, tenant))
 
-    async def read_continuations(self, texts: Sequence[str], path: str) -> list[list[int]]:
+    async def read_continuations(
+        self, texts: Sequence[str], path: str, tenant: str | None = None
+    ) -> list[list[int]]:
         """See PromptEncoder.continuations. Raises ServiceError, naming the path."""
         request = reader_pb2.ReadRequest(continuations=reader_pb2.Texts(texts=texts))
-        return _lists(await self._ask(request, path))
+        return _lists(await self._ask(request, path, tenant))
 
-    async def read_grammar(self, form: reader_pb2.AnswerForm) -> str:
+    async def read_grammar(self, form: reader_pb2.AnswerForm, tenant: str | None = None) -> str:
         """See PromptEncoder.grammar. Raises ServiceError."""
         request = reader_pb2.ReadRequest(answer_form=form)
         path = "prompt.chat.tools" if form.tools else "structured_output"
-        return (await self._ask(request, path)).grammar
+        return (await self._ask(request, path, tenant)).grammar
 
-    async def _ask(self, request: reader_pb2.ReadRequest, path: str) -> reader_pb2.ReadResponse:
+    async def _ask(
+        self, request: reader_pb2.ReadRequest, path: str, tenant: str | None
+    ) -> reader_pb2.ReadResponse:
         """Returns one response. When the client leaves, the process still finishes the job; a client that
         leaves before its turn starts none."""
-        await self._free.acquire()
+        await self._turns.begin(tenant)
         job = asyncio.create_task(self._run(request, path), name="reader")
         self._jobs.add(job)
-        job.add_done_callback(self._end)
+        job.add_done_callback(lambda done: self._end(done, tenant))
         try:
             answer = await asyncio.shield(job)
         except asyncio.CancelledError:
@@ -100,7 +105,7 @@ class PromptProcesses:
         return answer
 
     async def _run(self, request: reader_pb2.ReadRequest, path: str) -> reader_pb2.ReadResponse:
-        """Runs while holding one of the semaphore's slots."""
+        """Runs in a turn."""
         running = self._next_idle() or await _Process.start(self._arguments)
         self._busy.add(running)
         try:
@@ -123,9 +128,9 @@ class PromptProcesses:
                 return running
         return None
 
-    def _end(self, job: "asyncio.Task[reader_pb2.ReadResponse]") -> None:
+    def _end(self, job: "asyncio.Task[reader_pb2.ReadResponse]", tenant: str | None) -> None:
         self._jobs.discard(job)
-        self._free.release()
+        self._turns.end(tenant)
 
 
 class _Process:

@@ -70,10 +70,19 @@ class PromptReader:
             await self._processes.close()
 
     async def read_for_generation(
-        self, prompt: prompt_pb2.Prompt, path: str, *, vocab_size: int, max_model_len: int
+        self,
+        prompt: prompt_pb2.Prompt,
+        path: str,
+        *,
+        vocab_size: int,
+        max_model_len: int,
+        tenant: str | None = None,
     ) -> TokenizedPrompt:
-        """Returns a prompt that leaves room for output. Raises InvalidRequest."""
-        read = await self.read(prompt, path, vocab_size=vocab_size, max_model_len=max_model_len)
+        """Returns a prompt that leaves room for output. tenant: its owner, whose turn it takes at the
+        processes, here and below. Raises InvalidRequest."""
+        read = await self.read(
+            prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, tenant=tenant
+        )
         count = len(read.token_ids)
         if count == 0:
             raise InvalidRequest({path: "has no tokens"})
@@ -89,6 +98,7 @@ class PromptReader:
         vocab_size: int,
         max_model_len: int | None = None,
         offsets: bool = False,
+        tenant: str | None = None,
     ) -> TokenizedPrompt:
         """Tokenizes a validated prompt: see PromptEncoder.read. Raises InvalidRequest."""
 
@@ -101,35 +111,35 @@ class PromptReader:
             job = reader_pb2.ReadPrompt(
                 prompt=prompt, path=path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
             )
-            return processes.read_prompt(job)
+            return processes.read_prompt(job, tenant)
 
         return await self._do(here, there, _weight(prompt))
 
-    async def read_words(self, words: Sequence[str]) -> list[list[int]]:
+    async def read_words(self, words: Sequence[str], tenant: str | None = None) -> list[list[int]]:
         """See PromptEncoder.words."""
         return await self._do(
             lambda: self._encoder.words(words),
-            lambda processes: processes.read_words(words, "sampling.bad_words"),
+            lambda processes: processes.read_words(words, "sampling.bad_words", tenant),
             sum(map(len, words)),
         )
 
-    async def read_grammar(self, form: reader_pb2.AnswerForm) -> str:
+    async def read_grammar(self, form: reader_pb2.AnswerForm, tenant: str | None = None) -> str:
         """See PromptEncoder.grammar. In a process, if there are any: a grammar can be made to take long."""
         grammar = self._grammars.get(form)
         if grammar is None:
             grammar = await self._do(
                 lambda: self._encoder.grammar(form),
-                lambda processes: processes.read_grammar(form),
+                lambda processes: processes.read_grammar(form, tenant),
                 SMALL + 1,
             )
             self._grammars.put(form, grammar)
         return grammar
 
-    async def read_continuations(self, texts: Sequence[str]) -> list[list[int]]:
+    async def read_continuations(self, texts: Sequence[str], tenant: str | None = None) -> list[list[int]]:
         """See PromptEncoder.continuations."""
         return await self._do(
             lambda: self._encoder.continuations(texts),
-            lambda processes: processes.read_continuations(texts, "continuations"),
+            lambda processes: processes.read_continuations(texts, "continuations", tenant),
             sum(map(len, texts)),
         )
 

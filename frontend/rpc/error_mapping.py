@@ -34,6 +34,16 @@ def to_grpc(error: ServiceError) -> Any:
     return status._replace(trailing_metadata=(*status.trailing_metadata, pushback))
 
 
+def without_frames(error: grpc.aio.AbortError) -> grpc.aio.AbortError:
+    """Returns the error without its traceback and its cause, to be raised again.
+
+    gRPC keeps the error in the call's state, which the frames of its traceback refer to. In such a circle the
+    request, which may be large, would stay in memory until the garbage collector runs.
+    """
+    error.__context__ = error.__cause__ = None
+    return error.with_traceback(None)
+
+
 def guarded(
     method: Callable[[Servicer, Request, Context], Awaitable[Response]],
 ) -> Callable[[Servicer, Request, Context], Awaitable[Response]]:

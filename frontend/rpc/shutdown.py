@@ -7,7 +7,7 @@ from typing import Protocol
 
 from frontend.errors import Draining
 from frontend.rpc.drain import Drain, Requests
-from frontend.rpc.listener import close_listener
+from frontend.rpc.listening.listener import close_listener
 from frontend.state import ServingState
 
 SETTLE_S = 0.2

@@ -45,7 +45,11 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
         with self._limits.reading(request.ByteSize(), current_caller()):
             read = [
                 await self._prompts.read(
-                    prompt, f"prompts[{place}]", vocab_size=self._vocab_size, offsets=request.offsets
+                    prompt,
+                    f"prompts[{place}]",
+                    vocab_size=self._vocab_size,
+                    offsets=request.offsets,
+                    tenant=current_caller().tenant,
                 )
                 for place, prompt in enumerate(request.prompts)
             ]

@@ -65,10 +65,14 @@ class ContinuationScorer:
         with self._generator.registry.group(request_id, caller, len(texts)) as members:
             with self._limits.reading(request.ByteSize(), caller):
                 read = await self._prompts.read_for_generation(
-                    request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
+                    request.prompt,
+                    "prompt",
+                    vocab_size=limits.vocab_size,
+                    max_model_len=limits.max_model_len,
+                    tenant=caller.tenant,
                 )
                 prompt = list(read.token_ids)
-                continuations = await self._prompts.read_continuations(texts)
+                continuations = await self._prompts.read_continuations(texts, caller.tenant)
             for place, tokens in enumerate(continuations):
                 _check_length(f"continuations[{place}]", len(prompt), len(tokens), limits.max_model_len)
             scored = await self._score_all(request, call, prompt, continuations, members, ends)

@@ -3,6 +3,7 @@
 Independent of the transport: gRPC's servicers are one user.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -75,18 +76,21 @@ class Generator:
         *,
         whole: bool = False,
         find: bool = False,
+        resumable: bool = False,
         pooling: engine_pb2.Pooling | None = None,
     ) -> AsyncIterator[Stream]:
         """Yields a request's stream; leaving the block before its end aborts the request.
 
         whole: one message, regardless of the request's mode. find: where there are several cores, the request
-        goes to the one that runs it already, if its client chose its id; a continuation always does. pooling:
-        it ends with a vector, and no other call can take it over. Raises
+        goes to the one that runs it already, if its client chose its id; a continuation always does.
+        resumable: if its client chose its id, and is gone, it goes on for --disconnect-grace, as does one
+        that is found. pooling: it ends with a vector, and no other call can take it over. Raises
         ServiceError, before the block when the request is refused.
         """
         find = bool(request.request_id) and (find or request.HasField("continuation"))
         with RequestSpan(self._counters, self._tracer, call) as span:
-            async with self._open(request, call, whole, find, pooling, span) as stream:
+            grace = self._config.disconnect_grace if find or (request.request_id and resumable) else 0.0
+            async with self._open(request, call, whole, find, grace, pooling, span) as stream:
                 span.begin(stream)
                 yield stream
 
@@ -97,11 +101,14 @@ class Generator:
         call: Call,
         whole: bool,
         find: bool,
+        grace: float,
         pooling: engine_pb2.Pooling | None,
         span: RequestSpan,
     ) -> AsyncIterator[Stream]:
         caller, timings = call.caller, span.timings
         self._model.check_name(request.model)
+        if pooling is None:
+            self._model.require_head()
         welcome = self._engine.require_known()
         limits = limits_of(welcome, self._config)
         check_generate(request, limits)
@@ -112,7 +119,9 @@ class Generator:
         with self.registry.reserve(identity.engine_id, identity.content) as entry:
             entry.tenant, entry.priority, entry.timings = tenant, request.priority, timings
             with self._limits.reading(request.ByteSize(), caller):
-                stream, message = await self._prepare(request, identity, limits, timings, whole)
+                stream, message = await self._prepare(
+                    request, identity, limits, timings, whole, caller.tenant
+                )
             routing = routing_of(request.routing)
             if find:
                 routing = await self._engine.questions.where(identity.engine_id, routing)
@@ -133,11 +142,15 @@ class Generator:
             if call.time_left is not None:
                 message.deadline.FromNanoseconds(round(max(call.time_left - timings.seconds(), 0.0) * 1e9))
             self.registry.put_age(message, timings)
+            message.disconnect_grace_ms = round(1e3 * grace)
             entry.stream = stream
             entry.ticket = self._engine.submit(message, stream, routing)
             timings.sent()
             try:
                 yield stream
+            except (asyncio.CancelledError, GeneratorExit):  # by the client, or its connection broke
+                self._engine.release(entry.ticket, detach=True)
+                raise
             finally:
                 self._engine.release(entry.ticket)
 
@@ -148,10 +161,15 @@ class Generator:
         limits: Limits,
         timings: RequestTimings,
         whole: bool,
+        tenant: str | None,
     ) -> tuple[Stream, engine_pb2.AddRequest]:
-        """Returns a request's stream and the message for the core."""
+        """Returns a request's stream and the message for the core. tenant: of the token; None: no token."""
         prompt = await self._prompts.read_for_generation(
-            request.prompt, "prompt", vocab_size=limits.vocab_size, max_model_len=limits.max_model_len
+            request.prompt,
+            "prompt",
+            vocab_size=limits.vocab_size,
+            max_model_len=limits.max_model_len,
+            tenant=tenant,
         )
         resolved = resolve(
             request,
@@ -171,14 +189,14 @@ class Generator:
             in_one_message=delivery.final_only,
         )
         message = add_request(request, identity, prompt, resolved, prompt_scores)
-        for word in await self._read_bad_words(request):
+        for word in await self._read_bad_words(request, tenant):
             message.bad_words.add(ids=word)
         answers = await open_answers(
             request, self._model, prompt.token_ids, resolved.sampling.seed, self._prompts.run
         )
         form = answer_form(request, self._model, prompt.token_ids)
         if form is not None:
-            message.grammar = await self._prompts.read_grammar(form)
+            message.grammar = await self._prompts.read_grammar(form, tenant)
         stream = Stream(
             self._header(request, identity.request_id, prompt, resolved, prompt_scores),
             delivery,
@@ -200,9 +218,11 @@ class Generator:
             check_complete(resolved, stream.ended)
         return stream, message
 
-    async def _read_bad_words(self, request: generation_pb2.GenerateRequest) -> list[list[int]]:
+    async def _read_bad_words(
+        self, request: generation_pb2.GenerateRequest, tenant: str | None
+    ) -> list[list[int]]:
         words = request.sampling.bad_words
-        return await self._prompts.read_words(list(words)) if words else []
+        return await self._prompts.read_words(list(words), tenant) if words else []
 
     def _header(
         self,

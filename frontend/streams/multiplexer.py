@@ -166,7 +166,7 @@ class Multiplexer:
         """Runs a request until its last message has been made."""
         try:
             with self._limits.call(call.caller):
-                async with self._generator.open(request, call) as stream:
+                async with self._generator.open(request, call, resumable=True) as stream:
                     member.stream = stream
                     member.when_due()
                     await member.over

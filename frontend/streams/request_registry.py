@@ -120,12 +120,12 @@ class RequestRegistry:
         return entry.members if entry is not None and entry.members else (engine_id,)
 
     def end_all(self, error: ServiceError) -> None:
-        """Ends all requests with an error and aborts them at the core."""
+        """Ends all requests with an error; their clients may continue them at another frontend."""
         for entry in self._entries.values():
             if entry.stream is None or entry.ticket is None:
                 entry.failure = error
             elif not entry.stream.ended:
-                self._engine.release(entry.ticket)
+                self._engine.release(entry.ticket, detach=True)
                 entry.stream.fail(error)
 
     def abort(self, engine_ids: Iterable[str]) -> None:

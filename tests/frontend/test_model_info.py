@@ -164,6 +164,15 @@ def test_named_chat_templates_without_a_default(tmp_path, caplog):
     )
 
 
+def test_a_decoder_without_a_head_has_to_embed(tmp_path):
+    folder = write_checkpoint(tmp_path)
+    (folder / "config.json").write_text('{"architectures": ["LlamaModel"]}')
+    with pytest.raises(StartupError, match="LlamaModel is a decoder without an output head") as refused:
+        load(folder)
+    assert "--pooling-type" in refused.value.todo
+    assert not load(folder, pooling_type="mean").generates
+
+
 def test_a_chat_template_that_is_not_there(tmp_path):
     with pytest.raises(StartupError, match="nowhere"):
         load(write_checkpoint(tmp_path), chat_template="/nowhere/a.jinja")

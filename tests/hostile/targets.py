@@ -46,7 +46,7 @@ from tests.worker.test_main import one_step
 from worker.families.registry import read_model_config
 from worker.step.plan_reader import append_tokens, apply_changes, block_copies, read_step, read_swaps
 from worker.step.rows import PlanError, RowTable
-from worker.weights.loader import SINGLE_FILE, Checkpoint
+from worker.weights.checkpoint import SINGLE_FILE, Checkpoint
 from worker.weights.open import open_checkpoint
 
 _FOLDER = Path(tempfile.mkdtemp(prefix="pagewire-fuzz-"))
@@ -124,7 +124,7 @@ class _Receiver:
     def invalid(self, entry: JournalEntry, error: ProtocolError) -> None:
         self.in_flight.clear()
 
-    def abort(self, handle: int, *indexes: int) -> None:
+    def abort(self, handle: int, *indexes: int, detach: bool = False) -> None:
         raise AssertionError("no stop string has ended it")
 
 

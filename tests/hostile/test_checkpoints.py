@@ -25,7 +25,7 @@ from tests.checkpoints import make_checkpoint
 from tests.frontend.fakes import byte_level_tokenizer, write_checkpoint
 from worker.families.registry import read_model_config
 from worker.startup.model import load_model
-from worker.weights.loader import INDEX_FILE, SINGLE_FILE
+from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE
 
 SEEDS = int(os.environ.get("PAGEWIRE_HOSTILE_FILES", "300"))
 """Damaged headers and configurations per test."""

@@ -115,6 +115,7 @@ HARMONY = ToolFormat(
         (r"to=(?!assistant)(?:functions\.)?(?P<name>[\w.\-]+)", "arguments"),
         (r"<\|channel\|>\s*analysis", REASONING),
     ),
+    header=r"\s+(to(=\S*)?)?",
     also=("<|constrain|>",),
     always=True,
     writing=Writing(

@@ -1,29 +1,35 @@
-"""Rejects request messages that cannot be parsed as the client's error.
+"""Decodes request messages: large ones in turns, and those that cannot be parsed are the client's error.
 
-grpc.aio would report them as an error of the server, with the exception's text. Here an unparsable message
-becomes a sentinel value, for which the method is never called.
+grpc.aio would decode all that have arrived at once, and would report an unparsable one as an error of the
+server, with the exception's text. Here a large message reaches the wrapped method as its bytes, and an
+unparsable one as a sentinel value; the method itself gets neither.
 """
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from frontend.errors import Malformed
-from frontend.rpc.call_context import Context
+from frontend.errors import Malformed, ServiceError
+from frontend.rpc.call_context import Context, find_caller
 from frontend.rpc.error_mapping import to_grpc
 from frontend.rpc.handlers import Behavior, Handler, kind_of, wrapped
+from frontend.rpc.large_messages import LARGE_MESSAGE_BYTES, LargeMessages
+
+Deserializer = Callable[[bytes], Any]
 
 _UNREADABLE = object()
 """The sentinel for a message that cannot be parsed."""
 
 
 class DecodingInterceptor(grpc.aio.ServerInterceptor):
-    """Changes how requests are parsed; should be the innermost interceptor."""
+    """Changes how requests are parsed; belongs behind authentication and the limits."""
 
-    def __init__(self) -> None:
+    def __init__(self, large_messages: LargeMessages) -> None:
+        self._large_messages = large_messages
         self._handlers: dict[
             str, Handler
         ] = {}  # wrapped handlers by method; bounded by the number of methods
@@ -38,42 +44,58 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
             return handler
         method = handler_call_details.method
         if method not in self._handlers:
-            self._handlers[method] = _careful(handler)
+            self._handlers[method] = _careful(handler, self._large_messages)
         return self._handlers[method]
 
 
-def _careful(handler: Handler) -> Handler:
-    """Returns the handler, changed to reject unparsable messages."""
+def _careful(handler: Handler, large_messages: LargeMessages) -> Handler:
+    """Returns the handler, changed to decode large messages in turns and to reject unparsable ones."""
+    read = partial(_read, handler.request_deserializer)
+    received = partial(_received, read, large_messages)
     wrap = _several_messages if kind_of(handler).startswith("stream_") else _one_message
-    careful = wrapped(handler, wrap)
-    return careful._replace(request_deserializer=_forgiving(handler.request_deserializer))
+    careful = wrapped(handler, partial(wrap, received))
+    return careful._replace(request_deserializer=partial(_read_small, read))
 
 
-def _forgiving(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    def read(data: bytes) -> Any:
+def _read(deserialize: Deserializer, data: bytes) -> Any:
+    try:
+        return deserialize(data)
+    except DecodeError:
+        return _UNREADABLE
+
+
+def _read_small(read: Deserializer, data: bytes) -> Any:
+    """Returns the message, or the bytes of a large one."""
+    return data if len(data) >= LARGE_MESSAGE_BYTES else read(data)
+
+
+async def _received(read: Deserializer, large_messages: LargeMessages, request: Any, context: Context) -> Any:
+    """Returns a request that has been decoded, or ends the call with an error."""
+    if isinstance(request, bytes):
         try:
-            return deserialize(data)
-        except DecodeError:
-            return _UNREADABLE
-
-    return read
-
-
-def _one_message(behavior: Behavior) -> Behavior:
-    async def check(request: Any, context: Context) -> Any:
-        if request is _UNREADABLE:
-            await context.abort_with_status(to_grpc(Malformed()))
-        return await behavior(request, context)
-
-    return check
+            request = await large_messages.decode(read, request, find_caller())
+        except ServiceError as error:
+            await context.abort_with_status(to_grpc(error))
+    if request is _UNREADABLE:
+        await context.abort_with_status(to_grpc(Malformed()))
+    return request
 
 
-def _several_messages(behavior: Behavior) -> Behavior:
+Receive = Callable[[Any, Context], Awaitable[Any]]
+"""_received(), of one method."""
+
+
+def _one_message(receive: Receive, behavior: Behavior) -> Behavior:
+    async def decode(request: Any, context: Context) -> Any:
+        return await behavior(await receive(request, context), context)
+
+    return decode
+
+
+def _several_messages(receive: Receive, behavior: Behavior) -> Behavior:
     async def readable(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         async for request in requests:
-            if request is _UNREADABLE:
-                await context.abort_with_status(to_grpc(Malformed()))
-            yield request
+            yield await receive(request, context)
 
     # grpc.aio distinguishes coroutines from asynchronous generators.
     async def write(requests: AsyncIterator[Any], context: Context) -> Any:

@@ -2,23 +2,23 @@
 
 The slot is taken before the request message is received and returned when the call's task ends, which
 includes sending the status. So clients that upload slowly or do not read their answer hold slots, too. A
-request message that does not arrive in time ends its call.
+request message that does not arrive in time ends its call, and a tenant's messages arrive a few at a time.
 """
 
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any
 
 import grpc
 
 from frontend.auth.caller import Caller
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.errors import ServiceError
-from frontend.rpc.call_context import Context, find_caller
+from frontend.rpc.call_context import find_caller
 from frontend.rpc.error_mapping import refusing_handler
-from frontend.rpc.handlers import Behavior, Handler, kind_of, wrapped
+from frontend.rpc.handlers import Handler, kind_of, wrapped
+from frontend.rpc.receiving import MAX_RECEIVED, Receiving, ReceivingSlots
 from frontend.telemetry.counters import Counters
 
 Slot = Callable[[Caller | None], AbstractContextManager[None]]
@@ -60,6 +60,7 @@ class LimitsInterceptor(grpc.aio.ServerInterceptor):
         self._limits = limits
         self._counters = counters
         self._receive_timeout = receive_timeout
+        self._receiving_slots = ReceivingSlots(MAX_RECEIVED)
 
     async def intercept_service(
         self,
@@ -79,11 +80,11 @@ class LimitsInterceptor(grpc.aio.ServerInterceptor):
         if inspect.isasyncgenfunction(getattr(handler, kind_of(handler))):  # reflection, which is gRPC's own
             task.add_done_callback(lambda _: resources.close())
             return handler
-        receiving = _Receiving(task, self._counters)
-        if kind_of(handler).startswith("unary_"):
-            receiving.limit(self._receive_timeout)
+        receiving = Receiving(task, self._counters, self._receiving_slots)
         resources.callback(receiving.end)
         task.add_done_callback(lambda _: resources.close())
+        if kind_of(handler).startswith("unary_"):
+            await receiving.begin(find_caller(), self._receive_timeout)
         return wrapped(handler, receiving.wrap)
 
     def _slot_of(self, method: str) -> Slot | None:
@@ -92,37 +93,3 @@ class LimitsInterceptor(grpc.aio.ServerInterceptor):
         if method in _CALLS:
             return self._limits.call
         return self._limits.stream if method in _STREAMS else self._limits.control
-
-
-class _Receiving:
-    """A call whose request has not been received yet."""
-
-    def __init__(self, task: asyncio.Task[Any], counters: Counters) -> None:
-        self._task = task
-        self._counters = counters
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_over = False
-
-    def limit(self, seconds: float) -> None:
-        """Ends the call when its request takes longer."""
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._task.cancel)
-
-    def wrap(self, behavior: Behavior) -> Behavior:
-        """Returns the behavior, which is called when the request has been received."""
-
-        async def call(request: object, context: Context) -> Any:
-            self._stop()
-            return await behavior(request, context)
-
-        return call
-
-    def end(self) -> None:
-        """Counts a call that ended before its request was received."""
-        if not self._is_over:
-            self._counters.abandoned += 1
-            self._stop()
-
-    def _stop(self) -> None:
-        self._is_over = True
-        if self._timer is not None:
-            self._timer.cancel()

@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
 from frontend.rpc.call_context import Context
+from frontend.rpc.error_mapping import without_frames
 from frontend.rpc.handlers import Behavior, Handler, wrapped
 from frontend.telemetry.counters import Counters, Rpc
 from pagewire.telemetry.figures import REQUEST_SECONDS, Histogram
@@ -58,9 +59,9 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
                 left = context.time_remaining()
                 code = "DeadlineExceeded" if left is not None and left <= 0 else "Canceled"
                 raise
-            except grpc.aio.AbortError:
-                code = _code_of(context)
-                raise
+            except grpc.aio.AbortError as error:
+                code, request = _code_of(context), None
+                raise without_frames(error)  # noqa: B904 - a cause would keep the frames
             finally:
                 counters.handled[(*rpc, code)] += 1
                 if rpc not in counters.handling:

@@ -140,6 +140,15 @@ def test_the_reasoning_of_harmony_is_its_analysis() -> None:
     assert (found.reasoning, found.text, found.calls) == ("hm", "Yes.", [])
 
 
+def test_an_answer_of_harmony_that_is_cut() -> None:
+    """In a header: that is no text. Behind blank reasoning: that is reasoning."""
+    for text in (" to", " to=", " to=functions.f"):
+        assert read(bound("harmony"), [text]) == read(bound("harmony"), [])
+    assert read(bound("harmony"), ["today is fine"]).text == "today is fine"
+    found = read(bound("harmony"), list("<|channel|>analysis<|message|>hm\n\n"))
+    assert (found.reasoning, found.text) == ("hm\n\n", "")
+
+
 def test_json_may_come_in_any_order_and_as_text() -> None:
     table = bound("hermes")
     for text in (

@@ -1,4 +1,4 @@
-"""Who may call what: every method of every service has its row here."""
+"""Which caller may call which method: every method of every service has its row here."""
 
 import pytest
 from grpc_health.v1 import health_pb2

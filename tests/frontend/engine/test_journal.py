@@ -15,7 +15,7 @@ class Core:
     def __init__(self) -> None:
         self.in_flight: dict[int, JournalEntry] = {}
 
-    def abort(self, handle: int, *indexes: int) -> None: ...
+    def abort(self, handle: int, *indexes: int, detach: bool = False) -> None: ...
 
 
 class Sink:

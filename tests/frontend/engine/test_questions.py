@@ -1,11 +1,12 @@
 """Where a request is in flight, when there are several cores."""
 
 import asyncio
+from random import Random
 
 import pytest
 
 from frontend.engine import questions
-from frontend.engine.routing import ANYWHERE, Routing
+from frontend.engine.routing import ANYWHERE, Routing, choose
 from pagewire.internal.v1 import engine_pb2
 from tests.frontend.engine.test_client import FakeSink, next_of
 from tests.frontend.test_several_engines import House, house
@@ -25,7 +26,7 @@ async def test_a_request_is_found_where_it_runs(rank):
     async with house() as made:
         know(made, rank)
         routing = await made.client.questions.where("x", SESSION)
-        assert routing == Routing(rank=rank)
+        assert routing == Routing(rank=rank, session_id="s")
         assert made.engines[rank].asked[0].find_request.request_id == "x"
         made.submit(FakeSink(), routing)
         await next_of(made.engines[rank].requests)
@@ -37,10 +38,24 @@ async def test_a_request_that_no_core_has_goes_where_it_would():
         assert await made.client.questions.where("x", SESSION) == SESSION
 
 
+async def test_calls_of_a_request_that_no_core_has_yet_meet_at_one():
+    """They may begin in the same moment, at different frontends, and be sent again when a core dies."""
+    async with house(3) as made:
+        know(made)
+        chosen = []
+        for name in ("a", "b", "c", "d", "e", "f"):
+            routing = await made.client.questions.where(name, ANYWHERE)
+            at = {choose(made.client.cores, routing, Random(seed)).rank for seed in range(8)}
+            after = {choose(made.client.cores[1:], routing, Random(seed)).rank for seed in range(8)}
+            assert len(at) == len(after) == 1 and (at == after or at == {0})
+            chosen += at
+        assert len({*chosen}) > 1
+
+
 async def test_one_core_is_not_asked():
     async with house(1) as made:
         know(made, 0)
-        assert await made.client.questions.where("x", ANYWHERE) == ANYWHERE
+        assert await made.client.questions.where("x", ANYWHERE) == Routing(session_id="x")
         assert not made.engines[0].asked
 
 
@@ -52,7 +67,7 @@ async def test_a_core_that_is_silent_or_dies_keeps_no_request_waiting(monkeypatc
             pass
 
         made.engines[0]._answer = silence
-        assert await made.client.questions.where("x", ANYWHERE) == Routing(rank=2)
+        assert await made.client.questions.where("x", ANYWHERE) == Routing(rank=2, session_id="x")
         know(made)
         monkeypatch.setattr(questions, "FIND_S", 0.02)
         assert await made.client.questions.where("x", SESSION) == SESSION

@@ -1,6 +1,7 @@
 """Embed: requests that are one to their client."""
 
 import asyncio
+import shutil
 
 import grpc
 import pytest
@@ -9,7 +10,16 @@ from google.rpc import code_pb2
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
 from pagewire.ipc.columns import pack_f32, unpack_u32
 from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2
-from tests.frontend.fakes import BEGIN, EMBEDDING_SIZE, details_of, encode, fake_vector, pool, run_service
+from tests.frontend.fakes import (
+    BEGIN,
+    EMBEDDING_SIZE,
+    details_of,
+    encode,
+    fake_vector,
+    make_request,
+    pool,
+    run_service,
+)
 from tests.frontend.test_resume import next_of, restart
 
 LAST = Pooling(type=POOLING_TYPE_LAST, normalize=True)
@@ -45,6 +55,20 @@ async def test_vectors_in_the_order_of_the_request(checkpoint):
         model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
         assert model_pb2.CAPABILITY_EMBED in model.capabilities
         assert model.embedding_size == EMBEDDING_SIZE
+
+
+async def test_a_decoder_without_a_head_embeds_and_refuses_to_generate(checkpoint, tmp_path):
+    bare = tmp_path / "bare"
+    shutil.copytree(checkpoint, bare)
+    (bare / "config.json").write_text('{"architectures": ["MistralModel"]}')
+    async with embedding(bare, pool) as service:
+        assert (await service.pooling.Embed(request_of([7]))).embeddings
+        with pytest.raises(grpc.aio.AioRpcError, match="its checkpoint has no output head") as caught:
+            await service.generation.GenerateUnary(make_request())
+        (violation,) = details_of(caught.value)["BadRequest"].field_violations
+        assert violation.field == "model"
+        model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
+        assert list(model.capabilities) == [model_pb2.CAPABILITY_EMBED]
 
 
 async def test_dimensions_normalization_and_raw_elements(checkpoint):

@@ -279,12 +279,31 @@ async def test_a_client_that_leaves_aborts_its_request(checkpoint, model, how):
         elif how == "channel":
             await service.channel.close()
         abort = await next_of(service.engine.aborts)
-        assert (abort.handle, list(abort.indexes)) == (request.handle, [])
+        assert (abort.handle, list(abort.indexes), abort.detach) == (request.handle, [], True)
         with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
             await reading
         if how == "deadline":
             assert 0 < request.deadline.ToMilliseconds() < 1500  # by two clocks
             assert await call.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("request_id", ["", "own"])
+async def test_a_request_whose_client_may_come_back_has_a_grace(checkpoint, model, request_id):
+    """Only its client knows an id that it chose: no other call can ask for what the server has named."""
+    async with run_service(checkpoint, HELLO, model=model, disconnect_grace=1.5) as service:
+        await service.generate(request_id=request_id)
+        request = await next_of(service.engine.requests)
+        assert request.disconnect_grace_ms == (1500 if request_id else 0)
+
+
+async def test_a_request_that_ends_with_an_error_is_not_kept(checkpoint, model):
+    async with run_service(checkpoint, model=model) as service:
+        call = service.generation.Generate(make_request(request_id="own"))
+        request = await next_of(service.engine.requests)
+        service.frontend._generator.registry.abort(["own"])
+        abort = await next_of(service.engine.aborts)
+        assert (abort.handle, abort.detach) == (request.handle, False)
+        call.cancel()
 
 
 async def test_a_client_that_leaves_a_unary_call(checkpoint, model):

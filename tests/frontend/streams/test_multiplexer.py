@@ -517,7 +517,7 @@ async def test_output_that_is_not_due_yet_does_not_hold_up_the_stream():
 
     class Generator:
         @asynccontextmanager
-        async def open(self, *_: Any) -> AsyncIterator[Any]:
+        async def open(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
             yield held
 
     limits = ConcurrencyLimits(0, 0)

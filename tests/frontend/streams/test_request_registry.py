@@ -14,10 +14,11 @@ from pagewire.internal.v1 import engine_pb2
 class Engine:
     def __init__(self) -> None:
         self.released: list[int] = []
+        self.detached: list[int] = []
         self.waiting: set[int] = set()
 
-    def release(self, ticket: int) -> None:
-        self.released.append(ticket)
+    def release(self, ticket: int, *, detach: bool = False) -> None:
+        (self.detached if detach else self.released).append(ticket)
 
     def waits(self, ticket: int) -> bool:
         return ticket in self.waiting
@@ -131,4 +132,4 @@ def test_all_are_ended_with_an_error():
     with registry.reserve("new") as new, registry.reserve("sent") as running:
         stream = sent(running, 3)
         registry.end_all(error)
-        assert new.failure is error and stream.error is error and engine.released == [3]
+        assert new.failure is error and stream.error is error and engine.detached == [3]

@@ -10,7 +10,7 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from frontend.rpc.tls import certificates_of
+from frontend.rpc.listening.tls import certificates_of
 from frontend.server import Frontend
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError

@@ -22,15 +22,9 @@ from frontend.model_info import ModelInfo
 from frontend.rpc.call_context import Context, current_call, reauthenticated_call
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
-from frontend.servicers.open_inference_tensors import (
-    FINAL,
-    INPUTS,
-    OUTPUTS,
-    TensorWriter,
-    read_infer_request,
-    translated,
-    translated_text,
-)
+from frontend.servicers.open_inference.field_names import translated, translated_text
+from frontend.servicers.open_inference.requests import INPUTS, read_infer_request
+from frontend.servicers.open_inference.responses import FINAL, OUTPUTS, TensorWriter
 from frontend.state import ServingState
 from frontend.streams.generator import Generator
 from frontend.streams.multiplexer import Multiplexer

@@ -1,0 +1,1 @@
+"""The listening address of the gRPC server, its options and its certificates."""

@@ -1,0 +1,99 @@
+"""Bounds how many request messages are on their way to a frontend, and for how long.
+
+gRPC keeps what has arrived of each message that is being received, up to --max-request-bytes of each. It
+begins to receive when the interceptors have returned a method, so a call waits there until it may.
+"""
+
+import asyncio
+from collections import Counter, deque
+from typing import Any
+
+from frontend.auth.caller import Caller
+from frontend.rpc.call_context import Context
+from frontend.rpc.handlers import Behavior
+from frontend.telemetry.counters import Counters
+
+MAX_RECEIVED = 64
+"""Request messages of one tenant that are received at once."""
+
+
+class ReceivingSlots:
+    """Counts the messages that are being received, by tenant. Belongs to the event loop's thread."""
+
+    def __init__(self, size: int) -> None:
+        """size: of each tenant."""
+        self._size = size
+        self._held: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def take(self, tenant: str) -> None:
+        """Waits until the tenant has a slot left, first come, first served, and takes it."""
+        if self._held[tenant] < self._size:
+            self._held[tenant] += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # its turn came as its client left
+                self.give_back(tenant)
+            raise
+
+    def give_back(self, tenant: str) -> None:
+        """Gives back a slot that take() took."""
+        waiting = self._waiting.get(tenant)
+        while waiting:
+            turn = waiting.popleft()
+            if not waiting:
+                del self._waiting[tenant]
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._held[tenant] -= 1
+        if not self._held[tenant]:
+            del self._held[tenant]
+
+
+class Receiving:
+    """A call whose request has not been received yet."""
+
+    def __init__(self, task: asyncio.Task[Any], counters: Counters, slots: ReceivingSlots) -> None:
+        self._task = task
+        self._counters = counters
+        self._slots = slots
+        self._tenant: str | None = None  # whose slot is held
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_over = False
+
+    async def begin(self, caller: Caller | None, seconds: float) -> None:
+        """Returns when the request may be received. The call ends if it has not been after so many seconds.
+
+        Without authentication tenants are not told apart, and no call waits.
+        """
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._task.cancel)
+        if (tenant := caller.tenant if caller is not None else "") is not None:
+            await self._slots.take(tenant)
+            self._tenant = tenant
+
+    def wrap(self, behavior: Behavior) -> Behavior:
+        """Returns the behavior, which is called when the request has been received."""
+
+        async def call(request: object, context: Context) -> Any:
+            self._stop()
+            return await behavior(request, context)
+
+        return call
+
+    def end(self) -> None:
+        """Counts a call that ended before its request was received."""
+        if not self._is_over:
+            self._counters.abandoned += 1
+            self._stop()
+
+    def _stop(self) -> None:
+        self._is_over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._tenant is not None:
+            self._slots.give_back(self._tenant)

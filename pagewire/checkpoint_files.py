@@ -10,6 +10,14 @@ from typing import Any
 
 from pagewire.errors import StartupError
 
+BARE_DECODERS = {
+    "LlamaModel": "LlamaForCausalLM",
+    "MistralModel": "MistralForCausalLM",
+    "Qwen2Model": "Qwen2ForCausalLM",
+    "Qwen3Model": "Qwen3ForCausalLM",
+}
+"""Architectures of config.json that stand for a decoder without its output head, which embeds and cannot
+generate; and those of the whole."""
 MAX_JSON_BYTES = 64 << 20
 """Size limit of files that are read whole. The largest known, tensor indexes, have a few MiB."""
 

@@ -169,6 +169,8 @@ class BenchConfig(ClientConfig):
     label: str = flag("", "title of the reports", metavar="TEXT")
     json: str = flag("", "write every request to this file", common=True, metavar="FILE")
     html: str = flag("", "write a page with plots to this file", common=True, metavar="FILE")
+    svg: str = flag("", "write each plot to this folder, as SVG", metavar="FOLDER")
+    png: str = flag("", "write each plot to this folder, as PNG (needs the extra `bench`)", metavar="FOLDER")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +193,13 @@ class ExplainConfig(ClientConfig):
     request: str = flag("", "id of a request in flight", positional=True, metavar="REQUEST")
     tenant: str = flag("", "its tenant, with an admin's token; default: the token's", metavar="NAME")
     json: bool = flag(False, "JSON instead of text", common=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocsConfig:
+    """`pagewire docs`: serves this documentation as a site, on the loopback address."""
+
+    port: int = flag(0, "port on 127.0.0.1; 0: a free one", common=True, at_least=0, at_most=65535)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 Device = Literal["auto", "cpu", "cuda", "simulated"]
 Quantization = Literal["none", "int8", "int4", "int4-g64", "int4-g128"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+KVCacheDtype = Literal["auto", "fp8_e4m3"]
 LoadFormat = Literal["auto", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
 Scheduling = Literal["ahead", "sync"]
@@ -183,6 +184,13 @@ class FrontendConfig(ModelConfig):
     ready_timeout: float = flag(
         10.0, "seconds that new requests wait while no engine serves; 0: refused at once", at_least=0
     )
+    disconnect_grace: float = flag(
+        2.0,
+        "seconds for which a request with an id of its client goes on when its connection breaks or its call"
+        " is cancelled; the same submit takes it over; 0: it ends at once",
+        at_least=0,
+        at_most=60,
+    )
     max_concurrent_requests: int = flag(
         4096, "concurrent requests per frontend; more are refused; 0: no limit", at_least=0
     )
@@ -255,14 +263,19 @@ class EngineConfig(ModelConfig):
     dtype: Dtype = flag("auto", "type of weights and KV cache; auto: the checkpoint's", common=True)
     quantization: Quantization = flag(
         "none",
-        "weights on a CPU, converted from 16 bits at load: int8, or int4 in groups of 32 inputs, or of 64"
-        " (int4-g64) or 128 (int4-g128)",
+        "weights, converted from 16 bits at load: int8, or int4 in groups of 32 inputs, or of 64 (int4-g64)"
+        " or 128 (int4-g128); on a CPU activations have 8 bits then, on CUDA 16",
     )
     no_quantize_head: bool = flag(False, "with --quantization: keep the head in 16 bits; otherwise it has 8")
+    kv_cache_dtype: KVCacheDtype = flag(
+        "auto",
+        "type of keys and values; auto: that of activations; fp8_e4m3: 8 bits, half the memory of 16, not for"
+        " models with latent attention or states",
+    )
     cpu_kernels: str = flag(
         "auto",
-        "instruction set that a CPU computes with: avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, neon,"
-        " neon_dot, neon_bf16;"
+        "instruction set that a CPU computes with: avx2, avx2_vnni, avx512, avx512_vnni, avx512_vbmi,"
+        " avx512_bf16, neon, neon_dot, neon_bf16;"
         " auto: the best it has; none: no kernels, torch computes",
         metavar="SET",
     )
@@ -313,6 +326,13 @@ class EngineConfig(ModelConfig):
         at_least=0,
         at_most=1 << 20,
     )
+    state_checkpoints: int = flag(
+        16,
+        "states of prompts to keep for the prefix cache, of models with linear attention or Mamba-2; each"
+        " has the size of a sequence's state; 0: such models have no prefix cache",
+        at_least=0,
+        at_most=1 << 16,
+    )
     data_parallel_size: int = flag(
         1, "engine cores on this host, which share its CPU and memory", at_least=1, at_most=64
     )
@@ -320,6 +340,9 @@ class EngineConfig(ModelConfig):
     pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
     seed: int = flag(0, "seed of dummy weights", at_least=0, at_most=(1 << 64) - 1)
     enforce_eager: bool = flag(False, "do not capture CUDA graphs")
+    fast_matmul: bool = flag(
+        False, "on a GPU, multiply by its matrix library: outputs then depend on batch mates in the last bits"
+    )
     no_structured_output: bool = flag(
         False, "refuse structured output: the worker starts without what masks tokens by grammars"
     )
@@ -414,6 +437,12 @@ class GatewayConfig(CommonConfig):
         metavar="ADDRESS",
     )
     shutdown_grace: float = flag(1.0, "seconds for running requests to end after SIGTERM", at_least=0)
+    hang_timeout: float = flag(
+        10.0,
+        "seconds without an answer after which smg counts as hung and is killed; 0: never",
+        at_least=0,
+        metavar="SECONDS",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

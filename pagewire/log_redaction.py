@@ -1,4 +1,4 @@
-"""Keeps what clients send out of the log, and bounds the lines that clients can cause gRPC to log."""
+"""Keeps what clients send out of the log, and bounds the lines that clients can cause libraries to log."""
 
 import asyncio
 import logging
@@ -9,14 +9,16 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
-GRPC_LINES_PER_MINUTE = 10
-"""Records of gRPC's own loggers, some with a traceback of many lines. A client that hangs up while it has an
-answer pending causes one each time."""
+LIBRARIES = {"grpc": "gRPC", "uvicorn": "uvicorn"}
+"""First part of the names of loggers -> how the log calls the library."""
+LINES_PER_MINUTE = 10
+"""Records of a library's own loggers, some with a traceback of many lines. A client that hangs up while it
+has an answer of gRPC pending causes one each time, and so does each connection that sends uvicorn no HTTP."""
 _WINDOW_S = 60.0
 
 
-class GrpcLogFilter(logging.Filter):
-    """Redacts and throttles records of gRPC's loggers; others pass unchanged.
+class LibraryLogFilter(logging.Filter):
+    """Redacts and throttles records of the libraries' loggers; others pass unchanged.
 
     Bytes among the arguments are replaced by their number: they are a header that gRPC could not decode,
     perhaps a token.
@@ -24,27 +26,38 @@ class GrpcLogFilter(logging.Filter):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._clock = clock
-        self._window_end = 0.0
-        self._num_passed = self._num_dropped = 0
+        self._throttles = {root: _Throttle(name, clock) for root, name in LIBRARIES.items()}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not record.name.startswith("grpc"):
+        throttle = self._throttles.get(record.name.partition(".")[0])
+        if throttle is None:
             return True
         if isinstance(record.args, tuple):
             record.args = tuple(
                 f"<{len(each)} bytes>" if isinstance(each, bytes) else each for each in record.args
             )
-        return self._has_room(record)
+        return throttle.has_room(record)
 
-    def _has_room(self, record: logging.LogRecord) -> bool:
+
+class _Throttle:
+    """The records of one library in this minute."""
+
+    def __init__(self, library: str, clock: Callable[[], float]) -> None:
+        self._library = library
+        self._clock = clock
+        self._window_end = 0.0
+        self._num_passed = self._num_dropped = 0
+
+    def has_room(self, record: logging.LogRecord) -> bool:
+        """Returns whether a record is to be logged. The first of a minute tells how many were not."""
         now = self._clock()
         if now >= self._window_end:
             if self._num_dropped:
-                record.msg = f"{record.msg} ({self._num_dropped} lines of gRPC were dropped before this one)"
+                dropped = f"{self._num_dropped} lines of {self._library} were dropped before this one"
+                record.msg = f"{record.msg} ({dropped})"
             self._window_end = now + _WINDOW_S
             self._num_passed = self._num_dropped = 0
-        if self._num_passed >= GRPC_LINES_PER_MINUTE:
+        if self._num_passed >= LINES_PER_MINUTE:
             self._num_dropped += 1
             return False
         self._num_passed += 1

@@ -10,7 +10,7 @@ import sys
 from datetime import UTC, datetime
 
 from pagewire.log_fields import RequestFieldsFilter, in_text
-from pagewire.log_redaction import GrpcLogFilter
+from pagewire.log_redaction import LibraryLogFilter
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s {process} %(name)s: %(fields)s%(message)s"
 _CLEAR_LINE = "\r\x1b[K"
@@ -59,7 +59,7 @@ def setup(process_name: str, level: str, format: str = "text") -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process_name) if format == "json" else _text(process_name))
-    handler.addFilter(GrpcLogFilter())
+    handler.addFilter(LibraryLogFilter())
     handler.addFilter(RequestFieldsFilter())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -3,7 +3,8 @@
 lookup        the tokens that followed the row's last tokens when these occurred before
 grammar       the tokens that the row's grammar forces; the other methods ask it first
 draft:MODEL   the tokens that a smaller model samples, from a folder or a GGUF file
-heads:HEAD    the tokens that an EAGLE-3 head samples, which reads the model's hidden states
+heads:HEAD    the tokens that an EAGLE-3 head samples, which reads the model's hidden states; or those of the
+              checkpoint's own layer that predicts one token more
 simulated     the simulated device's own tokens, of which a share is spoiled
 
 tokens=8      most tokens drafted for one row in a step; 4 of a draft model or a head

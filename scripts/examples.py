@@ -42,8 +42,8 @@ class Example:
         return [each for each in self.needs if not (Path(each).exists() or shutil.which(each))]
 
 
-def cpp_command(build: Path, address: str, command: str, text: str) -> list[str]:
-    """Returns the command line of the C++ client."""
+def binary_command(build: Path, address: str, command: str, text: str) -> list[str]:
+    """Returns the command line of a client that is compiled to a program of its own."""
     return [str(build / "client"), address, command, text]
 
 
@@ -58,7 +58,19 @@ EXAMPLES = {
         Example(
             "cpp",
             ("make", "g++", "pkg-config", "protoc", "grpc_cpp_plugin", "/usr/include/grpcpp/grpcpp.h"),
-            cpp_command,
+            binary_command,
+        ),
+        Example(
+            "go",
+            (
+                "make",
+                "go",
+                "protoc",
+                "protoc-gen-go",
+                "protoc-gen-go-grpc",
+                "/usr/share/gocode/src/google.golang.org/grpc",
+            ),
+            binary_command,
         ),
         Example(
             "java",

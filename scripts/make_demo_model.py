@@ -4,15 +4,19 @@ The result is a real, if very small, Llama checkpoint (grouped-query attention, 
 byte-level BPE tokenizer, a chat template), so that a fresh checkout can serve something sensible on any
 CPU without a download:
 
-    python scripts/make_demo_model.py                           # writes pagewire/demo_model/
-    python scripts/make_demo_model.py --steps 20 --out /tmp/x   # a quick look at whether everything runs
-    python scripts/make_demo_model.py --check-only              # asks the model that is there
+    python scripts/make_demo_model.py               # writes pagewire/demo_model/
+    python scripts/make_demo_model.py --steps 9 --later-steps 9 --last-steps 9 --out /tmp/x  # does it run?
+    python scripts/make_demo_model.py --check-only  # asks the model that is there
+
+It is trained in three stages: facts and chats; calls of tools, thinking and answers of a schema among them;
+the same again at a lower learning rate.
 
 Everything is seeded, uses one thread and runs a fixed number of steps, so the same versions of torch,
 tokenizers and transformers on the same kind of CPU give the same files. No text, weights or tokenizer
 from anyone else go in.
 
-The text is in demo_model/text.py, the questions that check the result in demo_model/probes.py.
+The text is in demo_model/ (text.py, calls.py, thoughts.py, forms.py), the questions that check the result in
+demo_model/probes.py and later_probes.py.
 """
 
 from __future__ import annotations
@@ -21,13 +25,15 @@ import argparse
 import json
 import os
 import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from demo_model.probes import evaluate
-from demo_model.text import BOS, CHAT_TEMPLATE, EOS, PAD
-from demo_model.training import train, train_tokenizer
+from demo_model.text import BOS, CHAT_TEMPLATE, EOS, LATER_TOKENS, PAD
+from demo_model.tokenizer import train_tokenizer, with_later_tokens
+from demo_model.training import Stage, first_stage, later_stage, train
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
@@ -97,32 +103,8 @@ def write(out: Path, model: Any, config: LlamaConfig, tokenizer: Tokenizer) -> N
         (out / name).chmod(0o644)
 
 
-def main() -> None:
-    """Make the corpus, the tokenizer and the model, write them, and check the result."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "--out", type=Path, default=DEFAULT_OUT, help="folder to write (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--steps", type=int, default=3400, help="training steps of 2048 tokens (default: %(default)s)"
-    )
-    parser.add_argument("--lr", type=float, default=3e-3, help="peak learning rate (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of text and weights (default: %(default)s)")
-    parser.add_argument("--vocab", type=int, default=1024, help="tokenizer size (default: %(default)s)")
-    parser.add_argument(
-        "--save-every", type=int, default=0, metavar="N", help="also write after every N steps"
-    )
-    parser.add_argument(
-        "--check-only", action="store_true", help="do not train: check the model that is in --out"
-    )
-    args = parser.parse_args()
-
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
-    if args.check_only:
-        evaluate(args.out)
-        return
+def learn_facts(args: argparse.Namespace, out: Path) -> None:
+    """The first stage: facts and chats, from nothing."""
     torch.manual_seed(args.seed)
     tokenizer = train_tokenizer(random.Random(args.seed), args.vocab)
     config = model_config(tokenizer)
@@ -132,15 +114,96 @@ def main() -> None:
         f"vocabulary {config.vocab_size}, parameters {sum(p.numel() for p in model.parameters()):,}",
         flush=True,
     )
-    seconds = train(
-        model,
-        tokenizer,
-        random.Random(args.seed + 1),
-        args,
-        save=lambda: write(args.out, model, config, tokenizer),
+    run_stage(args, first_stage(args.steps, args.lr), 1, model, tokenizer, out)
+
+
+def learn_forms(args: argparse.Namespace, begin: Path, out: Path) -> None:
+    """The second stage: calls of tools, thinking and answers of a schema, from what the first stage wrote."""
+    torch.manual_seed(args.seed)
+    tokenizer = with_later_tokens(Tokenizer.from_file(str(begin / "tokenizer.json")))
+    model: Any = LlamaForCausalLM.from_pretrained(begin, dtype=torch.float32)
+    rows = model.get_input_embeddings().weight.detach()
+    count = len(LATER_TOKENS)
+    rows[-count:] = rows[:-count].mean(0) + torch.randn(count, rows.shape[1]) * rows[:-count].std()
+    stage = later_stage(args.later_steps, args.later_lr)
+    run_stage(args, stage, 2, model, tokenizer, out)
+
+
+def settle(args: argparse.Namespace, begin: Path, out: Path) -> None:
+    """The third stage: the same text at a lower learning rate, from what the second stage wrote."""
+    tokenizer = Tokenizer.from_file(str(begin / "tokenizer.json"))
+    model: Any = LlamaForCausalLM.from_pretrained(begin, dtype=torch.float32)
+    run_stage(args, later_stage(args.last_steps, args.last_lr), 3, model, tokenizer, out)
+
+
+def run_stage(
+    args: argparse.Namespace, stage: Stage, number: int, model: Any, tokenizer: Tokenizer, out: Path
+) -> None:
+    """Train, write, and say how long it took."""
+
+    def save() -> None:
+        write(out, model, model_config(tokenizer), tokenizer)
+
+    rng = random.Random(args.seed + number)
+    seconds = train(model, tokenizer, rng, stage, save_every=args.save_every, save=save)
+    save()
+    print(f"stage {number}: {stage.steps} steps in {seconds:.0f} s on one thread", flush=True)
+
+
+def options() -> argparse.Namespace:
+    """Returns what the command line says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument(
+        "--out", type=Path, default=DEFAULT_OUT, help="folder to write (default: %(default)s)"
     )
-    write(args.out, model, config, tokenizer)
-    print(f"trained {args.steps} steps in {seconds:.0f} s on one thread")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=3400,
+        help="steps of 2048 tokens of the first stage (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--lr", type=float, default=3e-3, help="its peak learning rate (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--later-steps", type=int, default=1800, help="steps of the second stage (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--later-lr", type=float, default=2e-3, help="its peak learning rate (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--last-steps", type=int, default=250, help="steps of the third stage (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--last-lr", type=float, default=1e-3, help="its peak learning rate (default: %(default)s)"
+    )
+    parser.add_argument("--begin", type=Path, help="folder that the first stage wrote: begin with the second")
+    parser.add_argument("--seed", type=int, default=0, help="seed of text and weights (default: %(default)s)")
+    parser.add_argument("--vocab", type=int, default=1024, help="tokenizer size (default: %(default)s)")
+    parser.add_argument(
+        "--save-every", type=int, default=0, metavar="N", help="also write after every N steps"
+    )
+    parser.add_argument(
+        "--check-only", action="store_true", help="do not train: check the model that is in --out"
+    )
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Make the corpus, the tokenizer and the model, write them, and check the result."""
+    args = options()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    if args.check_only:
+        evaluate(args.out)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        facts, forms = args.begin or Path(scratch) / "facts", Path(scratch) / "forms"
+        if args.begin is None:
+            learn_facts(args, facts)
+        learn_forms(args, facts, forms)
+        settle(args, forms, args.out)
     print({path.name: path.stat().st_size for path in sorted(args.out.iterdir())})
     evaluate(args.out)
 

@@ -20,6 +20,7 @@ from tests.worker.cpu.fused_decoder.test_experts import FAMILIES as EXPERTS_IN_P
 from tests.worker.cuda.test_parity import VARIANTS as ON_CUDA
 from tests.worker.test_parity import VARIANTS
 from worker.config.decoder import DecoderConfig
+from worker.config.gemma4 import Gemma4Config
 from worker.config.gguf import GGUF_FAMILIES
 from worker.config.hf_config import ModelConfig
 from worker.families.registry import DECODERS, read_model_config
@@ -36,9 +37,11 @@ is known by.
 Each is computed by our own layers, in float32 and bfloat16 (float16 is widened to float32 on a CPU), on
 CPUs and CUDA devices (mixtures of experts on CPUs alone), from safetensors, plain or in any of the
 [quantized formats](checkpoints.md), and from GGUF where that is said. `--quantization int8` takes all of them
-on a CPU. Of `Qwen3_5ForConditionalGeneration` and `Qwen3_5MoeForConditionalGeneration` the text is served, as
-by the families without images (`tests/worker/families/linear`). Models with gated delta nets have no prefix
-cache and no drafts ([scheduling.md](scheduling.md#layers-that-keep-a-state)).
+on a CPU. Of `Gemma4ForConditionalGeneration`, `Llama4ForConditionalGeneration`,
+`Qwen3_5ForConditionalGeneration` and `Qwen3_5MoeForConditionalGeneration` the text is served, as by the
+families without images (`tests/worker/families`). Models with gated delta nets or Mamba-2 layers have no
+drafts, and a prefix cache by checkpoints of their states
+([scheduling.md](scheduling.md#layers-that-keep-a-state)).
 
 `tests/worker/test_parity.py` makes random weights with `transformers` in several shapes of each family (the
 number is in the table) and compares logits (1e-4 of their range) and greedy tokens: cold, in odd chunks,
@@ -57,7 +60,7 @@ these to `transformers` in the same way:
 """
 REFUSED_HEAD = """
 Every other model is tried out when it is loaded, and refused where that code cannot be driven. The tests
-have one of each kind:
+have one of each kind, with `--model-impl transformers`:
 
 | model | reason |
 | --- | --- |
@@ -66,6 +69,7 @@ _PARTS = {
     "activation": "{}",
     "attention_gate": "attention with a gate",
     "attention_scale": "own scale of scores",
+    "chunked": "attention within chunks",
     "deltas": "gated delta nets in {} of {} layers of the tests (on CPUs alone)",
     "embedding_scale": "scaled embeddings",
     "experts": "experts",
@@ -74,6 +78,7 @@ _PARTS = {
     "latent": "latent attention (on CPUs alone)",
     "logit_cap": "soft cap of logits",
     "logit_scale": "scaled logits",
+    "mambas": "Mamba-2 in {} of {} layers of the tests (on CPUs alone)",
     "mlp_bias": "feed-forward biases",
     "norm_kind": "{}",
     "norm_offset": "norm weights + {:g}",
@@ -83,9 +88,14 @@ _PARTS = {
     "residual_scale": "scaled residuals",
     "score_cap": "soft cap of scores",
     "sinks": "attention sinks",
+    "temperature": "temperature of queries by position",
 }
 """How the page calls the fields of DecoderConfig that differ from Llama's."""
 _UNSHOWN = {"rounds_embedding_scale"}
+_GEMMA4 = (
+    "heads of two sizes, layers that share keys and values, per-layer embeddings, norms of values, experts"
+    " beside the feed-forward part (layer by layer, on CPUs alone)"
+)
 
 
 def page() -> str:
@@ -151,20 +161,21 @@ def parts(config: ModelConfig) -> Iterable[str]:
         if field.default is dataclasses.MISSING or value == field.default or field.name in _UNSHOWN:
             continue
         shown = [value.value if isinstance(value, Enum) else value]
-        if field.name == "deltas":
+        if field.name in ("deltas", "mambas"):
             shown = [sum(map(bool, value)), len(value)]
         found.append(_PARTS.get(field.name, field.name.replace("_", " ")).format(*shown))
     if config.activation != "silu":
         found.append(config.activation)
-    if any(window is not None for window in config.windows):
+    if any(window is not None for window in config.windows) and not config.chunked:
         found.append("windows" if all(config.windows) else "windows in some layers")
-    rotated = [
-        rope for layer, rope in enumerate(config.ropes) if not (config.deltas and config.deltas[layer])
-    ]
+    states = config.deltas or config.mambas
+    rotated = [rope for layer, rope in enumerate(config.ropes) if not (states and states[layer])]
     if None in rotated:
         found.append("layers without positions")
     if any(rope.rotary_dim < config.head_dim for rope in config.ropes if rope is not None):
         found.append("partial rotation")
+    if isinstance(config, Gemma4Config):
+        found.append(_GEMMA4)
     return found or ["as Llama"]
 
 

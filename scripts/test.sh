@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# All tests that need no GPU, in groups, of which two run at a time, the longest first: services of many processes
-# mostly wait, kernels mostly compute. $1: the Python to run them with. Prints what each group prints when it ends.
+# All tests that need no GPU, in groups, the longest first. Services of many processes mostly wait and kernels mostly
+# compute, so that one more group runs at a time than there are cores; JOBS=N is another number.
+# $1: the Python to run them with. Prints what each group prints when it ends.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PYTHON=$1
@@ -20,11 +21,12 @@ export -f run_group
 
 others="tests"
 for folder in e2e chaos worker kernels; do others+=" --ignore=tests/$folder"; done
-xargs -P 2 -d '\n' -I{} bash -c 'run_group "$1" || exit 1' group {} <<GROUPS
-tests/e2e tests/chaos
+xargs -P "${JOBS:-$(($(getconf _NPROCESSORS_ONLN) + 1))}" -d '\n' -I{} bash -c 'run_group "$1" || exit 1' group {} <<GROUPS
+tests/e2e
 $others
 tests/worker
-tests/kernels --ignore=tests/kernels/cpu
 tests/kernels/cpu/isa
+tests/kernels --ignore=tests/kernels/cpu
+tests/chaos
 tests/kernels/cpu --ignore=tests/kernels/cpu/isa
 GROUPS

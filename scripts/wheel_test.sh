@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
 work=$(mktemp -d)
 cleanup() {
+  if [ -n "${docs:-}" ]; then kill "$docs" 2>/dev/null || true; fi
   if [ -n "${frontend:-}" ]; then kill "$frontend" 2>/dev/null || true; fi
   if [ -n "${service:-}" ]; then kill "$service" 2>/dev/null || true; fi
   rm -rf "$work"
@@ -19,13 +20,15 @@ fail() { printf 'wheel-test: %s\n' "$*" >&2; exit 1; }
 # From a copy of what git tracks: leftovers of other builds would end up in the wheel.
 mkdir "$work/tree"
 git ls-files -z | xargs -0 cp --parents -t "$work/tree"
+(cd "$work/tree" && "$python" -m scripts.site) >"$work/log" 2>&1 || fail "$(cat "$work/log")"
+rm -r "$work/tree/build"
 "$python" -m build --wheel --outdir "$work/dist" "$work/tree" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
 wheel=$(echo "$work"/dist/*.whl)
 say "built $(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
 
 "$python" -m zipfile -l "$wheel" >"$work/contents"
 for needed in pagewire/py.typed pagewire/v1/generation_pb2.pyi pagewire/demo_model/model.safetensors \
-  pagewire/demo_model/tokenizer.json pagewire/_rooms/frontend/console/static/index.html share/pagewire/protos/pagewire/v1/generation.proto; do
+  pagewire/demo_model/tokenizer.json pagewire/site.zip pagewire/_rooms/frontend/console/static/index.html share/pagewire/protos/pagewire/v1/generation.proto; do
   grep -q "$needed" "$work/contents" || fail "$needed is not in the wheel"
 done
 sed -n '2,$s/ .*//p' "$work/contents" | grep -vE '^pagewire(/|-[^/]*\.(dist-info|data)/)' >"$work/strays" &&
@@ -56,6 +59,19 @@ grep -q 'start everything on this host' help || fail "pagewire --help"
 test "$(pagewire version)" = "$(python -c 'import importlib.metadata as m; print(m.version("pagewire"))')" ||
   fail "two versions"
 say "imports, --help, version"
+
+pagewire docs >url &
+docs=$!
+until grep -q http url; do kill -0 "$docs" || fail "pagewire docs has ended"; sleep 0.1; done
+python - "$(cut -d ' ' -f 1 url)" <<'PYTHON'
+import sys, urllib.request
+
+for name in ("", "flags.html", "search/search_index.json"):
+    assert urllib.request.urlopen(sys.argv[1] + name, timeout=10).status == 200
+PYTHON
+kill "$docs"
+docs=
+say "pagewire docs serves the documentation"
 
 for command in worker engine serve; do
   code=0

@@ -15,6 +15,7 @@ from pagewire.bench.trace import Trace, spread_tokens
 
 TIMEOUT = "timeout"
 TOO_SHORT = "too few tokens"
+INTERRUPTED = "interrupted"
 _PAUSE_S = 0.05
 """After a failure in a closed loop: a service that refuses at once is not flooded."""
 
@@ -26,6 +27,14 @@ class LevelRun:
     load: Load
     seconds: float
     traces: list[Trace]
+
+
+class Interrupted(Exception):
+    """A run was cancelled. run: what it had measured; requests in flight have failed as INTERRUPTED."""
+
+    def __init__(self, run: LevelRun) -> None:
+        super().__init__(run.load.name)
+        self.run = run
 
 
 class Driver:
@@ -60,13 +69,20 @@ class Driver:
                 raise RequestFailed(TIMEOUT, f"no answer within {self._timeout:g} s") from None
 
     async def run(self, load: Load, amount: Amount) -> LevelRun:
-        """Runs one level to the end of its last request."""
+        """Runs one level to the end of its last request. Raises Interrupted when it is cancelled."""
         self._start = time.perf_counter()
         traces: list[Trace] = []
-        if load.rate is not None:
-            await self._open_loop(load.rate, amount, traces)
-        else:
-            await self._closed_loop(load.concurrency or 1, amount, traces)
+        try:
+            if load.rate is not None:
+                await self._open_loop(load.rate, amount, traces)
+            else:
+                await self._closed_loop(load.concurrency or 1, amount, traces)
+        except asyncio.CancelledError:
+            now = self._now()
+            for trace in traces:
+                if not trace.ended:
+                    trace.error, trace.ended = INTERRUPTED, now
+            raise Interrupted(LevelRun(load, now, traces)) from None
         return LevelRun(load, self._now(), traces)
 
     async def _open_loop(self, rate: float, amount: Amount, traces: list[Trace]) -> None:

@@ -1,5 +1,6 @@
 """The flags of a load test, checked, and the load test that they describe."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pagewire import __version__
-from pagewire.bench.driver import Driver
+from pagewire.bench.driver import INTERRUPTED, Driver, Interrupted, LevelRun
 from pagewire.bench.load import Amount, read_goals, read_loads
 from pagewire.bench.prompts import (
     FileSource,
@@ -37,6 +38,21 @@ _ALWAYS_LEFT_OUT = frozenset(
 """Flags that are not written into files."""
 
 
+def _check_files(config: BenchConfig) -> None:
+    """Raises UsageError for files and folders that cannot be written."""
+    for option, path in (("--json", config.json), ("--html", config.html)):
+        if path and not os.access(Path(path).absolute().parent, os.W_OK):
+            raise UsageError(f"cannot write {option} {path}", "its folder is not there, or not writable")
+    for option, path in (("--svg", config.svg), ("--png", config.png)):
+        try:
+            if path:
+                Path(path).mkdir(exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make the folder {option} {path}", error.strerror or "") from None
+        if path and not os.access(path, os.W_OK):
+            raise UsageError(f"cannot write to {option} {path}", "it is not writable")
+
+
 class BenchPlan:
     """The checked flags of a run. All that can be wrong about them is found here, before anything is sent."""
 
@@ -57,9 +73,7 @@ class BenchPlan:
             raise UsageError(f"unknown --workload {config.workload!r}", f"there are {', '.join(ALL)}")
         self._prompts = read_prompts(Path(config.prompts), self._output.high) if config.prompts else None
         self._check_api(config)
-        for option, path in (("--json", config.json), ("--html", config.html)):
-            if path and not os.access(Path(path).absolute().parent, os.W_OK):
-                raise UsageError(f"cannot write {option} {path}", "its folder is not there, or not writable")
+        _check_files(config)
         ignore_eos = not config.prompts if config.ignore_eos is None else config.ignore_eos
         self.output_options = OutputOptions(config.temperature, ignore_eos)
 
@@ -77,7 +91,10 @@ class BenchPlan:
 
     async def measure(self, connect: Callable[[], Target], show: Callable[[str], None]) -> BenchRecord:
         """Runs all levels, in turns where they are repeated. connect: makes the target, in the event loop.
-        show: is called with what is running. Raises PagewireError."""
+        show: is called with what is running. Raises PagewireError.
+
+        A cancelled task, by Ctrl-C say, ends with the record of what it has measured, whose `about` says so;
+        or is cancelled, where that is nothing."""
         started = datetime.now(UTC)
         async with connect() as target:
             model = await target.open()
@@ -93,13 +110,25 @@ class BenchPlan:
                 await driver.warm_up(self._config.warmup)
             except RequestFailed as error:
                 raise PagewireError(f"the first request failed: {error}") from None
-            runs = []
-            for repeat in range(self._config.repeats):
-                for load in self._loads:
-                    show(f"{load.name}, run {repeat + 1} of {self._config.repeats}")
-                    runs.append(await driver.run(load, self._amount))
+            about = self._about(model, started)
+            runs: list[LevelRun] = []
+            try:
+                await self._run_levels(driver, runs, show)
+            except Interrupted as cut:
+                if any(trace.error != INTERRUPTED for trace in cut.run.traces):
+                    runs.append(cut.run)
+                if not runs:
+                    raise asyncio.CancelledError from None
+                about[INTERRUPTED] = f"at {cut.run.load.name}"
             show("")
-        return BenchRecord(self._about(model, started), self._goals, runs)
+        return BenchRecord(about, self._goals, runs)
+
+    async def _run_levels(self, driver: Driver, runs: list[LevelRun], show: Callable[[str], None]) -> None:
+        """Appends each run when it has ended. Raises Interrupted."""
+        for repeat in range(self._config.repeats):
+            for load in self._loads:
+                show(f"{load.name}, run {repeat + 1} of {self._config.repeats}")
+                runs.append(await driver.run(load, self._amount))
 
     def _source(self, model: ServedModel) -> RequestSource:
         """Raises UsageError for prompts that the model's context cannot hold."""

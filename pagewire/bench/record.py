@@ -58,8 +58,13 @@ def write_record(record: BenchRecord, path: Path) -> None:
 
 def write_text(path: Path, option: str, text: str) -> None:
     """Writes a file that a flag names. Raises UsageError."""
+    write_bytes(path, option, text.encode())
+
+
+def write_bytes(path: Path, option: str, content: bytes) -> None:
+    """Writes a file that a flag names. Raises UsageError."""
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
         raise UsageError(f"cannot write {option} {path}", str(error.strerror)) from None
 

@@ -35,8 +35,9 @@ class Workload:
         """What all lengths are multiplied with to fit a context, at most 1."""
         return min(1.0, max_model_len / max(sum(shape) for shape in self.shapes()))
 
-    def requests(self, repetition: int, vocab_size: int, max_model_len: int) -> list[Request]:
-        """The requests of one repetition, for a model with this vocabulary and context."""
+    def requests(self, repetition: int | str, vocab_size: int, max_model_len: int) -> list[Request]:
+        """The requests of one repetition, for a model with this vocabulary and context. Different repetitions
+        have no prompt in common."""
         lengths = self.lengths(max_model_len)
         draw = random.Random(f"{self.name} {repetition}")
         common = random_ids(draw, max(prefix for prefix, _, _ in lengths), vocab_size)
@@ -79,5 +80,6 @@ SHORT = {f"W{number}": name for number, name in enumerate(WORKLOADS, 1)}
 """What they are called in tables."""
 
 CROWD = Workload("crowd", "256 at once, 128 + 128 tokens each", lambda: [(0, 128, 128)] * 256)
-ALL = WORKLOADS | {CROWD.name: CROWD}
-"""With what takes a GPU."""
+FEW = Workload("few", "8 at once, 128 + 128 tokens each", lambda: [(0, 128, 128)] * 8)
+ALL = WORKLOADS | {each.name: each for each in (CROWD, FEW)}
+"""With what takes a GPU, and a light load."""

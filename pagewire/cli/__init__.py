@@ -30,6 +30,7 @@ COMMANDS = {
     "token": "make a token for --auth-file",
     "replay": "repeat a recording and compare the plans",
     "keys": "make keys for tcp:// between processes",
+    "docs": "serve the documentation as a site",
     "completion": "print a script that completes commands and flags in a shell",
     "version": "print the version",
 }
@@ -63,5 +64,5 @@ def run(arguments: Sequence[str]) -> int:
 def _overview() -> str:
     lines = ["usage: pagewire COMMAND [...]: large language models served over gRPC", ""]
     lines += [f"  {name:<11}{what}" for name, what in COMMANDS.items()]
-    lines += ["", "pagewire COMMAND --help shows the flags of a command."]
+    lines += ["pagewire COMMAND --help shows the flags of a command."]
     return "\n".join(lines)

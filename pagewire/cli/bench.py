@@ -4,37 +4,60 @@ import asyncio
 import sys
 from pathlib import Path
 
+from pagewire.bench.driver import INTERRUPTED
 from pagewire.bench.plan import BenchPlan
-from pagewire.bench.record import read_record, write_record, write_text
+from pagewire.bench.record import BenchRecord, read_record, write_bytes, write_record, write_text
+from pagewire.bench.report.charts import charts
 from pagewire.bench.report.comparison import comparison_lines
 from pagewire.bench.report.page import page
+from pagewire.bench.report.svg import svg_file
 from pagewire.bench.report.table import table_lines
 from pagewire.bench.targets.grpc_target import GrpcTarget
 from pagewire.bench.targets.openai_target import OpenAiTarget
 from pagewire.bench.targets.target import OutputOptions, Target
 from pagewire.cli.common.connect import client_options, read_token
+from pagewire.cli.common.extras import require
 from pagewire.client.aio import AsyncClient
 from pagewire.command_config import BenchConfig
 from pagewire.flags import UsageError
 
 CONFIG = BenchConfig
+_CTRL_C = 130
 
 
 def run(config: BenchConfig) -> int:
-    """Measures, or compares. Returns 0, or 1 if no request succeeded. Raises UsageError, PagewireError."""
+    """Measures, or compares. Returns 0, 1 if no request succeeded, or 130 after Ctrl-C, with the figures of
+    what had been measured. Raises UsageError, PagewireError."""
     if config.action == "compare":
         return _compare(config)
     if config.action != "run" or config.first:
         wrong = config.first or config.action
         raise UsageError(f"unknown argument {wrong!r}", todo="pagewire bench, or pagewire bench compare A B")
+    if config.png:
+        require("bench", ("PIL",), "draw plots as PNG (--png)")
     plan = BenchPlan(config)
     record = asyncio.run(plan.measure(lambda: _target(config, plan.output_options), _show_progress))
     print("\n".join(table_lines(record)))
+    _write(config, record)
+    if INTERRUPTED in record.about:
+        print(f"interrupted {record.about[INTERRUPTED]}: these are the figures so far", file=sys.stderr)
+        return _CTRL_C
+    return 0 if any(not trace.error for each in record.runs for trace in each.traces) else 1
+
+
+def _write(config: BenchConfig, record: BenchRecord) -> None:
+    """Writes the files that flags name. Raises UsageError."""
     if config.json:
         write_record(record, Path(config.json))
     if config.html:
         write_text(Path(config.html), "--html", page(record))
-    return 0 if any(not trace.error for each in record.runs for trace in each.traces) else 1
+    for chart in charts(record) if config.svg or config.png else ():
+        if config.svg:
+            write_text(Path(config.svg, f"{chart.file_name}.svg"), "--svg", svg_file(chart))
+        if config.png:
+            from pagewire.bench.report.png import png
+
+            write_bytes(Path(config.png, f"{chart.file_name}.png"), "--png", png(chart))
 
 
 def _compare(config: BenchConfig) -> int:

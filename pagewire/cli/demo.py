@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import dataclass
 
 from pagewire import logs
 from pagewire.cli.common.extras import require_worker
@@ -15,9 +16,26 @@ from pagewire.supervisor.progress import LoadingLine
 CONFIG = DemoConfig
 
 _PROMPTS = ("The capital of France is", "1, 2, 3, 4,", "a b c d")
-_QUESTIONS = ("What is the capital of France?", "And of Japan?", "Give me that as JSON.")
+_QUESTIONS = ("What is the capital of France?", "And of Japan?")
+_COUNTRY = "Give me JSON for Italy."
+_WEATHER = "What is the weather in Rome?"
+_FACT = "What is the capital of Japan?"
 _COMPLETION = SamplingParams(temperature=0, max_tokens=40)
 _ANSWER = SamplingParams(temperature=0, max_tokens=60)
+
+
+@dataclass(frozen=True)
+class Country:
+    """The answer that a schema asks for."""
+
+    country: str
+    capital: str
+
+
+def get_weather(city: str) -> dict[str, str]:
+    """Returns the weather of a city."""
+    print(f"call:      get_weather(city={city!r})", flush=True)
+    return {"city": city, "weather": "sunny"}
 
 
 def run(config: DemoConfig) -> int:
@@ -34,12 +52,13 @@ def run(config: DemoConfig) -> int:
         print(f"ready after {time.monotonic() - start:.1f} s: grpc://{service.address}\n", flush=True)
         with Client(service.address) as client:
             tokens, seconds = _talk(client)
+            _show_forms(client)
     print(f"\n{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.0f} tokens/s; everything stopped")
     return 0
 
 
 def _talk(client: Client) -> tuple[int, float]:
-    """Streams three completions and a chat of three turns. Returns the number of tokens, and the seconds."""
+    """Streams three completions and a chat of two turns. Returns the number of tokens, and the seconds."""
     start = time.monotonic()
     tokens = 0
     for prompt in _PROMPTS:
@@ -63,3 +82,18 @@ def _show(client: Client, prompt: PromptLike, params: SamplingParams) -> tuple[s
             print(f"{bold}{delta.text}{plain}", end="", flush=True)
         print()
         return stream.generation.text, stream.generation.usage.completion_tokens
+
+
+def _show_forms(client: Client) -> None:
+    """Prints an answer that has a schema, one by way of a tool, and one with its reasoning."""
+    answer = client.chat(_asked(_COUNTRY), _ANSWER, schema=Country)
+    print(f"assistant: {answer.text}\nparsed:    {answer.parsed}", flush=True)
+    print(f"assistant: {client.run_tools(_asked(_WEATHER), [get_weather], _ANSWER).text}", flush=True)
+    answer = client.chat(_asked(_FACT), _ANSWER, enable_thinking=True)
+    print(f"thinking:  {answer.reasoning}\nassistant: {answer.text}", flush=True)
+
+
+def _asked(question: str) -> list[Message]:
+    """Prints a question, and returns the conversation that begins with it."""
+    print(f"\nuser:      {question}", flush=True)
+    return [{"role": "user", "content": question}]

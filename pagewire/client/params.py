@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from google.protobuf import json_format
 
+from pagewire.client.numbers import check_numbers
 from pagewire.client.schemas import Parser, Schema, parser_of, structured_output
 from pagewire.client.tools import ToolLike, to_choice, to_tool
 from pagewire.v1 import generation_pb2, prompt_pb2
@@ -84,7 +85,7 @@ class SamplingOptions(TypedDict, total=False):
     schema: Schema | None
     json_object: bool
     regex: str | None
-    choice: Sequence[str]
+    choice: Sequence[str] | None
     grammar: str | None
     lark: str | None
     structural_tag: Mapping[str, Any] | str | None
@@ -144,7 +145,7 @@ class SamplingParams:
     schema: Schema | None = None
     json_object: bool = False
     regex: str | None = None
-    choice: Sequence[str] = ()
+    choice: Sequence[str] | None = None
     grammar: str | None = None
     lark: str | None = None
     structural_tag: Mapping[str, Any] | str | None = None
@@ -265,10 +266,22 @@ def generate_request(
 ) -> generation_pb2.GenerateRequest:
     """Returns the request of generate(prompt, params, **options); options take precedence over params.
 
-    model: used if the options name none. Raises TypeError for an unknown option or an unusable prompt.
+    model: used if the options name none. Raises TypeError for an unknown option or an unusable prompt, and
+    ValueError for a number that is out of its field's range.
     """
     changes = {name: value for name, value in options.items() if name not in _REQUEST_OPTIONS}
     params = dataclasses.replace(params or SamplingParams(), **changes)
+    try:
+        return _request(prompt, params, options, model)
+    except (TypeError, ValueError):
+        check_numbers({**vars(params), **options})
+        raise
+
+
+def _request(
+    prompt: PromptLike, params: SamplingParams, options: Mapping[str, Any], model: str
+) -> generation_pb2.GenerateRequest:
+    """Returns the request of complete params. See generate_request()."""
     output = params.output()
     output.timings = options.get("timings", False)
     cache = {name.removeprefix("cache_"): options[name] for name in _CACHE_OPTIONS if name in options}

@@ -73,7 +73,7 @@ def structured_output(
     schema: Schema | None,
     json_object: bool,
     regex: str | None,
-    choice: Sequence[str],
+    choice: Sequence[str] | None,
     grammar: str | None,
     lark: str | None,
     structural_tag: Mapping[str, Any] | str | None,
@@ -83,7 +83,7 @@ def structured_output(
         "schema": schema is not None,
         "json_object": json_object,
         "regex": regex is not None,
-        "choice": bool(choice),
+        "choice": choice is not None,
         "grammar": grammar is not None,
         "lark": lark is not None,
         "structural_tag": structural_tag is not None,
@@ -98,7 +98,8 @@ def structured_output(
         form.json_object = True
     elif regex is not None:
         form.regex = regex
-    elif choice:
+    elif choice is not None:
+        form.choice.SetInParent()  # also without values, which the service refuses
         form.choice.values.extend(choice)
     elif grammar is not None:
         form.grammar.text, form.grammar.syntax = grammar, StructuredOutput.Grammar.SYNTAX_EBNF

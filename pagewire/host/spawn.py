@@ -16,6 +16,9 @@ from typing import Any
 from pagewire import rooms
 from pagewire.errors import StartupError
 
+ACTIVATE, ACTIVATE_AFTER_KILL = b"activate\n", b"activate after SIGKILL\n"
+"""What a standby reads on its standard input when it is to serve. The second: the process whose place it
+takes, or the worker of that, was killed by SIGKILL."""
 _STATUS_FD = "PAGEWIRE_STATUS_FD"
 _PARENT_PID = "PAGEWIRE_PARENT_PID"
 _PR_SET_PDEATHSIG = 1

@@ -41,12 +41,13 @@ class Child:
         self._liveness = Liveness()
         self._hangs = False
 
-    def activate(self) -> None:
-        """Lets a process that was started as a standby serve."""
+    def activate(self, *, after_kill: bool = False) -> None:
+        """Lets a process that was started as a standby serve. after_kill: its predecessor, or the worker of
+        that, was killed by SIGKILL."""
         self.stands_by = False
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has died, which is_lost tells soon
-            self.process.stdin.write(b"activate\n")
+            self.process.stdin.write(process.ACTIVATE_AFTER_KILL if after_kill else process.ACTIVATE)
             self.process.stdin.flush()
 
     def read_status(self) -> bool:

@@ -1,12 +1,11 @@
 """`--gateway`: smg, a gateway that others have made, as a process of the service (docs/gateways.md).
 
 smg is a program of its own. A process of ours stands between it and the supervisor: it starts smg, reports
-when smg serves the model, and ends when smg does, so that the supervisor restarts it like everything else.
+when smg serves the model, and ends when smg does, or when smg no longer answers, so that the supervisor
+restarts it like everything else.
 """
 
 import contextlib
-import http.client
-import json
 import logging
 import math
 import os
@@ -25,15 +24,18 @@ from pagewire.config import GatewayConfig
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 from pagewire.host.exit_codes import describe_exit
+from pagewire.host.liveness import AwakeTime, Liveness
+from pagewire.host.proc_stat import read_vitals
 from pagewire.ipc.ports import reserve_port
 from pagewire.supervisor.process_specs import LOOPBACK
+from pagewire.supervisor.smg_probe import SmgProbe, serves
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.25
 """Seconds between two looks at smg, each with a heartbeat."""
 _ANSWER_S = 2.0
-"""Seconds that smg, or a frontend, may take to answer."""
+"""Seconds that a frontend may take to answer."""
 _EXTRA_GRACE_S = 1.0
 _LEVELS = {"debug": "debug", "info": "warn", "warning": "warn", "error": "error"}
 """--log-level in smg's words: its lines of level info are many."""
@@ -46,6 +48,8 @@ class Gateway:
         self._config = config
         self._status = process.Status()
         self._heartbeat = process.Heartbeat(self._status.beat)
+        self._probe = SmgProbe(LOOPBACK, config.port)
+        self._liveness = Liveness()
         self._stops = False
 
     def run(self) -> int:
@@ -58,6 +62,7 @@ class Gateway:
         try:
             self._watch(smg)
         finally:
+            self._probe.close()
             smg.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 smg.wait(self._config.shutdown_grace + _EXTRA_GRACE_S)
@@ -90,17 +95,31 @@ class Gateway:
             raise StartupError("cannot start smg", error.strerror or str(error), may_pass=True) from error
 
     def _watch(self, smg: "subprocess.Popen[bytes]") -> None:
-        """Returns after a signal. Raises StartupError when smg ends."""
-        is_ready = False
+        """Returns after a signal. Raises StartupError when smg ends or hangs."""
+        is_ready, awake = False, AwakeTime(time.monotonic())
         while not self._stops:
             self._heartbeat()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 why = describe_exit(smg.wait(_LOOK_S))
                 raise StartupError("smg has ended", why, "see the lines above", may_pass=is_ready)
-            if not is_ready and _serves(self._config.port):
+            awake_s = awake.passed(time.monotonic(), _LOOK_S)
+            if is_ready:
+                self._check_answers(smg, awake_s)
+            elif serves(LOOPBACK, self._config.port):
                 is_ready = True
+                self._probe.start()
                 self._status.ready(gateway=f"http://{LOOPBACK}:{self._config.port}")
                 log.info("smg listens on http://%s:%d", LOOPBACK, self._config.port)
+
+    def _check_answers(self, smg: "subprocess.Popen[bytes]", awake_s: float) -> None:
+        """Raises StartupError, and kills smg, when it has not answered for too long."""
+        if self._probe.take_answer():
+            self._liveness.heard()
+        patience = self._config.hang_timeout
+        if patience and self._liveness.hangs(awake_s, read_vitals(smg.pid), patience, starts=False):
+            smg.kill()
+            why = f"it has not answered for {self._liveness.silent_s:.1f} s, and was killed"
+            raise StartupError("smg hangs", why, "if it was only slow, raise --hang-timeout", may_pass=True)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stops = True
@@ -129,16 +148,3 @@ def _is_healthy(channel: grpc.Channel) -> bool:
     except grpc.RpcError:
         return False
     return bool(status == health_pb2.HealthCheckResponse.SERVING)
-
-
-def _serves(port: int) -> bool:
-    """Whether smg knows a model, which it learns from the first frontend that it reaches."""
-    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=_ANSWER_S)
-    try:
-        connection.request("GET", "/v1/models")
-        response = connection.getresponse()
-        return response.status == 200 and bool(json.load(response).get("data"))
-    except (OSError, http.client.HTTPException, ValueError):
-        return False
-    finally:
-        connection.close()

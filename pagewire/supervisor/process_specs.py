@@ -93,6 +93,7 @@ def gateway_slots(config: ServeConfig, ports: Ports) -> list[RestartSlot]:
         port=ports.gateway,
         backend=tuple(f"{LOOPBACK}:{port}" for port in ports.loopback),
         shutdown_grace=config.shutdown_grace,
+        hang_timeout=config.hang_timeout and max(config.hang_timeout, GatewayConfig.hang_timeout),
     )
     return [_slot(config, "gateway", ["gateway", *flags.to_arguments(gateway, GatewayConfig)])]
 

@@ -8,8 +8,14 @@ WINDOW_S = 60.0
 """Seconds within which deaths count together."""
 MOST_EXPLAINED = 16
 """Deaths within the window that do not count: their cause is being isolated, or a process was killed from
-outside. One request that kills the engine whenever it runs takes five deaths to find, three such requests
-twelve."""
+outside. One request that kills the engine whenever it runs takes five or six deaths to find, three such
+requests up to thirteen."""
+MOST_STANDBYS = 3
+"""Standbys of a role, at most. There is one, and one more for each death within the window: where deaths
+follow one another faster than a process imports everything, the next one still finds a standby that has."""
+STANDBY_DELAY_S = 0.5
+"""Seconds from a recovery until the next standby is started: what it imports takes the cores for seconds, and
+first all streams shall have their next tokens."""
 STANDBY_PAUSE_S = 10.0
 """Pause before a standby that died is replaced."""
 FIRST_PAUSE_S = 0.5
@@ -30,10 +36,10 @@ class RestartSlot:
     ) -> None:
         """max_deaths: deaths within the window after which the role is not filled again. longest_pause:
         seconds before a restart, at most. keeps_standby: a second process, which has imported everything,
-        waits to fill the role."""
+        waits to fill the role; see MOST_STANDBYS."""
         self.name = name
         self.child: Child | None = None
-        self.standby: Child | None = None
+        self.standbys: deque[Child] = deque()  # the oldest first, which is the first to be ready
         self.start_at = 0.0  # when the next process is due, while there is none
         self.down_since: float | None = None  # until a process is ready again
         self.last_pause = 0.0  # length of the last outage, in seconds
@@ -41,6 +47,7 @@ class RestartSlot:
         self._max_deaths = max_deaths
         self._longest_pause = longest_pause
         self._deaths: deque[tuple[float, bool]] = deque()  # (time, whether it counts as explained)
+        self._after_kill = False  # the last process was killed from outside
         self._failed_forks = 0  # since the last process that started
         self.keeps_standby = keeps_standby
         self._standby_at = 0.0  # when the next standby is due
@@ -49,38 +56,52 @@ class RestartSlot:
         """Fills the role: activates the standby, or starts a process. Raises OSError when the system cannot
         start one now."""
         assert self.child is None
-        if self.standby is not None and not self.standby.is_lost:
-            self.child, self.standby = self.standby, None
+        standby = next((each for each in self.standbys if not each.is_lost), None)
+        if standby is not None:
+            self.standbys.remove(standby)
+            self.child = standby
             self.child.name = self.name
-            self.child.activate()
+            self.child.activate(after_kill=self._after_kill)
         else:
             self.child = Child(self.name, self.arguments)
         self._failed_forks = 0
         return self.child
 
     def needs_standby(self, now: float) -> bool:
-        """Returns whether a standby is to be started: the process of the role is ready, and there is none."""
-        is_ready = self.child is not None and self.child.facts is not None
-        return self.keeps_standby and is_ready and self.standby is None and now >= self._standby_at
+        """Returns whether a standby is to be started: the process of the role is ready, and there are too
+        few. They are started one after another: together they would be ready later."""
+        is_ready = self.child is not None and self.child.facts is not None and self.down_since is None
+        if not (self.keeps_standby and is_ready and now >= self._standby_at):
+            return False
+        return len(self.standbys) < self._num_wanted(now) and all(each.stands_by for each in self.standbys)
+
+    def surplus_standby(self, now: float) -> Child | None:
+        """Returns a standby that is not wanted any more."""
+        return self.standbys[-1] if len(self.standbys) > self._num_wanted(now) else None
+
+    def _num_wanted(self, now: float) -> int:
+        return min(1 + sum(time > now - WINDOW_S for time, _ in self._deaths), MOST_STANDBYS)
 
     @property
     def has_standby(self) -> bool:
         """Whether a standby has imported everything and waits."""
-        return self.standby is not None and self.standby.stands_by and not self.standby.is_lost
+        return any(each.stands_by and not each.is_lost for each in self.standbys)
 
     def start_standby(self, now: float) -> Child | None:
         """Starts a standby. Returns None, and tries again later, when the system cannot start one now."""
         try:
-            self.standby = Child(f"standby of the {self.name}", self.arguments, standby=True)
+            standby = Child(f"standby of the {self.name}", self.arguments, standby=True)
         except OSError:
             self._standby_at = now + STANDBY_PAUSE_S
-        return self.standby
+            return None
+        self.standbys.append(standby)
+        return standby
 
-    def drop_standby(self, now: float) -> None:
-        """Closes a standby that died; the next one is started after a pause."""
-        assert self.standby is not None
-        self.standby.close()
-        self.standby, self._standby_at = None, now + STANDBY_PAUSE_S
+    def drop_standby(self, standby: Child, now: float) -> None:
+        """Closes a standby that died, or is not wanted any more; the next one is started after a pause."""
+        standby.close()
+        self.standbys.remove(standby)
+        self._standby_at = now + STANDBY_PAUSE_S
 
     def postpone(self, now: float) -> float:
         """Sets the next attempt after start() has failed, and returns the pause before it in seconds. The
@@ -93,17 +114,19 @@ class RestartSlot:
     def recovered(self, now: float) -> float:
         """Ends an outage: the process is ready. Returns how long the outage was, in seconds."""
         assert self.down_since is not None
+        self._standby_at = max(self._standby_at, now + STANDBY_DELAY_S)
         self.last_pause, self.down_since = now - self.down_since, None
         return self.last_pause
 
-    def died(self, now: float, *, explained: bool = False) -> bool:
+    def died(self, now: float, *, explained: bool = False, killed: bool = False) -> bool:
         """Closes the process and sets the time of the next start. Returns False when there were too many
         deaths for another start to make sense.
 
         explained: the engine is isolating the cause, so that the next process will avoid it, or the process
-        was killed from outside.
+        was killed from outside. killed: it was, as the next process is told.
         """
         assert self.child is not None
+        self._after_kill = killed
         self.child.close()
         self.child = None
         if self.down_since is None:

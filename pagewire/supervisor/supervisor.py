@@ -113,7 +113,7 @@ class Supervisor:
         return [slot.child for slot in self._slots() if slot.child is not None]
 
     def _standbys(self) -> list[Child]:
-        return [slot.standby for slot in self._slots() if slot.standby is not None]
+        return [standby for slot in self._slots() for standby in slot.standbys]
 
     def _start(self, folder: Path, ports: Ports) -> None:
         self._engines = engine_slots(self._config, folder, share_cores(self._config))
@@ -173,11 +173,14 @@ class Supervisor:
             log.warning("the %s is back after %.1f s", slot.name, slot.recovered(time.monotonic()))
 
     def _update_standby(self, slot: RestartSlot) -> None:
-        """Starts the slot's standby, or drops one that died."""
-        if slot.standby is not None and slot.standby.is_lost:
-            log.warning("%s", slot.standby.cause_of_death())
-            self._stop_listening_to(slot.standby)
-            slot.drop_standby(time.monotonic())
+        """Starts a standby of the slot, or drops those that died and those that are too many."""
+        for lost in [standby for standby in slot.standbys if standby.is_lost]:
+            log.warning("%s", lost.cause_of_death())
+            self._stop_listening_to(lost)
+            slot.drop_standby(lost, time.monotonic())
+        if (surplus := slot.surplus_standby(time.monotonic())) is not None:
+            self._stop_listening_to(surplus)
+            slot.drop_standby(surplus, time.monotonic())
         elif slot.needs_standby(time.monotonic()):
             standby = slot.start_standby(time.monotonic())
             if standby is not None:
@@ -199,7 +202,7 @@ class Supervisor:
         self._stop_listening_to(child)
         isolates = bool((child.facts or {}).get("suspects"))  # see engine_core/quarantine/blame.py
         explained = (isolates or child.was_killed) and not self._config.no_restart
-        goes_on = slot.died(time.monotonic(), explained=explained)
+        goes_on = slot.died(time.monotonic(), explained=explained, killed=child.was_killed)
         if failed_to_start or (not goes_on and self._config.no_restart):
             raise reason
         if not goes_on:

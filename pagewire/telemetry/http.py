@@ -17,6 +17,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 from pagewire.errors import StartupError
+from pagewire.host.loopback import host_name, is_no_site
 from pagewire.telemetry.http_tls import HttpTls
 from pagewire.telemetry.pages import Page, text_page
 
@@ -41,8 +42,12 @@ Answer = Callable[[str, str], Awaitable[Page]]
 class HttpThread:
     """Serves pages from start() to close()."""
 
-    def __init__(self, answer: Answer, listener: socket.socket, tls: HttpTls | None = None) -> None:
-        """listener: bound; closed by close(). tls: None: plain HTTP."""
+    def __init__(
+        self, answer: Answer, listener: socket.socket, tls: HttpTls | None = None, *, any_host: bool = True
+    ) -> None:
+        """listener: bound; closed by close(). tls: None: plain HTTP. any_host: False on a loopback address:
+        a Host that may be the name of a page's site is refused."""
+        self._any_host = any_host
         self._answer = answer
         self._listener = listener
         self._tls = tls
@@ -152,6 +157,10 @@ class HttpThread:
             return _encode(text_page(400, "this is not an HTTP request"), body=True)
         if method not in ("GET", "HEAD"):
             return _encode(text_page(405, "only GET and HEAD"), body=True)
+        if not self._any_host and not is_no_site(host_name(headers.get("host", "localhost"))):
+            return _encode(
+                text_page(403, "Host is not known here: use an IP address or localhost"), body=True
+            )
         page = await self._answer(path, headers.get("accept", ""))
         return _encode(page, body=method == "GET")
 

@@ -3,6 +3,7 @@
 import socket
 
 from pagewire.config import WatchedConfig
+from pagewire.host.loopback import is_loopback
 from pagewire.telemetry.board import Board
 from pagewire.telemetry.http import Answer, HttpThread, listen, listen_unix
 from pagewire.telemetry.http_tls import HttpTls, make_http_tls
@@ -45,7 +46,9 @@ class Watch:
         if config.http_socket:
             listeners.append((listen_unix(config.http_socket), None))
         for listener, its_tls in listeners:
-            self._threads.append(HttpThread(answer, listener, its_tls))
+            # Scrapers elsewhere may know this machine by any name; on a loopback address only pages would.
+            any_host = listener.family == socket.AF_UNIX or not is_loopback(config.http_host)
+            self._threads.append(HttpThread(answer, listener, its_tls, any_host=any_host))
             self._threads[-1].start()
 
     def close(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from demo_model.later_probes import Probe, later_probes
 from demo_model.text import (
     ABOUT_ME,
     ALPHABET,
@@ -32,19 +32,6 @@ from demo_model.text import (
     country_json,
 )
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
-
-
-@dataclass(frozen=True)
-class Probe:
-    """A prompt (its text after BOS) and what a greedy continuation must be.
-
-    With ``to_the_end`` the answer has to stop right there; otherwise more may follow.
-    """
-
-    kind: str
-    prompt: str
-    expected: str
-    to_the_end: bool = True
 
 
 def chat_prompt(*messages: str) -> str:
@@ -157,7 +144,7 @@ def evaluate(out: Path) -> None:
     model: Any = LlamaForCausalLM.from_pretrained(out, dtype=torch.bfloat16)
     model.eval()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(out, padding_side="left")
-    asked = probes()
+    asked = probes() + later_probes()
     for label, options in (("greedy", GREEDY), ("with the defaults of generation_config.json", {})):
         torch.manual_seed(0)
         wrong: list[tuple[str, str]] = []

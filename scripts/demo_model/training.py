@@ -1,53 +1,20 @@
-"""Tokenizer, batches and the training loop of the demo model."""
+"""Batches and the training loop of the demo model."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from demo_model.text import BOS, SPECIAL_TOKENS, document, long_document
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
-
-def train_tokenizer(rng: random.Random, vocab_size: int, n_documents: int = 12000) -> Tokenizer:
-    """A byte-level BPE tokenizer with single digits, which puts BOS before what it encodes.
-
-    Merges are learned from the ASCII part only. Each emoji and each kana is thus several tokens, and
-    a client that streams the model's output has to put characters together from pieces, as with large models.
-    """
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-
-    def texts() -> Iterator[str]:
-        for _ in range(n_documents):
-            for segment in document(rng):
-                text = segment.text
-                for token in SPECIAL_TOKENS:
-                    text = text.replace(token, "\n")
-                yield text.encode("ascii", "ignore").decode("ascii")
-
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=SPECIAL_TOKENS,
-        show_progress=False,
-        min_frequency=2,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-    )
-    tokenizer.train_from_iterator(texts(), trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
-    )
-    return tokenizer
-
+from demo_model.calls import calls_document
+from demo_model.forms import forms_document
+from demo_model.text import Document, document, long_document
+from demo_model.thoughts import thoughts_document
+from tokenizers import Tokenizer
 
 IGNORED = -100  # the label of a token that does not count towards the loss
 
@@ -67,15 +34,55 @@ class Batch:
         return (same & torch.ones(length, length, dtype=torch.bool).tril())[:, None]
 
 
-def make_batch(rng: random.Random, tokenizer: Tokenizer, rows: int, length: int) -> Batch:
-    """``rows`` windows of ``length`` tokens, each filled with fresh documents, the last one cut to fit."""
+@dataclass(frozen=True)
+class Stage:
+    """What is trained in one go."""
+
+    steps: int
+    peak: float
+    """Learning rate."""
+    make_document: Callable[[random.Random, bool], Document]
+    """Returns a random document; the flag: it is the first of a window of 256 tokens."""
+    shapes: tuple[tuple[int, int], ...]
+    """Windows and tokens of each, of the steps in turn."""
+
+
+def first_document(rng: random.Random, opens_long_window: bool) -> Document:
+    """Facts and chats."""
+    return long_document(rng) if opens_long_window and rng.random() < 0.5 else document(rng)
+
+
+def later_document(rng: random.Random, opens_long_window: bool) -> Document:
+    """Calls of tools, thinking and answers of a schema, among what the first stage had."""
+    kind = rng.random()
+    if kind < 0.40:
+        return first_document(rng, opens_long_window)
+    if kind < 0.75:
+        return calls_document(rng)
+    return thoughts_document(rng) if kind < 0.86 else forms_document(rng)
+
+
+def first_stage(steps: int, peak: float) -> Stage:
+    """Every third step uses windows of 256 tokens (and half as many of them), the others 128: short ones are
+    cheaper, long ones keep long outputs in order."""
+    return Stage(steps, peak, first_document, ((16, 128), (16, 128), (8, 256)))
+
+
+def later_stage(steps: int, peak: float) -> Stage:
+    """The second and the third stage. Only long windows: a short one would often cut a conversation with
+    tools."""
+    return Stage(steps, peak, later_document, ((8, 256),))
+
+
+def make_batch(rng: random.Random, tokenizer: Tokenizer, stage: Stage, step: int) -> Batch:
+    """The windows of one step, each filled with fresh documents, the last one cut to fit."""
+    rows, length = stage.shapes[step % len(stage.shapes)]
     tokens, labels, documents = [], [], []
     for _ in range(rows):
         row: list[tuple[int, int, int]] = []
         index = 0
         while len(row) < length + 1:
-            first_of_long = index == 0 and length >= 256 and rng.random() < 0.5
-            for segment in long_document(rng) if first_of_long else document(rng):
+            for segment in stage.make_document(rng, index == 0 and length >= 256):
                 for token in tokenizer.encode(segment.text, add_special_tokens=False).ids:
                     row.append((token, token if segment.learn else IGNORED, index))
             index += 1
@@ -92,29 +99,30 @@ def learning_rate(step: int, steps: int, peak: float, warmup: int = 60) -> float
 
 
 def train(
-    model: Any, tokenizer: Tokenizer, rng: random.Random, args: argparse.Namespace, save: Callable[[], None]
+    model: Any,
+    tokenizer: Tokenizer,
+    rng: random.Random,
+    stage: Stage,
+    *,
+    save_every: int,
+    save: Callable[[], None],
 ) -> float:
-    """Train in place for a fixed number of steps; returns the seconds it took.
-
-    Every third step uses windows of 256 tokens (and half as many of them), the others 128: short ones are
-    cheaper, long ones keep long outputs in order.
-    """
+    """Train in place for a fixed number of steps; returns the seconds it took."""
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.05}, {"params": vectors, "weight_decay": 0.0}],
-        lr=args.lr,
+        lr=stage.peak,
         betas=(0.9, 0.95),
         fused=True,
     )
     began = time.monotonic()
     seen, running = 0, 0.0
     model.train()
-    for step in range(args.steps):
-        rows, length = (8, 256) if step % 3 == 2 else (16, 128)
-        batch = make_batch(rng, tokenizer, rows, length)
+    for step in range(stage.steps):
+        batch = make_batch(rng, tokenizer, stage, step)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, args.steps, args.lr)
+            group["lr"] = learning_rate(step, stage.steps, stage.peak)
         hidden = model.model(
             input_ids=batch.tokens, attention_mask=batch.attention_mask(), use_cache=False
         ).last_hidden_state
@@ -126,10 +134,10 @@ def train(
         optimizer.step()
         seen += batch.tokens.numel()
         running = loss.item() if step == 0 else 0.95 * running + 0.05 * loss.item()
-        if step % 50 == 0 or step == args.steps - 1:
+        if step % 50 == 0 or step == stage.steps - 1:
             elapsed = time.monotonic() - began
             print(f"step {step} loss {running:.4f} {elapsed:.0f} s {seen / elapsed:.0f} tokens/s", flush=True)
-        if args.save_every and (step + 1) % args.save_every == 0 and step + 1 < args.steps:
+        if save_every and (step + 1) % save_every == 0 and step + 1 < stage.steps:
             save()
     model.eval()
     return time.monotonic() - began

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 FOLDER = Path(__file__).resolve().parents[2] / "pagewire" / "demo_model"
 SPECIAL_TOKENS = ["<|pad|>", "<|begin|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+LATER_TOKENS = ["<|tool|>", "<tool_call>", "</tool_call>", "<think>", "</think>"]
 BOS, EOS, PAD = 1, 2, 0
 GREEDY: dict[str, Any] = {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
 
@@ -104,9 +105,12 @@ def hf_tokenizer() -> Any:
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model() -> Iterator[Any]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # those of so small a model would wait for one another most of the time
     loaded: Any = LlamaForCausalLM.from_pretrained(FOLDER, dtype=torch.bfloat16)
-    return loaded.eval()
+    yield loaded.eval()
+    torch.set_num_threads(threads)
 
 
 def generate(model: Any, tokenizer: Any, rows: list[list[int]], limit: int, **options: Any) -> list[str]:
@@ -180,6 +184,8 @@ def test_generation_defaults() -> None:
 
 def test_special_tokens(tokenizer: Tokenizer) -> None:
     assert [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS] == list(range(len(SPECIAL_TOKENS)))
+    assert [tokenizer.token_to_id(token) for token in LATER_TOKENS] == list(range(1019, 1024))
+    assert tokenizer.get_vocab_size() == 1024
     assert tokenizer.encode("hi").ids[0] == BOS
     assert BOS not in tokenizer.encode("hi", add_special_tokens=False).ids
 
@@ -226,8 +232,8 @@ def test_template(hf_tokenizer: Any) -> None:
 
 
 def test_template_refuses_unknown_roles(hf_tokenizer: Any) -> None:
-    with pytest.raises(jinja2.exceptions.TemplateError, match="unknown role: tool"):
-        hf_tokenizer.apply_chat_template([{"role": "tool", "content": "x"}], tokenize=False)
+    with pytest.raises(jinja2.exceptions.TemplateError, match="unknown role: critic"):
+        hf_tokenizer.apply_chat_template([{"role": "critic", "content": "x"}], tokenize=False)
 
 
 # -- what the model says ---------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from pagewire.log_redaction import GRPC_LINES_PER_MINUTE, GrpcLogFilter, log_loop_error, traceback_of
+from pagewire.log_redaction import LINES_PER_MINUTE, LibraryLogFilter, log_loop_error, traceback_of
 
 SECRET = "text of a client"
 
@@ -16,7 +16,7 @@ SECRET = "text of a client"
 def test_bytes_are_redacted_in_records_of_grpc(name, shown):
     arguments = (SECRET.encode(), 5)
     record = logging.LogRecord(name, logging.ERROR, "", 1, "Invalid encoding on %s (%d)", arguments, None)
-    assert GrpcLogFilter().filter(record)
+    assert LibraryLogFilter().filter(record)
     assert (SECRET in record.getMessage()) == shown
     assert shown or record.getMessage() == f"Invalid encoding on <{len(SECRET)} bytes> (5)"
 
@@ -24,7 +24,7 @@ def test_bytes_are_redacted_in_records_of_grpc(name, shown):
 def test_other_records_pass_unchanged():
     for arguments in (None, (), ("text",), ({"x": 1},)):
         record = logging.LogRecord("grpc", logging.ERROR, "", 1, "all is well", arguments, None)
-        assert GrpcLogFilter().filter(record) and record.msg == "all is well"
+        assert LibraryLogFilter().filter(record) and record.msg == "all is well"
 
 
 def test_a_traceback_has_no_text_of_the_exception():
@@ -50,16 +50,17 @@ def test_records_of_grpc_are_throttled():
     """Found by Health.Check calls that hang up: 8 lines of traceback for each, from anyone who can
     connect."""
     now = 100.0
-    throttle = GrpcLogFilter(lambda: now)
+    throttle = LibraryLogFilter(lambda: now)
 
     def record(name: str = "grpc._cython.cygrpc") -> logging.LogRecord:
         return logging.LogRecord(name, logging.ERROR, "", 1, "no %s", ("answer",), None)
 
-    assert sum(throttle.filter(record()) for _ in range(500)) == GRPC_LINES_PER_MINUTE
+    assert sum(throttle.filter(record()) for _ in range(500)) == LINES_PER_MINUTE
+    assert sum(throttle.filter(record("uvicorn.error")) for _ in range(500)) == LINES_PER_MINUTE, "its own"
     assert throttle.filter(record("frontend.server"))
     now = 161.0
     first, second = record(), record()
     assert throttle.filter(first) and throttle.filter(second)
-    dropped = 500 - GRPC_LINES_PER_MINUTE
+    dropped = 500 - LINES_PER_MINUTE
     assert first.getMessage() == f"no answer ({dropped} lines of gRPC were dropped before this one)"
     assert second.getMessage() == "no answer"

@@ -8,7 +8,8 @@ from scripts import examples
 
 
 def test_a_missing_tool_chain_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    lacking = examples.Example("cpp", ("sh", "no-such-compiler", "/no/such/header.h"), examples.cpp_command)
+    needs = ("sh", "no-such-compiler", "/no/such/header.h")
+    lacking = examples.Example("cpp", needs, examples.binary_command)
     monkeypatch.setattr(examples, "EXAMPLES", {"cpp": lacking})
     assert examples.main([]) == 0 and examples.main(["cpp"]) == 1
     words = "cpp: skipped, no-such-compiler, /no/such/header.h not installed"
@@ -16,7 +17,7 @@ def test_a_missing_tool_chain_is_named(monkeypatch: pytest.MonkeyPatch, capsys: 
 
 
 def test_an_unknown_example_is_named():
-    with pytest.raises(SystemExit, match="no example cobol: cpp, java"):
+    with pytest.raises(SystemExit, match="no example cobol: cpp, go, java"):
         examples.main(["cobol"])
 
 

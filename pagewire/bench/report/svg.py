@@ -1,67 +1,51 @@
-"""Line charts as SVG. Colours and fonts are classes, which the page that holds the charts defines."""
+"""Line charts as SVG."""
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 520, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 44, 46
-NUM_COLOURS = 6
-_NUM_TICKS = 5
-_LEGEND_STEP = 15
+from pagewire.bench.report.chart import (
+    BOTTOM,
+    HEIGHT,
+    LEFT,
+    LEGEND_MARK,
+    LIGHT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Axis,
+    Chart,
+    Series,
+)
 
-Point = tuple[float, float]
-Tick = tuple[float, str]
-
-
-@dataclass(frozen=True)
-class Series:
-    """A line. points: (x, y), in the order in which they are joined. marks: a dot at each point."""
-
-    name: str
-    points: Sequence[Point]
-    marks: bool = True
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A linear axis. ticks: (value, label)."""
-
-    label: str
-    low: float
-    high: float
-    ticks: Sequence[Tick]
-
-    @classmethod
-    def from_zero(cls, label: str, highest: float) -> "Axis":
-        """Returns an axis with round ticks from 0 to at least `highest`."""
-        step = _nice_step(highest / _NUM_TICKS)
-        count = max(math.ceil(highest / step - 1e-9), 1)
-        return cls(label, 0.0, count * step, [(i * step, f"{i * step:g}") for i in range(count + 1)])
-
-    @classmethod
-    def of_names(cls, label: str, names: Sequence[str]) -> "Axis":
-        """Returns an axis on which the name of index i is at i."""
-        return cls(label, -0.5, len(names) - 0.5, list(enumerate(names)))
-
-    def at(self, value: float, start: float, end: float) -> float:
-        """Returns where a value is between two pixels."""
-        return start + (value - self.low) / (self.high - self.low) * (end - start)
+NUM_COLOURS = len(LIGHT.lines)
+_FILE_STYLE = (
+    f"svg {{ background: {LIGHT.paper}; }} text {{ fill: {LIGHT.ink}; font: 12px sans-serif; }}"
+    ".title { font-weight: 600; font-size: 14px; }"
+    f".tick, .label {{ fill: {LIGHT.soft}; font-size: 11px; }}"
+    f".grid {{ stroke: {LIGHT.rule}; }} .axis {{ stroke: {LIGHT.soft}; }}"
+    ".line { fill: none; stroke-width: 2; }"
+) + "".join(
+    f".line.c{place} {{ stroke: {colour}; }} .dot.c{place} {{ fill: {colour}; }}"
+    for place, colour in enumerate(LIGHT.lines)
+)
 
 
-def line_chart(title: str, x: Axis, y: Axis, series: Sequence[Series]) -> str:
-    """Returns an <svg> element with a legend, if there is more than one line."""
+def svg_file(chart: Chart) -> str:
+    """Returns a file of its own, in light colours."""
+    size = f'xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}"'
+    start, rest = svg(chart).split(">", 1)
+    return f"{start} {size}>\n<style>{_FILE_STYLE}</style>{rest}\n"
+
+
+def svg(chart: Chart) -> str:
+    """Returns an <svg> element. Colours and fonts are classes, which the page that holds it defines."""
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',
-        f'<text class="title" x="{LEFT}" y="16">{escape(title)}</text>',
-        *_axes(x, y),
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(chart.title)}">',
+        f'<text class="title" x="{LEFT}" y="16">{escape(chart.title)}</text>',
+        *_axes(chart.x, chart.y),
     ]
-    for place, each in enumerate(series):
-        parts += _line(each, place % NUM_COLOURS, x, y)
-    if len(series) > 1:
-        parts += _legend(series)
-    return "\n".join([*parts, "</svg>"])
+    for place, each in enumerate(chart.series):
+        parts += _line(chart, each, place % NUM_COLOURS)
+    return "\n".join([*parts, *_legend(chart), "</svg>"])
 
 
 def _axes(x: Axis, y: Axis) -> list[str]:
@@ -91,8 +75,8 @@ def _axes(x: Axis, y: Axis) -> list[str]:
     return parts
 
 
-def _line(series: Series, colour: int, x: Axis, y: Axis) -> list[str]:
-    pixels = [(x.at(a, LEFT, WIDTH - RIGHT), y.at(b, HEIGHT - BOTTOM, TOP)) for a, b in series.points]
+def _line(chart: Chart, series: Series, colour: int) -> list[str]:
+    pixels = chart.pixels(series)
     joined = " ".join(f"{a:.1f},{b:.1f}" for a, b in pixels)
     parts = [f'<polyline class="line c{colour}" points="{joined}"/>']
     if series.marks:
@@ -103,19 +87,10 @@ def _line(series: Series, colour: int, x: Axis, y: Axis) -> list[str]:
     return parts
 
 
-def _legend(series: Sequence[Series]) -> list[str]:
-    parts, at = [], float(LEFT)
-    for place, each in enumerate(series):
-        colour = place % NUM_COLOURS
-        parts.append(f'<line class="line c{colour}" x1="{at:.0f}" y1="30" x2="{at + 14:.0f}" y2="30"/>')
-        parts.append(f'<text class="tick" x="{at + 18:.0f}" y="34">{escape(each.name)}</text>')
-        at += 18 + _LEGEND_STEP + 6.2 * len(each.name)
+def _legend(chart: Chart) -> list[str]:
+    parts = []
+    for place, (at, each) in enumerate(chart.legend()):
+        mark = f'x1="{at:.0f}" y1="30" x2="{at + LEGEND_MARK:.0f}" y2="30"'
+        parts.append(f'<line class="line c{place % NUM_COLOURS}" {mark}/>')
+        parts.append(f'<text class="tick" x="{at + LEGEND_MARK + 4:.0f}" y="34">{escape(each.name)}</text>')
     return parts
-
-
-def _nice_step(rough: float) -> float:
-    """Returns the least of 1, 2, 2.5 and 5 times a power of ten that is not below `rough`."""
-    if rough <= 0 or not math.isfinite(rough):
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(rough))
-    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))

@@ -179,7 +179,7 @@ class RecordedReset(_message.Message):
     def __init__(self) -> None: ...
 
 class RecordedPlan(_message.Message):
-    __slots__ = ("now", "step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "starts_sum", "counts", "sample_rows", "is_sample_empty", "sample_sources", "append_rows", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks", "sample_counts")
+    __slots__ = ("now", "step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "starts_sum", "counts", "sample_rows", "is_sample_empty", "sample_sources", "append_rows", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks", "sample_counts", "restore_rows", "restore_checkpoints", "save_rows", "save_positions", "save_checkpoints")
     NOW_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     REMOVED_ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +204,11 @@ class RecordedPlan(_message.Message):
     SWAP_IN_HOST_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SWAP_IN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     SAMPLE_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    SAVE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SAVE_POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    SAVE_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     now: float
     step: int
     removed_rows: bytes
@@ -228,7 +233,12 @@ class RecordedPlan(_message.Message):
     swap_in_host_blocks: bytes
     swap_in_blocks: bytes
     sample_counts: bytes
-    def __init__(self, now: _Optional[float] = ..., step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[RecordedNewRow, _Mapping]]] = ..., forks: _Optional[bytes] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., starts_sum: _Optional[int] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., is_sample_empty: _Optional[bool] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., sample_counts: _Optional[bytes] = ...) -> None: ...
+    restore_rows: bytes
+    restore_checkpoints: bytes
+    save_rows: bytes
+    save_positions: bytes
+    save_checkpoints: bytes
+    def __init__(self, now: _Optional[float] = ..., step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[RecordedNewRow, _Mapping]]] = ..., forks: _Optional[bytes] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., starts_sum: _Optional[int] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., is_sample_empty: _Optional[bool] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., sample_counts: _Optional[bytes] = ..., restore_rows: _Optional[bytes] = ..., restore_checkpoints: _Optional[bytes] = ..., save_rows: _Optional[bytes] = ..., save_positions: _Optional[bytes] = ..., save_checkpoints: _Optional[bytes] = ...) -> None: ...
 
 class RecordedNewRow(_message.Message):
     __slots__ = ("row", "number", "sequence_index", "num_tokens", "blocks", "prompt_logprobs_start", "num_beam_candidates")

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pagewire.bench.driver import TIMEOUT, TOO_SHORT, Driver
+from pagewire.bench.driver import INTERRUPTED, TIMEOUT, TOO_SHORT, Driver, Interrupted
 from pagewire.bench.load import Amount, Load
 from pagewire.bench.prompts import BenchRequest
 from pagewire.bench.targets.target import OnTokens, RequestFailed, ServedModel, TokenCounts
@@ -131,3 +131,19 @@ async def test_the_first_failure_of_the_warm_up_is_told():
     load = driver(target, timeout=0.01)
     with pytest.raises(RequestFailed):
         await load.warm_up(3)
+
+
+@pytest.mark.parametrize("load", [Load(concurrency=2), Load(rate=1000.0)])
+async def test_a_cancelled_run_has_what_it_measured(load: Load):
+    target = FakeTarget()
+    target.hanging = {3}
+    run = asyncio.create_task(driver(target).run(load, Amount(None, None)))
+    while len(target.sent) < 6:
+        await asyncio.sleep(0)
+    run.cancel()
+    with pytest.raises(Interrupted) as cut:
+        await run
+    traces = cut.value.run.traces
+    assert [trace.error for trace in traces[:4]] == ["", "", "", INTERRUPTED]
+    assert all(trace.arrivals and trace.ended for trace in traces if not trace.error)
+    assert target.in_flight == 0

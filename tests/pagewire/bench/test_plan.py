@@ -1,5 +1,6 @@
 """What can be wrong about the flags of a load test is said before anything is sent."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from pagewire import flags
 from pagewire.bench.plan import BenchPlan
 from pagewire.bench.record import BenchRecord
+from pagewire.bench.report.page import page
+from pagewire.bench.report.table import table_lines
 from pagewire.bench.targets.target import ServedModel
 from pagewire.command_config import BenchConfig
 from pagewire.errors import PagewireError
@@ -82,6 +85,32 @@ async def test_a_service_that_refuses_the_first_request():
 
 
 @pytest.mark.parametrize(
+    ("hanging", "loads"),
+    [(3, None), (5, ["1 concurrent"]), (6, ["1 concurrent"]), (7, ["1 concurrent", "2 concurrent"])],
+)
+async def test_a_cancelled_load_test_has_the_levels_so_far(hanging: int, loads: list[str] | None):
+    """Requests 1 and 2 are those of the warm-up; the first level has 3 to 5. What hangs is not complete."""
+    target = Served()
+    target.hanging = {hanging, hanging + 1}
+    arguments = ["--concurrency=1,2", "--num-requests=3", "--input-len=8", "--output-len=3"]
+    task = asyncio.create_task(plan(*arguments).measure(lambda: target, lambda text: None))
+    while target.in_flight == 0 or target.sent[-1] < hanging:
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    task.cancel()
+    if loads is None:
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return
+    record = await task
+    assert [run.load.name for run in record.runs] == loads
+    assert record.about["interrupted"] == ("at 1 concurrent" if hanging == 5 else "at 2 concurrent")
+    assert record.figures(record.loads()[0]).complete == (2 if hanging == 5 else 3)
+    assert page(record) and table_lines(record)
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--rate=x"], "--rate"),
@@ -90,6 +119,8 @@ async def test_a_service_that_refuses_the_first_request():
         (["--prompts=/no/such/file"], "--prompts"),
         (["--json=/no/such/folder/a.json"], "--json"),
         (["--html=/no/such/folder/a.html"], "--html"),
+        (["--svg=/no/such/folder/plots"], "cannot make the folder --svg"),
+        (["--png=/dev/null"], "cannot make the folder --png"),
         (["--workload=single", "--prompts=x"], "exclude"),
     ],
 )

@@ -1,12 +1,16 @@
 """`pagewire bench`, from the command line to its files."""
 
 import json
+import os
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from pagewire import cli
 from pagewire.bench.record import write_record
+from pagewire.errors import StartupError
 from pagewire.flags import UsageError
 from tests.pagewire import fakes
 from tests.pagewire.bench.records import made_record
@@ -20,13 +24,48 @@ def test_a_load_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     prompts.write_text('"hello"\n{"token_ids": [1, 2], "max_tokens": 3}\n')
     with fakes.running(fake) as address:
         arguments = [f"--address={address}", f"--prompts={prompts}", "--concurrency=1,2", "--num-requests=4"]
-        assert cli.run(["bench", *arguments, f"--json={figures}", f"--html={page}", "--label=mine"]) == 0
+        files = [f"--json={figures}", f"--html={page}", f"--svg={tmp_path / 'svg'}"]
+        assert cli.run(["bench", *arguments, *files, "--label=mine"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("load") and shown[1].startswith("1 concurrent") and "latencies in ms" in shown
     assert json.loads(figures.read_text())["figures"][1]["complete"] == 4
     assert "pagewire bench: mine" in page.read_text()
+    assert (tmp_path / "svg" / "inter-token-latency.svg").exists()
     assert cli.run(["bench", "compare", str(figures), str(figures)]) == 0
     assert "no difference shown" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The signal comes with the first request of the second level."""
+    fake = fakes.FakeService()
+    sent = []
+
+    def interrupt(request, context):
+        sent.append(request)
+        if len(sent) > 5:
+            left = threading.Event()
+            context.add_callback(left.set)
+            if len(sent) == 6:
+                os.kill(os.getpid(), signal.SIGINT)
+            left.wait(30)
+        return answer(request, context)
+
+    fake.respond = interrupt
+    prompts, figures = tmp_path / "prompts.jsonl", tmp_path / "a.json"
+    prompts.write_text('"hello"\n')
+    with fakes.running(fake) as address:
+        arguments = [f"--address={address}", f"--prompts={prompts}", "--concurrency=1,2", "--num-requests=3"]
+        assert cli.run(["bench", *arguments, f"--json={figures}"]) == 130
+    shown = capsys.readouterr()
+    assert "1 concurrent" in shown.out and "interrupted at 2 concurrent" in shown.err
+    assert json.loads(figures.read_text())["figures"][0]["complete"] == 3
+
+
+def test_png_needs_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(StartupError, match="PIL is not installed") as missing:
+        cli.run(["bench", f"--png={tmp_path}"])
+    assert "[bench]" in missing.value.todo
 
 
 def test_a_comparison(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -269,7 +269,7 @@ async def test_a_timeout_async(aclient: AsyncClient, service: fakes.FakeService)
         await aclient.stream("hi", timeout=0.05).result()
 
 
-def test_nobody_there():
+def test_no_server_there():
     with Client("127.0.0.1:1") as client:
         with pytest.raises(Unavailable) as caught:
             client.generate("hi")

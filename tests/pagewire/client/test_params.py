@@ -101,6 +101,31 @@ def test_unknown_options_are_refused():
     )
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "error"),
+    [
+        ("reasoning_budget", -1, ValueError),
+        ("max_tokens", -1, ValueError),
+        ("seed", 2**64, ValueError),
+        ("priority", 2**31, ValueError),
+        ("stop_token_ids", [1, -1], ValueError),
+        ("logprobs", -1, ValueError),
+        ("repetition", (4, -2), ValueError),
+        ("logit_bias", {-1: 1.0}, ValueError),
+        ("data_parallel_rank", -1, ValueError),
+        ("max_draft_tokens", -1, ValueError),
+        ("reasoning_budget", 1.5, TypeError),
+        ("top_k", "many", TypeError),
+        ("temperature", "hot", TypeError),
+    ],
+)
+def test_a_number_that_its_field_cannot_hold_is_refused_by_its_name(
+    option: str, value: object, error: type[Exception]
+):
+    with pytest.raises(error, match=f"^{option} must be "):
+        request(**{option: value})
+
+
 def test_prompts_of_every_kind():
     assert to_prompt("hi").text == "hi"
     assert to_prompt([1, 2]).token_ids.ids == [1, 2]

@@ -97,6 +97,7 @@ def test_each_form_becomes_its_message():
     assert form(json_object=True) == StructuredOutput(json_object=True)
     assert form(regex="a+") == StructuredOutput(regex="a+")
     assert form(choice=["a", "b"]).choice.values == ["a", "b"]
+    assert form(choice=[]).WhichOneof("format") == "choice"  # the service refuses it: it is not free text
     assert form(grammar="root ::= x").grammar.syntax == StructuredOutput.Grammar.SYNTAX_EBNF
     assert form(lark="start: x").grammar == StructuredOutput.Grammar(text="start: x", syntax=lark)
     assert form(structural_tag={"triggers": []}).structural_tag == '{"triggers": []}'

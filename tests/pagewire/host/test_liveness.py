@@ -40,7 +40,7 @@ def test_computing_is_no_sign_of_life_of_a_process_that_serves():
     assert looks_until_it_hangs(Liveness(), busy) == 5
 
 
-def test_who_gets_no_core_is_not_silent():
+def test_a_process_that_gets_no_core_is_not_silent():
     """The other processes of the machine are to blame."""
     starved = [Vitals("R", 1.0, 0.98 * LOOK * number) for number in range(50)]
     assert looks_until_it_hangs(Liveness(), starved) == 50
@@ -54,12 +54,12 @@ def test_who_gets_no_core_is_not_silent():
     ],
     ids=["computes", "reads a disk"],
 )
-def test_who_starts_may_take_long_if_it_does_something(vitals: list[Vitals]):
+def test_a_process_that_starts_may_take_long_if_it_does_something(vitals: list[Vitals]):
     assert looks_until_it_hangs(Liveness(), vitals, starts=True) == 90
 
 
 @pytest.mark.parametrize("vitals", [ASLEEP, Vitals("T", 1.0, 0.0), None], ids=str)
-def test_who_starts_and_does_nothing_hangs(vitals: Vitals | None):
+def test_a_process_that_starts_and_does_nothing_hangs(vitals: Vitals | None):
     needed = int(STARTING_PATIENCE_S / LOOK)
     assert looks_until_it_hangs(Liveness(), [vitals] * 90, starts=True) == needed - 1
 
@@ -77,7 +77,7 @@ def test_time_in_which_we_were_stopped_does_not_count():
     assert awake.passed(1100.5, LOOK) == 0.5
 
 
-def test_a_machine_that_sleeps_kills_nobody():
+def test_a_machine_that_sleeps_kills_no_process():
     """All processes were stopped just before a heartbeat, which follows within a second of the resume."""
     liveness, awake = Liveness(), AwakeTime(0.0)
     now = 0.0

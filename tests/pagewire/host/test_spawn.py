@@ -24,7 +24,7 @@ def test_a_child_imports_our_package_from_any_folder(tmp_path: Path):
     assert child.returncode == 0 and output.strip()
 
 
-def test_what_is_wrong_reaches_the_parent_and_nobody_else():
+def test_what_is_wrong_reaches_the_parent_alone():
     child, status = process.spawn(["serve", "/no/such/model"], stderr=subprocess.PIPE)
     _, error = child.communicate(timeout=60)
     with os.fdopen(status) as events:

@@ -40,7 +40,7 @@ def router(files, context):
     authenticator.close()
 
 
-def test_who_has_the_keys_can_talk(files, context, router):
+def test_a_peer_with_the_keys_can_talk(files, context, router):
     socket, address = router
     with connect_dealer(context, address, b"x" * 16, read_client_key(files[1])) as client:
         client.send(b"hello")
@@ -62,7 +62,7 @@ def strangers(client: ClientKey) -> dict[str, ClientKey | None]:
 
 
 @pytest.mark.parametrize("kind", ["nothing", "keys of its own", "another engine's key"])
-def test_who_has_not_does_not_get_so_far_as_to_send(files, context, router, kind):
+def test_a_peer_without_them_does_not_get_so_far_as_to_send(files, context, router, kind):
     socket, address = router
     key = strangers(read_client_key(files[1]))[kind]
     stranger = context.socket(zmq.DEALER)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
 from pagewire.ipc.columns import pack_f32, pack_u32
-from pagewire.ipc.logprob_columns import check, join, num_tokens, pick
+from pagewire.ipc.logprob_columns import check, join, join_tokens, num_tokens, pick, split
 from tests.logprob_columns import Scored, put_together, take_apart
 
 NUMBER = st.integers(0, 999)
@@ -44,6 +44,15 @@ def test_joins_what_was_apart(parts: list[list[Scored]]) -> None:
     joined = join([put_together(part) for part in parts])
     check(joined)
     assert take_apart(joined) == [token for part in parts for token in part]
+
+
+@given(token_lists().filter(bool), st.data())
+def test_tokens_one_by_one(tokens: list[Scored], data: st.DataObject) -> None:
+    each = list(split(put_together(tokens)))
+    start = data.draw(st.integers(0, len(each) - 1))
+    joined = join_tokens(each[start:])
+    check(joined)
+    assert take_apart(joined) == tokens[start:]
 
 
 def test_nothing_is_copied_without_need() -> None:

@@ -1,9 +1,14 @@
 """What smg is started with, and when. tests/e2e/test_gateway.py runs it."""
 
+import os
+import signal
+import sys
+
 import pytest
 
 from pagewire.config import GatewayConfig
 from pagewire.errors import StartupError
+from pagewire.ipc.ports import reserve_port
 from pagewire.supervisor import gateway
 
 
@@ -40,3 +45,42 @@ def test_smg_that_ends_by_itself_is_an_error_with_its_cause(monkeypatch):
     with pytest.raises(StartupError) as ended:
         gateway.Gateway(GatewayConfig()).run()
     assert (ended.value.what, ended.value.why) == ("smg has ended", "it ended with exit code 1")
+
+
+SERVES_ONE_MODEL = """
+import http.server, sys
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"data": [{"id": "demo"}]}')
+
+    def log_message(self, *words): ...
+
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[-1])), Handler).serve_forever()
+"""
+
+
+def test_smg_that_no_longer_answers_is_killed(monkeypatch):
+    """SIGSTOP: the kernel still accepts connections for it."""
+    started = []
+    monkeypatch.setattr(gateway.signal, "signal", lambda number, handler: None)  # those of pytest stay
+    monkeypatch.setattr(gateway, "_is_healthy", lambda channel: True)
+    popen = gateway.subprocess.Popen
+
+    def start(command, **options):
+        port = next(word for word in command if word.startswith("--port=")).removeprefix("--port=")
+        started.append(popen([sys.executable, "-c", SERVES_ONE_MODEL, port], **options))
+        return started[-1]
+
+    monkeypatch.setattr(gateway.subprocess, "Popen", start)
+    monkeypatch.setattr(
+        gateway.process.Status, "ready", lambda status, **facts: os.kill(started[0].pid, signal.SIGSTOP)
+    )
+    with reserve_port("127.0.0.1", 0) as free:
+        config = GatewayConfig(port=free.getsockname()[1], hang_timeout=0.5)
+    with pytest.raises(StartupError) as ended:
+        gateway.Gateway(config).run()
+    assert ended.value.what == "smg hangs" and ended.value.may_pass
+    assert started[0].returncode == -signal.SIGKILL

@@ -12,11 +12,11 @@ class FakeChild:
     def __init__(self, name: str, arguments: list[str], *, standby: bool = False) -> None:
         self.name, self.arguments, self.is_standby = name, arguments, standby
         self.facts: dict[str, int] | None = None
-        self.is_lost = self.is_active = False
+        self.is_lost = self.is_active = self.after_kill = self.stands_by = False
 
-    def activate(self) -> None:
+    def activate(self, *, after_kill: bool = False) -> None:
         """See Child."""
-        self.is_active = True
+        self.is_active, self.after_kill = True, after_kill
 
     def close(self) -> None:
         """See Child."""
@@ -100,7 +100,16 @@ def test_a_standby_fills_the_role_after_a_death():
     slot.start().facts = {}
     standby = slot.start_standby(0.0)
     slot.died(1.0)
-    assert slot.start() is standby and standby.is_active and slot.standby is None
+    assert slot.start() is standby and standby.is_active and not slot.standbys
+    assert not standby.after_kill
+
+
+def test_a_standby_is_told_of_a_kill():
+    slot = RestartSlot("x", [], 5, 10.0, keeps_standby=True)
+    slot.start().facts = {}
+    standby = slot.start_standby(0.0)
+    slot.died(1.0, killed=True)
+    assert slot.start() is standby and standby.after_kill
 
 
 def test_a_lost_standby_is_replaced_after_a_pause_and_never_activated():
@@ -112,9 +121,55 @@ def test_a_lost_standby_is_replaced_after_a_pause_and_never_activated():
     child = slot.start()
     assert child is not lost and not lost.is_active
     child.facts = {}
-    slot.drop_standby(1.0)
+    slot.recovered(1.0)
+    slot.drop_standby(lost, 1.0)
     assert not slot.needs_standby(1.0 + restart_slot.STANDBY_PAUSE_S / 2)
     assert slot.needs_standby(1.0 + restart_slot.STANDBY_PAUSE_S)
+
+
+def test_more_standbys_wait_where_processes_die_often():
+    """One more for each death within a minute, up to a bound; the next one when the last has imported all."""
+    slot = RestartSlot("x", [], 99, 10.0, keeps_standby=True)
+    slot.start().facts = {}
+    counts = []
+    for now in (0.0, 1.0, 2.0, 3.0, 100.0):
+        standbys = 0
+        while slot.needs_standby(now):
+            standby = slot.start_standby(now)
+            assert not slot.needs_standby(now), "it has not imported everything"
+            standby.stands_by = True
+            standbys += 1
+        counts.append((standbys, len(slot.standbys)))
+        oldest = slot.standbys[0]
+        slot.died(now)
+        slot.start().facts = {}
+        slot.recovered(now)
+        assert slot.child is oldest
+    assert counts == [(1, 1), (2, 2), (2, 3), (1, 3), (0, 2)]
+
+
+def test_streams_go_on_before_the_next_standby_is_started():
+    slot = RestartSlot("x", [], 99, 10.0, keeps_standby=True)
+    slot.start().facts = {}
+    slot.died(0.0)
+    slot.start().facts = {}
+    assert not slot.needs_standby(9.0), "it is not known to have recovered"
+    slot.recovered(9.0)
+    assert not slot.needs_standby(9.0)
+    assert slot.needs_standby(9.0 + restart_slot.STANDBY_DELAY_S)
+
+
+def test_a_standby_too_many_is_dropped():
+    slot = RestartSlot("x", [], 99, 10.0, keeps_standby=True)
+    slot.start().facts = {}
+    slot.died(0.0)
+    slot.start().facts = {}
+    slot.recovered(0.0)
+    first, second = slot.start_standby(0.0), slot.start_standby(0.0)
+    assert slot.surplus_standby(59.0) is None
+    assert slot.surplus_standby(61.0) is second
+    slot.drop_standby(second, 61.0)
+    assert slot.surplus_standby(61.0) is None and [*slot.standbys] == [first]
 
 
 def test_a_slot_may_have_no_standby():

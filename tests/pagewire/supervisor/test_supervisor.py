@@ -250,19 +250,19 @@ def test_kills_from_outside_do_not_end_the_service(serve):
 
 
 def test_a_standby_takes_over_and_is_replaced(serve):
-    """It waits without being counted as ready, begins when the engine core dies, and gets a successor."""
+    """It waits without being counted as ready, begins when the engine core dies, and gets two successors."""
     service = serve("ready", "ready", standby=True)
     first = service.facts()["engine_pid"]
-    for _ in range(2):
-        wait_until(lambda: len(engines(service)) == 2)
-        (standby,) = (pid for pid in engines(service) if pid != first)
+    for count in (2, 3):
+        wait_until(lambda count=count: len(engines(service)) == count)
+        standby = next(pid for pid in engines(service) if pid != first)
         assert "--standby" in Path(f"/proc/{standby}/cmdline").read_text().split("\0")
         os.kill(first, signal.SIGKILL)
         while not (line := service.process.stderr.readline()).startswith("the engine core is back"):
             assert line, "the supervisor ended"
         assert standby in engines(service)
         first = standby
-    wait_until(lambda: len(engines(service)) == 2)
+    wait_until(lambda: len(engines(service)) == 4)
     pids = engines(service)
     service.process.send_signal(signal.SIGINT)
     assert service.end() == (0, "")

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 import trustme
 
+from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
 from pagewire.telemetry import http
 from pagewire.telemetry.http import HttpThread, listen, listen_unix, parse_head
 from pagewire.telemetry.http_tls import HttpTls, make_http_tls
 from pagewire.telemetry.pages import Page, text_page
+from pagewire.telemetry.watch import Watch
 
 PATIENCE_S = 60.0
 
@@ -62,6 +64,24 @@ def test_a_page_has_its_length_and_the_connection_ends(port: int):
     assert b"Content-Length: 14\r\n" in head and head.endswith(b"Connection: close")
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        *((name, b"200") for name in (b"127.0.0.1:9464", b"[::1]:9464", b"LOCALHOST")),
+        *((name, b"403") for name in (b"evil.example:9464", b"", b"127.0.0.1.evil.example", b"localhost.")),
+    ],
+)
+def test_a_page_whose_name_leads_to_this_machine_reads_nothing(host: bytes, status: bytes):
+    """DNS rebinding: to the browser, page and answer are of one origin."""
+    watch = Watch(EngineConfig(model="m"), "test")
+    watch.open(0)
+    assert watch.address is not None
+    port = int(watch.address.rpartition(":")[2])
+    assert ask(port, b"GET /healthz HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")[9:12] == status
+    assert ask(port, b"GET /healthz HTTP/1.0\r\n\r\n")[9:12] == b"200", "a probe without a Host"
+    watch.close()
+
+
 def test_head_has_no_body(port: int):
     assert ask(port, b"HEAD /x HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")[2] == b""
 
@@ -91,14 +111,14 @@ def test_what_is_no_request_for_a_page_is_told_so(port: int, request_: bytes, st
     assert ask(port, b"GET /x HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 200")
 
 
-def test_whoever_says_nothing_is_cut(port: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_client_that_says_nothing_is_cut(port: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http, "READ_S", 0.05)
     with connect(port) as silent, connect(port) as slow:
         slow.sendall(b"GET /x HT")
         assert (read(silent), read(slow)) == (b"", b"")
 
 
-def test_whoever_does_not_read_is_cut(port: int, monkeypatch: pytest.MonkeyPatch):
+def test_a_client_that_does_not_read_is_cut(port: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http, "WRITE_S", 0.05)
 
     async def much(path: str, accept: str) -> Page:

@@ -71,7 +71,7 @@ async def test_the_rest_is_the_supervisors_own(tmp_path: Path):
     assert (await tree.answer("/x", "")).status == 404
 
 
-async def test_nobody_is_there(tmp_path: Path):
+async def test_no_child_is_there(tmp_path: Path):
     assert await get(tmp_path / "x.http", "/metrics", "") is None
 
 

@@ -1,4 +1,4 @@
-"""How clients show who they are; tests/e2e/test_auth.py has them talk to a service."""
+"""How clients identify themselves; tests/e2e/test_auth.py has them talk to a service."""
 
 import grpc
 import pytest
@@ -98,11 +98,11 @@ def test_the_token_of_the_command_line(tmp_path, monkeypatch):
         ("Tls handshake failed (...)", "certificate"),
     ],
 )
-def test_what_to_do_where_nobody_is_reached(message: str, hint: str):
+def test_what_to_do_where_no_server_is_reached(message: str, hint: str):
     assert hint in from_status(grpc.StatusCode.UNAVAILABLE, message, ()).todo
 
 
-def test_what_to_do_where_somebody_says_not_now():
+def test_what_to_do_where_a_server_says_not_now():
     """That the service might not run is no help then."""
     status = status_pb2.Status(code=14)
     status.details.add().Pack(error_details_pb2.ErrorInfo(reason="ENGINE_NOT_READY", domain="pagewire"))

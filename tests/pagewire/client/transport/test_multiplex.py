@@ -148,7 +148,7 @@ async def test_async_leaving_cancels(service: fakes.FakeService):
         assert await asyncio.to_thread(service.ended.wait, PATIENCE_S)
 
 
-def test_abort_wakes_who_waits(service: fakes.FakeService):
+def test_abort_wakes_the_thread_that_waits(service: fakes.FakeService):
     """Also where nothing is sent: the iteration ends."""
     with fakes.running(service) as address, Client(address) as client:
         many = client.multiplex(max_in_flight=0)
@@ -158,7 +158,7 @@ def test_abort_wakes_who_waits(service: fakes.FakeService):
         many.close()
 
 
-async def test_async_abort_wakes_who_waits(service: fakes.FakeService):
+async def test_async_abort_wakes_the_task_that_waits(service: fakes.FakeService):
     with fakes.running(service) as address:
         async with AsyncClient(address) as client, client.multiplex(max_in_flight=0) as many:
             request = many.send("hi")

@@ -63,7 +63,7 @@ def test_after_an_overload_each_other_server_is_tried_once():
     assert recovery.after(overload) is None, "a broken stream may continue on any server"
 
 
-def test_nobody_there_is_said_at_once():
+def test_an_absent_server_is_reported_at_once():
     recovery, _ = make()
     assert recovery.after(unavailable(GONE)) is None
     recovery, _ = make()
@@ -71,7 +71,7 @@ def test_nobody_there_is_said_at_once():
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_server_that_goes_away_is_nobodys_fault(begun):
+def test_a_server_that_goes_away_is_no_fault_of_the_request(begun):
     """However many servers drain in a row, as long as one accepts the request in time."""
     recovery, clock = make()
     if begun:
@@ -253,7 +253,7 @@ async def test_a_stream_goes_on_elsewhere_async():
     assert len(second.requests) == 1
 
 
-async def test_an_address_where_nobody_is():
+async def test_an_address_without_a_server():
     """Calls of any kind go to the next one."""
     service = fakes.FakeService()
     service.respond = breaking

@@ -1,0 +1,115 @@
+"""Line charts before they are drawn (svg.py, png.py): axes, lines, and where they are, in pixels."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 520, 300
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 44, 46
+_NUM_TICKS = 5
+LEGEND_MARK = 14
+"""Length of the line in front of a name."""
+_LEGEND_STEP = 15
+_LETTER = 6.2
+
+Point = tuple[float, float]
+Tick = tuple[float, str]
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours of text, of labels, of the grid and of the ground; and those of lines, in order."""
+
+    ink: str
+    soft: str
+    rule: str
+    paper: str
+    lines: tuple[str, ...]
+
+
+LIGHT = Palette(
+    "#1b1f24",
+    "#57606a",
+    "#d8dee4",
+    "#ffffff",
+    ("#0b62c4", "#b84a00", "#187a3c", "#8250df", "#a01c5b", "#5b6570"),
+)
+DARK = Palette(
+    "#e6edf3",
+    "#9aa4af",
+    "#343b44",
+    "#0f1318",
+    ("#6cb0ff", "#ff9a57", "#5fd38a", "#c3a2ff", "#ff8cc0", "#aab4be"),
+)
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line. points: (x, y), in the order in which they are joined. marks: a dot at each point."""
+
+    name: str
+    points: Sequence[Point]
+    marks: bool = True
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A linear axis. ticks: (value, label)."""
+
+    label: str
+    low: float
+    high: float
+    ticks: Sequence[Tick]
+
+    @classmethod
+    def from_zero(cls, label: str, highest: float) -> "Axis":
+        """Returns an axis with round ticks from 0 to at least `highest`."""
+        step = _nice_step(highest / _NUM_TICKS)
+        count = max(math.ceil(highest / step - 1e-9), 1)
+        return cls(label, 0.0, count * step, [(i * step, f"{i * step:g}") for i in range(count + 1)])
+
+    @classmethod
+    def of_names(cls, label: str, names: Sequence[str]) -> "Axis":
+        """Returns an axis on which the name of index i is at i."""
+        return cls(label, -0.5, len(names) - 0.5, list(enumerate(names)))
+
+    def at(self, value: float, start: float, end: float) -> float:
+        """Returns where a value is between two pixels."""
+        return start + (value - self.low) / (self.high - self.low) * (end - start)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart of WIDTH x HEIGHT pixels. It has a legend if there is more than one line."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+
+    @property
+    def file_name(self) -> str:
+        """Its title, as the name of a file without a suffix."""
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+    def pixels(self, series: Series) -> list[Point]:
+        """Returns where the points of one line are."""
+        return [
+            (self.x.at(a, LEFT, WIDTH - RIGHT), self.y.at(b, HEIGHT - BOTTOM, TOP)) for a, b in series.points
+        ]
+
+    def legend(self) -> Iterator[tuple[float, Series]]:
+        """Yields the entries of the legend, each with where it begins."""
+        at = float(LEFT)
+        for each in self.series if len(self.series) > 1 else ():
+            yield at, each
+            at += LEGEND_MARK + 4 + _LEGEND_STEP + _LETTER * len(each.name)
+
+
+def _nice_step(rough: float) -> float:
+    """Returns the least of 1, 2, 2.5 and 5 times a power of ten that is not below `rough`."""
+    if rough <= 0 or not math.isfinite(rough):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * (1 - 1e-9))

@@ -1,4 +1,4 @@
-"""Who used the cores, told from what the kernel shows."""
+"""Which processes used the cores, told from what the kernel shows."""
 
 import os
 from pathlib import Path

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def output_of(name: str, *options: str) -> str:
-    command = [sys.executable, f"benchmarks/{name}.py", "demo", "--prompt=20", *options]
+    command = [sys.executable, "-m", f"benchmarks.{name}", "demo", "--prompt=20", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -37,6 +37,18 @@ def test_the_models_have_their_sizes() -> None:
     assert sizes["M1"] == pytest.approx(134.5e6, rel=1e-3)
     assert sizes["M2"] == pytest.approx(494.0e6, rel=1e-3)
     assert sizes["M3"] == pytest.approx(276.8e6, rel=1e-3), "8 of 64 experts"
+    assert sizes["M4"] == pytest.approx(298.8e6, rel=1e-3), "latent attention"
+    assert sizes["M5"] == pytest.approx(216.0e6, rel=1e-3), "4 of 32 experts"
+
+
+def test_weights_in_4_bits_are_few_bytes() -> None:
+    """Whatever the others take."""
+    config = configs()["M5"].to_dict()
+    packed = shape_of(config | {"quantization_config": {"quant_method": "mxfp4"}})
+    experts = 12 * 3 * 1024 * 4096
+    assert SHAPES["M5"].in_4_bits == 0 and packed.in_4_bits == experts
+    others = SHAPES["M5"].body - experts + packed.head
+    assert packed.read_bytes("bf16") == 2 * others + experts * 17 / 32
 
 
 @pytest.mark.parametrize(
@@ -75,8 +87,8 @@ def test_every_id_of_a_made_up_tokenizer_is_a_token() -> None:
 # Peers.
 
 
-def test_whoever_is_missing_is_told_how_to_come(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match="python benchmarks/models.py"):
+def test_a_peer_that_is_missing_is_told_how_to_be_installed(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="python -m benchmarks.models"):
         command("pagewire", tmp_path, "M1")
     (tmp_path / "models/M1").mkdir(parents=True)
     script = (HERE / "install.sh").read_text()
@@ -232,4 +244,4 @@ def test_the_command(tmp_path: Path) -> None:
     assert refused.returncode == 2 and "'unknown' is none of pagewire" in refused.stderr
     empty = versus("--folder", tmp_path, "--json", tmp_path / "new.jsonl", "--peers", "vllm")
     assert empty.returncode == 1 and "no runs" in empty.stderr
-    assert empty.stdout.count("M1 start vllm: M1 is not there: python benchmarks/models.py") == 1
+    assert empty.stdout.count("M1 start vllm: M1 is not there: python -m benchmarks.models") == 1

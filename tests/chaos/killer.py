@@ -82,7 +82,11 @@ async def _strike(blow: Blow, burst: int, supervisor: int, writer: Writer, dice:
     """Waits until the process to kill exists, and kills it."""
     deadline = time.monotonic() + _PATIENCE_S
     while time.monotonic() < deadline:
-        for pid in dice.sample(found := services.processes(supervisor).get(blow.victim, []), len(found)):
+        found = services.processes(supervisor).get(blow.victim, [])
+        order = dice.sample(found, len(found))
+        if dice.random() < 0.5:
+            order.sort()  # the oldest serves; the others may be standbys, of which there are up to three
+        for pid in order:
             try:
                 os.kill(pid, getattr(signal, blow.signal))
             except ProcessLookupError:

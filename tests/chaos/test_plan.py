@@ -60,7 +60,7 @@ def stream(number: int, times: list[int], attempts: list[int]) -> StreamRecord:
     return StreamRecord(number, 0, 0, attempts=[1000 * time for time in attempts], messages=messages)
 
 
-def test_pauses_are_of_those_who_were_alive():
+def test_pauses_are_of_streams_that_were_alive():
     """A stream that begins after the kill has none, and a gap belongs to the kill before its end."""
     history = History(cases={0: {"streams": True}})
     for number, (times, attempts) in enumerate(

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from pagewire import Client
+from pagewire.client.transport import recovery
 from pagewire.local_service import Service
 from tests.e2e import services
+from tests.e2e.node import install_examples
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +18,28 @@ def demo() -> Iterator[Service]:
     """A service with the demo model and default flags."""
     with services.start() as service:
         yield service
+
+
+@pytest.fixture(scope="session")
+def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of examples/node with its packages."""
+    folder = tmp_path_factory.mktemp("node")
+    install_examples(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def float32() -> Iterator[Service]:
+    """A service with the demo model in float32, whose results are the same in steps of all sizes, and two
+    frontends. Tests may kill its processes, and wait until they are back."""
+    with services.start(dtype="float32", frontends=2, max_deaths=99) as service:
+        yield service
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients wait for a server for as long as a busy machine takes to load a worker."""
+    monkeypatch.setattr(recovery, "PATIENCE_S", 2 * services.PATIENCE_S)
 
 
 @pytest.fixture

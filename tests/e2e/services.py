@@ -133,6 +133,12 @@ def processes(pid: int) -> dict[str, list[int]]:
     return found
 
 
+def are_back(service: Service, command: str, killed: list[int]) -> bool:
+    """Returns True once as many other processes of a command run as were killed."""
+    found = processes(service.pid).get(command, [])
+    return len(found) == len(killed) and not set(found) & set(killed)
+
+
 def _read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()

@@ -1,6 +1,6 @@
 """Access control with real processes: TLS and tokens from the command line to the engine.
 
-The device is simulated: what it says does not matter here, who hears it does.
+The device is simulated: what it says does not matter here, the reader does.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Guarded:
         return Client(self.service.address, **self.access(tenant))
 
     @contextlib.contextmanager
-    def everybody(self) -> Iterator[list[Client]]:
+    def every_caller(self) -> Iterator[list[Client]]:
         """Clients of all tokens."""
         with contextlib.ExitStack() as stack:
             yield [stack.enter_context(self.client(tenant)) for tenant in self.tokens]

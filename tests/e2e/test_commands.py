@@ -28,6 +28,13 @@ def test_demo():
     shown = run("-m", "pagewire", "demo")
     for words in ("The capital of France is Paris", "1, 2, 3, 4, 5", "Tokyo", "tokens/s", "stopped"):
         assert words in shown
+    for words in (
+        "Country(country='Italy', capital='Rome')",
+        "get_weather(city='Rome')",
+        "The weather in Rome is sunny.",
+        "thinking:  This is about a capital.\n",
+    ):
+        assert words in shown
 
 
 def test_generate_chat_and_health(demo: Service):
@@ -87,7 +94,7 @@ def sees_one_request(address: str) -> None:
 def test_benchmark(demo: Service, tmp_path: Path):
     file = tmp_path / "figures.json"
     arguments = (f"--address={demo.address}", "--workloads=single,batch", "--repeats=1", f"--json={file}")
-    shown = run("benchmarks/serve.py", *arguments)
+    shown = run("-m", "benchmarks.serve", *arguments)
     assert "tokens/s" in shown and "times the tokens/s of one" in shown
     figures = json.loads(file.read_text())["workloads"]
     assert figures["single"]["tokens_per_s"]["median"] > 0
@@ -97,7 +104,7 @@ def test_breakdown(tmp_path: Path):
     """All parts are reported, and worker, core and client agree on their sum."""
     file = tmp_path / "figures.json"
     arguments = ("--start=demo", "--workloads=batch", "--repeats=1", "--breakdown", f"--json={file}")
-    assert "the service adds" in run("benchmarks/serve.py", *arguments)
+    assert "the service adds" in run("-m", "benchmarks.serve", *arguments)
     (found,) = json.loads(file.read_text())["breakdowns"]["batch"]
     parts = found["parts"]
     assert found["steps"] >= 128 and parts["forward"] > 0 and parts["between steps"] > 0

@@ -9,7 +9,7 @@ from tests.e2e import services
 
 def test_two_frontends_share_a_port_and_an_engine():
     """Connections spread over them; what one started, the other can abort; and drain."""
-    with services.start(frontends=2) as service:
+    with services.start(device="simulated", profile="cpu", frontends=2) as service:
         assert len(services.processes(service.pid)["frontend"]) == 2
         clients: dict[str, Client] = {}
         while len(clients) < 2:  # a new connection reaches either

@@ -18,6 +18,7 @@ from pagewire import Client
 from pagewire.local_service import Service
 from pagewire.orca.load_report_pb2 import OrcaLoadReport
 from tests.e2e import services
+from tests.e2e.node import needs_node, node
 
 BIN = Path(sys.executable).parent
 SMG, GRPCURL = (shutil.which(name, path=str(BIN)) for name in ("smg", "grpcurl"))
@@ -89,6 +90,29 @@ def test_the_openai_package_talks_to_us_through_smg(service: Service, gateway: o
         model="demo", messages=[{"role": "user", "content": "Hello!"}], max_tokens=16
     )
     assert answer.usage is not None and answer.usage.completion_tokens > 0
+
+
+CHAT = """
+import OpenAI from "openai";
+
+const [baseURL, content] = process.argv.slice(2);
+const client = new OpenAI({ baseURL, apiKey: "none" });
+const [{ id: model }] = (await client.models.list()).data;
+const asked = { model, messages: [{ role: "user", content }], max_completion_tokens: 20, temperature: 0 };
+const whole = await client.chat.completions.create(asked);
+let streamed = "";
+for await (const chunk of await client.chat.completions.create({ ...asked, stream: true })) {
+  streamed += chunk.choices[0]?.delta?.content ?? "";
+}
+console.log(streamed.length > 0 && streamed === whole.choices[0].message.content);
+"""
+
+
+@needs_node
+@pytest.mark.skipif(SMG is None, reason="smg is not installed: it has no wheel for here")
+def test_the_openai_package_of_npm_talks_to_us_through_smg(service: Service, node_folder: Path):
+    (node_folder / "smg.mjs").write_text(CHAT)
+    assert node(node_folder, f"{service.facts['gateway']}/v1", PROMPT, script="smg.mjs") == "true\n"
 
 
 @pytest.mark.skipif(SMG is None, reason="smg is not installed: it has no wheel for here")

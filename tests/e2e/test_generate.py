@@ -135,12 +135,12 @@ def all_at_once(client: Client) -> list[list[int]]:
         return list(pool.map(lambda request: client.generate(*request).token_ids, requests))
 
 
-def test_seeds_give_the_same_tokens_alone_among_31_others_and_in_chunks():
+def test_seeds_give_the_same_tokens_alone_among_31_others_and_in_chunks(float32: Service):
     """12 tokens a step split every prompt but the shortest; 20 blocks hold a few requests at a time.
 
     In float32: torch's bfloat16 products round differently for other batch sizes.
     """
-    with services.start(dtype="float32") as roomy, Client(roomy.address) as client:
+    with Client(float32.address) as client:
         alone = [client.generate(prompt, params).token_ids for prompt, params in seeded_requests()]
         assert all_at_once(client) == alone
     assert len({tuple(tokens) for tokens in alone}) > 20

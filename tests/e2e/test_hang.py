@@ -104,7 +104,7 @@ def one_of(service: Service, victim: str) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "keeps-the-gil"])
 @pytest.mark.parametrize("victim", ["engine", "worker", "frontend"])
-def test_whoever_hangs_is_replaced(service: Service, victim: str, number: signal.Signals):
+def test_a_process_that_hangs_is_replaced(service: Service, victim: str, number: signal.Signals):
     pid = one_of(service, victim)
 
     async def hang() -> None:
@@ -149,7 +149,7 @@ def test_an_idle_worker_that_is_stopped_does_not_wait_for_a_request(service: Ser
         client.wait_ready(services.PATIENCE_S)
 
 
-def test_who_was_only_stopped_for_a_moment_goes_on(service: Service):
+def test_a_process_that_was_only_stopped_for_a_moment_goes_on(service: Service):
     """All of them, as when the lid of a laptop is closed, and one after the other."""
     found: dict[str, list[int]] = {}
 
@@ -249,6 +249,6 @@ def test_ten_times_slower_is_no_hang(folder: Path, tmp_path: Path, monkeypatch: 
         assert len(answer.token_ids) == 3
 
 
-def test_a_patience_that_would_kill_everybody_is_refused(folder: Path, serve: Callable[..., Serve]):
+def test_a_patience_that_would_kill_every_process_is_refused(folder: Path, serve: Callable[..., Serve]):
     code, words = serve(str(folder), "--device=simulated", "--hang-timeout=0.5").end()
     assert code == 1 and "--hang-timeout is 0.5" in words

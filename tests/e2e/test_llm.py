@@ -71,6 +71,16 @@ def test_embeddings(llm: LLM, capsys: pytest.CaptureFixture[str]):
         llm.embed("a", dimensions=1 << 20, progress=False)
 
 
+def test_embeddings_survive_the_death_of_the_worker(llm: LLM):
+    """It stops, and is killed in a step whose rows pool, while most inputs wait."""
+    texts = [f"{number} bottles of beer on the wall, and one more" for number in range(100)]
+    expected = llm.embed(texts, progress=False)
+    (before,) = services.processes(llm._service.pid)["worker"]
+    os.kill(before, signal.SIGSTOP)
+    assert llm.embed(texts, progress=False) == expected
+    assert before not in services.processes(llm._service.pid)["worker"]
+
+
 def test_a_wrong_request_raises_and_leaves_nothing_behind(llm: LLM):
     params = [SamplingParams(max_tokens=500, ignore_eos=True), SamplingParams(top_p=7)]
     with pytest.raises(InvalidArgument) as caught:
@@ -119,13 +129,22 @@ def test_options_and_iterables(llm: LLM):
         llm.generate("a", progress=False, on_error="ignore")
 
 
+BATCH = [f"{number}, {number + 1}," for number in range(60)]
+BATCH_PARAMS = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[tuple[LLM, list[Generation]]]:
+    """A model whose processes are killed, and what it answers before."""
+    with LLM("demo", max_num_seqs=4, dtype="float32", max_deaths=99) as llm:
+        yield llm, llm.generate(BATCH, BATCH_PARAMS, progress=False)
+
+
 @pytest.mark.parametrize("victim", ["frontend", "engine", "worker"])
-def test_a_batch_survives_the_death_of_any_process(victim: str):
+def test_a_batch_survives_the_death_of_any_process(mortal: tuple[LLM, list[Generation]], victim: str):
     """In the middle of it, some answers are there, some on their way, some requests not sent yet."""
-    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-    prompts = [f"{number}, {number + 1}," for number in range(60)]
-    with LLM("demo", max_num_seqs=4, dtype="float32") as llm, Client(llm.address) as client:
-        expected = llm.generate(prompts, params, progress=False)
+    llm, expected = mortal
+    with Client(llm.address) as client:
 
         def kill() -> None:
             services.wait_until(lambda: any(rank.running_requests for rank in client.load().ranks))
@@ -134,13 +153,13 @@ def test_a_batch_survives_the_death_of_any_process(victim: str):
 
         killer = threading.Thread(target=kill)
         killer.start()
-        answers = llm.generate(prompts, params, progress=False, cache_salt="again")
+        answers = llm.generate(BATCH, BATCH_PARAMS, progress=False, cache_salt=f"death of {victim}")
         killer.join()
     assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
 
 
 def test_the_end_of_the_service_ends_the_batch():
-    with LLM("demo", max_num_seqs=1) as llm:
+    with LLM("demo", device="simulated", profile="cpu", max_num_seqs=1) as llm:
         with Client(llm.address) as client:
             params = SamplingParams(max_tokens=800, ignore_eos=True)
 
@@ -189,7 +208,7 @@ def test_a_fork_leaves_the_service_alone():
 
 
 def test_closing_stops_the_service():
-    llm = LLM("demo")
+    llm = LLM("demo", device="simulated", profile="instant")
     pids = [pid for found in services.processes(llm._service.pid).values() for pid in found]
     with services.all_die([llm._service.pid, *pids]):
         llm.close()

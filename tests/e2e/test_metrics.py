@@ -104,7 +104,7 @@ def test_the_times_of_a_request_add_up(service: Service):
     assert whole == pytest.approx(parts)
 
 
-def test_nobody_finds_prompts_or_ids_there(service: Service):
+def test_prompts_and_ids_are_not_found_there(service: Service):
     with Client(service.address) as client:
         client.generate(SECRET, max_tokens=2, request_id="id-of-a-request")
     _, text = get(service, "/metrics")

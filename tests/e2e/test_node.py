@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -15,56 +14,25 @@ from frontend.auth.tokens import digest_of, new_token
 from pagewire import Client
 from pagewire.local_service import Service
 from tests.e2e import services
+from tests.e2e.node import needs_node, node, node_environment
 
 LONG = 300
-EXAMPLE = services.ROOT / "examples" / "node"
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("node") is None or shutil.which("npm") is None, reason="Node and npm are not installed"
-)
+pytestmark = needs_node
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the examples with their packages installed."""
-    copy = tmp_path_factory.mktemp("node")
-    for name in ("client.js", "openai.mjs", "package.json"):
-        shutil.copy(EXAMPLE / name, copy)
-    install = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
-    done = subprocess.run(install, cwd=copy, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    return copy
-
-
-def environment() -> dict[str, str]:
-    return {"PATH": str(Path(shutil.which("node") or "").parent), "PROTOS": str(services.ROOT / "protos")}
-
-
-def node(folder: Path, *arguments: str, script: str = "client.js", **variables: str) -> str:
-    done = subprocess.run(
-        ["node", script, *arguments],
-        cwd=folder,
-        env={**environment(), **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def test_a_node_client(folder: Path, demo: Service, client: Client):
+def test_a_node_client(node_folder: Path, demo: Service, client: Client):
     prompt = "The capital of France is"
     expected = client.generate(prompt, temperature=0, max_tokens=40)
     usage = f"[{expected.usage.prompt_tokens} + {expected.usage.completion_tokens} tokens]"
-    assert node(folder, demo.address, "stream", prompt) == f"{expected.text}\n{usage}\n"
-    assert node(folder, demo.address, "unary", prompt).startswith(f"{expected.text}\n[FINISH_REASON_")
-    assert "Tokyo" in node(folder, demo.address, "chat", "What is the capital of Japan?")
-    assert node(folder, demo.address, "cancel", "1, 2, 3,") == "[CANCELLED]\n"
+    assert node(node_folder, demo.address, "stream", prompt) == f"{expected.text}\n{usage}\n"
+    assert node(node_folder, demo.address, "unary", prompt).startswith(f"{expected.text}\n[FINISH_REASON_")
+    assert "Tokyo" in node(node_folder, demo.address, "chat", "What is the capital of Japan?")
+    assert node(node_folder, demo.address, "cancel", "1, 2, 3,") == "[CANCELLED]\n"
     services.wait_until(lambda: services.is_idle(client))
 
 
-def test_a_node_client_with_a_token(folder: Path, tmp_path: Path):
+def test_a_node_client_with_a_token(node_folder: Path, tmp_path: Path):
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     issued = authority.issue_cert("127.0.0.1")
@@ -75,36 +43,39 @@ def test_a_node_client_with_a_token(folder: Path, tmp_path: Path):
     flags = {"auth_file": str(tmp_path / "tokens.yaml"), "tls_cert": pem, "tls_key": pem}
     with services.start(device="simulated", profile="instant", openai_port=0, **flags) as service:
         variables = {"CA": str(tmp_path / "ca.pem"), "TOKEN": token}
-        assert "tokens]" in node(folder, service.address, "stream", "hi", **variables)
+        assert "tokens]" in node(node_folder, service.address, "stream", "hi", **variables)
         with pytest.raises(AssertionError, match="token is not known"):
-            node(folder, service.address, "unary", "hi", **variables | {"TOKEN": "pw_wrong"})
+            node(node_folder, service.address, "unary", "hi", **variables | {"TOKEN": "pw_wrong"})
         trust = {"NODE_EXTRA_CA_CERTS": str(tmp_path / "ca.pem"), "TOKEN": token}
-        said = node(folder, service.facts["openai"], "hi", script="openai.mjs", **trust)
+        said = node(node_folder, service.facts["openai"], "hi", script="openai.mjs", **trust)
         assert said.splitlines() == ["chat: true", "responses: true", "form: true", "error: 400 temperature"]
 
 
-def test_a_node_client_continues(folder: Path):
+def test_a_node_client_continues(node_folder: Path, float32: Service):
     """All frontends are killed when the first text is there."""
-    with services.start(dtype="float32", frontends=2) as service, Client(service.address) as client:
+    with Client(float32.address) as client:
         expected = client.generate("1, 2, 3,", temperature=0, max_tokens=LONG)
         process = subprocess.Popen(
-            ["node", "client.js", service.address, "steady", "1, 2, 3,"],
-            cwd=folder,
-            env={**environment(), "MAX_TOKENS": str(LONG)},
+            ["node", "client.js", float32.address, "steady", "1, 2, 3,"],
+            cwd=node_folder,
+            env={**node_environment(), "MAX_TOKENS": str(LONG)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,  # a buffer would take more than the first byte, and communicate() would not see it
         )
         assert process.stdout is not None
         first = process.stdout.read(1)
-        for pid in services.processes(service.pid)["frontend"]:
+        killed = services.processes(float32.pid)["frontend"]
+        for pid in killed:
             os.kill(pid, signal.SIGKILL)
         rest, error = process.communicate(timeout=60)
         assert process.returncode == 0, error
         assert (first + rest).decode() == expected.text + "\n"
+        services.wait_until(lambda: services.are_back(float32, "frontend", killed))
+        client.wait_ready()
 
 
-def test_a_node_client_continues_at_another_frontend(folder: Path, tmp_path: Path):
+def test_a_node_client_continues_at_another_frontend(node_folder: Path, tmp_path: Path):
     """Of two that it was told of, the first is killed, and does not come back."""
     engines = tmp_path / "engines"
     with contextlib.ExitStack() as stack:
@@ -118,8 +89,8 @@ def test_a_node_client_continues_at_another_frontend(folder: Path, tmp_path: Pat
         addresses = "ipv4:" + ",".join(frontend.address for frontend in frontends)
         process = subprocess.Popen(
             ["node", "client.js", addresses, "steady", "1, 2, 3,"],
-            cwd=folder,
-            env={**environment(), "MAX_TOKENS": str(LONG)},
+            cwd=node_folder,
+            env={**node_environment(), "MAX_TOKENS": str(LONG)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,

@@ -49,7 +49,7 @@ async def overload(address: str) -> None:
 
 
 def test_an_overloaded_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who cannot be in time hears so at once; a better class and a small tenant pass by the flood."""
+    """A request that cannot be in time is refused; a better class and a small tenant pass by the flood."""
     monkeypatch.setenv("PAGEWIRE_FAULT_SLOW_FACTOR", "30")
     options = {"device": "simulated", "profile": "cpu", "max_num_seqs": 1}
     with services.start(without_weights(tmp_path), **options) as service:

@@ -102,7 +102,7 @@ def test_a_service_loses_one_and_is_whole_again(
     wait_until_nothing_is_left(service.runtime)
 
 
-def test_a_core_dies_while_nobody_can_replace_it(serve: Start, folder: str):
+def test_a_core_dies_while_no_process_can_replace_it(serve: Start, folder: str):
     """Its worker goes with it all the same."""
     service = serve(folder, *FLAGS)
     service.wait_ready()

@@ -29,7 +29,7 @@ RETRIES = {
         }
     ]
 }
-"""Who does not keep to the server's word waits for an hour."""
+"""A client that does not keep to the server's word waits for an hour."""
 
 
 @pytest.fixture(scope="module")

@@ -33,9 +33,9 @@ CASES = [
     (family, mode)
     for number, family in enumerate(SERVED)
     for place, mode in enumerate(MODES)
-    if not number or (number + place) % 2
+    if not number or number % len(MODES) == place
 ]
-"""The first family in every mode, each other one in two of them."""
+"""The first family in every mode, each other one in one of them."""
 GREEDY = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True, text=False)
 
 

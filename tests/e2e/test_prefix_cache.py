@@ -8,6 +8,7 @@ import pytest
 
 from pagewire import Client, SamplingParams
 from pagewire.client.results import Generation
+from pagewire.local_service import Service
 from tests.e2e import services
 
 BLOCK = 16
@@ -17,9 +18,9 @@ GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
-def cached() -> Iterator[Client]:
+def cached(float32: Service) -> Iterator[Client]:
     """A client of a service that has a prefix cache."""
-    with services.start(**EXACT) as service, Client(service.address) as client:
+    with Client(float32.address) as client:
         yield client
 
 
@@ -110,7 +111,7 @@ def test_a_reset_empties_the_cache(cached: Client):
         ({"cache_bypass": True}, {}, 0),
     ],
 )
-def test_requests_say_with_whom_they_share(
+def test_requests_say_with_which_others_they_share(
     cached: Client, first: dict[str, Any], second: dict[str, Any], found: int
 ):
     one, other = (cached.generate(list(range(100, 150)), GREEDY, **options) for options in (first, second))

@@ -18,6 +18,8 @@ from pagewire.client.results import Generation, Output
 from pagewire.local_service import Service
 from tests.e2e import services
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 SEED = 6
 LENGTH = 150
 PROMPTS = ("The capital of France is", "1, 2, 3, 4,", "a b c d", "Give me JSON for Italy.")
@@ -126,21 +128,15 @@ def scores_of(result: Generation) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with services.start(dtype="float32", frontends=2, max_deaths=99) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
 def two_cores() -> Iterator[Service]:
     with services.start(dtype="float32", frontends=2, data_parallel_size=2, max_deaths=99) as service:
         yield service
 
 
 @pytest.fixture(scope="module")
-def references(service: Service) -> list[Generation]:
+def references(float32: Service) -> list[Generation]:
     """Results without kills."""
-    return undisturbed(service)
+    return undisturbed(float32)
 
 
 def undisturbed(service: Service) -> list[Generation]:
@@ -164,8 +160,8 @@ def undisturbed(service: Service) -> list[Generation]:
     ],
     ids=["core-and-worker", "frontends", "all"],
 )
-def test_streams_go_on(service: Service, references: list[Generation], victims: list[str]):
-    check(service, references, victims)
+def test_streams_go_on(float32: Service, references: list[Generation], victims: list[str]):
+    check(float32, references, victims)
 
 
 @pytest.mark.parametrize(

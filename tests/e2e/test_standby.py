@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,17 +18,22 @@ PARAMS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    with services.start(no_standby=False, dtype="float32", max_deaths=99) as service:
+        yield service
+
+
 @pytest.mark.parametrize("victim", ["worker", "engine"])
-def test_a_standby_continues_streams_exactly(victim: str) -> None:
+def test_a_standby_continues_streams_exactly(service: Service, victim: str) -> None:
     """On the real model: the process that goes on is the one that waited, and no token changes."""
-    with services.start(no_standby=False, dtype="float32") as service:
-        expected = asyncio.run(stream_all(service.address))
-        services.wait_until(lambda: has_standby(service))
-        serving, waiting = sorted(services.processes(service.pid)["engine"], key=start_time)
-        streams = stream_all(service.address, lambda: kill(serving, victim))
-        assert asyncio.run(streams) == expected
-        assert waiting in services.processes(service.pid)["engine"]
-        services.wait_until(lambda: has_standby(service))
+    services.wait_until(lambda: has_standby(service))
+    expected = asyncio.run(stream_all(service.address))
+    serving, waiting, *_ = sorted(services.processes(service.pid)["engine"], key=start_time)
+    streams = stream_all(service.address, lambda: kill(serving, victim))
+    assert asyncio.run(streams) == expected
+    assert waiting in services.processes(service.pid)["engine"]
+    services.wait_until(lambda: has_standby(service))
 
 
 async def stream_all(address: str, strike: Callable[[], None] = lambda: None) -> list[list[int]]:

@@ -11,6 +11,8 @@ from tests.e2e import services
 from tests.e2e.services import Serve
 
 Start = Callable[..., Serve]
+SIMULATED = "--device=simulated", "--profile=instant"
+"""Where it is not the worker's own end that counts."""
 
 
 def descendants(serve: Serve) -> dict[str, list[int]]:
@@ -42,13 +44,13 @@ def test_ctrl_c_ends_everything_and_leaves_nothing(serve: Start):
 
 
 def test_a_supervisor_that_is_killed_takes_everything_along(serve: Start):
-    service = serve()
+    service = serve(*SIMULATED)
     service.wait_ready()
     with services.all_die(all_pids(descendants(service))):
         service.process.kill()
     service.end()
     (stale,) = service.runtime.iterdir()
-    again = serve()
+    again = serve(*SIMULATED)
     again.wait_ready()
     assert not stale.exists()  # the next start sweeps up
 
@@ -69,7 +71,7 @@ def test_ctrl_c_while_it_loads(serve: Start):
 )
 def test_a_child_that_is_killed_ends_the_service_with_its_name(serve: Start, victim: str, word: str):
     """With --no-restart."""
-    service = serve("--no-restart")
+    service = serve("--no-restart", *SIMULATED)
     service.wait_ready()
     found = descendants(service)
     with services.all_die(all_pids(found)):
@@ -84,7 +86,7 @@ def test_a_child_that_is_killed_ends_the_service_with_its_name(serve: Start, vic
 @pytest.mark.parametrize("victim", ["worker", "engine", "frontend"])
 def test_a_child_that_is_killed_comes_back_at_the_same_address(serve: Start, victim: str):
     """An engine core dies with its worker, and vice versa; both are replaced."""
-    service = serve()
+    service = serve(*(SIMULATED if victim != "worker" else ()))
     facts = service.wait_ready()
     found = descendants(service)
     dying = found["frontend"] if victim == "frontend" else found["engine"] + found["worker"]
@@ -106,7 +108,7 @@ def test_a_child_that_is_killed_comes_back_at_the_same_address(serve: Start, vic
 
 
 def test_a_supervisor_that_is_killed_while_a_child_starts_again(serve: Start):
-    service = serve()
+    service = serve(*SIMULATED)
     service.wait_ready()
     first = descendants(service)
     os.kill(first["engine"][0], signal.SIGKILL)

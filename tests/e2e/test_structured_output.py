@@ -197,6 +197,7 @@ def texts_of(results: list[Generation]) -> list[list[tuple[str, list[int], objec
     return [list(map(told, result.outputs)) for result in results]
 
 
+@pytest.mark.usefixtures("patient")
 def test_deaths_change_no_token(service: Service, client: Client):
     """Worker, core and frontend are killed in the middle of structured outputs: the same tokens, valid."""
     expected = asyncio.run(run(service, []))

@@ -1,6 +1,6 @@
 """All bugs that are made on purpose in the sources; those of the simulation are in its own mutants.py."""
 
-from tests.mutants import core, cuda, drafts, failure, frontend, processes
+from tests.mutants import core, cuda, drafts, failure, frontend, handover, processes
 from tests.mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -10,4 +10,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *cuda.MUTANTS,
     *drafts.MUTANTS,
     *failure.MUTANTS,
+    *handover.MUTANTS,
 )

@@ -46,8 +46,15 @@ MUTANTS = (
         tests=("tests/engine_core/kv_cache/test_prefix_cache.py",),
     ),
     Mutant(
+        name="a state is found in the plan that saves it",
+        file="engine_core/kv_cache/state_checkpoints.py",
+        old="            self._planned[content] = slot\n",
+        new="            self._slots[content] = slot\n",
+        tests=("tests/engine_core/kv_cache/test_state_checkpoints.py",),
+    ),
+    Mutant(
         name="a position is repeated",
-        file="engine_core/scheduler/outputs.py",
+        file="engine_core/scheduler/outputs/outputs.py",
         old="        self.positions += [len(sequence.output) for sequence in sequences]\n",
         new="        self.positions += [max(len(sequence.output) - 1, 0) for sequence in sequences]\n",
         tests=("tests/engine_core/test_core.py",),
@@ -55,8 +62,8 @@ MUTANTS = (
     Mutant(
         name="an abort does not reach what waits",
         file="engine_core/frontends/messages.py",
-        old="        if request:\n            self._scheduler.abort(request, frozenset(message.indexes))\n",
-        new="        if request and request.num_running:\n"
+        old="        elif request:\n            self._scheduler.abort(request, frozenset(message.indexes))\n",
+        new="        elif request and request.num_running:\n"
         "            self._scheduler.abort(request, frozenset(message.indexes))\n",
         tests=("tests/engine_core/test_core.py",),
     ),
@@ -64,7 +71,7 @@ MUTANTS = (
         name="a frontend that has forgotten its requests is still served",
         file="engine_core/frontends/messages.py",
         old="        for request in self._scheduler.requests.of_frontend(frontend):\n"
-        "            self._scheduler.abort(request)\n",
+        "            self._detached.detach(request)\n",
         new="",
         tests=("tests/engine_core/test_core.py",),
     ),
@@ -77,24 +84,24 @@ MUTANTS = (
     ),
     Mutant(
         name="the outputs of two frontends are mixed up",
-        file="engine_core/scheduler/outputs.py",
+        file="engine_core/scheduler/outputs/outputs.py",
         old="        part = parts[sequence.request.frontend]\n        count",
         new="        part = next(iter(parts.values()))\n        count",
-        tests=("tests/engine_core/scheduler/test_outputs.py",),
+        tests=("tests/engine_core/scheduler/outputs/test_outputs.py",),
     ),
     Mutant(
         name="no request ends when its deadline passes",
-        file="engine_core/scheduler/timeouts.py",
+        file="engine_core/scheduler/states/timeouts.py",
         old="(request.time_limit_at, request.abort_at) if when",
         new="(request.time_limit_at,) if when",
-        tests=("tests/engine_core/scheduler/test_timeouts.py", "tests/engine_core/test_core.py"),
+        tests=("tests/engine_core/scheduler/states/test_timeouts.py", "tests/engine_core/test_core.py"),
     ),
     Mutant(
         name="a time limit fails a request instead of finishing it",
-        file="engine_core/scheduler/timeouts.py",
+        file="engine_core/scheduler/states/timeouts.py",
         old="                yield request, when == request.time_limit_at\n",
         new="                yield request, False\n",
-        tests=("tests/engine_core/scheduler/test_timeouts.py",),
+        tests=("tests/engine_core/scheduler/states/test_timeouts.py",),
     ),
     Mutant(
         name="the answer to another plan is taken",
@@ -169,9 +176,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a pause by preemption is not told",
-        file="engine_core/scheduler/sequence_states.py",
+        file="engine_core/scheduler/states/sequence_states.py",
         old="            self.wait_causes.paused(victim.request)\n",
         new="            pass\n",
-        tests=("tests/engine_core/scheduler/test_wait_causes.py",),
+        tests=("tests/engine_core/scheduler/outputs/test_wait_causes.py",),
     ),
 )

@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         name="rows of a step stand in the plan's order",
         file="worker/cuda/step_buffers.py",
-        old='        order = np.argsort(step.counts > 1, kind="stable")\n',
+        old='        order = np.argsort(step.counts > self._most_queries, kind="stable")\n',
         new="        order = np.arange(len(step.counts))\n",
         tests=(f"{RUNNER}::test_a_plan_has_its_rows_in_any_order",),
     ),

@@ -83,9 +83,9 @@ MUTANTS = (
     ),
     Mutant(
         name="the prompts of a draft model count against its drafts",
-        file="engine_core/scheduler/draft_gain.py",
+        file="engine_core/scheduler/planning/draft_gain.py",
         old=" or not only_decodes or result.draft_prefill:\n",
         new=" or not only_decodes:\n",
-        tests=("tests/engine_core/scheduler/test_draft_gain.py",),
+        tests=("tests/engine_core/scheduler/planning/test_draft_gain.py",),
     ),
 )

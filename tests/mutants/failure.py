@@ -6,9 +6,9 @@ MUTANTS = (
     Mutant(
         name="every request in the fatal step is quarantined",
         file="engine_core/quarantine/blame.py",
-        old="    group = max(1, len(blamed) // _PARTS)\n    for key in blamed:\n"
+        old="    group = max(1, len(blamed) // parts)\n    for key in blamed:\n"
         "        known[key] = Suspect(present[key], group, death)\n",
-        new="    group = max(1, len(blamed) // _PARTS)\n    for key in blamed:\n"
+        new="    group = max(1, len(blamed) // parts)\n    for key in blamed:\n"
         "        known[key] = Suspect(present[key], group, death, STRIKES)\n",
         tests=("tests/engine_core/quarantine/test_blame.py",),
     ),
@@ -29,8 +29,15 @@ MUTANTS = (
     Mutant(
         name="suspects never run alone",
         file="engine_core/quarantine/blame.py",
-        old="    group = max(1, len(blamed) // _PARTS)\n",
-        new="    group = max(2, len(blamed) // _PARTS)\n",
+        old="    group = max(1, len(blamed) // parts)\n",
+        new="    group = max(2, len(blamed) // parts)\n",
+        tests=("tests/engine_core/quarantine/test_blame.py",),
+    ),
+    Mutant(
+        name="suspects of one SIGKILL after another always run together",
+        file="engine_core/quarantine/blame.py",
+        old="    parts = 1 if killed and not isolated else _PARTS\n",
+        new="    parts = 1 if killed else _PARTS\n",
         tests=("tests/engine_core/quarantine/test_blame.py",),
     ),
     Mutant(

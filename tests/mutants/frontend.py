@@ -1,4 +1,4 @@
-"""Bugs of the frontend and of the clients: streams, resuming, refusals, who may come in."""
+"""Bugs of the frontend and of the clients: streams, resuming, refusals, access."""
 
 from tests.mutants.mutant import Mutant
 
@@ -62,9 +62,9 @@ MUTANTS = (
     Mutant(
         name="a client that leaves does not end its request",
         file="frontend/streams/generator.py",
-        old="            try:\n                yield stream\n            finally:\n"
-        "                self._engine.release(entry.ticket)\n",
-        new="            yield stream\n",
+        old="                self._engine.release(entry.ticket, detach=True)\n                raise\n"
+        "            finally:\n                self._engine.release(entry.ticket)\n",
+        new="                raise\n",
         tests=("tests/frontend/streams/test_generator.py",),
     ),
     Mutant(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """What is wrong, where, and who must notice.
+    """What is wrong, where, and which tests must notice.
 
     name: in words; of the bug, not of the test. file: from the root of the tree. old: stands there exactly
     once, and is replaced by new. tests: pytest's names of tests, files or folders, of which one has to fail.

@@ -77,7 +77,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a late thread may write into the KV cache",
-        file="worker/layers/attention.py",
+        file="worker/layers/attention/attention.py",
         old="store, row_grain(2 * kv_heads * head_dim))\n",
         new="store, row_grain(2 * kv_heads * head_dim), repeatable=True)\n",
         tests=("tests/worker/cpu/fused_decoder/test_late_threads.py",),

@@ -19,7 +19,7 @@ from tests.simulation.machine import Machine
 from tests.simulation.workload import Job
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
-_NOBODY = "failed to connect to all addresses"
+_UNREACHED = "failed to connect to all addresses"
 
 
 class Client:
@@ -41,6 +41,7 @@ class Client:
         self._checks = Checks(job)
         self._is_continued = False
         self._half_open: asyncio.Task[None] | None = None  # a call that broke on this side alone
+        self._breaks_after = job.breaks_after  # None: the connection has broken, or does not break
         self._recovery = self._new_recovery()
 
     async def run(self) -> None:
@@ -91,16 +92,20 @@ class Client:
         self._is_continued = bool(request.continuation.sequences)
         self._machine.trace(self._name, "asks", server.name if server else "no server")
         if server is None:
-            raise from_status(grpc.StatusCode.UNAVAILABLE, _NOBODY, ())
+            raise from_status(grpc.StatusCode.UNAVAILABLE, _UNREACHED, ())
         task = server.serve(request, left, self._hears(), whole=self._job.whole)
-        patience = self._job.half_open_after if self._half_open is None else None
+        half_open_after = self._job.half_open_after if self._half_open is None else None
+        times = [after for after in (half_open_after, self._breaks_after) if after is not None]
         try:
-            done, _ = await asyncio.wait([task], timeout=patience)
+            done, _ = await asyncio.wait([task], timeout=min(times, default=None))
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait([task])
             raise
-        if not done:
+        if not done and min(times) == self._breaks_after:
+            self._breaks_after = None
+            task.cancel()
+        elif not done:
             self._half_open = task
         if not done or task.cancelled():
             raise from_status(grpc.StatusCode.UNAVAILABLE, "Socket closed", ())

@@ -110,7 +110,7 @@ class Device:
         self._machine.wait_for_events(inbox)
 
     def _wait(self, until: float) -> None:
-        """As a worker's link does: with looks at who wants to know whether the core lives."""
+        """As a worker's link does: with looks at frontends that ask whether the core lives."""
         while (now := self._machine.loop.time()) + LOOK_S < until:
             self._machine.wait(now + LOOK_S)
             self.on_wait()

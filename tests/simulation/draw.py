@@ -21,6 +21,7 @@ def draw(seed: int, *, breaks: bool = True) -> Workload:
         num_engines=random.choice([1, 1, 1, 2, 2, 3]),
         swap_costs=random.choice([None, (0.0, 0.0), (1.0, 0.5), (1.0, 4.0)]),
         nan_rate=random.choice([0.0] * 9 + [0.01]),
+        disconnect_grace=Random(f"grace {seed}").choice([0.0, 30 * step, 2.0, 2.0]),
     )
     tight = random.random() < 0.5
     workload = Workload(seed, settings, _draw_config(seed, random, tight))

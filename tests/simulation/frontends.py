@@ -96,12 +96,13 @@ class FrontendProcess:
     """One life of a frontend."""
 
     def __init__(
-        self, machine: Machine, networks: Sequence[Network], random: Random, tokenizing: float
+        self, machine: Machine, networks: Sequence[Network], random: Random, tokenizing: float, grace: float
     ) -> None:
-        """networks: one for each engine core. tokenizing: seconds that it takes, at most."""
+        """networks: one for each engine core. tokenizing: seconds that it takes, at most. grace: of
+        --disconnect-grace."""
         self._machine = machine
         self._handlers: dict[asyncio.Task[None], None] = {}  # in the order in which they began
-        config = FrontendConfig(resume_timeout=RESUME_TIMEOUT_S)
+        config = FrontendConfig(resume_timeout=RESUME_TIMEOUT_S, disconnect_grace=grace)
         self.sockets: list[Socket] = []
 
         def make_socket(address: str, identity: bytes, listener: Listener) -> Socket:
@@ -159,6 +160,7 @@ class FrontendProcess:
     async def _serve(
         self, request: generation_pb2.GenerateRequest, time_left: float | None, deliver: Deliver, whole: bool
     ) -> None:
-        async with self.generator.open(request, Call(ANONYMOUS, time_left), whole=whole) as stream:
+        call = Call(ANONYMOUS, time_left)
+        async with self.generator.open(request, call, whole=whole, resumable=True) as stream:
             while (message := await stream.take()) is not None:
                 await deliver(message)

@@ -55,7 +55,7 @@ class Processor:
 
 
 class Machine:
-    """Time, and who goes on when it has come."""
+    """Time, and what goes on when it has come."""
 
     def __init__(self, is_over: Callable[[], bool]) -> None:
         """is_over: whether an idle core may end."""

@@ -12,6 +12,7 @@ from itertools import count
 from unittest import mock
 
 from engine_core.beam_search.search import BeamSearch
+from engine_core.frontends.handover import Handover
 from engine_core.frontends.messages import FrontendMessages
 from engine_core.intake.recent_aborts import RecentAborts
 from engine_core.kv_cache.block_pool import BlockPool
@@ -25,14 +26,14 @@ from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.quarantine import Quarantine
 from engine_core.request import FinishReason, Request, Status
 from engine_core.request import Sequence as CoreSequence
-from engine_core.scheduler.admission import Admission
+from engine_core.scheduler.planning.admission import Admission
 from engine_core.scheduler.scheduler import Scheduler
-from engine_core.scheduler.timeouts import Timeouts
+from engine_core.scheduler.states.timeouts import Timeouts
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 from frontend.engine import journal
-from frontend.engine.client import EngineClient
 from frontend.engine.connection import EngineConnection
+from frontend.engine.dispatcher import Dispatcher
 from frontend.streams import generator as generation
 from frontend.streams import stream
 from frontend.streams.stream import Stream
@@ -120,7 +121,7 @@ def _pending_tokens_are_dropped(patch: Callable[..., None]) -> None:
     update = Scheduler.update
 
     def forgetful(self: Scheduler, result: Result) -> list[Request]:
-        sampling = self.under_way[0].sampling
+        sampling = self.in_flight[0].sampling
         kept = [place for place, sequence in enumerate(sampling) if sequence.status is not Status.WAITING]
         if len(kept) < len(sampling):
             sampling[:] = [sampling[place] for place in kept]
@@ -141,7 +142,7 @@ def _tokens_go_to_the_wrong_rows(patch: Callable[..., None]) -> None:
     patch(Scheduler, "update", crossed)
 
 
-def _nobody_is_admitted_alone(patch: Callable[..., None]) -> None:
+def _no_prompt_is_admitted_alone(patch: Callable[..., None]) -> None:
     """A prompt that takes the whole pool waits for ever."""
     fits = Admission.fits
 
@@ -220,17 +221,17 @@ def _a_continuation_forgets_a_token(patch: Callable[..., None]) -> None:
 
 def _lost_requests_are_not_sent_again(patch: Callable[..., None]) -> None:
     """The journal of a frontend is never read."""
-    patch(EngineClient, "_resume", lambda self: None)
+    patch(Dispatcher, "resume", lambda self: None)
 
 
 def _requests_of_a_dead_core_wait_for_it(patch: Callable[..., None]) -> None:
     """... until another message arrives, though other cores serve."""
-    resume = EngineClient._resume
+    resume = Dispatcher.resume
 
-    def later(self: EngineClient) -> None:
+    def later(self: Dispatcher) -> None:
         asyncio.get_running_loop().call_later(0.01, resume, self)
 
-    patch(EngineClient, "_resume", later)
+    patch(Dispatcher, "resume", later)
 
 
 def _aborts_are_forgotten(patch: Callable[..., None]) -> None:
@@ -241,7 +242,16 @@ def _aborts_are_forgotten(patch: Callable[..., None]) -> None:
 def _a_stop_string_ends_all_siblings(patch: Callable[..., None]) -> None:
     """The Abort of one sequence does not say which."""
     abort = EngineConnection.abort
-    patch(EngineConnection, "abort", lambda self, handle, *indexes: abort(self, handle))
+    patch(
+        EngineConnection,
+        "abort",
+        lambda self, handle, *indexes, detach=False: abort(self, handle, detach=detach),
+    )
+
+
+def _a_request_that_is_taken_over_begins_where_it_is(patch: Callable[..., None]) -> None:
+    """The last call is not sent what was computed before it came."""
+    patch(Handover, "_send_so_far", lambda self, request, message, delivered: None)
 
 
 def _a_slow_reader_loses_messages(patch: Callable[..., None]) -> None:

@@ -57,12 +57,13 @@ class RequestWriter:
             cancel_after=patience if "cancel" in whims else None,
             reading=self._step * random.uniform(0, 30) if "reading" in whims else 0.0,
             aborted_after=patience if "abort" in whims else None,
-            half_open_after=self._half_open_after(number) if self._breaks else None,
+            half_open_after=self._break_after("half-open", number) if self._breaks else None,
+            breaks_after=self._break_after("broken", number) if self._breaks else None,
         )
 
-    def _half_open_after(self, number: int) -> float | None:
+    def _break_after(self, way: str, number: int) -> float | None:
         """Drawn apart from everything else."""
-        random = Random(f"half-open {self._workload.seed} {number}")
+        random = Random(f"{way} {self._workload.seed} {number}")
         return self._step * log_uniform(random, 1.0, 100.0) if random.random() < 0.15 else None
 
     def _prompt(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""Virtual time: the order of things, and who may ask for the time."""
+"""Virtual time: the order of things, and which code may ask for the time."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ def test_time_jumps_to_what_comes_next() -> None:
     assert loop.time() == 4.0 and loop.num_events == 3
 
 
-def test_whoever_waits_is_woken_at_once() -> None:
+def test_a_waiting_thread_is_woken_at_once() -> None:
     loop = VirtualLoop()
     inbox: list[int] = []
     for when in (1.0, 2.0):

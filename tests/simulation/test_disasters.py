@@ -13,7 +13,7 @@ def run(kind: str, seeds: int) -> Totals:
 
 
 @pytest.mark.parametrize(("kind", "seeds"), [("poison", 100), ("two", 6), ("moody", 6)])
-def test_nobody_else_fails(kind: str, seeds: int) -> None:
+def test_no_other_request_fails(kind: str, seeds: int) -> None:
     """Every client checks its own stream, and that it had no reason to be quarantined."""
     totals = run(kind, seeds)
     assert totals.outcomes["REQUEST_QUARANTINED"] > 30 or kind != "poison"
@@ -25,6 +25,6 @@ def test_one_of_64_is_found_within_five_deaths() -> None:
     assert max(totals.poison_deaths) == STRIKES + 2
 
 
-def test_fifty_kills_are_laid_to_nobodys_charge() -> None:
+def test_fifty_kills_are_laid_to_no_request() -> None:
     totals = run("storm", 40)
     assert totals.deaths > 300 and not totals.outcomes["REQUEST_QUARANTINED"]

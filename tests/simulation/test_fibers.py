@@ -26,7 +26,7 @@ def test_they_take_turns():
     fibers["b"].abandon()
 
 
-def test_what_one_raises_reaches_whoever_waits_for_it():
+def test_what_one_raises_reaches_the_fiber_that_waits_for_it():
     def fail() -> None:
         raise ValueError("no")
 

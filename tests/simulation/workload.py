@@ -41,6 +41,7 @@ class Settings:
     num_engines: int
     swap_costs: tuple[float, float] | None  # microseconds per token and block; None: as measured
     nan_rate: float  # steps in which a row has no logits
+    disconnect_grace: float  # for which requests go on when their calls have broken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ class Job:
     reading: float = 0.0  # seconds between two messages: a slow client
     aborted_after: float | None = None  # an operator ends it by its id
     half_open_after: float | None = None  # its first call breaks, and the frontend does not notice
+    breaks_after: float | None = None  # a call breaks, and the frontend notices
     poison: Poison | None = None
 
 

@@ -110,8 +110,9 @@ class World:
 
     def _start_frontend(self, place: int) -> None:
         random = self._fork(f"frontend {place} at {self.machine.loop.time()}")
+        settings = self.workload.settings
         self.frontends[place] = FrontendProcess(
-            self.machine, self.networks, random, self.workload.settings.latency
+            self.machine, self.networks, random, settings.latency, settings.disconnect_grace
         )
 
     # Clients.
@@ -202,6 +203,7 @@ class World:
             scheduler = engine.core.scheduler
             scheduler.check_invariants()
             assert not scheduler.requests and not scheduler.waiting, "a request is in flight"
+            assert not len(engine.core._detached), "a detached request is kept"
             assert scheduler.pool.num_free == scheduler.pool.num_blocks, "a block is held"
             assert len(scheduler.rows.free) == scheduler.num_rows, "a row is held"
         for frontend in self.frontends:

@@ -1,7 +1,7 @@
 """Measures whether the device is idle between steps while there is work: one step ahead, and step by step.
 
-    python benchmarks/ahead.py
-    python benchmarks/ahead.py --streams 64 --trace trace.json
+    python -m benchmarks.ahead
+    python -m benchmarks.ahead --streams 64 --trace trace.json
 
 The engine core runs in this process, its worker in another one, on a simulated H200 with a model of
 the shape of Llama-3-8B. So many streams are kept going: when one ends, the next one arrives. The gap
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import zmq
-from pipeline import model_folder
-from scheduler import SAMPLING
 
+from benchmarks.pipeline import model_folder
+from benchmarks.scheduler import SAMPLING
 from engine_core.core import EngineCore
 from engine_core.io.inbox import Inbox, Received
 from engine_core.io.stop_signal import StopSignal

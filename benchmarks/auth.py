@@ -1,6 +1,6 @@
 """Measures what authentication costs a unary call to a server that does nothing.
 
-    python benchmarks/auth.py [--calls N] [--rounds N] [--tokens N]
+    python -m benchmarks.auth [--calls N] [--rounds N] [--tokens N]
 
 Processor time of client and server together, in one process, so that what others do on the machine counts
 little. The three servers take turns in short rounds; the difference is the gate's, and its median over all

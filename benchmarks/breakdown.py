@@ -26,7 +26,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from processes import by_role, processor_seconds, wake_ups
+from benchmarks.processes import by_role, processor_seconds, wake_ups
 
 PHASES = {"forward": "forward", "sample": "logits, sampling", "prepare": "preparing"}
 """By their label."""

@@ -1,11 +1,12 @@
 """Measures two services with different flags in turns and prints the ratio of each figure.
 
-    python benchmarks/compare.py demo --scheduling=sync -- --scheduling=ahead
-    python benchmarks/compare.py demo --repeats 9 --block-size=16 -- --block-size=32
+    python -m benchmarks.compare demo --scheduling=sync -- --scheduling=ahead
+    python -m benchmarks.compare demo --repeats 9 --block-size=16 -- --block-size=32
 
 Both services run all the time, and each repetition goes to the one and then to the other, so that
 whatever else the machine does meets both. The ratio is second / first: its median over the repetitions,
-with the least and the greatest. Workloads and figures are those of benchmarks/serve.py.
+with the least and the greatest. Workloads and figures are those of benchmarks/serve.py; CPU is the processor
+time of the frontends.
 """
 
 import argparse
@@ -16,10 +17,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from serve import Figures, run_once
-
+from benchmarks.processes import by_role, processor_seconds
+from benchmarks.serve import run_once
 from pagewire import AsyncClient, flags
-from pagewire.bench.workloads import WORKLOADS
+from pagewire.bench.workloads import ALL, Request
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 
@@ -29,28 +30,41 @@ COLUMNS = {
     "itl_p50": "ITL p50",
     "itl_p99": "ITL p99",
     "tokens_per_s": "tokens/s",
+    "cpu": "CPU",
 }
 
+Measured = dict[str, float]
+"""A repetition, by the names of COLUMNS."""
 
-async def measure(addresses: Sequence[str], names: Sequence[str], repeats: int) -> None:
+
+async def measure(services: Sequence[Service], names: Sequence[str], repeats: int) -> None:
     """Prints a line for each workload when it is done."""
+    frontends = [by_role(service.pid)["frontend"] for service in services]
     async with contextlib.AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(AsyncClient(address)) for address in addresses]
+        clients = [await stack.enter_async_context(AsyncClient(service.address)) for service in services]
         models = [await client.model() for client in clients]
         context = min(model.max_model_len for model in models)
         for name in names:
             pairs = []
             for repetition in range(repeats + 1):
-                requests = WORKLOADS[name].requests(repetition, models[0].vocab_size, context)
-                pairs.append([await run_once(client, requests) for client in clients])
+                requests = ALL[name].requests(repetition, models[0].vocab_size, context)
+                sides = zip(clients, frontends, strict=True)
+                pairs.append([await measure_once(client, pids, requests) for client, pids in sides])
             print_row(name, pairs[1:])
 
 
-def print_row(name: str, pairs: list[list[Figures]]) -> None:
+async def measure_once(client: AsyncClient, pids: list[int], requests: Sequence[Request]) -> Measured:
+    """One repetition at one service. pids: of its frontends."""
+    before = sum(map(processor_seconds, pids))
+    figures = asdict(await run_once(client, requests))
+    return {**figures, "cpu": sum(map(processor_seconds, pids)) - before}
+
+
+def print_row(name: str, pairs: list[list[Measured]]) -> None:
     """The ratio of every figure."""
     cells = []
     for column in COLUMNS:
-        first, second = ([asdict(figures)[column] for figures in side] for side in zip(*pairs, strict=True))
+        first, second = ([figures[column] for figures in side] for side in zip(*pairs, strict=True))
         ratios = [b / a for a, b in zip(first, second, strict=True) if a]
         if ratios:
             cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})")
@@ -69,13 +83,13 @@ def main() -> None:
     ours, _, second = " ".join(sys.argv[1:]).partition(" -- ")
     options, first = parser.parse_known_args(ours.split())
     with contextlib.ExitStack() as stack:
-        addresses = []
+        services = []
         for given in (first, second.split()):
             arguments = ["--port=0", "--log-level=warning", options.model, *given]
             service = Service(flags.parse(ServeConfig, arguments, command="serve"))
-            addresses.append(stack.enter_context(service).address)
+            services.append(stack.enter_context(service))
         print(f"{'workload':<9}" + "".join(f"{title:>20}" for title in COLUMNS.values()), flush=True)
-        asyncio.run(measure(addresses, options.workloads.split(","), options.repeats))
+        asyncio.run(measure(services, options.workloads.split(","), options.repeats))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Our CPU kernels against torch, in bfloat16: products of two models' shapes, and whole steps.
 
-    python benchmarks/cpu_kernels.py                    # one thread, CPU time
-    python benchmarks/cpu_kernels.py --threads 2        # wall time
-    python benchmarks/cpu_kernels.py --cpu-kernels avx2 # another instruction set than the best one
+    python -m benchmarks.cpu_kernels                    # one thread, CPU time
+    python -m benchmarks.cpu_kernels --threads 2        # wall time
+    python -m benchmarks.cpu_kernels --cpu-kernels avx2 # another instruction set than the best one
 
 With one thread, times are CPU time of the process: what else the machine does then shows less; and each
 shape is preceded by what the core does at most (benchmarks/cpu_peaks.py). Torch and
@@ -25,8 +25,8 @@ from worker.cpu.threads import prepare_threads
 prepare_threads()  # before torch is imported
 
 import torch  # noqa: E402
-from worker_step import BLOCK_SIZE, GREEDY, plan  # noqa: E402
 
+from benchmarks.worker_step import BLOCK_SIZE, GREEDY, plan  # noqa: E402
 from kernels.cpu.instruction_sets import select  # noqa: E402
 from kernels.cpu.matmul.packed import PackedWeight, pack_weight, packed_linear  # noqa: E402
 from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight  # noqa: E402

@@ -1,8 +1,9 @@
 """Shows where the time of a step's forward pass goes on a CPU, operation by operation.
 
-    python benchmarks/cpu_step.py MODEL --batch 1,32 --prompt 128
-    python benchmarks/cpu_step.py MODEL --quantization int8
-    python benchmarks/cpu_step.py MODEL --batch 32 --prompt 544 --shared 512
+    python -m benchmarks.cpu_step MODEL --batch 1,32 --prompt 128
+    python -m benchmarks.cpu_step MODEL --quantization int8
+    python -m benchmarks.cpu_step MODEL --batch 1 --prompt 8000 --kv-cache-dtype fp8_e4m3
+    python -m benchmarks.cpu_step MODEL --batch 32 --prompt 544 --shared 512
 
 With --shared, rows have so many tokens of the prompt in the same blocks, and only decoding is measured.
 
@@ -25,8 +26,8 @@ from worker.cpu.threads import prepare_threads
 prepare_threads()  # before torch is imported
 
 import numpy as np  # noqa: E402
-from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 
+from benchmarks.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS  # noqa: E402
 from kernels.cpu.matmul.records import LinearRecord  # noqa: E402
 from kernels.cpu.runtime.records import ProductRecord  # noqa: E402
@@ -49,7 +50,7 @@ SCALES = LinearRecord.word("scales")
 
 def names() -> dict[int, str]:
     """By address."""
-    from kernels.cpu.attention import attention, float32_kv, split_kv, store_kv
+    from kernels.cpu.attention import attention, e4m3_kv, float32_kv, split_kv, store_kv
     from kernels.cpu.attention.planning import kv_prefetch_list
     from kernels.cpu.elementwise import (
         activation,
@@ -81,6 +82,8 @@ def names() -> dict[int, str]:
         store_kv.store_kv: "store",
         attention.attention: "attention",
         kv_prefetch_list.list_pieces: "what to prefetch",
+        e4m3_kv.store_e4m3: "store",
+        e4m3_kv.attention_of_e4m3: "attention",
         split_kv.combine_parts: "attention, combining",
         float32_rows.rms_norm_float32: "norms",
         float32_rows.layer_norm_float32: "norms",
@@ -189,6 +192,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--shared", type=int, default=0, help="of the prompt; a multiple of 16")
     parser.add_argument("--quantization", default="", choices=["", "int8", *GROUP_SIZES])
+    parser.add_argument("--kv-cache-dtype", default="", choices=["", "fp8_e4m3"])
     options = parser.parse_args()
     batches = [int(batch) for batch in options.batch.split(",")]
     if options.shared % BLOCK_SIZE or not 0 <= options.shared < options.prompt:
@@ -199,6 +203,7 @@ def main() -> None:
         dtype="bfloat16",
         load_format="auto" if list(Path(options.model).glob("*.safetensors")) else "dummy",
         quantization=options.quantization,
+        kv_cache_dtype=options.kv_cache_dtype,
         max_num_seqs=max(batches),
         max_num_batched_tokens=max(BUDGET, max(batches) * options.prompt),
         block_size=BLOCK_SIZE,

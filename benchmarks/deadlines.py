@@ -1,6 +1,6 @@
 """How well the core predicts the wait of a request, in virtual time on a simulated H200 with Llama-3-8B.
 
-    python benchmarks/deadlines.py [--seconds 60] [--json FILE]
+    python -m benchmarks.deadlines [--seconds 60] [--json FILE]
 
 Requests arrive at random for a while, more of them than the engine can serve; all are predicted, none is
 refused, and then it is known how long each has waited. Of those that waited at least 0.1 s: predicted
@@ -20,11 +20,12 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
-from pipeline import LLAMA_3_8B
-from scheduler import SAMPLING
 
+from benchmarks.pipeline import LLAMA_3_8B
+from benchmarks.scheduler import SAMPLING
 from engine_core.intake.deadlines import predicted_wait
-from engine_core.intake.validation import Limits, make_request
+from engine_core.intake.limits import Limits
+from engine_core.intake.validation import make_request
 from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler

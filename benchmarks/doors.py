@@ -1,7 +1,7 @@
 """Measures what the HTTP door costs a frontend per token, beside gRPC.
 
-    PYTHONPATH=. python benchmarks/doors.py
-    PYTHONPATH=. python benchmarks/doors.py --streams 128 --repeats 9 --doors grpc,chat
+    PYTHONPATH=. python -m benchmarks.doors
+    PYTHONPATH=. python -m benchmarks.doors --streams 128 --repeats 9 --doors grpc,chat
 
 A service on the simulated device, one frontend, and streams of equal requests: through gRPC, /v1/completions,
 /v1/chat/completions and /v1/responses in turn, in every repetition. The clients of HTTP read raw bytes and
@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from urllib.parse import urlsplit
 
-from processes import by_role, processor_seconds
-
+from benchmarks.processes import by_role, processor_seconds
 from pagewire import AsyncClient, SamplingParams
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service

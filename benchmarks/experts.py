@@ -1,8 +1,8 @@
 """Measures how near a mixture of experts decodes to a dense model that reads as many bytes.
 
-    python benchmarks/experts.py                    # 4 layers of M3 (benchmarks/models.py), one row
-    python benchmarks/experts.py --layers 16 --quantization int8
-    python benchmarks/experts.py --threads 1 --processor-time      # on a machine that others use too
+    python -m benchmarks.experts                    # 4 layers of M3 (benchmarks/models.py), one row
+    python -m benchmarks.experts --layers 16 --quantization int8
+    python -m benchmarks.experts --threads 1 --processor-time      # on a machine that others use too
 
 Weights are drawn at random. A step of one row reads the chosen experts of each layer, and all other weights.
 Its twin is the same decoder with one feed-forward part as large as the chosen experts together. Steps of both
@@ -21,10 +21,10 @@ from worker.cpu.threads import prepare_threads
 
 prepare_threads()  # before torch is imported
 
-from models import configs  # noqa: E402
 from transformers import PretrainedConfig, Qwen3Config  # noqa: E402
-from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 
+from benchmarks.models import configs  # noqa: E402
+from benchmarks.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
 from worker.cpu.fused_decoder.decoder import FusedDecoder  # noqa: E402
@@ -106,7 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--quantization", default="", choices=["", "int8"])
+    parser.add_argument("--quantization", default="", choices=["", "int8", "int4"])
     parser.add_argument(
         "--processor-time", action="store_true", help="of this process, in place of the clock's"
     )

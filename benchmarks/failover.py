@@ -1,7 +1,7 @@
 """How long streams pause when the engine core that has them is killed, and another one goes on with them.
 
-    python benchmarks/failover.py
-    python benchmarks/failover.py --kills 50 --streams 64 --engines 3
+    python -m benchmarks.failover
+    python -m benchmarks.failover --kills 50 --streams 64 --engines 3
 
 The whole service on a simulated H200, with a model of the shape of Llama-3-8B (see pipeline.py). Every stream
 asks for one core by its rank. In each round one core is killed while all streams run, and a pause is the time
@@ -21,9 +21,9 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
-from pipeline import model_folder
-from processes import by_role
 
+from benchmarks.pipeline import model_folder
+from benchmarks.processes import by_role
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2, admin_pb2_grpc, generation_pb2, generation_pb2_grpc

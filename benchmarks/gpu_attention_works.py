@@ -74,7 +74,8 @@ def make_inputs(
 
 def our_call(inputs: Inputs, quantized: bool) -> Call:
     """Paged attention; quantized: out of a cache of 8 bits."""
-    from kernels.triton.attention.fp8 import DTYPE, KVScales
+    from kernels.ops.attention.e4m3 import E4M3
+    from kernels.triton.attention.fp8 import KVScales
     from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
 
     rows, kv_heads, length, _ = inputs.keys.shape
@@ -90,7 +91,7 @@ def our_call(inputs: Inputs, quantized: bool) -> Call:
     )
     caches, scales = (inputs.key_cache, inputs.value_cache), None
     if quantized:
-        caches = (inputs.key_cache.to(DTYPE), inputs.value_cache.to(DTYPE))
+        caches = (inputs.key_cache.to(E4M3), inputs.value_cache.to(E4M3))
         ones = torch.ones(kv_heads, device=inputs.query.device)
         scales = KVScales(ones, ones)
     return lambda: paged_attention(inputs.query, *caches, batch, inputs.scale, scales=scales)

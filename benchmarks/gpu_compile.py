@@ -28,15 +28,23 @@ from typing import Any
 import torch
 
 from benchmarks import gpu_golden
-from benchmarks.gpu_launches import Launch, attention_launches, row_launches, vocabulary_launches
+from benchmarks.gpu_launches import (
+    Launch,
+    attention_launches,
+    product_launches,
+    row_launches,
+    vocabulary_launches,
+)
 from benchmarks.gpu_sampler_launches import sampler_state_launches
 from benchmarks.gpu_shapes import FP32, empty
 
 E4M3 = 89
 """The least capability that converts from and to float8 e4m3."""
 RARE = re.compile(
-    r"blocks of (32|128|256)|blocks of 64, everything|all options"
+    r"blocks of (32|64|128|256)|all options|^decode (?!bf16 32/8 x 128$)|(sinks|cap|slopes)$(?<!window, cap)"
+    r"|^prod.*(output|gate and up|(32|128) tokens)|14/2 x 64, e|71/1 x 64, e4m3|x (80|96), everything"
     r"|32/32 x (80|96)(?!, everything)|fp32 (14/2|16/8|71/1)|fp(16|32) .*e4m3"
+    r"|^low-bit.*(qkv|g32|64 tokens)"
     r"|(50257 x 768, (1|32)|, (32|64)) rows| (32000|128256)$| (4096|896)$|relu|quick_gelu|gelu_new"
 )
 """Launches between others: tests leave them out, since each takes a second or two to compile."""
@@ -89,6 +97,7 @@ def launches() -> list[tuple[str, Launch]]:
     return [
         *attention_launches(),
         *row_launches(),
+        *product_launches(),
         *vocabulary_launches(),
         *sampler_launches(),
         *sampler_state_launches(),
@@ -110,7 +119,7 @@ class Choice:
         """Yields what each device can run: its capability, the launch's name, and the launch."""
         for capability in self.capabilities:
             for name, launch in attention_launches() if self.exact else launches():
-                e4m3 = "e4m3" in name or "everything" in name
+                e4m3 = ("e4m3" in name or "everything" in name) and not name.startswith("low-bit")
                 if self.usual and RARE.search(name):
                     continue
                 if self.golden and name not in gpu_golden.launches_for(capability):

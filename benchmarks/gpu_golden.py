@@ -26,7 +26,9 @@ LAUNCHES = {
     *ATTENTION,
     *(f"{step} bf16 14/2 x 64" for step in ("decode", "prefill")),
     *(f"{step} bf16 32/8 x 128, e4m3" for step in ("decode", "prefill")),
-    *(f"selected_logits bf16 128256 x 4096, {rows} rows" for rows in (1, 256)),
+    *(f"head bf16 128256 x 4096, {rows} rows" for rows in (1, 256)),
+    *(f"product bf16 {name}, {tokens} tokens" for name in ("qkv", "down") for tokens in (1, 512)),
+    *(f"low-bit {kind} down, {tokens} tokens" for kind in ("int4-g128", "e4m3") for tokens in (1, 512)),
     "add_rms_norm bf16 8192",
     "gated silu bf16",
     "rotary_store_kv bf16 32/8 x 128",
@@ -38,7 +40,7 @@ LAUNCHES = {
 QUICK = {
     "decode bf16 32/8 x 128",
     "prefill bf16 32/8 x 128",
-    "selected_logits bf16 128256 x 4096, 1 rows",
+    "product bf16 down, 1 tokens",
     "tile_stats with groups 151936",
 }
 COSTS = ("registers", "spilled", "shared")

@@ -23,7 +23,8 @@ from benchmarks.gpu_shapes import (
 EVERYTHING = ("e4m3", "window", "cap", "sinks", "slopes")
 Launch = Callable[[], Any]
 STEPS = {"decode": (True, 512), "decode, splits": (True, 2), "prefill": (False, 2)}
-"""Whether rows decode, and how many there are: as many as fill an H200 without splits, or fewer."""
+"""Whether rows decode, and how many there are: as many as fill an H200 alone, or so few that programs share
+the chunks of each."""
 OPTIONS: list[tuple[Heads, tuple[str, ...]]] = [
     (LLAMA_8B, ("window",)),
     (LLAMA_8B, ("sinks",)),
@@ -73,11 +74,13 @@ def attention_launches() -> Iterator[tuple[str, Launch]]:
         for heads in HEADS:
             for dtype in (BF16, FP32):
                 yield f"{step} {SHORT[dtype]} {heads}", partial(make, heads, dtype)
-            yield f"{step} bf16 {heads}, e4m3", partial(make, heads, BF16, options=("e4m3",))
-            yield f"{step} bf16 {heads}, everything", partial(make, heads, BF16, options=EVERYTHING)
+            if heads.dim <= 128:  # the largest for a cache of 8 bits
+                yield f"{step} bf16 {heads}, e4m3", partial(make, heads, BF16, options=("e4m3",))
+                yield f"{step} bf16 {heads}, everything", partial(make, heads, BF16, options=EVERYTHING)
             if step != "decode":  # whose splits have everything that it has
                 options = partial(make, heads, BF16, options=EVERYTHING[1:])
                 yield f"{step} bf16 {heads}, all options", options
+            if step != "decode" and heads.dim <= 128:
                 everything = partial(make, heads, BF16, block_size=64, options=EVERYTHING)
                 yield f"{step} bf16 {heads}, blocks of 64, everything", everything
             if step != "decode, splits" and heads != LLAMA_8B:
@@ -138,7 +141,7 @@ def store_launches(heads: Heads) -> Iterator[tuple[str, Launch]]:
 def vocabulary_launches() -> Iterator[tuple[str, Launch]]:
     """By model, dtype and number of rows, which decides on sizes."""
     from kernels.triton.elementwise.embedding import embed
-    from kernels.triton.sampling.selected_logits import selected_logits
+    from kernels.triton.matmul.linear import linear
 
     for held, width in ((128256, 4096), (151936, 896), (50257, 768)):
         for dtype in (BF16, FP32):
@@ -146,5 +149,40 @@ def vocabulary_launches() -> Iterator[tuple[str, Launch]]:
             table = empty(held, width, dtype=dtype)
             yield f"embed {name}", partial(embed, empty(32, dtype=torch.int64), table)
             for rows in (1, 32, 64, 256):
-                hidden, ids = empty(512, width, dtype=dtype), empty(rows, dtype=torch.int64)
-                yield f"selected_logits {name}, {rows} rows", partial(selected_logits, hidden, ids, table)
+                hidden = empty(rows, width, dtype=dtype)
+                yield f"head {name}, {rows} rows", partial(linear, hidden, table, None, True)
+
+
+PRODUCTS = {"qkv": (6144, 4096), "output": (4096, 4096), "gate and up": (28672, 4096), "down": (4096, 14336)}
+"""Weights of Llama-3-8B."""
+
+
+def product_launches() -> Iterator[tuple[str, Launch]]:
+    """By weight and number of tokens, which decides on the schedule; with a bias; of odd shapes."""
+    from kernels.triton.matmul.linear import linear
+
+    yield from low_bit_launches()
+    for tokens in (1, 32, 64, 128, 512):
+        for name, shape in PRODUCTS.items():
+            x, weight = empty(tokens, shape[1], dtype=BF16), empty(*shape, dtype=BF16)
+            yield f"product bf16 {name}, {tokens} tokens", partial(linear, x, weight)
+        for dtype in (BF16, FP16, FP32):
+            x, weight, bias = (empty(*shape, dtype=dtype) for shape in ((tokens, 4864), (896, 4864), (896,)))
+            yield f"product {SHORT[dtype]} 896 x 4864, {tokens} tokens", partial(linear, x, weight, bias)
+        odd = empty(tokens, 1000, dtype=BF16), empty(1001, 1000, dtype=BF16)
+        yield f"product bf16 1001 x 1000, {tokens} tokens", partial(linear, *odd)
+
+
+def low_bit_launches() -> Iterator[tuple[str, Launch]]:
+    """Of weights in 4 and 8 bits: with groups, and a scale per row."""
+    from kernels.triton.matmul.low_bit_linear import low_bit_linear
+    from kernels.triton.matmul.low_bit_weight import Code, empty_low_bits
+
+    meta = torch.device("meta")
+    for tokens in (1, 64, 512):
+        for code, group_size in ((Code.INT4, 32), (Code.INT4, 128), (Code.INT8, 1 << 20), (Code.E4M3, 128)):
+            for name in ("qkv", "down"):
+                x = empty(tokens, PRODUCTS[name][1], dtype=BF16)
+                weight = empty_low_bits(PRODUCTS[name], code, group_size, meta)
+                kind = code.name.lower() + (f"-g{group_size}" if code is Code.INT4 else "")
+                yield f"low-bit {kind} {name}, {tokens} tokens", partial(low_bit_linear, x, weight)

@@ -64,7 +64,7 @@ class Plan:
             module = [sys.executable, "-m", "benchmarks.gpu_steps", str(folder), f"--shape={shape}"]
             return [*module, *where, *self.steps]
         if part == "service":
-            script = [sys.executable, "benchmarks/serve.py", f"--start={folder}", f"--json={output}"]
+            script = [sys.executable, "-m", "benchmarks.serve", f"--start={folder}", f"--json={output}"]
             flags = [f"--device={self.device}", "--load-format=dummy", *self.serve_flags]
             what = [f"--workloads={self.workloads}", f"--repeats={self.repeats}", "--breakdown"]
             return [*script, *what, "--", *flags]

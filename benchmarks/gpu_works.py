@@ -49,6 +49,9 @@ def row_works(setting: Setting) -> Iterator[Callable[[], Work]]:
             yield partial(make, setting, count)
     for rows in (1, 32, 256):
         yield partial(logits, setting, setting.size(rows))
+    for tokens in (1, 32, 256, 8192):
+        for features, depth in ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)):
+            yield partial(product, setting, setting.size(tokens), features, depth)
     yield partial(copies, setting)
 
 
@@ -134,16 +137,29 @@ def embedding(setting: Setting, tokens: int) -> Work:
 
 def logits(setting: Setting, rows: int) -> Work:
     """In float32. Torch rounds the product to the dtype and widens it."""
-    from kernels.triton.sampling.selected_logits import selected_logits
+    from kernels.triton.matmul.linear import linear
 
-    width, tokens = setting.size(4096), max(rows, setting.size(512))
-    table, hidden = setting.random(setting.size(128256), width), setting.random(tokens, width)
-    ids = torch.randperm(tokens, device=setting.device)[:rows]
+    width = setting.size(4096)
+    table, hidden = setting.random(setting.size(128256), width), setting.random(rows, width)
     return Work(
-        f"selected_logits {rows} x {width} x {table.shape[0]}",
-        lambda: selected_logits(hidden, ids, table),
-        lambda: (hidden[ids] @ table.T).float(),
+        f"head {rows} x {width} x {table.shape[0]}",
+        lambda: linear(hidden, table, None, True),
+        lambda: F.linear(hidden, table).float(),
         num_bytes=table.nbytes + 4 * rows * table.shape[0],
+    )
+
+
+def product(setting: Setting, tokens: int, features: int, depth: int) -> Work:
+    """In one order of addition, beside torch's."""
+    from kernels.triton.matmul.linear import linear
+
+    features, depth = setting.size(features), setting.size(depth)
+    weight, x = setting.random(features, depth), setting.random(tokens, depth)
+    return Work(
+        f"product {tokens} x {depth} x {features}",
+        lambda: linear(x, weight),
+        lambda: F.linear(x, weight),
+        num_bytes=weight.nbytes + x.nbytes + tokens * features * x.element_size(),
     )
 
 

@@ -1,8 +1,8 @@
 """Measures what gRPC alone costs: streams of small messages between two processes.
 
-    python benchmarks/grpc_floor.py
-    python benchmarks/grpc_floor.py --streams 32 --pause-ms 30 --messages 60
-    python benchmarks/grpc_floor.py --client threads --server-env GRPC_EXPERIMENTS=-event_engine_listener
+    python -m benchmarks.grpc_floor
+    python -m benchmarks.grpc_floor --streams 32 --pause-ms 30 --messages 60
+    python -m benchmarks.grpc_floor --client threads --server-env GRPC_EXPERIMENTS=-event_engine_listener
 
 A server writes a message to each of its streams, waits, and writes the next one, as a frontend does whose
 model takes a step meanwhile; a client reads them as bytes. No service over grpc.aio pays less per message.
@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from processes import processor_seconds, wake_ups
+from benchmarks.processes import processor_seconds, wake_ups
 
 METHOD = "/floor.Floor/Stream"
 MESSAGE = bytes(20)

@@ -1,6 +1,6 @@
 """Measures how soon a process that hangs is detected: SIGSTOP under a stream, again and again.
 
-    python benchmarks/hang.py --rounds 10
+    python -m benchmarks.hang --rounds 10
 
 For each victim, from SIGSTOP: until it is killed; until health says NOT_SERVING; until the next token of a
 stream. A simulated device, so that none of this is the time of a model; on a machine that does nothing else.

@@ -1,6 +1,6 @@
 """Measures what log-probabilities cost the worker: medians over steps, by rows, vocabulary and candidates.
 
-    python benchmarks/logprobs.py [--threads N] [--json FILE]
+    python -m benchmarks.logprobs [--threads N] [--json FILE]
 
 `sampled` is all that a step does more when every row wants them: a copy of the logits before the sampler
 changes them, the scores, and the columns of the message. `prompt` is the same for that many positions of a

@@ -141,6 +141,37 @@ def zero_windows(address: str, token: str, stop: Event) -> None:
     raw(address, stop, lambda http: http.call(body, authorization=bearer), window=0)
 
 
+def ten_thousand(address: str, token: str, stop: Event) -> None:
+    """Long streams on a few connections, until 10,000 calls are open or refused, again and again."""
+    message = request(stopping={"max_tokens": 900, "ignore_eos": True})
+    body, bearer = framed(message.SerializeToString()), f"Bearer {token}"
+    raw(address, stop, lambda http: http.call(body, authorization=bearer), most=10_000 // THREADS)
+
+
+def giant_continuations(address: str, token: str, stop: Event) -> None:
+    """Four million tokens of output that no server has made."""
+    generating(
+        sampling={"seed": 1, "temperature": 1},
+        output={"token_ids": True},
+        continuation={"sequences": [{"token_ids": [7] * 4_000_000}]},
+    )(address, token, stop)
+
+
+def left_behind(address: str, token: str, stop: Event) -> None:
+    """Calls with ids of their own that are cancelled once they run: the core keeps them for the grace."""
+    metadata, name = (("authorization", f"Bearer {token}"),), threading.current_thread().name
+    with grpc.insecure_channel(address) as channel:
+        stub = generation_pb2_grpc.GenerationServiceStub(channel)
+        for turn in itertools.count():
+            if stop.is_set():
+                return
+            message = request(request_id=f"{name}-{turn}", stopping={"max_tokens": 900, "ignore_eos": True})
+            call = stub.Generate(message, metadata=metadata, timeout=30)
+            with suppress(grpc.RpcError, StopIteration):
+                next(call)
+            call.cancel()
+
+
 def resets(address: str, token: str, stop: Event) -> None:
     """HEADERS and RST_STREAM, as fast as it goes."""
     bearer = f"Bearer {token}"
@@ -197,12 +228,15 @@ def scoring(address: str, token: str, stop: Event) -> None:
 ATTACKS: dict[str, Attack] = {
     NONE: well_behaved,
     "streams": generating(),
+    "10000 streams": ten_thousand,
+    "left behind": left_behind,
     "half uploads": half_uploads,
     "zero windows": zero_windows,
     "resets": resets,
     "aborts": aborts,
     "priorities": generating(priority=-1000),
-    "n": generating(sampling={"n": 8}),
+    "n = 8": generating(sampling={"n": 8}),
+    "n = 64": generating(sampling={"n": 64}),
     "beams": generating(sampling={"beam_search": {"width": 8}, "n": 1}),
     "continuations": generating(
         sampling={"seed": 1, "temperature": 1},
@@ -210,6 +244,7 @@ ATTACKS: dict[str, Attack] = {
         output={"token_ids": True},
         continuation={"sequences": [{"token_ids": [7] * 800}]},
     ),
+    "giant continuations": giant_continuations,
     "scoring": scoring,
 }
 

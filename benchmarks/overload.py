@@ -1,7 +1,7 @@
 """Measures a service under more load than it can serve: goodput, refusals, retry delays, memory.
 
-    python benchmarks/overload.py
-    python benchmarks/overload.py --levels 1,5,10 --seconds 20 --dishonest 0.5 --json figures.json
+    python -m benchmarks.overload
+    python -m benchmarks.overload --levels 1,5,10 --seconds 20 --dishonest 0.5 --json figures.json
 
 A simulated H200 with the shape of Llama-3-8B and few rows, so that clients, frontend and core fit on a small
 machine; prompts of 64 tokens, answers of 64. First the capacity is measured: requests per second of a closed
@@ -20,10 +20,9 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from arrivals import SPOILED_S, Client, Kind, crowd
-from pipeline import model_folder
-from processes import by_role, resident_mb
-
+from benchmarks.arrivals import SPOILED_S, Client, Kind, crowd
+from benchmarks.pipeline import model_folder
+from benchmarks.processes import by_role, resident_mb
 from pagewire.bench.figures import percentile
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service

@@ -1,7 +1,7 @@
-"""Perplexity of a model in float32, in bfloat16 and with each --quantization.
+"""Perplexity of a model in float32, in bfloat16, with --kv-cache-dtype fp8_e4m3 and with each --quantization.
 
-    python benchmarks/perplexity.py $(python -m scripts.real_model --path)
-    python benchmarks/perplexity.py MODEL --text FILE --pieces 32
+    python -m benchmarks.perplexity $(python -m scripts.real_model --path)
+    python -m benchmarks.perplexity MODEL --text FILE --pieces 32
 
 The text is that of Python's own help pages (pydoc_data.topics) unless a file is given; a piece has 511
 tokens.
@@ -12,19 +12,20 @@ import math
 from pathlib import Path
 
 import torch
-from quantization import FORMS as QUANTIZED
-from quantization import LENGTH, make_runner, perplexity
 
+from benchmarks.quantization import FORMS as QUANTIZED
+from benchmarks.quantization import LENGTH, make_runner, perplexity
 from frontend.model_info import load_model
 from pagewire.checkpoint_paths import checkpoint_path
 from pagewire.config import FrontendConfig
 
 FORMS = {
-    "float32": ("", "float32"),
-    "bfloat16": ("", "bfloat16"),
-    **{name: (name, "bfloat16") for name in QUANTIZED},
+    "float32": ("", "float32", ""),
+    "bfloat16": ("", "bfloat16", ""),
+    "fp8 cache": ("", "bfloat16", "fp8_e4m3"),
+    **{name: (name, "bfloat16", "") for name in QUANTIZED},
 }
-"""Name -> quantization and dtype of Initialize."""
+"""Name -> quantization, dtype and kv_cache_dtype of Initialize."""
 
 
 def help_pages() -> str:
@@ -52,8 +53,8 @@ def main() -> None:
     path = checkpoint_path(options.model)
     print(f"{path.name}: {len(pieces)} pieces of {size} tokens, torch {torch.__version__}")
     exact = math.nan
-    for name, (quantization, dtype) in FORMS.items():
-        value = perplexity(make_runner(path, quantization, dtype), pieces)
+    for name, form in FORMS.items():
+        value = perplexity(make_runner(path, *form), pieces)
         exact = value if name == "float32" else exact
         print(f"{name:<9} {value:8.3f}  {100 * (value / exact - 1):+.2f} %", flush=True)
 

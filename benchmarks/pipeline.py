@@ -1,8 +1,8 @@
 """Measures what a frontend and the engine core can carry: the whole service, on a simulated H200.
 
-    python benchmarks/pipeline.py
-    python benchmarks/pipeline.py --frontends 1,4 --repeats 5 --json figures.json
-    python benchmarks/pipeline.py --frontends 1 --loads light,heavy --merge-delays 0,0.1
+    python -m benchmarks.pipeline
+    python -m benchmarks.pipeline --frontends 1,4 --repeats 5 --json figures.json
+    python -m benchmarks.pipeline --frontends 1 --loads light,heavy --merge-delays 0,0.1
 
 The model has the shape of Llama-3-8B and no weights; its vocabulary is the demo model's, whose
 tokenizer serves it. Three loads, all of streams that ask for token ids:
@@ -33,8 +33,8 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
-from processes import by_role, cpu_seconds
 
+from benchmarks.processes import by_role, cpu_seconds
 from pagewire import __version__
 from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.config import ServeConfig

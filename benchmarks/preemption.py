@@ -1,7 +1,7 @@
 """Measures what preemption costs under a load of ten times the pool: recomputing, swapping, or either.
 
-    python benchmarks/preemption.py                    # the demo model on this machine, and a simulated H200
-    python benchmarks/preemption.py --only h200
+    python -m benchmarks.preemption                    # the demo model on this machine, and a simulated H200
+    python -m benchmarks.preemption --only h200
 
 The scheduler and the worker's runner in one process, without sockets. Everything arrives at once; one
 request in three has four sequences, so that some victims share what they hold. Three policies take turns on
@@ -27,9 +27,9 @@ from worker.cpu.threads import prepare_threads
 
 prepare_threads()  # before torch is imported
 
-from pipeline import LLAMA_3_8B  # noqa: E402
-
-from engine_core.intake.validation import Limits, make_request  # noqa: E402
+from benchmarks.pipeline import LLAMA_3_8B  # noqa: E402
+from engine_core.intake.limits import Limits  # noqa: E402
+from engine_core.intake.validation import make_request  # noqa: E402
 from engine_core.kv_cache.host_swap import SwapCosts  # noqa: E402
 from engine_core.scheduler.scheduler import Scheduler  # noqa: E402
 from engine_core.step.plan import encode_plan  # noqa: E402

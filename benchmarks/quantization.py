@@ -1,7 +1,7 @@
 """Measures what int8 and int4 lose: perplexity of the demo model, and logits of models of real shapes.
 
-    python benchmarks/quantization.py                                    # the demo model
-    python benchmarks/quantization.py /data/peers/models/M1 /data/peers/models/M2
+    python -m benchmarks.quantization                                    # the demo model
+    python -m benchmarks.quantization /data/peers/models/M1 /data/peers/models/M2
 
 The demo model reads text of the kind that it was trained on (documents drawn with another seed). Random
 weights know no text: there the logits of random tokens are compared, in units of their own spread.
@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from worker_step import GREEDY
 
+from benchmarks.worker_step import GREEDY
 from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
@@ -34,14 +34,17 @@ FORMS = "int8", "int4", "int4-g64", "int4-g128"
 BLOCK_SIZE, LENGTH, DOCUMENTS, SEED = 16, 512, 400, 2026
 
 
-def make_runner(folder: Path, quantization: str, dtype: str = "bfloat16") -> StepExecutor[CpuBackend]:
-    """folder: or a GGUF file. quantization, dtype: as in Initialize."""
+def make_runner(
+    folder: Path, quantization: str, dtype: str = "bfloat16", kv_cache_dtype: str = ""
+) -> StepExecutor[CpuBackend]:
+    """folder: or a GGUF file. quantization, dtype, kv_cache_dtype: as in Initialize."""
     initialize = worker_pb2.Initialize(
         model_path=str(folder),
         device="cpu",
         dtype=dtype,
         load_format="auto",
         quantization=quantization,
+        kv_cache_dtype=kv_cache_dtype,
         max_num_seqs=1,
         max_num_batched_tokens=LENGTH,
         block_size=BLOCK_SIZE,
@@ -106,6 +109,8 @@ def demo() -> None:
     texts = [ids[: LENGTH - 1] for ids in encoded if len(ids) > 1]
     plain = perplexity(make_runner(folder, ""), texts)
     print(f"demo model, {sum(map(len, texts))} tokens: perplexity {plain:.3f} in bfloat16")
+    value = perplexity(make_runner(folder, "", kv_cache_dtype="fp8_e4m3"), texts)
+    print(f"  fp8 cache {value:8.3f}  {100 * (value / plain - 1):+.2f} %", flush=True)
     with tempfile.TemporaryDirectory() as copy:
         forms = [*((form, form, folder) for form in FORMS), ("q4_0", "", q4_0(folder, Path(copy)))]
         for name, form, path in forms:

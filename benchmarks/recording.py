@@ -1,6 +1,6 @@
 """Measures what recording costs, as a share of what the engine core spends on a step.
 
-    python benchmarks/recording.py [--repeats 5]
+    python -m benchmarks.recording [--repeats 5]
 
 What it adds is measured in this process: two schedulers with the same load, one of them recorded, step in
 turns (benchmarks/scheduler.py), and the medians of schedule(), update() and encoding are subtracted; what
@@ -21,9 +21,8 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import scheduler as scheduler_benchmark
-from pipeline import CLIENTS, LOADS, MAX_NUM_SEQS, Load, model_folder, run_once
-
+from benchmarks import scheduler as scheduler_benchmark
+from benchmarks.pipeline import CLIENTS, LOADS, MAX_NUM_SEQS, Load, model_folder, run_once
 from engine_core.recording.file import RecordingReader, RecordingWriter, open_recording
 from engine_core.recording.recorder import RecordedScheduler
 from pagewire.config import ServeConfig

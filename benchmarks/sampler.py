@@ -1,6 +1,6 @@
 """Measures what sampling costs: medians of Sampler.sample by rows, vocabulary and parameters.
 
-    python benchmarks/sampler.py [--threads N] [--by torch|kernels] [--flat] [--cold] [--json FILE]
+    python -m benchmarks.sampler [--threads N] [--by torch|kernels] [--flat] [--cold] [--json FILE]
 
 Logits fall like a power of the rank, with noise, or are all about the same (--flat); every row has 200
 prompt tokens and a few of output. Each call samples anew from the same logits; copying them into place is

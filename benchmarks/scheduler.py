@@ -1,6 +1,6 @@
 """Measures the scheduler: CPU time of schedule() and update() per step, without sockets and worker.
 
-    python benchmarks/scheduler.py [--steps 200] [--json FILE]
+    python -m benchmarks.scheduler [--steps 200] [--json FILE]
 
 Two loads for each number of running sequences. "decode": nothing changes but the tokens. "churn": each
 step one in a hundred sequences (at least one) is aborted, and a new request with a prompt of 100 tokens
@@ -15,10 +15,11 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine_core.intake.validation import Limits, make_request
+from engine_core.intake.limits import Limits
+from engine_core.intake.validation import make_request
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.request import Request
-from engine_core.scheduler.outputs import encode_outputs
+from engine_core.scheduler.outputs.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import encode_plan
 from engine_core.step.result import Result

@@ -1,11 +1,11 @@
 """Drives a service with fixed workloads: time to first token, inter-token latency, tokens/s.
 
-    python benchmarks/serve.py --address 127.0.0.1:50051
-    python benchmarks/serve.py --start demo --json figures.json
-    python benchmarks/serve.py --start /models/m --workloads single,batch -- --max-num-seqs 64
-    python benchmarks/serve.py --start /models/m --workloads batch --breakdown
-    python benchmarks/serve.py --start /models/m --breakdown -- --device simulated --profile cpu
-    python benchmarks/serve.py --start /models/m --workloads batch --multiplexed --breakdown
+    python -m benchmarks.serve --address 127.0.0.1:50051
+    python -m benchmarks.serve --start demo --json figures.json
+    python -m benchmarks.serve --start /models/m --workloads single,batch -- --max-num-seqs 64
+    python -m benchmarks.serve --start /models/m --workloads batch --breakdown
+    python -m benchmarks.serve --start /models/m --breakdown -- --device simulated --profile cpu
+    python -m benchmarks.serve --start /models/m --workloads batch --multiplexed --breakdown
 
 Every figure is the median of the repetitions, with the least and the greatest behind it. A workload
 runs once before it counts. The client shares the machine with the service. --breakdown says where the time
@@ -25,8 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from breakdown import Breakdown, Meter, between, print_breakdowns
-
+from benchmarks.breakdown import Breakdown, Meter, between, print_breakdowns
 from pagewire import AsyncClient, SamplingParams, __version__, flags
 from pagewire.bench.figures import percentile
 from pagewire.bench.trace import Trace

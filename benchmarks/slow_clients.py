@@ -1,7 +1,7 @@
 """Measures what clients that never read cost a frontend, and whether other clients notice.
 
-    PYTHONPATH=. python benchmarks/slow_clients.py
-    PYTHONPATH=. python benchmarks/slow_clients.py --stalled 1000 --readers 64 --tokens 500
+    PYTHONPATH=. python -m benchmarks.slow_clients
+    PYTHONPATH=. python -m benchmarks.slow_clients --stalled 1000 --readers 64 --tokens 500
 
 A simulated H200 with the shape of Llama-3-8B. Readers stream their answers, alone and then beside clients
 that ask for as much and leave the server no room for a byte (tests/stalled.py). Printed is what the frontend
@@ -16,9 +16,9 @@ import time
 
 import grpc
 import grpc.aio
-from pipeline import model_folder
-from processes import by_role, resident_mb
 
+from benchmarks.pipeline import model_folder
+from benchmarks.processes import by_role, resident_mb
 from pagewire import Client
 from pagewire.bench.figures import percentile
 from pagewire.config import ServeConfig

@@ -3,20 +3,21 @@
     python -m benchmarks.speculation                            # the demo model
     python -m benchmarks.speculation --model /data/models/M1 --texts random     # benchmarks/models.py
     python -m benchmarks.speculation --model "$(python -m scripts.real_model --path)" --texts edits,copies
-    python -m benchmarks.speculation --model /data/models/M1 --texts random --pairs 3 --noise 0.05,0.1,0.2
+    python -m benchmarks.speculation --model /data/models/M1 --texts greedy --streams 1 --pairs 1 --part 4
 
 `repeats` continues a text that repeats itself, greedy: with the demo model, drafts are right. `random`
-draws at temperature 1 from random tokens: with random weights, nothing is ever accepted by lookup. `edits`
+draws at temperature 1 from random tokens: with random weights, nothing is ever accepted by lookup. `greedy`
+begins with random tokens too, and takes the most probable one. `edits`
 asks for a change of a function of the standard library, and `copies` for the same function again: for a
 model that follows instructions. A turn is one round with drafts and one without, of as many requests as
 there are streams; a ratio is the median over turns of tokens per second with drafts over those without. The
 outputs of both are compared.
 
---pairs N drafts with a model of the first N layers, once for each --noise, which says how often it is right
-(benchmarks/draft_pairs.py). Beside the ratio is then the one of theory, (1 - a^(k+1)) / ((1 - a) (1 + k c))
-of Leviathan et al., for drafts of k tokens, a draft model that takes c of the target's time for a token,
-here its share of the weights, and tokens that are right with probability a, which is estimated from the
-share of drafted tokens that was accepted.
+--pairs N drafts with a model of the first N layers, with --part 4 of a quarter of their widths, once for each
+--noise, which says how often it is right (benchmarks/draft_pairs.py). Beside the ratio is then the one of
+theory, (1 - a^(k+1)) / ((1 - a) (1 + k c)) of Leviathan et al., for drafts of k tokens, a draft model that
+takes c of the target's time for a token, here its share of the weights, and tokens that are right with
+probability a: the share of drafts of one token that is accepted, which a round before the others finds.
 """
 
 import argparse
@@ -79,11 +80,9 @@ def requests(kind: str, streams: int, turn: int, vocab_size: int) -> list[tuple[
             ([{"role": "user", "content": f"{ASKED[kind]}\n\n{source}"}], {"temperature": 0})
             for source in sources
         ]
+    drawn = {"temperature": 0 if kind == "greedy" else 1}
     return [
-        (
-            [draw.randrange(16, vocab_size) for _ in range(32)],
-            {"temperature": 1, "seed": draw.randrange(1 << 32)},
-        )
+        ([draw.randrange(16, vocab_size) for _ in range(32)], drawn | {"seed": draw.randrange(1 << 32)})
         for _ in range(streams)
     ]
 
@@ -110,18 +109,10 @@ class Theory:
     length: int  # k, tokens of a draft
     cost: float  # c, of a drafted token, in tokens of the target
 
-    def ratio(self, share: float) -> float:
-        """Returns the speed beside that of the target alone. share: of drafted tokens that were accepted."""
-        low, high = 0.0, 1.0
-        while high - low > 1e-6:
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._share(middle) < share else (low, middle)
-        return (1 + self.length * self._share(low)) / (1 + self.length * self.cost)
-
-    def _share(self, right: float) -> float:
-        """Returns the share of a draft's tokens that is accepted, where each is right with this
+    def ratio(self, right: float) -> float:
+        """Returns the speed beside that of the target alone, where each token is right with this
         probability."""
-        return sum(right**position for position in range(1, self.length + 1)) / self.length
+        return sum(right**position for position in range(self.length + 1)) / (1 + self.length * self.cost)
 
 
 async def compare(addresses: tuple[str, str], options: argparse.Namespace, theory: Theory | None) -> None:
@@ -130,6 +121,9 @@ async def compare(addresses: tuple[str, str], options: argparse.Namespace, theor
         vocab_size = (await plain.model()).vocab_size
         for kind in options.texts.split(","):
             for streams in map(int, options.streams.split(",")):
+                expected = (
+                    "" if theory is None else await foresee(drafting, kind, vocab_size, options, theory)
+                )
                 turns = []
                 for turn in range(options.turns + 1):
                     wanted = requests(kind, streams, turn, vocab_size)
@@ -137,22 +131,30 @@ async def compare(addresses: tuple[str, str], options: argparse.Namespace, theor
                     rounds = {client: await run(client, wanted, options.tokens) for client in order}
                     assert rounds[plain].outputs == rounds[drafting].outputs, "drafts changed a token"
                     turns.append((rounds[plain], rounds[drafting]))
-                print(describe(kind, streams, turns[1:], theory), flush=True)  # the first turn warms up
+                print(describe(kind, streams, turns[1:], expected), flush=True)  # the first turn warms up
 
 
-def describe(kind: str, streams: int, turns: list[tuple[Round, Round]], theory: Theory | None) -> str:
-    """Returns a row of the table."""
+async def foresee(
+    client: AsyncClient, kind: str, vocab_size: int, options: argparse.Namespace, theory: Theory
+) -> str:
+    """Returns how often a drafted token is right, and what theory makes of it: a cell of the table."""
+    wanted = [(prompt, how | {"max_draft_tokens": 1}) for prompt, how in requests(kind, 4, -1, vocab_size)]
+    rounds = [await run(client, [one], options.tokens) for one in wanted]
+    right = sum(each.num_accepted for each in rounds) / max(1, sum(each.num_drafted for each in rounds))
+    return f"{theory.ratio(right):.2f} at {right:.2f}"
+
+
+def describe(kind: str, streams: int, turns: list[tuple[Round, Round]], expected: str) -> str:
+    """Returns a row of the table. expected: by theory."""
     ratios = sorted(drafts.tokens_per_second / plain.tokens_per_second for plain, drafts in turns)
     speed = statistics.median(plain.tokens_per_second for plain, _ in turns)
     total = sum(len(output) for plain, _ in turns for output in plain.outputs)
     drafted = sum(drafts.num_drafted for _, drafts in turns)
     accepted = sum(drafts.num_accepted for _, drafts in turns)
-    share = accepted / max(1, drafted)
-    expected = "" if theory is None else f"{theory.ratio(share):.2f}"
     return (
         f"| {kind} | {streams} | {speed:,.0f} | {statistics.median(ratios):.2f} |"
         f" {ratios[0]:.2f}, {ratios[-1]:.2f} | {expected} | {drafted / total:.0%} | {accepted / total:.0%} |"
-        f" {share:.0%} |"
+        f" {accepted / max(1, drafted):.0%} |"
     )
 
 
@@ -171,9 +173,9 @@ def measure_pairs(options: argparse.Namespace) -> None:
     checkpoint = checkpoint_path(options.model)
     for noise in map(float, options.noise.split(",")):
         with tempfile.TemporaryDirectory() as folder:
-            target, draft = write_pair(checkpoint, Path(folder), options.pairs, noise)
-            read = [(path / "model.safetensors").stat().st_size for path in (draft, target)]
-            theory = Theory(options.draft_tokens, read[0] / read[1])
+            target, draft = write_pair(checkpoint, Path(folder), options.pairs, noise, options.part)
+            sizes = [(path / "model.safetensors").stat().st_size for path in (draft, checkpoint)]
+            theory = Theory(options.draft_tokens, sizes[0] / sizes[1])
             measure(str(target), f"draft:{draft},tokens={options.draft_tokens}", options, theory)
 
 
@@ -182,11 +184,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--speculate", default="lookup")
-    parser.add_argument("--texts", default="repeats,random", help="repeats, random, edits, copies")
+    parser.add_argument("--texts", default="repeats,random", help="repeats, random, greedy, edits, copies")
     parser.add_argument("--streams", default="1,8,32")
     parser.add_argument("--tokens", type=int, default=128, help="of each request")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--pairs", type=int, default=0, help="layers of a draft model; 0: --speculate drafts")
+    parser.add_argument("--part", type=int, default=1, help="of --pairs: see benchmarks.draft_pairs")
     parser.add_argument("--noise", default="0.05,0.1,0.2", help="of --pairs")
     parser.add_argument("--draft-tokens", type=int, default=4, help="of --pairs")
     options = parser.parse_args()

@@ -1,6 +1,7 @@
 """What a service costs before it does much: time to ready and to the first token, CPU, resident memory.
 
-    python benchmarks/startup.py [MODEL] [--cold] [--num-blocks N] [--repeats N] [--streams N] [--json FILE]
+    python -m benchmarks.startup [MODEL] [--cold] [--num-blocks N] [--repeats N] [--streams N] [--json FILE]
+    python -m benchmarks.startup [MODEL] --cpu-kernels avx2    # another instruction set than the best one
 
 --cold: each start with an empty cache of compiled kernels. CPU is what each process has used until the first
 token, with its children that have ended: it depends less than time on other processes. Memory at rest is
@@ -18,8 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import by_role, cpu_seconds, proportional_mb, resident_mb
-
+from benchmarks.processes import by_role, cpu_seconds, proportional_mb, resident_mb
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.config import DEMO_MODEL, ServeConfig
@@ -100,12 +100,19 @@ def main() -> None:
     )
     parser.add_argument("model", nargs="?", default=DEMO_MODEL)
     parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--cpu-kernels", default="auto", help="auto or an instruction set of this host")
     parser.add_argument("--num-blocks", type=int, default=0, help="of the KV cache; default: the service's")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--json", metavar="FILE", type=Path)
     options = parser.parse_args()
-    config = ServeConfig(model=options.model, port=0, num_blocks=options.num_blocks, log_level="error")
+    config = ServeConfig(
+        model=options.model,
+        port=0,
+        num_blocks=options.num_blocks,
+        cpu_kernels=options.cpu_kernels,
+        log_level="error",
+    )
     starts = [start(config, options.cold) for _ in range(options.repeats)]
     print(f"seconds to ready: {spread([one.ready for one in starts])}")
     print(f"seconds to the first token: {spread([one.first_token for one in starts])}")

@@ -1,7 +1,7 @@
 """Decoding steps beside a process that takes a core now and then, with and without
 kernels.cpu.runtime.straggler_recovery.
 
-    python benchmarks/stragglers.py MODEL --batch 1,32
+    python -m benchmarks.stragglers MODEL --batch 1,32
 
 The other process computes for some time, then sleeps, as a frontend and an engine core do for each token.
 Steps in which units are computed twice and steps in which every thread waits for the others take turns, ten
@@ -20,8 +20,7 @@ from worker.cpu.threads import prepare_threads
 
 prepare_threads()  # before torch is imported
 
-from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows, timed  # noqa: E402
-
+from benchmarks.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows, timed  # noqa: E402
 from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402

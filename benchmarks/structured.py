@@ -72,6 +72,8 @@ class Figures:
     compiling: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
     """Of the corpus's documents."""
+    by_schema: list[tuple[float, int]] = field(default_factory=list)
+    """The time of these steps, and their number."""
     random_steps: list[float] = field(default_factory=list)
     first_masks: list[float] = field(default_factory=list)
     valid: int = 0
@@ -112,6 +114,7 @@ def measure(entry: dict[str, Any], tools: Tools, figures: Figures) -> None:
     figures.judging.append(judged - began)
     figures.compiling.append(time.process_time() - judged)
     assert isinstance(matcher, LLMatcher)
+    before = len(figures.steps)
     for test in entry["tests"]:
         text = json.dumps(test["data"], separators=(",", ":"), ensure_ascii=False)
         fits = follow(
@@ -125,6 +128,8 @@ def measure(entry: dict[str, Any], tools: Tools, figures: Figures) -> None:
         else:
             figures.invalid += 1
             figures.invalid_accepted += accepted
+    if steps := figures.steps[before:]:
+        figures.by_schema.append((sum(steps), len(steps)))
     invent(RowMatcher(matcher.deep_copy(), words_of(tokenizer)), entry["schema"], tokenizer, figures)
 
 
@@ -195,6 +200,18 @@ def times(name: str, seconds: list[float], unit: float) -> str:
     return f"| {name} | {len(seconds):,} | " + " | ".join(f"{value / unit:,.1f}" for value in shown) + " |"
 
 
+def costliest(figures: Figures) -> str:
+    """Returns how much of the steps' time the costliest schemas have, one in ten."""
+    ordered = sorted(figures.by_schema, reverse=True)
+    count = max(1, len(ordered) // 10)
+    share = sum(took for took, _ in ordered[:count]) / max(sum(took for took, _ in ordered), 1e-9)
+    others = sum(took for took, _ in ordered[count:]) / max(1, sum(steps for _, steps in ordered[count:]))
+    return (
+        f"costliest schemas: {count} of {len(ordered)} have {share:.0%} of the steps' time;"
+        f" mean of the others: {others / 1e-6:.1f} us"
+    )
+
+
 def report(figures: Figures, vocab_size: int) -> str:
     """Returns the tables."""
     refused = sum(figures.refused.values())
@@ -210,6 +227,7 @@ def report(figures: Figures, vocab_size: int) -> str:
         times("compile, ms", figures.compiling, 1e-3),
         times("judge in the frontend, ms", figures.judging, 1e-3),
         "",
+        *([costliest(figures)] if len(figures.by_schema) >= 10 else []),
         f"schemas: {figures.schemas}, refused: {refused} ({causes})",
         f"valid documents: {figures.valid}, refused: {figures.valid_refused}",
         f"invalid documents: {figures.invalid}, accepted: {figures.invalid_accepted}",

@@ -4,8 +4,11 @@
     python -m benchmarks.structured_serving --model /data/models/M1    # benchmarks/models.py
 
 W2 is 32 requests at once (pagewire/bench/workloads.py). The schema is a list of so many objects that no
-answer ends before its tokens are made. A turn is one round with it and one without, at the same service;
-the ratio is the median over turns of tokens per second with the schema over those without.
+answer ends before its tokens are made. A turn is one round with it and one without, at the same service, the
+one that comes first in turns; no two rounds have a prompt in common, which the second would find in the
+prefix cache. The ratio is the median over turns of tokens per second with the schema over those without. The
+last column is the same of tokens per second of processor time, of all processes of the service, which other
+processes of the machine change less.
 """
 
 import argparse
@@ -14,6 +17,7 @@ import statistics
 import time
 from typing import Any
 
+from benchmarks.processes import by_role, processor_seconds
 from pagewire import AsyncClient
 from pagewire.bench.workloads import WORKLOADS, Request
 from pagewire.config import ServeConfig
@@ -50,28 +54,39 @@ async def run(client: AsyncClient, requests: list[Request], how: dict[str, Any])
     return made / seconds
 
 
-async def compare(address: str, options: argparse.Namespace) -> list[float]:
+def processor_time(service: Service) -> float:
+    """Returns seconds of processor time of all processes of a service."""
+    return sum(processor_seconds(pid) for pids in by_role(service.pid).values() for pid in pids)
+
+
+async def compare(service: Service, options: argparse.Namespace) -> list[float]:
     """Prints the table; returns the ratios at the last temperature."""
-    async with AsyncClient(address) as client:
+    async with AsyncClient(service.address) as client:
         model = await client.model()
-        print("| temperature | tokens/s without | ratio | lowest, highest |")
-        print("| ---: | ---: | ---: | --- |")
+        print("| temperature | tokens/s without | ratio | lowest, highest | of processor time |")
+        print("| ---: | ---: | ---: | --- | ---: |")
         for temperature in map(float, options.temperatures.split(",")):
-            turns = []
+            turns, costs = [], []
             for turn in range(options.turns + 1):
-                requests = WORKLOAD.requests(turn, model.vocab_size, model.max_model_len)
-                rounds = forms(max(request.output for request in requests))
-                speeds = {}
-                for name in sorted(rounds, reverse=turn % 2 == 1):
+                longest = max(output for *_, output in WORKLOAD.lengths(model.max_model_len))
+                rounds = forms(longest)
+                speeds, cost = {}, {}
+                for place, name in enumerate(sorted(rounds, reverse=turn % 2 == 1)):
+                    prompts = f"{temperature} {turn} {place}"
+                    requests = WORKLOAD.requests(prompts, model.vocab_size, model.max_model_len)
                     how = {**rounds[name], "temperature": temperature, "seed": turn}
+                    before = processor_time(service)
                     speeds[name] = await run(client, requests, how)
+                    cost[name] = processor_time(service) - before
                 turns.append(speeds)
-            turns = turns[1:]  # the first one warms up
+                costs.append(cost["plain"] / cost["schema"])
+            turns, costs = turns[1:], costs[1:]  # the first one warms up
             ratios = sorted(speeds["schema"] / speeds["plain"] for speeds in turns)
             speed = statistics.median(speeds["plain"] for speeds in turns)
             ratio = statistics.median(ratios)
             print(
-                f"| {temperature:g} | {speed:,.0f} | {ratio:.2f} | {ratios[0]:.2f}, {ratios[-1]:.2f} |",
+                f"| {temperature:g} | {speed:,.0f} | {ratio:.2f} | {ratios[0]:.2f}, {ratios[-1]:.2f} "
+                f"| {statistics.median(costs):.2f} |",
                 flush=True,
             )
     return ratios
@@ -85,7 +100,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
     with Service(ServeConfig(model=options.model, port=0, log_level="error")) as service:
-        asyncio.run(compare(service.address, options))
+        asyncio.run(compare(service, options))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """What a step costs that verifies a draft, beside one that computes a single position of the same row.
 
-    python benchmarks/verified_positions.py                                  # the demo model
-    python benchmarks/verified_positions.py MODEL --dummy --contexts 100,2000 --threads 2
+    python -m benchmarks.verified_positions                                  # the demo model
+    python -m benchmarks.verified_positions MODEL --dummy --contexts 100,2000 --threads 2
+    python -m benchmarks.verified_positions MODEL --threads 1 --processor-time      # beside other load
 
 Steps of 1, 2, 4 and 8 positions take turns, in the worker alone; all of a draft is refused, so that each
 step moves on by one token. A ratio is the median, over all turns, of a step beside the step of one position
@@ -10,10 +11,10 @@ in its turn. Logits are computed and sampled at each position of a draft up to t
 
 import argparse
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
-from worker_step import BLOCK_SIZE, BUDGET, plan, random_rows, timed  # prepares threads
-
+from benchmarks.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows, timed  # prepares threads
 from kernels.ops.attention.ragged import Integers
 from pagewire.checkpoint_paths import checkpoint_folder
 from pagewire.internal.v1 import worker_pb2
@@ -54,7 +55,9 @@ def verifying(start: int, count: int) -> worker_pb2.StepPlan:
     return step
 
 
-def measure(runner: StepExecutor[CpuBackend], vocab_size: int, context: int, turns: int) -> str:
+def measure(
+    runner: StepExecutor[CpuBackend], vocab_size: int, context: int, turns: int, clock: Callable[[], float]
+) -> str:
     """Returns a row of the table."""
     length = context + turns * len(POSITIONS) + max(POSITIONS)
     new_rows = random_rows(vocab_size, 1, context, length + BLOCK_SIZE)
@@ -68,7 +71,7 @@ def measure(runner: StepExecutor[CpuBackend], vocab_size: int, context: int, tur
     for _ in range(turns):
         turn = []
         for count in POSITIONS:
-            turn.append(timed(runner, verifying(at, count)))
+            turn.append(timed(runner, verifying(at, count), clock))
             at = int(runner.rows.num_tokens[0]) - 1
         times.append(turn)
     runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32([0])))
@@ -89,7 +92,9 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quantization", default="")
     parser.add_argument("--dummy", action="store_true", help="random weights")
+    parser.add_argument("--processor-time", action="store_true", help="of all threads together")
     options = parser.parse_args()
+    clock = time.process_time if options.processor_time else time.perf_counter
     contexts = [int(context) for context in options.contexts.split(",")]
     longest = max(contexts) + options.turns * len(POSITIONS) + 2 * max(POSITIONS) + 2 * BLOCK_SIZE
     initialize = worker_pb2.Initialize(
@@ -111,7 +116,7 @@ def main() -> None:
     )
     print("| ---: " * (1 + len(POSITIONS)) + "|")
     for context in contexts:
-        print(measure(runner, ready.model.vocab_size, context, options.turns), flush=True)
+        print(measure(runner, ready.model.vocab_size, context, options.turns, clock), flush=True)
 
 
 if __name__ == "__main__":

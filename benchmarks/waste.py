@@ -1,6 +1,6 @@
 """Measures how much of the allocated KV cache is empty, on the ragged workload of benchmarks/serve.py.
 
-    python benchmarks/waste.py
+    python -m benchmarks.waste
 
 64 requests at once, 16 to 512 tokens of prompt and 16 to 256 of output, on a scheduler whose worker makes
 tokens of nothing; block sizes and token budgets as given in the table. "waste" is slots without a computed
@@ -11,9 +11,9 @@ that are not computed yet.
 import argparse
 from dataclasses import dataclass
 
-from scheduler import SAMPLING
-
-from engine_core.intake.validation import Limits, make_request
+from benchmarks.scheduler import SAMPLING
+from engine_core.intake.limits import Limits
+from engine_core.intake.validation import make_request
 from engine_core.kv_cache.fragmentation import count_empty
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.result import Result

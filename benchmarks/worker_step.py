@@ -1,7 +1,7 @@
 """Measures how long a step takes in the worker alone, without sockets and scheduler.
 
-    python benchmarks/worker_step.py                           # the demo model
-    python benchmarks/worker_step.py MODEL --threads 2 --batch 1,32 --dummy
+    python -m benchmarks.worker_step                           # the demo model
+    python -m benchmarks.worker_step MODEL --threads 2 --batch 1,32 --dummy
 
 One line per batch size: the prefill of all prompts, in steps of at most 8192 tokens, and the decode
 steps that follow (median and 10th percentile).
@@ -10,6 +10,7 @@ steps that follow (median and 10th percentile).
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 
 from worker.cpu.threads import prepare_threads
 
@@ -61,11 +62,15 @@ def random_rows(
     ]
 
 
-def timed(runner: StepExecutor[CpuBackend], step: worker_pb2.StepPlan) -> float:
+def timed(
+    runner: StepExecutor[CpuBackend],
+    step: worker_pb2.StepPlan,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Milliseconds."""
-    began = time.perf_counter()
+    began = clock()
     runner.execute(step)
-    return 1000 * (time.perf_counter() - began)
+    return 1000 * (clock() - began)
 
 
 def measure(runner: StepExecutor[CpuBackend], vocab_size: int, batch: int, prompt: int, output: int) -> None:

@@ -34,6 +34,8 @@ def operation_probes(setting: Setting, sizes: Sequence[int]) -> Iterator[Maker]:
         for part, (width, outputs) in PRODUCTS[model].items():
             name = f"{model} product, {part}"
             yield name, partial(product, setting, name, width, outputs, False, sizes)
+        (width, outputs), name = PRODUCTS[model]["output"], f"{model} product, output, by library"
+        yield name, partial(product, setting, name, width, outputs, False, sizes, by_library=True)
         width, vocabulary = (4096, 128256) if model == "8B" else (896, 151936)
         yield (
             f"{model} product, head",
@@ -55,13 +57,25 @@ def batches(setting: Setting, width: int, most: int) -> Callable[[int, int], tor
     return batch
 
 
-def product(setting: Setting, name: str, width: int, outputs: int, wide: bool, sizes: Sequence[int]) -> Probe:
-    """wide: in float32, as the head."""
+def product(
+    setting: Setting,
+    name: str,
+    width: int,
+    outputs: int,
+    wide: bool,
+    sizes: Sequence[int],
+    by_library: bool = False,
+) -> Probe:
+    """wide: in float32, as the head. by_library: see kernels.ops.layers.linear."""
     from kernels.ops.layers.linear import linear
 
     width, outputs = setting.size(width), setting.size(outputs)
     batch, weight = batches(setting, width, max(sizes)), setting.random(outputs, width)
-    return Probe(name, lambda size, place: linear(batch(size, place), weight, None, wide)[place], sizes)
+
+    def compute(size: int, place: int) -> torch.Tensor:
+        return linear(batch(size, place), weight, None, wide, by_library)[place]
+
+    return Probe(name, compute, sizes)
 
 
 def norm(setting: Setting, sizes: Sequence[int]) -> Probe:

@@ -11,8 +11,10 @@ size. Operations are those that layers call, on shapes of Llama-3-8B and Qwen2.5
 worker's executor with its graphs, and what is compared are tokens and the bits of their log-probabilities
 (benchmarks/gpu_first_hour/model_probe.py).
 
-It measures and does not judge: it exits with 0 whatever is equal. Figures are in the file after each probe;
-a probe that is there is not computed again.
+What is promised is one class for each probe: the order of every sum is fixed
+(kernels/triton/matmul/ranges.py, kernels/triton/attention/paged_attention.py). "By library" is what
+--fast-matmul multiplies with, which promises nothing. It measures and does not judge: it exits with 0 in any
+case. Figures are in the file after each probe; a probe that is there is not computed again.
 """
 
 import argparse
@@ -79,6 +81,10 @@ def main() -> None:
     tiny = device.type == "cpu"
     setting = Setting(device, torch.float32, 64) if tiny else Setting(device)
     sizes = (1, 2, 5) if tiny else SIZES
+    if tiny:
+        from kernels.triton.interpreter import compute_as_a_device_does
+
+        compute_as_a_device_does()
     torch.manual_seed(0)
     with torch.inference_mode():
         makers = [*operation_probes(setting, sizes), *model_probes(setting, sizes)]

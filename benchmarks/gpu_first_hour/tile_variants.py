@@ -22,20 +22,21 @@ import torch
 from benchmarks.gpu_attention_works import make_inputs, our_call
 from benchmarks.gpu_kernels import seconds
 from benchmarks.gpu_works import Call, Setting
-from kernels.triton.attention.attention_sizes import TileSizes, decode_sizes, prefill_sizes
+from kernels.triton.attention.attention_sizes import TileSizes, tile_sizes
 from kernels.triton.capabilities import capability_of
 
 HEADS, SMALL_HEADS = (32, 8, 128), (4, 1, 128)
 """Query heads, KV heads, head size; the second for the interpreter."""
-PREFILL = [
-    TileSizes(128, 64, 8, 3),
+VARIANTS = [
     TileSizes(64, 64, 4, 3),
+    TileSizes(64, 64, 4, 2),
+    TileSizes(128, 64, 8, 3),
+    TileSizes(128, 64, 8, 2),
     TileSizes(128, 128, 8, 2),
-    TileSizes(128, 32, 8, 3),
+    TileSizes(64, 128, 4, 2),
+    TileSizes(64, 32, 4, 3),
 ]
-PREFILL += [TileSizes(64, 64, 4, 2), TileSizes(128, 64, 8, 2)]
-DECODE = [TileSizes(16, 64, 4, 3), TileSizes(16, 64, 4, 2), TileSizes(16, 128, 4, 2), TileSizes(16, 32, 4, 3)]
-DECODE += [TileSizes(16, 64, 2, 3), TileSizes(16, 32, 4, 4)]
+"""Each for decoding and for prompts: both must have the same sizes. Another tile is another arithmetic."""
 WORKS = {
     "prefill, 1 x 1024": (1, 1024, True),
     "prefill, 1 x 8192": (1, 8192, True),
@@ -46,15 +47,11 @@ WORKS = {
 """Rows, length, whether it is a prompt."""
 
 
-def variants(setting: Setting, prompt: bool) -> tuple[TileSizes, list[TileSizes]]:
+def variants(setting: Setting) -> tuple[TileSizes, list[TileSizes]]:
     """Returns the launcher's choice, and the others."""
     group, dim = HEADS[0] // HEADS[1], HEADS[2]
-    capability = capability_of(setting.device)
-    if prompt:
-        own, all_of_them = prefill_sizes(dim, setting.dtype, capability=capability), PREFILL
-    else:
-        own, all_of_them = decode_sizes(group, dim, setting.dtype, capability=capability), DECODE
-    return own, [sizes for sizes in all_of_them if sizes != own]
+    own = tile_sizes(group, dim, setting.dtype, capability=capability_of(setting.device))
+    return own, [sizes for sizes in VARIANTS if sizes != own]
 
 
 def seconds_on_the_host(call: Call) -> float:
@@ -68,12 +65,11 @@ def measure(setting: Setting, name: str, rows: int, length: int, prompt: bool) -
     """A row for each variant, the launcher's choice first."""
     heads = HEADS if setting.device.type == "cuda" else SMALL_HEADS
     call = our_call(make_inputs(setting, heads, rows, length, length if prompt else 1), False)
-    own, others = variants(setting, prompt)
-    chooser = "prefill_sizes" if prompt else "decode_sizes"
+    own, others = variants(setting)
     expected = call().float()
     for sizes in [own, *others]:
         row: dict[str, Any] = {"work": name, "shipped": sizes == own, **asdict(sizes)}
-        with mock.patch(f"kernels.triton.attention.paged_attention.{chooser}", lambda *_, s=sizes: s):
+        with mock.patch("kernels.triton.attention.paged_attention.tile_sizes", lambda *_, s=sizes: s):
             try:
                 result = call().float()
                 on_device = setting.device.type == "cuda"

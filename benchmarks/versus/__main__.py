@@ -1,6 +1,6 @@
 """Our service beside its peers, on the same cores: five workloads, two models, taking turns.
 
-    python benchmarks/models.py /data/peers/models                     # once: makes the models
+    python -m benchmarks.models /data/peers/models                     # once: makes the models
     BENCH_DIR=/data/peers benchmarks/versus/install.sh all             # once: vllm, openvino, llama.cpp
     python -m benchmarks.versus --folder /data/peers --json runs.jsonl
     python -m benchmarks.versus --folder /data/peers --peers pagewire,vllm --models M1 --workloads W1,W2
@@ -25,7 +25,8 @@ from benchmarks.versus.comparison import Comparison, Wishes
 from benchmarks.versus.table import render
 from pagewire.bench.workloads import SHORT
 
-MODELS = ("M1", "M2")
+MODELS = ("M1", "M2", "M3", "M4", "M5")
+"""See benchmarks.models."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -38,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--folder", type=Path, help="where models and peers are")
     what.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="show what has been measured")
-    for name, known in (("peers", PEERS), ("models", MODELS), ("workloads", SHORT)):
+    for name, known in (("peers", PEERS), ("models", MODELS[:2]), ("workloads", SHORT)):
         parser.add_argument(f"--{name}", default=",".join(known), help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=3, help="of each run; default: %(default)s")
     parser.add_argument(

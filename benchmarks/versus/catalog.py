@@ -18,7 +18,7 @@ class Missing(Exception):
 
 @dataclass(frozen=True)
 class Peer:
-    """Paths are below the folder of the peers; {model} is M1 or M2."""
+    """Paths are below the folder of the peers; {model} is M1, M2, ..."""
 
     script: str
     install: str = ""
@@ -77,7 +77,7 @@ def command(name: str, folder: Path, model: str) -> tuple[list[str], Path]:
     python = folder / peer.python if peer.python else Path(sys.executable)
     data = folder / peer.model.format(model=model)
     if not (folder / "models" / model).exists():
-        raise Missing(f"{model} is not there: python benchmarks/models.py {folder / 'models'}")
+        raise Missing(f"{model} is not there: python -m benchmarks.models {folder / 'models'}")
     for needed in (python, data):
         if not needed.exists():
             how = INSTALL.format(folder=folder, what=peer.install)

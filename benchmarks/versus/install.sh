@@ -3,7 +3,7 @@
 #
 #     BENCH_DIR=/data/peers benchmarks/versus/install.sh all | vllm | openvino | llama.cpp
 #
-# Each has an environment of its own. The models must be there: python benchmarks/models.py $BENCH_DIR/models
+# Each has an environment of its own. The models must be there: python -m benchmarks.models $BENCH_DIR/models
 # Whatever is there already is left as it is, so that an interrupted installation can go on.
 set -euo pipefail
 
@@ -58,7 +58,8 @@ llama.cpp() {
     "$folder/bin/ninja" -C "$folder/build" llama
     CMAKE_ARGS=-DLLAMA_BUILD=OFF "$folder/bin/pip" install --quiet --no-build-isolation --no-deps "$sources"
     local model weights
-    for model in M1 M2; do
+    for model in M1 M2 M3 M4 M5; do
+        [ -d "$MODELS/$model" ] || continue
         for weights in bf16 q8_0; do
             [ -e "$MODELS/$model-$weights.gguf" ] ||
                 "$folder/bin/python" "$(dirname "$0")/peers/make_gguf.py" "$sources/vendor/llama.cpp" \

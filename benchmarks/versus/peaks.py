@@ -2,8 +2,9 @@
 
     python -m benchmarks.versus.peaks 2     # threads: {"bandwidth": ..., "bf16": ..., "int8": ...}
 
-Reading is the sum of an array that no cache holds; products are a loop of vdpbf16ps and vpdpbusd that never
-leaves the registers, twelve sums at a time. Each is the best of some tries: a limit is what was reached once.
+Reading is the sum of an array that no cache holds; products are loops of instructions that never leave the
+registers, twelve sums at a time: vpdpbusd, and the faster one of vdpbf16ps and vfmadd, on values that were
+widened. Each is the best of some tries: a limit is what was reached once.
 On a CPU without these instructions the peaks are those of torch's product of float32, which may be exceeded.
 """
 
@@ -22,7 +23,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from benchmarks.versus.roof import Limits
-from kernels.cpu.instruction_sets import AVX512_BF16, selected_set
+from kernels.cpu.instruction_sets import AVX512_BF16, AVX512_VBMI, host_sets, selected_set
 
 BYTES = 1 << 30
 """Of the array."""
@@ -112,11 +113,15 @@ def bandwidth(threads: int) -> float:
 def instruction_peaks(threads: int) -> tuple[float, float]:
     """Of bfloat16 and of int8."""
     bf16 = _product_loop("llvm.x86.avx512bf16.dpbf16ps.512", F32S, BFloats())
+    wide = _product_loop("llvm.fma.v16f32", F32S, F32S)
     int8 = _product_loop("llvm.x86.avx512.vpdpbusd.512", I32S, I32S)
-    small = 0x0001_0001
+    small, near_one = 0x0001_0001, 0x3F80_3F80
     each = threads * LOOPS * SUMS * 2
     return (
-        each * 32 / _best(TRIES, lambda: bf16(threads, LOOPS, small)),
+        max(
+            each * 32 / _best(TRIES, lambda: bf16(threads, LOOPS, small)),
+            each * 16 / _best(TRIES, lambda: wide(threads, LOOPS, near_one)),
+        ),
         each * 64 / _best(TRIES, lambda: int8(threads, LOOPS, small)),
     )
 
@@ -134,7 +139,7 @@ def torch_peaks(threads: int) -> tuple[float, float]:
 def measure(threads: int) -> Limits:
     """On so many threads; takes some seconds."""
     set_num_threads(threads)
-    has_both = selected_set() is AVX512_BF16
+    has_both = AVX512_BF16 in host_sets() and selected_set() in (AVX512_BF16, AVX512_VBMI)
     peaks = instruction_peaks(threads) if has_both else torch_peaks(threads)
     return Limits(bandwidth(threads), *peaks)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 BYTES_PER_WEIGHT = {"bf16": 2, "int8": 1}
+BYTES_IN_4_BITS = (4 + 8 / 32) / 8
 
 
 @dataclass(frozen=True)
@@ -43,20 +44,42 @@ class Shape:
     """Weights of the matrices of all layers."""
     head: int
     """Weights of the vocabulary's matrix."""
+    in_4_bits: int = 0
+    """Of the body, those that the checkpoint holds in 4 bits with an exponent for 32 of them."""
+
+    def read_bytes(self, weights: str) -> float:
+        """Of all matrices that a step of one token reads."""
+        others = self.body - self.in_4_bits + self.head
+        return others * BYTES_PER_WEIGHT[weights] + self.in_4_bits * BYTES_IN_4_BITS
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape:
-    """config: config.json of a Llama or one alike. Of experts as many count as a token has: of a batch's
-    steps more are read."""
+    """config: config.json of a Llama or one alike, of a DeepSeek-V3 without experts, or of a gpt-oss.
+    Of experts as many count as a token has: of a batch's steps more are read."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    chosen = config.get("num_experts_per_tok") or 0
+    if "moe_intermediate_size" in config and config.get("first_k_dense_replace") is None:
+        inner = config["moe_intermediate_size"] * chosen
+    elif "num_local_experts" in config:
+        inner *= chosen
+    layers, feed_forward = config["num_hidden_layers"], 3 * hidden * inner
+    width, attention = _attention(config)
+    packed = layers * feed_forward if "quantization_config" in config else 0
+    return Shape(layers, width, layers * (attention + feed_forward), hidden * config["vocab_size"], packed)
+
+
+def _attention(config: Mapping[str, Any]) -> tuple[int, int]:
+    """heads * head size, and the weights of a layer's attention."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    if "kv_lora_rank" in config:
+        latent, rotary = config["kv_lora_rank"], config["qk_rope_head_dim"]
+        nope, value, query = (config[name] for name in ("qk_nope_head_dim", "v_head_dim", "q_lora_rank"))
+        of_keys = hidden * (latent + rotary) + latent * heads * (nope + value)
+        width = heads * (nope + rotary)
+        return width, query * (hidden + width) + of_keys + heads * value * hidden
     head_dim = config.get("head_dim") or hidden // heads
-    attention, kv = heads * head_dim, config["num_key_value_heads"] * head_dim
-    inner = config["intermediate_size"]
-    if "moe_intermediate_size" in config:
-        inner = config["moe_intermediate_size"] * config["num_experts_per_tok"]
-    layer = hidden * (2 * attention + 2 * kv + 3 * inner)
-    layers = config["num_hidden_layers"]
-    return Shape(layers, attention, layers * layer, hidden * config["vocab_size"])
+    width, kv = heads * head_dim, config["num_key_value_heads"] * head_dim
+    return width, hidden * (2 * width + 2 * kv)
 
 
 def roof_seconds(
@@ -64,7 +87,7 @@ def roof_seconds(
 ) -> float:
     """The least time. lengths: (prefix, own, output) of each request, as in pagewire.bench.workloads."""
     peak = limits.peak(weights)
-    read = (shape.body + shape.head) * BYTES_PER_WEIGHT[weights] / limits.bandwidth
+    read = shape.read_bytes(weights) / limits.bandwidth
     prefill = _flop(shape, 0, max(prefix for prefix, _, _ in lengths), 0)
     prefill += sum(_flop(shape, prefix, prefix + own, 1) for prefix, own, _ in lengths)
     decode = sum(

@@ -1,4 +1,4 @@
-"""The tables of a comparison, in Markdown: every figure with its spread, its roof and who else was there."""
+"""The tables of a comparison, in Markdown: every figure with its spread, its roof and what else ran."""
 
 import statistics
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,10 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Tests start hundreds of processes: without bytecode on disk, each of them compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo serve real test examples docs rolling simulate chaos fuzz mutants wheel-test lint format protos clients demo-model clean
+.PHONY: help demo serve real test examples docs wheel rolling simulate chaos soak fuzz mutants wheel-test lint format protos clients demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/install.sh
 	@scripts/install.sh $(VENV)
 	@touch $(STAMP)
 
-demo: $(STAMP) ## Start everything on the demo model, stream a few answers, stop
+demo: $(STAMP) ## Start everything on the demo model, show answers, a schema, a tool call and thinking, stop
 	@$(BIN)/python -m pagewire demo
 
 serve: $(STAMP) ## Start everything, print how to call it, run until Ctrl-C (ARGS='MODEL --port N ...')
@@ -32,11 +34,14 @@ test: $(STAMP) ## Run all tests that need no GPU
 wheel-test: $(STAMP) ## Build a wheel and try it in an empty environment without torch
 	@PYTHON=$(BIN)/python scripts/wheel_test.sh
 
-examples: $(STAMP) ## Build the examples in C++ and Java and run them, where their tool chains are installed
+examples: $(STAMP) ## Build the examples in C++, Go and Java and run them, where their tool chains are installed
 	@$(BIN)/python -m scripts.examples $(ARGS)
 
 docs: $(STAMP) ## Build the documentation as a site and check its links (ARGS='--serve 8080')
 	@$(BIN)/python -m scripts.site $(ARGS)
+
+wheel: docs ## Build a wheel into dist/, with the documentation that `pagewire docs` serves
+	@$(BIN)/python -m build --wheel
 
 rolling: $(STAMP) ## Restart frontends under load, behind nginx and behind round robin (ROUNDS=100)
 	@$(BIN)/python -m benchmarks.rolling --rounds $(or $(ROUNDS),100)
@@ -46,6 +51,9 @@ simulate: $(STAMP) ## Simulate core, frontends, network and faults in virtual ti
 
 chaos: $(STAMP) ## Kill processes under 80 streams and judge what clients saw (KILLS=1000 SEED=6 ARGS='--device cpu')
 	@$(BIN)/python -m tests.chaos.run --kills $(or $(KILLS),80) --seed $(or $(SEED),6) $(ARGS)
+
+soak: $(STAMP) ## Mixed load, kills and connection churn; memory and descriptors must stay (MINUTES=60 ARGS='--device cpu')
+	@$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(ARGS)
 
 fuzz: $(STAMP) ## Feed the readers of strangers' bytes what coverage finds, each so long (SECONDS=60 ARGS='--only plans')
 	@$(BIN)/python -m tests.hostile.fuzz --seconds $(or $(SECONDS),60) $(ARGS)
@@ -73,9 +81,9 @@ protos: $(STAMP) ## Regenerate pagewire/v1 and pagewire/internal/v1 from protos/
 clients: $(STAMP) ## Regenerate the blocking clients from the asyncio ones
 	@$(BIN)/python scripts/clients.py
 
-demo-model: $(STAMP) ## Train the demo model again (about half an hour on one core)
+demo-model: $(STAMP) ## Train the demo model again (about 40 minutes on one core)
 	@$(BIN)/python scripts/make_demo_model.py
 
 clean: ## Remove what the other targets made
-	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist *.egg-info pagewire/site.zip .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . \( -name __pycache__ -o -name node_modules \) -type d -prune -exec rm -rf {} +

@@ -36,6 +36,7 @@ const schema = {
 const formed = await client.chat.completions.create({
   model,
   messages,
+  seed: 7,
   response_format: { type: "json_schema", json_schema: { name: "place", schema, strict: true } },
 });
 console.log("form:", ["Paris", "Rome"].includes(JSON.parse(formed.choices[0].message.content).capital));

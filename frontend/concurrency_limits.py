@@ -15,6 +15,9 @@ from pagewire.retry_after import RetryAfter
 
 MAX_CONTROL_CALLS = 1024
 """Calls at once that are answered without generation or tokenization, such as Abort."""
+MAX_REQUEST_STREAMS = 64
+"""Calls of one tenant at once whose client sends any number of messages, such as GenerateMultiplexed. gRPC
+keeps what has arrived of the next message of each, and does not say that it has begun."""
 TENANT_SHARE = 0.5
 """Share of each kind of slots that a tenant may hold. Callers of public methods count as one tenant; without
 authentication tenants are not told apart, and there are no shares."""
@@ -60,6 +63,30 @@ class SlotPool(_HeldByTenant):
             raise FrontendFull(self._retry_after.offer(1, self._clock()))
         if 2 * self.num_held <= self._size:
             self._retry_after.forget()
+        self._count(tenant, 1)
+        try:
+            yield
+        finally:
+            self._count(tenant, -1)
+            self._retry_after.freed(1, self._clock())
+
+
+class RequestStreams(_HeldByTenant):
+    """Counts the calls of each tenant whose client sends any number of messages."""
+
+    def __init__(self, refused: Counter[str], clock: Callable[[], float]) -> None:
+        """refused: counts rejections, as "request_streams"."""
+        super().__init__()
+        self._refused, self._clock = refused, clock
+        self._retry_after = RetryAfter()
+
+    @contextmanager
+    def slot(self, caller: Caller | None) -> Iterator[None]:
+        """Counts a call within the block. Raises FrontendFull for one more than MAX_REQUEST_STREAMS."""
+        tenant = _tenant_of(caller)
+        if tenant is not None and self._held_by[tenant] >= MAX_REQUEST_STREAMS:
+            self._refused["request_streams"] += 1
+            raise FrontendFull(self._retry_after.offer(1, self._clock()))
         self._count(tenant, 1)
         try:
             yield
@@ -121,6 +148,9 @@ class ConcurrencyLimits:
         """Whether tenants other than a caller's have calls that generate or tokenize."""
         self.stream = self._streams.slot
         """Holds a slot for a stream that may stay open without doing anything."""
+        self._request_streams = RequestStreams(self.refused, clock)
+        self.request_stream = self._request_streams.slot
+        """Counts a call whose client sends any number of messages, besides the slot that it holds."""
         self.control = self._controls.slot
         """Holds a slot for any other call."""
         self._bytes = ByteBudget(max_bytes, self.refused, clock)
@@ -131,6 +161,11 @@ class ConcurrencyLimits:
     def num_bytes(self) -> int:
         """Bytes being tokenized now."""
         return self._bytes.num_held
+
+    @property
+    def num_request_streams(self) -> int:
+        """Calls whose clients may send any number of messages now."""
+        return self._request_streams.num_held
 
     @property
     def num_calls(self) -> int:

@@ -5,6 +5,7 @@ ServiceError                    an RPC is refused or fails
 │   ├── Unsupported             ... because a field is not implemented yet
 │   └── ContextLengthExceeded   ... because the prompt leaves no room for output
 ├── Malformed                   INVALID_ARGUMENT     is no message of the method's type
+├── TooManyFields               INVALID_ARGUMENT     a message is of too many parts to decode it
 ├── ModelNotFound               NOT_FOUND
 ├── RequestExists               ALREADY_EXISTS
 ├── RequestNotFound             NOT_FOUND
@@ -42,6 +43,9 @@ DOMAIN = "pagewire"
 """google.rpc.ErrorInfo.domain of every error."""
 RETRY_AFTER = 1.0
 """Seconds that a client is asked to wait for an engine: the interval of its heartbeats."""
+MAX_TEXT, MAX_NAME = 2048, 256
+"""Characters of a text, and of a name, in a status. Errors quote what clients send, which may be megabytes:
+statuses travel in trailers, of which HTTP/2 peers accept 8 KiB, and wait for their readers."""
 LONGEST_RETRY = 86_400.0
 """Seconds; caps what a core says."""
 _HTTP_STATUS = {
@@ -123,6 +127,19 @@ class Malformed(ServiceError):
 
     def __init__(self) -> None:
         super().__init__("the request cannot be parsed as the method's message, or is nested too deeply")
+
+
+class TooManyFields(ServiceError):
+    """The request's message is of so many fields that decoding it would take too long."""
+
+    code = code_pb2.INVALID_ARGUMENT
+    reason = "TOO_MANY_FIELDS"
+
+    def __init__(self, max_fields: int, max_nested: int) -> None:
+        super().__init__(
+            f"a message must have at most {max_fields} fields, a packed list counting as one, and at most "
+            f"{max_nested} messages inside it"
+        )
 
 
 class Unsupported(InvalidRequest):
@@ -375,21 +392,25 @@ def to_status(error: ServiceError) -> status_pb2.Status:
     """Returns the google.rpc.Status of an error with all of its details."""
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=dict(error.metadata))
     details: list[Any] = [info]
+    text = error.message[:MAX_TEXT]
     if error.violations:
         violation = error_details_pb2.BadRequest.FieldViolation
-        fields = [violation(field=path, description=text) for path, text in error.violations.items()]
+        fields = [
+            violation(field=path[:MAX_NAME], description=problem[:MAX_TEXT])
+            for path, problem in error.violations.items()
+        ]
         details.append(error_details_pb2.BadRequest(field_violations=fields))
     if error.resource is not None:
         kind, name = error.resource
-        details.append(error_details_pb2.ResourceInfo(resource_type=kind, resource_name=name))
+        details.append(error_details_pb2.ResourceInfo(resource_type=kind, resource_name=name[:MAX_NAME]))
     if error.quota:
-        quota = error_details_pb2.QuotaFailure.Violation(subject=error.quota, description=error.message)
+        quota = error_details_pb2.QuotaFailure.Violation(subject=error.quota, description=text)
         details.append(error_details_pb2.QuotaFailure(violations=[quota]))
     if error.retry_after is not None:
         retry = error_details_pb2.RetryInfo()
         retry.retry_delay.FromNanoseconds(round(error.retry_after * 1e9))
         details.append(retry)
-    status = status_pb2.Status(code=error.code, message=error.message)
+    status = status_pb2.Status(code=error.code, message=text)
     for detail in details:
         packed = any_pb2.Any()
         packed.Pack(detail)

@@ -79,7 +79,7 @@ READINGS: tuple[Reading[FrontendParts], ...] = (
         Metric(
             "pagewire_frontend_full_total",
             "counter",
-            "Calls rejected by a concurrency limit: calls, streams, controls or bytes.",
+            "Calls rejected by a concurrency limit: calls, streams, request_streams, controls or bytes.",
             ("what",),
         ),
         lambda parts: parts.limits.refused,

@@ -18,11 +18,13 @@ from frontend.engine.discovery import GivenAddresses
 from frontend.engine.socket import EngineSocket
 from frontend.file_watch import FileWatch
 from frontend.inspection.inspector import Inspector
+from frontend.large_messages import LargeMessages
 from frontend.metrics import FrontendParts, FrontendWatch
 from frontend.model_info import ModelInfo
 from frontend.pooling.embedder import Embedder
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
+from frontend.receiving_slots import ReceivingSlots
 from frontend.rpc.drain import Drain
 from frontend.rpc.fleet import Fleet, address_of
 from frontend.rpc.grpc_server import GrpcServer
@@ -32,7 +34,6 @@ from frontend.rpc.interceptors.limits import LimitsInterceptor
 from frontend.rpc.interceptors.metrics import MetricsInterceptor
 from frontend.rpc.interceptors.tracing import TraceInterceptor
 from frontend.rpc.interceptors.unary import UnaryInterceptor
-from frontend.rpc.large_messages import LargeMessages
 from frontend.rpc.listening.options import bind, server_options
 from frontend.rpc.listening.tls import certificates_of
 from frontend.rpc.reflection import add_reflection
@@ -141,13 +142,15 @@ class Frontend:
         descriptors = [*DESCRIPTORS, *(servicer.descriptor for servicer in self._optional)]
         self._services = tuple(service.full_name for service in descriptors)
         authenticator = TokenAuthenticator(tokens) if tokens is not None else AnonymousAuthenticator()
+        self._receiving_slots = ReceivingSlots()
+        self._large_messages = LargeMessages(self.limits)
         # The first one is the outermost and sees every call.
         self._interceptors = [
             MetricsInterceptor([*descriptors, _HEALTH], self.counters),
             TraceInterceptor(),
             AuthInterceptor(authenticator),
-            LimitsInterceptor(self.limits, self.counters, RECEIVE_TIMEOUT_S),
-            DecodingInterceptor(LargeMessages(self.limits)),
+            LimitsInterceptor(self.limits, self._receiving_slots, self.counters, RECEIVE_TIMEOUT_S),
+            DecodingInterceptor(self._large_messages),
             *(interceptor for _, interceptor in load_reports),
             UnaryInterceptor(self.write_timeouts),
         ]
@@ -284,6 +287,8 @@ class Frontend:
             authenticator,
             self.counters,
             self._embedder,
+            self._receiving_slots,
+            self._large_messages,
         )
         return OpenAiServer(parts, self._config.openai_port, console_of(parts, self.inspector))
 

@@ -83,11 +83,14 @@ class Exchange:
             raise InvalidRequest({TIMEOUT_HEADER: "must be a positive number of seconds"})
         return seconds
 
-    async def read_object(self, max_bytes: int, timeout: float) -> dict[str, Any]:
-        """Returns the JSON object in the body. timeout: seconds for it to arrive. Raises ServiceError,
-        Disconnected."""
+    async def read(self, max_bytes: int, timeout: float) -> bytes:
+        """Returns the body. timeout: seconds for it to arrive. Raises ServiceError, Disconnected."""
         body = await read_body(self.receive, self.headers, max_bytes, timeout)
         self._has_read = True
+        return body
+
+    def parse(self, body: bytes) -> dict[str, Any]:
+        """Returns the JSON object in a body. Raises InvalidRequest."""
         return parse_object(body, self.headers.get("content-type", ""))
 
     async def respond(self, status: int, content: Any, headers: Headers = ()) -> None:

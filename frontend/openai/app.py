@@ -20,9 +20,10 @@ from frontend.call import Call
 from frontend.errors import InternalError, ServiceError, SlowConsumer
 from frontend.http.body import Receive
 from frontend.http.disconnect import until_disconnect
-from frontend.http.errors import DeadlineExceeded, Disconnected, NotServed
+from frontend.http.errors import BodyTooSlow, DeadlineExceeded, Disconnected, NotServed
 from frontend.http.exchange import Exchange, Scope, Send
 from frontend.http.origin import check_origin
+from frontend.large_messages import LARGE_MESSAGE_BYTES
 from frontend.openai import embeddings, endpoints, tokens
 from frontend.openai.answers.errors import error_body, error_headers
 from frontend.openai.parts import ApiParts
@@ -86,7 +87,7 @@ class Endpoint:
         with self._slot(caller):
             body: dict[str, Any] = {}
             if exchange.method == "POST":
-                body = await exchange.read_object(config.max_request_bytes, RECEIVE_TIMEOUT_S)
+                body = await self._receive(exchange, caller)
             method, trace = f"{exchange.method} {self._path}", read_trace_context(exchange.header_list)
             time_left = exchange.time_left
             assert caller is not None  # no path is public but /health
@@ -96,6 +97,23 @@ class Endpoint:
                     await self._handle(self._parts, body, call, exchange)
             except TimeoutError:
                 raise DeadlineExceeded from None
+
+    async def _receive(self, exchange: Exchange, caller: Caller | None) -> dict[str, Any]:
+        """Returns the object in the body of a request. A tenant's bodies arrive a few at a time, and large
+        ones are parsed in turns. Raises ServiceError, Disconnected."""
+        assert caller is not None
+        try:
+            async with (
+                asyncio.timeout(RECEIVE_TIMEOUT_S),
+                self._parts.receiving_slots.receiving(caller),
+            ):
+                body = await exchange.read(self._parts.config.max_request_bytes, RECEIVE_TIMEOUT_S)
+        except TimeoutError:  # while it waited for its turn
+            raise BodyTooSlow(RECEIVE_TIMEOUT_S) from None
+        if len(body) < LARGE_MESSAGE_BYTES:
+            return exchange.parse(body)
+        parsed: dict[str, Any] = await self._parts.large_messages.decode(exchange.parse, body, caller)
+        return parsed
 
 
 async def _refuse(exchange: Exchange, error: ServiceError) -> None:

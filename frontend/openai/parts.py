@@ -7,9 +7,11 @@ from hashlib import sha256
 from frontend.auth.authenticator import Authenticator
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
+from frontend.large_messages import LargeMessages
 from frontend.model_info import ModelInfo
 from frontend.pooling.embedder import Embedder
 from frontend.prompts.prompt_reader import PromptReader
+from frontend.receiving_slots import ReceivingSlots
 from frontend.state import ServingState
 from frontend.streams.generator import Generator
 from frontend.telemetry.counters import Counters
@@ -33,6 +35,8 @@ class ApiParts:
     authenticator: Authenticator
     counters: Counters
     embedder: Embedder
+    receiving_slots: ReceivingSlots
+    large_messages: LargeMessages
     start_time: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -5,54 +5,13 @@ begins to receive when the interceptors have returned a method, so a call waits 
 """
 
 import asyncio
-from collections import Counter, deque
 from typing import Any
 
 from frontend.auth.caller import Caller
+from frontend.receiving_slots import NO_TENANT, ReceivingSlots
 from frontend.rpc.call_context import Context
 from frontend.rpc.handlers import Behavior
 from frontend.telemetry.counters import Counters
-
-MAX_RECEIVED = 64
-"""Request messages of one tenant that are received at once."""
-
-
-class ReceivingSlots:
-    """Counts the messages that are being received, by tenant. Belongs to the event loop's thread."""
-
-    def __init__(self, size: int) -> None:
-        """size: of each tenant."""
-        self._size = size
-        self._held: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-
-    async def take(self, tenant: str) -> None:
-        """Waits until the tenant has a slot left, first come, first served, and takes it."""
-        if self._held[tenant] < self._size:
-            self._held[tenant] += 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(tenant, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # its turn came as its client left
-                self.give_back(tenant)
-            raise
-
-    def give_back(self, tenant: str) -> None:
-        """Gives back a slot that take() took."""
-        waiting = self._waiting.get(tenant)
-        while waiting:
-            turn = waiting.popleft()
-            if not waiting:
-                del self._waiting[tenant]
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._held[tenant] -= 1
-        if not self._held[tenant]:
-            del self._held[tenant]
 
 
 class Receiving:
@@ -72,7 +31,7 @@ class Receiving:
         Without authentication tenants are not told apart, and no call waits.
         """
         self._timer = asyncio.get_running_loop().call_later(seconds, self._task.cancel)
-        if (tenant := caller.tenant if caller is not None else "") is not None:
+        if (tenant := caller.tenant if caller is not None else NO_TENANT) is not None:
             await self._slots.take(tenant)
             self._tenant = tenant
 

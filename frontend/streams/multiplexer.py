@@ -29,6 +29,7 @@ from frontend.state import ServingState
 from frontend.streams.generator import Generator
 from frontend.streams.stream import Stream, wake
 from frontend.validation.requests import check_abort
+from frontend.validation.rules import MAX_ID_BYTES, identifier_problem
 from pagewire.log_redaction import traceback_of
 from pagewire.v1 import generation_pb2
 
@@ -146,6 +147,8 @@ class Multiplexer:
         request_id = request.request_id
         if not request_id:
             raise InvalidRequest({"request_id": "is required where a stream has many requests"})
+        if problem := identifier_problem(request_id):
+            raise InvalidRequest({"request_id": problem})
         if request_id in self._members:
             raise RequestExists
         if self._state.leaves:
@@ -185,7 +188,10 @@ class Multiplexer:
         status = to_status(error)
         self._errors.append(
             generation_pb2.RequestError(
-                request_id=request_id, code=status.code, message=status.message, details=status.details
+                request_id=request_id[:MAX_ID_BYTES],
+                code=status.code,
+                message=status.message,
+                details=status.details,
             )
         )
         self._wake()

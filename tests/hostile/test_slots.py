@@ -10,14 +10,16 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from frontend.auth.caller import ANONYMOUS, Caller
 from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.concurrency_limits import MAX_REQUEST_STREAMS, ConcurrencyLimits
 from frontend.errors import FrontendFull
+from frontend.receiving_slots import MAX_RECEIVED
 from pagewire.v1 import model_pb2
 from tests.frontend.fakes import make_request, run_service, say
 from tests.hostile.test_frames import Http2, framed
 from tests.stalled import StalledClient
 
 ALICE, BOB = Caller("alice"), Caller("bob")
+FULL = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 REQUEST = make_request(output={"token_ids": True})
 
 
@@ -108,3 +110,103 @@ async def test_watchers_of_health_have_a_bound(checkpoint, model, tmp_path):
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status
         for call in watching:
             call.cancel()
+
+
+def half_a_message(client: Http2, path: str) -> None:
+    """Begins a call with a message that does not arrive."""
+    client.call(framed(bytes(10), length=1 << 20), end=False, _path=path)
+
+
+async def test_halves_of_health_checks_take_no_answer_from_the_others(checkpoint, model, tmp_path):
+    """64 of them, from a client without a token, once stopped all health checks for 30 seconds."""
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("tokens: []")
+    async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
+        slots = service.frontend._receiving_slots
+        with Http2(f"127.0.0.1:{service.port}") as client:
+            for _ in range(MAX_RECEIVED):
+                half_a_message(client, "/grpc.health.v1.Health/Check")
+            await until(lambda: not slots.has_room(""))
+            stub = health_pb2_grpc.HealthStub(service.channel)
+            for _ in range(3):
+                answer = await stub.Check(health_pb2.HealthCheckRequest(service="unread"), timeout=10)
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            watching = stub.Watch(health_pb2.HealthCheckRequest(), timeout=10)
+            assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
+            watching.cancel()
+        await until(lambda: slots.has_room(""))
+        with pytest.raises(grpc.aio.AioRpcError):  # read, it is not known
+            await stub.Check(health_pb2.HealthCheckRequest(service="unread"))
+
+
+async def test_a_tenant_has_a_bounded_number_of_streams_of_requests(checkpoint, model, tmp_path):
+    """Each may hold most of a message of 16 MiB for as long as it likes."""
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("tokens:\n" + "\n".join(entry_line(digest_of(name), name, {}) for name in ("a", "b")))
+    async with run_service(checkpoint, model=model, auth_file=str(tokens), reflection=True) as service:
+        limits = service.frontend.limits
+        reflection = "grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+        paths = ("pagewire.v1.GenerationService/GenerateMultiplexed", reflection)
+        with Http2(f"127.0.0.1:{service.port}") as client:
+            for number in range(MAX_REQUEST_STREAMS):
+                client.call(b"", end=False, _path=f"/{paths[number % 2]}", authorization="Bearer a")
+            await until(lambda: limits.num_request_streams == MAX_REQUEST_STREAMS)
+            for path in paths:
+                stream = client.call(b"", end=False, _path=f"/{path}", authorization="Bearer a")
+                assert await asyncio.to_thread(client.status, stream) == str(FULL)
+            client.call(b"", end=False, _path=f"/{paths[0]}", authorization="Bearer b")
+            await until(lambda: limits.num_request_streams == MAX_REQUEST_STREAMS + 1)
+        await until(lambda: limits.num_request_streams == 0)
+        assert limits.refused["request_streams"] == 2
+
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def post(port: int, token: str, body: bytes, length: int) -> Connection:
+    """Sends a body, or the beginning of one, to the OpenAI port."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    writer.write(head.encode() + body)
+    return reader, writer
+
+
+async def test_a_tenants_bodies_arrive_a_few_at_a_time(checkpoint, model, tmp_path):
+    """Each of 2,048 may be most of 16 MiB. They share the slots of gRPC's messages."""
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("tokens:\n" + "\n".join(entry_line(digest_of(name), name, {}) for name in ("a", "b")))
+    settings = {"auth_file": str(tokens), "openai_port": 0}
+    async with run_service(checkpoint, model=model, **settings) as service:
+        frontend = service.frontend
+        port = frontend._ports[-1]
+        body = b'{"prompt": "hi"}'
+        halves = [await post(port, "a", body[:-1], len(body)) for _ in range(MAX_RECEIVED)]
+        await until(lambda: not frontend._receiving_slots.has_room("a"))
+        waiting, served = [await post(port, name, body, len(body)) for name in ("a", "b")]
+        assert b" 200 " in await served[0].readline()
+        assert len(frontend._receiving_slots._waiting["a"]) == 1
+        halves[0][1].write(body[-1:])
+        for reader, _ in (halves[0], waiting):
+            assert b" 200 " in await reader.readline()
+        for _, writer in (*halves, waiting, served):
+            writer.close()
+        await until(lambda: not frontend._receiving_slots._held)
+
+
+async def test_large_bodies_are_parsed_in_turns(checkpoint, model):
+    """They count as bytes that are tokenized, and the loop goes on between two of them."""
+    settings = {"openai_port": 0, "max_tokenizing_bytes": 300_000}
+    async with run_service(checkpoint, model=model, **settings) as service:
+        frontend = service.frontend
+        body = b'{"prompt": "hi"' + b" " * 200_000 + b"}"
+        frontend._large_messages._is_free = False  # another one is being parsed
+        first = await post(frontend._ports[-1], "", body, len(body))
+        await until(lambda: frontend.limits.num_bytes == len(body))
+        second = await post(frontend._ports[-1], "", body, len(body))
+        assert b" 429 " in await second[0].readline()
+        frontend._large_messages._next()
+        assert b" 200 " in await first[0].readline()
+        await until(lambda: not frontend.limits.num_bytes)
+        for _, writer in (first, second):
+            writer.close()

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from frontend.errors import ServiceError
+from frontend.errors import MAX_TEXT, ServiceError
 
 _TYPES = {
     401: "authentication_error",
@@ -31,7 +31,7 @@ def error_body(error: ServiceError) -> dict[str, Any]:
     if param is None and error.resource is not None:
         param = error.resource[0]
     content = {
-        "message": error.message,
+        "message": error.message[:MAX_TEXT],
         "type": _TYPES.get(status, fallback),
         "param": param,
         "code": _CODES.get(error.reason, error.reason.lower()),

@@ -13,11 +13,12 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from frontend.errors import Malformed, ServiceError
+from frontend.errors import Malformed, ServiceError, TooManyFields
+from frontend.large_messages import LARGE_MESSAGE_BYTES, LargeMessages
 from frontend.rpc.call_context import Context, find_caller
 from frontend.rpc.error_mapping import to_grpc
 from frontend.rpc.handlers import Behavior, Handler, kind_of, wrapped
-from frontend.rpc.large_messages import LARGE_MESSAGE_BYTES, LargeMessages
+from frontend.rpc.message_fields import MAX_FIELDS, MAX_NESTED, has_too_many_fields
 
 Deserializer = Callable[[bytes], Any]
 
@@ -51,7 +52,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
 def _careful(handler: Handler, large_messages: LargeMessages) -> Handler:
     """Returns the handler, changed to decode large messages in turns and to reject unparsable ones."""
     read = partial(_read, handler.request_deserializer)
-    received = partial(_received, read, large_messages)
+    received = partial(_received, partial(_read_large, handler.request_deserializer), large_messages)
     wrap = _several_messages if kind_of(handler).startswith("stream_") else _one_message
     careful = wrapped(handler, partial(wrap, received))
     return careful._replace(request_deserializer=partial(_read_small, read))
@@ -62,6 +63,14 @@ def _read(deserialize: Deserializer, data: bytes) -> Any:
         return deserialize(data)
     except DecodeError:
         return _UNREADABLE
+
+
+def _read_large(deserialize: Deserializer, data: bytes) -> Any:
+    """Returns the message. Raises TooManyFields."""
+    message_type = getattr(deserialize, "__self__", None)  # of FromString, which all methods have
+    if message_type is not None and has_too_many_fields(data, message_type.DESCRIPTOR):
+        raise TooManyFields(MAX_FIELDS, MAX_NESTED)
+    return _read(deserialize, data)
 
 
 def _read_small(read: Deserializer, data: bytes) -> Any:

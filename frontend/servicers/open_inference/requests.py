@@ -16,6 +16,10 @@ from pagewire.inference import open_inference_pb2 as oip
 from pagewire.v1 import generation_pb2
 
 Request = generation_pb2.GenerateRequest
+MAX_PARAMETERS = 64
+"""Of a request; far fewer have a meaning."""
+MAX_OBJECT_CHARACTERS = 1 << 16
+"""Of sampling_parameters, which are parsed at once."""
 EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
@@ -85,6 +89,8 @@ def read_infer_request(message: oip.ModelInferRequest) -> Asked:
             raise Unsupported({"outputs": f"must be among {', '.join(OUTPUTS)}"})
         if output.parameters:
             raise Unsupported({f"outputs.{output.name}": "has parameters, which are not served"})
+    if len(message.parameters) > MAX_PARAMETERS:
+        raise InvalidRequest({"parameters": f"must be at most {MAX_PARAMETERS}"})
     asked = Asked(Request(model=message.model_name), outputs)
     for name, values in read_tensors(message):
         _put(asked, name, values)
@@ -135,6 +141,8 @@ def _put(asked: Asked, name: str, values: list[Any]) -> None:
         case "exclude_input_in_output":
             output.echo = not value
         case "sampling_parameters":
+            if len(value) > MAX_OBJECT_CHARACTERS:
+                raise InvalidRequest({name: f"must be at most {MAX_OBJECT_CHARACTERS} characters"})
             for inner, content in read_object(value, name).items():
                 if content is not None:
                     _put_parameter(asked, inner, content)

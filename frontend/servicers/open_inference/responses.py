@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from frontend.servicers.open_inference.tensors import pack
+from frontend.validation.rules import MAX_ID_BYTES
 from pagewire.inference import open_inference_pb2 as oip
 from pagewire.v1 import generation_pb2
 
@@ -31,7 +32,7 @@ class TensorWriter:
     def __init__(
         self, message: oip.ModelInferRequest, outputs: Sequence[str], model: str, version: str
     ) -> None:
-        self._id = message.id
+        self._id = message.id[:MAX_ID_BYTES]  # a longer one is refused
         self._outputs = outputs
         self._model = model
         self._version = version

@@ -3,7 +3,8 @@
 import asyncio
 
 from frontend.auth.caller import Caller
-from frontend.rpc.receiving import Receiving, ReceivingSlots
+from frontend.receiving_slots import ReceivingSlots
+from frontend.rpc.receiving import Receiving
 from frontend.telemetry.counters import Counters
 
 

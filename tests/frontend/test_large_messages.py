@@ -7,7 +7,7 @@ import pytest
 from frontend.auth.caller import Caller
 from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.errors import FrontendFull
-from frontend.rpc.large_messages import LargeMessages
+from frontend.large_messages import LargeMessages
 
 ALICE, BOB = Caller("alice"), Caller("bob")
 

@@ -27,8 +27,8 @@ from pagewire.host.spawn import Status
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import ClientKey, read_client_key
 from pagewire.ipc.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, receive, unpack
-from worker.cpu.group_kernels import may_have_groups
 from worker.cpu.instruction_set import select_instruction_set
+from worker.cpu.needed_kernels import needed_groups
 from worker.cpu.precompile import precompile
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
@@ -177,7 +177,7 @@ def _import_ahead(cpu_kernels: str) -> None:
     select_instruction_set(cpu_kernels)
     with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module("worker.cpu.load")
-        compiled = precompile()
+        compiled = precompile(wanted=None)
         compiled.begin()
         compiled.wait(lambda what, fraction: None)
     freeze_heap()  # the collections of a load then leave out what was imported: 0.1 s each
@@ -208,7 +208,7 @@ def _load_model(
     if on_cpu and initialize.cpu_kernels:
         select_instruction_set(initialize.cpu_kernels)
     memory = weights_memory(initialize) if on_cpu else None
-    precompiled = precompile(may_have_groups(initialize), bool(initialize.kv_cache_dtype)) if on_cpu else None
+    precompiled = precompile(needed_groups(initialize)) if on_cpu else None
     try:
         from worker.cpu.load import load
         from worker.startup.device_choice import choose_device

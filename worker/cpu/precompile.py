@@ -1,16 +1,18 @@
 """The CPU kernels, compiled and taken from disk while the worker does something else.
 
 What is compiled lies on disk (kernels.cpu.compiler.cache), once for each version of the kernels. At the first
-start a process of its own compiles it, beside the worker that imports torch and reads weights; what LLVM
-needs for that is gone with the process. Where it fails, the worker compiles what it does not find.
+start of a model processes of their own compile what it needs, as many as there are cores, beside the worker
+that imports torch and reads weights; what LLVM needs for that is gone with them. Where one fails, the worker
+compiles what it does not find.
 """
 
 import contextlib
 import importlib
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,41 +21,43 @@ from kernels.cpu.requirements import why_not
 from pagewire.host import spawn as process
 
 SAMPLER, MODEL, FLOAT32, COMPACT, GROUPS = "sampler", "model", "float32", "compact", "groups"
-EIGHT_BITS = "eight_bits"
-"""Groups of kernels: the sampler's, for any CPU, those of a model in bfloat16, what float32 has of its own,
-those of weights in 12 bits, which some instruction sets have, those of weights in groups, and those of keys
-and values of 8 bits."""
+EIGHT_BITS, LATENTS, EXPERTS, STATES = "eight_bits", "latents", "experts", "states"
+"""Groups of kernels: the sampler's, for any CPU, those of any model, what float32 has of its own, those of
+weights in 12 bits, which some instruction sets have, those of weights in groups, those of keys and values of
+8 bits, of latents, of experts, and of layers that keep a state."""
 KERNELS = {
-    SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
     MODEL: (
-        *(
-            "attention.attention",
-            "attention.split_kv",
-            "attention.store_kv",
-            "attention.planning.kv_prefetch_list",
-        ),
-        *("attention.latent.bfloat16", "attention.latent.copy_heads"),
-        *("delta.convolution", "delta.delta_rule", "delta.gated_norm", "delta.output_gate"),
+        *("attention.attention", "matmul.gemm", "elementwise.layer_norm", "step.prepare_inputs"),
+        *("attention.split_kv", "attention.store_kv", "attention.planning.kv_prefetch_list"),
         *("elementwise.activation", "elementwise.adjust_logits", "elementwise.gated_gelu"),
-        "elementwise.clamped_swiglu",
-        *("elementwise.layer_norm", "elementwise.plain_activation", "elementwise.scaled_add"),
-        *("elementwise.rms_norm", "elementwise.rotary"),
-        *("experts.combine", "experts.dispatch", "experts.grouped_product", "experts.route"),
-        *("mamba.grouped_norm", "mamba.selective_scan"),
-        "experts.weigh",
-        *("matmul.gemm", "matmul.quantize"),
-        *("runtime.decide_rows", "runtime.program"),
-        *("sampling.argmax", "step.check_step", "step.prepare_inputs"),
+        *("elementwise.clamped_swiglu", "elementwise.plain_activation", "elementwise.scaled_add"),
+        *("elementwise.rms_norm", "elementwise.rotary", "matmul.quantize"),
+        *("runtime.program", "sampling.argmax", "step.check_step"),
     ),
-    FLOAT32: (
-        *("attention.float32_kv", "attention.latent.float32"),
-        *("elementwise.float32_rows", "matmul.gemm_float32", "matmul.halves.product"),
-    ),
+    SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
     COMPACT: ("matmul.gemm12", "matmul.pack12"),
+    GROUPS: ("matmul.groups.product", "matmul.groups.inputs", "matmul.groups.rounding"),
+    FLOAT32: (
+        *("attention.float32_kv", "matmul.halves.product", "matmul.gemm_float32"),
+        "elementwise.float32_rows",
+    ),
     EIGHT_BITS: ("attention.e4m3_kv",),
-    GROUPS: ("matmul.groups.inputs", "matmul.groups.product", "matmul.groups.rounding"),
+    LATENTS: ("attention.latent.bfloat16", "attention.latent.float32", "attention.latent.copy_heads"),
+    STATES: (
+        *("delta.delta_rule", "delta.convolution", "delta.gated_norm", "delta.output_gate"),
+        *("mamba.selective_scan", "mamba.grouped_norm"),
+    ),
+    EXPERTS: (
+        *("experts.route", "experts.combine", "experts.dispatch", "experts.grouped_product"),
+        *("experts.weigh", "runtime.decide_rows"),
+    ),
 }
-"""Modules of kernels.cpu that compile when they are imported."""
+"""Modules of kernels.cpu that compile when they are imported. What takes longest comes first: then processes
+that share them end at about the same time."""
+HELP = "--help-with"
+"""Before the groups of a process whose standard input says which modules it compiles."""
+MOST_PROCESSES = 4
+"""That compile at once. Each takes 100 MB, and a dense model in bfloat16 has four large kernels."""
 LOOK_S = 0.25
 """Between two reports of progress while the worker waits."""
 
@@ -87,23 +91,27 @@ class Precompiled:
                 import_group(group)
 
 
-def precompile(in_groups: bool = False, in_eight_bits: bool = False) -> Precompiled:
-    """For a worker on a CPU. Starts a process for what is not on disk. in_groups: weights will be.
-    in_eight_bits: keys and values will be."""
+def precompile(wanted: Collection[str] | None) -> Precompiled:
+    """For a worker on a CPU. Starts a process for what is not on disk. wanted: groups
+    (worker.cpu.needed_kernels); of them those that this host can run. None: the model is not known yet, and
+    what is on disk is taken."""
     if find_spec("llvmlite") is None:
         return Precompiled([], None)
     from kernels.cpu.compiler.cache import is_cached
 
-    chosen = selected_set()
-    groups = [SAMPLER] if chosen is None or why_not() else [SAMPLER, MODEL, FLOAT32]
-    if MODEL in groups and chosen is not None and chosen.compact:
-        groups.append(COMPACT)
-    if MODEL in groups and in_groups:
-        groups.append(GROUPS)
-    if MODEL in groups and in_eight_bits:
-        groups.append(EIGHT_BITS)
+    groups = [group for group in _of_host() if wanted is None or group in wanted]
     missing = [group for group in groups if is_cached() and not _note(group).exists()]
+    if wanted is None:
+        return Precompiled([group for group in groups if group not in missing], None)
     return Precompiled(groups, _start(missing) if missing else None)
+
+
+def _of_host() -> list[str]:
+    """The groups that this host can run."""
+    chosen = selected_set()
+    if chosen is None or why_not():
+        return [SAMPLER]
+    return [group for group in KERNELS if group != COMPACT or chosen.compact]
 
 
 def import_group(group: str) -> None:
@@ -112,11 +120,12 @@ def import_group(group: str) -> None:
         importlib.import_module(f"kernels.cpu.{name}")
 
 
-def _start(groups: list[str]) -> "subprocess.Popen[bytes]":
+def _start(groups: list[str], queue: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
+    """Starts main() of a process. queue: its standard input."""
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "worker.cpu.precompile", selected_name(), *groups],
         env=process.child_environment(),
-        stdin=subprocess.DEVNULL,
+        stdin=queue,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,  # the worker meets the same error
     )
@@ -129,13 +138,49 @@ def _note(group: str) -> Path:
     return cache_folder() / f"{group}.compiled"
 
 
+def _filled_queue(count: int) -> int:
+    """Returns the reading end of a pipe with a byte for each of so many modules, 255 at most. Processes that
+    read from it take turns."""
+    reading, writing = os.pipe()
+    os.write(writing, bytes(range(count)))
+    os.close(writing)
+    return reading
+
+
+def _take_from(queue: int, modules: list[str]) -> None:
+    """Imports modules until the queue is empty. Where another process compiles what one of them imports, this
+    one waits."""
+    while number := os.read(queue, 1):
+        importlib.import_module(f"kernels.cpu.{modules[number[0]]}")
+
+
+def _modules(groups: Collection[str]) -> list[str]:
+    """In the order of KERNELS."""
+    return [name for group, names in KERNELS.items() if group in groups for name in names]
+
+
 def main(name: str, *groups: str) -> None:
-    """The process. name: see kernels.cpu.instruction_sets.select()."""
+    """The process that compiles groups, with the help of others. name: see
+    kernels.cpu.instruction_sets.select()."""
     process.die_with_parent()
     select(name)
+    if groups[0] == HELP:
+        _take_from(0, _modules(groups[1:]))
+        return
+    modules = _modules(groups)
+    queue = _filled_queue(len(modules))
+    helpers = [_start([HELP, *groups], queue) for _ in range(_num_processes() - 1)]
+    _take_from(queue, modules)
+    for helper in helpers:
+        helper.wait()
     for group in groups:
-        import_group(group)
+        import_group(group)  # what others have compiled, or have failed to
         _note(group).touch()
+
+
+def _num_processes() -> int:
+    """As many as this process has cores."""
+    return min(MOST_PROCESSES, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 
 
 if __name__ == "__main__":

@@ -2,22 +2,26 @@
 
 Nothing is compiled later: a kernel has one signature. The code is kept in a folder of the user's own, named
 by what it is made from: the kernels, LLVM and the CPU. What lies there is executed, as a .pyc file is, so
-that a folder which others may write to is not used.
+that a folder which others may write to is not used. Processes that need the same kernel at once compile it
+once: the others wait for it.
 """
 
+import contextlib
 import ctypes
+import fcntl
 import hashlib
 import logging
 import os
 import stat
 import tempfile
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from kernels.cpu.compiler.cache_folders import hold, remove_unused
 from kernels.cpu.compiler.linking import current_linker
 from kernels.cpu.compiler.llvm import assemble, target_name
 from kernels.cpu.compiler.lowering import lower
@@ -58,12 +62,34 @@ def _address(kernel: Callable[..., Any]) -> int:
     """Of its machine code, which is made where it is not on disk."""
     name = f"{kernel.__module__}.{kernel.__qualname__}".replace("<locals>", "local")
     file = cache_folder() / f"{name}.o" if kernel.__module__.startswith("kernels.cpu.") else None
-    if file is not None and is_cached() and file.exists():
-        return current_linker().load(file.read_bytes(), name)
-    machine_code = assemble(lower(kernel, name))
-    if file is not None and is_cached():
-        _keep(machine_code, file)
+    if file is None or not is_cached():
+        return current_linker().load(assemble(lower(kernel, name)), name)
+    machine_code = _kept(file)
+    if machine_code is None:
+        with _only_process(file.with_suffix(".lock")):
+            machine_code = _kept(file)
+            if machine_code is None:
+                machine_code = assemble(lower(kernel, name))
+                _keep(machine_code, file)
     return current_linker().load(machine_code, name)
+
+
+def _kept(file: Path) -> bytes | None:
+    """What lies on disk; None: nothing, or nothing that can be read."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def _only_process(file: Path) -> Iterator[None]:
+    """Waits for other processes that compile this kernel. The system opens the lock of a process that ends.
+    Where the file system has no locks, processes do not wait."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            fcntl.flock(stack.enter_context(file.open("a")), fcntl.LOCK_EX)
+        yield
 
 
 def _keep(machine_code: bytes, file: Path) -> None:
@@ -88,14 +114,18 @@ def cache_folder() -> Path:
 
 @cache
 def is_cached() -> bool:
-    """Whether code can be kept. If not, a warning says why."""
-    return use_cache(cache_folder())
+    """Whether code can be kept. If not, a warning says why. The folder is in use as long as this process
+    lives; those of other versions are removed after a while (kernels.cpu.compiler.cache_folders)."""
+    is_usable = use_cache(cache_folder())
+    if is_usable:
+        remove_unused(cache_folder())
+    return is_usable
 
 
 def use_cache(folder: Path) -> bool:
     """Makes the folder. False, with a warning, where that is impossible or unsafe."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        hold(folder)
         status = folder.stat()
         if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise PermissionError(f"others may write to {folder}")

@@ -1,5 +1,6 @@
 """Kernels are compiled beside the worker; a failure there ends nothing."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -40,6 +41,7 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(precompile, "_start", start)
     monkeypatch.setattr(precompile, "why_not", lambda: None)
     monkeypatch.setattr(precompile, "selected_set", lambda: AVX2)
+    monkeypatch.setattr(precompile, "_num_processes", lambda: 1)
     return groups
 
 
@@ -51,39 +53,51 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_first_start_compiles_and_later_ones_do_not(starts: list[str], imported: list[str]) -> None:
-    """What failed is tried again at the next start."""
-    kernels = precompile.precompile()
-    assert starts == ["sampler", "model", "float32"]
+    """What failed is tried again at the next start. A standby takes what is there."""
+    wanted = {"sampler", "model", "float32", "compact"}
+    assert precompile.precompile(None) is not None and starts == []
+    kernels = precompile.precompile(wanted)
+    assert starts == ["model", "sampler", "float32"]
     kernels.begin()
     kernels.wait(tell)
-    assert imported == ["sampler", "model", "float32"]  # here, then: it is not on disk
+    assert imported == ["model", "sampler", "float32"]  # here, then: it is not on disk
     precompile.main(selected_name(), "sampler", "float32")
-    precompile.precompile()
-    assert starts == ["sampler", "model", "float32", "model"]
+    precompile.precompile(wanted)
+    assert starts == ["model", "sampler", "float32", "model"]
+    imported.clear()
+    standby = precompile.precompile(None)
+    standby.begin()
+    standby.wait(tell)
+    assert imported == ["sampler", "float32"]
     precompile.main(selected_name(), "model")
-    assert precompile.precompile() is not None and len(starts) == 4
+    assert precompile.precompile(wanted) is not None and len(starts) == 4
 
 
-def test_weights_in_12_bits_are_for_some_sets(
-    starts: list[str], imported: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_in_12_bits_are_for_some_sets(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precompile, "selected_set", lambda: AVX512_BF16)
-    precompile.precompile()
-    assert starts == ["sampler", "model", "float32", "compact"]
-
-
-def test_keys_and_values_of_8_bits_are_compiled_on_request(starts: list[str], imported: list[str]) -> None:
-    precompile.precompile(in_eight_bits=True)
-    assert starts == ["sampler", "model", "float32", "eight_bits"]
+    precompile.precompile({"sampler", "compact"})
+    assert starts == ["sampler", "compact"]
 
 
 def test_what_cannot_run_here_is_not_compiled(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precompile, "why_not", lambda: "the CPU lacks AVX2")
-    precompile.precompile()
+    precompile.precompile({"sampler", "model"})
     assert starts == ["sampler"]
     monkeypatch.setattr("kernels.cpu.compiler.cache.is_cached", lambda: False)  # nowhere to leave it
-    precompile.precompile()
+    precompile.precompile({"sampler", "model"})
     assert starts == ["sampler"]
+
+
+def test_processes_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each module is taken once, in order, by whichever process is idle."""
+    taken: list[str] = []
+    monkeypatch.setattr(importlib, "import_module", taken.append)
+    names = ["one", "two", "three"]
+    queue = precompile._filled_queue(len(names))
+    assert os.read(queue, 1) == bytes([0])  # by another process
+    precompile._take_from(queue, names)
+    assert taken == ["kernels.cpu.two", "kernels.cpu.three"]
+    os.close(queue)
 
 
 def test_a_failure_is_left_to_the_code_that_uses_them(
@@ -93,7 +107,7 @@ def test_a_failure_is_left_to_the_code_that_uses_them(
         raise ImportError(group)
 
     monkeypatch.setattr(precompile, "import_group", fail)
-    kernels = precompile.precompile()
+    kernels = precompile.precompile({"sampler"})
     kernels.begin()
     kernels.wait(tell)
 

@@ -38,6 +38,19 @@ def test_the_second_process_finds_the_code_of_the_first(tmp_path: Path):
     assert multiply(tmp_path) == (["36.0", "0"], "")
 
 
+def test_two_processes_at_once_compile_a_kernel_once(tmp_path: Path):
+    """One waits for what the other one has begun."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", MULTIPLY]
+    both = [
+        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    printed = [process.communicate()[0].split() for process in both]
+    assert [total for total, _ in printed] == ["36.0", "36.0"]
+    assert sum(int(count) for _, count in printed) == 3
+
+
 def test_a_folder_that_cannot_be(tmp_path: Path):
     """As with a read-only home: the kernels work all the same, and the log says what it costs."""
     (tmp_path / "file").write_text("")

@@ -1,0 +1,76 @@
+"""Which groups of kernels a model needs, by its configuration alone; known before torch is imported, so that
+they are compiled meanwhile (worker.cpu.precompile). What is not foreseen here is compiled when it is used
+first, while the model is loaded."""
+
+from pathlib import Path
+
+from pagewire.errors import StartupError
+from pagewire.gguf.header import is_gguf, read_header
+from pagewire.gguf.tensor_types import Q4_0
+from pagewire.internal.v1 import worker_pb2
+from worker.config.hf_config import Fields, read_config, read_quantization
+from worker.cpu.precompile import (
+    COMPACT,
+    EIGHT_BITS,
+    EXPERTS,
+    FLOAT32,
+    GROUPS,
+    LATENTS,
+    MODEL,
+    SAMPLER,
+    STATES,
+)
+
+STORED_IN_GROUPS = ("awq", "compressed-tensors", "gptq", "mxfp4")
+"""Formats whose integers may be kept (worker.weights.own_bits)."""
+
+
+FIELDS = {
+    **{"linear_": STATES, "mamba_": STATES, "kv_lora_": LATENTS},
+    **{"num_experts": EXPERTS, "num_local_experts": EXPERTS, "n_routed_experts": EXPERTS},
+}
+"""Groups that models need whose configurations have a field that begins so."""
+
+
+def needed_groups(initialize: worker_pb2.Initialize) -> set[str]:
+    """Returns names of worker.cpu.precompile.KERNELS. What cannot be read is reported when the model is
+    loaded."""
+    groups = {SAMPLER, MODEL}
+    if may_have_groups(initialize):
+        groups.add(GROUPS)
+    if initialize.kv_cache_dtype:
+        groups.add(EIGHT_BITS)
+    try:
+        config = read_config(Path(initialize.model_path))
+        sections = [config, config.object("text_config")]
+    except StartupError:
+        return groups
+    named = {name for section in sections for name in section.names() if section.has(name)}
+    groups |= {group for start, group in FIELDS.items() if any(name.startswith(start) for name in named)}
+    if not initialize.quantization:  # it makes integers, of weights in bfloat16
+        groups |= _groups_of_dtype(initialize.dtype, sections)
+    return groups
+
+
+def _groups_of_dtype(asked: str, sections: list[Fields]) -> set[str]:
+    """asked: as in Initialize. Both, where the checkpoint does not say its dtype: then it is that of the
+    weights."""
+    said = [section.value(name) for section in sections for name in ("dtype", "torch_dtype")]
+    dtype = asked if asked not in ("", "auto") else next((name for name in said if name is not None), None)
+    if dtype in ("float32", "float16"):
+        return {FLOAT32}
+    return {COMPACT} if dtype == "bfloat16" else {FLOAT32, COMPACT}
+
+
+def may_have_groups(initialize: worker_pb2.Initialize) -> bool:
+    """True if weights are made to integers in groups, or may be stored as such."""
+    if initialize.quantization or initialize.load_format == "dummy":
+        return initialize.quantization.startswith("int4")
+    path = Path(initialize.model_path)
+    try:
+        if is_gguf(path):
+            return any(info.type == Q4_0 for info in read_header(path).tensors.values())
+        settings = read_quantization(read_config(path))
+        return settings is not None and settings.text("quant_method") in STORED_IN_GROUPS
+    except StartupError:  # loading reports it
+        return False

@@ -11,9 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import transformers
-
-from tests.checkpoints import CONFIG_CLASSES, FAMILIES
+from tests.checkpoints import FAMILIES, architecture, config_class
 from tests.transformers_models import DRIVEN, REFUSED
 from tests.worker.cpu.fused_decoder.test_decoder import FAMILIES as DENSE_IN_PROGRAMS
 from tests.worker.cpu.fused_decoder.test_experts import FAMILIES as EXPERTS_IN_PROGRAMS
@@ -140,10 +138,8 @@ def rows_beside_images() -> Iterator[str]:
 
 def config_of(family: str) -> ModelConfig:
     """Returns the configuration of a family as the tests make it, read as loading reads it."""
-    prefix, fields = FAMILIES[family]
-    config = getattr(transformers, CONFIG_CLASSES.get(family, f"{prefix}Config"))(vocab_size=320, **fields)
-    head = "LMHeadModel" if family == "gpt2" else "ForCausalLM"
-    stored: dict[str, Any] = config.to_diff_dict() | {"architectures": [prefix + head]}
+    config = config_class(family)(vocab_size=320, **FAMILIES[family][1])
+    stored: dict[str, Any] = config.to_diff_dict() | {"architectures": [architecture(family)]}
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         stored.pop(name, None)
     with tempfile.TemporaryDirectory() as folder:

@@ -175,14 +175,26 @@ CONFIG_CLASSES = {
 """Where they are not called as the prefix says."""
 
 
+def config_class(family: str) -> Any:
+    """Returns the class of the family's configuration, of transformers."""
+    return getattr(transformers, CONFIG_CLASSES.get(family, f"{FAMILIES[family][0]}Config"))
+
+
+def model_class(family: str) -> Any:
+    """Returns the class of the family's reference, of transformers."""
+    return getattr(transformers, architecture(family))
+
+
+def architecture(family: str) -> str:
+    """Returns the name of the family's model, as config.json has it."""
+    return FAMILIES[family][0] + ("LMHeadModel" if family == "gpt2" else "ForCausalLM")
+
+
 def make_checkpoint(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Path:
     """Writes config, weights, generation config and tokenizer into the folder, and returns it."""
-    prefix, fields = FAMILIES[family]
-    config_class = getattr(transformers, CONFIG_CLASSES.get(family, f"{prefix}Config"))
-    head = "LMHeadModel" if family == "gpt2" else "ForCausalLM"
     torch.manual_seed(seed)
-    config = config_class(**{**_COMMON, **fields, **overrides})
-    model = getattr(transformers, prefix + head)(config)
+    config = config_class(family)(**{**_COMMON, **FAMILIES[family][1], **overrides})
+    model = model_class(family)(config)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1 or name.endswith(
             "bias"

@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from engine_core import metrics as engine_core
+from engine_core.counters import Counters as CoreCounters
 from frontend import metrics as frontend
+from frontend.telemetry.counters import Counters as FrontendCounters
 from pagewire.supervisor import metrics as supervisor
 from pagewire.telemetry.figures import Metric
 
 METRICS = [*frontend.METRICS, *engine_core.METRICS, *supervisor.METRICS]
-PAGE = (Path(__file__).parent.parent / "docs/metrics.md").read_text()
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs/metrics.md").read_text()
 
 
 def row_of(metric: Metric) -> str:
@@ -37,3 +40,11 @@ def test_names_follow_the_conventions(metric: Metric):
     assert not re.search(r"_(ms|us|millis|micros|kb|mb|percent)(_|$)", metric.name)
     assert not set(metric.labels) & {"request_id", "handle", "process"}
     assert "|" not in metric.help
+
+
+@pytest.mark.parametrize("kind", [FrontendCounters, CoreCounters], ids=["frontend", "engine core"])
+def test_every_counter_is_counted(kind: type):
+    """By some file of its process, which may be that of the counters."""
+    room = ROOT / kind.__module__.partition(".")[0]
+    sources = "\n".join(path.read_text() for path in room.rglob("*.py"))
+    assert not [name for name in kind.__slots__ if not re.search(rf"\.{name}\b", sources)]

@@ -80,7 +80,7 @@ def request_rows(name: str) -> list[Row]:
         ]
     table = REQUESTS.get(name)
     if table is None:
-        raise NoRow(f"{name}: a request that field_tables.py does not know")
+        raise NoRow(f"{name} has no entry in REQUESTS of scripts/limits/field_tables.py")
     rows = list(_walk(name, descriptor, "", table))
     if unknown := table.keys() - {row.path for row in rows}:
         raise NoRow(f"{name} has no field {', '.join(sorted(unknown))}")

@@ -1,14 +1,19 @@
 """Flags, environment and files become configurations; unknown names are errors."""
 
+import dataclasses
 import os
+import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from pagewire import flags
+from pagewire import command_config, config, flags
 from pagewire.command_config import GenerateConfig
 from pagewire.config import EngineConfig, FrontendConfig, ServeConfig, WorkerConfig
 from pagewire.flags import UsageError
+
+ROOMS = ("frontend", "engine_core", "worker", "pagewire")
 
 
 def parse(*arguments: str, config=ServeConfig, environment=None):
@@ -187,3 +192,17 @@ def test_help_fits_one_screen_and_help_all_shows_everything(config, capsys: pyte
     assert len(short.splitlines()) <= 24 and max(map(len, short.splitlines())) <= 100
     for flag in flags.flags_of(config).values():
         assert (flag.metavar if flag.positional else flag.option.removeprefix("--")) in long
+
+
+@pytest.mark.parametrize("module", [config, command_config], ids=["processes", "other commands"])
+def test_every_flag_is_read(module: ModuleType):
+    """By some file beside those that declare flags."""
+    folder = Path(config.__file__).parent
+    files = [path for room in ROOMS for path in (folder.parent / room).rglob("*.py")]
+    sources = "\n".join(
+        path.read_text() for path in files if path.parent != folder or "config" not in path.name
+    )
+    read = set(re.findall(r"\.([a-z_0-9]+)\b", sources))
+    kinds = [each for each in vars(module).values() if dataclasses.is_dataclass(each)]
+    declared = {(kind.__name__, field.name) for kind in kinds for field in dataclasses.fields(kind)}
+    assert not sorted((kind, name) for kind, name in declared if name not in read)

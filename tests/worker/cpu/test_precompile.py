@@ -137,7 +137,8 @@ def test_groups_are_all_files() -> None:
         for path in folder.rglob("*.py")
         if re.search("^@(compiled|operation)$", path.read_text(), re.MULTILINE)
     }
-    assert compiling == {name for names in precompile.KERNELS.values() for name in names}
+    listed = {name for names in precompile.KERNELS.values() for name in names}
+    assert compiling == listed, "KERNELS of worker/cpu/precompile.py lists the modules with compiled kernels"
     precompile.import_group("sampler")
     assert "kernels.cpu.sampling.choose" in sys.modules
 

@@ -6,6 +6,7 @@ forward(). There are two programs: steps of few tokens also compute logits, and 
 (head.py); the other one is made anew for a longer step, with powers of two so that few are made.
 """
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +16,7 @@ from kernels.cpu.elementwise.row_kernels import RowKernels
 from worker.attention.plan import LayerCache
 from worker.attention.row_state import RowStateSpec
 from worker.cpu.fused_decoder.head import FusedHead
+from worker.layers.base import Layer
 from worker.lowering.buffers import FEW
 from worker.lowering.builder import ProgramBuilder
 from worker.lowering.program import LoweredProgram
@@ -22,13 +24,28 @@ from worker.model_input import InputBatch
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
 
+logger = logging.getLogger(__name__)
+
 
 def fuse(model: LanguageModel, rows: RowKernels | None, blocks: BlockKernels | None) -> LanguageModel:
     """Returns a FusedDecoder, or the model itself where that cannot be lowered. rows, blocks: None where the
     compiled kernels are not used."""
-    if rows is None or blocks is None or not isinstance(model, Decoder) or not model.can_lower:
+    if rows is None or blocks is None or not isinstance(model, Decoder):
+        return model
+    if not model.can_lower:
+        logger.info("steps are computed layer by layer: %s cannot be lowered", unlowered_part(model))
         return model
     return FusedDecoder(model, rows, blocks)
+
+
+def unlowered_part(model: Decoder) -> str:
+    """Returns the path and the class of the first innermost layer that cannot be lowered."""
+    for path, part in model.named_modules():
+        if isinstance(part, Layer) and not part.can_lower:
+            inner = (layer for layer in part.modules() if layer is not part and isinstance(layer, Layer))
+            if all(layer.can_lower for layer in inner):
+                return f"{path} ({type(part).__name__})" if path else type(part).__name__
+    raise AssertionError("every layer can be lowered")
 
 
 class FusedDecoder(LanguageModel):

@@ -9,7 +9,7 @@ import torch
 from kernels.cpu.runtime.records import ProgramRecord
 from tests.worker.fakes import Driver
 from worker.attention.block_plan import BlockAttentionPlan
-from worker.cpu.fused_decoder.decoder import FusedDecoder
+from worker.cpu.fused_decoder.decoder import FusedDecoder, unlowered_part
 from worker.lowering.program import LoweredProgram
 from worker.model_input import InputBatch
 from worker.models.decoder import Decoder
@@ -82,7 +82,8 @@ def test_the_same_bits(
 ):
     folder = checkpoint(family, **FAMILIES[family])
     driver, logits = run(folder, dtype, quantization=quantization)
-    assert isinstance(driver.runner.backend.model, FusedDecoder)
+    model = driver.runner.backend.model
+    assert isinstance(model, FusedDecoder), f"{unlowered_part(model)} cannot be lowered"
     monkeypatch.setattr(Decoder, "can_lower", False)
     layered, expected = run(folder, dtype, quantization=quantization)
     assert isinstance(layered.runner.backend.model, Decoder)
@@ -189,3 +190,28 @@ def test_sizes_that_no_kernel_has(checkpoint: Checkpoints):
     driver.add([3, 4, 5], 3)
     driver.run()
     assert isinstance(driver.runner.backend.model, Decoder)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "part"),
+    [
+        ("llama", {"hidden_act": "gelu", "head_dim": 32}, "blocks.0.mlp.activation (GatedActivation)"),
+        (
+            "opt",
+            {"do_layer_norm_before": False, "hidden_size": 128, "word_embed_proj_dim": 128},
+            "blocks.0 (PostNormBlock)",
+        ),
+    ],
+)
+def test_the_log_names_the_layer_that_has_no_program(
+    family: str,
+    changes: dict[str, object],
+    part: str,
+    checkpoint: Checkpoints,
+    caplog: pytest.LogCaptureFixture,
+):
+    """An activation without a compiled kernel, and a block without lower()."""
+    with caplog.at_level("INFO", logger="worker.cpu.fused_decoder.decoder"):
+        driver = Driver(checkpoint(family, **changes), dtype="bfloat16", block_size=16, num_blocks=20)
+    assert isinstance(driver.runner.backend.model, Decoder)
+    assert f"computed layer by layer: {part}" in caplog.text

@@ -5,7 +5,7 @@ import torch
 
 from tests.worker.cpu.fused_decoder.test_decoder import Checkpoints, run
 from tests.worker.fakes import Driver
-from worker.cpu.fused_decoder.decoder import FusedDecoder
+from worker.cpu.fused_decoder.decoder import FusedDecoder, unlowered_part
 from worker.models.decoder import Decoder
 
 pytestmark = pytest.mark.cpu_kernels
@@ -37,7 +37,8 @@ def test_the_same_bits(
     """In one call and layer by layer."""
     folder = checkpoint(family, **FAMILIES[family])
     driver, logits = run(folder, dtype, quantization=quantization)
-    assert isinstance(driver.runner.backend.model, FusedDecoder)
+    model = driver.runner.backend.model
+    assert isinstance(model, FusedDecoder), f"{unlowered_part(model)} cannot be lowered"
     monkeypatch.setattr(Decoder, "can_lower", False)
     layered, expected = run(folder, dtype, quantization=quantization)
     assert isinstance(layered.runner.backend.model, Decoder)

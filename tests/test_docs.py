@@ -1,13 +1,24 @@
-"""The walk of docs/structure.md names files and functions that exist; links of all pages lead somewhere."""
+"""What the pages name exists: the walk of docs/structure.md, links, paths, commands."""
 
 import ast
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pagewire.cli import COMMANDS
+
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("examples/**/README.md")])
+OWN_PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+PAGES = [*OWN_PAGES, *sorted(ROOT.glob("examples/**/README.md"))]
+FOLDERS = {
+    path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "build"
+}
+FILE_NAMES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+MADE = {"pagewire/site.zip"}
+"""Paths that commands write."""
 
 
 def walk_rows() -> list[tuple[str, str]]:
@@ -46,3 +57,44 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.startswith(("http://", "https://")) and not (page.parent / target).exists()
     ]
     assert not missing
+
+
+def per_page(test: Any) -> Any:
+    return pytest.mark.parametrize("page", OWN_PAGES, ids=lambda page: str(page.relative_to(ROOT)))(test)
+
+
+@per_page
+def test_paths_exist(page: Path) -> None:
+    """`folder/file` from the root, or from `tests` in tables of tests; capitals stand for any name."""
+    paths = re.findall(r"`([\w.-]+/[\w./-]+)`", page.read_text())
+    ours = [path for path in paths if path.split("/")[0] in FOLDERS and not re.search(r"[A-Z]{4}|\.\.", path)]
+    found = (
+        path for path in ours if path in MADE or (ROOT / path).exists() or (ROOT / "tests" / path).exists()
+    )
+    assert set(ours) == set(found)
+
+
+@per_page
+def test_files_of_a_folder_exist(page: Path) -> None:
+    """`file.py` stands for a file of a folder that the text has named."""
+    assert set(re.findall(r"`(\w+\.py)`", page.read_text())) <= FILE_NAMES
+
+
+@per_page
+def test_commands_exist(page: Path) -> None:
+    """`python -m MODULE`, `make TARGET`, `pagewire COMMAND`."""
+    text = page.read_text()
+    code = "\n".join(re.findall(r"^```.*?^```|^    .*?$|`[^`\n]+`", text, re.MULTILINE | re.DOTALL))
+    modules = {name for name in re.findall(r"python -m ([\w.]+)", code) if name.split(".")[0] in FOLDERS}
+    assert not {name for name in modules if not is_runnable(ROOT / name.replace(".", "/"))}
+    assert set(re.findall(r"(?:^ *|`)make ([a-z-]+)", code, re.MULTILINE)) <= TARGETS
+    assert set(re.findall(r"(?:^ *|`)pagewire ([a-z]+)", code, re.MULTILINE)) <= COMMANDS.keys()
+
+
+def is_runnable(module: Path) -> bool:
+    return module.with_suffix(".py").exists() or (module / "__main__.py").exists()
+
+
+def test_the_readme_lists_the_commands() -> None:
+    lines = re.findall(r"^pagewire (.+?)(?:  |$)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert COMMANDS.keys() <= set(" ".join(lines).split())

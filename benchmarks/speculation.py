@@ -9,9 +9,10 @@
 draws at temperature 1 from random tokens: with random weights, nothing is ever accepted by lookup. `greedy`
 begins with random tokens too, and takes the most probable one. `edits`
 asks for a change of a function of the standard library, and `copies` for the same function again: for a
-model that follows instructions. A turn is one round with drafts and one without, of as many requests as
-there are streams; a ratio is the median over turns of tokens per second with drafts over those without. The
-outputs of both are compared.
+model that follows instructions. Turns take eight functions one after the other, and these answers end where
+the model ends them; others have as many tokens as are wanted. A turn is one round with drafts and one
+without, of as many requests as there are streams; a ratio is the median over turns of tokens per second with
+drafts over those without. The outputs of both are compared.
 
 --pairs N drafts with a model of the first N layers, with --part 4 of a quarter of their widths, once for each
 --noise, which says how often it is right (benchmarks/draft_pairs.py). Beside the ratio is then the one of
@@ -75,10 +76,11 @@ def requests(kind: str, streams: int, turn: int, vocab_size: int) -> list[tuple[
         greedy = {"temperature": 0}
         return [(REPEATED * draw.randint(8, 16), greedy) for _ in range(streams)]
     if kind in ASKED:
-        sources = (inspect.getsource(draw.choice(FUNCTIONS)) for _ in range(streams))
+        numbers = range(turn * streams, (turn + 1) * streams)
+        sources = (inspect.getsource(FUNCTIONS[number % len(FUNCTIONS)]) for number in numbers)
+        greedy = {"temperature": 0, "ignore_eos": False}
         return [
-            ([{"role": "user", "content": f"{ASKED[kind]}\n\n{source}"}], {"temperature": 0})
-            for source in sources
+            ([{"role": "user", "content": f"{ASKED[kind]}\n\n{source}"}], greedy.copy()) for source in sources
         ]
     drawn = {"temperature": 0 if kind == "greedy" else 1}
     return [
@@ -91,12 +93,13 @@ async def run(client: AsyncClient, wanted: list[tuple[Any, dict[str, Any]]], tok
     """Sends all requests at once and waits for their ends."""
     began = time.monotonic()
     results = await asyncio.gather(
-        *(client.generate(prompt, max_tokens=tokens, ignore_eos=True, **how) for prompt, how in wanted)
+        *(client.generate(prompt, max_tokens=tokens, **{"ignore_eos": True} | how) for prompt, how in wanted)
     )
     seconds = time.monotonic() - began
+    outputs = [result.outputs[0].token_ids for result in results]
     return Round(
-        len(wanted) * tokens / seconds,
-        [result.outputs[0].token_ids for result in results],
+        sum(map(len, outputs)) / seconds,
+        outputs,
         sum(result.usage.draft_tokens for result in results),
         sum(result.usage.accepted_draft_tokens for result in results),
     )

@@ -7,7 +7,8 @@ heads:HEAD    the tokens that an EAGLE-3 head samples, which reads the model's h
               checkpoint's own layer that predicts one token more
 simulated     the simulated device's own tokens, of which a share is spoiled
 
-tokens=8      most tokens drafted for one row in a step; 4 of a draft model or a head
+tokens=7      most tokens drafted for one row in a step, so that it computes 8: no more read the weights once;
+              4 of a draft model or a head
 batch=16      most tokens that decoding rows compute together in a step with drafts
 shared=0      tokens of earlier outputs that `lookup` keeps of each tenant, and looks up too
 acceptance=70 percent of drafts that are right, of `simulated` alone
@@ -43,7 +44,7 @@ class Speculation:
 
     method: str
     model: str = ""  # that drafts, as the flag says it; "": none
-    tokens: int = 8
+    tokens: int = 7
     batch: int = 16
     acceptance: int = 70
     shared: int = 0

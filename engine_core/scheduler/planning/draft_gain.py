@@ -48,15 +48,21 @@ class DraftGain:
         """There is nothing to do: the time until the next step does not count."""
         self._ended_ns = 0
 
-    def step_done(self, plan: Plan, result: Result) -> None:
+    def step_done(self, plan: Plan, result: Result, was_awaited: bool) -> None:
         """Takes the times of a step. Steps that compute parts of prompts, by the model or a draft
-        model, are not compared."""
+        model, are not compared.
+
+        was_awaited: its plan was made only after the result before it. That takes longer, as a step without
+        drafts does not where nothing is drafted; so such a step counts until there are others.
+        """
         began, self._ended_ns = self._ended_ns, result.started_ns + 1000 * result.duration_us
         only_decodes = len(plan.sample_rows) == len(plan.rows)
         only_decodes &= sum(plan.counts) == len(plan.rows) + plan.num_extra_samples
         if not began or not result.duration_us or not only_decodes or result.draft_prefill:
             return
         kind = len(plan.rows).bit_length(), any(result.draft_counts)
+        if was_awaited and not kind[1] and self._steps[kind] >= _FIRST_STEPS:
+            return
         seconds = (self._ended_ns - began) / 1e9
         usual = self._seconds.setdefault(kind, seconds)
         self._steps[kind] += 1

@@ -6,7 +6,9 @@ as many, within three bounds: the tokens per row, the tokens that all decoding r
 the free blocks. What is not accepted is given back with the result.
 
 A step with drafts is not overlapped: until its result, it is not known how far its rows have come, and a plan
-without them would read all weights for the others alone. Steps without drafts are planned ahead as always.
+without them would read all weights for the others alone. Nor are the first two steps without drafts behind an
+accepted draft: a text that repeats itself often goes on to do so two tokens behind a change, and a plan made
+ahead has no room for that. Other steps without drafts are planned ahead as always.
 """
 
 from __future__ import annotations
@@ -20,6 +22,9 @@ from engine_core.scheduler.states.running import SlotAllocator
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 
+_AWAITED = 2
+"""Steps without drafts that are awaited, behind one with an accepted draft."""
+
 
 class DraftRoom:
     """Plans rows that decode, with room for drafts."""
@@ -32,17 +37,20 @@ class DraftRoom:
         self.drafts = samples_per_row > 1
         """Whether rows may be drafted for."""
         self._gain = DraftGain()
+        self._num_awaited = 0  # steps without drafts that are still to be awaited
+        self._was_awaited = False  # the step whose result came last
 
     def waits(self, last: Plan | None) -> bool:
         """Whether no plan is made before the result of `last`, the youngest plan in flight."""
-        return last is not None and bool(last.sample_counts)
+        return last is not None and (bool(last.sample_counts) or self._num_awaited > 0)
 
     def note(self, plan: Plan, sampling: list[Sequence], result: Result) -> None:
         """Takes what became of drafts, and how much the worker would draft now. sampling: [A] the plan's
         sequences."""
         if not self.drafts:
             return
-        self._gain.step_done(plan, result)
+        self._gain.step_done(plan, result, self._was_awaited)
+        self._was_awaited = self.waits(plan)
         none = [0] * len(sampling)
         drafted, taken = result.draft_counts or none, result.sample_counts or none
         columns = zip(sampling, result.next_draft_counts or none, drafted, taken, strict=True)
@@ -50,9 +58,12 @@ class DraftRoom:
             if sequence.num_drafts:
                 self._gain.judge(sequence, num_drafted, num_taken - 1)
             sequence.num_drafts = num_next
+        accepted = sum(taken) > len(sampling)
+        self._num_awaited = _AWAITED if accepted else max(0, self._num_awaited - 1)
 
     def idle(self) -> None:
         """No request is left."""
+        self._num_awaited = 0
         self._gain.idle()
 
     def add(self, decoding: Many[Sequence], num_others: int, plan: Plan, batch: Batch) -> bool:

@@ -17,8 +17,11 @@ class Clock:
     def __init__(self, gain: DraftGain) -> None:
         self.gain, self.now_ns = gain, 1_000_000
 
-    def step(self, rows: int, drafts: int, us: int, gap_us: int = 0, prompt: int = 0) -> None:
-        """A step of `us` that begins `gap_us` after the last one. drafts: of each row. prompt: tokens."""
+    def step(
+        self, rows: int, drafts: int, us: int, gap_us: int = 0, prompt: int = 0, was_awaited: bool = False
+    ) -> None:
+        """A step of `us` that begins `gap_us` after the last one. drafts: of each row. prompt: tokens.
+        was_awaited: see DraftGain."""
         numbers = list(range(rows))
         plan = Plan(rows=numbers, sample_rows=numbers, counts=[1 + drafts] * rows)
         if drafts:
@@ -28,7 +31,8 @@ class Clock:
         counts = [drafts] * rows if drafts else ()
         began = self.now_ns + 1000 * gap_us
         self.now_ns = began + 1000 * us
-        self.gain.step_done(plan, Result(1, [], us, started_ns=began, draft_counts=counts))
+        result = Result(1, [], us, started_ns=began, draft_counts=counts)
+        self.gain.step_done(plan, result, was_awaited)
 
 
 def measured(plain_us: int, drafting_us: int, gap_us: int = 0) -> DraftGain:
@@ -79,7 +83,7 @@ def test_steps_in_which_a_draft_model_computed_prompts_do_not_count() -> None:
     plan = Plan(rows=[0], sample_rows=[0], counts=[4], sample_counts=[4])
     for step in range(50):
         ended = Result(1, [], 1000, started_ns=10**9 + step * 10**6, draft_counts=[3], draft_prefill=True)
-        gain.step_done(plan, ended)
+        gain.step_done(plan, ended, False)
     assert gain.pays(1, [sequence()])
 
 
@@ -91,6 +95,16 @@ def test_the_tokens_must_be_worth_the_time() -> None:
         assert gain.pays(1, [one])
         one.draft_yield = least - 0.15
         assert not gain.pays(1, [one]), "the time until the next step counts too"
+
+
+def test_a_step_that_waited_for_a_draft_says_nothing_of_steps_without_drafts() -> None:
+    gain, one = measured(100, 150), sequence()
+    one.draft_yield = 0.4
+    clock = Clock(gain)
+    for was_awaited, pays in ((True, False), (False, True)):
+        for _ in range(20):
+            clock.step(1, 0, 100, gap_us=60, was_awaited=was_awaited)
+        assert gain.pays(1, [one]) is pays
 
 
 def test_rows_that_are_not_drafted_for_wait_as_well() -> None:

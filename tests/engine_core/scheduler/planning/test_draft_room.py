@@ -52,6 +52,25 @@ def test_no_plan_is_made_behind_one_with_drafts():
     assert len(world.scheduler.schedule(0.0).rows) == 4
 
 
+def test_two_steps_behind_an_accepted_draft_are_awaited():
+    world = start(World(samples_per_row=4), 1)
+    scheduler, worker = world.scheduler, world.worker
+    worker.num_drafts = 0
+    worker.submit(scheduler.schedule(0.0))
+    accepted = worker.collect()
+    assert len(accepted.token_ids) > 1
+    scheduler.update(accepted)
+    for _ in range(2):
+        worker.submit(scheduler.schedule(0.0))
+        assert not worker.plans[-1].sample_counts and not scheduler.schedule(0.0).rows
+        scheduler.update(worker.collect())
+    for _ in range(2):
+        worker.submit(scheduler.schedule(0.0))
+    assert len(scheduler.in_flight) == 2
+    while scheduler.in_flight:
+        scheduler.update(worker.collect())
+
+
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [(1, [8]), (2, [6, 6]), (3, [4, 4, 4]), (5, [3, 3, 2, 2, 2]), (11, [2] + 10 * [1]), (12, []), (16, [])],

@@ -51,17 +51,12 @@ def stream(address: str, expected: list[int], arrivals: Arrivals, stopping: thre
 
 
 def active(service: Service, victim: str) -> int:
-    """Returns the process to kill: of the engine core that serves, which is older than its standby."""
-    engine = min(by_role(service.pid)["engine"], key=_start_time)
-    return engine if victim == "engine" else int(_children(engine).split()[0])
+    """Returns the process to kill: the one that serves, which is older than its standby."""
+    return min(by_role(service.pid)[victim], key=_start_time)
 
 
 def _start_time(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-
-
-def _children(pid: int) -> str:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
 
 
 def measure(service: Service, options: argparse.Namespace) -> tuple[list[float], int]:

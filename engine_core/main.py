@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from engine_core.intake.quota_file import QuotaFile, quota_path
 from engine_core.io.frontend_sockets import FrontendSockets
 from engine_core.io.inbox import HealthProbe, Inbox
 from engine_core.io.stop_signal import Stopped, StopSignal
-from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
 from engine_core.last_steps import describe_last_steps
 from engine_core.metrics import Parts
@@ -28,15 +26,15 @@ from engine_core.startup import (
     make_identity,
     make_scheduler,
     queue_bounds,
-    worker_arguments,
 )
+from engine_core.worker_supply import Process, WorkerSupply
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap
-from pagewire.host.spawn import ACTIVATE_AFTER_KILL, Heartbeat, Status
-from pagewire.internal.v1.worker_pb2 import Initialize, Ready
+from pagewire.host.spawn import Heartbeat, Status
+from pagewire.internal.v1.worker_pb2 import Ready
 from pagewire.ipc import transport
-from pagewire.ipc.curve import CurveAuthenticator, EngineKey, read_engine_key
+from pagewire.ipc.curve import CurveAuthenticator, read_engine_key
 from pagewire.telemetry.watch import NO_PORT, Watch
 
 log = logging.getLogger(__name__)
@@ -60,16 +58,6 @@ def run(config: EngineConfig) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Process:
-    """What the process has from its first moment on."""
-
-    heartbeat: Heartbeat
-    context: "zmq.Context[zmq.Socket[bytes]]"
-    key: EngineKey | None  # for tcp
-    workers: WorkerGroup
-
-
-@dataclass(frozen=True, slots=True)
 class _Endpoints:
     """What the process has opened to talk to frontends and operators."""
 
@@ -81,20 +69,23 @@ class _Endpoints:
 
 def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) -> int:
     """Everything that is opened here is closed by the stack, in reverse order."""
-    initialize, process = initialize_message(config), _start_workers(config, status, stack)
-    after_kill = config.standby and _stand_by(process.workers, status)
+    initialize, process = initialize_message(config), _open_process(config, status, stack)
+    supply = WorkerSupply(config, process, status, stack)
+    with _worker_must_live():
+        activation = supply.begin(before_wait=freeze_heap)  # streams wait for the next collection
     recording = open_recording(Path(config.record)) if config.record else None
     if recording is not None:
         stack.callback(recording.close)
     endpoints = _open(config, process, stack)
-    ready = _load(process.workers, initialize, status)
+    with _worker_must_live():
+        workers, ready = supply.load(initialize, activation.kept)
     identity = make_identity(config, ready, time.time_ns())
     scheduler, journal = make_scheduler(config, ready, recording), journal_path(endpoints.listen)
-    scheduler.open(open_journal(journal, scheduler.num_rows, killed=after_kill))
+    scheduler.open(open_journal(journal, scheduler.num_rows, killed=activation.after_kill))
     core = EngineCore(
         identity,
         scheduler,
-        process.workers,
+        workers,
         endpoints.inbox,
         endpoints.frontends.send,
         ahead=config.scheduling == "ahead",
@@ -103,7 +94,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     )
     core.intake.share_quotas(QuotaFile(quota_path(endpoints.listen)), identity.epoch)
     watch = endpoints.watch
-    watch_core(watch.board, Parts(core, endpoints.frontends, process.workers, ready))
+    watch_core(watch.board, Parts(core, endpoints.frontends, workers, ready))
     watch.pages.begin(lambda answer: endpoints.inbox.put(HealthProbe(answer)))
     freeze_heap()
     suspects = scheduler.quarantine.num_suspects
@@ -114,42 +105,17 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     return exit_code
 
 
-def _start_workers(config: EngineConfig, status: Status, stack: contextlib.ExitStack) -> _Process:
-    """Binds the workers' socket and starts the worker. Raises StartupError."""
+def _open_process(config: EngineConfig, status: Status, stack: contextlib.ExitStack) -> Process:
+    """Raises StartupError for a key that cannot be read."""
     stop, heartbeat = stack.enter_context(StopSignal()), Heartbeat(status.beat)
     context = stack.enter_context(zmq.Context())
     key = read_engine_key(config.curve_key) if config.curve_key else None
     if key is not None:
         stack.callback(CurveAuthenticator(context, key).close)
-    address = config.listen_workers or transport.workers_address(transport.default_folder())
-    if config.standby:
-        address = transport.own_address(address)
-    workers = WorkerGroup(
-        context, address, stop, hang_timeout=config.hang_timeout, key=key, heartbeat=heartbeat
-    )
-    stack.callback(transport.remove_file, address)
-    stack.callback(workers.close)
-    workers.start(worker_arguments(config), external=config.external_workers)
-    return _Process(heartbeat, context, key, workers)
+    return Process(stop, heartbeat, context, key)
 
 
-def _stand_by(workers: WorkerGroup, status: Status) -> bool:
-    """Waits until the parent process activates this one, by a line on its standard input. Returns whether
-    the engine core before it, or that one's worker, was killed by SIGKILL.
-
-    Until then the process uses nothing that belongs to the engine core before it: no socket of frontends, no
-    crash journal, no recording. Raises StartupError, Stopped.
-    """
-    freeze_heap()  # streams wait for the next collection
-    with _worker_must_live():
-        workers.stand_by(sys.stdin.fileno(), status.standing_by)
-    line = sys.stdin.readline()
-    if not line:
-        raise Stopped
-    return line.encode() == ACTIVATE_AFTER_KILL
-
-
-def _open(config: EngineConfig, process: _Process, stack: contextlib.ExitStack) -> _Endpoints:
+def _open(config: EngineConfig, process: Process, stack: contextlib.ExitStack) -> _Endpoints:
     """Opens the HTTP port and the frontends' socket, and receives from frontends. Raises StartupError."""
     inbox = stack.enter_context(contextlib.closing(Inbox()))
     watch = stack.enter_context(contextlib.closing(Watch(config, "engine")))
@@ -160,13 +126,6 @@ def _open(config: EngineConfig, process: _Process, stack: contextlib.ExitStack) 
     stack.callback(frontends.close)
     frontends.start()
     return _Endpoints(inbox, listen, frontends, watch)
-
-
-def _load(workers: WorkerGroup, initialize: Initialize, status: Status) -> Ready:
-    """Tells the worker what to load and waits until it has. Raises StartupError."""
-    with _worker_must_live():
-        workers.initialize(initialize)
-        return workers.wait_ready(status.loading)
 
 
 @contextlib.contextmanager

@@ -233,6 +233,7 @@ def worker_arguments(config: EngineConfig) -> list[list[str]]:
     shared = [f"--log-level={config.log_level}", f"--log-format={config.log_format}"]
     shared += [f"--threads={config.threads}"] if config.threads else []
     shared += [f"--standby={config.cpu_kernels}"] if config.standby and config.device != "simulated" else []
+    shared += ["--outlives-core"] if config.parent_starts_worker else []
     shared += _fault_arguments(config)
     cores = _cores_by_rank(config)
     return [shared + ([f"--cores={own}"] if own else []) for own in cores]

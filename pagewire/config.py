@@ -380,6 +380,10 @@ class EngineConfig(ModelConfig):
     standby: bool = flag(
         False, "import everything, then wait for a line on standard input before serving: see pagewire serve"
     )
+    parent_starts_worker: bool = flag(
+        False,
+        "have the parent process start the worker, and keep it for the next engine core: see pagewire serve",
+    )
     worker_fault: tuple[str, ...] = flag(
         (),
         "test: the worker's --fault-NAME=X, for a simulated device or a CPU; may be repeated",
@@ -400,6 +404,10 @@ class WorkerConfig(CommonConfig):
         "",
         "import what computes, with kernels of this instruction set or auto, before there is a model to load",
         metavar="SET",
+    )
+    outlives_core: bool = flag(
+        False,
+        "serve the next engine core at the same address when this one is gone: see pagewire serve",
     )
     # For tests of processes that depend on a worker; simulated devices and CPUs only.
     fault_die_at_step: int = flag(0, "test: kill itself at this step; 0: never", at_least=0)
@@ -489,6 +497,7 @@ class ServeConfig(FrontendConfig, EngineConfig):
             "listen",
             "listen_workers",
             "loopback_port",
+            "parent_starts_worker",
             "process_name",
             "reuse_port",
             "standby",

@@ -95,6 +95,10 @@ class FaultyRunner:
         """See worker.loop.StepRunner."""
         return self._runner.compile_grammar(grammar)
 
+    def abandon(self) -> None:
+        """See worker.loop.StepRunner."""
+        self._runner.abandon()
+
     def seconds_left(self) -> float | None:
         """See worker.loop.StepRunner."""
         return self._runner.seconds_left()

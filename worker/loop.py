@@ -32,6 +32,9 @@ class StepRunner(Protocol):
     def compile_grammar(self, grammar: str) -> Compilation:
         """Compiles a grammar that rows will have, in a thread."""
 
+    def abandon(self) -> None:
+        """Finishes all launched steps, whose results nothing wants any more, then removes all rows."""
+
 
 class Commands(Protocol):
     """The connection to the core, as far as the loop needs it."""

@@ -8,15 +8,12 @@ import contextlib
 import importlib
 import logging
 import os
-import select
 import signal
-import time
 import traceback
 from collections.abc import Callable
 from types import FrameType
 
 import zmq
-from google.protobuf.message import DecodeError
 
 from pagewire import __version__
 from pagewire.config import WorkerConfig
@@ -25,14 +22,15 @@ from pagewire.host.cores import GPU, parse_cores, pin
 from pagewire.host.gc_tuning import freeze_heap
 from pagewire.host.spawn import Status
 from pagewire.internal.v1 import worker_pb2
-from pagewire.ipc.curve import ClientKey, read_client_key
-from pagewire.ipc.transport import BadFrame, connect_dealer, is_readable, new_identity, pack, receive, unpack
+from pagewire.ipc.curve import read_client_key
+from worker.channel import Channel, EngineGone
+from worker.core_succession import LoadedWorker, serve_cores
 from worker.cpu.instruction_set import select_instruction_set
 from worker.cpu.needed_kernels import needed_groups
 from worker.cpu.precompile import precompile
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
-from worker.loop import StepRunner, execute_steps
+from worker.loop import StepRunner
 from worker.weights.prefault import weights_memory
 
 logger = logging.getLogger(__name__)
@@ -43,10 +41,6 @@ FAREWELL_MS = 1_000
 
 class Stop(BaseException):
     """Raised by a signal that ends the process."""
-
-
-class EngineGone(Exception):
-    """The engine core closed the connection, or died."""
 
 
 def run(config: WorkerConfig) -> int:
@@ -83,70 +77,6 @@ def _keep_to_cores(config: WorkerConfig) -> None:
             logger.warning("cannot keep to cores %s: %s", config.cores, failure)
 
 
-class Channel:
-    """The connection to the core: sends and receives whole messages."""
-
-    def __init__(
-        self, context: "zmq.Context[zmq.Socket[bytes]]", address: str, key: ClientKey | None = None
-    ) -> None:
-        """key: for tcp. Raises StartupError when the address is invalid."""
-        self._socket = connect_dealer(context, address, new_identity(), key)
-        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._descriptors = [int(socket.getsockopt(zmq.FD)) for socket in (self._socket, self._monitor)]
-        self._refused_frames = 0
-
-    def send(self, message: worker_pb2.WorkerMessage) -> None:
-        """Queues a message."""
-        self._socket.send(pack(message))
-
-    def receive(self, seconds: float | None = None) -> worker_pb2.WorkerCommand:
-        """Returns the next command; an empty one when none arrives in time (None: no limit), or for a frame
-        that is not a command, which is counted. Raises EngineGone."""
-        frame = self._next(seconds)
-        if frame is None:
-            return worker_pb2.WorkerCommand()
-        try:
-            return worker_pb2.WorkerCommand.FromString(unpack(frame))
-        except (BadFrame, DecodeError) as error:
-            self._refused_frames += 1
-            if self._refused_frames.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
-                logger.warning("refused a frame of the core (%d so far): %s", self._refused_frames, error)
-            return worker_pb2.WorkerCommand()
-
-    def _next(self, seconds: float | None) -> bytes | None:
-        """Returns the next frame; None: none arrived in time. Raises EngineGone.
-
-        In most steps the next plan has already arrived, and nothing else is checked. zmq_poll() waits in
-        milliseconds, longer than many simulated steps, so select() waits on the sockets' descriptors. These
-        are edge-triggered: they signal changes after the last read.
-        """
-        end = None if seconds is None else time.monotonic() + seconds
-        while True:
-            frame = self._take()
-            if frame is not None:
-                return frame
-            if is_readable(self._monitor) and not is_readable(
-                self._socket
-            ):  # messages sent before the end count
-                raise EngineGone
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                return None
-            select.select(self._descriptors, [], [], left)
-
-    def _take(self) -> bytes | None:
-        try:
-            return receive(self._socket)
-        except zmq.Again:
-            return None
-
-    def close(self, linger_ms: int) -> None:
-        """Closes the connection. linger_ms: time that the last message has to be sent."""
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
-        self._socket.close(linger=linger_ms)
-
-
 def _serve(channel: Channel, config: WorkerConfig) -> int:
     """Says hello, loads, and executes steps. Returns the exit code."""
     hello = worker_pb2.WorkerHello(rank=config.rank, pid=os.getpid(), version=__version__)
@@ -157,9 +87,9 @@ def _serve(channel: Channel, config: WorkerConfig) -> int:
         if config.standby:
             _import_ahead(config.standby)
             channel.send(worker_pb2.WorkerMessage(hello=hello))  # the core waits for it to report a standby
-        runner = _load(channel, config)
-        if runner is not None:
-            execute_steps(channel, runner)
+        loaded = _load(channel, config)
+        if loaded is not None:
+            serve_cores(channel, hello, loaded, outlives_core=config.outlives_core)
         return 0
     except EngineGone:
         logger.info("the engine core is gone")
@@ -183,7 +113,7 @@ def _import_ahead(cpu_kernels: str) -> None:
     freeze_heap()  # the collections of a load then leave out what was imported: 0.1 s each
 
 
-def _load(channel: Channel, config: WorkerConfig) -> StepRunner | None:
+def _load(channel: Channel, config: WorkerConfig) -> LoadedWorker | None:
     """Waits for Initialize and loads. None: the core sent Shutdown instead."""
     kind = None
     while kind != "initialize":
@@ -197,7 +127,7 @@ def _load(channel: Channel, config: WorkerConfig) -> StepRunner | None:
         runner, ready = _load_model(command.initialize, config, _ProgressReport(channel))
     freeze_heap()
     channel.send(worker_pb2.WorkerMessage(ready=ready))
-    return runner
+    return LoadedWorker(runner, command.initialize, ready)
 
 
 def _load_model(

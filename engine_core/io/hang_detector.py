@@ -51,7 +51,14 @@ class HangDetector:
     def loaded(self, seconds_per_token: float) -> None:
         """Records that the rank is ready. seconds_per_token: of a prompt, as measured; 0: not measured."""
         self._loading = None
+        self._in_flight.clear()
+        self._taken = self._quiet = 0.0
         self._least_per_token = seconds_per_token
+
+    def kept(self) -> None:
+        """Records that the rank has loaded for an earlier core, and owes this one an answer."""
+        self._loading = None
+        self._in_flight.append(0)
 
     def sent(self, num_tokens: int) -> None:
         """Records a plan that was sent, behind those in flight."""

@@ -4,16 +4,16 @@ from collections import deque
 from collections.abc import Collection
 
 from engine_core.io.hang_detector import HangDetector
-from engine_core.io.worker_process import SEE_ABOVE, WorkerChild, WorkerDied
+from engine_core.io.worker_process import SEE_ABOVE, WorkerDied, WorkerProcess
 from pagewire.host.proc_stat import read_vitals
 from pagewire.host.stack_dump import log_stacks
 from pagewire.internal.v1.worker_pb2 import WorkerHello, WorkerMessage
 
 
 class Rank:
-    """A worker process: its address, its unread messages, and whether it hangs."""
+    """One process of a worker: its address, its unread messages, and whether it hangs."""
 
-    def __init__(self, number: int, size: int, child: WorkerChild | None, hang_timeout: float) -> None:
+    def __init__(self, number: int, size: int, child: WorkerProcess | None, hang_timeout: float) -> None:
         """size: ranks of the group. child: None for a process that the engine core has not started."""
         self.number = number
         self.child = child

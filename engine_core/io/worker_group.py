@@ -10,14 +10,16 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from engine_core.io.inbox import Inbox
+from engine_core.io.parent_orders import ParentOrders
 from engine_core.io.rank import Rank
 from engine_core.io.rank_agreement import check_same_step, combine_ready
 from engine_core.io.rank_socket import LOOK_S, RankSocket
 from engine_core.io.stop_signal import StopSignal
-from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerChild, WorkerDied
+from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerChild, WorkerDied, WorkerProcess
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.host import spawn as process
+from pagewire.host.orders import Activation
 from pagewire.internal.v1.worker_pb2 import (
     CompileGrammar,
     Initialize,
@@ -34,6 +36,8 @@ _IDLE_LOOK_S = 0.5
 """Like LOOK_S, while there is nothing to compute."""
 
 Spawn = Callable[[Sequence[str]], tuple["subprocess.Popen[bytes]", int]]
+StartWorker = Callable[[Sequence[str]], WorkerProcess]
+"""Starts `pagewire ARGUMENTS`, a worker. Raises OSError."""
 
 
 class WorkerGroup:
@@ -49,13 +53,15 @@ class WorkerGroup:
         hang_timeout: float = 0.0,
         key: EngineKey | None = None,
         heartbeat: Callable[[], None] = lambda: None,
+        start_worker: StartWorker | None = None,
     ) -> None:
         """Binds. Raises StartupError.
 
         hang_timeout: see HangDetector. key: for tcp. heartbeat: called a few times a second while the ranks
-        load; the engine core then sets `on_wait` to its own.
+        load; the engine core then sets `on_wait` to its own. start_worker: None: ranks are children of this
+        process.
         """
-        self._spawn = spawn
+        self._start_worker = start_worker or (lambda arguments: WorkerChild(*spawn(arguments)))
         self._hang_timeout = hang_timeout
         self._socket = RankSocket(context, address, stop, key, heartbeat)
         self._ranks = self._socket.ranks
@@ -94,6 +100,15 @@ class WorkerGroup:
         for number, own in enumerate(arguments):
             child = None if external else self._start_child(number, own)
             self._ranks.append(Rank(number, size, child, self._hang_timeout))
+
+    def adopt(self, processes: Sequence[WorkerProcess]) -> None:
+        """Takes over ranks that have loaded for an earlier core at this address, and look for the next one.
+        initialize() must tell them what they have loaded."""
+        for number, child in enumerate(processes):
+            rank = Rank(number, len(processes), child, self._hang_timeout)
+            rank.hang_detector.kept()
+            self._socket.watch(child.pidfd)
+            self._ranks.append(rank)
 
     def initialize(self, initialize: Initialize) -> None:
         """Tells the ranks what to load, once they have connected. Raises WorkerDied, Stopped."""
@@ -174,18 +189,28 @@ class WorkerGroup:
                 self._socket.look(_IDLE_LOOK_S)
             inbox.acknowledge()
 
-    def stand_by(self, descriptor: int, on_ready: Callable[[], None]) -> None:
-        """Waits, between start() and initialize(), until a descriptor is readable. on_ready: called once,
-        when all ranks have said hello: they have imported everything. Raises WorkerDied, Stopped."""
-        is_ready = False
+    def stand_by(self, orders: ParentOrders, on_ready: Callable[[], None]) -> Activation:
+        """Waits, between start() and initialize(), until the parent process activates this one. on_ready:
+        called once, when all ranks have said hello: they have imported everything. Raises WorkerDied,
+        Stopped."""
+        is_ready, descriptor = False, orders.fileno()
         with self._socket.watching(descriptor):
-            while descriptor not in (ready := self._socket.poll(_IDLE_LOOK_S)):
+            while not orders.has_activation and descriptor not in (ready := self._socket.poll(_IDLE_LOOK_S)):
                 if self._socket.descriptor in ready:
                     self._socket.receive()
                 if not is_ready and all(rank.messages for rank in self._ranks):
                     is_ready = True
                     on_ready()
                 self._socket.on_wait()
+        return orders.next_activation()
+
+    def dismiss(self) -> None:
+        """Kills all ranks: they are not needed, or may not be used any more. close() does nothing then."""
+        for rank in self._ranks:
+            if rank.child is not None:
+                rank.child.close(0.0)
+        self._ranks.clear()
+        self._socket.close()
 
     def close(self) -> None:
         """Ends all ranks: by Shutdown, and by SIGKILL after SHUTDOWN_GRACE_S."""
@@ -198,9 +223,9 @@ class WorkerGroup:
                 rank.child.close(SHUTDOWN_GRACE_S if rank.peer is not None else 0.0)
         self._socket.close()
 
-    def _start_child(self, number: int, arguments: Sequence[str]) -> WorkerChild:
+    def _start_child(self, number: int, arguments: Sequence[str]) -> WorkerProcess:
         command = ["worker", f"--engine={self._socket.address}", f"--rank={number}", *arguments]
-        child = WorkerChild(*self._spawn(command))
+        child = self._start_worker(command)
         self._socket.watch(child.pidfd)
         return child
 

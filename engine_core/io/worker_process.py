@@ -7,12 +7,14 @@ import select
 import signal
 import struct
 import subprocess
-from typing import Self
+from collections.abc import Callable
+from typing import Protocol, Self
 
 import zmq
 
 from pagewire.errors import PagewireError
 from pagewire.host.exit_codes import describe_exit
+from pagewire.host.proc_stat import read_exit_code
 from pagewire.internal.v1.worker_pb2 import Failed
 from pagewire.ipc.transport import is_readable
 
@@ -35,6 +37,28 @@ class WorkerDied(PagewireError):
 
     def __str__(self) -> str:
         return f"{self.what}: {self.why}"
+
+
+class WorkerProcess(Protocol):
+    """A worker process on this host."""
+
+    pid: int
+    pidfd: int
+
+    def read_status(self) -> None:
+        """Reads what it reports beside its socket."""
+
+    def cause_of_death(self, name: str, why: str) -> WorkerDied:
+        """Returns the error that it reported; else how it ended; else `why`, what is known from outside.
+
+        name: what messages call it.
+        """
+
+    def kill(self) -> None:
+        """Sends SIGKILL: a process that hangs must not wake up and continue."""
+
+    def close(self, grace: float) -> None:
+        """Waits `grace` seconds for it to end, then kills it."""
 
 
 class WorkerChild:
@@ -60,37 +84,70 @@ class WorkerChild:
                         self._failure = event
 
     def cause_of_death(self, name: str, why: str) -> WorkerDied:
-        """Returns the error that it reported; else how it ended; else `why`, what is known from outside.
-
-        name: what messages call it.
-        """
-        self._wait(SHUTDOWN_GRACE_S)
+        """See WorkerProcess."""
+        _ends_within(self.pidfd, SHUTDOWN_GRACE_S)
         self.read_status()
         if self._failure is not None:
             return WorkerDied(self._failure["what"], self._failure["why"], self._failure["todo"])
-        code = self._process.poll()
-        if code is not None:
-            why = describe_exit(code)
-        was_killed = code == -signal.SIGKILL
-        return WorkerDied(f"{name} (pid {self.pid}) is gone", why, SEE_ABOVE, may_pass=was_killed)
+        return _death(name, self.pid, self._process.poll(), why)
 
     def kill(self) -> None:
-        """Sends SIGKILL: a process that hangs must not wake up and continue."""
+        """See WorkerProcess."""
         self._process.kill()
 
     def close(self, grace: float) -> None:
-        """Waits `grace` seconds for it to end, then kills it."""
-        if not self._wait(grace):
+        """See WorkerProcess."""
+        if not _ends_within(self.pidfd, grace):
             self._process.kill()
         self._process.wait()
         os.close(self.pidfd)
         os.close(self._status)
 
-    def _wait(self, seconds: float) -> bool:
-        """Returns whether it ends within so many seconds."""
-        poll = select.poll()
-        poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(1000 * seconds))
+
+class ParentsWorker:
+    """A worker process that the engine core's parent has started, and waits for."""
+
+    def __init__(self, pid: int, on_dismissed: Callable[[int], None]) -> None:
+        """on_dismissed: told by close() that the parent may wait for the process. Raises OSError when it does
+        not exist."""
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self._on_dismissed = on_dismissed
+
+    def read_status(self) -> None:
+        """See WorkerProcess. Its parent reads its status pipe."""
+
+    def cause_of_death(self, name: str, why: str) -> WorkerDied:
+        """See WorkerProcess."""
+        _ends_within(self.pidfd, SHUTDOWN_GRACE_S)
+        return _death(name, self.pid, read_exit_code(self.pid), why)
+
+    def kill(self) -> None:
+        """See WorkerProcess."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def close(self, grace: float) -> None:
+        """See WorkerProcess."""
+        if not _ends_within(self.pidfd, grace):
+            self.kill()
+        os.close(self.pidfd)
+        self._on_dismissed(self.pid)
+
+
+def _ends_within(pidfd: int, seconds: float) -> bool:
+    """Returns whether a process ends within so many seconds."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(1000 * seconds))
+
+
+def _death(name: str, pid: int, code: int | None, why: str) -> WorkerDied:
+    """Returns the error for a process that has ended without a report. code: None: it is unknown."""
+    if code is not None:
+        why = describe_exit(code)
+    was_killed = code == -signal.SIGKILL
+    return WorkerDied(f"{name} (pid {pid}) is gone", why, SEE_ABOVE, may_pass=was_killed)
 
 
 class WorkerConnection:

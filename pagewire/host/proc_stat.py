@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
+_STATE, _USER_TICKS, _SYSTEM_TICKS, _EXIT_STATUS = 0, 11, 12, 49
 """Fields of /proc/PID/stat, counted from the one after the command name."""
 
 
@@ -38,3 +38,13 @@ def read_vitals(pid: int) -> Vitals | None:
     except (OSError, IndexError, ValueError):
         starved_ns = 0  # not counted by this kernel
     return Vitals(fields[_STATE], ticks / _TICKS_PER_S, starved_ns / 1e9)
+
+
+def read_exit_code(pid: int) -> int | None:
+    """Returns how a process has ended that its parent has not waited for, in subprocess's way: -9 for
+    SIGKILL. None: it runs, was waited for, or belongs to another user."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return os.waitstatus_to_exitcode(int(fields[_EXIT_STATUS])) if fields[_STATE] == "Z" else None
+    except (OSError, IndexError, ValueError):
+        return None

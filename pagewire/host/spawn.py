@@ -9,16 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from pagewire import rooms
 from pagewire.errors import StartupError
 
-ACTIVATE, ACTIVATE_AFTER_KILL = b"activate\n", b"activate after SIGKILL\n"
-"""What a standby reads on its standard input when it is to serve. The second: the process whose place it
-takes, or the worker of that, was killed by SIGKILL."""
 _STATUS_FD = "PAGEWIRE_STATUS_FD"
 _PARENT_PID = "PAGEWIRE_PARENT_PID"
 _PR_SET_PDEATHSIG = 1
@@ -102,6 +99,8 @@ def die_with(parent: int, signum: int) -> None:
 class Status:
     """Writes the status events of this process to its parent: JSON lines on an inherited pipe.
 
+    {"event": "worker", "arguments": [...]}
+    {"event": "dismissed", "pid": 123}
     {"event": "standby"}
     {"event": "loading", "what": "weights", "fraction": 0.5}
     {"event": "ready", ...facts}
@@ -119,6 +118,15 @@ class Status:
     def attached(self) -> bool:
         """True if there is a pipe to a parent."""
         return self._fd is not None
+
+    def request_worker(self, arguments: Sequence[str]) -> None:
+        """Asks the parent process to start `pagewire ARGUMENTS`, a worker; see pagewire.host.orders for its
+        answer."""
+        self._send({"event": "worker", "arguments": list(arguments)})
+
+    def dismissed(self, pid: int) -> None:
+        """Reports that a worker that the parent process has started is not needed any more."""
+        self._send({"event": "dismissed", "pid": pid})
 
     def standing_by(self) -> None:
         """Reports that the process has imported everything, and waits to be activated."""
@@ -142,7 +150,7 @@ class Status:
         if self._fd is not None and select.select([], [self._fd], [], 0)[1]:
             self._send({"event": "beat"})
 
-    def _send(self, event: dict[str, str | int | float]) -> None:
+    def _send(self, event: Mapping[str, str | int | float | list[str]]) -> None:
         if self._fd is not None:
             with contextlib.suppress(OSError):  # the parent may be gone: its death ends this process anyway
                 os.write(self._fd, json.dumps(event).encode() + b"\n")

@@ -11,10 +11,14 @@ from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 from pagewire.host.exit_codes import describe_exit
 from pagewire.host.liveness import Liveness
+from pagewire.host.orders import Activation, WorkerStarted
 from pagewire.host.proc_stat import read_vitals
 from pagewire.host.stack_dump import log_stacks
+from pagewire.supervisor.worker_processes import WorkerProcesses
 
 Facts = dict[str, str | int | float]
+STARTS_WORKERS = "--parent-starts-worker"
+"""Flag of an engine core whose workers are started here."""
 
 
 class Child:
@@ -23,7 +27,7 @@ class Child:
     def __init__(self, name: str, arguments: list[str], *, standby: bool = False) -> None:
         """Starts the process. Raises OSError when the system cannot: no descriptors, processes or memory.
 
-        standby: it gets `--standby`, and waits for activate().
+        standby: it gets `--standby`, and waits for activate(); so does one whose workers are started here.
         """
         self.name = name
         self.stands_by = False
@@ -33,22 +37,30 @@ class Child:
         self.loading: tuple[str, float] | None = None
         # In its own process group: Ctrl-C reaches the supervisor alone, and SIGKILL reaches its children too.
         self.process: Popen[bytes]
-        options: dict[str, Any] = {"stdin": PIPE} if standby else {}
+        options: dict[str, Any] = {"stdin": PIPE} if standby or STARTS_WORKERS in arguments else {}
         arguments = [*arguments, "--standby"] if standby else arguments
         self.process, self.status = process.spawn(arguments, process_group=0, **options)
         os.set_blocking(self.status, False)
         self._unread = b""
         self._liveness = Liveness()
         self._hangs = False
+        self._workers = WorkerProcesses()
 
-    def activate(self, *, after_kill: bool = False) -> None:
-        """Lets a process that was started as a standby serve. after_kill: its predecessor, or the worker of
-        that, was killed by SIGKILL."""
+    def activate(self, *, after_kill: bool = False, kept: WorkerProcesses | None = None) -> None:
+        """Lets a process that waits for it serve. after_kill: its predecessor, or the worker of that, was
+        killed by SIGKILL. kept: the workers of its predecessor, which are its own from here on."""
         self.stands_by = False
-        assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died, which is_lost tells soon
-            self.process.stdin.write(process.ACTIVATE_AFTER_KILL if after_kill else process.ACTIVATE)
-            self.process.stdin.flush()
+        to_adopt = None
+        if kept is not None:
+            to_adopt = kept.kept()
+            self._workers.take_over(kept)
+        self._order(Activation(after_kill, to_adopt))
+
+    def _order(self, order: Activation | WorkerStarted) -> None:
+        if self.process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):  # it has died, which is_lost tells soon
+                self.process.stdin.write(order.line())
+                self.process.stdin.flush()
 
     def read_status(self) -> bool:
         """Reads the events on the pipe. Returns False at its end."""
@@ -75,6 +87,17 @@ class Child:
             self.failure = StartupError(event["what"], event["why"], event["todo"], may_pass=may_pass)
         elif kind == "loading":
             self.loading = event["what"], event["fraction"]
+        elif kind == "worker":
+            self._start_worker(event["arguments"])
+        elif kind == "dismissed":
+            self._workers.dismiss(event["pid"])
+
+    def _start_worker(self, arguments: list[str]) -> None:
+        try:
+            started = WorkerStarted(self._workers.start(arguments))
+        except OSError as error:
+            started = WorkerStarted(0, error.strerror or type(error).__name__)
+        self._order(started)
 
     def kill_if_hung(self, awake_s: float, patience: float) -> None:
         """Kills a process that makes no progress (pagewire.host.liveness), with all that it started: it must
@@ -123,9 +146,18 @@ class Child:
             return self.failure.may_pass
         return self.process.returncode == -signal.SIGKILL
 
+    def leave_workers(self) -> WorkerProcesses | None:
+        """Returns the workers of a process that was killed, if its successor may adopt them; they are no
+        longer its own. To be asked after was_killed."""
+        if not self.was_killed or self.failure is not None or self._workers.kept() is None:
+            return None
+        left, self._workers = self._workers, WorkerProcesses()
+        return left
+
     def close(self) -> None:
         """Kills the process, if it still runs, with all that it started, and closes the pipe."""
         self._end()
+        self._workers.close()
         os.close(self.status)
         if self.process.stdin is not None:
             self.process.stdin.close()

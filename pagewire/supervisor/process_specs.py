@@ -60,7 +60,7 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
             engine = replace(engine, worker_cores=format_cores(plan.workers[rank]))
         if config.record and config.data_parallel_size > 1:
             engine = replace(engine, record=f"{config.record}.{rank}")
-        engine = _watched(engine, name, folder)
+        engine = replace(_watched(engine, name, folder), parent_starts_worker=not config.no_restart)
         arguments = ["engine", *flags.to_arguments(engine, EngineConfig)]
         slots.append(
             _slot(config, name, arguments, keeps_standby=not (config.no_standby or config.no_restart))

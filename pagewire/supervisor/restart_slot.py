@@ -3,6 +3,7 @@
 from collections import deque
 
 from pagewire.supervisor.child import Child
+from pagewire.supervisor.worker_processes import WorkerProcesses
 
 WINDOW_S = 60.0
 """Seconds within which deaths count together."""
@@ -48,6 +49,7 @@ class RestartSlot:
         self._longest_pause = longest_pause
         self._deaths: deque[tuple[float, bool]] = deque()  # (time, whether it counts as explained)
         self._after_kill = False  # the last process was killed from outside
+        self._kept: WorkerProcesses | None = None  # of the last process, for the next one
         self._failed_forks = 0  # since the last process that started
         self.keeps_standby = keeps_standby
         self._standby_at = 0.0  # when the next standby is due
@@ -61,11 +63,24 @@ class RestartSlot:
             self.standbys.remove(standby)
             self.child = standby
             self.child.name = self.name
-            self.child.activate(after_kill=self._after_kill)
+            self.child.activate(after_kill=self._after_kill, kept=self._kept)
         else:
             self.child = Child(self.name, self.arguments)
-        self._failed_forks = 0
+            self.child.activate(after_kill=self._kept is not None, kept=self._kept)
+        self._failed_forks, self._kept = 0, None
         return self.child
+
+    def close(self) -> None:
+        """Ends its process, its standbys, and workers that were kept for the next process."""
+        for child in (self.child, *self.standbys):
+            if child is not None:
+                child.close()
+        self._end_kept()
+
+    def _end_kept(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
 
     def needs_standby(self, now: float) -> bool:
         """Returns whether a standby is to be started: the process of the role is ready, and there are too
@@ -127,6 +142,8 @@ class RestartSlot:
         """
         assert self.child is not None
         self._after_kill = killed
+        self._end_kept()
+        self._kept = self.child.leave_workers()
         self.child.close()
         self.child = None
         if self.down_since is None:

@@ -1,8 +1,8 @@
 """`pagewire serve`: starts engine cores and frontends, restarts those that die, and stops them together.
 
-An engine core starts its worker itself, and dies with it. Children die with this process, even if it is
-killed with SIGKILL (parent-death signal). A child that fails while the service starts, or that dies too
-often, ends the service with its reason as the error."""
+The workers of engine cores are children of this process, too (worker_processes.py). Children die with this
+process, even if it is killed with SIGKILL (parent-death signal). A child that fails while the service starts,
+or that dies too often, ends the service with its reason as the error."""
 
 import contextlib
 import logging
@@ -243,8 +243,8 @@ class Supervisor:
         engines = [slot.child for slot in self._engines if slot.child is not None] + self._standbys()
         if self._end(frontends, grace):
             self._end(engines, _ENGINE_GRACE_S)
-        for child in frontends + engines:
-            child.close()
+        for slot in self._slots():
+            slot.close()
 
     def _end(self, children: list[Child], seconds: float) -> bool:
         """Sends SIGTERM and waits. Returns False when a second signal asks to stop at once."""

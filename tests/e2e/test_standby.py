@@ -26,13 +26,17 @@ def service() -> Iterator[Service]:
 
 @pytest.mark.parametrize("victim", ["worker", "engine"])
 def test_a_standby_continues_streams_exactly(service: Service, victim: str) -> None:
-    """On the real model: the process that goes on is the one that waited, and no token changes."""
+    """On the real model: the process that goes on is the one that waited, and no token changes. A worker
+    lives on when its core is killed, and a core does not when its worker is."""
     services.wait_until(lambda: has_standby(service))
     expected = asyncio.run(stream_all(service.address))
-    serving, waiting, *_ = sorted(services.processes(service.pid)["engine"], key=start_time)
-    streams = stream_all(service.address, lambda: kill(serving, victim))
+    serving, waiting, *_ = oldest_first(service, "engine")
+    worker, *_ = oldest_first(service, "worker")
+    killed = serving if victim == "engine" else worker
+    streams = stream_all(service.address, lambda: os.kill(killed, signal.SIGKILL))
     assert asyncio.run(streams) == expected
-    assert waiting in services.processes(service.pid)["engine"]
+    assert oldest_first(service, "engine")[0] == waiting
+    assert (oldest_first(service, "worker")[0] == worker) == (victim == "engine")
     services.wait_until(lambda: has_standby(service))
 
 
@@ -53,10 +57,9 @@ async def stream_all(address: str, strike: Callable[[], None] = lambda: None) ->
         return list(await asyncio.gather(one(first, strike), *map(one, others)))
 
 
-def kill(engine: int, victim: str) -> None:
-    """Kills an engine core, or its worker."""
-    (worker,) = Path(f"/proc/{engine}/task/{engine}/children").read_text().split()
-    os.kill(engine if victim == "engine" else int(worker), signal.SIGKILL)
+def oldest_first(service: Service, command: str) -> list[int]:
+    """Returns the processes of a command; the oldest serves."""
+    return sorted(services.processes(service.pid)[command], key=start_time)
 
 
 def has_standby(service: Service) -> bool:

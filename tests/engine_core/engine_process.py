@@ -5,7 +5,7 @@ import json
 import sys
 from pathlib import Path
 
-from engine_core import main
+from engine_core import main, worker_supply
 from engine_core.io import worker_group as workers
 from pagewire import logs
 from pagewire.config import EngineConfig
@@ -16,7 +16,7 @@ from tests.engine_core.processes import spawn_fake_worker
 if __name__ == "__main__":
     folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
     logs.setup("engine", "info")
-    main.WorkerGroup = functools.partial(  # type: ignore[misc, assignment]
+    worker_supply.WorkerGroup = functools.partial(  # type: ignore[misc, assignment]
         workers.WorkerGroup, spawn=spawn_fake_worker
     )
     config = EngineConfig(

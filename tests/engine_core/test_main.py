@@ -13,7 +13,7 @@ import zmq
 from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.crash_journal_file import journal_path
 from engine_core.request import FinishReason
-from pagewire.host.spawn import ACTIVATE_AFTER_KILL
+from pagewire.host.orders import Activation
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, GetLoad, Hello, Utility
 from pagewire.ipc import transport
 from pagewire.v1.admin_pb2 import RankLoad
@@ -83,7 +83,7 @@ class Engine:
     def activate(self) -> None:
         """Lets a standby serve in the place of a core that was killed."""
         assert self.process.stdin is not None
-        self.process.stdin.write(ACTIVATE_AFTER_KILL)
+        self.process.stdin.write(Activation(after_kill=True).line())
         self.process.stdin.flush()
 
 

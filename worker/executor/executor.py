@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 from worker.executor.backend import Backend, LaunchClock, SampledTokens, StepOutputs
 from worker.executor.pending_step import PendingStep
 from worker.executor.verification import Verification
@@ -88,6 +89,13 @@ class StepExecutor(Generic[B]):
     def compile_grammar(self, grammar: str) -> "Future[Matcher]":
         """See worker.loop.StepRunner."""
         return self.backend.grammars.compile(grammar)
+
+    def abandon(self) -> None:
+        """See worker.loop.StepRunner. Blocks keep what they hold."""
+        while self._pending:
+            self.finish()
+        rows = np.flatnonzero(self.rows.num_tokens).tolist()
+        self.execute(worker_pb2.StepPlan(removed_rows=pack_u32(rows)))
 
     def execute(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
         """Runs one step to its end, with no other step in flight."""

@@ -13,13 +13,29 @@ class FakeChild:
         self.name, self.arguments, self.is_standby = name, arguments, standby
         self.facts: dict[str, int] | None = None
         self.is_lost = self.is_active = self.after_kill = self.stands_by = False
+        self.kept: FakeWorkers | None = None
+        self.leaves: FakeWorkers | None = None
 
-    def activate(self, *, after_kill: bool = False) -> None:
+    def activate(self, *, after_kill: bool = False, kept: "FakeWorkers | None" = None) -> None:
         """See Child."""
-        self.is_active, self.after_kill = True, after_kill
+        self.is_active, self.after_kill, self.kept = True, after_kill, kept
+
+    def leave_workers(self) -> "FakeWorkers | None":
+        """See Child."""
+        return self.leaves
 
     def close(self) -> None:
         """See Child."""
+
+
+class FakeWorkers:
+    """Workers that were kept."""
+
+    is_closed = False
+
+    def close(self) -> None:
+        """See WorkerProcesses."""
+        self.is_closed = True
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +126,29 @@ def test_a_standby_is_told_of_a_kill():
     standby = slot.start_standby(0.0)
     slot.died(1.0, killed=True)
     assert slot.start() is standby and standby.after_kill
+
+
+@pytest.mark.parametrize("has_standby", [False, True])
+def test_the_next_process_gets_the_workers_that_are_left(has_standby: bool):
+    slot = RestartSlot("x", [], 5, 10.0, keeps_standby=True)
+    child, left = slot.start(), FakeWorkers()
+    child.facts, child.leaves = {}, left
+    if has_standby:
+        slot.start_standby(0.0)
+    slot.died(1.0, killed=True)
+    assert slot.start().kept is left and not left.is_closed
+    slot.died(2.0)
+    assert slot.start().kept is None
+
+
+def test_workers_that_no_process_takes_over_are_ended():
+    """The service ends before the next process is started."""
+    slot = RestartSlot("x", [], 5, 10.0)
+    child, left = slot.start(), FakeWorkers()
+    child.leaves = left
+    slot.died(1.0, killed=True)
+    slot.close()
+    assert left.is_closed
 
 
 def test_a_lost_standby_is_replaced_after_a_pause_and_never_activated():

@@ -1,0 +1,84 @@
+"""The worker processes of an engine core, which the supervisor starts for it: so they can outlive it."""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from subprocess import Popen
+
+from pagewire.host import spawn as process
+from pagewire.host.orders import KeptWorkers
+
+log = logging.getLogger(__name__)
+
+_ADDRESS = "--engine="
+
+
+class WorkerProcess:
+    """A worker that runs, or has ended and was not waited for."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        """Starts `pagewire ARGUMENTS`, in a process group of its own. Raises OSError."""
+        self.address = next(word.removeprefix(_ADDRESS) for word in arguments if word.startswith(_ADDRESS))
+        """Where it looks for its engine core."""
+        self._process: Popen[bytes]
+        self._process, self._status = process.spawn(arguments, process_group=0)
+        os.set_blocking(self._status, False)
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which no other process gets before close()."""
+        return self._process.pid
+
+    @property
+    def lives(self) -> bool:
+        """Checks without waiting for the process: its engine core reads how it has ended."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def close(self) -> None:
+        """Kills it with all that it started, if it still runs. Logs what it has reported."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        with contextlib.suppress(BlockingIOError):
+            for line in os.read(self._status, 65536).splitlines():
+                event = json.loads(line)
+                log.error("%s: %s", event.get("what"), event.get("why"))
+        os.close(self._status)
+
+
+class WorkerProcesses:
+    """All workers of one engine core: those that serve, and those that a standby no longer needs."""
+
+    def __init__(self) -> None:
+        self._workers: dict[int, WorkerProcess] = {}
+
+    def start(self, arguments: Sequence[str]) -> int:
+        """Starts a worker and returns its process id. Raises OSError."""
+        worker = WorkerProcess(arguments)
+        self._workers[worker.pid] = worker
+        return worker.pid
+
+    def dismiss(self, pid: int) -> None:
+        """Ends one that the engine core does not need any more."""
+        if pid in self._workers:
+            self._workers.pop(pid).close()
+
+    def kept(self) -> KeptWorkers | None:
+        """Returns the workers that the next engine core may adopt: all of them live, and are one group."""
+        addresses = {worker.address for worker in self._workers.values()}
+        if len(addresses) != 1 or not all(worker.lives for worker in self._workers.values()):
+            return None
+        return KeptWorkers(addresses.pop(), tuple(self._workers))
+
+    def take_over(self, others: "WorkerProcesses") -> None:
+        """Takes the workers of an engine core that has died."""
+        self._workers |= others._workers
+        others._workers = {}
+
+    def close(self) -> None:
+        """Ends all of them."""
+        while self._workers:
+            self._workers.popitem()[1].close()

@@ -1,0 +1,85 @@
+"""Workers that the supervisor starts for an engine core."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from pagewire.host import spawn as process
+from pagewire.host.orders import KeptWorkers
+from pagewire.host.proc_stat import read_exit_code
+from pagewire.supervisor.worker_processes import WorkerProcesses
+
+ADDRESS = "ipc:///x/workers.ipc"
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerProcesses]:
+    def spawn(arguments: Sequence[str], **options: object) -> "tuple[subprocess.Popen[bytes], int]":
+        reading, writing = os.pipe()
+        os.close(writing)
+        command = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+        return subprocess.Popen(command, **options), reading  # type: ignore[call-overload]
+
+    monkeypatch.setattr(process, "spawn", spawn)
+    made = WorkerProcesses()
+    yield made
+    made.close()
+
+
+def start(workers: WorkerProcesses, address: str = ADDRESS) -> int:
+    return workers.start(["worker", f"--engine={address}", "--rank=0"])
+
+
+def kill(pid: int) -> None:
+    """Returns when the process is a zombie."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+
+
+def is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_living_workers_are_kept(workers: WorkerProcesses) -> None:
+    pids = start(workers), start(workers)
+    assert workers.kept() == KeptWorkers(ADDRESS, pids)
+
+
+def test_nothing_is_kept_of_a_group_that_is_not_whole(workers: WorkerProcesses) -> None:
+    _, lost = start(workers), start(workers)
+    kill(lost)
+    assert workers.kept() is None
+    assert read_exit_code(lost) == -signal.SIGKILL, "its engine core may still ask how it has ended"
+
+
+def test_nothing_is_kept_where_it_is_unknown_which_group_serves(workers: WorkerProcesses) -> None:
+    """A core that was killed while it adopted had two."""
+    serving, spare = start(workers), start(workers, ADDRESS + ".7")
+    assert workers.kept() is None
+    workers.dismiss(spare)
+    assert workers.kept() == KeptWorkers(ADDRESS, (serving,)) and not is_there(spare)
+
+
+@pytest.mark.parametrize("end", [WorkerProcesses.close, lambda workers: workers.take_over(workers)])
+def test_nothing_is_kept_of_no_worker(
+    workers: WorkerProcesses, end: Callable[[WorkerProcesses], None]
+) -> None:
+    end(workers)
+    assert workers.kept() is None
+
+
+def test_workers_are_taken_over(workers: WorkerProcesses) -> None:
+    pid, successor = start(workers), WorkerProcesses()
+    successor.take_over(workers)
+    workers.close()
+    assert workers.kept() is None and successor.kept() == KeptWorkers(ADDRESS, (pid,))
+    successor.close()
+    assert not is_there(pid) and read_exit_code(pid) is None

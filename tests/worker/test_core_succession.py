@@ -1,0 +1,122 @@
+"""A worker that outlives its engine core: what it drops, what it keeps, and which core it serves next."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc import transport
+from pagewire.ipc.columns import pack_u32, unpack_u32
+from tests.worker.fakes import initialize, resolved_params
+from tests.worker.test_main import Core, WorkerThread, core
+
+Checkpoints = Callable[..., Path]
+__all__ = ["core"]
+PROMPT = [5, 6, 7, 8, 9]
+
+
+def plan(number: int) -> worker_pb2.StepPlan:
+    """Begins row 0, and samples a token."""
+    new = worker_pb2.NewRow(
+        row=0, token_ids=pack_u32(PROMPT), prompt_len=5, blocks=pack_u32([0, 1]), sampling=resolved_params()
+    )
+    row = pack_u32([0])
+    return worker_pb2.StepPlan(
+        step=number,
+        new_rows=[new],
+        rows=row,
+        starts=pack_u32([0]),
+        counts=pack_u32([5]),
+        sample_rows=row,
+        sample_sources=row,
+    )
+
+
+def next_token(number: int) -> worker_pb2.StepPlan:
+    """Goes on with row 0."""
+    row = pack_u32([0])
+    start = pack_u32([len(PROMPT) + number - 2])
+    return worker_pb2.StepPlan(
+        step=number, rows=row, starts=start, counts=pack_u32([1]), sample_rows=row, sample_sources=row
+    )
+
+
+def succeed(core: Core) -> None:
+    """The core dies, and the next one binds its address."""
+    core.socket.close(linger=0)
+    while transport._is_served(core.address):  # closed by a thread of ZeroMQ
+        time.sleep(0.001)
+    core.socket = transport.bind_router(core.context, core.address)
+
+
+@pytest.fixture
+def worker(core: Core) -> Iterator[WorkerThread]:
+    made = WorkerThread(core.address, outlives_core=True)
+    yield made
+    core.send(shutdown=worker_pb2.Shutdown())
+    assert made.join() == 0
+
+
+def settings(model: Path, block_size: int = 4) -> worker_pb2.Initialize:
+    return initialize(
+        model,
+        device="simulated",
+        profile="cpu",
+        gpu_memory_utilization=0.5,
+        block_size=block_size,
+        num_blocks=16,
+    )
+
+
+def load(core: Core, model: Path) -> worker_pb2.Ready:
+    assert core.receive().WhichOneof("message") == "hello"
+    core.send(
+        initialize=initialize(
+            model, device="simulated", profile="cpu", gpu_memory_utilization=0.5, block_size=4, num_blocks=16
+        )
+    )
+    message = core.receive_after_progress()
+    assert message.HasField("ready"), message
+    return message.ready
+
+
+def test_one_core_after_another(core: Core, worker: WorkerThread, checkpoint: Checkpoints) -> None:
+    """Three cores with the same settings: rows of the last one are gone, steps in flight are finished, and
+    tokens are the same."""
+    model = checkpoint("llama")
+    ready, tokens = load(core, model), set()
+    for _ in range(3):
+        core.send(step_plan=plan(1))
+        result = core.receive().step_result
+        tokens.add(tuple(unpack_u32(result.token_ids)))
+        for number in (2, 3):
+            core.send(step_plan=next_token(number))
+        succeed(core)
+        assert load(core, model) == ready
+    assert len(tokens) == 1
+
+
+def test_a_core_with_other_settings_is_refused(core: Core, checkpoint: Checkpoints) -> None:
+    """Its supervisor ends it then."""
+    model = checkpoint("llama")
+    worker = WorkerThread(core.address, outlives_core=True)
+    load(core, model)
+    succeed(core)
+    core.receive()
+    core.send(
+        initialize=initialize(
+            model, device="simulated", profile="cpu", gpu_memory_utilization=0.5, block_size=8, num_blocks=16
+        )
+    )
+    failed = core.receive().failed
+    assert failed.what == "the worker cannot be adopted" and "other settings" in failed.why
+    assert worker.join() == 1
+
+
+def test_without_the_flag_it_ends_with_its_core(core: Core, checkpoint: Checkpoints) -> None:
+    worker = WorkerThread(core.address)
+    load(core, checkpoint("llama"))
+    core.socket.close(linger=0)
+    assert worker.join() == 1

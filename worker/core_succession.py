@@ -1,0 +1,69 @@
+"""One engine core after another: a loaded worker that outlives its core is adopted by the next one.
+
+    its core is gone    steps that were launched are finished, and all rows removed; blocks keep their content
+    a new connection    with a new identity: nothing that the last core has sent is read any more
+    WorkerHello         as soon as the next core listens at the address
+    Initialize          is that of the load, or the worker fails: the core then takes another one
+    Ready               as after the load, at once
+
+What ends a worker that no core adopts is its parent process.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from pagewire.errors import StartupError
+from pagewire.internal.v1 import worker_pb2
+from worker.channel import Channel, EngineGone
+from worker.loop import StepRunner, execute_steps
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWorker:
+    """A model that executes steps, what it was loaded by, and what the core was told of it."""
+
+    runner: StepRunner
+    initialize: worker_pb2.Initialize
+    ready: worker_pb2.Ready
+
+
+def serve_cores(
+    channel: Channel, hello: worker_pb2.WorkerHello, loaded: LoadedWorker, *, outlives_core: bool
+) -> None:
+    """Executes steps until Shutdown. outlives_core: of one core after another; otherwise raises EngineGone
+    with the first one's end. Raises StartupError when a core wants something else than what is loaded."""
+    is_adopted = True
+    while is_adopted:
+        try:
+            execute_steps(channel, loaded.runner)
+            return
+        except EngineGone:
+            if not outlives_core:
+                raise
+        loaded.runner.abandon()
+        is_adopted = _await_core(channel, hello, loaded)
+
+
+def _await_core(channel: Channel, hello: worker_pb2.WorkerHello, loaded: LoadedWorker) -> bool:
+    """Waits for the next core, and is adopted by it. Returns False after Shutdown."""
+    logger.info("the engine core is gone; waiting for the next one")
+    while True:
+        channel.renew()
+        channel.send(worker_pb2.WorkerMessage(hello=hello))
+        try:
+            command = channel.receive()
+            while command.WhichOneof("command") not in ("initialize", "shutdown"):
+                command = channel.receive()
+        except EngineGone:
+            continue  # it died, too, or was only looking whether the address is served
+        if command.WhichOneof("command") == "shutdown":
+            return False
+        if command.initialize != loaded.initialize:
+            raise StartupError(
+                "the worker cannot be adopted",
+                "the engine core wants another model, or other settings, than the one before it",
+            )
+        channel.send(worker_pb2.WorkerMessage(ready=loaded.ready))
+        return True

@@ -31,6 +31,7 @@ from benchmarks import gpu_golden
 from benchmarks.gpu_launches import (
     Launch,
     attention_launches,
+    expert_launches,
     product_launches,
     row_launches,
     vocabulary_launches,
@@ -44,7 +45,7 @@ RARE = re.compile(
     r"blocks of (32|64|128|256)|all options|^decode (?!bf16 32/8 x 128$)|(sinks|cap|slopes)$(?<!window, cap)"
     r"|^prod.*(output|gate and up|(32|128) tokens)|14/2 x 64, e|71/1 x 64, e4m3|x (80|96), everything"
     r"|32/32 x (80|96)(?!, everything)|fp32 (14/2|16/8|71/1)|fp(16|32) .*e4m3"
-    r"|^low-bit.*(qkv|g32|64 tokens)"
+    r"|^low-bit.*(qkv|g32|64 tokens)|^experts.*(Mixtral|64 tokens|fp16)|^route (sparse|4096)"
     r"|(50257 x 768, (1|32)|, (32|64)) rows| (32000|128256)$| (4096|896)$|relu|quick_gelu|gelu_new"
 )
 """Launches between others: tests leave them out, since each takes a second or two to compile."""
@@ -98,6 +99,7 @@ def launches() -> list[tuple[str, Launch]]:
         *attention_launches(),
         *row_launches(),
         *product_launches(),
+        *expert_launches(),
         *vocabulary_launches(),
         *sampler_launches(),
         *sampler_state_launches(),

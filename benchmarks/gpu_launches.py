@@ -173,6 +173,77 @@ def product_launches() -> Iterator[tuple[str, Launch]]:
         yield f"product bf16 1001 x 1000, {tokens} tokens", partial(linear, *odd)
 
 
+EXPERTS = {"Qwen3-30B": (128, 8, 768, 2048), "Mixtral": (8, 2, 14336, 4096), "gpt-oss": (32, 4, 2880, 2880)}
+"""How many there are, how many a token has, their width, and the model's."""
+
+
+def expert_launches() -> Iterator[tuple[str, Launch]]:
+    """The whole of a layer's experts, by model and number of tokens."""
+    from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
+    from kernels.triton.experts.weigh import weigh
+
+    for tokens in (1, 64, 512, 4096):
+        for model in EXPERTS:
+            yield f"experts bf16 {model}, {tokens} tokens", partial(experts, model, tokens, BF16)
+    for dtype in (FP16, FP32):
+        for tokens in (1, 512):
+            name = f"experts {SHORT[dtype]} Qwen3-30B, {tokens} tokens"
+            yield name, partial(experts, "Qwen3-30B", tokens, dtype)
+    yield from routing_launches()
+    weights = empty(32, 2, dtype=FP32)
+    for dtype in (BF16, FP32):
+        yield f"weigh {SHORT[dtype]}", partial(weigh, empty(32, 4096, dtype=dtype), weights, empty(32, 2))
+        name, gate_up = f"clamped swiglu {SHORT[dtype]}", empty(32, 5760, dtype=dtype)
+        yield name, partial(clamped_swiglu, gate_up, 1.702, 7.0)
+
+
+def experts(model: str, tokens: int, dtype: torch.dtype) -> None:
+    """The order of pairs, both products, and the sum with what all tokens have."""
+    from kernels.triton.experts.combine import combine
+    from kernels.triton.experts.dispatch import sort_by_expert
+    from kernels.triton.experts.grouped_linear import grouped_linear
+    from kernels.triton.experts.tile_sizes import choose_tile
+
+    count, top_k, width, hidden = EXPERTS[model]
+    tile = choose_tile(tokens, top_k, count, dtype, True)
+    order = sort_by_expert(empty(tokens, top_k, dtype=torch.int64), count, tile)
+    x, bias = empty(tokens, hidden, dtype=dtype), None
+    if model == "gpt-oss":
+        bias = empty(count, 2 * width, dtype=dtype)
+    grouped_linear(x, empty(count, 2 * width, hidden, dtype=dtype), bias, order, order.tokens)
+    gated = empty(tokens * top_k, width, dtype=dtype)
+    y = grouped_linear(gated, empty(count, hidden, width, dtype=dtype), None, order)
+    combine(y, empty(tokens, top_k, dtype=FP32), order.places, x, empty(tokens, dtype=FP32))
+
+
+def routing_launches() -> Iterator[tuple[str, Launch]]:
+    """In published forms."""
+    from kernels.ops.experts.routing import Routing, Score
+    from kernels.triton.experts.route import route
+
+    grouped = Routing(
+        num_experts=256,
+        top_k=8,
+        score=Score.SIGMOID,
+        groups=8,
+        top_groups=4,
+        group_best=2,
+        normalized=True,
+        least_sum=1e-20,
+        scale=2.5,
+    )
+    forms = {
+        "DeepSeek-V3": grouped,
+        "Qwen3-30B": Routing(num_experts=128, top_k=8, normalized=True),
+        "gpt-oss": Routing(num_experts=32, top_k=4, score=Score.SOFTMAX_OF_CHOSEN),
+        "sparse mixer": Routing(num_experts=16, top_k=2, score=Score.SPARSE_MIXER, tolerance=0.02),
+        "4096 experts": Routing(num_experts=4096, top_k=8),
+    }
+    for name, routing in forms.items():
+        correction = empty(routing.num_experts, dtype=FP32) if routing is grouped else None
+        yield f"route {name}", partial(route, empty(32, routing.num_experts, dtype=FP32), correction, routing)
+
+
 def low_bit_launches() -> Iterator[tuple[str, Launch]]:
     """Of weights in 4 and 8 bits: with groups, and a scale per row."""
     from kernels.triton.matmul.low_bit_linear import low_bit_linear

@@ -24,7 +24,7 @@ from kernels.triton.requirements import num_processors
 
 
 @triton.jit
-def _range_sum(
+def range_sum(
     weights,  # [FEATURES, DEPTH] pointers to the first values of K
     inputs,  # [TOKENS, DEPTH]
     ours,  # [FEATURES, 1] whether the weight has the row
@@ -78,12 +78,12 @@ def _linear_kernel(
     at = token.to(tl.int64)
     if SPLIT:
         begin = tl.program_id(2) * RANGE
-        total = _range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
+        total = range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
         at += tl.program_id(2).to(tl.int64) * tokens
     else:
         total = tl.zeros([FEATURES, TOKENS], tl.float32)
         for begin in range(0, IN, RANGE):
-            total += _range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
+            total += range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
         if bias is not None:
             total += tl.load(bias + feature, mask=feature < features, other=0.0).to(tl.float32)[:, None]
     target = out + at[:, None] * features + feature[None, :]

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.triton.ptx import products
-from kernels.triton.ptx.memory import MemoryFault
+from kernels.triton.ptx.memory import OWNER, MemoryFault
 from kernels.triton.ptx.parser import PtxError, PtxInstruction, RegisterList
 from kernels.triton.ptx.program import Copy, EmulatedProgram, Product
 from kernels.triton.ptx.transfers import addresses
-from kernels.triton.ptx.warps import OWNER
 
 Array = NDArray[Any]
 GROUP = 128

@@ -16,6 +16,7 @@ _EXECUTORS: dict[str, Executor] = {
     "ld": transfers.load,
     "st": transfers.store,
     "atom": transfers.atomic,
+    "bar": warps.barrier,  # of warps; those of all threads are the machine's
     "shfl": warps.shuffle,
     "redux": warps.reduce,
     "ldmatrix": warps.load_matrices,

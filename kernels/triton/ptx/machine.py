@@ -60,7 +60,7 @@ def _step(
             here = here & ~chosen
         case "ret" | "exit":
             here = here & ~chosen
-        case "bar" | "barrier":
+        case "bar" | "barrier" if instruction.parts[1] != "warp":
             if instruction.operands != ("0",):
                 raise PtxError("only barrier 0 of all threads is known")
             _join(waiting, at + 1, chosen)

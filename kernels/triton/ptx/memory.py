@@ -11,8 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+THREADS = 32
+"""Of a warp."""
 MANY = -2
-"""More than one thread has read a byte."""
+"""Threads of more than one warp have read a byte."""
+OWNER = 1 << 20
+"""An access to shared memory by a whole warp is noted as its number from here on: no thread's. Groups of
+warps are noted from twice as much on."""
+SEVERAL = 4 << 20
+"""Several threads of a warp have read a byte: its number from here on."""
+SEEN = 8 << 20
+"""Threads of a warp have accessed a byte, and have met since: its number from here on."""
 
 
 class MemoryFault(Exception):
@@ -110,9 +119,16 @@ class GlobalMemory:
             use(found, offsets[:, None] + np.arange(size), rows)
 
 
+def warps_of(owners: Array) -> Array:
+    """Returns the numbers of the warps of noted accesses, -1 where there is none or more than one."""
+    kind, number = owners >> 20, owners & (OWNER - 1)
+    named = np.isin(kind, (OWNER >> 20, SEVERAL >> 20, SEEN >> 20))
+    return np.where(named, number, np.where(kind == 0, number // THREADS, -1))
+
+
 class SharedMemory:
     """The shared memory of one program. Between two barriers, a byte that one thread writes no other may
-    touch.
+    touch; those of its warp may behind a barrier of the warp.
 
     Bytes begin as poison. A copy of `cp.async` lands when its thread waits for it; to touch its bytes before
     is a fault. Bytes that threads have written are not seen by `wgmma` before a proxy fence of theirs.
@@ -132,18 +148,28 @@ class SharedMemory:
         """All threads have come: what was written is seen by all."""
         self._epoch += 1
 
+    def warp_barrier(self, warps: Array) -> None:
+        """All threads of each of these warps have met: what one has written or read is settled among them."""
+        for owners, epochs in ((self._writer, self._written), (self._reader, self._read)):
+            numbers = warps_of(owners)
+            settled = (epochs == self._epoch) & np.isin(numbers, warps)
+            owners[settled] = SEEN + numbers[settled]
+
     def load(self, addresses: Array, size: int, threads: Array) -> Array:
         """addresses: [n] offsets; threads: [n]. Returns uint8 [n, size]."""
         index = self._index(addresses, size)
         if self._in_flight[index].any():
             raise MemoryFault("shared memory is read before the copy to it was waited for")
         owners = threads[:, None]
-        if ((self._written[index] == self._epoch) & (self._writer[index] != owners)).any():
+        if ((self._written[index] == self._epoch) & _others(self._writer[index], owners)).any():
             raise MemoryFault("shared memory is read that another thread has written since the last barrier")
-        again = (self._read[index] == self._epoch) & (self._reader[index] != owners)
-        noted = np.where(again, MANY, owners)
+        again = (self._read[index] == self._epoch) & _others(self._reader[index], owners)
+        noted = np.where(again, _together(self._reader[index], owners), owners)
         self._reader[index] = noted
-        self._reader[index[self._reader[index] != noted]] = MANY  # threads of this one access
+        last = self._reader[index]  # of several threads of this one access
+        both = _together(last, noted)
+        for differs in (last != noted, (last != noted) & (both == MANY)):
+            self._reader[index[differs]] = both[differs]
         self._read[index] = self._epoch
         return self.data[index]
 
@@ -187,12 +213,12 @@ class SharedMemory:
         owners = threads[:, None]
         if self._in_flight[index].any():
             raise MemoryFault("shared memory is written while a copy to it is on its way")
-        others = (self._written[index] == self._epoch) & (self._writer[index] != owners)
+        others = (self._written[index] == self._epoch) & _others(self._writer[index], owners)
         if values is not None:
             others &= self.data[index] != values
         if others.any():
             raise MemoryFault("two threads write to one address of shared memory since the last barrier")
-        if ((self._read[index] == self._epoch) & (self._reader[index] != owners)).any():
+        if ((self._read[index] == self._epoch) & _others(self._reader[index], owners)).any():
             raise MemoryFault("shared memory is written that another thread has read since the last barrier")
         self._writer[index] = owners
         self._written[index] = self._epoch
@@ -204,3 +230,14 @@ class SharedMemory:
         if len(offsets) and (offsets.min() < 0 or offsets.max() + size > len(self.data)):
             raise MemoryFault(f"an access outside of the {len(self.data)} bytes of shared memory")
         return np.asarray(offsets[:, None] + np.arange(size))
+
+
+def _others(noted: Array, owners: Array) -> Array:
+    """Whether a noted access is another thread's, with which these have not met."""
+    return (noted != owners) & ~((noted >= SEEN) & (warps_of(noted) == warps_of(owners)))
+
+
+def _together(one: Array, other: Array) -> Array:
+    """Returns what is noted of two accesses by different threads."""
+    warps = warps_of(one)
+    return np.where((warps >= 0) & (warps == warps_of(other)), SEVERAL + warps, MANY)

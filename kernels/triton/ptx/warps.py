@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.triton.ptx import products
+from kernels.triton.ptx.memory import OWNER
 from kernels.triton.ptx.parser import PtxError, PtxInstruction, RegisterList
 from kernels.triton.ptx.products import WARP
 from kernels.triton.ptx.program import EmulatedProgram
@@ -15,8 +16,6 @@ from kernels.triton.ptx.transfers import addresses
 Array = NDArray[Any]
 _LANE = np.arange(WARP)
 _REDUCE: dict[str, Callable[..., Array]] = {"add": np.sum, "min": np.min, "max": np.max}
-OWNER = 1 << 20
-"""Accesses to shared memory by a whole warp are noted as its number from here on: no thread's."""
 
 
 def whole_warps(program: EmulatedProgram, active: Array | None) -> Array:
@@ -27,6 +26,13 @@ def whole_warps(program: EmulatedProgram, active: Array | None) -> Array:
     if ((counts != 0) & (counts != WARP)).any():
         raise PtxError("only some threads of a warp have come to an instruction of the whole warp")
     return np.flatnonzero(counts)
+
+
+def barrier(program: EmulatedProgram, instruction: PtxInstruction, active: Array | None) -> None:
+    """bar.warp.sync: what a thread of the warp has written to shared memory the others see."""
+    if instruction.operands != ("-1",):
+        raise PtxError("only barriers of all threads of a warp are known")
+    program.shared.warp_barrier(whole_warps(program, active))
 
 
 def shuffle(program: EmulatedProgram, instruction: PtxInstruction, active: Array | None) -> None:

@@ -69,6 +69,7 @@ def test_no_kernel_is_left_out(compiled: list[Row]):
 
 NARROW = {
     "_low_bit_kernel": 8,  # 32 bytes of a row of 4 bits, of which a thread takes a quarter
+    "_route_kernel": 4,  # few experts are fewer values than a warp has threads
     "_store_kernel": 8,  # a rotation of heads of 64 has 8 bytes per thread of each half
     "_choose_kernel": 4,  # what the tiles of a row gave is a few hundred values; so below
     "_uniform_kernel": 4,
@@ -106,7 +107,7 @@ def test_attention_uses_the_matrix_units(compiled: list[Row]):
 
 def test_products_use_the_matrix_units(compiled: list[Row]):
     """Those of Hopper, for one token too: it is the weight that fills them."""
-    names = ("_linear_kernel", "_low_bit_kernel")
+    names = ("_linear_kernel", "_low_bit_kernel", "_grouped_kernel")
     half = [row for row in compiled if row["name"] in names and "fp32" not in row["launch"]]
     assert {row["products"] for row in half} == {"wgmma"}
 

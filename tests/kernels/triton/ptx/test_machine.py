@@ -131,6 +131,33 @@ def test_a_barrier_makes_what_is_written_visible():
     assert (lanes(body, "%r3", shared=512, threads=128) == torch.arange(128) ^ 64).all()
 
 
+def test_a_barrier_of_a_warp_is_one_for_its_threads():
+    """Not for those of others; and what several threads of a warp have read one of them may write behind
+    it, but not before."""
+    write = "shl.b32 %r1, %r0, 2; st.shared.b32 [%r1], %r0; bar.warp.sync -1;"
+    read = "xor.b32 %r2, %r1, {}; ld.shared.b32 %r3, [%r2];"
+    settled = write + read.format(64)
+    assert (lanes(settled, "%r3", shared=512, threads=128) == torch.arange(128) ^ 16).all()
+    with pytest.raises(Fault, match="another thread has written"):
+        lanes(write + read.format(128), "%r3", shared=512, threads=128)
+    again = settled + "{}" + "st.shared.b32 [%r1], %r0;"
+    lanes(again.format("bar.warp.sync -1;"), "%r3", shared=512, threads=128)
+    with pytest.raises(Fault, match="another thread has read"):
+        lanes(again.format(""), "%r3", shared=512, threads=128)
+    with pytest.raises(Fault, match="only barriers of all threads of a warp"):
+        lanes("bar.warp.sync 1;", "%r0")
+
+
+def test_what_threads_of_several_warps_have_read_is_settled_by_no_barrier_of_theirs():
+    """In one access, and in two."""
+    read = "mov.b32 %r1, 0; ld.shared.b32 %r2, [%r1]; "
+    twice = "setp.lt.u32 %p1, %r0, 32; mov.b32 %r1, 0; @%p1 ld.shared.b32 %r2, [%r1];"
+    twice += "@!%p1 ld.shared.b32 %r2, [%r1];"
+    for body in (read, twice):
+        with pytest.raises(Fault, match="another thread has read"):
+            lanes(body + "bar.warp.sync -1; st.shared.b32 [%r1], 7;", "%r2", shared=512, threads=64)
+
+
 def test_copies_land_at_their_wait_and_not_before():
     """Two groups; the wait for all but one lands the first alone. What a copy does not read is zeros."""
     body = """

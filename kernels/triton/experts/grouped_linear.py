@@ -1,0 +1,151 @@
+"""Products of pairs of tokens and experts, sorted by expert, each by its own expert's weight.
+
+    y[p, n] = sum_k x[r[p], k] * w[e[p], n, k] + b[e[p], n]       in the order of kernels.triton.matmul.ranges
+
+x: [R, K], rows may be strided; w: [N, F, K] and b: [N, F] contiguous, of x's dtype: float32, float16 or
+bfloat16; y: [P, F], of that dtype; r: [P] rows of x, or None for row p; e: the owners of an ExpertOrder.
+Each result has the bits of kernels.triton.matmul.linear with that row and that expert's weight: they do not
+depend on how many pairs there are, nor on which experts other tokens have chosen.
+
+    few pairs     grid (X, F / 64, ranges)     each program stores the sum of a range, float32;
+                                               kernels.triton.matmul.sum_ranges adds them in order
+    many pairs    grid (X, F / 128)            a program adds at the end of each range
+
+X tiles of pairs, of which each has one expert (kernels.triton.experts.dispatch): the grid has as many as
+there may be, and programs without a tile end at once. Tiles of one expert are neighbours, so that its weight
+is read once and then comes from L2; weights of experts without pairs are not read.
+
+Bytes moved: F * K of the weight for each chosen expert; K read and F written for each pair. Speed: not yet
+measured on a GPU.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.triton.experts.dispatch import ExpertOrder
+from kernels.triton.experts.tile_sizes import choose_grouped_sizes
+from kernels.triton.matmul.linear import range_sum
+from kernels.triton.matmul.ranges import LinearSizes, range_length
+from kernels.triton.matmul.sum_ranges import sum_ranges
+from kernels.triton.requirements import num_processors
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _grouped_kernel(
+    x,  # [R, K]
+    rows,  # [P], or None
+    weight,  # [N, F, K]
+    bias,  # [N, F], or None
+    starts,  # [N + 1]
+    tile_experts,  # [X]
+    tile_firsts,  # [X]
+    out,  # [P, F]; SPLIT: [ranges, P, F] float32
+    pairs,
+    features,
+    x_stride,
+    IN: tl.constexpr,
+    RANGE: tl.constexpr,
+    FEATURES: tl.constexpr,
+    TOKENS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    expert = tl.load(tile_experts + tl.program_id(0)).to(tl.int64)
+    if expert < 0:
+        return
+    place = tl.load(tile_firsts + tl.program_id(0)) + tl.arange(0, TOKENS)
+    there = place < tl.load(starts + expert + 1)
+    row = place
+    if rows is not None:
+        row = tl.load(rows + place, mask=there, other=0)
+    feature = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
+    k = tl.arange(0, DEPTH)
+    weights = weight + expert * features * IN + feature.to(tl.int64)[:, None] * IN + k[None, :]
+    inputs = x + row.to(tl.int64)[:, None] * x_stride + k[None, :]
+    ours, real = (feature < features)[:, None], there[:, None]
+    at = place.to(tl.int64)
+    if SPLIT:
+        begin = tl.program_id(2) * RANGE
+        total = range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
+        at += tl.program_id(2).to(tl.int64) * pairs
+    else:
+        total = tl.zeros([FEATURES, TOKENS], tl.float32)
+        for begin in range(0, IN, RANGE):
+            total += range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
+        if bias is not None:
+            added = tl.load(bias + expert * features + feature, mask=feature < features, other=0.0)
+            total += added.to(tl.float32)[:, None]
+    target = out + at[:, None] * features + feature[None, :]
+    inside = real & (feature < features)[None, :]
+    tl.store(target, tl.trans(total).to(out.dtype.element_ty), mask=inside)
+
+
+def grouped_linear_reference(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    owners: torch.Tensor,
+    rows: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The formula in float64, pair by pair. Returns [P, F]."""
+    read = range(len(owners)) if rows is None else rows.tolist()
+    pairs = list(zip(read, owners.tolist(), strict=True))
+    results = [weight[expert].double() @ x[row].double() for row, expert in pairs]
+    if bias is not None:
+        results = [y + bias[expert].double() for y, (_, expert) in zip(results, pairs, strict=True)]
+    return torch.stack(results)
+
+
+def grouped_linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    order: ExpertOrder,
+    rows: torch.Tensor | None = None,
+    sizes: LinearSizes | None = None,
+) -> torch.Tensor:
+    """[R, K] -> [P, F]. rows: [P] int32, which row of x each pair has; None: x is sorted as the pairs are.
+    sizes: launch parameters, which change no bit, with order.tile tokens; None: those of
+    choose_grouped_sizes()."""
+    _, features, depth = weight.shape
+    pairs, tiles = len(order.owners), len(order.tile_experts)
+    assert x.stride(1) == 1 and x.shape[1] == depth and (rows is not None or len(x) == pairs)
+    assert weight.is_contiguous() and x.dtype == weight.dtype and (bias is None or bias.is_contiguous())
+    out = torch.empty((pairs, features), dtype=x.dtype, device=x.device)
+    if not pairs:
+        return out
+    length = range_length(features, depth)
+    ranges = -(-depth // length)
+    if sizes is None:
+        processors = 0 if x.device.type == "cpu" else num_processors(x.device)
+        sizes = choose_grouped_sizes(tiles, order.tile, features, ranges, x.dtype, processors)
+    assert sizes.tokens == order.tile
+    target = out
+    if sizes.splits:
+        target = torch.empty((ranges, pairs, features), dtype=torch.float32, device=x.device)
+    grid = (tiles, -(-features // sizes.features), ranges if sizes.splits else 1)
+    _grouped_kernel[grid](
+        x,
+        rows,
+        weight,
+        bias,
+        order.starts,
+        order.tile_experts,
+        order.tile_firsts,
+        target,
+        pairs,
+        features,
+        x.stride(0),
+        IN=depth,
+        RANGE=length,
+        FEATURES=sizes.features,
+        TOKENS=sizes.tokens,
+        DEPTH=sizes.depth,
+        SPLIT=sizes.splits,
+        num_warps=sizes.warps,
+        num_stages=sizes.stages,
+    )
+    if sizes.splits:
+        sum_ranges(target, bias, out, None if bias is None else order.owners)
+    return out

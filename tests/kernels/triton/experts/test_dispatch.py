@@ -1,0 +1,67 @@
+"""The order of pairs by expert, against the layers' operation; and the tiles of each expert."""
+
+import pytest
+import torch
+
+from kernels.ops.experts.dispatch import dispatch
+from kernels.triton.experts import dispatch as kernels
+from kernels.triton.experts.dispatch import ExpertOrder, most_tiles, sort_by_expert
+
+
+def chosen(tokens: int, top_k: int, num_experts: int) -> torch.Tensor:
+    """Different ones for each token."""
+    scores = torch.rand(tokens, num_experts, generator=torch.Generator().manual_seed(tokens))
+    return scores.argsort(-1)[:, :top_k].contiguous()
+
+
+def check(experts: torch.Tensor, num_experts: int, order: ExpertOrder) -> None:
+    expected = dispatch(experts, num_experts)
+    assert order.tokens.tolist() == expected.tokens.tolist()
+    assert order.places.tolist() == expected.places.tolist()
+    ends = expected.counts.cumsum(0).tolist()
+    assert order.starts.tolist() == [0, *ends]
+    assert order.owners.tolist() == sorted(experts.flatten().tolist())
+    tiles = [
+        (expert, first)
+        for expert, (begin, end) in enumerate(zip([0, *ends], ends, strict=False))
+        for first in range(begin, end, order.tile)
+    ]
+    there = len(tiles)
+    assert list(zip(order.tile_experts[:there].tolist(), order.tile_firsts.tolist(), strict=False)) == tiles
+    assert order.tile_experts[there:].tolist() == [-1] * (len(order.tile_experts) - there)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "top_k", "num_experts", "tile"), [(1, 2, 5, 16), (40, 3, 7, 16), (9, 4, 4, 32), (90, 1, 3, 16)]
+)
+def test_the_order_of_the_layers(tokens: int, top_k: int, num_experts: int, tile: int, device: torch.device):
+    experts = chosen(tokens, top_k, num_experts)
+    check(experts, num_experts, sort_by_expert(experts.to(device), num_experts, tile))
+
+
+def test_more_pairs_and_tiles_than_a_program_looks_at(device: torch.device, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kernels, "BLOCK", 32)
+    monkeypatch.setattr(kernels, "TILES", 2)
+    experts = chosen(70, 2, 3)
+    check(experts, 3, sort_by_expert(experts.to(device), 3, 16))
+
+
+def test_one_expert_has_all_pairs(device: torch.device):
+    experts = torch.full((50, 1), 2, device=device)
+    check(experts.cpu(), 4, sort_by_expert(experts, 4, 16))
+
+
+def test_tiles_that_pairs_may_have():
+    """The worst case is reached, and not exceeded: by counts of pairs of each expert."""
+    for pairs in range(1, 40):
+        for num_experts in (1, 2, 5):
+            worst = 0
+            for full in range(num_experts):  # experts with one pair each, and one with the rest
+                if full < pairs:
+                    worst = max(worst, full + -(-(pairs - full) // 16))
+            assert most_tiles(pairs, num_experts, 16) == worst
+
+
+def test_no_pairs(device: torch.device):
+    order = sort_by_expert(torch.zeros(0, 2, dtype=torch.int64, device=device), 3, 16)
+    assert order.places.shape == (0, 2) and len(order.tile_experts) == 0

@@ -202,11 +202,9 @@ def experts(model: str, tokens: int, dtype: torch.dtype) -> None:
     from kernels.triton.experts.combine import combine
     from kernels.triton.experts.dispatch import sort_by_expert
     from kernels.triton.experts.grouped_linear import grouped_linear
-    from kernels.triton.experts.tile_sizes import choose_tile
 
     count, top_k, width, hidden = EXPERTS[model]
-    tile = choose_tile(tokens, top_k, count, dtype, True)
-    order = sort_by_expert(empty(tokens, top_k, dtype=torch.int64), count, tile)
+    order = sort_by_expert(empty(tokens, top_k, dtype=torch.int64), count, dtype)
     x, bias = empty(tokens, hidden, dtype=dtype), None
     if model == "gpt-oss":
         bias = empty(count, 2 * width, dtype=dtype)

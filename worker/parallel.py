@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.cpu.runtime.arena import Arena
+from kernels.triton import requirements
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,16 @@ class Placement:
     later: bool = False
     """Matrices stay on torch's meta device until loading knows which of them are needed."""
 
+    @property
+    def stacks_experts(self) -> bool:
+        """Whether the weights of a layer's experts are one tensor, as Triton's kernels read them."""
+        return self.device.type == "cuda" or requirements.INTERPRETED
+
     def empty(self, *shape: int) -> torch.nn.Parameter:
         """Returns a parameter that loading fills."""
         if self.arena is not None and len(shape) == 2:
             tensor = self.arena.matrix(*shape, self.dtype)
         else:
-            device = torch.device("meta") if self.later and len(shape) == 2 else self.device
+            device = torch.device("meta") if self.later and len(shape) >= 2 else self.device
             tensor = torch.empty(shape, dtype=self.dtype, device=device)
         return torch.nn.Parameter(tensor, requires_grad=False)

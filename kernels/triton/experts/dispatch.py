@@ -19,6 +19,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.triton.capabilities import capability_of
+from kernels.triton.experts.tile_sizes import choose_tile, class_pairs, largest_tile, most_tiles
 from kernels.triton.requirements import next_power_of_2
 
 BLOCK = 1024
@@ -38,13 +40,7 @@ class ExpertOrder:
     tile_experts: torch.Tensor  # [X] whose pairs a tile has; -1: there is no such tile
     tile_firsts: torch.Tensor  # [X] its first pair, sorted by expert
     tile: int  # M
-
-
-def most_tiles(pairs: int, num_experts: int, tile: int) -> int:
-    """Returns how many tiles so many pairs have at most: each expert that has pairs has one that is not
-    full."""
-    with_pairs = min(pairs, num_experts)
-    return with_pairs + (pairs - with_pairs) // tile
+    class_tiles: int  # the most that a step of its class may have; see choose_grouped_sizes()
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -110,9 +106,13 @@ def _expert_place_kernel(
         seen += tl.sum(ours.to(tl.int32), 0)
 
 
-def sort_by_expert(experts: torch.Tensor, num_experts: int, tile: int) -> ExpertOrder:
-    """experts: [T, k] integers, contiguous. tile: pairs of a tile."""
+def sort_by_expert(experts: torch.Tensor, num_experts: int, dtype: torch.dtype, tile: int = 0) -> ExpertOrder:
+    """experts: [T, k] integers, contiguous. dtype: of what is multiplied. tile: pairs of a tile; 0: as
+    choose_tile() has it."""
     assert experts.is_contiguous()
+    if not tile:
+        most, on_device = largest_tile(dtype, capability_of(experts.device)), experts.device.type != "cpu"
+        tile = choose_tile(len(experts), experts.shape[1], num_experts, most, on_device)
     pairs, most = experts.numel(), most_tiles(experts.numel(), num_experts, tile)
     sizes = (pairs, pairs, pairs, num_experts + 1, most, most, num_experts)
     parts = [torch.empty(size, dtype=torch.int32, device=experts.device) for size in sizes]
@@ -139,4 +139,6 @@ def sort_by_expert(experts: torch.Tensor, num_experts: int, tile: int) -> Expert
             BLOCK=BLOCK,
             num_warps=4,
         )
-    return ExpertOrder(tokens, owners, places.view(experts.shape), starts, tile_experts, tile_firsts, tile)
+    class_tiles = most_tiles(class_pairs(len(experts), experts.shape[1]), num_experts, tile)
+    columns = tokens, owners, places.view(experts.shape), starts, tile_experts, tile_firsts
+    return ExpertOrder(*columns, tile, class_tiles)

@@ -28,7 +28,6 @@ from kernels.triton.experts.tile_sizes import choose_grouped_sizes
 from kernels.triton.matmul.linear import range_sum
 from kernels.triton.matmul.ranges import LinearSizes, range_length
 from kernels.triton.matmul.sum_ranges import sum_ranges
-from kernels.triton.requirements import num_processors
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -118,8 +117,8 @@ def grouped_linear(
     length = range_length(features, depth)
     ranges = -(-depth // length)
     if sizes is None:
-        processors = 0 if x.device.type == "cpu" else num_processors(x.device)
-        sizes = choose_grouped_sizes(tiles, order.tile, features, ranges, x.dtype, processors)
+        numbers = order.class_tiles, order.tile, features, ranges
+        sizes = choose_grouped_sizes(*numbers, x.dtype, x.device)
     assert sizes.tokens == order.tile
     target = out
     if sizes.splits:

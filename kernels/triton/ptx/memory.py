@@ -234,7 +234,8 @@ class SharedMemory:
 
 def _others(noted: Array, owners: Array) -> Array:
     """Whether a noted access is another thread's, with which these have not met."""
-    return (noted != owners) & ~((noted >= SEEN) & (warps_of(noted) == warps_of(owners)))
+    met = (noted >= SEEN) & (warps_of(noted) == warps_of(owners))
+    return np.asarray((noted != owners) & ~met)
 
 
 def _together(one: Array, other: Array) -> Array:

@@ -38,6 +38,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2, window in the upper layers": ("qwen2", DEEP | WINDOW | {"tie_word_embeddings": True}),
     "qwen3": ("qwen3", SHALLOW),
     "llama, rope dynamic": ("llama", SHALLOW | {"rope_parameters": DYNAMIC, "max_position_embeddings": 20}),
+    "mixtral": ("mixtral", SHALLOW),
+    "qwen2_moe, one for all tokens with a gate": ("qwen2_moe", SHALLOW),
+    "qwen3_moe": ("qwen3_moe", SHALLOW),
+    "olmoe": ("olmoe", SHALLOW),
+    "granitemoe": ("granitemoe", SHALLOW),
+    "dots1": ("dots1", DEEP | {"first_k_dense_replace": 1}),
+    "glm4_moe, groups": ("glm4_moe", SHALLOW | {"first_k_dense_replace": 0}),
+    "minimax_m2": ("minimax_m2", SHALLOW),
+    "gpt_oss": ("gpt_oss", SHALLOW | {"layer_types": ["sliding_attention"]}),
+    "llama4, chunks": ("llama4", SHALLOW | {"no_rope_layers": [1], "attention_chunk_size": 9}),
     "gpt2": ("gpt2", {"n_layer": 1, "n_positions": 96}),
 }
 

@@ -108,12 +108,6 @@ def check_kernels(
         if reason is not None:
             todo = "use --device cpu" if cache_dtype is None else "leave --kv-cache-dtype out"
             raise StartupError(WHAT, reason, todo)
-    if isinstance(config, DecoderConfig) and any(config.experts):
-        raise StartupError(
-            WHAT,
-            f"{config.architecture} is a mixture of experts, which no kernel for it has yet",
-            "use --device cpu",
-        )
     if config.head_dim % 2:
         raise StartupError(
             WHAT, f"the head size is {config.head_dim}; even ones are supported", "use --device cpu"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from kernels.triton.experts.tile_sizes import MANY_TOKENS
+from kernels.triton.matmul.ranges import MANY
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
@@ -31,6 +33,7 @@ from worker.exactness import Exactness, on_cuda
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
+from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.packed_linear import Matrix
 from worker.memory.kv_cache import KVCache, block_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
@@ -100,7 +103,8 @@ def load(
     def progress(fraction: float) -> None:
         report("warm-up", fraction)
 
-    warm_up(parts.runner, most_tokens, not initialize.enforce_eager, progress)
+    many = MANY_TOKENS if has_experts(loaded.model) else MANY
+    warm_up(parts.runner, most_tokens, not initialize.enforce_eager, progress, many)
     longest = min(most_tokens, loaded.max_model_len - 1, num_blocks * initialize.block_size)
     prefill_us = measure_prefill(parts.runner.execute, longest, initialize.block_size)
     facts = loaded.config, loaded.dtype, loaded.max_model_len, loaded.weight_bytes
@@ -158,6 +162,11 @@ def load_on_device(
             layer.by_library = initialize.fast_matmul
     warn_of_float32(dtype)
     return LoadedModel(initialize, config, max_model_len, where, model, dtype, speculation, bits.quantization)
+
+
+def has_experts(model: torch.nn.Module) -> bool:
+    """Returns whether any layer is a mixture of experts."""
+    return any(isinstance(layer, ExpertMatrices) for layer in model.modules())
 
 
 def exactness(initialize: worker_pb2.Initialize, device: Device) -> Exactness:

@@ -4,7 +4,7 @@ graphs.
 What Triton specializes kernels on, and how a step can change it:
 
     rows that decode     whether programs share a row's KV: they do where rows are few
-    tokens of a step     sizes of products: kernels.triton.matmul.ranges.token_classes
+    tokens of a step     sizes of products: kernels.triton.matmul.ranges.token_classes; with experts theirs
     rows of a step       the width of the sum over rows in kernels.triton.step.prepare_inputs: a power of two
     prompts              a kernel of their own
     sampling             the features that rows request: worker.cuda.sampling.warmup_cases
@@ -16,7 +16,7 @@ are executed as any plan is; their rows are removed again, and all of them share
 
 from collections.abc import Callable, Iterator
 
-from kernels.triton.matmul.ranges import token_classes
+from kernels.triton.matmul.ranges import MANY, token_classes
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
@@ -48,16 +48,18 @@ def warm_up(
     most_tokens: int,
     captures: bool,
     progress: Callable[[float], None],
+    many: int = MANY,
 ) -> None:
     """Runs the warm-up. Does nothing where no row can have output.
 
     most_tokens: of a step. captures: whether to capture graphs. progress: called with the fraction done.
+    many: tokens from which on sizes of products stay the same.
     """
     rows = runner.rows
     if rows.max_model_len < 2:
         return
     captured = graph_sizes(min(rows.max_num_rows, most_tokens)) if captures else ()
-    plans = list(_plans(rows, most_tokens, runner.backend.most_queries, captured))
+    plans = list(_plans(rows, most_tokens, runner.backend.most_queries, captured, many))
     for count in token_classes(most_tokens):
         runner.backend.score(count)
     for done, plan in enumerate(plans):
@@ -82,7 +84,7 @@ def _decoding(size: int, rows: RowTable) -> worker_pb2.StepPlan:
 
 
 def _plans(
-    rows: RowTable, most_tokens: int, most_queries: int, captured: tuple[int, ...]
+    rows: RowTable, most_tokens: int, most_queries: int, captured: tuple[int, ...], many: int
 ) -> Iterator[worker_pb2.StepPlan]:
     """Yields the plans to execute without graphs. Sizes that are captured later are among them: libraries
     initialize on their first use, which a graph cannot capture."""
@@ -93,7 +95,7 @@ def _plans(
         yield _decoding(size, rows)
         if size in powers and prompt > 1 and size - 1 + prompt <= most_tokens:
             yield prefill_plan([1] * (size - 1) + [prompt], rows.block_size, one_block=True)
-    for tokens in token_classes(most_tokens):
+    for tokens in token_classes(most_tokens, many):
         counts = even_counts(tokens, rows)
         if sum(counts) == tokens:
             yield prefill_plan(counts, rows.block_size, one_block=True)

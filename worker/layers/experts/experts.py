@@ -1,5 +1,7 @@
 """A mixture of experts: gated feed-forward parts of which each token has some."""
 
+from collections.abc import Callable
+
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
@@ -67,27 +69,68 @@ class Experts(FeedForward):
         self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, batch: InputBatch
     ) -> torch.Tensor:
         """[T, E] -> [T, E]. weights, chosen: of choose()."""
+        products = self._on_device if self.is_on_device else self._by_expert
+        y, places = products(x, weights, chosen)
+        weights = torch.ones_like(weights) if self.weighs_inputs else weights
+        shared = None if self.shared is None else self.shared(x, batch)
+        gate = None if self.shared_gate is None else self.shared_gate(x)
+        sums = self._sums()
+        if self.group.size == 1:
+            return sums(y, weights, places, shared, gate)
+        routed = self.group.all_reduce(sums(y, weights, places))
+        every = torch.arange(len(x), device=x.device)[:, None]
+        return sums(routed, torch.ones(len(x), 1, device=x.device), every, shared, gate)
+
+    def _by_expert(
+        self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns what experts make of each pair, [P, E], and where pairs are in it, [T, k]."""
         order = dispatch(chosen, self.router.routing.num_experts)
         counts = order.counts.tolist()
         rows = weigh(x, weights, order.places) if self.weighs_inputs else x[order.tokens]
-        weights = torch.ones_like(weights) if self.weighs_inputs else weights
         gated = self.activation(self.expert_gate_up.products(rows, counts))
-        y = self.expert_down.products(gated, counts)
-        shared = None if self.shared is None else self.shared(x, batch)
-        gate = None if self.shared_gate is None else self.shared_gate(x)
-        sums = combine if self.kernels is None else self.kernels.combine
-        if self.group.size == 1:
-            return sums(y, weights, order.places, shared, gate)
-        routed = self.group.all_reduce(sums(y, weights, order.places))
-        every = torch.arange(len(x), device=x.device)[:, None]
-        return sums(routed, torch.ones(len(x), 1, device=x.device), every, shared, gate)
+        return self.expert_down.products(gated, counts), order.places
+
+    def _on_device(
+        self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same on a CUDA device: the host learns nothing of what is chosen."""
+        from kernels.triton.experts.dispatch import sort_by_expert
+        from kernels.triton.experts.weigh import weigh as weigh_on_device
+
+        order = sort_by_expert(chosen, self.router.routing.num_experts, x.dtype)
+        if self.weighs_inputs:
+            gate_up = self.expert_gate_up.grouped(weigh_on_device(x, weights, order.places), order)
+        else:
+            gate_up = self.expert_gate_up.grouped(x, order, order.tokens)
+        return self.expert_down.grouped(self.activation(gate_up), order), order.places
 
     def choose(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """[T, E] -> weights [T, k] float32 and experts [T, k] int64."""
         router = self.router
-        if self.kernels is None:
-            return route(router(x), router.correction, router.routing)
-        return self.kernels.route(router(x), router.correction, router.routing)
+        inputs = router(x), router.correction, router.routing
+        if self.kernels is not None:
+            return self.kernels.route(*inputs)
+        if self.is_on_device:
+            from kernels.triton.experts.route import route as route_on_device
+
+            return route_on_device(*inputs)
+        return route(*inputs)
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether Triton's kernels compute."""
+        return self.expert_gate_up.stacked is not None
+
+    def _sums(self) -> Callable[..., torch.Tensor]:
+        """Returns kernels.ops.experts.combine.combine, or what computes the same faster."""
+        if self.kernels is not None:
+            return self.kernels.combine
+        if self.is_on_device:
+            from kernels.triton.experts.combine import combine as combine_on_device
+
+            return combine_on_device
+        return combine
 
     @property
     def can_lower(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,9 +15,13 @@ from worker.layers.base import Weight, WeightOwner, WeightSlot
 from worker.layers.linear import Part
 from worker.parallel import Placement
 
+if TYPE_CHECKING:  # it imports triton
+    from kernels.triton.experts.dispatch import ExpertOrder
+
 
 class ExpertMatrices(WeightOwner):
-    """N matrices [out, in], and biases [N, out] where there are any.
+    """N matrices [out, in], and biases [N, out] where there are any. On a CPU each is a parameter of its own,
+    which is packed by itself; on a CUDA device all are one, [N, out, in].
 
     A checkpoint has a module per expert and part, whose names hold {expert}, or one tensor [N, out, in] of
     all.
@@ -40,9 +45,11 @@ class ExpertMatrices(WeightOwner):
         self.in_part, self.out_parts = in_part, out_parts
         self.transposed, self.alternating = transposed, alternating
         self.out_features = sum(part.held for part in out_parts)
-        self.each = torch.nn.ParameterList(
-            place.empty(self.out_features, in_part.held) for _ in range(num_experts)
-        )
+        self.num_experts = num_experts
+        shape = self.out_features, in_part.held
+        self.stacked = place.empty(num_experts, *shape) if place.stacks_experts else None
+        if self.stacked is None:
+            self.each = torch.nn.ParameterList(place.empty(*shape) for _ in range(num_experts))
         self.bias = place.empty(num_experts, self.out_features) if bias else None
         self.adds_bias = adds_bias
         self.packed: list[PackedMatrix] = []
@@ -50,7 +57,7 @@ class ExpertMatrices(WeightOwner):
 
     def slots(self) -> Iterator[WeightSlot]:
         """See WeightOwner."""
-        for expert in range(len(self.each)):
+        for expert in range(self.num_experts if self.stacked is None else 0):
             yield WeightSlot(self.each[expert], partial(self.hold, expert))
 
     def hold(self, expert: int, words: GroupedWords) -> None:
@@ -61,7 +68,7 @@ class ExpertMatrices(WeightOwner):
     def use_kernels(self, kernels: RowKernels) -> None:
         """Packs each matrix."""
         pack = kernels.forms.matrix
-        for expert in range(len(self.each)):
+        for expert in range(self.num_experts):
             bias, words = self._bias_of(expert), self.words.pop(expert, None)
             weight = self.each[expert]
             packed = pack(weight, bias, kernels.arena) if words is None else grouped_weight(words, bias)
@@ -100,7 +107,21 @@ class ExpertMatrices(WeightOwner):
         """[P, in] -> [P, out]."""
         if self.packed:
             return self.packed[expert].multiply(x)
-        return linear(x, self.each[expert], self._bias_of(expert))
+        return linear(x, self._weight_of(expert), self._bias_of(expert))
+
+    def grouped(
+        self, x: torch.Tensor, order: "ExpertOrder", rows: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """products() on a CUDA device, where the host does not know how many rows an expert has. x: [R, in];
+        rows: [P] int32, which of them each pair has; None: they are sorted by expert. Returns [P, out]."""
+        from kernels.triton.experts.grouped_linear import grouped_linear
+
+        assert self.stacked is not None
+        return grouped_linear(x, self.stacked, self.bias if self.adds_bias else None, order, rows)
+
+    def _weight_of(self, expert: int) -> torch.Tensor:
+        """Returns the parameter of one expert, or its part of the one of all."""
+        return self.each[expert] if self.stacked is None else self.stacked[expert]
 
     def _bias_of(self, expert: int) -> torch.Tensor | None:
         return self.bias[expert] if self.bias is not None and self.adds_bias else None
@@ -109,10 +130,10 @@ class ExpertMatrices(WeightOwner):
         """Modules with {expert} in their names, one per part or one for all; or the full name of the one
         tensor, and that of its biases."""
         if "{expert}" in names[0]:
-            for expert in range(len(self.each)):
+            for expert in range(self.num_experts):
                 yield from self._of_one(expert, [name.format(expert=expert) for name in names])
             return
-        for expert in range(len(self.each)):
+        for expert in range(self.num_experts):
             yield from self._of_all(expert, *names)
 
     def _of_one(self, expert: int, names: list[str]) -> Iterator[Weight]:
@@ -120,15 +141,15 @@ class ExpertMatrices(WeightOwner):
         for part, name in zip(self.out_parts, names, strict=True):
             target = slice(at, at + part.held)
             shape, where = (part.length, columns.length), (part.local, columns.local)
-            yield Weight(f"{name}.weight", shape, self.each[expert][target], where)
+            yield Weight(f"{name}.weight", shape, self._weight_of(expert)[target], where)
             if self.bias is not None:
                 yield Weight(f"{name}.bias", (part.length,), self.bias[expert, target], (part.local,))
             at += part.held
 
     def _of_all(self, expert: int, name: str, bias_name: str = "") -> Iterator[Weight]:
-        weight, one, columns = self.each[expert], slice(expert, expert + 1), self.in_part
+        weight, one, columns = self._weight_of(expert), slice(expert, expert + 1), self.in_part
         bias = None if self.bias is None else self.bias[expert]
-        count, total = len(self.each), sum(part.length for part in self.out_parts)
+        count, total = self.num_experts, sum(part.length for part in self.out_parts)
         if self.alternating:
             parts, local = len(self.out_parts), self.out_parts[0].local
             rows = slice(parts * local.start, parts * local.stop)

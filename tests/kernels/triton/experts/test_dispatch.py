@@ -5,7 +5,8 @@ import torch
 
 from kernels.ops.experts.dispatch import dispatch
 from kernels.triton.experts import dispatch as kernels
-from kernels.triton.experts.dispatch import ExpertOrder, most_tiles, sort_by_expert
+from kernels.triton.experts.dispatch import ExpertOrder, sort_by_expert
+from kernels.triton.experts.tile_sizes import most_tiles
 
 
 def chosen(tokens: int, top_k: int, num_experts: int) -> torch.Tensor:
@@ -36,19 +37,19 @@ def check(experts: torch.Tensor, num_experts: int, order: ExpertOrder) -> None:
 )
 def test_the_order_of_the_layers(tokens: int, top_k: int, num_experts: int, tile: int, device: torch.device):
     experts = chosen(tokens, top_k, num_experts)
-    check(experts, num_experts, sort_by_expert(experts.to(device), num_experts, tile))
+    check(experts, num_experts, sort_by_expert(experts.to(device), num_experts, torch.float32, tile))
 
 
 def test_more_pairs_and_tiles_than_a_program_looks_at(device: torch.device, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kernels, "BLOCK", 32)
     monkeypatch.setattr(kernels, "TILES", 2)
     experts = chosen(70, 2, 3)
-    check(experts, 3, sort_by_expert(experts.to(device), 3, 16))
+    check(experts, 3, sort_by_expert(experts.to(device), 3, torch.float32, 16))
 
 
 def test_one_expert_has_all_pairs(device: torch.device):
     experts = torch.full((50, 1), 2, device=device)
-    check(experts.cpu(), 4, sort_by_expert(experts, 4, 16))
+    check(experts.cpu(), 4, sort_by_expert(experts, 4, torch.float32, 16))
 
 
 def test_tiles_that_pairs_may_have():
@@ -63,5 +64,5 @@ def test_tiles_that_pairs_may_have():
 
 
 def test_no_pairs(device: torch.device):
-    order = sort_by_expert(torch.zeros(0, 2, dtype=torch.int64, device=device), 3, 16)
+    order = sort_by_expert(torch.zeros(0, 2, dtype=torch.int64, device=device), 3, torch.float32)
     assert order.places.shape == (0, 2) and len(order.tile_experts) == 0

@@ -6,18 +6,27 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from kernels.triton.capabilities import CAPABILITIES, assume
 from kernels.triton.experts import grouped_linear as kernels
 from kernels.triton.experts.dispatch import ExpertOrder, sort_by_expert
 from kernels.triton.experts.grouped_linear import grouped_linear, grouped_linear_reference
-from kernels.triton.experts.tile_sizes import MANY_TOKENS, choose_grouped_sizes, choose_tile
+from kernels.triton.experts.tile_sizes import (
+    MANY_TOKENS,
+    choose_grouped_sizes,
+    choose_tile,
+    class_pairs,
+    largest_tile,
+    most_tiles,
+)
 from kernels.triton.matmul import ranges
 from kernels.triton.matmul.linear import linear
-from kernels.triton.matmul.ranges import LinearSizes
+from kernels.triton.matmul.ranges import LinearSizes, token_classes
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
 
 DEPTH, FEATURES, EXPERTS, TOP_K = 200, 70, 4, 2
 """Two ranges, of which the second is shorter and ends within an iteration."""
+META = torch.device("meta")
 SCHEDULES = [
     LinearSizes(64, 16, 64, 4, 1, True),
     LinearSizes(64, 32, 64, 4, 1, False),
@@ -42,7 +51,7 @@ class Operands:
     chosen: torch.Tensor  # [20, k]
 
     def order(self, tile: int, tokens: slice = slice(None)) -> ExpertOrder:
-        return sort_by_expert(self.chosen[tokens], EXPERTS, tile)
+        return sort_by_expert(self.chosen[tokens], EXPERTS, self.x.dtype, tile)
 
 
 def operands(dtype: torch.dtype, device: torch.device) -> Operands:
@@ -113,20 +122,37 @@ def test_weights_of_experts_without_tokens_are_not_read(given: Operands):
     assert torch.equal(pairs_of(given, None), expected)
 
 
-def test_sizes_follow_from_powers_of_two():
-    """So that a warm-up meets all of them; more pairs have larger tiles, up to a limit."""
-    for num_experts, top_k in ((8, 2), (128, 8), (256, 8)):
-        for dtype in (torch.bfloat16, torch.float32):
-            tiles = {n: choose_tile(n, top_k, num_experts, dtype, True) for n in range(1, 3 * MANY_TOKENS, 7)}
-            powers = {choose_tile(1 << n, top_k, num_experts, dtype, True) for n in range(13)}
-            assert set(tiles.values()) == powers <= {16, 32, 64, 128}
-            assert list(tiles.values()) == sorted(tiles.values())
+def sizes_of(tokens: int, top_k: int, num_experts: int, dtype: torch.dtype) -> LinearSizes:
+    """Of a product with four ranges on an H100."""
+    tile = choose_tile(tokens, top_k, num_experts, largest_tile(dtype, CAPABILITIES[90]), True)
+    tiles = most_tiles(class_pairs(tokens, top_k), num_experts, tile)
+    return choose_grouped_sizes(tiles, tile, 1536, 4, dtype, META)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_sizes_follow_from_powers_of_two(dtype: torch.dtype):
+    """So that a warm-up meets all of them; more tokens have larger tiles, up to a limit."""
+    for numbers in ((2, 8), (6, 64), (8, 128), (8, 256)):
+        classes = {sizes_of(tokens, *numbers, dtype) for tokens in token_classes(9999, MANY_TOKENS)}
+        found = [sizes_of(tokens, *numbers, dtype) for tokens in range(1, 3 * MANY_TOKENS, 7)]
+        assert set(found) == classes
+        tiles = [sizes.tokens for sizes in found]
+        assert tiles == sorted(tiles) and set(tiles) <= {16, 32, 64, 128}
 
 
 def test_few_pairs_are_split_and_many_are_not():
     """While there are processors without work."""
-    few = choose_grouped_sizes(8, 16, 1536, 4, torch.bfloat16, 132)
-    assert few.splits and few == LinearSizes(64, 16, 64, 4, 4, True)
-    assert not choose_grouped_sizes(128, 16, 1536, 4, torch.bfloat16, 132).splits
-    assert not choose_grouped_sizes(8, 16, 1536, 1, torch.bfloat16, 132).splits
-    assert choose_grouped_sizes(300, 128, 1536, 4, torch.bfloat16, 132).features == 128
+    kind = torch.bfloat16, META
+    assert choose_grouped_sizes(8, 16, 1536, 4, *kind) == LinearSizes(64, 16, 64, 4, 4, True)
+    assert not choose_grouped_sizes(128, 16, 1536, 4, *kind).splits
+    assert not choose_grouped_sizes(8, 16, 1536, 1, *kind).splits
+    assert choose_grouped_sizes(300, 128, 1536, 4, *kind) == LinearSizes(128, 128, 64, 8, 3, False)
+
+
+def test_tiles_of_devices_without_matrix_units_of_warp_groups():
+    """Are half as large, and their programs have as many features."""
+    with assume(80) as capability:
+        assert largest_tile(torch.bfloat16, capability) == 64
+        sizes = choose_grouped_sizes(300, 64, 1536, 4, torch.bfloat16, META)
+        assert sizes == LinearSizes(128, 64, 32, 8, 4, False)
+    assert choose_grouped_sizes(300, 64, 1536, 4, torch.bfloat16, META).features == 64

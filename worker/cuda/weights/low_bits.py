@@ -21,6 +21,7 @@ from worker.cuda.weights.low_bit_forms import (
     stored_form,
 )
 from worker.layers.base import Weight
+from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.packed_linear import Matrix
 from worker.weights.held_bits import HeldBits
 from worker.weights.loader import PIECE_VALUES, check_finite, fill_target, read_finite
@@ -122,6 +123,10 @@ class LowBits(HeldBits):
                     self._unpacked[path] = form
                 elif form is not None:
                     forms[module] = form, parts
+            if isinstance(module, ExpertMatrices) and module.stacked is not None:
+                parts = by_memory.get(_memory(module.stacked), [])
+                if any(names.get(weight.name) in self._forms for weight in parts):
+                    self._unpacked[path] = "experts are multiplied in 16 bits"
         self._check_bytes(*_planned(model, {matrix: form for matrix, (form, _) in forms.items()}))
         held: dict[int, Weight] = {}
         for matrix, (form, parts) in forms.items():

@@ -168,3 +168,24 @@ def test_what_the_configuration_says_is_read(checkpoint: Checkpoints, tmp_path: 
     held = model.model.get_submodule("blocks.0.mlp.down").low_bits
     assert torch.equal(held.values(), meant["model.layers.0.mlp.down_proj.weight"])  # type: ignore[operator]
     assert json.loads((folder / "config.json").read_text())["quantization_config"] == config
+
+
+def test_experts_are_unpacked(checkpoint: Checkpoints, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Beside projections that are held: one line says so, and a step has the bits of the unpacked
+    checkpoint. What is rounded leaves experts as they are."""
+    shape = SHAPE | {"num_experts": 3, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
+    source = checkpoint("qwen3_moe", **shape)
+    meant = quantize_checkpoint(source, tmp_path / "packed", quantizers.gptq(4, 1, False), GPTQ)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    save_file({key: value.contiguous() for key, value in meant.items()}, plain / "model.safetensors")
+    (plain / "config.json").write_bytes((source / "config.json").read_bytes())
+    with caplog.at_level(logging.WARNING):
+        model = loaded(tmp_path / "packed")
+    assert set(held_in(model)) == {"blocks.0.attention.qkv", "blocks.0.attention.output"}
+    assert "unpacked to bfloat16" in caplog.text and "experts are multiplied in 16 bits" in caplog.text
+    assert torch.equal(logits(tmp_path / "packed"), logits(plain))
+    rounded = loaded(source, quantization="int8")
+    experts = rounded.model.get_submodule("blocks.0.mlp.expert_down").stacked
+    stored = loaded(source).model.get_submodule("blocks.0.mlp.expert_down").stacked
+    assert torch.equal(experts, stored)  # type: ignore[arg-type]

@@ -127,6 +127,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         draft_model_path=_draft_model_path(config),
         no_structured_output=config.no_structured_output,
         state_checkpoints=0 if config.no_prefix_cache else config.state_checkpoints,
+        cache_secret=secrets.token_bytes(32),
     )
 
 

@@ -4,7 +4,7 @@
     a new connection    with a new identity: nothing that the last core has sent is read any more
     WorkerHello         as soon as the next core listens at the address
     Initialize          is that of the load, or the worker fails: the core then takes another one
-    Ready               as after the load, at once
+    Ready               as after the load, at once, with the blocks that the last core had cached
 
 What ends a worker that no core adopts is its parent process.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
+from worker.block_contents import BlockContents
 from worker.channel import Channel, EngineGone
 from worker.loop import StepRunner, execute_steps
 
@@ -34,19 +35,21 @@ def serve_cores(
 ) -> None:
     """Executes steps until Shutdown. outlives_core: of one core after another; otherwise raises EngineGone
     with the first one's end. Raises StartupError when a core wants something else than what is loaded."""
-    is_adopted = True
+    cached, is_adopted = BlockContents(loaded.initialize.cache_secret), True
     while is_adopted:
         try:
-            execute_steps(channel, loaded.runner)
+            execute_steps(channel, loaded.runner, cached)
             return
         except EngineGone:
             if not outlives_core:
                 raise
         loaded.runner.abandon()
-        is_adopted = _await_core(channel, hello, loaded)
+        is_adopted = _await_core(channel, hello, loaded, cached)
 
 
-def _await_core(channel: Channel, hello: worker_pb2.WorkerHello, loaded: LoadedWorker) -> bool:
+def _await_core(
+    channel: Channel, hello: worker_pb2.WorkerHello, loaded: LoadedWorker, cached: BlockContents
+) -> bool:
     """Waits for the next core, and is adopted by it. Returns False after Shutdown."""
     logger.info("the engine core is gone; waiting for the next one")
     while True:
@@ -60,10 +63,19 @@ def _await_core(channel: Channel, hello: worker_pb2.WorkerHello, loaded: LoadedW
             continue  # it died, too, or was only looking whether the address is served
         if command.WhichOneof("command") == "shutdown":
             return False
-        if command.initialize != loaded.initialize:
+        if _settings(command.initialize) != _settings(loaded.initialize):
             raise StartupError(
                 "the worker cannot be adopted",
                 "the engine core wants another model, or other settings, than the one before it",
             )
+        loaded.ready.kept_cache.CopyFrom(cached.hand_over())
         channel.send(worker_pb2.WorkerMessage(ready=loaded.ready))
         return True
+
+
+def _settings(initialize: worker_pb2.Initialize) -> worker_pb2.Initialize:
+    """Returns what must be equal for a worker to be adopted."""
+    settings = worker_pb2.Initialize()
+    settings.CopyFrom(initialize)
+    settings.ClearField("cache_secret")
+    return settings

@@ -27,6 +27,8 @@ def combine_ready(ranks: Sequence[Ready]) -> Ready:
     combined.swap_us_per_block = max(ready.swap_us_per_block for ready in ranks)
     combined.kv_cache_bytes = sum(ready.kv_cache_bytes for ready in ranks)
     combined.num_threads = sum(ready.num_threads for ready in ranks)
+    if any(ready.kept_cache != combined.kept_cache for ready in ranks):
+        combined.ClearField("kept_cache")
     combined.model.weight_bytes = sum(ready.model.weight_bytes for ready in ranks)
     return combined
 

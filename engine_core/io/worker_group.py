@@ -16,6 +16,7 @@ from engine_core.io.rank_agreement import check_same_step, combine_ready
 from engine_core.io.rank_socket import LOOK_S, RankSocket
 from engine_core.io.stop_signal import StopSignal
 from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerChild, WorkerDied, WorkerProcess
+from engine_core.kv_cache.block_changes import BlockChanges
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.host import spawn as process
@@ -66,6 +67,7 @@ class WorkerGroup:
         self._socket = RankSocket(context, address, stop, key, heartbeat)
         self._ranks = self._socket.ranks
         self._submitted: deque[Plan] = deque()
+        self._block_changes: BlockChanges | None = None
 
     @property
     def on_wait(self) -> Callable[[], None]:
@@ -125,11 +127,30 @@ class WorkerGroup:
 
     def submit(self, plan: Plan) -> None:
         """Sends a plan to all ranks. Raises WorkerDied."""
-        frame, num_tokens = pack(WorkerCommand(step_plan=encode_plan(plan))), sum(plan.counts)
+        message, num_tokens = encode_plan(plan), sum(plan.counts)
+        if self._block_changes:
+            message.block_changes.CopyFrom(self._block_changes.take())
+        frame = pack(WorkerCommand(step_plan=message))
         for rank in self._ranks:
             self._socket.send(rank, frame)
             rank.hang_detector.sent(num_tokens)
         self._submitted.append(plan)
+
+    def track_cache(self) -> BlockChanges:
+        """Returns what a prefix cache tells its changes to: with each plan, before a wait for events and, of
+        losses, at once, all ranks are told."""
+        self._block_changes = BlockChanges(lambda: self._tell_changes(losses_alone=True))
+        return self._block_changes
+
+    def _tell_changes(self, *, losses_alone: bool) -> None:
+        """Does not raise WorkerDied: the next wait raises it."""
+        if not self._block_changes:
+            return
+        changes = self._block_changes.take_losses() if losses_alone else self._block_changes.take()
+        frame = pack(WorkerCommand(block_changes=changes))
+        for rank in self._ranks:
+            with contextlib.suppress(WorkerDied):
+                self._socket.send(rank, frame)
 
     def compile_grammar(self, number: int, grammar: str) -> None:
         """Tells all ranks to compile a grammar, whenever they get to it.
@@ -178,6 +199,7 @@ class WorkerGroup:
 
     def wait_for(self, inbox: Inbox) -> None:
         """Waits, while there is nothing to compute, until there may be events. Raises WorkerDied, Stopped."""
+        self._tell_changes(losses_alone=False)
         self._socket.look(_IDLE_LOOK_S)  # frequent events would otherwise keep this from ever looking
         with self._socket.watching(inbox.fileno()):
             while inbox.fileno() not in (ready := self._socket.poll(_IDLE_LOOK_S)):

@@ -6,9 +6,10 @@ least recently used first; until then they can be found and shared again.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from engine_core.errors import InvariantError
+from engine_core.kv_cache.block_changes import BlockChanges
 from engine_core.kv_cache.cache_log import CacheLog
 
 
@@ -22,6 +23,8 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.log: CacheLog | None = None
         """Is told what leaves the cache."""
+        self.changes: BlockChanges | None = None
+        """Is told what enters and leaves it."""
         self._references = [0] * num_blocks
         self._contents: list[bytes | None] = [None] * num_blocks
         self._by_content: dict[bytes, int] = {}
@@ -122,7 +125,25 @@ class BlockPool:
         """
         assert self._references[block] > 0 and self._contents[block] in (None, content)
         if self._by_content.setdefault(content, block) == block:
+            if self.changes is not None and self._contents[block] is None:
+                self.changes.kept(block, content)
             self._contents[block] = content
+
+    def restore(self, contents: Mapping[int, bytes]) -> None:
+        """Caches blocks that hold these contents from an earlier life, the least recently used first. To be
+        called before any block is allocated. Raises ValueError, and changes nothing, for blocks that the pool
+        does not have and for a content that two blocks have."""
+        by_content = {content: block for block, content in contents.items()}
+        if len(by_content) != len(contents) or any(block >= self.num_blocks for block in contents):
+            raise ValueError("the blocks of an earlier life are not those of this one")
+        assert len(self._blank) == self.num_blocks, "blocks were allocated before"
+        self._by_content = by_content
+        for block, content in contents.items():
+            self._contents[block] = content
+            self._cached[block] = None
+            if self.changes is not None:
+                self.changes.kept(block, content)
+        self._blank = [block for block in self._blank if block not in contents]
 
     def find(self, content: bytes) -> int | None:
         """Returns the block that is cached under this content."""
@@ -139,6 +160,8 @@ class BlockPool:
             if block in self._cached:
                 del self._cached[block]
                 self._blank.append(block)
+        if self.changes is not None:
+            self.changes.on_loss()
 
     def forget_all(self) -> None:
         """Removes all blocks from the cache."""
@@ -146,6 +169,9 @@ class BlockPool:
         self._by_content.clear()
         self._blank += self._cached
         self._cached.clear()
+        if self.changes is not None:
+            self.changes.forgot_all()
+            self.changes.on_loss()
         if self.log is not None:
             self.log.cleared()
 
@@ -159,6 +185,8 @@ class BlockPool:
         if content is not None:
             del self._by_content[content]
             self._contents[block] = None
+            if self.changes is not None:
+                self.changes.forgotten(block)
             if self.log is not None:
                 self.log.removed(content)
 

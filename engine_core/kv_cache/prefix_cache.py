@@ -2,7 +2,7 @@
 
 A full block is identified by a hash of all tokens up to its end, made from the hash of the block before:
 
-    hash of 0 blocks = H(secret of this start, tenant, salt)
+    hash of 0 blocks = H(secret of the worker's start, tenant, salt)
     hash of i blocks = H(hash of i - 1 blocks, content of block i - 1)
 
 The content of a block is its token ids and, where something else stands in place of a token's embedding,
@@ -19,6 +19,7 @@ Where layers keep a state per row, a prefix is found up to where there is a chec
 (state_checkpoints.py), which a plan before the sequence's own has saved.
 """
 
+from collections.abc import Mapping
 from hashlib import blake2b, sha256
 from itertools import islice
 from secrets import token_bytes
@@ -26,13 +27,14 @@ from struct import pack
 
 from engine_core.counters import HitRate
 from engine_core.errors import InvariantError
+from engine_core.kv_cache.block_changes import BlockChanges
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.cache_log import CachedBlock, CacheLog
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.request import Request, Sequence
 from engine_core.step.plan import Plan
 
-_HASH_BYTES = 16
+HASH_BYTES = 16
 """The secret leaves only accidents: one in 10^18 with as many as 10^10 blocks."""
 
 
@@ -50,6 +52,23 @@ class PrefixCache:
         self._enabled = enabled
         self._secret = token_bytes(32)
         self._checkpoints = StateCheckpoints(num_checkpoints, block_size) if num_checkpoints else None
+
+    def track(self, changes: BlockChanges, secret: bytes) -> None:
+        """Has all changes told to `changes`, and contents made from this secret. To be called before any
+        request arrives."""
+        self._secret = secret
+        if self._outlives:
+            self._pool.changes = changes
+
+    def restore(self, contents: Mapping[int, bytes]) -> None:
+        """Continues the cache of an earlier life: contents by block, all made from the same secret. Where
+        layers keep states it begins empty: their checkpoints are lost. Raises ValueError; see BlockPool."""
+        if self._outlives:
+            self._pool.restore(contents)
+
+    @property
+    def _outlives(self) -> bool:
+        return self._enabled and self._checkpoints is None
 
     def find(self, sequence: Sequence) -> list[int]:
         """Returns the blocks of the longest cached prefix; they may be free, so share() them at once.
@@ -203,7 +222,7 @@ class PrefixCache:
         """The hash of no tokens, from what separates namespaces."""
         names = [name.encode() for name in (request.tenant, request.cache_salt)]
         lengths = pack(f"<{len(names)}Q", *map(len, names))
-        return blake2b(lengths + b"".join(names), digest_size=_HASH_BYTES, key=self._secret).digest()
+        return blake2b(lengths + b"".join(names), digest_size=HASH_BYTES, key=self._secret).digest()
 
 
 def block_hash(parent: bytes, content: bytes) -> bytes:
@@ -211,4 +230,4 @@ def block_hash(parent: bytes, content: bytes) -> bytes:
 
     SHA-256, which processors have instructions for: 0.9 us for 16 tokens, where BLAKE2b takes 2.3.
     """
-    return sha256(parent + content).digest()[:_HASH_BYTES]
+    return sha256(parent + content).digest()[:HASH_BYTES]

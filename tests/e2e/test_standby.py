@@ -17,6 +17,8 @@ PARAMS = [
     SamplingParams(max_tokens=250, ignore_eos=True, seed=seed, temperature=seed / 2) for seed in range(4)
 ]
 
+KINDS, BLOCK_SIZE = ("queries", "hits"), 16
+
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
@@ -37,6 +39,10 @@ def test_a_standby_continues_streams_exactly(service: Service, victim: str) -> N
     assert asyncio.run(streams) == expected
     assert oldest_first(service, "engine")[0] == waiting
     assert (oldest_first(service, "worker")[0] == worker) == (victim == "engine")
+    if victim == "engine":
+        asked, found = (counter(service, f"pagewire_core_prefix_cache_{name}_total") for name in KINDS)
+        assert 0 < asked - found <= len(PARAMS) * 2 * BLOCK_SIZE, "full blocks are not computed again"
+        assert found >= len(PARAMS) * BLOCK_SIZE
     services.wait_until(lambda: has_standby(service))
 
 
@@ -64,10 +70,15 @@ def oldest_first(service: Service, command: str) -> list[int]:
 
 def has_standby(service: Service) -> bool:
     """Returns what the supervisor says."""
+    return counter(service, "pagewire_supervisor_standby_ready") == 1
+
+
+def counter(service: Service, name: str) -> float:
+    """Returns the value of a metric that one process has."""
     with urllib.request.urlopen(f"http://{service.facts['http']}/metrics") as answer:
         lines = answer.read().decode().splitlines()
-    (line,) = [line for line in lines if line.startswith("pagewire_supervisor_standby_ready{")]
-    return line.endswith(" 1.0")
+    (line,) = [line for line in lines if line.startswith(name + "{")]
+    return float(line.rpartition(" ")[2])
 
 
 def start_time(pid: int) -> int:

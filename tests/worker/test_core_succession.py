@@ -59,7 +59,7 @@ def worker(core: Core) -> Iterator[WorkerThread]:
     assert made.join() == 0
 
 
-def settings(model: Path, block_size: int = 4) -> worker_pb2.Initialize:
+def settings(model: Path, block_size: int = 4, secret: bytes = b"secret") -> worker_pb2.Initialize:
     return initialize(
         model,
         device="simulated",
@@ -67,16 +67,13 @@ def settings(model: Path, block_size: int = 4) -> worker_pb2.Initialize:
         gpu_memory_utilization=0.5,
         block_size=block_size,
         num_blocks=16,
+        cache_secret=secret,
     )
 
 
-def load(core: Core, model: Path) -> worker_pb2.Ready:
+def load(core: Core, model: Path, secret: bytes = b"secret") -> worker_pb2.Ready:
     assert core.receive().WhichOneof("message") == "hello"
-    core.send(
-        initialize=initialize(
-            model, device="simulated", profile="cpu", gpu_memory_utilization=0.5, block_size=4, num_blocks=16
-        )
-    )
+    core.send(initialize=settings(model, secret=secret))
     message = core.receive_after_progress()
     assert message.HasField("ready"), message
     return message.ready
@@ -94,8 +91,30 @@ def test_one_core_after_another(core: Core, worker: WorkerThread, checkpoint: Ch
         for number in (2, 3):
             core.send(step_plan=next_token(number))
         succeed(core)
-        assert load(core, model) == ready
+        again = load(core, model)
+        again.ClearField("kept_cache")
+        assert again == ready
     assert len(tokens) == 1
+
+
+def test_the_next_core_is_told_what_blocks_hold(
+    core: Core, worker: WorkerThread, checkpoint: Checkpoints
+) -> None:
+    """Made from the first core's secret, by plans whose results no core has read; and each is told once."""
+    model = checkpoint("llama")
+    assert not load(core, model, secret=b"first").HasField("kept_cache")
+    first = plan(1)
+    first.block_changes.kept_blocks, first.block_changes.kept_contents = pack_u32([0]), b"a" * 16
+    core.send(step_plan=first)
+    core.send(
+        block_changes=worker_pb2.BlockChanges(kept_blocks=pack_u32([3]), kept_contents=b"b" * 16),
+    )
+    succeed(core)
+    kept = load(core, model, secret=b"second").kept_cache
+    assert (kept.secret, unpack_u32(kept.blocks), kept.contents) == (b"first", [0, 3], b"a" * 16 + b"b" * 16)
+    succeed(core)
+    kept = load(core, model, secret=b"third").kept_cache
+    assert kept.secret == b"first" and not kept.blocks and not kept.contents
 
 
 def test_a_core_with_other_settings_is_refused(core: Core, checkpoint: Checkpoints) -> None:
@@ -105,11 +124,7 @@ def test_a_core_with_other_settings_is_refused(core: Core, checkpoint: Checkpoin
     load(core, model)
     succeed(core)
     core.receive()
-    core.send(
-        initialize=initialize(
-            model, device="simulated", profile="cpu", gpu_memory_utilization=0.5, block_size=8, num_blocks=16
-        )
-    )
+    core.send(initialize=settings(model, block_size=8))
     failed = core.receive().failed
     assert failed.what == "the worker cannot be adopted" and "other settings" in failed.why
     assert worker.join() == 1

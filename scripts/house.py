@@ -3,8 +3,8 @@
     python -m scripts.house            # the tables of docs/structure.md, as Markdown
     python -m scripts.house --check    # exits 1 where a rule of the structure is broken, and says which
 
-The rules: no import cycle among modules at run time, none among the folders of a room, and no class name that
-is defined twice within a room.
+The rules: no import cycle among modules at run time, none among the folders of a room, no class name that is
+defined twice within a room, and a known test of each file with logic (scripts/mirror.py).
 """
 
 import ast
@@ -14,6 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from scripts import mirror
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("frontend", "engine_core", "worker", "kernels", "pagewire")
@@ -216,6 +218,12 @@ def read_rooms() -> dict[str, list[Module]]:
     return {room: [read_module(path, known) for path in paths] for room, paths in files.items()}
 
 
+def read_tests(rooms: dict[str, list[Module]]) -> list[Module]:
+    """All test files; their imports are those of modules of the rooms."""
+    known = {module.name for modules in rooms.values() for module in modules}
+    return [read_module(path, known) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+
+
 def repeated_classes(modules: list[Module]) -> list[str]:
     """Public class names that are defined more than once."""
     counts = Counter(name for module in modules for name in module.classes if not name.startswith("_"))
@@ -229,7 +237,7 @@ def faults(rooms: dict[str, list[Module]]) -> list[str]:
     for room, modules in rooms.items():
         found += [f"folder cycle: {' -> '.join(circle)}" for circle in cycles(folder_graph(modules, False))]
         found += [f"{room}: class {name} is defined twice" for name in repeated_classes(modules)]
-    return found
+    return [*found, *mirror.faults(every, read_tests(rooms), mirror.read_table())]
 
 
 def report(rooms: dict[str, list[Module]]) -> Iterator[str]:

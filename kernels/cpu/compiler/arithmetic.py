@@ -194,7 +194,9 @@ def binary(builder: Any, operation: type[ast.operator], left: Value, right: Valu
         return getattr(builder, names[operation])(convert(builder, left, kind), convert(builder, right, kind))
     if kind == INT and operation in (ast.FloorDiv, ast.Mod):
         return _divide(builder, operation is ast.Mod, convert(builder, left, INT), right)
-    raise CompileError(f"no {operation.__name__} of these types")
+    raise CompileError(
+        f"there is no {operation.__name__} of {type_of(left)} and {type_of(right)} in a kernel"
+    )
 
 
 def _divide(builder: Any, modulo: bool, left: Any, right: Value) -> Any:

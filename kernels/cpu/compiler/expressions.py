@@ -176,6 +176,8 @@ class Expressions(ABC):
             return self._names[node.id]
         if isinstance(node, ast.Name) and hasattr(builtins, node.id):
             return getattr(builtins, node.id)
+        if isinstance(node, ast.Name) and node.id in self.variables:
+            raise CompileError(f"{node.id} is a value, which has neither methods nor attributes")
         raise CompileError(f"{ast.unparse(node)} is not known")
 
     def _global_number(self, node: ast.expr) -> Value:

@@ -118,6 +118,20 @@ def _tree_of(python: Any) -> ast.FunctionDef:
     return tree
 
 
+def _reached_from(first: Any) -> set[Any]:
+    """The blocks that a run may enter from one of them on: also past a loop, but not past `while True`."""
+    reached, waiting = {first}, [first]
+    while waiting:
+        end = waiting.pop().terminator
+        operands = end.operands if end else []
+        if operands and isinstance(operands[0], ir.Constant):  # a branch whose condition is known
+            operands = operands[1:2] if operands[0].constant else operands[2:]
+        following = {one for one in operands if isinstance(one, ir.Block)} - reached
+        reached |= following
+        waiting += following
+    return reached
+
+
 class _Body(Expressions):
     """Statements of one function."""
 
@@ -138,6 +152,8 @@ class _Body(Expressions):
         if not self.builder.block.is_terminated:
             if isinstance(self._function.function_type.return_type, ir.VoidType):
                 self.builder.ret_void()
+            elif self.builder.block in _reached_from(self._function.blocks[1]):
+                raise CompileError(f"{tree.name} may end without a result")
             else:
                 self.builder.unreachable()
         self._places.branch(self._function.blocks[1])

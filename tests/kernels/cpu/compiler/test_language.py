@@ -234,9 +234,36 @@ def not_unrolled(x: int) -> None:
         pass
 
 
+def a_power(x: int) -> int:
+    return x**2
+
+
+def a_method(x: int) -> int:
+    return x.bit_length()
+
+
+def ends_without_result(x: int) -> int:  # type: ignore[return]
+    if x > 0:
+        return 1
+
+
+def ends_within_a_loop(x: int) -> int:
+    while True:
+        x -= 1
+        if x < 0:
+            return x
+
+
+def test_a_loop_without_end_needs_no_result_behind_it() -> None:
+    assert compiled(ends_within_a_loop)(5) == ends_within_a_loop(5) == -1
+
+
 @pytest.mark.parametrize(
     ("function", "why"),
     [
+        (a_power, "there is no Pow of i64 and i64 in a kernel"),
+        (a_method, "x is a value"),
+        (ends_without_result, "ends_without_result may end without a result"),
         (no_annotation, "no_annotation lacks annotations"),
         (narrows, "n is i64, and this is double"),
         (unknown, "nothing is not known"),

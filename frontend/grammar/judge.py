@@ -70,7 +70,7 @@ class GrammarJudge:
         matcher.compute_bitmask()
         if matcher.is_error():
             return "matches nothing"
-        return trial_problem(matcher) if repeats_much(grammar) else ""
+        return trial_problem(self._tokenizer, grammar) if repeats_much(grammar) else ""
 
 
 def byte_tokenizer(special: list[str]) -> LLTokenizer:

@@ -28,7 +28,7 @@ def sampler_state_launches() -> Iterator[tuple[str, Launch]]:
         words = empty(slots, -(-vocab_size // 32))
         yield f"count_tokens {vocab_size}", partial(count_tokens, empty(1024), 1000, 3, counts, words)
         state = Prohibitions(
-            empty(slots, 40), empty(slots, 40, 3), history.outputs, empty(slots, 5), empty(slots, 4)
+            empty(slots, 40), empty(slots, 40, 3), history.outputs, empty(slots, 5), empty(slots, 5)
         )
         yield f"forbid_tokens {vocab_size}", partial(forbid_tokens, logits, numbers, numbers, state)
         filters = Filters(numbers, shares, shares)

@@ -24,12 +24,12 @@ from frontend.text.tokenizer_files import (
 from frontend.validation.fields import FIELDS, Kind
 from frontend.validation.requests import MAX_SCORED_BYTES
 from frontend.validation.rules import (
-    MAX_BAD_WORDS,
     MAX_ID_BYTES,
     MAX_STOP_REGEXES,
     MAX_STRING_BYTES,
     Limits,
 )
+from pagewire.bad_word_limits import MAX_BAD_WORDS
 from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
 from pagewire.checkpoint_files import BARE_DECODERS
 from pagewire.checkpoint_paths import checkpoint_path, default_served_name

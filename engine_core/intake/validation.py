@@ -20,6 +20,7 @@ from engine_core.intake.pooling_validation import read_pooling
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, PendingPromptLogprobs, Request
 from engine_core.step.plan import RowParameters
+from pagewire.bad_word_limits import MAX_BAD_SPELLINGS, MAX_BAD_WORD_TOKENS
 from pagewire.grammar_limits import MAX_COMPILED_BYTES
 from pagewire.internal.v1.engine_pb2 import AddRequest, Pooling
 from pagewire.ipc.columns import unpack_u32_array
@@ -204,9 +205,13 @@ def _check_stopping(stopping: StoppingCriteria, limits: Limits) -> None:
 
 
 def _check_bad_words(message: AddRequest, limits: Limits) -> None:
+    if len(message.bad_words) > MAX_BAD_SPELLINGS:
+        raise Refused("sampling.bad_words", f"has more than {MAX_BAD_SPELLINGS} words")
     for word in message.bad_words:
         if not word.ids:
             raise Refused("sampling.bad_words", "has a word without tokens")
+        if len(word.ids) > MAX_BAD_WORD_TOKENS:
+            raise Refused("sampling.bad_words", f"has a word of more than {MAX_BAD_WORD_TOKENS} tokens")
         _check_tokens("sampling.bad_words", word.ids, limits)
 
 

@@ -14,6 +14,7 @@ from frontend.concurrency_limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.engine.journal import put_delivered
 from frontend.engine.routing import routing_of
+from frontend.errors import InvalidRequest
 from frontend.logprobs import PromptScores, prompt_scores_of
 from frontend.model_info import ModelInfo, limits_of
 from frontend.prompts.prompt_encoding import TokenizedPrompt
@@ -37,6 +38,7 @@ from frontend.validation.requests import check_generate
 from frontend.validation.response_size import check_answer_size
 from frontend.validation.rules import Limits
 from frontend.validation.terms import check_terms, sequences_of
+from pagewire.bad_word_limits import MAX_BAD_WORD_TOKENS
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.telemetry.tracing import Tracer
@@ -221,8 +223,13 @@ class Generator:
     async def _read_bad_words(
         self, request: generation_pb2.GenerateRequest, tenant: str | None
     ) -> list[list[int]]:
-        words = request.sampling.bad_words
-        return await self._prompts.read_words(list(words), tenant) if words else []
+        if not request.sampling.bad_words:
+            return []
+        words = await self._prompts.read_words(list(request.sampling.bad_words), tenant)
+        if (longest := max(map(len, words), default=0)) > MAX_BAD_WORD_TOKENS:
+            problem = f"must be of at most {MAX_BAD_WORD_TOKENS} tokens each, not {longest}"
+            raise InvalidRequest({"sampling.bad_words": problem})
+        return words
 
     def _header(
         self,

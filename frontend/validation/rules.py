@@ -10,11 +10,11 @@ from typing import Any
 
 from frontend.text.regex_automaton import MAX_NODES, Automaton
 from frontend.text.regex_syntax import RegexError
+from pagewire.bad_word_limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from pagewire.grammar_limits import MAX_CHOICES, MAX_GRAMMAR_BYTES
 from pagewire.v1 import generation_pb2
 
 MAX_ID_BYTES = 256
-MAX_BAD_WORDS = 128
 MAX_STRING_BYTES = 1024
 """Bytes of a stop string or a bad word."""
 MAX_STOP_REGEXES = 16
@@ -225,7 +225,10 @@ DRAFT_TOKENS = Rule("0 to Limits.max_draft_tokens", _draft_tokens)
 PRIORITY = Rule("Limits.max_priority with either sign; 0 under --policy fcfs", priority_problem)
 RANK = Rule("below the number of engines", _rank)
 SEQUENCES = Rule("1 to Limits.max_sequences", _sequences)
-BAD_WORDS = Rule(f"at most {MAX_BAD_WORDS} strings of 1 to {MAX_STRING_BYTES} bytes", strings(MAX_BAD_WORDS))
+BAD_WORDS = Rule(
+    f"at most {MAX_BAD_WORDS} strings of 1 to {MAX_STRING_BYTES} bytes, {MAX_BAD_WORD_TOKENS} tokens each",
+    strings(MAX_BAD_WORDS),
+)
 STOP_STRINGS = Rule(f"at most Limits.max_stop_strings, of 1 to {MAX_STRING_BYTES} bytes each", _stop_strings)
 STOP_REGEXES = Rule(
     f"at most {MAX_STOP_REGEXES}, of 1 to {MAX_STRING_BYTES} bytes each, {MAX_NODES} characters and classes "

@@ -120,6 +120,15 @@ def test_statuses_quote_little_of_what_a_client_sent() -> None:
     assert len(status.SerializeToString()) < 2 * MAX_TEXT + MAX_NAME + 200
 
 
+async def test_bad_words_of_many_tokens_are_refused(checkpoint, model):
+    """A worker has a place for each token of each of them, for each row, and reads all in every step."""
+    async with run_service(checkpoint, say([65]), model=model) as service:
+        problem = "bad_words: must be of at most 128 tokens each, not 4"
+        with pytest.raises(grpc.aio.AioRpcError, match=problem):
+            await service.generation.GenerateUnary(make_request(sampling={"bad_words": ["fine", "x" * 400]}))
+        await service.generation.GenerateUnary(make_request(sampling={"bad_words": ["x" * 127] * 128}))
+
+
 async def test_a_stream_that_is_not_read_keeps_no_long_ids(checkpoint, model):
     """64 rejections with ids of 16 MiB held a gigabyte."""
     async with run_service(checkpoint, say([65]), model=model) as service:

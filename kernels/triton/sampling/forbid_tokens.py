@@ -16,7 +16,9 @@ output. Bytes moved: 12 for each masked logit, 4 * L for each word, and a tile. 
 GPU.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import torch
 import triton
@@ -35,10 +37,10 @@ class Prohibitions:
     """The state of S slots."""
 
     last: torch.Tensor  # [S, N] int32
-    prefix: torch.Tensor  # [S, N, L] int32
+    prefix: torch.Tensor  # [S, W, L] int32: of the first W words; the others have none
     outputs: torch.Tensor  # [S, P] int32: the row's output, from its first token on
     stop_ids: torch.Tensor  # [S, M] int32
-    numbers: torch.Tensor  # [S, 4] int32: how many of N, of L and of M count, and min_tokens
+    numbers: torch.Tensor  # [S, 5] int32: how many of N, of L and of M count, min_tokens, and how many of W
 
 
 def forbid_tokens_reference(
@@ -49,10 +51,11 @@ def forbid_tokens_reference(
     for a, (slot, position) in enumerate(zip(slots, positions, strict=True)):
         if slot < 0:
             continue
-        num_words, longest, num_stops, min_tokens = state.numbers[slot].tolist()
+        num_words, longest, num_stops, min_tokens, num_longer = state.numbers[slot].tolist()
         said = state.outputs[slot, :position].tolist()[::-1]
-        words = zip(
-            state.last[slot, :num_words].tolist(), state.prefix[slot, :, :longest].tolist(), strict=False
+        prefixes = state.prefix[slot, :num_longer, :longest].tolist()
+        words: Iterable[tuple[int, list[int]]] = zip_longest(
+            state.last[slot, :num_words].tolist(), prefixes, fillvalue=[]
         )
         bad = [
             last
@@ -69,11 +72,11 @@ def forbid_tokens_reference(
 
 
 @triton.jit
-def _complete(prefix, outputs, at, inside, position, longest, room):
+def _complete(prefix, outputs, at, inside, position, longest, num_longer, room):
     """Whether the output ends with the prefixes of the words `at`. longest: of the row; room: L."""
     complete = inside
     for n in range(0, longest):
-        want = tl.load(prefix + at * room + n, mask=inside, other=-1)
+        want = tl.load(prefix + at * room + n, mask=inside & (at < num_longer), other=-1)
         has = tl.full([], -2, tl.int32)  # before the first token: matches none
         if n < position:
             has = tl.load(outputs + position - 1 - n)
@@ -91,6 +94,7 @@ def _forbid(
     number,
     position,
     longest,
+    num_longer,
     room,
     vocab_size,
     ENTRIES: tl.constexpr,
@@ -104,7 +108,7 @@ def _forbid(
     tl.debug_barrier()  # an id may be there twice: all are kept before one is masked
     for start in range(0, number, ENTRIES):
         at = start + tl.arange(0, ENTRIES)
-        complete = _complete(prefix, outputs, at, at < number, position, longest, room)
+        complete = _complete(prefix, outputs, at, at < number, position, longest, num_longer, room)
         token = tl.load(ids + at, mask=complete, other=0)
         before = tl.load(saved + at, mask=complete, other=0.0)
         tl.store(x + token, -float("inf"), mask=complete & (before == before))
@@ -123,20 +127,23 @@ def _forbid(
     tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["most_words", "prefix_room", "output_room", "most_stops", "most"])
+@triton.jit(
+    do_not_specialize=["most_words", "most_longer", "prefix_room", "output_room", "most_stops", "most"]
+)
 def _forbid_kernel(
     logits,  # [A, V]
     slots,  # [A]
     positions,  # [A]
     last,  # [S, most_words]
-    prefix,  # [S, most_words, prefix_room]
+    prefix,  # [S, most_longer, prefix_room]
     outputs,  # [S, output_room]
     stop_ids,  # [S, most_stops]
-    numbers,  # [S, 4]
+    numbers,  # [S, 5]
     saved,  # [A, most]
     stride,
     vocab_size,
     most_words,
+    most_longer,
     prefix_room,
     output_room,
     most_stops,
@@ -149,19 +156,19 @@ def _forbid_kernel(
     if slot < 0:
         return
     x, kept, said = logits + row * stride, saved + row * most, outputs + slot * output_room
-    num_words, longest = tl.load(numbers + 4 * slot), tl.load(numbers + 4 * slot + 1)
-    num_stops, min_tokens = tl.load(numbers + 4 * slot + 2), tl.load(numbers + 4 * slot + 3)
+    num_words, longest = tl.load(numbers + 5 * slot), tl.load(numbers + 5 * slot + 1)
+    num_stops, min_tokens = tl.load(numbers + 5 * slot + 2), tl.load(numbers + 5 * slot + 3)
     if num_words > 0:
-        words = slot * most_words
         _forbid(
             x,
             kept,
-            last + words,
-            prefix + words * prefix_room,
+            last + slot * most_words,
+            prefix + slot * most_longer * prefix_room,
             said,
             num_words,
             position,
             longest,
+            tl.load(numbers + 5 * slot + 4),
             prefix_room,
             vocab_size,
             ENTRIES,
@@ -169,7 +176,7 @@ def _forbid_kernel(
         )
     if (num_stops > 0) & (position < min_tokens):
         stops = stop_ids + slot * most_stops
-        _forbid(x, kept, stops, prefix, said, num_stops, position, 0, 0, vocab_size, ENTRIES, WIDTH)
+        _forbid(x, kept, stops, prefix, said, num_stops, position, 0, 0, 0, vocab_size, ENTRIES, WIDTH)
 
 
 def forbid_tokens(
@@ -179,7 +186,7 @@ def forbid_tokens(
     rows, vocab_size = logits.shape
     most_words, most_stops = state.last.shape[1], state.stop_ids.shape[1]
     assert logits.dtype == torch.float32 and logits.stride(1) == 1
-    assert slots.shape == positions.shape == (rows,) and state.prefix.shape[1] == most_words
+    assert slots.shape == positions.shape == (rows,) and state.numbers.shape[1] == 5
     most = max(1, most_words, most_stops)
     if rows:
         _forbid_kernel[(rows,)](
@@ -195,6 +202,7 @@ def forbid_tokens(
             logits.stride(0),
             vocab_size,
             most_words,
+            state.prefix.shape[1],
             state.prefix.shape[2],
             state.outputs.shape[1],
             most_stops,

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.worker.sampling_reference import Case, reference_probabilities, reference_token
-from worker.sampling.batch import SampleBatch
+from worker.sampling.bad_tokens import BadTokens
+from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.sampler import NO_TOKEN, Sampler
 
 V = 40
@@ -320,3 +321,13 @@ def test_ids_beyond_the_vocabulary() -> None:
     assert sampler.sample(logits_for(1, 0), [0]).tolist() == [1]
     with pytest.raises(ValueError, match="allowed_token_ids"):
         add(sampler, 0, Case({"allowed_token_ids": [V, V + 1]}))
+
+
+def test_bad_ids_take_no_room_of_bad_words():
+    """A vocabulary of them beside one long bad word once took their product: 155 MB of each row."""
+    bans = BadTokens(151_936, CPU)
+    many = Case({"bad_token_ids": list(range(100_000))}, bad_words=[[7] * 128])
+    bans.add_row(0, NewSequence(many.new_row(0), [0], []))
+    bans.add_row(1, NewSequence(Case(bad_words=[[8] * 3] * 9).new_row(1), [0], []))
+    tables = (bans._ids, bans._last, bans._prefix, bans._tail)
+    assert sum(table.data.numel() for table in tables) < 5 * 100_000

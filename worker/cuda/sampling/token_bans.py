@@ -25,7 +25,7 @@ class TokenBans:
         self._prefix = Table((0, 0), ANY, torch.int32, device)
         self._outputs = Table((1,), 0, torch.int32, device)
         self._stop_ids = Table((0,), 0, torch.int32, device)
-        self._numbers = Table((4,), 0, torch.int32, device)
+        self._numbers = Table((5,), 0, torch.int32, device)
         # by row: the length of output from which on no token is banned
         self._until = np.zeros(max_num_rows, np.int64)
         self._tables = (self._last, self._prefix, self._outputs, self._stop_ids, self._numbers)
@@ -47,6 +47,7 @@ class TokenBans:
         words = [list(word.ids) for word in sequence.new.bad_words]
         words += [[token] for token in sequence.new.sampling.bad_token_ids]
         words = [word for word in words if max(word) < self._vocab_size]
+        words.sort(key=lambda word: len(word) == 1)  # those with a prefix come first
         stop_ids = [token for token in sequence.new.stop_token_ids if token < self._vocab_size]
         if len(sequence.output_ids) >= sequence.new.min_tokens:
             stop_ids = []
@@ -55,11 +56,14 @@ class TokenBans:
             return
         slot = self._slots.take(row)
         longest = max((len(word) - 1 for word in words), default=0)
-        numbers = [len(words), longest, len(stop_ids), min(sequence.new.min_tokens, ALWAYS)]
+        num_longer = sum(len(word) > 1 for word in words)
+        min_tokens = min(sequence.new.min_tokens, ALWAYS)
+        numbers = [len(words), longest, len(stop_ids), min_tokens, num_longer]
         self._numbers.set(slot, self._upload(numbers))
         self._outputs.set(slot, self._upload(sequence.output_ids))
         self._stop_ids.set(slot, self._upload(stop_ids))
-        self._set_words(slot, words, longest)
+        self._last.set(slot, self._upload([word[-1] for word in words]))
+        self._set_prefixes(slot, words[:num_longer], longest)
 
     def output_slot(self, row: int) -> int:
         """Returns the slot in which the output of a row is recorded; -1: the row has no bad words.
@@ -103,12 +107,11 @@ class TokenBans:
         )
         forbid_tokens(logits, slots, positions, state)
 
-    def _set_words(self, slot: int, words: list[list[int]], longest: int) -> None:
-        """Stores the last token of each word and up to `longest` tokens before it, nearest token first."""
+    def _set_prefixes(self, slot: int, words: list[list[int]], longest: int) -> None:
+        """Stores what is before the last token of each word, up to `longest` tokens, nearest token first."""
         prefixes = np.full((len(words), longest), ANY, np.int32)
         for prefix, word in zip(prefixes, words, strict=True):
-            prefix[: len(word) - 1] = word[-2::-1] if len(word) > 1 else []
-        self._last.set(slot, self._upload([word[-1] for word in words]))
+            prefix[: len(word) - 1] = word[-2::-1]
         self._prefix.set(slot, upload(prefixes, self._device))
 
     def _upload(self, values: list[int]) -> torch.Tensor:

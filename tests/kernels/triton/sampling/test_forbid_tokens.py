@@ -13,7 +13,7 @@ V = 70
 def prohibitions() -> Prohibitions:
     """Slot 0: words of one to three tokens, one of them twice, after 7 5 3; 1: everything is forbidden; 2:
     all but one are, and the stop tokens are that one; 3: nothing."""
-    last, prefix = torch.zeros(4, V, dtype=torch.int32), torch.full((4, V, 2), ANY, dtype=torch.int32)
+    last, prefix = torch.zeros(4, V, dtype=torch.int32), torch.full((4, 5, 2), ANY, dtype=torch.int32)
     last[0, :6] = torch.tensor([9, 8, 8, 6, 4, 1])
     prefix[0, 1] = torch.tensor([3, ANY])
     prefix[0, 2] = torch.tensor([4, ANY])
@@ -21,7 +21,9 @@ def prohibitions() -> Prohibitions:
     prefix[0, 4] = torch.tensor([3, 7])
     last[1:3] = torch.arange(V)
     stops = torch.tensor([[2, 9, 2], [5, 6, 7], [V - 1, 0, 0], [0, 1, 2]], dtype=torch.int32)
-    numbers = torch.tensor([[6, 2, 3, 5], [V, 0, 3, 5], [V - 1, 0, 1, 9], [0, 0, 0, 0]], dtype=torch.int32)
+    numbers = torch.tensor(
+        [[6, 2, 3, 5, 5], [V, 0, 3, 5, 0], [V - 1, 0, 1, 9, 0], [0] * 5], dtype=torch.int32
+    )
     return Prohibitions(last, prefix, torch.tensor([[7, 5, 3, 1]] * 4, dtype=torch.int32), stops, numbers)
 
 

@@ -16,9 +16,7 @@ output. Bytes moved: 12 for each masked logit, 4 * L for each word, and a tile. 
 GPU.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import torch
 import triton
@@ -54,9 +52,8 @@ def forbid_tokens_reference(
         num_words, longest, num_stops, min_tokens, num_longer = state.numbers[slot].tolist()
         said = state.outputs[slot, :position].tolist()[::-1]
         prefixes = state.prefix[slot, :num_longer, :longest].tolist()
-        words: Iterable[tuple[int, list[int]]] = zip_longest(
-            state.last[slot, :num_words].tolist(), prefixes, fillvalue=[]
-        )
+        prefixes += [[]] * (num_words - num_longer)
+        words = zip(state.last[slot, :num_words].tolist(), prefixes, strict=True)
         bad = [
             last
             for last, prefix in words

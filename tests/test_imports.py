@@ -28,6 +28,7 @@ GROUND = {
     "checkpoint_paths",
     "checkpoint_files",
     "retry_after",
+    "bad_word_limits",
     "beam_limits",
     "speculation",
     "grammar_errors",

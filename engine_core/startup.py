@@ -148,7 +148,7 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         weights=Weights(config.prompt_token_weight, config.output_token_weight, _tenant_weights(config)),
         num_host_blocks=ready.num_host_blocks,
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
-        **_speculation_settings(config),
+        **_speculation_settings(config, ready),
     )
 
 
@@ -173,14 +173,14 @@ def _draft_model_path(config: EngineConfig) -> str:
     return str(checkpoint_path(speculation.model))
 
 
-def _speculation_settings(config: EngineConfig) -> dict[str, int]:
+def _speculation_settings(config: EngineConfig, ready: Ready) -> dict[str, int]:
     """Returns the settings of a scheduler with drafts; empty: without."""
     speculation = parse_speculation(config.speculate)
     if speculation is None:
         return {}
     return {
         "samples_per_row": 1 + speculation.tokens,
-        "speculative_tokens_per_step": speculation.batch,
+        "speculative_tokens_per_step": speculation.on(ready.device or config.device).batch,
     }
 
 
@@ -206,7 +206,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         device=ready.device or config.device,
         parallelism=Parallelism(tensor=config.tensor_parallel_size, pipeline=1, data=1, expert=1),
         max_priority=MAX_PRIORITY if config.policy == FAIR else 0,
-        max_draft_tokens=_speculation_settings(config).get("samples_per_row", 1) - 1,
+        max_draft_tokens=_speculation_settings(config, ready).get("samples_per_row", 1) - 1,
     )
     welcome.start_time.FromNanoseconds(start_time_ns)
     limits = Limits(

@@ -290,11 +290,11 @@ class EngineConfig(ModelConfig):
     )
     speculate: str = flag(
         "",
-        "draft tokens and verify several per step, with the same output: lookup[:tokens=8,batch=16] drafts"
+        "draft tokens and verify several per step, with the same output: lookup[:tokens=7,batch=16] drafts"
         " what followed before, with shared=N also in the tenant's last N tokens of output,"
         " draft:MODEL[,tokens=4] what a smaller model samples, heads:HEAD[,tokens=4] what an EAGLE-3 head"
         " samples, grammar what a grammar forces, as the others"
-        " do too; tokens: most per row and step; batch: most of all decoding rows",
+        " do too; tokens: most per row and step; batch: most of all decoding rows, on a CPU 8",
         metavar="METHOD",
     )
     max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)

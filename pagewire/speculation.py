@@ -9,12 +9,13 @@ simulated     the simulated device's own tokens, of which a share is spoiled
 
 tokens=7      most tokens drafted for one row in a step, so that it computes 8: no more read the weights once;
               4 of a draft model or a head
-batch=16      most tokens that decoding rows compute together in a step with drafts
+batch=16      most tokens that decoding rows compute together in a step with drafts; on a CPU 8, or those of
+              one row if these are more
 shared=0      tokens of earlier outputs that `lookup` keeps of each tenant, and looks up too
 acceptance=70 percent of drafts that are right, of `simulated` alone
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pagewire.internal.v1 import worker_pb2
 
@@ -34,6 +35,8 @@ OPTIONS = {
 _RANGES = {"tokens": (1, 64), "batch": (2, 4096), "shared": (0, 1 << 20), "acceptance": (0, 100)}
 _MODELS = {"draft": "MODEL", "heads": "HEAD"}
 """Methods that name a checkpoint, and what they call it."""
+_CPU_BATCH, _BATCH = 8, 16
+"""Tokens that read the weights once and cost little more than one: on a CPU, and elsewhere."""
 _MODEL_TOKENS = 4
 """Each token of a draft model costs a step of it."""
 
@@ -45,9 +48,15 @@ class Speculation:
     method: str
     model: str = ""  # that drafts, as the flag says it; "": none
     tokens: int = 7
-    batch: int = 16
+    batch: int = 0  # 0: what suits the device
     acceptance: int = 70
     shared: int = 0
+
+    def on(self, device: str) -> "Speculation":
+        """Returns the options on a device (cpu, cuda or simulated), where `batch` is never 0."""
+        if self.batch:
+            return self
+        return replace(self, batch=max(_CPU_BATCH, 1 + self.tokens) if device == "cpu" else _BATCH)
 
 
 def parse_speculation(text: str) -> Speculation | None:

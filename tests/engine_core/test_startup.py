@@ -197,6 +197,19 @@ def test_rows_have_room_for_drafts_where_the_worker_makes_some(tmp_path: Path) -
         assert worker.plans[1].num_extra_samples == room
 
 
+@pytest.mark.parametrize(("device", "counts"), [("cpu", [4, 4]), ("cuda", [8, 8])])
+def test_rows_share_the_room_for_drafts_that_suits_the_device(device: str, counts: list[int]) -> None:
+    config, facts = EngineConfig(speculate="lookup"), ready()
+    facts.device = device
+    scheduler = make_scheduler(config, facts)
+    worker = FakeWorker(scheduler.pool.num_blocks, config.block_size)
+    worker.num_drafts = 99
+    for handle in (1, 2):
+        scheduler.add(make(add_request(handle, 5, max_tokens=30, ignore_eos=True)))
+    run(scheduler, worker, Ledger(), steps=2)
+    assert worker.plans[1].sample_counts == counts
+
+
 def test_a_draft_model_is_looked_for_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     config = EngineConfig(model=str(tmp_path), speculate=f"draft:{tmp_path}")

@@ -42,3 +42,20 @@ def test_methods_and_options(text: str, expected: Speculation | None) -> None:
 def test_what_is_wrong_is_named(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         parse_speculation(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "batch"),
+    [
+        ("lookup", "cpu", 8),
+        ("draft:small", "cpu", 8),
+        ("lookup:tokens=12", "cpu", 13),
+        ("lookup:batch=5", "cpu", 5),
+        ("lookup", "cuda", 16),
+        ("simulated", "simulated", 16),
+        ("lookup:tokens=12,batch=9", "cuda", 9),
+    ],
+)
+def test_the_batch_suits_the_device_unless_it_is_named(text: str, device: str, batch: int) -> None:
+    options = parse_speculation(text)
+    assert options is not None and options.on(device).batch == batch

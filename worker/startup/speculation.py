@@ -45,7 +45,7 @@ def read_speculation(text: str, device: str) -> Speculation | None:
             f"--speculate {text} drafts the tokens of a simulated device, and the device is {device}",
             "use --speculate lookup",
         )
-    return options
+    return options.on(device)
 
 
 def check_exactness(options: Speculation | None, exactness: Exactness) -> None:

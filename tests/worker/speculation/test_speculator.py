@@ -35,7 +35,7 @@ def rows() -> RowTable:
 
 
 def speculator(rows: RowTable, **options: int) -> Speculator:
-    return Speculator(Speculation("lookup", **options), [(1, Counting())], rows)
+    return Speculator(Speculation("lookup", **options).on("cuda"), [(1, Counting())], rows)
 
 
 def plan(counts: list[int], sample_counts: list[int]) -> worker_pb2.StepPlan:

@@ -29,7 +29,8 @@ def test_refusals(text: str, device: str, why: str) -> None:
 
 def test_what_is_taken() -> None:
     assert read_speculation("", "cuda") is None
-    assert read_speculation("lookup", "cpu") == read_speculation("lookup", "cuda") == Speculation("lookup")
+    assert read_speculation("lookup", "cpu") == Speculation("lookup", batch=8)
+    assert read_speculation("lookup", "cuda") == Speculation("lookup", batch=16)
     assert read_speculation("simulated:acceptance=90", "simulated") is not None
 
 

@@ -61,7 +61,7 @@ fuzz: $(STAMP) ## Feed the readers of strangers' bytes what coverage finds, each
 mutants: $(STAMP) ## Put bugs into copies of the tree, one at a time, and print which test finds each (ARGS='--only WORDS')
 	@$(BIN)/python -m tests.mutants.run $(ARGS)
 
-lint: $(STAMP) ## ruff, mypy, buf, stale generated code, the words and the structure of the house
+lint: $(STAMP) ## Run ruff, mypy, buf, and the checks of generated code, words and structure
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy

@@ -1,12 +1,15 @@
 """What the pages name exists: the walk of docs/structure.md, links, paths, commands."""
 
 import ast
+import dataclasses
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pagewire import command_config, config, flags
 from pagewire.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -17,6 +20,23 @@ FOLDERS = {
 }
 FILE_NAMES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+CONFIGS = [
+    each
+    for module in (config, command_config)
+    for each in vars(module).values()
+    if dataclasses.is_dataclass(each) and isinstance(each, type)
+]
+FLAGS = {
+    name
+    for each in CONFIGS
+    for flag in flags.flags_of(each).values()
+    for name in (flag.option, flag.option.replace("--", "--no-", 1), flag.option.replace("--no-", "--", 1))
+}
+OTHER_FLAGS = {
+    *("--config", "--help", "--help-all", "--some-name"),
+    *("--cpus", "--no-recreate", "--scale"),  # of docker
+    *("--client-env", "--server-env"),  # benchmarks.grpc_floor makes them of two names
+}
 MADE = {"pagewire/site.zip"}
 """Paths that commands write."""
 
@@ -83,12 +103,36 @@ def test_files_of_a_folder_exist(page: Path) -> None:
 @per_page
 def test_commands_exist(page: Path) -> None:
     """`python -m MODULE`, `make TARGET`, `pagewire COMMAND`."""
-    text = page.read_text()
-    code = "\n".join(re.findall(r"^```.*?^```|^    .*?$|`[^`\n]+`", text, re.MULTILINE | re.DOTALL))
+    code = code_of(page)
     modules = {name for name in re.findall(r"python -m ([\w.]+)", code) if name.split(".")[0] in FOLDERS}
     assert not {name for name in modules if not is_runnable(ROOT / name.replace(".", "/"))}
     assert set(re.findall(r"(?:^ *|`)make ([a-z-]+)", code, re.MULTILINE)) <= TARGETS
     assert set(re.findall(r"(?:^ *|`)pagewire ([a-z]+)", code, re.MULTILINE)) <= COMMANDS.keys()
+
+
+@per_page
+def test_flags_exist(page: Path) -> None:
+    """Of a command, or of a script of ours; some are other programs'."""
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]+", code_of(page))) <= {
+        *FLAGS,
+        *script_flags(),
+        *OTHER_FLAGS,
+    }
+
+
+def code_of(page: Path) -> str:
+    """Code blocks, and what stands between backticks."""
+    code = r"^```.*?^```|^    .*?$|`[^`\n]+`"
+    return "\n".join(re.findall(code, page.read_text(), re.MULTILINE | re.DOTALL))
+
+
+@cache
+def script_flags() -> set[str]:
+    """Strings that look like a flag in scripts, benchmarks and suites."""
+    files = [path for folder in ("benchmarks", "scripts", "tests") for path in (ROOT / folder).rglob("*.py")]
+    return {
+        flag for path in files for flag in re.findall(r"[\"'](--[a-z][a-z0-9-]+)[\"'=]", path.read_text())
+    }
 
 
 def is_runnable(module: Path) -> bool:

@@ -30,7 +30,7 @@ def test_equals_reference(name: str, dtype: torch.dtype, absolute: float, relati
 def test_far_values(name: str):
     """No NaN where exponentials overflow."""
     x = torch.tensor([[-1e4, 0.0, 1e4]])
-    assert activation(x, name).tolist() == [[0.0, 0.0, 1e4]]
+    assert activation(x, name).tolist() == activation_reference(x.double(), name).tolist()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -91,9 +91,7 @@ class ContinuationScorer:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(
-                        self._score_one(_request(whole, prompt, tokens, request_id), call, ends)
-                    )
+                    group.create_task(self._score_one(whole, prompt, tokens, request_id, call, ends))
                     for tokens, request_id in zip(continuations, request_ids, strict=True)
                 ]
         except BaseExceptionGroup as failures:
@@ -102,11 +100,15 @@ class ContinuationScorer:
 
     async def _score_one(
         self,
-        request: generation_pb2.GenerateRequest,
+        whole: pooling_pb2.ScoreContinuationsRequest,
+        prompt: list[int],
+        tokens: list[int],
+        request_id: str,
         call: Call,
         ends: float | None,
     ) -> _ContinuationScore:
         async with self._turns.turn(call.caller):
+            request = _request(whole, prompt, tokens, request_id)  # each has a copy of the prompt
             left = None if ends is None else max(ends - asyncio.get_running_loop().time(), 0.0)
             async with self._generator.open(request, replace(call, time_left=left), whole=True) as stream:
                 message = await stream.take()

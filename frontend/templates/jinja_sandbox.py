@@ -2,7 +2,9 @@
 
 Templates come with checkpoints, so they are untrusted code. Jinja's immutable sandbox keeps them away from
 Python's internals; this one also bounds what they can allocate: an operation whose result can be larger than
-its inputs is sized before it runs, and its result is charged to the rendering's budget. Time is bounded by
+its inputs is sized before it runs, and its result is charged to the rendering's budget. So are copies: a
+slice, and what filters and methods of strings return, since a template may keep any number of them. Time is
+bounded by
 frontend.templates.watchdog, which works because no single call into C takes long once sizes are bounded.
 """
 
@@ -35,7 +37,9 @@ from frontend.templates.size_bounds import (
 MAX_STRING = 32 << 20
 """Characters of one string, items of one list."""
 MAX_CHARGE = 256 << 20
-"""Characters that the growing operations of one rendering may produce in all."""
+"""Characters that the operations of one rendering may produce in all."""
+_ITEM = 8
+"""Characters that an item of a list counts as."""
 
 _FORBIDDEN_METHODS = frozenset({"encode", "maketrans", "to_bytes", "translate"})
 """Methods whose results grow, and which no template needs: bytes have no use in a prompt."""
@@ -57,7 +61,13 @@ class GenerationTag(Extension):
 
 
 class _Generator(CodeGenerator):
-    """Routes two operations through the environment that Jinja does not let it intercept."""
+    """Routes three operations through the environment that Jinja does not let it intercept."""
+
+    def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
+        is_slice = isinstance(node.arg, nodes.Slice)
+        self.write("environment.charged(" if is_slice else "")
+        super().visit_Getitem(node, frame)
+        self.write(")" if is_slice else "")
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.concat((")
@@ -94,8 +104,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
         self._local = threading.local()
         self.filters["tojson"] = _to_json
-        for name in (GROWTH.keys() | DEEP) & self.filters.keys():
-            self.filters[name] = self._bounded_filter(self.filters[name], GROWTH.get(name))
+        for name, function in self.filters.items():
+            if name in GROWTH or name in DEEP:
+                self.filters[name] = self._bounded_filter(function, GROWTH.get(name))
+            else:
+                self.filters[name] = self._charged_filter(function)
         del self.globals["lipsum"]
         self.globals["dict"] = _make_dict
         self.globals["namespace"] = _PlainNamespace
@@ -122,6 +135,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self._local.left -= size
         if self._local.left < 0:
             raise SecurityError("the chat template makes too many large values")
+
+    def charged(self, value: Any) -> Any:
+        """Returns the result of an operation that may be a copy. Raises SecurityError."""
+        if isinstance(value, str):
+            self.charge(len(value))
+        elif isinstance(value, Mapping | list | tuple):
+            self.charge(len(value))
+            self._local.left -= (_ITEM - 1) * len(value)
+        return value
 
     def bounded(self, value: Any) -> Any:
         """Returns the value if it may be printed or compared. Raises SecurityError."""
@@ -155,7 +177,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
             args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
             own = {name: value for name, value in kwargs.items() if name not in _JINJA_ARGUMENTS}
             __self.charge(growth(owner, *args, **own))
-        return super().call(__context, __obj, *args, **kwargs)
+        result = super().call(__context, __obj, *args, **kwargs)
+        if isinstance(owner, str | list | tuple | Mapping):
+            __self.charged(result)
+            if isinstance(owner, str) and isinstance(result, list | tuple):  # of its parts
+                __self.charge(len(owner))
+        return result
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
         """Bounds `str.format` and `str.format_map`, which Jinja replaces by its own."""
@@ -168,6 +195,13 @@ class Sandbox(ImmutableSandboxedEnvironment):
             return method(*args, **kwargs)
 
         return bounded
+
+    def _charged_filter(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def charged(*args: Any, **kwargs: Any) -> Any:
+            return self.charged(function(*args, **kwargs))
+
+        charged.__dict__.update(getattr(function, "__dict__", {}))
+        return charged
 
     def _bounded_filter(
         self, function: Callable[..., Any], growth: Callable[..., int] | None

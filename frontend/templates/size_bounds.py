@@ -2,7 +2,8 @@
 frontend.templates.jinja_sandbox). Each estimate is an upper bound; sizes are in characters or items."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from jinja2.exceptions import SecurityError
@@ -32,6 +33,11 @@ def weight(value: Any) -> int:
     return num_characters + num_nodes
 
 
+def _parts(value: Any) -> Iterable[Any]:
+    """Returns the values that a container prints: of a mapping the keys, too."""
+    return chain(value.keys(), value.values()) if isinstance(value, Mapping) else value
+
+
 def _measured(value: Any) -> tuple[int, int, int]:
     """Returns the characters in a value's strings, the number of values in it, and how deep they are nested.
     Raises SecurityError for more than MAX_NODES values."""
@@ -46,8 +52,7 @@ def _measured(value: Any) -> tuple[int, int, int]:
             depth = max(depth, level + 1)
             if num_nodes > MAX_NODES:
                 raise SecurityError("the chat template makes too deep a value")
-            parts = inner.values() if isinstance(inner, Mapping) else inner
-            stack.extend((part, level + 1) for part in parts)
+            stack.extend((part, level + 1) for part in _parts(inner))
     return num_characters, num_nodes, depth
 
 

@@ -6,6 +6,9 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
+from frontend.auth.token_list import entry_line
+from frontend.auth.tokens import digest_of
+from frontend.streams import continuation_scorer
 from frontend.text.tokenizer import Tokenizer
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2, pooling_pb2
@@ -163,3 +166,17 @@ def test_text_that_goes_on_has_no_space_before_it(kind):
     for text in ("abc", " abc", "\nabc", "é", "  a b"):
         tokens = tokenizer.encode_following(text)
         assert tokenizer.decode([prompt + tokens], skip_special_tokens=True)[0] == before + text
+
+
+async def test_the_prompt_is_copied_as_turns_come(checkpoint, model, tmp_path, monkeypatch):
+    """128 copies of a long prompt at once were half a gigabyte, made before anything else went on."""
+    made, real = [], continuation_scorer._request
+    monkeypatch.setattr(continuation_scorer, "_request", lambda *given: made.append(given) or real(*given))
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("tokens:\n" + entry_line(digest_of("alice's"), "alice", {"max_requests": 1}))
+    async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
+        header = (("authorization", "Bearer alice's"),)
+        call = service.pooling.ScoreContinuations(request_of("a", "b", "c"), metadata=header)
+        await next_of(service.engine.requests)
+        assert len(made) == 1
+        call.cancel()

@@ -22,6 +22,11 @@ NESTING = (
     "{%% set ns = namespace(s=[1]) %%}{%% for i in range(60) %%}"
     "{%% set ns.s = [ns.s, ns.s] %%}{%% endfor %%}%s"
 )
+KEEPING = (
+    "{%% set text = 'a' * 4000000 %%}{%% set items = range(99999) | list %%}{%% set ns = namespace(s=[]) %%}"
+    "{%% for i in range(1000) %%}{%% set ns.s = ns.s + [%s] %%}{%% endfor %%}"
+)
+"""Copies that no single operation is too large for, and that took gigabytes together."""
 
 
 @pytest.mark.parametrize(
@@ -98,6 +103,15 @@ NESTING = (
         "{{ (range(100000) | list) | tojson(indent=4096) }}",
         "{{ (range(100000) | list) | tojson(separators=('x' * 10000, ':')) }}",
         DOUBLING % "ns.s | tojson",
+        "{% set d = {'a' * 100000: 1} %}{{ ([d] * 2000) | tojson }}",
+        "{% set d = {'a' * 100000: 1} %}{{ [d] * 2000 }}",
+        KEEPING % "text[i + 1:]",
+        KEEPING % "text.upper()",
+        KEEPING % "text.partition('b')",
+        KEEPING % "text | e",
+        KEEPING % "items[1:]",
+        KEEPING % "items.copy()",
+        KEEPING % "range(99999) | list",
     ],
 )
 def test_hostile_expressions_are_refused(source):

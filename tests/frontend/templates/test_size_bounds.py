@@ -44,7 +44,7 @@ def test_an_estimate_is_an_upper_bound(name, subject, args, kwargs, result):
 
 def test_weights_count_nested_and_repeated_values():
     assert weight("abc") == 3 and weight(7) == 0
-    assert weight(["abc", {"k": "de"}]) == 3 + 2 + 3
+    assert weight(["abc", {"k": "de"}]) == 3 + 1 + 2 + 3
     shared = ["x" * 10]
     assert weight([shared, shared]) == 2 * 10 + 4
     value: list = []

@@ -30,6 +30,7 @@ WORK = """## A request as a whole
 | --- | --- | --- |
 | bytes of one message | `--max-request-bytes` (16 MiB), before it is parsed | gRPC: RESOURCE_EXHAUSTED |
 | bytes of one answer | 64 MiB | gRPC |
+| calls like GenerateMultiplexed of a tenant | 64 | frontend/concurrency_limits.py |
 | requests of one stream at once | `--max-multiplexed-requests` (1,024) | frontend/streams/multiplexer.py |
 | bytes of an answer to many | 1 MiB, or what one request has | frontend/streams/multiplexer.py |
 | nesting | 100 messages deep; deeper is MALFORMED_MESSAGE | protobuf, frontend/rpc/interceptors/decoding.py |

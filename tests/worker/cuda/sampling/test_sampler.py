@@ -11,6 +11,8 @@ import torch
 
 from tests.worker.sampling_reference import Case
 from worker.cuda.sampling.sampler import CudaSampler, Work
+from worker.cuda.sampling.token_bans import TokenBans
+from worker.sampling.batch import NewSequence
 from worker.sampling.sampler import NO_TOKEN
 from worker.sampling.sampler import Sampler as CpuSampler
 
@@ -245,3 +247,12 @@ def test_on_a_gpu_it_can_be_captured_and_never_waits() -> None:
             pair.gpu.sample(torch.randn(7, 40, device=device), list(range(7)))
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+def test_bad_ids_take_no_room_of_bad_words(device: torch.device) -> None:
+    """A vocabulary of them beside one long bad word once took their product: 77 MB of each row."""
+    bans = TokenBans(2, 151_936, device)
+    many = Case({"bad_token_ids": list(range(100_000))}, bad_words=[[7] * 128])
+    bans.add_row(0, NewSequence(many.new_row(0), [0], []))
+    bans.add_row(1, NewSequence(Case(bad_words=[[8] * 3] * 9).new_row(1), [0], []))
+    assert sum(table.data.numel() for table in bans._tables) < 5 * 100_000

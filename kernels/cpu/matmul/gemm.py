@@ -13,7 +13,8 @@ products per row.
 Where a vector takes two registers of 16, a tile is 6 rows times 16 columns, and of one or two rows times 48
 (kernels.cpu.isa.operations). Where no instruction multiplies pairs, the parts of x's words
 (kernels.cpu.isa.dot) are written to the thread's scratch memory first, once for all columns that the thread
-takes; the parts of a weight's words are made in each tile.
+takes; the parts of a weight's words are made in each tile, or, of many rows where registers are few, in the
+first one (kernels.cpu.matmul.many_rows).
 
 Every tile adds the pairs of k in the same order, so that a result does not depend on the tile, that
 is, on how many rows there are. In integers a word holds four of k, the sums are exact, and a tile ends
@@ -29,17 +30,12 @@ from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.operations import Tiles
 from kernels.cpu.isa.selected import OPERATIONS
-from kernels.cpu.isa.simd import (
-    load_f32,
-    load_i32,
-    prefetch,
-    reread,
-    store_first_bf16,
-    store_first_f32,
-    to_f32,
-)
+from kernels.cpu.isa.simd import load_f32, prefetch, reread
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32, write_u32
+from kernels.cpu.matmul import many_rows, split_inputs
+from kernels.cpu.matmul.many_rows import multiply_many
 from kernels.cpu.matmul.records import LinearRecord, PackedRowsRecord
+from kernels.cpu.matmul.results import dequantized, store_columns
 from kernels.cpu.matmul.words import PAIRS, QUADS, Words
 from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
@@ -77,19 +73,6 @@ def _add_word(
                 value = i32x16(read_u32(x_rows[m] + offset + 4 * part))
                 for v in unroll(range(vectors)):
                     sums[vectors * m + v] = words.add(sums[vectors * m + v], weights[v], value)
-
-
-def _dequantized(total: i32x16, params: int, scale: float) -> f32x16:
-    """(sum - correction) * scale of the column * scale of the row."""
-    return to_f32(total - load_i32(params + 128)) * load_f32(params + 64) * scale
-
-
-def store_columns(out: int, out_bytes: int, x: f32x16, columns: int) -> None:
-    """Writes the first of 16 columns, as float32 if out_bytes is 4, else as bfloat16."""
-    if out_bytes == 4:
-        store_first_f32(out, x, columns)
-    else:
-        store_first_bf16(out, x, columns)
 
 
 def _tile(
@@ -140,7 +123,7 @@ def _tile(
         plane, to = params + (192 if kind.integers else 64) * v, out + LANES * v * out_bytes
         for m in unroll(range(rows)):
             if kind.integers:
-                result = _dequantized(sums[vectors * m + v], plane, read_f32(scales + 4 * m))
+                result = dequantized(sums[vectors * m + v], plane, read_f32(scales + 4 * m))
             else:
                 result = sums[vectors * m + v]
             store_columns(to + stride * m, out_bytes, result + load_f32(plane), columns - LANES * v)
@@ -203,12 +186,17 @@ def multiply_rows(
             done += size
 
 
+def scratch_bytes(words: int) -> int:
+    """What a thread needs for a product of so many words."""
+    return many_rows.SCRATCH_BYTES + split_inputs.scratch_bytes(words)
+
+
 def _inputs(kind: Static[Words], record: LinearRecord, row: int, rows: int, thread: int) -> tuple[int, int]:
     """Address of rows of x as tiles read them, and the bytes from one to the next."""
     words = record.words
     x, pitch = record.x + 4 * words * row, 4 * words
     if kind.parts > 1:
-        x = kind.split(x, rows, words, read_i64(record.scratch + 8 * thread))
+        x = kind.split(x, rows, words, read_i64(record.scratch + 8 * thread) + many_rows.SCRATCH_BYTES)
     return x, pitch * kind.parts
 
 
@@ -218,6 +206,8 @@ def multiply_strips(kind: Static[Words], record: LinearRecord, first: int, count
     row, strip, end = first // strips * ROWS, first % strips, first % strips + count
     rows, last, scales = min(record.rows - row, ROWS), last_block(strips, thread), record.scales + 4 * row
     x, pitch = _inputs(kind, record, row, rows, thread)
+    if FEW_REGISTERS:
+        strip = multiply_many(kind, record, x, pitch, row, rows, strip, end, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
         w = record.weight + block * words * kind.size * COLUMNS + LANES * kind.size * inner

@@ -48,7 +48,7 @@ class QuantizedWeight:
     product: Operation[LinearRecord]  # kernels.cpu.matmul.gemm.linear
     quantize: Operation[QuantizeRecord]  # kernels.cpu.matmul.quantize.quantize_rows
     gather: Operation[QuantizedRowsRecord]  # kernels.cpu.matmul.quantize.quantized_rows
-    scratch_bytes: int  # kernels.cpu.matmul.split_inputs.scratch_bytes
+    scratch_bytes: int  # kernels.cpu.matmul.gemm.scratch_bytes
 
     @property
     def halves(self) -> tuple[int, int]:
@@ -148,9 +148,8 @@ def quantize_weight(
     Memory: the result, and a block of the weight in float32.
     """
     from kernels.cpu.isa.vectors import LANES
-    from kernels.cpu.matmul.gemm import linear  # compiles, the first time
+    from kernels.cpu.matmul.gemm import linear, scratch_bytes  # compiles, the first time
     from kernels.cpu.matmul.quantize import quantize_rows, quantized_rows
-    from kernels.cpu.matmul.split_inputs import scratch_bytes
     from kernels.cpu.runtime.thread_pool import TEAM
     from kernels.cpu.runtime.work_split import COLUMNS
 

@@ -41,7 +41,7 @@ class PackedWeight:
     team: "Team"
     product: Operation[LinearRecord]  # kernels.cpu.matmul.gemm.linear, or gemm_float32.linear_float32
     gather: Operation[PackedRowsRecord]  # kernels.cpu.matmul.gemm.packed_rows
-    scratch_bytes: int  # kernels.cpu.matmul.split_inputs.scratch_bytes
+    scratch_bytes: int  # kernels.cpu.matmul.gemm.scratch_bytes
     dtype: torch.dtype  # of the weight: bfloat16 or float32
 
     @property
@@ -116,8 +116,7 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | 
     A matrix of this arena is packed where it lies, and is no weight any more: new memory costs more than
     packing does. Of any other a copy is made.
     """
-    from kernels.cpu.matmul.gemm import linear, packed_rows  # compiles, the first time
-    from kernels.cpu.matmul.split_inputs import scratch_bytes
+    from kernels.cpu.matmul.gemm import linear, packed_rows, scratch_bytes  # compiles, the first time
     from kernels.cpu.runtime.thread_pool import TEAM
 
     out_features, in_features = weight.shape
@@ -131,8 +130,9 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | 
     product, scratch = linear, scratch_bytes(pairs.shape[1])
     if weight.dtype == torch.float32:
         from kernels.cpu.matmul.gemm_float32 import linear_float32
+        from kernels.cpu.matmul.many_rows import SCRATCH_BYTES
 
-        product, scratch = linear_float32, 0
+        product, scratch = linear_float32, SCRATCH_BYTES
     sizes = out_features, in_features
     return PackedWeight(pairs, added, *sizes, TEAM, product, packed_rows, scratch, weight.dtype)
 

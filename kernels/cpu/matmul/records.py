@@ -16,7 +16,7 @@ class LinearRecord(ProductRecord):
     """
 
     scales: Address = 0  # [rows] float32, of x in 8-bit integers; 0: x is bfloat16
-    scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.split_inputs.scratch_bytes
+    scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.gemm.scratch_bytes
 
 
 @record

@@ -10,13 +10,16 @@ from kernels.cpu.compiler.language import unroll
 from kernels.cpu.isa.float16 import load_halves, read_half
 from kernels.cpu.isa.simd import store_i32
 from kernels.cpu.isa.vectors import LANES, read_i64, write_u32
-from kernels.cpu.matmul.gemm import BLOCK, BLOCK_ROWS, STRIP, multiply_rows, multiply_strips
+from kernels.cpu.matmul import many_rows
+from kernels.cpu.matmul.gemm import BLOCK, BLOCK_ROWS, FEW_REGISTERS, STRIP, multiply_rows, multiply_strips
 from kernels.cpu.matmul.records import LinearRecord, PackedRowsRecord
 from kernels.cpu.matmul.words import FLOATS, HALVES
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
 MANY = 16
 """From so many rows on, blocks are widened first."""
+MORE = many_rows.MANY if FEW_REGISTERS else 1 << 30
+"""From so many on, the first rows that are multiplied widen words (kernels.cpu.matmul.many_rows)."""
 LINE = 4 * COLUMNS
 """Bytes of a word of all columns of a block, once they are float32."""
 SOON = 1
@@ -64,7 +67,8 @@ def _multiply_widened(record: LinearRecord, first: int, count: int, thread: int)
 def linear_halves(record: LinearRecord, first: int, count: int, thread: int) -> None:
     """Units first .. first + count - 1: strips, within a chunk of rows."""
     strips = (record.columns + LANES - 1) // LANES
-    if record.rows - first // strips * ROWS >= MANY:
+    rows = min(record.rows - first // strips * ROWS, ROWS)
+    if rows >= MANY and rows < MORE:
         _multiply_widened(record, first, count, thread)
     else:
         multiply_strips(HALVES, record, first, count, thread)
@@ -83,4 +87,4 @@ def rows_of_halves(record: PackedRowsRecord, first: int, count: int, thread: int
 
 def scratch_bytes(words: int) -> int:
     """What a thread needs: a block of so many words of a column, widened."""
-    return LINE * words
+    return max(LINE * words, many_rows.SCRATCH_BYTES)

@@ -32,11 +32,11 @@ def test_company_changes_nothing(in_features: int, out_features: int):
     packed = pack_weight(weight, bias)
     for wide in (True, False):
         together = packed_linear(x, packed, wide)
-        for first, last in [(0, 1), (7, 9), (100, 103), (255, 258), (20, 60), (299, 300)]:
+        for first, last in [(0, 1), (7, 9), (100, 103), (255, 258), (20, 60), (30, 61), (299, 300)]:
             assert torch.equal(packed_linear(x[first:last], packed, wide), together[first:last])
 
 
-@pytest.mark.parametrize(("in_features", "out_features"), [(1, 1), (33, 49), (96, 100)])
+@pytest.mark.parametrize(("in_features", "out_features"), [(1, 1), (33, 49), (96, 100), (700, 20)])
 def test_float32(in_features: int, out_features: int):
     """Sums round once per product, in the order of k: the same bits among any number of tokens. Rows come
     back, also from a matrix that is packed where it lies."""
@@ -47,7 +47,18 @@ def test_float32(in_features: int, out_features: int):
     assert torch.equal(packed.pairs, in_place.pairs) and in_place.pairs.data_ptr() == own.data_ptr()
     together = packed_linear(x, packed)
     assert_close(together, x.double() @ weight.double().T + bias.double(), 5e-6, 5e-6)
-    for first, last in [(0, 1), (7, 9), (20, 23), (30, 35), (100, 107), (255, 258), (20, 60), (269, 270)]:
+    for first, last in [
+        (0, 1),
+        (7, 9),
+        (20, 23),
+        (30, 35),
+        (100, 107),
+        (255, 258),
+        (20, 60),
+        (20, 46),
+        (20, 51),
+        (269, 270),
+    ]:
         assert torch.equal(packed_linear(x[first:last], packed), together[first:last])
     indexes = torch.tensor([out_features - 1, 0, out_features // 2])
     assert torch.equal(packed.rows(indexes), weight[indexes])

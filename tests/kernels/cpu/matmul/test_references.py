@@ -14,8 +14,7 @@ STRIPS = 6  # of two blocks
 
 def results(rows: int, dtype: torch.dtype, fields: dict[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
     """[rows, COLUMNS] of compiled code and of Python."""
-    from kernels.cpu.matmul.gemm import linear
-    from kernels.cpu.matmul.split_inputs import scratch_bytes
+    from kernels.cpu.matmul.gemm import linear, scratch_bytes
     from kernels.cpu.runtime.thread_pool import TEAM
 
     both = torch.zeros(2, rows, COLUMNS, dtype=dtype)
@@ -37,7 +36,7 @@ def results(rows: int, dtype: torch.dtype, fields: dict[str, int]) -> tuple[torc
     return both[0], both[1]
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8, 11])
+@pytest.mark.parametrize("rows", [1, 3, 8, 11, 29])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_pairs_of_bfloat16(rows: int, dtype: torch.dtype):
     x = random(rows, 2 * WORDS, dtype=torch.bfloat16)
@@ -48,7 +47,7 @@ def test_pairs_of_bfloat16(rows: int, dtype: torch.dtype):
     assert torch.equal(compiled, python) and compiled.all()
 
 
-@pytest.mark.parametrize("rows", [1, 3, 8, 11])
+@pytest.mark.parametrize("rows", [1, 3, 8, 11, 29])
 def test_integers(rows: int):
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(256, (rows, 4 * WORDS), generator=generator, dtype=torch.uint8)

@@ -32,8 +32,10 @@ LAUNCHES = (
     "head bf16 128256 x 4096, 256 rows",
     "product bf16 down, 1 tokens",
     "product bf16 down, 512 tokens",
+    "experts bf16 Qwen3-30B, 1 tokens",
+    "experts bf16 Qwen3-30B, 4096 tokens",
 )
-"""Of Llama-3-8B's shape."""
+"""Of Llama-3-8B's shape, and of Qwen3-30B-A3B's experts: gate and up, then down."""
 SIZES = [(64, 32, 4, 3), (64, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), (128, 32, 8, 3)]
 """Rows, tile, warps, stages of attention's variants."""
 

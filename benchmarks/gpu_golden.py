@@ -29,6 +29,8 @@ LAUNCHES = {
     *(f"head bf16 128256 x 4096, {rows} rows" for rows in (1, 256)),
     *(f"product bf16 {name}, {tokens} tokens" for name in ("qkv", "down") for tokens in (1, 512)),
     *(f"low-bit {kind} down, {tokens} tokens" for kind in ("int4-g128", "e4m3") for tokens in (1, 512)),
+    *(f"experts bf16 Qwen3-30B, {tokens} tokens" for tokens in (1, 4096)),
+    "route Qwen3-30B",
     "add_rms_norm bf16 8192",
     "gated silu bf16",
     "rotary_store_kv bf16 32/8 x 128",

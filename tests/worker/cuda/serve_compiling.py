@@ -226,6 +226,10 @@ def main() -> None:
             "graphs": story(folder, True, num_blocks=0, gpu_memory_utilization=0.9),
             "eager": story(folder, True, enforce_eager=True),
         }
+        experts = folder / "experts"
+        experts.mkdir()
+        make_checkpoint("qwen2_moe", experts, num_hidden_layers=1, max_position_embeddings=1 << 16)
+        stories["experts"] = story(experts, True)
     json.dump(stories, sys.stdout)
 
 

@@ -146,6 +146,21 @@ def test_drafts(make_folder: Callable[[], Path], expected: Made):
     assert driver.num_drafted > driver.num_accepted > 0
 
 
+def test_experts(checkpoint: Checkpoints):
+    """Beside other rows, in pieces, and resumed: what the row alone gives. Products of 200 values have two
+    ranges."""
+    folder = checkpoint("qwen2_moe", **SHAPE, moe_intermediate_size=200)
+    single, crowd = drive(folder), drive(folder, budget=7, shuffle=4)
+    sequence = add(single, [])
+    single.run()
+    tokens, scores = made(sequence)
+    crowd.add([3, 4, 5], 6)
+    rest, resumed = add(crowd, []), add(crowd, tokens[:2])
+    crowd.run()
+    assert made(rest) == (tokens, scores)
+    assert made(resumed) == (tokens, scores[2:])
+
+
 def test_the_library_promises_nothing(make_folder: Callable[[], Path]):
     """With --fast-matmul drafts are refused, in words that name it."""
     command = initialize(make_folder(), **SMALL, fast_matmul=True, speculation="lookup")

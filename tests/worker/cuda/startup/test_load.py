@@ -227,8 +227,10 @@ def test_what_is_captured_has_been_launched():
 
 
 def test_nothing_is_compiled_while_serving(served: dict[str, Any]):
-    """Neither in graphs nor without; and the watch, which would tell, sees what there is to see."""
-    for mode in ("graphs", "eager"):
+    """Neither in graphs nor without, nor for a mixture of experts; and the watch, which would tell, sees what
+    there is to see."""
+    assert "_grouped_kernel" in served["experts"]["at_start"]
+    for mode in ("graphs", "eager", "experts"):
         assert served[mode]["late"] == []
         assert "_attention_kernel" in served[mode]["at_start"]
     assert "_attention_kernel" in served["cold"]["late"]

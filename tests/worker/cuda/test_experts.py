@@ -1,0 +1,83 @@
+"""A mixture of experts on the CUDA path, beside the same layer expert by expert."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.ops.experts.routing import Routing, Score
+from tests.kernels.tolerances import random
+from tests.worker.cuda.host_devices import interpret
+from worker.config.experts import ClampedSwiglu, ExpertsConfig
+from worker.layers.experts.experts import Experts
+from worker.parallel import Placement
+
+WIDTH = 40
+PLAIN = ExpertsConfig(
+    routing=Routing(num_experts=5, top_k=2, normalized=True),
+    intermediate_size=24,
+    shared_size=16,
+    shared_gate=True,
+)
+VARIANTS = {
+    "a gated one for all tokens": PLAIN,
+    "biases, a correction": replace(
+        PLAIN,
+        routing=replace(PLAIN.routing, score=Score.SIGMOID),
+        corrected=True,
+        router_bias=True,
+        bias=True,
+        swiglu=ClampedSwiglu(1.7, 0.5),
+    ),
+    "inputs that are weighed": replace(PLAIN, weighs_inputs=True, shared_gate=False),
+}
+BATCH: Any = None
+"""No part of experts reads it."""
+
+
+@pytest.fixture
+def make_experts(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Experts]:
+    """With random weights."""
+    interpret(monkeypatch)
+
+    def make(variant: str) -> Experts:
+        experts = Experts(VARIANTS[variant], WIDTH, "silu", Placement(torch.float32, torch.device("cpu")))
+        for seed, parameter in enumerate(experts.parameters()):
+            parameter.copy_(random(*parameter.shape, dtype=torch.float32, seed=seed))
+        return experts
+
+    return make
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_bits_are_those_of_single_products(
+    variant: str, make_experts: Callable[[str], Experts], monkeypatch: pytest.MonkeyPatch
+):
+    """Each expert's rows multiplied by themselves, of which the host knows how many there are."""
+    experts, x = make_experts(variant), random(9, WIDTH, dtype=torch.float32, seed=50)
+    assert experts.expert_down.stacked is not None
+    result = experts(x, BATCH)
+    monkeypatch.setattr(Experts, "_on_device", Experts._by_expert)
+    assert torch.equal(experts(x, BATCH), result)
+
+
+def test_the_host_reads_nothing(make_experts: Callable[[str], Experts], monkeypatch: pytest.MonkeyPatch):
+    """Of what is chosen: it would wait for the device, which a captured graph cannot do."""
+    experts, x = make_experts("a gated one for all tokens"), random(3, WIDTH, dtype=torch.float32)
+
+    def read(*_: object) -> None:
+        raise AssertionError("a tensor is read by the host")
+
+    for name in ("tolist", "item", "__int__", "__bool__", "__index__"):
+        monkeypatch.setattr(torch.Tensor, name, read)
+    experts(x, BATCH)
+    monkeypatch.setattr(Experts, "_on_device", Experts._by_expert)
+    with pytest.raises(AssertionError, match="read by the host"):
+        experts(x, BATCH)
+
+
+def test_a_row_without_company_has_its_bits(make_experts: Callable[[str], Experts]):
+    experts, x = make_experts("biases, a correction"), random(7, WIDTH, dtype=torch.float32, seed=50)
+    assert torch.equal(experts(x[4:5], BATCH)[0], experts(x, BATCH)[4])

@@ -32,6 +32,7 @@ from benchmarks.gpu_launches import (
     Launch,
     attention_launches,
     expert_launches,
+    latent_launches,
     product_launches,
     row_launches,
     vocabulary_launches,
@@ -97,6 +98,7 @@ def launches() -> list[tuple[str, Launch]]:
     """Everything, by name."""
     return [
         *attention_launches(),
+        *latent_launches(),
         *row_launches(),
         *product_launches(),
         *expert_launches(),

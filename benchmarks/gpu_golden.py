@@ -31,6 +31,7 @@ LAUNCHES = {
     *(f"low-bit {kind} down, {tokens} tokens" for kind in ("int4-g128", "e4m3") for tokens in (1, 512)),
     *(f"experts bf16 Qwen3-30B, {tokens} tokens" for tokens in (1, 4096)),
     "route Qwen3-30B",
+    *(f"latents bf16 128 heads{splits}" for splits in ("", ", splits")),
     "add_rms_norm bf16 8192",
     "gated silu bf16",
     "rotary_store_kv bf16 32/8 x 128",

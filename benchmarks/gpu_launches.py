@@ -95,6 +95,32 @@ def attention_launches() -> Iterator[tuple[str, Launch]]:
             yield f"{step} bf16 {heads}, {', '.join(options)}", partial(make, heads, BF16, options=options)
 
 
+def latent_launches() -> Iterator[tuple[str, Launch]]:
+    """Attention over latents and what comes before it, for DeepSeek-V3's shape and a small one."""
+    from kernels.triton.attention.latent_attention import store_latents
+    from kernels.triton.experts.dispatch import order_by_head
+
+    meta = torch.device("meta")
+    for heads in (128, 16):
+        for splits in (1, 4):
+            name = f"latents bf16 {heads} heads{', splits' if splits > 1 else ''}"
+            yield name, partial(latents, heads, splits)
+    slots = empty(32, dtype=torch.int64)
+    cache = empty(512, 1, 64, 576, dtype=BF16)
+    yield "store_latents bf16", partial(store_latents, empty(32, 576, dtype=BF16), slots, cache)
+    yield "heads in order", partial(order_by_head, 32, 128, BF16, meta)
+
+
+def latents(heads: int, splits: int) -> None:
+    """splits: programs that share a token's context."""
+    from kernels.triton.attention.latent_attention import latent_attention
+    from kernels.triton.attention.paged_attention import PagedBatch
+
+    query, cache = empty(32, heads, 576, dtype=BF16), empty(512, 1, 64, 576, dtype=BF16)
+    batch = PagedBatch(empty(33), empty(32), empty(32, 64), 32, 32, 4096)
+    latent_attention(query, cache, batch, 0.1, 512, splits)
+
+
 def row_launches() -> Iterator[tuple[str, Launch]]:
     """Norms by width, activations by kind, copies; what comes before attention."""
     from kernels.triton.cache.copy_blocks import gather_blocks, scatter_blocks

@@ -1,5 +1,5 @@
-"""What layers of latent attention keep of a token, and how they plan a step on a CPU: one vector that is
-the key of all heads, and whose first values are their value.
+"""What layers of latent attention keep of a token, and how they plan a step: one vector that is the key of
+all heads, and whose first values are their value.
 
     plane [B, 1, S, R + P]: a compressed latent of R values, and a rotary key of P behind it
 
@@ -16,15 +16,11 @@ from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels, store_latents
 from kernels.ops.attention.paged_attention import AttentionPlan as GatherPlan
 from kernels.ops.attention.paged_attention import paged_attention
-from pagewire.errors import StartupError
 from worker.attention.block_plan import BlockAttentionPlan, BlockStep
 from worker.attention.kv_cache_spec import CacheLayout, Plane, gathering_plan
 from worker.attention.paged_plan import DeviceStep
 from worker.attention.plan import AttentionPlan, HeadNorms, LayerCache, Rotation, Scoring
 from worker.attention.torch_plan import HostStep
-
-NO_CUDA_KERNEL = "attention over latents (kv_lora_rank) has no kernel for CUDA yet"
-"""Why a worker on CUDA refuses such models: before anything is loaded, if it is asked then."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class LatentSpec:
 
     def paged_plan(self, step: DeviceStep) -> AttentionPlan:
         """See KVCacheSpec."""
-        raise StartupError("cannot use this device", NO_CUDA_KERNEL, "use --device cpu")
+        return PagedLatentPlan(step, self.rank)
 
 
 def _split(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,3 +129,27 @@ class BlockLatentPlan(BlockAttentionPlan):
         (plane,) = cache
         store_latents(self.plan.kernels, latents, plane, self.slot_rows)
         return latent_attention(query, plane, self.plan, scoring.scale, self.rank)
+
+
+@dataclass(frozen=True)
+class PagedLatentPlan:
+    """An AttentionPlan of kernels.triton.attention.latent_attention. Results are undefined for tokens of
+    padding."""
+
+    step: DeviceStep
+    rank: int  # R
+
+    def store_and_attend(
+        self,
+        qkv: torch.Tensor,
+        cache: LayerCache,
+        scoring: Scoring,
+        rotation: Rotation | None = None,
+        norms: HeadNorms | None = None,
+    ) -> torch.Tensor:
+        """See the module."""
+        assert rotation is None and norms is None
+        query, latents = _split(qkv)
+        (plane,) = cache
+        self.step.kernels.store_latents(latents, self.step.slots, plane)
+        return self.step.kernels.attend_to_latents(query, plane, self.step.batch, scoring.scale, self.rank)

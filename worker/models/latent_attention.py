@@ -27,7 +27,7 @@ def latent_attention(
     def matrices(first: int, length: int, transposed: bool) -> HeadLinear:
         starts = (head * up_rows + first for head in local)
         rows = (slice(start, start + length) for start in starts)
-        return HeadLinear([HeadMatrix(of_head, stored, place, transposed) for of_head in rows])
+        return HeadLinear([HeadMatrix(of_head, stored, place, transposed) for of_head in rows], place)
 
     return LatentAttention(
         _queries(config, latent, rotary, place),

@@ -142,3 +142,46 @@ def sort_by_expert(experts: torch.Tensor, num_experts: int, dtype: torch.dtype, 
     class_tiles = most_tiles(class_pairs(len(experts), experts.shape[1]), num_experts, tile)
     columns = tokens, owners, places.view(experts.shape), starts, tile_experts, tile_firsts
     return ExpertOrder(*columns, tile, class_tiles)
+
+
+@triton.jit(do_not_specialize=["tokens", "tile"])
+def _head_order_kernel(
+    rows,  # [P]
+    owners,  # [P]
+    starts,  # [H + 1]
+    tile_experts,  # [X]
+    tile_firsts,  # [X]
+    tokens,
+    tile,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    head, start = tl.program_id(0), tl.program_id(1) * BLOCK
+    at = start + tl.arange(0, BLOCK)
+    inside = at < tokens
+    tl.store(rows + head * tokens + at, at * HEADS + head, mask=inside)
+    tl.store(owners + head * tokens + at, tl.zeros([BLOCK], tl.int32) + head, mask=inside)
+    tiles = (tokens + tile - 1) // tile
+    here = (at < tiles) & inside
+    tl.store(tile_experts + head * tiles + at, tl.zeros([BLOCK], tl.int32) + head, mask=here)
+    tl.store(tile_firsts + head * tiles + at, head * tokens + at * tile, mask=here)
+    if start == 0:
+        tl.store(starts + head, head * tokens)
+        tl.store(starts + HEADS, HEADS * tokens, mask=head == HEADS - 1)
+
+
+def order_by_head(tokens: int, heads: int, dtype: torch.dtype, device: torch.device) -> ExpertOrder:
+    """Returns the order of heads in place of experts: every token has all of them. Its `tokens` are the rows
+    of [T * H, K] that pairs have; pairs stand as [H, T], and `places` has no numbers."""
+    most, on_device = largest_tile(dtype, capability_of(device)), device.type != "cpu"
+    tile = choose_tile(tokens, heads, heads, most, on_device)
+    pairs, tiles = tokens * heads, heads * -(-tokens // tile)
+    sizes = (pairs, pairs, heads + 1, tiles, tiles)
+    parts = [torch.empty(size, dtype=torch.int32, device=device) for size in sizes]
+    rows, owners, starts, tile_experts, tile_firsts = parts
+    if pairs:
+        grid = heads, triton.cdiv(tokens, BLOCK)
+        _head_order_kernel[grid](*parts, tokens, tile, HEADS=heads, BLOCK=BLOCK, num_warps=4)
+    class_tiles = most_tiles(class_pairs(tokens, heads), heads, tile)
+    nowhere = torch.empty(0, dtype=torch.int32, device=device)
+    return ExpertOrder(rows, owners, nowhere, starts, tile_experts, tile_firsts, tile, class_tiles)

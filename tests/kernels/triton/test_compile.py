@@ -118,8 +118,9 @@ def arithmetic(rows: list[Row]) -> dict[tuple[object, ...], set[tuple[str, ...]]
     """What attention adds where, by what it computes: steps differ in rows and in splits alone."""
     found: dict[tuple[object, ...], set[tuple[str, ...]]] = {}
     for row in rows:
-        if row["name"] == "_attention_kernel":
+        if row["name"] in ("_attention_kernel", "_latent_kernel"):
             what = row["launch"].removeprefix("decode").removeprefix(", splits").removeprefix("prefill")
+            what = what.removesuffix(", splits")
             found.setdefault((row["capability"], what), set()).add((row["products"], *row["sums"]))
     return found
 

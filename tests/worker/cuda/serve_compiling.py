@@ -228,7 +228,7 @@ def main() -> None:
         }
         experts = folder / "experts"
         experts.mkdir()
-        make_checkpoint("qwen2_moe", experts, num_hidden_layers=1, max_position_embeddings=1 << 16)
+        make_checkpoint("deepseek_v3", experts, num_hidden_layers=2, max_position_embeddings=1 << 16)
         stories["experts"] = story(experts, True)
     json.dump(stories, sys.stdout)
 

@@ -30,7 +30,7 @@ def few_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranges of 200 values, and two chunks of 22 tokens."""
     interpret(monkeypatch)
     monkeypatch.setattr(ranges, "LEAST_RANGE", 64)
-    for module in ("attention_sizes", "merge_chunks", "paged_attention"):
+    for module in ("attention_sizes", "merge_chunks", "paged_attention", "latent_attention"):
         monkeypatch.setattr(f"kernels.triton.attention.{module}.CHUNK", 16)
 
 
@@ -146,10 +146,11 @@ def test_drafts(make_folder: Callable[[], Path], expected: Made):
     assert driver.num_drafted > driver.num_accepted > 0
 
 
-def test_experts(checkpoint: Checkpoints):
+def test_experts_and_latents(checkpoint: Checkpoints):
     """Beside other rows, in pieces, and resumed: what the row alone gives. Products of 200 values have two
     ranges."""
-    folder = checkpoint("qwen2_moe", **SHAPE, moe_intermediate_size=200)
+    shape = SHAPE | {"moe_intermediate_size": 200, "first_k_dense_replace": 0}
+    folder = checkpoint("deepseek_v3", **shape)
     single, crowd = drive(folder), drive(folder, budget=7, shuffle=4)
     sequence = add(single, [])
     single.run()

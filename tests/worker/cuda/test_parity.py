@@ -48,6 +48,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "minimax_m2": ("minimax_m2", SHALLOW),
     "gpt_oss": ("gpt_oss", SHALLOW | {"layer_types": ["sliding_attention"]}),
     "llama4, chunks": ("llama4", SHALLOW | {"no_rope_layers": [1], "attention_chunk_size": 9}),
+    "youtu": ("youtu", SHALLOW),
+    "deepseek_v2": ("deepseek_v2", SHALLOW | {"first_k_dense_replace": 0}),
+    "deepseek_v3": ("deepseek_v3", SHALLOW | {"first_k_dense_replace": 0}),
+    "glm4_moe_lite": ("glm4_moe_lite", SHALLOW | {"mlp_layer_types": ["sparse"]}),
     "gpt2": ("gpt2", {"n_layer": 1, "n_positions": 96}),
 }
 

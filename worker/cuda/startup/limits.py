@@ -12,9 +12,8 @@ import torch
 from kernels.triton.requirements import INTERPRETED, why_not
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
-from worker.attention.latent import NO_CUDA_KERNEL
 from worker.attention.row_state import NO_CUDA_KERNEL as NO_STATE_KERNEL
-from worker.config.decoder import DecoderConfig
+from worker.config.decoder import DecoderConfig, LatentConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.hf_config import ModelConfig
 from worker.cuda.device.device import CudaDevice, Device
@@ -97,7 +96,7 @@ def check_kernels(
     """Raises StartupError unless the kernels support this model on the device. stored: the dtype of keys and
     values; None: dtype."""
     if isinstance(config, DecoderConfig) and config.latent is not None:
-        raise StartupError(WHAT, NO_CUDA_KERNEL, "use --device cpu")
+        _check_latent(config.latent)
     if config.has_states:
         raise StartupError(WHAT, NO_STATE_KERNEL, "use --device cpu")
     if isinstance(config, Gemma4Config):
@@ -116,6 +115,18 @@ def check_kernels(
         raise StartupError(
             WHAT, f"--block-size is {block_size}", "use a power of two from 16 on: 16, 32, 64 or 128"
         )
+
+
+def _check_latent(latent: LatentConfig) -> None:
+    """Raises StartupError for latents that are too large for a program's registers."""
+    from kernels.triton.attention.latent_attention import LARGEST_RANK, LARGEST_ROTARY
+
+    for name, size, most in (
+        ("kv_lora_rank", latent.rank, LARGEST_RANK),
+        ("qk_rope_head_dim", latent.rotary_dim, LARGEST_ROTARY),
+    ):
+        if size > most:
+            raise StartupError(WHAT, f"{name} is {size}; up to {most} is supported", "use --device cpu")
 
 
 def check_sizes(initialize: worker_pb2.Initialize, max_model_len: int) -> None:

@@ -34,6 +34,7 @@ from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.layers.experts.matrices import ExpertMatrices
+from worker.layers.latent.head_linear import HeadLinear
 from worker.layers.packed_linear import Matrix
 from worker.memory.kv_cache import KVCache, block_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
@@ -103,7 +104,7 @@ def load(
     def progress(fraction: float) -> None:
         report("warm-up", fraction)
 
-    many = MANY_TOKENS if has_experts(loaded.model) else MANY
+    many = MANY_TOKENS if has_grouped_products(loaded.model) else MANY
     warm_up(parts.runner, most_tokens, not initialize.enforce_eager, progress, many)
     longest = min(most_tokens, loaded.max_model_len - 1, num_blocks * initialize.block_size)
     prefill_us = measure_prefill(parts.runner.execute, longest, initialize.block_size)
@@ -164,9 +165,9 @@ def load_on_device(
     return LoadedModel(initialize, config, max_model_len, where, model, dtype, speculation, bits.quantization)
 
 
-def has_experts(model: torch.nn.Module) -> bool:
-    """Returns whether any layer is a mixture of experts."""
-    return any(isinstance(layer, ExpertMatrices) for layer in model.modules())
+def has_grouped_products(model: torch.nn.Module) -> bool:
+    """Returns whether any layer has a matrix for each expert, or for each head."""
+    return any(isinstance(layer, ExpertMatrices | HeadLinear) for layer in model.modules())
 
 
 def exactness(initialize: worker_pb2.Initialize, device: Device) -> Exactness:

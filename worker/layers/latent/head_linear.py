@@ -29,18 +29,37 @@ class HeadMatrix(Matrix):
 
 
 class HeadLinear(Layer):
-    """x [T, H, in] -> [T, H, out]: each head by its own matrix. The matrices are its parts "0", "1", ..."""
+    """x [T, H, in] -> [T, H, out]: each head by its own matrix. The matrices are its parts "0", "1", ... On a
+    CUDA device these are parts of one tensor, unless they may be held in few bits: then all heads are one
+    product, as those of experts are."""
 
-    def __init__(self, matrices: Sequence[HeadMatrix]) -> None:
+    def __init__(self, matrices: Sequence[HeadMatrix], place: Placement) -> None:
         """matrices: of the heads of this rank."""
         super().__init__()
         self.matrices = tuple(matrices)
+        self.stacked: torch.Tensor | None = None  # [H, out, in]
+        if place.stacks_experts and not place.later:
+            self.stacked = torch.stack([matrix.weight for matrix in matrices])
+            for matrix, weight in zip(matrices, self.stacked, strict=True):
+                matrix.weight = torch.nn.Parameter(weight, requires_grad=False)
         for head, matrix in enumerate(matrices):
             self.add_module(str(head), matrix)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, H, in] -> [T, H, out]."""
+        if self.stacked is not None:
+            return self._grouped(x, self.stacked)
         return torch.stack([matrix.product(x[:, head]) for head, matrix in enumerate(self.matrices)], 1)
+
+    def _grouped(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """forward() on a CUDA device."""
+        from kernels.triton.experts.dispatch import order_by_head
+        from kernels.triton.experts.grouped_linear import grouped_linear
+
+        tokens, heads, width = x.shape
+        order = order_by_head(tokens, heads, x.dtype, x.device)
+        y = grouped_linear(x.reshape(-1, width), weight, None, order, order.tokens)
+        return y.view(heads, tokens, -1).transpose(0, 1)
 
     def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
         """x: buffer of [H, M, in]. Returns one of [H, M, out]."""

@@ -113,7 +113,7 @@ def test_a_device_that_is_too_small(changes: dict[str, float], why: str, todo: s
         ({}, {"block_size": 48}, "--block-size is 48", "16, 32, 64 or 128"),
         ({"head_dim": 260}, {}, "the head size is 260; up to 256", "--device cpu"),
         ({"n_embd": 52}, {}, "the head size is 13; even ones", "--device cpu"),
-        ({"kv_lora_rank": 32}, {}, "attention over latents .kv_lora_rank. has no kernel", "--device cpu"),
+        ({"kv_lora_rank": 520}, {}, "kv_lora_rank is 520; up to 512 is supported", "--device cpu"),
         ({}, {"data_parallel_size": 2}, "2 engine cores would share", "CUDA_VISIBLE_DEVICES"),
         ({}, {"max_num_seqs": 1 << 24}, "more than 32-bit numbers count", "--max-num-seqs"),
     ],
@@ -227,9 +227,9 @@ def test_what_is_captured_has_been_launched():
 
 
 def test_nothing_is_compiled_while_serving(served: dict[str, Any]):
-    """Neither in graphs nor without, nor for a mixture of experts; and the watch, which would tell, sees what
+    """Neither in graphs nor without, nor for experts and latents; and the watch, which would tell, sees what
     there is to see."""
-    assert "_grouped_kernel" in served["experts"]["at_start"]
+    assert {"_grouped_kernel", "_latent_kernel"} < set(served["experts"]["at_start"])
     for mode in ("graphs", "eager", "experts"):
         assert served[mode]["late"] == []
         assert "_attention_kernel" in served[mode]["at_start"]

@@ -75,7 +75,7 @@ _PARTS = {
     "experts": "experts",
     "gated": "plain feed-forward",
     "head_norms": "norms of queries and keys ({})",
-    "latent": "latent attention (on CPUs alone)",
+    "latent": "latent attention",
     "logit_cap": "soft cap of logits",
     "logit_scale": "scaled logits",
     "mambas": "Mamba-2 in {} of {} layers of the tests (on CPUs alone)",

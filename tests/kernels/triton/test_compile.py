@@ -70,6 +70,7 @@ def test_no_kernel_is_left_out(compiled: list[Row]):
 NARROW = {
     "_expert_count_kernel": 8,  # numbers of 8 bytes, of which there are any number
     "_expert_place_kernel": 8,
+    "_head_order_kernel": 0,  # it loads nothing
     "_low_bit_kernel": 8,  # 32 bytes of a row of 4 bits, of which a thread takes a quarter
     "_route_kernel": 4,  # few experts are fewer values than a warp has threads
     "_store_kernel": 8,  # a rotation of heads of 64 has 8 bytes per thread of each half

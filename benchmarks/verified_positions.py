@@ -3,10 +3,12 @@
     python -m benchmarks.verified_positions                                  # the demo model
     python -m benchmarks.verified_positions MODEL --dummy --contexts 100,2000 --threads 2
     python -m benchmarks.verified_positions MODEL --threads 1 --processor-time      # beside other load
+    python -m benchmarks.verified_positions MODEL --positions 1,8,9,16
 
-Steps of 1, 2, 4 and 8 positions take turns, in the worker alone; all of a draft is refused, so that each
-step moves on by one token. A ratio is the median, over all turns, of a step beside the step of one position
-in its turn. Logits are computed and sampled at each position of a draft up to the first that is refused.
+Steps of 1, 2, 4 and 8 positions, or of those named, take turns, in the worker alone; all of a draft is
+refused, so that each step moves on by one token. A ratio is the median, over all turns, of a step beside the
+step of one position in its turn, or of the first number named. Logits are computed and sampled at each
+position of a draft up to the first that is refused.
 """
 
 import argparse
@@ -25,8 +27,6 @@ from worker.cpu.load import load
 from worker.executor.executor import StepExecutor
 from worker.speculation.drafts import StepDrafts
 from worker.speculation.speculator import Speculator
-
-POSITIONS = (1, 2, 4, 8)
 
 
 class WrongSpeculator(Speculator):
@@ -56,10 +56,15 @@ def verifying(start: int, count: int) -> worker_pb2.StepPlan:
 
 
 def measure(
-    runner: StepExecutor[CpuBackend], vocab_size: int, context: int, turns: int, clock: Callable[[], float]
+    runner: StepExecutor[CpuBackend],
+    vocab_size: int,
+    context: int,
+    turns: int,
+    positions: list[int],
+    clock: Callable[[], float],
 ) -> str:
-    """Returns a row of the table."""
-    length = context + turns * len(POSITIONS) + max(POSITIONS)
+    """Returns a row of the table. positions: of the steps of a turn."""
+    length = context + turns * len(positions) + max(positions)
     new_rows = random_rows(vocab_size, 1, context, length + BLOCK_SIZE)
     for start in range(0, context, BUDGET):
         end = min(context, start + BUDGET)
@@ -70,13 +75,13 @@ def measure(
     at, times = context, []
     for _ in range(turns):
         turn = []
-        for count in POSITIONS:
+        for count in positions:
             turn.append(timed(runner, verifying(at, count), clock))
             at = int(runner.rows.num_tokens[0]) - 1
         times.append(turn)
     runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32([0])))
     ratios = [
-        statistics.median(turn[index] / turn[0] for turn in times) for index in range(1, len(POSITIONS))
+        statistics.median(turn[index] / turn[0] for turn in times) for index in range(1, len(positions))
     ]
     single = statistics.median(turn[0] for turn in times)
     return f"| {context:,} | {single:.2f} | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |"
@@ -88,6 +93,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="demo")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--contexts", default="100,1000")
+    parser.add_argument("--positions", default="1,2,4,8")
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quantization", default="")
@@ -96,7 +102,8 @@ def main() -> None:
     options = parser.parse_args()
     clock = time.process_time if options.processor_time else time.perf_counter
     contexts = [int(context) for context in options.contexts.split(",")]
-    longest = max(contexts) + options.turns * len(POSITIONS) + 2 * max(POSITIONS) + 2 * BLOCK_SIZE
+    positions = [int(count) for count in options.positions.split(",")]
+    longest = max(contexts) + options.turns * len(positions) + 2 * max(positions) + 2 * BLOCK_SIZE
     initialize = worker_pb2.Initialize(
         model_path=str(checkpoint_folder(options.model)),
         device="cpu",
@@ -109,14 +116,13 @@ def main() -> None:
         num_blocks=-(-longest // BLOCK_SIZE),
     )
     loaded, ready = load(initialize, 0, options.threads, lambda what, fraction: None)
-    speculator = WrongSpeculator(Speculation("lookup", tokens=max(POSITIONS)), [], loaded.rows)
+    speculator = WrongSpeculator(Speculation("lookup", tokens=max(positions)), [], loaded.rows)
     runner = StepExecutor(loaded.rows, loaded.backend, BUDGET, speculator)
-    print(
-        "| context | ms, 1 position | " + " | ".join(f"{count} positions" for count in POSITIONS[1:]) + " |"
-    )
-    print("| ---: " * (1 + len(POSITIONS)) + "|")
+    first, *others = positions
+    print(f"| context | ms, positions: {first} | " + " | ".join(map(str, others)) + " |")
+    print("| ---: " * (1 + len(positions)) + "|")
     for context in contexts:
-        print(measure(runner, ready.model.vocab_size, context, options.turns, clock), flush=True)
+        print(measure(runner, ready.model.vocab_size, context, options.turns, positions, clock), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from subprocess import Popen
 
@@ -38,10 +39,11 @@ class WorkerProcess:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
     def close(self) -> None:
-        """Kills it with all that it started, if it still runs. Logs what it has reported."""
+        """Kills it with all that it started, if it still runs. Logs what it has reported. Does not wait: a
+        process of many gigabytes takes seconds to give them back, and its successor need not."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
+        threading.Thread(target=self._process.wait, daemon=True).start()
         with contextlib.suppress(BlockingIOError):
             for line in os.read(self._status, 65536).splitlines():
                 event = json.loads(line)

@@ -15,6 +15,7 @@ import statistics
 import threading
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.processes import by_role
@@ -33,10 +34,10 @@ class Arrivals:
     times: list[float] = field(default_factory=list)
     wrong: int = 0
 
-    def silence(self, moment: float) -> float:
-        """Seconds between the last message before a moment and the first one after it."""
-        before = max((at for at in self.times if at <= moment), default=moment)
-        return min((at for at in self.times if at > moment), default=time.monotonic()) - before
+    def silence(self, start: float, end: float) -> float:
+        """The longest time in seconds between two messages, of those that are not over at `start` and have
+        begun by `end`."""
+        return max(later - at for at, later in pairwise(self.times) if later > start and at <= end)
 
 
 def stream(address: str, expected: list[int], arrivals: Arrivals, stopping: threading.Event) -> None:
@@ -77,7 +78,7 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[float],
         os.kill(active(service, options.victim), signal.SIGKILL)
         while not all(one.times and one.times[-1] > killed_at + 0.1 for one in clients):
             time.sleep(0.01)
-        pauses.append(max(one.silence(killed_at + 0.1) for one in clients))
+        pauses.append(max(one.silence(killed_at, killed_at + 0.1) for one in clients))
     stopping.set()
     for thread in threads:
         thread.join()

@@ -44,7 +44,7 @@ class WorkerSupply:
     def __init__(
         self, config: EngineConfig, process: Process, status: Status, stack: contextlib.ExitStack
     ) -> None:
-        """stack: ends workers when it closes."""
+        """stack: ends workers when it closes, or leaves them to the parent process that has started them."""
         self._config, self._process, self._status, self._stack = config, process, status, stack
         self._orders = ParentOrders(process.stop)
         self._started: WorkerGroup | None = None
@@ -111,7 +111,7 @@ class WorkerSupply:
             start_worker=self._ask_for_worker if self._config.parent_starts_worker else None,
         )
         self._stack.callback(transport.remove_file, address)
-        self._stack.callback(workers.close)
+        self._stack.callback(workers.release if self._config.parent_starts_worker else workers.close)
         return workers
 
     def _ask_for_worker(self, arguments: Sequence[str]) -> WorkerProcess:

@@ -234,6 +234,10 @@ class WorkerGroup:
         self._ranks.clear()
         self._socket.close()
 
+    def release(self) -> None:
+        """Leaves the ranks to their parent process, for the next engine core or to be ended."""
+        self._socket.close()
+
     def close(self) -> None:
         """Ends all ranks: by Shutdown, and by SIGKILL after SHUTDOWN_GRACE_S."""
         for rank in self._ranks:

@@ -147,9 +147,11 @@ class Child:
         return self.process.returncode == -signal.SIGKILL
 
     def leave_workers(self) -> WorkerProcesses | None:
-        """Returns the workers of a process that was killed, if its successor may adopt them; they are no
-        longer its own. To be asked after was_killed."""
-        if not self.was_killed or self.failure is not None or self._workers.kept() is None:
+        """Returns the workers of a process that served until it was killed or told to end, if its successor
+        may adopt them; they are no longer its own. To be asked after cause_of_death()."""
+        served = self.facts is not None and self.failure is None and not self._hangs
+        may_adopt = served and self.process.returncode in (0, -signal.SIGKILL)
+        if not may_adopt or self._workers.kept() is None:
             return None
         left, self._workers = self._workers, WorkerProcesses()
         return left

@@ -15,7 +15,8 @@ LENGTH = 400
 
 
 def test_an_engine_core_is_told_to_end():
-    """Its supervisor starts another one: streams pause and go on, and nothing is missing."""
+    """Its supervisor starts another one, which adopts the worker: streams pause and go on, and nothing is
+    missing."""
     flags = {"device": "simulated", "profile": "cpu", "frontends": 2}
     with services.start(**flags) as service, Client(service.address) as client:
         streams = [
@@ -24,11 +25,13 @@ def test_an_engine_core_is_told_to_end():
         for stream in streams:
             next(stream)
         (core,) = services.processes(service.pid)["engine"]
+        workers = services.processes(service.pid)["worker"]
         with services.all_die([core]):
             os.kill(core, signal.SIGTERM)
             lengths = [len(stream.result().outputs[0].token_ids) for stream in streams]
         assert lengths == [LENGTH] * len(streams)
         assert services.processes(service.pid)["engine"] != [core]
+        assert services.processes(service.pid)["worker"] == workers
         client.wait_ready()
         services.wait_until(lambda: services.is_idle(client))
 

@@ -178,3 +178,19 @@ def test_a_worker_that_has_ended_is_not_waited_for(
     assert adopt(supply, worker, address) is None
     worker.close()
     assert adopt(supply, worker, address + ".2") is None, "also where its process id is free"
+
+
+def test_a_core_that_ends_leaves_its_worker_to_the_parent(
+    context: Context, folder: Path, parent: Parent
+) -> None:
+    """Neither Shutdown nor a signal: the next core may want it."""
+    config = EngineConfig(parent_starts_worker=True, listen_workers=transport.workers_address(folder))
+    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as child:
+        with StopSignal() as stop, contextlib.ExitStack() as stack:
+            process = Process(stop, Heartbeat(lambda: None), context, None)
+            supply = WorkerSupply(config, process, parent.status, stack)
+            supply._orders = ParentOrders(stop, parent.input)
+            parent.order(Activation(), WorkerStarted(child.pid))
+            supply.begin(lambda: None)
+        assert child.poll() is None
+        child.kill()

@@ -85,11 +85,11 @@ def test_a_child_that_is_killed_ends_the_service_with_its_name(serve: Start, vic
 
 @pytest.mark.parametrize("victim", ["worker", "engine", "frontend"])
 def test_a_child_that_is_killed_comes_back_at_the_same_address(serve: Start, victim: str):
-    """An engine core dies with its worker, and vice versa; both are replaced."""
+    """An engine core dies with its worker, and both are replaced; a worker is adopted by the next core."""
     service = serve(*(SIMULATED if victim != "worker" else ()))
     facts = service.wait_ready()
     found = descendants(service)
-    dying = found["frontend"] if victim == "frontend" else found["engine"] + found["worker"]
+    dying = found["engine"] + found["worker"] if victim == "worker" else found[victim]
     with Client(facts["address"]) as client:
         before = client.generate("The capital of France is", temperature=0, max_tokens=20)
         with services.all_die(dying):

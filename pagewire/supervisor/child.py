@@ -162,7 +162,8 @@ class Child:
         self._workers.close()
         os.close(self.status)
         if self.process.stdin is not None:
-            self.process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # of an order that it did not read
+                self.process.stdin.close()
 
     def _end(self) -> None:
         """Kills the whole group, also after the process has died: it may have been starting a worker."""

@@ -25,6 +25,13 @@ MUTANTS = (
         tests=("tests/engine_core/kv_cache/test_block_pool.py",),
     ),
     Mutant(
+        name="a worker is not told that a block is written to again",
+        file="engine_core/kv_cache/block_changes.py",
+        old="            self._forgotten[block] = None\n",
+        new="            pass\n",
+        tests=("tests/engine_core/kv_cache/test_kept_cache.py",),
+    ),
+    Mutant(
         name="tenants share what is cached",
         file="engine_core/kv_cache/prefix_cache.py",
         old="(request.tenant, request.cache_salt)]",

@@ -141,7 +141,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a worker takes each part of a frame set for a command",
-        file="worker/main.py",
+        file="worker/channel.py",
         old="            return receive(self._socket)\n",
         new="            return self._socket.recv(zmq.NOBLOCK)\n",
         tests=("tests/hostile/test_bus.py",),

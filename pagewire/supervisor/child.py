@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import signal
 from subprocess import PIPE, Popen
@@ -15,6 +16,8 @@ from pagewire.host.orders import Activation, WorkerStarted
 from pagewire.host.proc_stat import read_vitals
 from pagewire.host.stack_dump import log_stacks
 from pagewire.supervisor.worker_processes import WorkerProcesses
+
+log = logging.getLogger(__name__)
 
 Facts = dict[str, str | int | float]
 STARTS_WORKERS = "--parent-starts-worker"
@@ -45,6 +48,7 @@ class Child:
         self._liveness = Liveness()
         self._hangs = False
         self._workers = WorkerProcesses()
+        self._worker_failure: StartupError | None = None
 
     def activate(self, *, after_kill: bool = False, kept: WorkerProcesses | None = None) -> None:
         """Lets a process that waits for it serve. after_kill: its predecessor, or the worker of that, was
@@ -90,7 +94,14 @@ class Child:
         elif kind == "worker":
             self._start_worker(event["arguments"])
         elif kind == "dismissed":
-            self._workers.dismiss(event["pid"])
+            self._dismiss_worker(event["pid"])
+
+    def _dismiss_worker(self, pid: int) -> None:
+        failure = self._workers.dismiss(pid)
+        if failure is not None and self.facts is None:
+            self._worker_failure = failure
+        elif failure is not None:
+            log.error("%s: %s", failure.what, failure.why)
 
     def _start_worker(self, arguments: list[str]) -> None:
         try:
@@ -127,7 +138,8 @@ class Child:
         """Returns why the process is lost, as far as that is known."""
         self.read_status()  # its last event may have arrived after its death was noticed
         if self.failure is not None:
-            return self.failure
+            of_worker = self._worker_failure or self._workers.read_failure()
+            return self.failure if of_worker is None or self.facts is not None else of_worker
         if self._hangs:
             why = f"it has made no progress for {self._liveness.silent_s:.1f} s, and was killed"
             todo = "see the lines above; if it was only slow, raise --hang-timeout"

@@ -2,17 +2,15 @@
 
 import contextlib
 import json
-import logging
 import os
 import signal
 import threading
 from collections.abc import Sequence
 from subprocess import Popen
 
+from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 from pagewire.host.orders import KeptWorkers
-
-log = logging.getLogger(__name__)
 
 _ADDRESS = "--engine="
 
@@ -27,6 +25,7 @@ class WorkerProcess:
         self._process: Popen[bytes]
         self._process, self._status = process.spawn(arguments, process_group=0)
         os.set_blocking(self._status, False)
+        self._failure: StartupError | None = None
 
     @property
     def pid(self) -> int:
@@ -38,17 +37,25 @@ class WorkerProcess:
         """Checks without waiting for the process: its engine core reads how it has ended."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
-    def close(self) -> None:
-        """Kills it with all that it started, if it still runs. Logs what it has reported. Does not wait: a
-        process of many gigabytes takes seconds to give them back, and its successor need not."""
+    def close(self) -> StartupError | None:
+        """Kills it with all that it started, if it still runs. Returns the failure that it reported before it
+        could connect. Does not wait: a process of many gigabytes takes seconds to give them back, and its
+        successor need not."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         threading.Thread(target=self._process.wait, daemon=True).start()
+        failure = self.read_failure()
+        os.close(self._status)
+        return failure
+
+    def read_failure(self) -> StartupError | None:
+        """Returns the failure that it has reported before it could connect to its engine core."""
         with contextlib.suppress(BlockingIOError):
             for line in os.read(self._status, 65536).splitlines():
                 event = json.loads(line)
-                log.error("%s: %s", event.get("what"), event.get("why"))
-        os.close(self._status)
+                if event["event"] == "failed":
+                    self._failure = StartupError(event["what"], event["why"], event["todo"])
+        return self._failure
 
 
 class WorkerProcesses:
@@ -63,10 +70,14 @@ class WorkerProcesses:
         self._workers[worker.pid] = worker
         return worker.pid
 
-    def dismiss(self, pid: int) -> None:
-        """Ends one that the engine core does not need any more."""
-        if pid in self._workers:
-            self._workers.pop(pid).close()
+    def dismiss(self, pid: int) -> StartupError | None:
+        """Ends one that the engine core does not need any more. Returns what it reported, see close()."""
+        return self._workers.pop(pid).close() if pid in self._workers else None
+
+    def read_failure(self) -> StartupError | None:
+        """Returns what one of them has reported, see WorkerProcess.read_failure()."""
+        failures = (worker.read_failure() for worker in self._workers.values())
+        return next((failure for failure in failures if failure is not None), None)
 
     def kept(self) -> KeptWorkers | None:
         """Returns the workers that the next engine core may adopt: all of them live, and are one group."""

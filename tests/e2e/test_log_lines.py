@@ -180,7 +180,7 @@ def test_no_line_and_no_error_has_what_people_send(folder: Path):
         with Client(address, token=token) as client:
             options = {"max_tokens": 400, "ignore_eos": True, "stop": [MARKER + "!"], "cache_salt": MARKER}
             ids = list(client.tokenize(prompt).token_ids)
-            with client.stream(prompt, request_id=f"id-{MARKER}", echo=True, **options) as stream:
+            with client.stream(prompt, request_id="chosen", echo=True, **options) as stream:
                 next(stream)
                 before = loud.worker()
                 os.kill(before[0], signal.SIGKILL)

@@ -1,6 +1,7 @@
 """Workers that the supervisor starts for an engine core."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -48,6 +49,27 @@ def wait_until_gone(pid: int) -> None:
         while True:
             os.kill(pid, 0)
             time.sleep(0.001)
+
+
+def test_what_a_worker_reports_before_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known while the worker is there, and when it is dismissed."""
+    event = {"event": "failed", "what": "--dtype", "why": "no such", "todo": "choose another"}
+
+    def spawn(arguments: Sequence[str], **options: object) -> "tuple[subprocess.Popen[bytes], int]":
+        reading, writing = os.pipe()
+        os.write(
+            writing, json.dumps({"event": "loading"}).encode() + b"\n" + json.dumps(event).encode() + b"\n"
+        )
+        os.close(writing)
+        return subprocess.Popen(["true"], **options), reading  # type: ignore[call-overload]
+
+    monkeypatch.setattr(process, "spawn", spawn)
+    workers = WorkerProcesses()
+    pid = start(workers)
+    for failure in (workers.read_failure(), workers.dismiss(pid)):
+        assert failure is not None
+        assert (failure.what, failure.why, failure.todo) == ("--dtype", "no such", "choose another")
+    assert workers.read_failure() is None
 
 
 def test_living_workers_are_kept(workers: WorkerProcesses) -> None:

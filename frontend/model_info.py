@@ -29,7 +29,7 @@ from frontend.validation.rules import (
     MAX_STRING_BYTES,
     Limits,
 )
-from pagewire.bad_word_limits import MAX_BAD_WORDS
+from pagewire.bad_word_limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
 from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
 from pagewire.checkpoint_files import BARE_DECODERS
 from pagewire.checkpoint_paths import checkpoint_path, default_served_name
@@ -140,6 +140,7 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
         max_sequences=limits.max_sequences,
         max_stop_strings=limits.max_stop_strings,
         max_bad_words=MAX_BAD_WORDS,
+        max_bad_word_tokens=MAX_BAD_WORD_TOKENS,
         max_string_bytes=MAX_STRING_BYTES,
         max_logprobs=limits.max_logprobs,
         max_prompt_candidates=MAX_PROMPT_CANDIDATES,

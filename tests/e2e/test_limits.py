@@ -67,7 +67,9 @@ def around_limits(limits: model_pb2.Limits, prompt_len: int) -> Iterator[tuple[s
     for field, count in words.items():
         option = field.partition(".")[2]
         yield field, {option: ["zq"] * count}, {option: ["zq"] * (count + 1)}
-        yield field, {option: ["z" * size]}, {option: ["z" * (size + 1)]}
+        tokens = limits.max_bad_word_tokens if option == "bad_words" else size  # "z" is a token
+        yield field, {option: ["z" * tokens]}, {option: ["z" * (tokens + 1)]}
+        yield field, {option: ["zq"]}, {option: ["z" * (size + 1)]}
 
 
 def test_what_get_model_tells_is_what_holds(client: Client) -> None:

@@ -40,7 +40,7 @@ WORK = """## A request as a whole
 | messages inside a request | 16,384 | frontend/validation/requests.py |
 | tokenizing, small prompts | a thread, 10 s; then only processes read | frontend/prompts/prompt_reader.py |
 | tokenizing, above 64 KiB | a process: 5 s of CPU, 2 GiB more at most | frontend/prompt_process.py |
-| a chat template's time | 1 s | frontend/templates/watchdog.py |
+| a chat template's processor time | 1 s | frontend/templates/watchdog.py |
 | a chat template's memory | 32 Mi characters per value, 256 Mi in all | frontend/templates/jinja_sandbox.py |
 """
 

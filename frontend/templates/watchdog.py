@@ -1,4 +1,4 @@
-"""A time limit for Python code that cannot be asked to stop, such as a chat template's loop.
+"""A limit of processor time for Python code that cannot be asked to stop, such as a chat template's loop.
 
 CPython can raise an exception in another thread (PyThreadState_SetAsyncExc). It is delivered between two
 bytecodes, so a single long call into C is not interrupted: those are bounded by size (see
@@ -14,6 +14,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+AGAIN_AFTER = 0.25
+"""Seconds after which late code that still runs is interrupted again: a finalizer or the callback of a weak
+reference, where the exception may arrive, swallows it."""
+
 
 class TimeLimitExceeded(BaseException):
     """Raised inside the late code. Not an Exception, so that no handler on the way swallows it."""
@@ -22,7 +26,9 @@ class TimeLimitExceeded(BaseException):
 @dataclass(slots=True, eq=False)
 class _Watch:
     thread: int
-    deadline: float
+    clock: int  # of the thread's processor time
+    end: float  # by that clock
+    deadline: float  # when to look at it, by time.monotonic()
     fired: bool = False
 
 
@@ -36,8 +42,14 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[[], T], seconds: float) -> T:
-        """Returns function(). Raises TimeoutError when it takes longer than `seconds`."""
-        watch = _Watch(threading.get_ident(), time.monotonic() + seconds)
+        """Returns function(). Raises TimeoutError when it takes more than `seconds` of processor time.
+
+        A thread that waits for a core is not late.
+        """
+        thread = threading.get_ident()
+        clock = time.pthread_getcpuclockid(thread)
+        end, deadline = time.clock_gettime(clock) + seconds, time.monotonic() + seconds
+        watch = _Watch(thread, clock, end, deadline)
         try:
             try:
                 self._arm(watch)
@@ -45,9 +57,18 @@ class Watchdog:
             finally:
                 self._disarm(watch)
         except TimeLimitExceeded:
-            self._release()
-            self._disarm(watch)  # again: the first time may have been interrupted
+            self._disarm_interrupted(watch)
             raise TimeoutError from None
+
+    def _disarm_interrupted(self, watch: _Watch) -> None:
+        """Disarms where the exception may have arrived in _disarm(), and may arrive again."""
+        while True:
+            try:
+                self._release()
+                self._disarm(watch)
+                return
+            except TimeLimitExceeded:
+                continue
 
     def _arm(self, watch: _Watch) -> None:
         with self._changed:
@@ -76,9 +97,11 @@ class Watchdog:
             while True:
                 now = time.monotonic()
                 for watch in [watch for watch in self._watches if watch.deadline <= now]:
-                    self._watches.discard(watch)
-                    watch.fired = True
-                    _raise_in(watch.thread, TimeLimitExceeded)
+                    left = watch.end - time.clock_gettime(watch.clock)
+                    if left <= 0:
+                        watch.fired = True
+                        _raise_in(watch.thread, TimeLimitExceeded)
+                    watch.deadline = now + (left if left > 0 else AGAIN_AFTER)
                 pause = min((watch.deadline - now for watch in self._watches), default=None)
                 self._changed.wait(pause)
 

@@ -28,6 +28,40 @@ def test_an_endless_loop_ends():
         Watchdog().call(lambda: spin(10**9), 0.05)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_loop_ends_although_a_finalizer_has_swallowed_the_exception():
+    swallowed = []
+
+    class Finalized:
+        def __del__(self) -> None:
+            try:
+                spin()
+            finally:
+                swallowed.append(True)
+
+    def late() -> None:
+        Finalized()
+        spin(10**9)
+
+    with pytest.raises(TimeoutError):
+        Watchdog().call(late, 0.05)
+    assert swallowed
+
+
+def test_a_thread_that_waits_is_not_late():
+    watchdog, is_late = Watchdog(), threading.Event()
+
+    def spin_elsewhere() -> None:
+        with pytest.raises(TimeoutError):
+            watchdog.call(spin, 0.05)
+        is_late.set()
+
+    other = threading.Thread(target=spin_elsewhere)
+    other.start()
+    assert watchdog.call(is_late.wait, 0.05)
+    other.join()
+
+
 def test_it_ends_in_other_threads_too_and_several_at_once():
     watchdog = Watchdog()
     ended = []

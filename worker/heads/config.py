@@ -14,7 +14,7 @@ _HARMLESS = {*HARMLESS, "rotary_emb", "use_aux_hidden_state", "parallel_drafting
 _IDS = "eagle_aux_hidden_state_layer_ids"
 _NUM_LAYERS = 3
 """Layers of the target whose hidden states are fused, where the file does not say which."""
-_TODO = "use a head that was trained for this model"
+_REMEDY = "use a head that was trained for this model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +67,12 @@ def _check_sizes(fields: Fields, layer: DecoderConfig, target: ModelConfig) -> N
     """Raises StartupError unless head and target have the same tokens and the same hidden size."""
     if layer.vocab_size != target.vocab_size:
         why = f"the head's vocabulary has {layer.vocab_size} tokens, the target's {target.vocab_size}"
-        raise StartupError(WHAT, why, _TODO)
+        raise StartupError(WHAT, why, _REMEDY)
     hidden = fields.integer("target_hidden_size", layer.hidden_size)
     for size, name in ((hidden, "target_hidden_size"), (layer.hidden_size, "hidden_size")):
         if size != target.hidden_size:
             why = f"the head's {name} is {size}, the target's hidden_size {target.hidden_size}"
-            raise StartupError(WHAT, why, _TODO)
+            raise StartupError(WHAT, why, _REMEDY)
 
 
 def _read_after(fields: Fields, num_layers: int) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS  # noqa: E402
 from kernels.cpu.matmul.records import LinearRecord  # noqa: E402
 from kernels.cpu.runtime.records import ProductRecord  # noqa: E402
 from kernels.cpu.weight_forms import GROUP_SIZES  # noqa: E402
-from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
+from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402

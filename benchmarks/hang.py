@@ -23,7 +23,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.processes import by_role
 from pagewire import AsyncClient
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 

@@ -36,7 +36,7 @@ import grpc.aio
 
 from benchmarks.processes import by_role, cpu_seconds
 from pagewire import __version__
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2

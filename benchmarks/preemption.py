@@ -34,7 +34,7 @@ from engine_core.kv_cache.host_swap import SwapCosts  # noqa: E402
 from engine_core.scheduler.scheduler import Scheduler  # noqa: E402
 from engine_core.step.plan import encode_plan  # noqa: E402
 from engine_core.step.result import decode_result  # noqa: E402
-from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
+from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.config import WorkerConfig  # noqa: E402
 from pagewire.internal.v1 import engine_pb2, worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402

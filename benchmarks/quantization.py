@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from benchmarks.worker_step import GREEDY
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from worker.cpu.backend import CpuBackend

@@ -36,7 +36,7 @@ from typing import Any
 
 from benchmarks.draft_pairs import write_pair
 from pagewire import AsyncClient
-from pagewire.checkpoint_paths import checkpoint_path
+from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 from pagewire.speculation import parse_speculation

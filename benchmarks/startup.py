@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks.processes import by_role, cpu_seconds, proportional_mb, resident_mb
 from pagewire import AsyncClient, Client, SamplingParams
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.config import DEMO_MODEL, ServeConfig
 from pagewire.local_service import Service
 

@@ -21,7 +21,7 @@ from worker.cpu.threads import prepare_threads
 prepare_threads()  # before torch is imported
 
 from benchmarks.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows, timed  # noqa: E402
-from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
+from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402

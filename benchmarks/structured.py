@@ -27,7 +27,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from frontend.errors import InvalidRequest
 from frontend.grammar.judge import GrammarJudge
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.gguf.header import is_gguf, read_header
 from pagewire.gguf.vocabulary import GGUFVocabulary
 from pagewire.v1.generation_pb2 import StructuredOutput

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows, timed  # prepares threads
 from kernels.ops.attention.ragged import Integers
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.speculation import Speculation

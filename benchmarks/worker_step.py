@@ -18,7 +18,7 @@ prepare_threads()  # before torch is imported
 
 import numpy as np  # noqa: E402
 
-from pagewire.checkpoint_paths import checkpoint_folder  # noqa: E402
+from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from pagewire.v1 import generation_pb2  # noqa: E402

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler
-from pagewire.log_fields import quoted
+from pagewire.logs.fields import quoted
 
 _MOST_NAMES = 16
 

@@ -16,7 +16,7 @@ from engine_core.recording.file import RecordingWriter
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire import __version__
-from pagewire.checkpoint_paths import checkpoint_path
+from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.host.cores import format_cores, parse_cores

@@ -29,16 +29,16 @@ from frontend.validation.rules import (
     MAX_STRING_BYTES,
     Limits,
 )
-from pagewire.bad_word_limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS
-from pagewire.checkpoint_files import BARE_DECODERS
-from pagewire.checkpoint_paths import checkpoint_path, default_served_name
+from pagewire.checkpoints.files import BARE_DECODERS
+from pagewire.checkpoints.paths import checkpoint_path, default_served_name
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
-from pagewire.grammar_limits import MAX_CHOICES, MAX_GRAMMAR_BYTES
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES, MAX_PROMPT_CANDIDATES
+from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from pagewire.limits.beams import MAX_LENGTH_PENALTY, MAX_STOPS
+from pagewire.limits.grammars import MAX_CHOICES, MAX_GRAMMAR_BYTES
 from pagewire.v1 import generation_pb2, model_pb2
 
 DEFAULT_SAMPLING = {

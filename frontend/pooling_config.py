@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoint_files import read_object, read_whole
+from pagewire.checkpoints.files import read_object, read_whole
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, PoolingType
 

@@ -23,16 +23,10 @@ GROUND = {
     "errors",
     "gguf",
     "logs",
-    "log_fields",
-    "log_redaction",
-    "checkpoint_paths",
-    "checkpoint_files",
+    "checkpoints",
     "retry_after",
-    "bad_word_limits",
-    "beam_limits",
+    "limits",
     "speculation",
-    "grammar_errors",
-    "grammar_limits",
 }
 """The parts of pagewire that a room may import: contracts, configuration, and plumbing."""
 HEAVY = {"torch", "transformers", "triton", "safetensors"}

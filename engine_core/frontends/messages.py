@@ -19,7 +19,7 @@ from engine_core.scheduler.scheduler import Scheduler
 from engine_core.utilities.answers import UtilityAnswers
 from engine_core.utilities.frontend_directory import FrontendDirectory
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, EngineMessage, Hello, Load, Welcome
-from pagewire.log_fields import about
+from pagewire.logs.fields import about
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from math import isfinite
 from engine_core.beam_parameters import BeamParameters
 from engine_core.errors import Refused
 from engine_core.intake.limits import Limits
-from pagewire.beam_limits import MAX_LENGTH_PENALTY, MAX_STOPS, NEUTRAL
 from pagewire.internal.v1.engine_pb2 import AddRequest
+from pagewire.limits.beams import MAX_LENGTH_PENALTY, MAX_STOPS, NEUTRAL
 from pagewire.v1.generation_pb2 import SamplingParams
 
 

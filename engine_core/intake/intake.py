@@ -21,7 +21,7 @@ from engine_core.intake.validation import make_request
 from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import AddRequest
-from pagewire.log_fields import about
+from pagewire.logs.fields import about
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from engine_core.intake.pooling_validation import read_pooling
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, PendingPromptLogprobs, Request
 from engine_core.step.plan import RowParameters
-from pagewire.bad_word_limits import MAX_BAD_SPELLINGS, MAX_BAD_WORD_TOKENS
-from pagewire.grammar_limits import MAX_COMPILED_BYTES
 from pagewire.internal.v1.engine_pb2 import AddRequest, Pooling
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
+from pagewire.limits.bad_words import MAX_BAD_SPELLINGS, MAX_BAD_WORD_TOKENS
+from pagewire.limits.grammars import MAX_COMPILED_BYTES
 from pagewire.telemetry.tracing import trace_id_of
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingCriteria
 

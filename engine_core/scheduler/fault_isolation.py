@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 
 from engine_core.request import Request
-from pagewire.log_fields import about
-from pagewire.log_redaction import traceback_of
+from pagewire.logs.fields import about
+from pagewire.logs.redaction import traceback_of
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from frontend.errors import EngineRefused, InternalError, ProtocolError, Service
 from frontend.telemetry.log_fields import about
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.transport import BadFrame, pack, unpack
-from pagewire.log_redaction import traceback_of
+from pagewire.logs.redaction import traceback_of
 from pagewire.v1 import admin_pb2
 
 log = logging.getLogger(__name__)

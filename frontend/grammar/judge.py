@@ -12,8 +12,8 @@ from frontend.errors import InvalidRequest
 from frontend.grammar.notation import PATHS, grammar_of
 from frontend.grammar.special_tokens import SpecialTokens
 from frontend.grammar.trial import repeats_much, trial_problem
-from pagewire.grammar_errors import is_panic
-from pagewire.grammar_limits import MAX_COMPILED_BYTES, PARSER_LIMITS
+from pagewire.limits.grammar_errors import is_panic
+from pagewire.limits.grammars import MAX_COMPILED_BYTES, PARSER_LIMITS
 from pagewire.v1 import generation_pb2
 
 MAX_MESSAGE = 400

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from pagewire.grammar_limits import PARSER_LIMITS
+from pagewire.limits.grammars import PARSER_LIMITS
 
 TRIED_REPEATS = 1000
 """Grammars whose counts of repetitions, multiplied, are no more than this are not tried."""

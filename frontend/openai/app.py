@@ -27,7 +27,7 @@ from frontend.large_messages import LARGE_MESSAGE_BYTES
 from frontend.openai import embeddings, endpoints, tokens
 from frontend.openai.answers.errors import error_body, error_headers
 from frontend.openai.parts import ApiParts
-from pagewire.log_redaction import traceback_of
+from pagewire.logs.redaction import traceback_of
 from pagewire.telemetry.tracing import read_trace_context
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import grpc
 
 from frontend.auth.caller import Caller
 from frontend.call import Call
-from pagewire import log_fields
+from pagewire.logs import fields as log_fields
 from pagewire.telemetry.tracing import NO_TRACE, TraceContext, trace_id_of
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -38,9 +38,9 @@ from frontend.validation.requests import check_generate
 from frontend.validation.response_size import check_answer_size
 from frontend.validation.rules import Limits
 from frontend.validation.terms import check_terms, sequences_of
-from pagewire.bad_word_limits import MAX_BAD_WORD_TOKENS
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
+from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS
 from pagewire.telemetry.tracing import Tracer
 from pagewire.v1 import generation_pb2
 

@@ -30,7 +30,7 @@ from frontend.streams.generator import Generator
 from frontend.streams.stream import Stream, wake
 from frontend.validation.requests import check_abort
 from frontend.validation.rules import MAX_ID_BYTES, identifier_problem
-from pagewire.log_redaction import traceback_of
+from pagewire.logs.redaction import traceback_of
 from pagewire.v1 import generation_pb2
 
 log = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 from contextlib import AbstractContextManager
 
-from pagewire import log_fields
 from pagewire.internal.v1 import engine_pb2
+from pagewire.logs import fields as log_fields
 from pagewire.telemetry.tracing import TraceContext, trace_id_of
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from frontend.text.tokenizer_files import CHAT_TEMPLATE_FILE, read_json
-from pagewire.checkpoint_files import inside
+from pagewire.checkpoints.files import inside
 from pagewire.errors import StartupError
 
 logger = logging.getLogger(__name__)

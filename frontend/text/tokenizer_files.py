@@ -15,7 +15,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from frontend.text import tekken
 from frontend.text.tokenizer import Tokenizer
-from pagewire.checkpoint_files import inside, read_object
+from pagewire.checkpoints.files import inside, read_object
 from pagewire.errors import StartupError
 
 _WHAT, _WHAT_TOKENIZER = "cannot read the checkpoint", "cannot read the tokenizer"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from frontend.validation.tools import enforced_field, enforces_calls, requires_calls
-from pagewire.grammar_limits import MAX_GRAMMAR_BYTES
+from pagewire.limits.grammars import MAX_GRAMMAR_BYTES
 from pagewire.v1 import generation_pb2
 
 FORMATS = "json_object, json_schema, regex, choice, grammar or structural_tag"

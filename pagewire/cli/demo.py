@@ -4,13 +4,13 @@ import sys
 import time
 from dataclasses import dataclass
 
-from pagewire import logs
 from pagewire.cli.common.extras import require_worker
 from pagewire.client.params import Message, PromptLike, SamplingParams
 from pagewire.client.sync import Client
 from pagewire.command_config import DemoConfig
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
+from pagewire.logs import process_log
 from pagewire.supervisor.progress import LoadingLine
 
 CONFIG = DemoConfig
@@ -40,7 +40,7 @@ def get_weather(city: str) -> dict[str, str]:
 
 def run(config: DemoConfig) -> int:
     """Starts a service, streams a few answers and stops it. Returns 0."""
-    logs.setup("demo", config.log_level)
+    process_log.setup("demo", config.log_level)
     require_worker("start the demo")
     line = LoadingLine(sys.stderr)
     print("starting a frontend, an engine core and a worker on the demo model", flush=True)

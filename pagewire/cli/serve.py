@@ -3,12 +3,12 @@
 import sys
 from functools import partial
 
-from pagewire import logs
-from pagewire.checkpoint_paths import checkpoint_path
+from pagewire.checkpoints.hub import with_local_model
+from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.cli.common.extras import check_gateway, require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.host import spawn as process
-from pagewire.hub import with_local_model
+from pagewire.logs import process_log
 from pagewire.supervisor.child import Facts
 from pagewire.supervisor.exposure_warning import log_exposure
 from pagewire.supervisor.supervisor import Supervisor
@@ -28,7 +28,7 @@ stop it:   Ctrl-C"""
 
 def run(config: ServeConfig) -> int:
     """Runs the whole service until a signal, such as Ctrl-C; returns 0 then."""
-    logs.setup("serve", config.log_level, config.log_format)
+    process_log.setup("serve", config.log_level, config.log_format)
     require_worker("start a service", config.device)
     require_doors(config)
     check_gateway(config)
@@ -41,7 +41,7 @@ def _announce(config: ServeConfig, facts: Facts) -> None:
     rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in _HIDDEN_FACTS)
     print(f"ready: grpc://{facts['address']} {rest}", flush=True)
     log_exposure(config)
-    if not process.is_child() and not logs.writes_json():
+    if not process.is_child() and not process_log.writes_json():
         print(_how_to_call(config, str(facts["address"])), file=sys.stderr, flush=True)
 
 

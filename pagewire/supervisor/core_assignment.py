@@ -2,7 +2,7 @@
 
 import logging
 
-from pagewire.checkpoint_paths import checkpoint_path
+from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.host.cores import GPU, SMALL_MODEL_BYTES, CorePlan, affinity, available_cores, pin, plan_cores

@@ -19,7 +19,6 @@ from types import FrameType
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from pagewire import logs
 from pagewire.config import GatewayConfig
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
@@ -27,6 +26,7 @@ from pagewire.host.exit_codes import describe_exit
 from pagewire.host.liveness import AwakeTime, Liveness
 from pagewire.host.proc_stat import read_vitals
 from pagewire.ipc.ports import reserve_port
+from pagewire.logs import process_log
 from pagewire.supervisor.process_specs import LOOPBACK
 from pagewire.supervisor.smg_probe import SmgProbe, serves
 
@@ -138,7 +138,7 @@ def smg_arguments(config: GatewayConfig, metrics_port: int) -> list[str]:
         "--worker-urls",
         *(f"grpc://{backend}" for backend in config.backend),
     ]
-    return [*arguments, "--log-json"] if logs.writes_json() else arguments
+    return [*arguments, "--log-json"] if process_log.writes_json() else arguments
 
 
 def _is_healthy(channel: grpc.Channel) -> bool:

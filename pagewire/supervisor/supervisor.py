@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pagewire import flags, logs
-from pagewire.checkpoint_paths import default_served_name
+from pagewire import flags
+from pagewire.checkpoints.paths import default_served_name
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 from pagewire.host.liveness import AwakeTime
 from pagewire.ipc.runtime_folder import runtime_folder
+from pagewire.logs import process_log
 from pagewire.supervisor.child import Child, Facts
 from pagewire.supervisor.core_assignment import share_cores
 from pagewire.supervisor.loop_calls import LoopCalls
@@ -218,7 +219,7 @@ class Supervisor:
         child = next(loading, None)
         if child is not None and child.loading:
             self._status.loading(*child.loading)
-            if not self._status.attached and not logs.writes_json():
+            if not self._status.attached and not process_log.writes_json():
                 self._progress.show(*child.loading)
             child.loading = None
 

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from pagewire import AsyncClient, Client, SamplingParams
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.client.errors import InternalError, Unavailable
 from pagewire.client.results import Delta, FinishReason
 from pagewire.client.transport import recovery

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pagewire import LLM, StartupError
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from tests.e2e.services import Serve
 
 

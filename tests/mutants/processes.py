@@ -120,7 +120,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an index may name files outside its checkpoint",
-        file="pagewire/checkpoint_files.py",
+        file="pagewire/checkpoints/files.py",
         old="    if Path(name).is_absolute() or not (",
         new="    if not path.name and not (",
         tests=("tests/worker/weights/test_loader.py",),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoint_files import read_object
+from pagewire.checkpoints.files import read_object
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
 from worker.config.gguf import read_gguf_config

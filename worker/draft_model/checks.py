@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoint_files import read_object
+from pagewire.checkpoints.files import read_object
 from pagewire.errors import StartupError
 from worker.config.hf_config import ModelConfig
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoint_files import BARE_DECODERS
+from pagewire.checkpoints.files import BARE_DECODERS
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderFamily
 from worker.config.gpt2 import GPT2_HARMLESS, read_gpt2_config

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from pagewire.checkpoint_files import inside, read_object
+from pagewire.checkpoints.files import inside, read_object
 from pagewire.errors import StartupError
 from worker.weights.source import WHAT, TensorSource
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from engine_core.errors import Code, Refused
-from pagewire.beam_limits import MAX_STOPS
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import pack_u32
+from pagewire.limits.beams import MAX_STOPS
 from tests.engine_core.fake_beams import EOS, beam_search
 from tests.engine_core.fakes import LIMITS, add_request, make
 

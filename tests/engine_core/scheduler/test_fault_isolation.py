@@ -8,7 +8,7 @@ import pytest
 from engine_core.beam_search.sequences import BeamGroup
 from engine_core.errors import Code
 from engine_core.request import FinishReason, Request, Sequence
-from pagewire.log_fields import NAMES, RequestFieldsFilter
+from pagewire.logs.fields import NAMES, RequestFieldsFilter
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House

@@ -5,7 +5,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from frontend.errors import InvalidRequest, Unsupported
 from frontend.templates.chat_template import ChatTemplate
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.errors import StartupError
 from pagewire.v1 import prompt_pb2
 from tests.frontend.fakes import TEMPLATE

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernels.ops.layers.activation import ACTIVATIONS
-from pagewire.checkpoint_files import BARE_DECODERS
+from pagewire.checkpoints.files import BARE_DECODERS
 from pagewire.errors import StartupError
 from tests.checkpoints import FAMILIES as CHECKPOINTS
 from worker.config.decoder import DecoderConfig

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from torch.overrides import TorchFunctionMode
 
 from kernels.cpu.instruction_sets import selected_set
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.errors import StartupError
 from tests.demo_model.test_demo_model import BEGINNINGS, BOS, COMPLETIONS
 from tests.worker.fakes import Driver

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.internal.v1 import worker_pb2
 from worker.grammar.tokenizer import GrammarsToCome, load_compiler
 

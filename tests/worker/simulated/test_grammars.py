@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from frontend.grammar.notation import json_grammar
-from pagewire.checkpoint_paths import checkpoint_folder
+from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
 from tests.engine_core.fakes import add_request

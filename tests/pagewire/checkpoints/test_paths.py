@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.checkpoint_paths import checkpoint_folder, checkpoint_path, default_served_name
+from pagewire.checkpoints.paths import checkpoint_folder, checkpoint_path, default_served_name
 from pagewire.errors import StartupError
 
 

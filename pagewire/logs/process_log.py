@@ -1,7 +1,7 @@
 """Log setup: one format for every process, on standard error. Prompts and outputs are never logged.
 
 Lines are text, or JSON objects with `time`, `level`, `logger`, `message`, `process`, `pid`, and, where a line
-belongs to a request, `request_id`, `tenant` and `trace_id` (log_fields.py)."""
+belongs to a request, `request_id`, `tenant` and `trace_id` (pagewire.logs.fields)."""
 
 import json
 import logging
@@ -9,8 +9,8 @@ import os
 import sys
 from datetime import UTC, datetime
 
-from pagewire.log_fields import RequestFieldsFilter, in_text
-from pagewire.log_redaction import LibraryLogFilter
+from pagewire.logs.fields import RequestFieldsFilter, in_text
+from pagewire.logs.redaction import LibraryLogFilter
 
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s {process} %(name)s: %(fields)s%(message)s"
 _CLEAR_LINE = "\r\x1b[K"

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from pagewire.log_redaction import LINES_PER_MINUTE, LibraryLogFilter, log_loop_error, traceback_of
+from pagewire.logs.redaction import LINES_PER_MINUTE, LibraryLogFilter, log_loop_error, traceback_of
 
 SECRET = "text of a client"
 
@@ -32,7 +32,7 @@ def test_a_traceback_has_no_text_of_the_exception():
         int(SECRET)
     except ValueError as error:
         text = traceback_of(error)
-    assert text.startswith("ValueError") and "test_log_redaction" in text
+    assert text.startswith("ValueError") and "test_redaction" in text
     assert f"'{SECRET}'" not in text
     assert traceback_of(KeyError(SECRET)) == "KeyError"
 

@@ -26,7 +26,7 @@ def checkpoint_folder(model: str) -> Path:
 
     Raises StartupError if there is no such folder or it has no config.json.
     """
-    folder = Path(__file__).parent / "demo_model" if model == DEMO_MODEL else Path(model).expanduser()
+    folder = Path(__file__).parent.parent / "demo_model" if model == DEMO_MODEL else Path(model).expanduser()
     what = f"cannot load the model {model!r}"
     if not folder.is_dir():
         raise StartupError(

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from pagewire import log_fields, logs
+from pagewire.logs import fields as log_fields
+from pagewire.logs import process_log
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ class Terminal(io.StringIO):
 def test_lines_name_process_and_module(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, start: str):
     """On a terminal a line first clears what the supervisor's progress left there."""
     monkeypatch.setattr(sys, "stderr", stream)
-    logs.setup("frontend", "info")
+    process_log.setup("frontend", "info")
     logging.getLogger("frontend.server").info("listening on %s", "x")
     logging.getLogger("frontend.server").debug("not shown")
     (line,) = stream.getvalue().splitlines()[-1:]
@@ -42,8 +43,8 @@ def test_lines_name_process_and_module(monkeypatch: pytest.MonkeyPatch, stream: 
 def test_json_is_one_object_per_line(monkeypatch: pytest.MonkeyPatch):
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    logs.setup("frontend-1", "info", "json")
-    assert logs.writes_json()
+    process_log.setup("frontend-1", "info", "json")
+    assert process_log.writes_json()
     log = logging.getLogger("frontend.server")
     log.info("listening on %s\n", "\u00e9", extra={"request_id": "r", "trace_id": "t"})
     try:
@@ -65,14 +66,14 @@ def test_json_is_one_object_per_line(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_text_is_not_json():
-    logs.setup("frontend", "info")
-    assert not logs.writes_json()
+    process_log.setup("frontend", "info")
+    assert not process_log.writes_json()
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_lines_name_their_request(monkeypatch: pytest.MonkeyPatch, format: str):
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
-    logs.setup("frontend", "info", format)
+    process_log.setup("frontend", "info", format)
     log, trace = logging.getLogger("x"), "4bf92f3577b34da6a3ce929d0e0e4736"
 
     def handle() -> None:

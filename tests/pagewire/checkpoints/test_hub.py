@@ -7,9 +7,9 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
+from pagewire.checkpoints.hub import HubName, hub_name, with_local_model
 from pagewire.config import EngineConfig, ServeConfig
 from pagewire.errors import StartupError
-from pagewire.hub import HubName, hub_name, with_local_model
 
 NAME = "some-org/Some-Model-1B"
 

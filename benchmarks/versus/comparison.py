@@ -47,6 +47,8 @@ class Wishes:
     """Of each run."""
     flags: Sequence[str]
     """For our own service."""
+    held_to: str = ""
+    """An instruction set that all peers are held to; a key of catalog.HELD_TO."""
 
 
 class Comparison:
@@ -95,12 +97,16 @@ class Comparison:
             max_model_len=MAX_MODEL_LEN,
             max_num_seqs=MAX_NUM_SEQS,
             cache_gb=CACHE_GB,
-            flags=wishes.flags if name in OURS else (),
+            flags=[*wishes.flags, *self._held()] if name in OURS else (),
         )
-        around = environment(name, wishes.folder, wishes.threads, CACHE_GB)
+        around = environment(name, wishes.folder, wishes.threads, CACHE_GB, wishes.held_to)
         logs = wishes.folder / "logs"
         logs.mkdir(exist_ok=True)
         return Child(start, settings, around, logs / f"{name}-{model}.log")
+
+    def _held(self) -> list[str]:
+        """Returns the flag that holds our own service to an instruction set."""
+        return [f"--cpu-kernels={self._wishes.held_to}"] if self._wishes.held_to else []
 
     def _requests(self, model: str, workload: str, number: int) -> list[Request]:
         config = json.loads((self._wishes.folder / "models" / model / "config.json").read_text())

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs peers for `python -m benchmarks.versus` below $BENCH_DIR, which is outside of the repository.
 #
-#     BENCH_DIR=/data/peers benchmarks/versus/install.sh all | vllm | openvino | llama.cpp
+#     BENCH_DIR=/data/peers benchmarks/versus/install.sh all | vllm | openvino | llama.cpp | llama.cpp-avx2
 #
 # Each has an environment of its own. The models must be there: python -m benchmarks.models $BENCH_DIR/models
 # Whatever is there already is left as it is, so that an interrupted installation can go on.
@@ -42,6 +42,20 @@ openvino() {
     done
 }
 
+build_llama.cpp() { # FOLDER FLAG...
+    local folder=$BENCH_DIR/llama.cpp sources=$BENCH_DIR/llama_cpp_python-$LLAMA_CPP
+    PATH=$folder/bin:$PATH cmake -G Ninja -S "$sources/vendor/llama.cpp" -B "$folder/$1" "${@:2}" \
+        -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DLLAMA_CURL=OFF \
+        -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >/dev/null
+    "$folder/bin/ninja" -C "$folder/$1" llama
+}
+
+# For `python -m benchmarks.versus --held-to avx2`. After llama.cpp.
+llama.cpp-avx2() {
+    build_llama.cpp build-avx2 -DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON \
+        -DGGML_BMI2=ON -DGGML_AVX512=OFF
+}
+
 # The libraries are built once from what the Python package brings along (minutes), for this CPU.
 llama.cpp() {
     local folder=$BENCH_DIR/llama.cpp sources=$BENCH_DIR/llama_cpp_python-$LLAMA_CPP
@@ -52,10 +66,7 @@ llama.cpp() {
             --dest "$BENCH_DIR" "llama-cpp-python==$LLAMA_CPP"
         tar -xzf "$sources.tar.gz" -C "$BENCH_DIR"
     fi
-    PATH=$folder/bin:$PATH cmake -G Ninja -S "$sources/vendor/llama.cpp" -B "$folder/build" \
-        -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DBUILD_SHARED_LIBS=ON -DLLAMA_CURL=OFF \
-        -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >/dev/null
-    "$folder/bin/ninja" -C "$folder/build" llama
+    build_llama.cpp build -DGGML_NATIVE=ON
     CMAKE_ARGS=-DLLAMA_BUILD=OFF "$folder/bin/pip" install --quiet --no-build-isolation --no-deps "$sources"
     local model weights
     for model in M1 M2 M3 M4 M5; do
@@ -65,11 +76,16 @@ llama.cpp() {
                 "$folder/bin/python" "$(dirname "$0")/peers/make_gguf.py" "$sources/vendor/llama.cpp" \
                     "$MODELS/$model" "$MODELS/$model-$weights.gguf" "$weights"
         done
+        for weights in q4_0 q4_k_m; do
+            [ -e "$MODELS/$model-$weights.gguf" ] ||
+                LLAMA_CPP_LIB_PATH=$folder/build/bin "$folder/bin/python" "$(dirname "$0")/peers/make_gguf.py" \
+                    "$sources/vendor/llama.cpp" "$MODELS/$model-bf16.gguf" "$MODELS/$model-$weights.gguf" "$weights"
+        done
     done
 }
 
 case ${1:-} in
-vllm | openvino | llama.cpp) "$1" ;;
-all) vllm && openvino && llama.cpp ;;
-*) echo "one of: all vllm openvino llama.cpp" >&2 && exit 2 ;;
+vllm | openvino | llama.cpp | llama.cpp-avx2) "$1" ;;
+all) vllm && openvino && llama.cpp && llama.cpp-avx2 ;;
+*) echo "one of: all vllm openvino llama.cpp llama.cpp-avx2" >&2 && exit 2 ;;
 esac

@@ -7,7 +7,8 @@
 A common prefix is computed once; there are as many steps as the longest output has tokens after its first;
 the vocabulary's matrix is used once per output token; keys and values are not counted as bytes. FLOP: two
 per weight and token, and 4 * heads * head size per layer for each pair of positions that attention compares.
-Embeddings that are tied count once. int8: a byte per weight, and the int8 peak of the machine.
+Embeddings that are tied count once. int8: a byte per weight, and the int8 peak of the machine; int4: 4.5 bits
+per weight, but for a byte of the vocabulary's matrix, and the int8 peak.
 """
 
 import json
@@ -16,7 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BYTES_PER_WEIGHT = {"bf16": 2, "int8": 1}
+BYTES_PER_WEIGHT = {"bf16": 2, "int8": 1, "int4": (4 + 16 / 32) / 8}
+"""Of matrices of layers. int4: a scale of 16 bits for 32 of them."""
+HEAD_BYTES = {"bf16": 2, "int8": 1, "int4": 1}
+"""Of the vocabulary's matrix."""
 BYTES_IN_4_BITS = (4 + 8 / 32) / 8
 
 
@@ -30,7 +34,7 @@ class Limits:
 
     def peak(self, weights: str) -> float:
         """Operations per second with such weights."""
-        return self.int8 if weights == "int8" else self.bf16
+        return self.bf16 if weights == "bf16" else self.int8
 
 
 @dataclass(frozen=True)
@@ -49,8 +53,8 @@ class Shape:
 
     def read_bytes(self, weights: str) -> float:
         """Of all matrices that a step of one token reads."""
-        others = self.body - self.in_4_bits + self.head
-        return others * BYTES_PER_WEIGHT[weights] + self.in_4_bits * BYTES_IN_4_BITS
+        of_body = (self.body - self.in_4_bits) * BYTES_PER_WEIGHT[weights] + self.in_4_bits * BYTES_IN_4_BITS
+        return of_body + self.head * HEAD_BYTES[weights]
 
 
 def shape_of(config: Mapping[str, Any]) -> Shape:

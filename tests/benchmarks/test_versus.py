@@ -16,6 +16,7 @@ from benchmarks.versus.catalog import HERE, OURS, PEERS, Missing, command, envir
 from benchmarks.versus.child import Answer, Child
 from benchmarks.versus.comparison import Comparison, Wishes
 from benchmarks.versus.contention import Shares
+from benchmarks.versus.peers.harness import Settings
 from benchmarks.versus.records import Failure, Records, Run, Timings
 from benchmarks.versus.roof import Limits, Shape, roof_seconds, shape_of
 from benchmarks.versus.table import render
@@ -67,6 +68,8 @@ def test_the_roof_of_one_stream_is_that_of_memory() -> None:
     limits = Limits(bandwidth=200, bf16=1800, int8=3600)
     assert roof_seconds(shape, "bf16", [(0, 100, 11)], limits) == pytest.approx(18020 / 1800 + 10)
     assert roof_seconds(shape, "int8", [(0, 100, 11)], limits) == pytest.approx(18020 / 3600 + 5)
+    in_4_bits = (90 * 4.5 / 8 + 10) / 200
+    assert roof_seconds(shape, "int4", [(0, 100, 11)], limits) == pytest.approx(18020 / 3600 + 10 * in_4_bits)
 
 
 def test_a_common_prefix_is_computed_once() -> None:
@@ -109,6 +112,32 @@ def test_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = environment("llama.cpp", tmp_path, 2, 3)
     assert "PYTHONPATH" not in theirs and theirs["OMP_NUM_THREADS"] == "2"
     assert theirs["LLAMA_CPP_LIB_PATH"] == f"{tmp_path}/llama.cpp/build/bin"
+
+
+def test_peers_are_held_to_an_instruction_set(tmp_path: Path) -> None:
+    """torch and oneDNN by variables, llama.cpp by a build of its own, ours by its flag."""
+    theirs = environment("transformers", tmp_path, 2, 3, "avx2")
+    assert theirs["ONEDNN_MAX_CPU_ISA"] == "AVX2" and theirs["ATEN_CPU_CAPABILITY"] == "avx2"
+    with pytest.raises(Missing, match=r"not built for avx2: .*install\.sh llama\.cpp-avx2"):
+        environment("llama.cpp", tmp_path, 2, 3, "avx2")
+    built = tmp_path / "llama.cpp" / "build-avx2"
+    built.mkdir(parents=True)
+    assert environment("llama.cpp-q4_0", tmp_path, 2, 3, "avx2")["LLAMA_CPP_LIB_PATH"] == f"{built}/bin"
+
+
+def test_each_peer_of_ours_has_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+
+    def start(command: object, settings: Settings, *_: object) -> FakeChild:
+        started.append(list(settings.flags))
+        return FakeChild()
+
+    monkeypatch.setattr(comparison, "Child", start)
+    monkeypatch.setattr(comparison, "command", lambda *_: ([], tmp_path))
+    held = replace(WISHES, folder=tmp_path, flags=["--a"], held_to="avx2")
+    for name in ("pagewire", "transformers"):
+        Comparison(held, lambda line: None, lambda text: None)._start_one(name, "M1")
+    assert started == [["--a", "--cpu-kernels=avx2"], []]
 
 
 # Turns.

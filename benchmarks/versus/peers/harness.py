@@ -24,7 +24,7 @@ class Settings:
     model: str
     """What this peer reads: a folder or a file."""
     weights: str
-    """bf16 or int8."""
+    """bf16, int8 or int4."""
     threads: int
     max_model_len: int
     max_num_seqs: int

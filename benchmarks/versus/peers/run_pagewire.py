@@ -21,7 +21,7 @@ class Pagewire:
             "--dtype=bfloat16",
             f"--max-model-len={settings.max_model_len}",
             f"--max-num-seqs={settings.max_num_seqs}",
-            *(["--quantization=int8"] if settings.weights == "int8" else []),
+            *([f"--quantization={settings.weights}"] if settings.weights.startswith("int") else []),
             *settings.flags,
         ]
         self._service = Service(flags.parse(ServeConfig, given, command="serve"))

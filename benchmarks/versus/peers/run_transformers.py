@@ -3,6 +3,7 @@
 A single request is streamed; of a batch only the end is known.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,12 +31,14 @@ class Arrivals(BaseStreamer):
 
 
 class Transformers:
-    """In bfloat16, with torch's own attention."""
+    """In bfloat16, or as PEER_DTYPE says, with torch's own attention."""
 
     def __init__(self, settings: Settings) -> None:
         torch.set_num_threads(settings.threads)
         self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            settings.model, dtype=torch.bfloat16, attn_implementation="sdpa"
+            settings.model,
+            dtype=getattr(torch, os.environ.get("PEER_DTYPE", "bfloat16")),
+            attn_implementation="sdpa",
         ).eval()
         self.versions = {"transformers": transformers.__version__, "torch": torch.__version__}
 

@@ -23,13 +23,15 @@ from kernels.cpu.compiler.arithmetic import (
     convert,
     extreme,
     is_constant,
+    is_float,
+    is_vector,
     truth,
     type_of,
     unary,
 )
 from kernels.cpu.compiler.record_values import RecordValue, is_record, locate, record_at, widen
-from kernels.cpu.compiler.types import Type
-from kernels.cpu.compiler.vectors import Mask, f32x16, i32x16
+from kernels.cpu.compiler.types import Signature, Type
+from kernels.cpu.compiler.vectors import Mask, f32x8, f32x16, f64x8, i32x16, i64x8
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,36 @@ class Places(list[Any]):
     """A list: the places of its values on the stack."""
 
 
-VECTORS: dict[Any, Type] = {f32x16: types.f32x16, i32x16: types.i32x16, Mask: types.mask16}
+VECTORS: dict[Any, Type] = {
+    f32x16: types.f32x16,
+    i32x16: types.i32x16,
+    f32x8: types.f32x8,
+    f64x8: types.f64x8,
+    i64x8: types.i64x8,
+    Mask: types.mask16,
+}
+_SUFFIXES = {
+    FLOAT: "f64",
+    FLOAT32: "f32",
+    types.f32x16.llvm: "v16f32",
+    types.f32x8.llvm: "v8f32",
+    types.f64x8.llvm: "v8f64",
+}
+"""Of LLVM's functions, by the type that they take."""
 
 FunctionOf = Callable[[Any, tuple[Any, ...]], Callee]
 """The compiled function for a Python function and the values of its static parameters. It is compiled at the
 first call."""
+
+
+def _signature_for(intrinsic: language.Intrinsic[..., Any], arguments: list[Value]) -> Signature:
+    """That whose vectors the arguments are; the last one where none fits, and the arguments are converted."""
+    given = [None if is_constant(value) else type_of(value) for value in arguments]
+    for signature in intrinsic.signatures[:-1]:
+        wanted = [one.llvm for one in signature.arguments]
+        if all(kind in (None, want) for kind, want in zip(given, wanted, strict=False) if is_vector(want)):
+            return signature
+    return intrinsic.signatures[-1]
 
 
 class Expressions(ABC):
@@ -252,7 +279,7 @@ class Expressions(ABC):
         if function in VECTORS:
             return convert(builder, arguments[0], VECTORS[function].llvm)
         if isinstance(function, language.Intrinsic):
-            kind = function.signature
+            kind = _signature_for(function, arguments)
             given = self._given(arguments, [one.llvm for one in kind.arguments])
             result = function.write(builder, *given)
             return None if isinstance(kind.result.llvm, ir.VoidType) else widen(builder, result, kind.result)
@@ -301,9 +328,10 @@ class Expressions(ABC):
     def _absolute(self, value: Value) -> Value:
         if is_constant(value):
             return abs(value)
-        if type_of(value) in (FLOAT, FLOAT32):
-            name = "llvm.fabs.f64" if type_of(value) == FLOAT else "llvm.fabs.f32"
-            return self._in_c(name, type_of(value), [value], [type_of(value)])
+        kind = type_of(value)
+        if is_float(kind):
+            name = f"llvm.fabs.{_SUFFIXES[kind]}"
+            return self._in_c(name, kind, [value], [kind])
         return extreme(self.builder, ">", [value, unary(self.builder, ast.USub, value)])
 
     def _converted(self, function: Any, value: Value) -> Value:

@@ -49,7 +49,8 @@ def float32(value: float) -> float:
 class Intrinsic(Generic[P, T]):
     """A function whose LLVM code stands wherever a kernel calls it. Python calls its reference."""
 
-    signature: Signature
+    signatures: tuple[Signature, ...]
+    """One, or one for each type of vectors that it takes."""
     write: Callable[..., Any]
     """(builder, x, y, ...), values of LLVM: writes the code, and returns LLVM's value or None."""
     reference: Callable[P, T] | None = None
@@ -59,9 +60,11 @@ class Intrinsic(Generic[P, T]):
         return self.reference(*args, **kwargs)
 
 
-def lowered_by(write: Callable[..., Any], signature: Signature) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorates the reference of an intrinsic. write: see Intrinsic."""
-    return lambda reference: Intrinsic(signature, write, reference)
+def lowered_by(
+    write: Callable[..., Any], *signatures: Signature
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorates the reference of an intrinsic. write, signatures: see Intrinsic."""
+    return lambda reference: Intrinsic(signatures, write, reference)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class External:
 
 def intrinsic(signature: Signature) -> Callable[[Callable[..., Any]], Any]:
     """Decorates what writes the code of an intrinsic. Kernels call it without the builder."""
-    return lambda write: Intrinsic(signature, write)
+    return lambda write: Intrinsic((signature,), write)
 
 
 def external(name: str, signature: Signature) -> Any:

@@ -2,7 +2,8 @@
 
     +, -, *, /, unary -     of vectors of one type, or of a vector and a number, which stands for all lanes
     <<, >>, &, |, ^, ~      of integers; >> keeps the sign
-    <, <=, >, >=            lane by lane, as a Mask
+    abs()                   of floats
+    <, <=, >, >=, ==, !=    lane by lane, as a Mask
     &, |, ~                 of masks
     f32x16(0.0)             a number in all lanes
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 
 class Mask:
-    """A bool for each lane."""
+    """A bool for each lane, and so neither true nor false itself."""
 
     def __init__(self, lanes: npt.NDArray[np.bool_]) -> None:
         self.lanes = lanes
@@ -31,12 +32,16 @@ class Mask:
     def __invert__(self) -> "Mask":
         return Mask(~self.lanes)
 
+    def __bool__(self) -> bool:
+        raise TypeError("a mask is neither true nor false")
+
 
 class Vector:
     """Base class of the types of vectors."""
 
     dtype: ClassVar[Any]
     count: ClassVar[int]
+    __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, lanes: Any) -> None:
         """lanes: [count] of them, or a number for all."""
@@ -67,6 +72,9 @@ class Vector:
     def __neg__(self) -> Self:
         return self._apply(np.negative)
 
+    def __abs__(self) -> Self:
+        return self._apply(np.abs)
+
     def __lshift__(self, other: Self | int) -> Self:
         return self._apply(np.left_shift, other)
 
@@ -84,6 +92,12 @@ class Vector:
 
     def __invert__(self) -> Self:
         return self._apply(np.invert)
+
+    def __eq__(self, other: Self | float) -> Mask:  # type: ignore[override]
+        return self._compare(np.equal, other)
+
+    def __ne__(self, other: Self | float) -> Mask:  # type: ignore[override]
+        return self._compare(np.not_equal, other)
 
     def __lt__(self, other: Self | float) -> Mask:
         return self._compare(np.less, other)
@@ -108,3 +122,21 @@ class i32x16(Vector):
     """16 int32, which wrap around."""
 
     dtype, count = np.int32, 16
+
+
+class f32x8(Vector):
+    """8 float32."""
+
+    dtype, count = np.float32, 8
+
+
+class f64x8(Vector):
+    """8 float64."""
+
+    dtype, count = np.float64, 8
+
+
+class i64x8(Vector):
+    """8 int64, which wrap around."""
+
+    dtype, count = np.int64, 8

@@ -6,13 +6,14 @@ bytes.
 """
 
 import ctypes
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from llvmlite import ir
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import lowered_by
-from kernels.cpu.compiler.vectors import Mask, f32x16, i32x16
+from kernels.cpu.compiler.vectors import Mask, Vector, f32x16, i32x16
 from kernels.cpu.isa import vectors
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import F32, F32S, I32S, LANES, call, first_lanes, splat, word
@@ -20,6 +21,8 @@ from kernels.cpu.isa.vectors import F32, F32S, I32S, LANES, call, first_lanes, s
 PAIR_PARTS, QUAD_PARTS = OPERATIONS.pairs.parts, OPERATIONS.quads.parts
 """Parts of a word of two bfloat16, or of four bytes, that are multiplied one after the other
 (kernels.cpu.isa.dot)."""
+
+AnyVector = TypeVar("AnyVector", bound=Vector)
 
 
 def memory(address: int, dtype: Any, count: int) -> Any:
@@ -64,6 +67,16 @@ def load_first_f32(address: int, count: int) -> f32x16:
 
 
 @lowered_by(
+    lambda b, address, n: load_first_lanes(b, address, n, I32S), types.i32x16(types.int64, types.int64)
+)
+def load_first_i32(address: int, count: int) -> i32x16:
+    """The first words of 16, as many as `count`, or all where there are more, and zeros."""
+    count, lanes = min(count, LANES), np.zeros(LANES, np.int32)
+    lanes[:count] = memory(address, np.int32, count)
+    return i32x16(lanes)
+
+
+@lowered_by(
     lambda b, x, n: b.select(first_lanes(b, n), x, splat(F32S, 0.0)), types.f32x16(types.f32x16, types.int64)
 )
 def keep_first(x: f32x16, count: int) -> f32x16:
@@ -104,6 +117,17 @@ def store_bf16(address: int, x: f32x16) -> None:
     memory(address, np.uint16, LANES)[:] = bfloat16_bits(x)
 
 
+def _one_bf16(builder: Any, value: Any) -> Any:
+    bits = OPERATIONS.round_to_bfloat16(builder, vectors.broadcast(builder, value))
+    return builder.extract_element(bits, ir.Constant(vectors.I32, 0))
+
+
+@lowered_by(_one_bf16, types.uint16(types.float32))
+def bf16_of(value: float) -> int:
+    """The bits of the bfloat16 nearest to a float32, ties to even."""
+    return int(bfloat16_bits(f32x16(value))[0])
+
+
 def bfloat16_bits(x: f32x16) -> Any:
     """[16] uint16. Some instruction sets make 0 of denormal numbers."""
     bits = x.lanes.view(np.uint32)
@@ -128,13 +152,22 @@ def fma(x: f32x16, y: f32x16, z: f32x16) -> f32x16:
         return f32x16(np.where(even, np.nextafter(total, toward), total))
 
 
-_SELECT = types.f32x16(types.mask16, types.f32x16, types.f32x16)
+_SELECT = [
+    types.f32x16(types.mask16, types.f32x16, types.f32x16),
+    types.i32x16(types.mask16, types.i32x16, types.i32x16),
+]
 
 
-@lowered_by(lambda b, mask, x, y: b.select(mask, x, y), _SELECT)
-def select(mask: Mask, x: f32x16, y: f32x16) -> f32x16:
+@lowered_by(lambda b, mask, x, y: b.select(mask, x, y), *_SELECT)
+def select(mask: Mask, x: AnyVector, y: AnyVector) -> AnyVector:
     """x in the lanes of the mask, y in the others."""
-    return f32x16(np.where(mask.lanes, x.lanes, y.lanes))
+    return type(x)(np.where(mask.lanes, x.lanes, y.lanes))
+
+
+@lowered_by(lambda b, x: call(b, "llvm.rint.v16f32", F32S, x), types.f32x16(types.f32x16))
+def rint(x: f32x16) -> f32x16:
+    """The nearest whole number, ties to even."""
+    return f32x16(np.rint(x.lanes))
 
 
 @lowered_by(
@@ -215,6 +248,15 @@ def pair_weights(words: i32x16, part: int) -> i32x16:
     return words if PAIR_PARTS == 1 else words & -65536 if part == 0 else words << 16
 
 
+@lowered_by(
+    lambda b, words, part: OPERATIONS.pairs.inputs(b, words)[part.constant],
+    types.i32x16(types.i32x16, types.int64),
+)
+def pair_inputs(words: i32x16, part: int) -> i32x16:
+    """A part of each word of two bfloat16, as add_pairs() takes inputs. part: a constant below PAIR_PARTS."""
+    return words if PAIR_PARTS == 1 else words & -65536 if part == 0 else words << 16
+
+
 _ADD_PAIRS = types.f32x16(types.f32x16, types.i32x16, types.i32x16)
 
 
@@ -243,6 +285,15 @@ def quad_weights(words: i32x16, part: int) -> i32x16:
         return words
     pairs = words.lanes.view(np.int16)
     return i32x16((pairs >> 8 if part else (pairs << 8) >> 8).view(np.int32))
+
+
+@lowered_by(
+    lambda b, words, part: OPERATIONS.quads.inputs(b, words)[part.constant],
+    types.i32x16(types.i32x16, types.int64),
+)
+def quad_inputs(words: i32x16, part: int) -> i32x16:
+    """A part of each word of four unsigned bytes, for add_quads(). part: a constant below QUAD_PARTS."""
+    return words if QUAD_PARTS == 1 else (words >> 8 if part else words) & 0x00FF00FF
 
 
 @lowered_by(lambda b, words, part: words, types.i32x16(types.i32x16, types.int64))

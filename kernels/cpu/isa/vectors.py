@@ -146,7 +146,7 @@ def make_reader(kind: Any, result: types.Type, c_type: Any) -> Any:
     def read(address: int) -> Any:
         return c_type.from_address(address).value
 
-    return Intrinsic(result(types.int64), lambda builder, at: load(builder, at, kind), read)
+    return Intrinsic((result(types.int64),), lambda builder, at: load(builder, at, kind), read)
 
 
 def make_writer(value_type: types.Type, c_type: Any) -> Any:
@@ -156,7 +156,7 @@ def make_writer(value_type: types.Type, c_type: Any) -> Any:
         c_type.from_address(address).value = value
 
     signature = types.void(types.int64, value_type)
-    return Intrinsic(signature, lambda builder, address, value: store(builder, value, address), write)
+    return Intrinsic((signature,), lambda builder, address, value: store(builder, value, address), write)
 
 
 # What lies at an address, and what is to lie there.
@@ -168,3 +168,4 @@ write_i64: Callable[[int, int], None] = make_writer(types.int64, ctypes.c_int64)
 write_u32: Callable[[int, int], None] = make_writer(types.uint32, ctypes.c_uint32)
 write_u16: Callable[[int, int], None] = make_writer(types.uint16, ctypes.c_uint16)
 write_u8: Callable[[int, int], None] = make_writer(types.uint8, ctypes.c_uint8)
+write_f32: Callable[[int, float], None] = make_writer(types.float32, ctypes.c_float)

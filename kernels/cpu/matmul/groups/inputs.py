@@ -9,12 +9,7 @@ its group their precision, and no more.
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static, float32
 from kernels.cpu.compiler.vectors import f32x16, i32x16
-from kernels.cpu.isa.simd import load_bf16
-from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, write_u16, write_u32
-from kernels.cpu.matmul.groups.records import QuantizeGroupsRecord
-from kernels.cpu.matmul.groups.vectors import (
-    BASE_BITS,
-    OFFSET,
+from kernels.cpu.isa.lanes import (
     bits_of,
     bits_of_lanes,
     float_of,
@@ -23,8 +18,11 @@ from kernels.cpu.matmul.groups.vectors import (
     nearest,
     store_i8,
     sum_of_lanes,
-    values_at,
 )
+from kernels.cpu.isa.simd import load_bf16
+from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, write_u16, write_u32
+from kernels.cpu.matmul.groups.records import QuantizeGroupsRecord
+from kernels.cpu.matmul.groups.vectors import BASE_BITS, OFFSET, values_at
 
 LEAST = 1e-30
 """A group of nothing larger is a group of zeros."""

@@ -16,11 +16,12 @@ from typing import Any
 
 from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
+from kernels.cpu.isa.lanes import as_f32
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import add_nibbles, fma, load_f32, load_i32, prefetch, store_f32, store_i32
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
 from kernels.cpu.matmul.groups.records import GroupLinearRecord
-from kernels.cpu.matmul.groups.vectors import BASE, OFFSET, as_f32, integers_in
+from kernels.cpu.matmul.groups.vectors import BASE, OFFSET, integers_in
 from kernels.cpu.matmul.results import store_columns
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS
 

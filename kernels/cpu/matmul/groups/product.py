@@ -21,18 +21,12 @@ from typing import Any
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
+from kernels.cpu.isa.lanes import as_f32, multiply_small
 from kernels.cpu.isa.simd import add_nibbles, fma, load_f32, load_i32, prefetch
 from kernels.cpu.isa.vectors import LANES, read_f32, read_u32
 from kernels.cpu.matmul.groups.many_rows import LINE, WIDE, multiply_many
 from kernels.cpu.matmul.groups.records import GroupLinearRecord
-from kernels.cpu.matmul.groups.vectors import (
-    BASE,
-    BASE_BITS,
-    OFFSET_SHIFT,
-    as_f32,
-    integers_in,
-    multiply_small,
-)
+from kernels.cpu.matmul.groups.vectors import BASE, BASE_BITS, OFFSET_SHIFT, integers_in
 from kernels.cpu.matmul.results import store_columns
 from kernels.cpu.runtime.work_split import ROWS, VECTORS, following_block, last_block
 

@@ -13,10 +13,7 @@ The range whose error is least is taken. The error is 8 to 25 % less than from w
 
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.vectors import f32x16, i32x16
-from kernels.cpu.isa.simd import fma, select, to_f32
-from kernels.cpu.isa.vectors import LANES, read_u16, write_u32
-from kernels.cpu.matmul.groups.records import RoundWeightRecord
-from kernels.cpu.matmul.groups.vectors import (
+from kernels.cpu.isa.lanes import (
     as_f32,
     bits_of,
     constant_f32,
@@ -26,8 +23,11 @@ from kernels.cpu.matmul.groups.vectors import (
     nearest,
     smaller,
     sum_of_lanes,
-    values_at,
 )
+from kernels.cpu.isa.simd import fma, select, to_f32
+from kernels.cpu.isa.vectors import LANES, read_u16, write_u32
+from kernels.cpu.matmul.groups.records import RoundWeightRecord
+from kernels.cpu.matmul.groups.vectors import values_at
 from kernels.cpu.runtime.work_split import COLUMNS
 
 LEAST = 1e-30

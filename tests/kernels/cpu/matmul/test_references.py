@@ -58,3 +58,37 @@ def test_integers(rows: int):
     fields = {"x": x.data_ptr(), "weight": weight.data_ptr(), "params": params.data_ptr()}
     compiled, python = results(rows, torch.float32, fields | {"scales": scales.data_ptr()})
     assert torch.equal(compiled, python) and compiled.all()
+
+
+def test_rows_are_quantized():
+    """Of zeros, of values, and with a NaN, whose scale is one; then rows of a weight of integers."""
+    from kernels.cpu.matmul.quantize import quantize_rows, quantized_rows
+    from kernels.cpu.matmul.records import QuantizedRowsRecord, QuantizeRecord
+    from kernels.cpu.runtime.thread_pool import TEAM
+
+    x = random(3, 48, dtype=torch.bfloat16)
+    x[0], x[2, 7] = 0, torch.nan
+    weight, params = torch.arange(12 * 48, dtype=torch.int32) * 7654321, random(3, 3, 16, dtype=torch.float32)
+    indexes, results = torch.tensor([47, 0, 17]), []
+    for python in (False, True):
+        out, scales = torch.zeros(3, 48, dtype=torch.uint8), torch.zeros(3)
+        rows = torch.zeros(3, 48, dtype=torch.bfloat16)
+        record = QuantizeRecord(x=x.data_ptr(), out=out.data_ptr(), scales=scales.data_ptr(), width=48)
+        of_weight = QuantizedRowsRecord(
+            indexes=indexes.data_ptr(),
+            weight=weight.data_ptr(),
+            params=params.data_ptr(),
+            out=rows.data_ptr(),
+        )
+        of_weight.words, of_weight.width = 12, 48
+        if python:
+            quantize_rows.reference(record, 0, 3, 0)
+            quantized_rows.reference(of_weight, 0, 3, 0)
+        else:
+            TEAM.run_one(quantize_rows, 3, record, 1)
+            TEAM.run_one(quantized_rows, 3, of_weight, 1)
+        results.append((out[:2], scales, rows))
+    for got, expected in zip(*results, strict=True):
+        assert torch.equal(got.isnan(), expected.isnan())
+        assert torch.equal(got.nan_to_num(), expected.nan_to_num()) and got.any()
+    assert results[0][1].isnan().tolist() == [False, False, True]

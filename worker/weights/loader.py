@@ -26,7 +26,10 @@ DUMMY_STD = 0.02
 PIECE_VALUES = 1 << 20
 """Values of a tensor that are read at once."""
 READERS = 4
-"""Tensors of plain floats that are read at once: while one waits for the disk, others are copied."""
+"""Tensors that are read at once: while one waits for the disk, others are copied or unpacked."""
+LARGE_PIECE = 4 * PIECE_VALUES
+"""Values. A row of a packed tensor that has more, such as an expert, is unpacked whole, to float32: several
+at once could take more memory than a shard."""
 
 
 def stored_names(checkpoint: TensorSource, table: list[Weight], optional_prefix: str = "") -> dict[str, str]:
@@ -65,7 +68,10 @@ def load_weights(
     done = 0
     with one_thread_each():
         works = [partial(fill or fill_target, checkpoint, weight, sources[weight.name]) for weight in table]
-        for count in run_side_by_side(works, 1 if checkpoint.packing() else READERS):
+        readers = (
+            1 if any(_is_large_piece(checkpoint, each, sources[each.name]) for each in table) else READERS
+        )
+        for count in run_side_by_side(works, readers):
             done += count
             progress(done / total)
 
@@ -88,6 +94,12 @@ def fill_target(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator
             wanted = places[piece] >= 0
             target[places[piece][wanted]] = tensor[wanted].to(target.dtype)
         yield tensor.numel() * target.itemsize
+
+
+def _is_large_piece(checkpoint: TensorSource, weight: Weight, name: str) -> bool:
+    """True if so much of a packed tensor is unpacked at once that others have to wait."""
+    is_unpacked = bool(checkpoint.packing_of(name)) and not weight.target.is_meta
+    return is_unpacked and math.prod(weight.shape[1:]) > LARGE_PIECE
 
 
 def places_of(order: tuple[int, ...], rows: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ from kernels.cpu.matmul.groups.e2m1 import MIDDLE
 from pagewire.errors import StartupError
 from worker.config.hf_config import Fields
 from worker.weights.checkpoint import Checkpoint
-from worker.weights.formats.packed_tensor import PackedTensor
+from worker.weights.formats.packed_tensor import PackedTensor, halves_of_bytes
 from worker.weights.source import WHAT, GroupedIntegers, GroupedRows
 
 _BLOCK = 32
@@ -56,7 +56,7 @@ def _grouped(stored: Checkpoint, name: str, outputs: int, groups: int) -> Groupe
         expert, row = divmod(first, outputs)
         where = (slice(expert, expert + 1), slice(row, row + end - first))
         packed, exponents = (stored.read(f"{name}_{part}", where)[0] for part in ("blocks", "scales"))
-        codes = torch.stack((packed & 15, packed >> 4), -1).flatten(1)
+        codes = halves_of_bytes(packed).flatten(1)
         scales = _SCALES[exponents.long()]
         zeros = torch.full((1, 1), MIDDLE, dtype=torch.uint8).expand(scales.shape)
         return GroupedRows(codes, zeros, scales)

@@ -135,7 +135,15 @@ def unpack_integers(packed: torch.Tensor, bits: int) -> torch.Tensor:
     words = packed.contiguous().view(torch.uint8)  # little-endian: the lowest byte first
     if bits == 8:
         return words
+    if bits == 4:
+        return halves_of_bytes(words)
     return torch.stack([(words >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)], -1).flatten(-2)
+
+
+def halves_of_bytes(packed: torch.Tensor) -> torch.Tensor:
+    """[..., n] uint8 -> [..., 2 n] uint8: the lower half of each byte, then the upper one."""
+    pairs = packed.to(torch.int16)  # little-endian: the lower byte first
+    return (pairs | pairs << 4).bitwise_and_(0x0F0F).view(torch.uint8)
 
 
 def group_of_columns(module: str, num_columns: int, num_groups: int, sizes: Collection[int]) -> torch.Tensor:

@@ -53,7 +53,8 @@ class GroupForm:
         """Returns what is stored of some rows by the groups of the form: integers [R, groups * size], padded
         with zeros, and scales, float32, and zero points [R, groups]."""
         integers = read.integers if self.order is None else read.integers[:, self.order]
-        padded = F.pad(integers, (0, self.groups * self.size - integers.shape[1]))
+        lacking = self.groups * self.size - integers.shape[1]
+        padded = F.pad(integers, (0, lacking)) if lacking else integers
         scales, zeros = read.scales.float()[:, self.sources], read.zeros[:, self.sources]
         return GroupedRows(padded, zeros, scales)
 

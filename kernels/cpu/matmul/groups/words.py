@@ -45,9 +45,24 @@ class GroupedWords:
         assert not self.e2m1 or bool((zeros == MIDDLE).all())
         fours = integers.contiguous().view(torch.int32)  # little-endian: the lowest byte first
         eights = fours.view(len(rows), self.groups, -1, 2)
-        last = (bits | zeros.int())[:, :, None]
-        words = torch.cat((eights[..., 0] | eights[..., 1] << 4, last), 2)
-        self.words[rows // MATRIX_ROWS, :, :, rows % MATRIX_ROWS] = words
+        words = torch.empty(len(rows), *self.words.shape[1:3], dtype=torch.int32)
+        torch.bitwise_or(eights[..., 0], eights[..., 1] << 4, out=words[..., :-1])
+        torch.bitwise_or(bits, zeros.int(), out=words[..., -1])
+        self._scatter(rows, words.flatten(1))
+
+    def _scatter(self, rows: torch.Tensor, words: torch.Tensor) -> None:
+        """Writes the words of some rows, [R, groups * (G / 8 + 1)] int32. Rows that become neighbours in a
+        block are written together: one by one, each of their words would be a cache line of its own."""
+        if not bool((rows.diff() > 0).all()):
+            order = rows.argsort()
+            rows, words = rows[order], words[order]
+        ends = (rows.diff() != 1) | (rows[1:] % MATRIX_ROWS == 0)
+        begin = 0
+        for end in (*(ends.nonzero().flatten() + 1).tolist(), len(rows)):
+            block, first = divmod(int(rows[begin]), MATRIX_ROWS)
+            target = self.words[block].view(-1, MATRIX_ROWS)[:, first : first + end - begin]
+            target.copy_(words[begin:end].t())
+            begin = end
 
 
 def empty_words(

@@ -3,7 +3,8 @@ are computed with as they are."""
 
 import json
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,11 @@ from pagewire.errors import StartupError
 from tests.worker.fakes import Driver
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.experts.matrices import ExpertMatrices
+from worker.weights import loader
+from worker.weights.checkpoint import Checkpoint
 from worker.weights.open import open_checkpoint
+from worker.weights.own_bits import own_bits
+from worker.weights.side_by_side import Work, run_side_by_side
 
 SIZES = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 16}
 TALK = [3 + 7 * i % 200 for i in range(20)]
@@ -60,6 +65,13 @@ def packed(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
     save_file(stored, folder / "model.safetensors")
     save_file(meant, plain / "model.safetensors")
     return folder, plain
+
+
+def experts_of(folder: Path) -> list[torch.Tensor]:
+    """Words of all experts, loaded."""
+    model = Driver(folder, dtype="bfloat16", block_size=16).runner.backend.model
+    found = [part.packed for part in model.modules() if isinstance(part, ExpertMatrices)]
+    return [each.words for packed in found for each in packed if isinstance(each, GroupedWeight)]
 
 
 def last_logits(driver: Driver) -> torch.Tensor:
@@ -167,3 +179,45 @@ def test_scales_that_do_not_fit(packed: tuple[Path, Path], tmp_path: Path):
         open_checkpoint(path.parent),
     ):
         pass
+
+
+@pytest.mark.cpu_kernels
+def test_read_side_by_side(packed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch):
+    """By several threads, each a few rows at a time: the same words."""
+    monkeypatch.setattr(loader, "READERS", 1)
+    expected = experts_of(packed[0])
+    monkeypatch.setattr(loader, "READERS", 4)
+    monkeypatch.setattr(own_bits, "PIECE_VALUES", 500)
+    threads: set[int] = set()
+    several = threading.Event()
+    read = Checkpoint.read
+
+    def together(self: Checkpoint, name: str, part: tuple[slice, ...]) -> torch.Tensor:
+        if name.endswith("_blocks"):
+            threads.add(threading.get_ident())
+            if len(threads) > 1:
+                several.set()
+            assert several.wait(60)
+        return read(self, name, part)
+
+    monkeypatch.setattr(Checkpoint, "read", together)
+    found = experts_of(packed[0])
+    assert len(found) == len(expected) > 2
+    assert all(map(torch.equal, found, expected))
+
+
+def test_experts_that_are_unpacked_whole_are_read_one_at_a_time(
+    packed: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+):
+    """Several at once could take more memory than a shard; small ones are read at once."""
+    counts: list[int] = []
+
+    def record(works: Sequence[Work], num_threads: int) -> Iterator[int]:
+        counts.append(num_threads)
+        return run_side_by_side(works, num_threads)
+
+    monkeypatch.setattr(loader, "run_side_by_side", record)
+    Driver(packed[0], dtype="float32")
+    monkeypatch.setattr(loader, "LARGE_PIECE", 1000)
+    Driver(packed[0], dtype="float32")
+    assert counts == [loader.READERS, 1]

@@ -39,8 +39,8 @@ CPUs and CUDA devices (but for what says that it is on CPUs alone), from safeten
 [quantized formats](checkpoints.md), and from GGUF where that is said. `--quantization int8` takes all of them
 on a CPU. Of `Gemma4ForConditionalGeneration`, `Llama4ForConditionalGeneration`,
 `Qwen3_5ForConditionalGeneration` and `Qwen3_5MoeForConditionalGeneration` the text is served, as by the
-families without images (`tests/worker/families`). Models with gated delta nets or Mamba-2 layers have no
-drafts, and a prefix cache by checkpoints of their states
+families without images (`tests/worker/families`). Models with gated delta nets or Mamba-2 layers have
+a prefix cache by checkpoints of their states
 ([scheduling.md](scheduling.md#layers-that-keep-a-state)).
 
 `tests/worker/test_parity.py` makes random weights with `transformers` in several shapes of each family (the

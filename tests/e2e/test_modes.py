@@ -29,6 +29,7 @@ BEAMS = BeamSearch(width=3, length_penalty=1, early_stopping=False)
 CONTEXT = 96
 ROWS = 8
 HOST_BYTES = 1 << 22
+STATE_CHECKPOINTS = 3
 SYSTEM = [7 + 3 * i for i in range(21)]
 """What some prompts begin with: two full blocks and a part of a third."""
 MODES = list(itertools.product((True, False), (False, True), (256, 13), ("plenty", "recompute", "swap")))
@@ -93,6 +94,7 @@ class InProcess:
             num_blocks=num_blocks,
             tensor_parallel_size=1,
             swap_space_bytes=swap_bytes,
+            state_checkpoints=STATE_CHECKPOINTS,
             speculation=f"{f'heads:{head},' if head else 'lookup:'}tokens={drafts}" if drafts else "",
             draft_model_path=str(head or ""),
         )
@@ -105,6 +107,7 @@ class InProcess:
             max_num_batched_tokens=budget,
             prefix_cache=cached,
             num_host_blocks=self.ready.num_host_blocks,
+            state_checkpoints=self.ready.num_state_checkpoints,
             samples_per_row=1 + drafts,
             speculative_tokens_per_step=12 if drafts else 0,
         )
@@ -217,6 +220,24 @@ def test_the_same_with_drafts(
     num_blocks, host_bytes = 120 if memory == "plenty" else 7, HOST_BYTES if memory == "swap" else 0
     drafter = {"drafts": 5, "head": head if method == "heads" else None}
     engine = InBfloat16(target, cached, budget, num_blocks, host_bytes, **drafter)
+    for _ in range(2):
+        ledger = engine.outputs(repeating(), ahead)
+        assert (ledger.tokens, ledger.ends) == (plain.tokens, plain.ends)
+        assert (ledger.scores, ledger.prompt_scores) == (plain.scores, plain.prompt_scores)
+    assert engine.num_accepted > 0 and engine.scheduler.pool.num_free == num_blocks
+    assert (engine.scheduler.num_preemptions > 0) == (memory != "plenty")
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize(("cached", "ahead", "budget", "memory"), [MODES[4], MODES[9]])
+def test_the_same_with_drafts_beside_states(
+    tmp_path_factory: pytest.TempPathFactory, cached: bool, ahead: bool, budget: int, memory: str
+):
+    """Of a model that keeps a state per row."""
+    folder = make_checkpoint("qwen3_5", tmp_path_factory.mktemp("qwen3_5"))
+    plain = InBfloat16(folder, False, 256, 120, 0).outputs(repeating(), ahead=False)
+    num_blocks = 120 if memory == "plenty" else 7
+    engine = InBfloat16(folder, cached, budget, num_blocks, 0, drafts=5)
     for _ in range(2):
         ledger = engine.outputs(repeating(), ahead)
         assert (ledger.tokens, ledger.ends) == (plain.tokens, plain.ends)

@@ -14,6 +14,7 @@ class StatefulFakeWorker(FakeWorker):
         self.states: dict[int, int | None] = {}  # by row
         self.checkpoints: dict[int, int | None] = {}
         self.num_checkpoints = num_checkpoints
+        self._ends: dict[int, int] = {}
 
     def execute(self, plan: Plan) -> list[int]:
         """See FakeWorker."""
@@ -26,14 +27,23 @@ class StatefulFakeWorker(FakeWorker):
         for row, checkpoint in zip(plan.restore_rows, plan.restore_checkpoints, strict=True):
             assert any(new.row == row for new in plan.new_rows)
             self.states[row] = self.checkpoints[checkpoint]
-        return super().execute(plan)
+        tokens = super().execute(plan)
+        counts = plan.sample_counts and zip(
+            plan.sample_rows, plan.sample_sources, self._sample_counts, strict=True
+        )
+        for row, source, count in counts or ():
+            if row == plan.rows[source]:  # accepted drafts: a state holds them before the row's next step
+                self.states[row] = self.rows[row].histories()[self._ends[row] + count - 2]
+        return tokens
 
     def _compute(self, plan: Plan, num_drafts: dict[int, int]) -> None:
         known = {row: self.rows[row].histories() for row in plan.rows}
         for row, start in zip(plan.rows, plan.starts, strict=True):
             assert self.states[row] == (known[row][start - 1] if start else None), "a state does not fit"
         super()._compute(plan, num_drafts)
-        ends = dict(zip(plan.rows, map(sum, zip(plan.starts, plan.counts, strict=True)), strict=True))
+        computed = zip(plan.rows, plan.starts, plan.counts, strict=True)
+        ends = {row: start + count - num_drafts.get(row, 0) for row, start, count in computed}
+        self._ends = ends  # of what is certain
         begins = dict(zip(plan.rows, plan.starts, strict=True))
         assert len({*plan.save_checkpoints}) == len(plan.save_checkpoints)
         assert all(0 <= checkpoint < self.num_checkpoints for checkpoint in plan.save_checkpoints)

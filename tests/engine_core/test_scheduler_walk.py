@@ -85,8 +85,8 @@ class SchedulerWalk(RuleBasedStateMachine):
         num_drafts: int,
         state_checkpoints: int,
     ) -> None:
-        if state_checkpoints:  # then the worker has no swap space, and drafts nothing
-            num_host_blocks, samples_per_row = 0, 1
+        if state_checkpoints:  # then the worker has no swap space
+            num_host_blocks = 0
         self.scheduler = self.make_scheduler(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -113,7 +113,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             self.worker: FakeWorker = StatefulFakeWorker(num_blocks, block_size, state_checkpoints)
         else:
             self.worker = FakeWorker(num_blocks, block_size, num_host_blocks)
-            self.worker.num_drafts = num_drafts
+        self.worker.num_drafts = num_drafts
         self.now = 0.0
         self.handle = 0
         self.sent: dict[int, AddRequest] = {}

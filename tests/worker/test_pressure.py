@@ -175,6 +175,27 @@ def test_the_same_tokens_with_drafts(
 
 @pytest.mark.cpu_kernels
 @pytest.mark.parametrize(
+    ("family", "sizes"), [("qwen3_5", {}), ("granite_hybrid", {"mamba_d_head": 64, "hidden_size": 128})]
+)
+def test_drafts_beside_states(family: str, sizes: dict[str, int], checkpoint: Callable[..., Path]):
+    """Rows begin with states that others have saved, are preempted between drafts, and go on from their last
+    checkpoint."""
+    folder, settings = checkpoint(family, **sizes), {"dtype": "bfloat16", "block_size": 16}
+    messages = load_of_ten_pools(16)
+    for message in messages:
+        message.sampling.allowed_token_ids[:] = [10, 11, 12]
+    engine = InProcess(folder, blocks=64, swap_costs=None, prefix_cache=False, **settings)
+    expected = engine.outputs(messages)
+    settings |= {"drafts": 5, "state_checkpoints": 3}
+    drafting = InProcess(folder, blocks=5, swap_costs=None, prefix_cache=True, **settings)  # type: ignore[arg-type]
+    for _ in range(2):
+        assert drafting.outputs(messages, ahead=True) == expected
+    assert drafting.num_accepted > 20 and drafting.scheduler.num_preemptions > 0
+    assert drafting.scheduler.prefix_cache.hit_rate.num_found > 0
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize(
     ("family", "sizes", "quantization", "swaps"),
     [
         ("youtu", {}, "", True),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.ops.delta.delta_rule import DeltaShape
+from kernels.ops.delta.update_log import update_width
 from kernels.ops.mamba.selective_scan import MambaShape
 from worker.attention.kv_cache_spec import Plane
 
@@ -20,10 +21,21 @@ class RowStateSpec(ABC):
     def planes(self) -> tuple[Plane, ...]:
         """The tensors of one layer, [rows, ...] each."""
 
-    @property
-    def bytes_per_row(self) -> int:
+    @abstractmethod
+    def draft_planes(self, drafts: int) -> tuple[Plane, ...]:
+        """What a layer keeps of at most so many drafted tokens beside them, until it is known which of these
+        are accepted."""
+
+    def bytes_per_row(self, drafts: int = 0) -> int:
         """Of one layer."""
-        return sum(plane.bytes_per_block for plane in self.planes())
+        return sum(plane.bytes_per_block for plane in (*self.planes(), *self.draft_planes(drafts)))
+
+
+def _drafted(channels: int, heads: int, keys: int, values: int, drafts: int) -> tuple[Plane, ...]:
+    """What drafted tokens had before the convolution, and what they do to the state of each head
+    (kernels.ops.delta.update_log)."""
+    wide = torch.float32
+    return Plane((drafts, channels), wide), Plane((heads, drafts, update_width(keys, values)), wide)
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,11 @@ class DeltaStateSpec(RowStateSpec):
         last = Plane((self.taps - 1, shape.channels), wide)
         return last, Plane((shape.value_heads, shape.key_dim, shape.value_dim), wide)
 
+    def draft_planes(self, drafts: int) -> tuple[Plane, ...]:
+        """See RowStateSpec."""
+        shape = self.shape
+        return _drafted(shape.channels, shape.value_heads, shape.key_dim, shape.value_dim, drafts)
+
 
 @dataclass(frozen=True)
 class MambaStateSpec(RowStateSpec):
@@ -52,3 +69,8 @@ class MambaStateSpec(RowStateSpec):
         shape, wide = self.shape, torch.float32
         last = Plane((self.taps - 1, shape.channels), wide)
         return last, Plane((shape.heads, shape.state_size, shape.head_dim), wide)
+
+    def draft_planes(self, drafts: int) -> tuple[Plane, ...]:
+        """See RowStateSpec."""
+        shape = self.shape
+        return _drafted(shape.channels, shape.heads, shape.state_size, shape.head_dim, drafts)

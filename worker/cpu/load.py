@@ -49,7 +49,6 @@ from worker.startup.model import Report, dtype_name, model_bytes
 from worker.startup.ready import make_ready
 from worker.startup.speculation import (
     check_exactness,
-    check_states,
     make_speculator,
     read_speculation,
 )
@@ -80,7 +79,6 @@ def load(
     refuse_fast_matmul(initialize.fast_matmul, "cpu")
     speculation = read_speculation(initialize.speculation, "cpu")
     config = choose_implementation(initialize, "cpu")
-    check_states(speculation, config)
     check_cache_dtype(initialize.kv_cache_dtype, config)
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
     drafting = read_draft_model(initialize, speculation, config, max_model_len)
@@ -102,7 +100,7 @@ def load(
     report("KV cache", 0.0)
     if takes_over:
         await_freed_memory()
-    cache = loaded.make_cache(draft)
+    cache = loaded.make_cache(draft, speculation)
     beside = draft.host_block_bytes if draft is not None else 0
     swap_bytes = 0 if config.has_states else initialize.swap_space_bytes
     swap_space = make_swap_space(swap_bytes, cache, beside)
@@ -129,8 +127,8 @@ class Loaded:
     blocks: BlockKernels | None = None  # what reads and writes the cache; None: torch
     exactness: Exactness = TORCH
 
-    def make_cache(self, draft: LoadedDrafter | None) -> KVCache:
-        """Returns the KV cache, as large as requested or as fits beside that of a draft model."""
+    def make_cache(self, draft: LoadedDrafter | None, speculation: Speculation | None) -> KVCache:
+        """Returns the KV cache, as large as requested or as fits beside that of a draft model, and states."""
         specs, size = self.model.kv_cache_specs(), self.initialize.block_size
         stored = stored_dtype(self.initialize, self.dtype)
         with draft.names_both() if draft is not None else nullcontext():
@@ -142,7 +140,10 @@ class Loaded:
                 size,
                 num_workers=max(1, self.initialize.data_parallel_size),
                 reserved=states_bytes(
-                    self._state_specs(), self.initialize.max_num_seqs, self.initialize.state_checkpoints
+                    self._state_specs(),
+                    self.initialize.max_num_seqs,
+                    self.initialize.state_checkpoints,
+                    _most_drafts(speculation),
                 ),
             )
         each_alone = not self.exactness.caveat  # the bits that are promised depend on positions alone
@@ -171,11 +172,17 @@ class Loaded:
             drafter, observe = draft.make_drafter(rows, swap_space.num_blocks, self.model)
         specs = self._state_specs()
         checkpoints = self.initialize.state_checkpoints
-        states = RowStates(specs, most_rows, CPU, checkpoints) if specs else None
+        drafts = _most_drafts(speculation)
+        states = RowStates(specs, most_rows, CPU, checkpoints, drafts) if specs else None
         backend = CpuBackend(self.model, cache, swap_space, rows, sampler, self.blocks, observe, states)
         kept = () if drafter is None else (drafter,)
-        speculator = make_speculator(speculation, rows, grammars, drafter, kept, drafter)
+        speculator = make_speculator(speculation, rows, grammars, drafter, kept, drafter, states)
         return StepExecutor(rows, backend, self.initialize.max_num_batched_tokens, speculator)
+
+
+def _most_drafts(speculation: Speculation | None) -> int:
+    """Returns the most drafted tokens of a row in a step."""
+    return 0 if speculation is None else speculation.tokens
 
 
 def _load_draft(

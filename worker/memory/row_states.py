@@ -1,19 +1,24 @@
 """The states of rows that layers of linear attention keep, a slot per row, beside the blocks.
 
 A state holds all tokens of its row up to one position and cannot go back: a row begins at its first token or
-with a checkpoint, and goes on where it has stopped. Drafts are refused. A checkpoint is a state that a step
-has copied behind some tokens of a row, in a slot of its own behind those of the rows: what a plan restores is
-what an earlier one has saved.
+with a checkpoint, and goes on where it has stopped. A checkpoint is a state that a step has copied behind
+some tokens of a row, in a slot of its own behind those of the rows: what a plan restores is what an earlier
+one has saved.
+
+Drafted tokens do not enter a state: layers keep what they would do to it (kernels.ops.delta.update_log), and
+a row's next step begins with what those have done that were accepted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 
+from kernels.ops.attention.ragged import Integers
 from kernels.ops.delta.spans import Spans
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
+from worker.attention.kv_cache_spec import Plane
 from worker.attention.plan import LayerCache
 from worker.attention.row_state import RowStateSpec
 from worker.memory.kv_cache import MEMORY_PART, NO_MEMORY, KVCache, available_memory, zeros
@@ -33,16 +38,25 @@ class RowStates:
         num_rows: int,
         device: torch.device,
         num_checkpoints: int = 0,
+        drafts: int = 0,
     ) -> None:
-        """specs: one per layer that has a state. Raises StartupError when the memory is not there."""
+        """specs: one per layer that has a state. drafts: the most drafted tokens of a row in a step. Raises
+        StartupError when the memory is not there."""
         slots = num_rows + num_checkpoints
-        self.layers: list[LayerCache] = [
-            tuple(_allocate((slots, *plane.block_shape), plane.dtype, device) for plane in spec.planes())
-            for spec in specs
-        ]
-        self.num_rows, self.num_checkpoints = num_rows, num_checkpoints
-        self.tensors = [tensor for layer in self.layers for tensor in layer]
-        self._lengths = np.zeros(slots, np.int64)  # tokens that each slot's states hold
+
+        def allocated(planes: Iterable[Plane], count: int) -> LayerCache:
+            return tuple(_allocate((count, *each.block_shape), each.dtype, device) for each in planes)
+
+        states = [allocated(spec.planes(), slots) for spec in specs]
+        drafted = [allocated(spec.draft_planes(drafts), num_rows) for spec in specs]
+        self.layers: list[LayerCache] = [(*of, *more) for of, more in zip(states, drafted, strict=True)]
+        self.num_rows, self.num_checkpoints, self.drafts = num_rows, num_checkpoints, drafts
+        self.tensors = [tensor for layer in self.layers for tensor in layer if tensor.numel()]
+        self._states = [tensor for layer in states for tensor in layer]
+        self._of_drafts = [tensor for layer in drafted for tensor in layer]
+        self._lengths = np.zeros(slots, np.int64)  # tokens of each slot, with those that were accepted
+        self._drafted = np.zeros(num_rows, np.int64)  # tokens of each row in the step that is computed
+        self._accepted = np.zeros(slots, np.int64)  # of those of the last step; states do not hold them yet
         self._saves: list[tuple[int, int, int]] = []  # row, position and slot of each save of the plan
 
     @property
@@ -52,7 +66,7 @@ class RowStates:
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """See RowFeature. Layers take a row's state for zeros at its first token."""
-        self._lengths[row] = 0
+        self._lengths[row] = self._accepted[row] = 0
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """See RowFeature."""
@@ -86,24 +100,32 @@ class RowStates:
         return of_rows.tolist(), (numbers + self.num_rows).tolist()
 
     def mark(self, spans: Spans) -> None:
-        """Writes what the plan saves into the spans of its step. Raises PlanError."""
+        """Writes what the plan saves, and what is drafted, into the spans of its step, behind check().
+        Raises PlanError."""
+        spans.draft(self._drafted, self._accepted)
         for row, position, slot in self._saves:
             computed = spans.columns[spans.columns[:, 0] == row]
             require(len(computed) == 1, "a state is saved of a row that does not compute")
-            begin, count = computed[0, 1:3].tolist()
-            require(begin < position <= begin + count, "a state is saved behind no token of its step")
+            begin, certain = computed[0, [1, 9]].tolist()
+            require(begin < position <= begin + certain, "a state is saved behind no token of its step")
             require(computed[0, 6] == 0, "three states of one row are saved in a step")
             spans.save(row, position, slot)
 
     def check(self, step: Step) -> None:
-        """Raises PlanError unless each row of a step goes on where its states have stopped."""
+        """Raises PlanError unless each row of a step goes on where its states have stopped, and there is room
+        for what is drafted."""
         fits = step.starts == self._lengths[step.rows]
         require(bool(fits.all()), "a row does not begin where its states have stopped")
+        self._drafted[step.rows] = 0
+        if step.num_logits is not None:
+            self._drafted[step.rows[step.sample_sources]] = step.num_logits - 1
+            require(step.num_logits.max(initial=1) - 1 <= self.drafts, "more is drafted than states can keep")
 
     def finish(self, step: Step) -> None:
         """Follows a step that has been computed. A row that sampled from another one's last position holds
         the same tokens, and gets its states."""
-        self._lengths[step.rows] = step.starts + step.counts
+        self._lengths[step.rows] = step.starts + step.counts - self._drafted[step.rows]
+        self._accepted[step.rows] = 0
         for _, position, slot in self._saves:
             self._lengths[slot] = position
         sources = step.rows[step.sample_sources]
@@ -111,10 +133,17 @@ class RowStates:
             if row != source:
                 self._copy(source, row)
 
+    def accept(self, rows: Integers, counts: Integers) -> None:
+        """Takes how many drafted tokens of the rows [A] were accepted when their step was sampled from."""
+        self._accepted[rows] = counts
+        self._lengths[rows] += counts
+
     def _copy(self, source: int, target: int) -> None:
-        for tensor in self.tensors:
+        """To a row, from a row or a checkpoint."""
+        accepted = self._accepted[source]
+        for tensor in self._states + (self._of_drafts if accepted else []):
             tensor[target].copy_(tensor[source])
-        self._lengths[target] = self._lengths[source]
+        self._lengths[target], self._accepted[target] = self._lengths[source], accepted
 
 
 def _allocate(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -124,10 +153,14 @@ def _allocate(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -
         raise StartupError(WHAT, f"{size[0]} rows do not fit: {error}", REMEDY) from error
 
 
-def states_bytes(specs: Sequence[RowStateSpec], num_rows: int, num_checkpoints: int = 0) -> int:
-    """Returns the bytes of the states of so many rows and checkpoints. specs: one per layer that has a state.
-    Raises StartupError where they leave too little for the KV cache."""
-    needed = (num_rows + num_checkpoints) * sum(spec.bytes_per_row for spec in specs)
+def states_bytes(
+    specs: Sequence[RowStateSpec], num_rows: int, num_checkpoints: int = 0, drafts: int = 0
+) -> int:
+    """Returns the bytes of the states of so many rows, with so many drafted tokens each, and checkpoints.
+    specs: one per layer that has a state. Raises StartupError where they leave too little for the KV
+    cache."""
+    needed = num_rows * sum(spec.bytes_per_row(drafts) for spec in specs)
+    needed += num_checkpoints * sum(spec.bytes_per_row() for spec in specs)
     available = available_memory()
     if needed > available * MEMORY_PART:
         raise StartupError(

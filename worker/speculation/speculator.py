@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Protocol
 
+import numpy as np
+
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
@@ -25,6 +27,13 @@ class BlockUser(Protocol):
         tokens."""
 
 
+class StateUser(Protocol):
+    """What keeps a state per row, which holds no token before it is accepted."""
+
+    def accept(self, rows: Integers, counts: Integers) -> None:
+        """Takes how many drafted tokens of the rows [A] were accepted."""
+
+
 class Speculator:
     """Drafts as its options say. A worker.step.plan_reader.RowFeature."""
 
@@ -35,10 +44,12 @@ class Speculator:
         rows: RowTable,
         features: Sequence[RowFeature] = (),
         blocks: BlockUser | None = None,
+        states: StateUser | None = None,
     ) -> None:
-        """drafters: see Sources. features: what they keep by row. blocks: what they keep by block."""
+        """drafters: see Sources. features: what they keep by row. blocks: what they keep by block. states: of
+        the target's rows; None: it keeps none."""
         self._sources, self._rows = Sources(drafters, options.tokens, self._until_end), rows
-        self._features, self._blocks = features, blocks
+        self._features, self._blocks, self._states = features, blocks, states
         self._batch = options.batch
         self._beams: set[int] = set()
         self._stops: dict[int, frozenset[int]] = {}  # tokens that may end a row
@@ -86,6 +97,8 @@ class Speculator:
         for row, tokens, count in zip(rows.tolist(), drafts.tokens, counts.tolist(), strict=True):
             if tokens:
                 self._sources.judge(row, int(self._rows.num_tokens[row]), len(tokens), count - 1)
+        if self._states is not None:
+            self._states.accept(rows, np.maximum(counts - 1, 0))
 
     def methods(self, rows: Integers, drafts: StepDrafts) -> list[int]:
         """Returns what drafted for the rows [A] in this step: DraftMethods; 0: nothing did."""

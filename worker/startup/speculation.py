@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation, parse_speculation
-from worker.config.hf_config import ModelConfig
 from worker.exactness import Exactness
 from worker.grammar.rows import GrammarRows
 from worker.speculation.drafter import Drafter
 from worker.speculation.forced import ForcedDrafter
 from worker.speculation.lookup import LookupDrafter
 from worker.speculation.shared_lookup import SharedLookupDrafter
-from worker.speculation.speculator import BlockUser, Speculator
+from worker.speculation.speculator import BlockUser, Speculator, StateUser
 from worker.step.plan_reader import RowFeature
 from worker.step.rows import RowTable
 
@@ -58,17 +57,6 @@ def check_exactness(options: Speculation | None, exactness: Exactness) -> None:
         )
 
 
-def check_states(options: Speculation | None, config: ModelConfig) -> None:
-    """Raises StartupError where a model's layers keep a state per row, which cannot take a token back."""
-    if options is not None and config.has_states:
-        raise StartupError(
-            _WHAT,
-            f"--speculate {options.method}: {config.architecture} keeps a state per row, from which a draft"
-            " that is refused cannot be taken back",
-            "leave it out",
-        )
-
-
 def make_speculator(
     options: Speculation | None,
     rows: RowTable,
@@ -76,10 +64,11 @@ def make_speculator(
     drafter: Drafter | None = None,
     features: Sequence[RowFeature] = (),
     blocks: BlockUser | None = None,
+    states: StateUser | None = None,
 ) -> Speculator | None:
     """Returns what drafts; None: nothing is drafted.
 
-    drafter: of a method that needs more than the rows. features, blocks: what it keeps, see Speculator.
+    drafter: of a method that needs more than the rows. features, blocks, states: see Speculator.
     """
     if options is None:
         return None
@@ -92,4 +81,4 @@ def make_speculator(
         features = (*features, shared)
     if drafter is not None:
         drafters.append((_METHODS[options.method], drafter))
-    return Speculator(options, drafters, rows, features, blocks)
+    return Speculator(options, drafters, rows, features, blocks, states)

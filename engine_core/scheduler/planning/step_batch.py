@@ -29,6 +29,11 @@ class Batch:
     num_planned: int = 0  # leading sequences whose samples are counted already
     sample_counts: list[int] = field(default_factory=list)  # of those; empty: 1 each
 
+    @property
+    def last_decodes(self) -> bool:
+        """Whether the last sequence came by add_decoding() or add_sampling()."""
+        return self.num_planned == len(self.sequences)
+
     def add_decoding(self, sequences: Many[Sequence]) -> None:
         """Each of the sequences computes its last token and samples one."""
         assert len(sequences) <= self.budget, "there are no more rows than tokens in the budget"

@@ -133,7 +133,7 @@ class StepPlanner:
         """
         sequence = batch.sequences[-1]
         self._states.prefix_cache.commit(sequence)
-        if batch.counts[-1] > 1:
+        if batch.counts[-1] > 1 and not batch.last_decodes:
             self._states.prefix_cache.save_states(sequence, batch.starts[-1], plan)
         history = sequence.request.history
         if history.prefill is None and history.began is not None and not sequence.num_new_tokens:

@@ -23,13 +23,17 @@ def _input(
     left: int,
 ) -> f32x16:
     """Of so many channels and a token of the row, counted from the first one of the step; negative numbers
-    are of tokens before it."""
+    are of tokens before it: drafted ones that were accepted, then those of the state."""
     values = f32x16(0.0)
     if at >= 0:
         token = record.x + element.size * (record.stride * (span.first + at) + channel)
         values = element.load_first(token, left)
+    elif at + span.replayed >= 0:
+        place = record.drafts * span.row + span.replayed + at
+        values = load_first_f32(record.drafted + 4 * (record.channels * place + channel), left)
     elif span.start > 0:
-        values = load_first_f32(state + 4 * record.channels * (record.taps - 1 + at), left)
+        place = record.taps - 1 + at + span.replayed
+        values = load_first_f32(state + 4 * record.channels * place, left)
     return values
 
 
@@ -72,7 +76,11 @@ def _convolve(
         _keep(element, record, span, span.behind, span.target, channel, left)
     if span.behind_2 > 0:
         _keep(element, record, span, span.behind_2, span.target_2, channel, left)
-    _keep(element, record, span, span.count, span.row, channel, left)
+    _keep(element, record, span, span.certain, span.row, channel, left)
+    for at in range(span.certain, span.count):
+        values = _input(element, record, span, state, channel, at, left)
+        place = record.drafts * span.row + at - span.certain
+        store_first_f32(record.drafted + 4 * (record.channels * place + channel), values, left)
 
 
 def convolve_blocks(element: Static[Element], record: ConvolutionRecord, first: int, count: int) -> None:

@@ -27,10 +27,11 @@ class ConvolutionKernels:
         bias: torch.Tensor,
         state: torch.Tensor,
         spans: Spans,
+        drafted: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See kernels.ops.delta.convolution; x may have longer rows."""
         out = torch.empty((len(x), weight.shape[1]))
-        record = self.convolution_record(x, weight, bias, state, out)
+        record = self.convolution_record(x, weight, bias, state, out, drafted)
         record.spans = spans.columns.ctypes.data
         self.team.run_one(self.convolve, self.blocks(weight) * len(spans), record, 1)
         return out
@@ -42,8 +43,9 @@ class ConvolutionKernels:
         bias: torch.Tensor,
         state: torch.Tensor,
         out: torch.Tensor,
+        drafted: torch.Tensor | None = None,
     ) -> ConvolutionRecord:
-        """Without its spans."""
+        """Without its spans. drafted: None: no token is."""
         return ConvolutionRecord(
             spans=0,
             x=x.data_ptr(),
@@ -54,6 +56,8 @@ class ConvolutionKernels:
             out=out.data_ptr(),
             channels=weight.shape[1],
             taps=weight.shape[0],
+            drafted=0 if drafted is None else drafted.data_ptr(),
+            drafts=0 if drafted is None else drafted.shape[1],
         )
 
     def blocks(self, weight: torch.Tensor) -> int:

@@ -29,10 +29,11 @@ class DeltaKernels(ConvolutionKernels):
         state: torch.Tensor,
         shape: DeltaShape,
         spans: Spans,
+        log: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See kernels.ops.delta.delta_rule; gates may have longer rows."""
         out = torch.empty((len(mixed), shape.value_heads, shape.value_dim))
-        record = self.delta_record(mixed, gates, (decay, bias), state, out, shape)
+        record = self.delta_record(mixed, gates, (decay, bias), state, out, shape, log)
         record.spans = spans.columns.ctypes.data
         self.team.run_one(self.learn, shape.value_heads * len(spans), record, 1)
         return out
@@ -45,8 +46,9 @@ class DeltaKernels(ConvolutionKernels):
         state: torch.Tensor,
         out: torch.Tensor,
         shape: DeltaShape,
+        log: torch.Tensor | None = None,
     ) -> DeltaRuleRecord:
-        """Without its spans. rates: decay and bias."""
+        """Without its spans. rates: decay and bias. log: None: no token is drafted."""
         from kernels.cpu.delta.delta_rule import scratch_bytes
 
         decay, bias = rates
@@ -59,11 +61,13 @@ class DeltaKernels(ConvolutionKernels):
             bias=bias.data_ptr(),
             state=state.data_ptr(),
             out=out.data_ptr(),
-            scratch=self.team.scratch(scratch_bytes(shape.key_dim)),
+            log=0 if log is None else log.data_ptr(),
+            scratch=self.team.scratch(scratch_bytes(shape.key_dim, shape.value_dim)),
             key_heads=shape.key_heads,
             value_heads=shape.value_heads,
             key_dim=shape.key_dim,
             value_dim=shape.value_dim,
+            drafts=0 if log is None else log.shape[2],
         )
 
     def gated_norm(

@@ -5,7 +5,7 @@ from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static, float32
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.delta.records import DeltaRuleRecord, Span
-from kernels.cpu.delta.states import clear, save
+from kernels.cpu.delta.states import clear, copy, replay, save
 from kernels.cpu.elementwise.elements import BFLOAT16, FLOAT32, Element
 from kernels.cpu.isa.exp import precise_exp
 from kernels.cpu.isa.simd import (
@@ -19,14 +19,15 @@ from kernels.cpu.isa.simd import (
 )
 from kernels.cpu.isa.softplus import softplus
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64
+from kernels.ops.delta.update_log import padded, update_width
 
 EPS = 1e-6
 """Is added to the sum of squares of a query or key."""
 
 
-def scratch_bytes(key_dim: int) -> int:
-    """For a query and a key of length 1, the decay and the share that is learned."""
-    return 8 * ((key_dim + LANES - 1) // LANES * LANES) + 16
+def scratch_bytes(key_dim: int, value_dim: int) -> int:
+    """For a query of length 1, what a token does to a state (kernels.ops.delta.update_log), and a state."""
+    return 4 * (padded(key_dim) + update_width(key_dim, value_dim) + key_dim * value_dim)
 
 
 def _write_gates(
@@ -52,7 +53,16 @@ def _write_unit(x: int, out: int, width: int, length: float) -> None:
 
 
 def _learn_few(
-    state: int, query: int, key: int, value: int, out: int, gates: int, keys: int, stride: int, left: int
+    state: int,
+    query: int,
+    key: int,
+    change: int,
+    value: int,
+    out: int,
+    gates: int,
+    keys: int,
+    stride: int,
+    left: int,
 ) -> None:
     """At most 16 values of a head. stride: bytes from key to key of the state."""
     kept = f32x16(0.0)
@@ -60,6 +70,7 @@ def _learn_few(
         kept = fma(load_first_f32(state + stride * i, left), f32x16(read_f32(key + 4 * i)), kept)
     decay = f32x16(read_f32(gates))
     delta = (load_first_f32(value, left) - kept * decay) * read_f32(gates + 4)
+    store_f32(change, delta)
     total = f32x16(0.0)
     for i in range(keys):
         at = state + stride * i
@@ -70,7 +81,15 @@ def _learn_few(
 
 
 def _learn_32(
-    state: int, query: int, key: int, value: int, out: int, gates: int, keys: int, stride: int
+    state: int,
+    query: int,
+    key: int,
+    change: int,
+    value: int,
+    out: int,
+    gates: int,
+    keys: int,
+    stride: int,
 ) -> None:
     """32 values of a head."""
     kept, kept_2 = f32x16(0.0), f32x16(0.0)
@@ -81,6 +100,8 @@ def _learn_32(
     decay, share = f32x16(read_f32(gates)), read_f32(gates + 4)
     delta = (load_f32(value) - kept * decay) * share
     delta_2 = (load_f32(value + 64) - kept_2 * decay) * share
+    store_f32(change, delta)
+    store_f32(change + 64, delta_2)
     total, total_2 = f32x16(0.0), f32x16(0.0)
     for i in range(keys):
         at, factor, weight = (
@@ -98,31 +119,55 @@ def _learn_32(
     store_f32(out + 64, total_2)
 
 
+def _learn_token(
+    element: Static[Element],
+    record: DeltaRuleRecord,
+    token: int,
+    head: int,
+    state: int,
+    query: int,
+    update: int,
+) -> None:
+    """By one head. query: memory for one. update: where to write what the token does to the state."""
+    heads, keys, values = record.value_heads, record.key_dim, record.value_dim
+    group = head // (heads // record.key_heads)
+    mixed = record.mixed + 4 * (2 * record.key_heads * keys + heads * values) * token
+    change, gates = update + 4 * padded(keys), update + 4 * (padded(keys) + padded(values))
+    _write_unit(mixed + 4 * keys * group, query, keys, float32(1.0) / sqrt(float32(keys)))
+    _write_unit(mixed + 4 * keys * (record.key_heads + group), update, keys, 1.0)
+    _write_gates(element, record, token, head, gates)
+    value = mixed + 4 * (2 * record.key_heads * keys + head * values)
+    out = record.out + 4 * values * (heads * token + head)
+    whole = values // 32 * 32
+    for at in range(0, 4 * whole, 128):
+        _learn_32(state + at, query, update, change + at, value + at, out + at, gates, keys, 4 * values)
+    for j in range(whole, values, LANES):
+        left = min(LANES, values - j)
+        at = 4 * j
+        _learn_few(
+            state + at, query, update, change + at, value + at, out + at, gates, keys, 4 * values, left
+        )
+
+
 def _learn(element: Static[Element], record: DeltaRuleRecord, span: Span, head: int, scratch: int) -> None:
     """All tokens of a span, by one head."""
     heads, keys, values = record.value_heads, record.key_dim, record.value_dim
-    group = head // (heads // record.key_heads)
-    channels = 2 * record.key_heads * keys + heads * values
-    state = record.state + 4 * keys * values * (heads * span.row + head)
-    key, gates = scratch + scratch_bytes(keys) // 2 - 8, scratch + scratch_bytes(keys) - 16
+    size, entry, place = 4 * keys * values, 4 * update_width(keys, values), heads * span.row + head
+    state, log = record.state + size * place, record.log + entry * record.drafts * place
+    update = scratch + 4 * padded(keys)
+    drafted = update + entry  # the state that drafted tokens change
     if span.start == 0:
         clear(state, keys * values)
-    for token in range(span.first, span.first + span.count):
-        mixed = record.mixed + 4 * channels * token
-        _write_unit(mixed + 4 * keys * group, scratch, keys, float32(1.0) / sqrt(float32(keys)))
-        _write_unit(mixed + 4 * keys * (record.key_heads + group), key, keys, 1.0)
-        _write_gates(element, record, token, head, gates)
-        value = mixed + 4 * (2 * record.key_heads * keys + head * values)
-        out = record.out + 4 * values * (heads * token + head)
-        whole = values // 32 * 32
-        for at in range(0, 4 * whole, 128):
-            _learn_32(state + at, scratch, key, value + at, out + at, gates, keys, 4 * values)
-        for j in range(whole, values, LANES):
-            left = min(LANES, values - j)
-            at = 4 * j
-            _learn_few(state + at, scratch, key, value + at, out + at, gates, keys, 4 * values, left)
-        size = 4 * keys * values
-        save(span, token - span.first + 1, record.state, size * heads, size * head, keys * values)
+    if span.replayed > 0:
+        replay(state, log, span.replayed, keys, values)
+    for at in range(span.certain):
+        _learn_token(element, record, span.first + at, head, state, scratch, update)
+        save(span, at + 1, record.state, size * heads, size * head, keys * values)
+    if span.certain < span.count:
+        copy(state, drafted, keys * values)
+    for at in range(span.certain, span.count):
+        logged = log + entry * (at - span.certain)
+        _learn_token(element, record, span.first + at, head, drafted, scratch, logged)
 
 
 def learn_heads(

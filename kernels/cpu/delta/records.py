@@ -16,6 +16,8 @@ class Span(Record):
     target: i64  # the row to which
     behind_2: i64  # see behind
     target_2: i64
+    replayed: i64  # drafted tokens of the row's last step that its state takes first
+    certain: i64  # tokens behind which the row's state stands: those after them are drafted
 
 
 @record
@@ -31,6 +33,8 @@ class ConvolutionRecord(OperationRecord):
     out: Address  # [T, C] float32
     channels: i64  # C
     taps: i64
+    drafted: Address  # [rows, drafts, C] float32: what drafted tokens had
+    drafts: i64  # K, the most drafted tokens of a row
 
 
 @record
@@ -44,12 +48,14 @@ class DeltaRuleRecord(OperationRecord):
     bias: Address  # [H] float32: of a
     state: Address  # [rows, H, N, D] float32
     out: Address  # [T, H, D] float32
+    log: Address  # [rows, H, drafts, W] float32: what drafted tokens do (kernels.ops.delta.update_log)
     scratch: Address  # [threads] int64: addresses of kernels.cpu.delta.delta_rule.scratch_bytes
     stride: u32
     key_heads: u32  # G
     value_heads: u32  # H
     key_dim: u32  # N
     value_dim: u32  # D
+    drafts: u32  # K, the most drafted tokens of a row
 
 
 @record

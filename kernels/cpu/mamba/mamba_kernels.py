@@ -27,13 +27,44 @@ class MambaKernels(ConvolutionKernels):
         state: torch.Tensor,
         shape: MambaShape,
         spans: Spans,
+        log: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See kernels.ops.mamba.selective_scan; steps may have longer rows."""
         out = torch.empty((len(mixed), shape.values))
-        record = scan_record(mixed, steps, rates, state, out, shape)
+        record = self.scan_record(mixed, steps, rates, state, out, shape, log)
         record.spans = spans.columns.ctypes.data
         self.team.run_one(self.scan, shape.heads * len(spans), record, 1)
         return out
+
+    def scan_record(
+        self,
+        mixed: torch.Tensor,
+        steps: torch.Tensor,
+        rates: ScanRates,
+        state: torch.Tensor,
+        out: torch.Tensor,
+        shape: MambaShape,
+        log: torch.Tensor | None = None,
+    ) -> SelectiveScanRecord:
+        """Of the tensors of kernels.ops.mamba.selective_scan, and that of the result; without its spans."""
+        from kernels.cpu.mamba.selective_scan import scratch_bytes
+
+        return SelectiveScanRecord(
+            spans=0,
+            mixed=mixed.data_ptr(),
+            steps=steps.data_ptr(),
+            rates=rates.packed.data_ptr(),
+            state=state.data_ptr(),
+            out=out.data_ptr(),
+            log=0 if log is None else log.data_ptr(),
+            scratch=self.team.scratch(scratch_bytes(shape.state_size, shape.head_dim)),
+            stride=steps.stride(0),
+            heads=shape.heads,
+            head_dim=shape.head_dim,
+            groups=shape.groups,
+            state_size=shape.state_size,
+            drafts=0 if log is None else log.shape[2],
+        )
 
     def grouped_norm(
         self, x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, groups: int, eps: float
@@ -43,32 +74,6 @@ class MambaKernels(ConvolutionKernels):
         record = grouped_norm_record(x, gate, weight, out, groups, eps)
         self.team.run_one(self.norm, len(x), record, row_grain(x.shape[1]))
         return out
-
-
-def scan_record(
-    mixed: torch.Tensor,
-    steps: torch.Tensor,
-    rates: ScanRates,
-    state: torch.Tensor,
-    out: torch.Tensor,
-    shape: MambaShape,
-) -> SelectiveScanRecord:
-    """Of the tensors of kernels.ops.mamba.selective_scan, and that of the result; without its spans."""
-    return SelectiveScanRecord(
-        spans=0,
-        mixed=mixed.data_ptr(),
-        steps=steps.data_ptr(),
-        decay=rates.decay.data_ptr(),
-        bias=rates.bias.data_ptr(),
-        skip=rates.skip.data_ptr(),
-        state=state.data_ptr(),
-        out=out.data_ptr(),
-        stride=steps.stride(0),
-        heads=shape.heads,
-        head_dim=shape.head_dim,
-        groups=shape.groups,
-        state_size=shape.state_size,
-    )
 
 
 def grouped_norm_record(

@@ -11,16 +11,17 @@ class SelectiveScanRecord(OperationRecord):
     spans: Address  # [R] kernels.cpu.delta.records.Span
     mixed: Address  # [T, C] float32: x of all heads, b and c of all groups
     steps: Address  # [T, stride], of which the first H values of each token count
-    decay: Address  # [H] float32
-    bias: Address  # [H] float32: of steps
-    skip: Address  # [H] float32
+    rates: Address  # [3, H] float32: decay, bias of steps, and how much of x passes by
     state: Address  # [rows, H, N, P] float32
     out: Address  # [T, H, P] float32
+    log: Address  # [rows, H, drafts, W] float32: what drafted tokens do (kernels.ops.delta.update_log)
+    scratch: Address  # [threads] int64: addresses of kernels.cpu.mamba.selective_scan.scratch_bytes
     stride: u32
     heads: u32  # H
     head_dim: u32  # P
     groups: u32  # G
     state_size: u32  # N
+    drafts: u32  # K, the most drafted tokens of a row
 
 
 @record

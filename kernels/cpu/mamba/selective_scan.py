@@ -5,21 +5,40 @@ from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.delta.records import Span
-from kernels.cpu.delta.states import clear, save
+from kernels.cpu.delta.states import clear, copy, replay, save
 from kernels.cpu.elementwise.elements import BFLOAT16, FLOAT32, Element
 from kernels.cpu.isa.exp import precise_exp
 from kernels.cpu.isa.simd import fma, load_f32, load_first_f32, store_f32, store_first_f32, sum_in_order
 from kernels.cpu.isa.softplus import softplus
-from kernels.cpu.isa.vectors import LANES, read_f32
+from kernels.cpu.isa.vectors import LANES, read_f32, read_i64
 from kernels.cpu.mamba.records import SelectiveScanRecord
+from kernels.ops.delta.update_log import padded, update_width
+
+
+def scratch_bytes(state_size: int, head_dim: int) -> int:
+    """For what a token does to a state (kernels.ops.delta.update_log), and a state."""
+    return 4 * (update_width(state_size, head_dim) + state_size * head_dim)
 
 
 def _scan_32(
-    state: int, b: int, c: int, x: int, out: int, decay: f32x16, size: f32x16, skip: f32x16, n: int, row: int
+    state: int,
+    b: int,
+    c: int,
+    x: int,
+    change: int,
+    out: int,
+    decay: f32x16,
+    size: f32x16,
+    skip: f32x16,
+    n: int,
+    row: int,
 ) -> None:
-    """32 values of a head. n: values of b and c. row: bytes from one of them to the next in the state."""
+    """32 values of a head. n: values of b and c. row: bytes from one of them to the next in the state.
+    change: where to write what is added to each, times b."""
     values, values_2 = load_f32(x), load_f32(x + 64)
     added, added_2 = values * size, values_2 * size
+    store_f32(change, added)
+    store_f32(change + 64, added_2)
     total, total_2 = values * skip, values_2 * skip
     for i in range(n):
         at, factor, weight = state + row * i, f32x16(read_f32(b + 4 * i)), f32x16(read_f32(c + 4 * i))
@@ -38,6 +57,7 @@ def _scan_few(
     b: int,
     c: int,
     x: int,
+    change: int,
     out: int,
     decay: f32x16,
     size: f32x16,
@@ -49,6 +69,7 @@ def _scan_few(
     """At most 16 values of a head; see _scan_32()."""
     values = load_first_f32(x, left)
     added, total = values * size, values * skip
+    store_f32(change, added)
     for i in range(n):
         at, factor, weight = state + row * i, f32x16(read_f32(b + 4 * i)), f32x16(read_f32(c + 4 * i))
         new = fma(factor, added, load_first_f32(at, left) * decay)
@@ -57,49 +78,80 @@ def _scan_few(
     store_first_f32(out, total, left)
 
 
-def _scan(element: Static[Element], record: SelectiveScanRecord, span: Span, head: int) -> None:
+def _scan_token(
+    element: Static[Element],
+    record: SelectiveScanRecord,
+    token: int,
+    head: int,
+    state: int,
+    update: int,
+) -> None:
+    """By one head. update: where to write what the token does to the state, but for b."""
+    heads, width, n = record.heads, record.head_dim, record.state_size
+    rates = record.rates + 4 * head
+    rate, bias = read_f32(rates), read_f32(rates + 4 * heads)
+    skip = f32x16(read_f32(rates + 8 * heads))
+    step = element.load_first(record.steps + element.size * (record.stride * token + head), 1)
+    size = softplus(f32x16(sum_in_order(step)) + bias)  # in each lane
+    decay = precise_exp(size * (0.0 - rate))
+    mixed = record.mixed + 4 * (heads * width + 2 * record.groups * n) * token
+    b = mixed + 4 * (heads * width + head // (heads // record.groups) * n)
+    c, x = b + 4 * record.groups * n, mixed + 4 * width * head
+    change, out = update + 4 * padded(n), record.out + 4 * width * (heads * token + head)
+    store_first_f32(change + 4 * padded(width), decay, 1)
+    whole = width // 32 * 32
+    for at in range(0, 4 * whole, 128):
+        _scan_32(state + at, b, c, x + at, change + at, out + at, decay, size, skip, n, 4 * width)
+    for j in range(whole, width, LANES):
+        at = 4 * j
+        left = min(LANES, width - j)
+        _scan_few(state + at, b, c, x + at, change + at, out + at, decay, size, skip, n, 4 * width, left)
+
+
+def _log_b(record: SelectiveScanRecord, token: int, head: int, update: int) -> None:
+    """Of a token and a head."""
+    values, n = record.heads * record.head_dim, record.state_size
+    channels, group = values + 2 * record.groups * n, head // (record.heads // record.groups)
+    copy(record.mixed + 4 * (channels * token + values + group * n), update, n)
+
+
+def _scan(element: Static[Element], record: SelectiveScanRecord, span: Span, head: int, scratch: int) -> None:
     """All tokens of a span, by one head."""
     heads, width, n = record.heads, record.head_dim, record.state_size
-    group = head // (heads // record.groups)
-    channels = heads * width + 2 * record.groups * n
-    state = record.state + 4 * n * width * (heads * span.row + head)
-    rate, bias = read_f32(record.decay + 4 * head), read_f32(record.bias + 4 * head)
-    skip = f32x16(read_f32(record.skip + 4 * head))
+    size, entry, place = 4 * n * width, 4 * update_width(n, width), heads * span.row + head
+    state, log = record.state + size * place, record.log + entry * record.drafts * place
+    drafted = scratch + entry  # the state that drafted tokens change
     if span.start == 0:
         clear(state, n * width)
-    for token in range(span.first, span.first + span.count):
-        step = element.load_first(record.steps + element.size * (record.stride * token + head), 1)
-        size = softplus(f32x16(sum_in_order(step)) + bias)  # in each lane
-        decay = precise_exp(size * (0.0 - rate))
-        mixed = record.mixed + 4 * channels * token
-        b = mixed + 4 * (heads * width + group * n)
-        c, x = b + 4 * record.groups * n, mixed + 4 * width * head
-        out = record.out + 4 * width * (heads * token + head)
-        whole = width // 32 * 32
-        for at in range(0, 4 * whole, 128):
-            _scan_32(state + at, b, c, x + at, out + at, decay, size, skip, n, 4 * width)
-        for j in range(whole, width, LANES):
-            at = 4 * j
-            left = min(LANES, width - j)
-            _scan_few(state + at, b, c, x + at, out + at, decay, size, skip, n, 4 * width, left)
-        of_head = 4 * n * width
-        save(span, token - span.first + 1, record.state, of_head * heads, of_head * head, n * width)
+    if span.replayed > 0:
+        replay(state, log, span.replayed, n, width)
+    for at in range(span.certain):
+        _scan_token(element, record, span.first + at, head, state, scratch)
+        save(span, at + 1, record.state, size * heads, size * head, n * width)
+    if span.certain < span.count:
+        copy(state, drafted, n * width)
+    for at in range(span.certain, span.count):
+        logged = log + entry * (at - span.certain)
+        _log_b(record, span.first + at, head, logged)
+        _scan_token(element, record, span.first + at, head, drafted, logged)
 
 
-def scan_heads(element: Static[Element], record: SelectiveScanRecord, first: int, count: int) -> None:
+def scan_heads(
+    element: Static[Element], record: SelectiveScanRecord, first: int, count: int, thread: int
+) -> None:
     """Heads first .. first + count - 1: those of the first span, then of the next one."""
-    heads = record.heads
+    scratch, heads = read_i64(record.scratch + 8 * thread), record.heads
     for unit in range(first, first + count):
-        _scan(element, record, Span.at(record.spans, unit // heads), unit % heads)
+        _scan(element, record, Span.at(record.spans, unit // heads), unit % heads, scratch)
 
 
 @operation
 def selective_scan(record: SelectiveScanRecord, first: int, count: int, thread: int) -> None:
     """With steps of bfloat16."""
-    scan_heads(BFLOAT16, record, first, count)
+    scan_heads(BFLOAT16, record, first, count, thread)
 
 
 @operation
 def selective_scan_float32(record: SelectiveScanRecord, first: int, count: int, thread: int) -> None:
     """With steps of float32."""
-    scan_heads(FLOAT32, record, first, count)
+    scan_heads(FLOAT32, record, first, count, thread)

@@ -17,6 +17,7 @@ import torch
 from torch.nn.functional import softplus
 
 from kernels.ops.delta.spans import RowSpan, Spans
+from kernels.ops.delta.update_log import log_update, replay
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,11 @@ def delta_rule(
     state: torch.Tensor,
     shape: DeltaShape,
     spans: Spans,
+    log: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """mixed: [T, C] float32, queries, keys and values of all heads; gates: [T, 2 H], b and a; decay, bias:
-    [H] float32; state: [rows, H, N, D] float32, which changes. Returns [T, H, D] float32."""
+    [H] float32; state: [rows, H, N, D] float32, which changes, and log: [rows, H, K, W] float32, of at most K
+    drafted tokens (kernels.ops.delta.update_log); None: there are none. Returns [T, H, D] float32."""
     tokens, keys = len(mixed), shape.key_heads * shape.key_dim
     query, key, value = mixed.split_with_sizes((keys, keys, shape.values), dim=1)
     of_keys = tokens, shape.key_heads, shape.key_dim
@@ -64,7 +67,7 @@ def delta_rule(
     for span in spans:
         own = slice(span.first, span.first + span.length)
         inputs = query[own], key[own], value[own], kept[own], learned[own]
-        _learn(span, state, *inputs, out[own])
+        _learn(span, state, *inputs, out[own], log)
     return out
 
 
@@ -77,9 +80,12 @@ def _learn(
     kept: torch.Tensor,
     learned: torch.Tensor,
     out: torch.Tensor,
+    log: torch.Tensor | None,
 ) -> None:
     """Writes the outputs of a row's tokens and its state."""
     state = states[span.row] if span.start else torch.zeros_like(states[span.row])
+    if log is not None:
+        state = replay(state, log[span.row], span.replayed)
     for t in range(span.length):
         state = state * kept[t, :, None, None]
         known = (state * key[t, :, :, None]).sum(1)
@@ -88,7 +94,10 @@ def _learn(
         out[t] = (state * query[t, :, :, None]).sum(1)
         for target in span.targets(t + 1):
             states[target] = state
-    states[span.row] = state
+        if t + 1 == span.certain:
+            states[span.row] = state
+        if t >= span.certain and log is not None:
+            log_update(log[span.row, :, t - span.certain], key[t], change, kept[t])
 
 
 def unit_vectors(x: torch.Tensor) -> torch.Tensor:

@@ -25,7 +25,9 @@ class RowSpan(NamedTuple):
     start: int  # position of the first one; 0: the row's state begins with zeros
     length: int
     first: int  # its index in the step
-    saves: Saves = Saves(0, 0, 0, 0)
+    saves: Saves
+    replayed: int  # drafted tokens of the row's last step, which were accepted: its state takes them first
+    certain: int  # tokens behind which the row's state stands; those after them are drafted, and logged
 
     def targets(self, behind: int) -> tuple[int, ...]:
         """Returns the rows to which the state behind so many tokens, at least 1, is copied."""
@@ -39,19 +41,27 @@ class Spans:
     """The rows of a step, R of them, in the order of its tokens. A batch that is used again is written in
     place."""
 
-    columns: Integers  # [R, 8], contiguous: see RowSpan, and Saves
+    columns: Integers  # [R, 10], contiguous: see RowSpan, and Saves
 
     @staticmethod
     def empty(rows: int) -> "Spans":
         """Of so many rows, to be written."""
-        return Spans(np.zeros((rows, 8), np.int64))
+        return Spans(np.zeros((rows, 10), np.int64))
 
     def write(self, rows: Integers, starts: Integers, counts: Integers) -> None:
-        """rows, starts, counts: [R], of rows whose tokens follow one another. No state is saved."""
+        """rows, starts, counts: [R], of rows whose tokens follow one another. No state is saved, and
+        no token is drafted."""
         columns = self.columns
         columns[:, 0], columns[:, 1], columns[:, 2] = rows, starts, counts
         columns[:, 3] = np.cumsum(counts) - counts
-        columns[:, 4:] = 0
+        columns[:, 4:9], columns[:, 9] = 0, counts
+
+    def draft(self, drafted: Integers, replayed: Integers) -> None:
+        """Says how many tokens of each row, the last ones of this step, are drafted, and how many of its last
+        step were accepted. drafted, replayed: [rows], of all rows."""
+        rows = self.columns[:, 0]
+        self.columns[:, 8] = replayed[rows]
+        self.columns[:, 9] -= drafted[rows]
 
     def save(self, row: int, position: int, target: int) -> None:
         """Has a row's state behind its first `position` tokens, of which a step computes the last one, copied
@@ -68,5 +78,5 @@ class Spans:
 
     def __iter__(self) -> Iterator[RowSpan]:
         """Each row."""
-        for row, start, length, first, *saves in self.columns.tolist():
-            yield RowSpan(row, start, length, first, Saves(*saves))
+        for row, start, length, first, *saves, replayed, certain in self.columns.tolist():
+            yield RowSpan(row, start, length, first, Saves(*saves), replayed, certain)

@@ -12,12 +12,12 @@ they are cut into steps.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch.nn.functional import softplus
 
 from kernels.ops.delta.spans import Spans
+from kernels.ops.delta.update_log import log_update, replay
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,31 @@ class MambaShape:
         return self.heads * self.head_dim
 
 
-class ScanRates(NamedTuple):
-    """What a layer has learned of each head, [H] float32 each."""
+@dataclass(frozen=True)
+class ScanRates:
+    """What a layer has learned of each head."""
 
-    decay: torch.Tensor
-    bias: torch.Tensor  # of steps
-    skip: torch.Tensor
+    packed: torch.Tensor  # [3, H] float32, contiguous: decay, bias, skip
+
+    @staticmethod
+    def of(decay: torch.Tensor, bias: torch.Tensor, skip: torch.Tensor) -> "ScanRates":
+        """[H] each."""
+        return ScanRates(torch.stack((decay, bias, skip)).float())
+
+    @property
+    def decay(self) -> torch.Tensor:
+        """[H], of states."""
+        return self.packed[0]
+
+    @property
+    def bias(self) -> torch.Tensor:
+        """[H], of steps."""
+        return self.packed[1]
+
+    @property
+    def skip(self) -> torch.Tensor:
+        """[H]: how much of x passes by."""
+        return self.packed[2]
 
 
 def selective_scan(
@@ -55,9 +74,11 @@ def selective_scan(
     state: torch.Tensor,
     shape: MambaShape,
     spans: Spans,
+    log: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """mixed: [T, C] float32, x, b and c of all heads and groups; steps: [T, H]; state: [rows, H, N, P]
-    float32, which changes. Returns [T, H * P] float32."""
+    float32, which changes, and log: [rows, H, K, W] float32, of at most K drafted tokens
+    (kernels.ops.delta.update_log); None: there are none. Returns [T, H * P] float32."""
     tokens, of_groups = len(mixed), shape.groups * shape.state_size
     x, b, c = mixed.split_with_sizes((shape.values, of_groups, of_groups), dim=1)
     x = x.reshape(tokens, shape.heads, shape.head_dim)
@@ -67,6 +88,8 @@ def selective_scan(
     out = x * rates.skip[:, None]
     for span in spans:
         own = state[span.row] if span.start else torch.zeros_like(state[span.row])
+        if log is not None:
+            own = replay(own, log[span.row], span.replayed)
         for t in range(span.first, span.first + span.length):
             size = softplus(steps[t].float() + rates.bias)
             kept, added = torch.exp(-rates.decay * size), x[t] * size[:, None]
@@ -74,5 +97,9 @@ def selective_scan(
             out[t] += (own * c[t, :, :, None]).sum(1)
             for target in span.targets(t + 1 - span.first):
                 state[target] = own
-        state[span.row] = own
+            drafted = t - span.first - span.certain
+            if drafted == -1:
+                state[span.row] = own
+            if drafted >= 0 and log is not None:
+                log_update(log[span.row, :, drafted], b[t], added, kept)
     return out.flatten(1)

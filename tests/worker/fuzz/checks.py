@@ -16,7 +16,6 @@ from tests.checkpoints import make_checkpoint
 from tests.eagle_heads import write_head
 from tests.worker.fakes import Driver
 from tests.worker.fuzz.engine import FuzzEngine, Told, Way, draw_load, resumed
-from tests.worker.fuzz.shapes import LINEAR, MAMBA
 
 TOLERANCE = 1e-3
 """Of the range of a row's logits."""
@@ -137,8 +136,6 @@ def differences(told: Told, expected: Told) -> list[str]:
 def _ways(family: str, folder: Path, draw: random.Random) -> list[Way]:
     """Returns some ways, and one with drafts where the family can have them."""
     ways = draw.sample(WAYS, 3)
-    if family in LINEAR | MAMBA:
-        return ways
     drafting = draw.choice(("lookup", "lookup", "draft", "heads"))
     way = Way(
         f"with {drafting}",

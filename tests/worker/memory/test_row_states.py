@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -13,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.scheduler.scheduler import Scheduler
 from kernels.ops.delta.delta_rule import DeltaShape
+from kernels.ops.delta.spans import Spans
 from kernels.ops.mamba.selective_scan import MambaShape
 from pagewire.errors import StartupError
 from pagewire.ipc.columns import pack_u32
@@ -23,6 +25,8 @@ from tests.worker.fakes import Driver, initialize, load_on_a_cpu
 from worker.attention.row_state import DeltaStateSpec, MambaStateSpec
 from worker.memory import row_states
 from worker.memory.row_states import RowStates, states_bytes
+from worker.step.plan_check import Measures
+from worker.step.plan_reader import Step
 from worker.step.rows import PlanError
 from worker.step.warmup_plans import decode_plan, prefill_plan, removal_plan
 
@@ -31,17 +35,54 @@ SPEC = DeltaStateSpec(DeltaShape(1, 2, 3, 5), 4)
 
 def test_bytes(monkeypatch: pytest.MonkeyPatch):
     """Of a convolution's last tokens and of two heads, float32; more than the machine has is refused."""
-    assert SPEC.bytes_per_row == 4 * (3 * (2 * 3 + 2 * 5) + 2 * 3 * 5)
+    assert SPEC.bytes_per_row() == 4 * (3 * (2 * 3 + 2 * 5) + 2 * 3 * 5)
     states = RowStates([SPEC, SPEC], 7, torch.device("cpu"), 3)
-    assert states.num_bytes == states_bytes([SPEC, SPEC], 7, 3) == 20 * SPEC.bytes_per_row
+    assert states.num_bytes == states_bytes([SPEC, SPEC], 7, 3) == 20 * SPEC.bytes_per_row()
+    assert SPEC.bytes_per_row(5) - SPEC.bytes_per_row() == 4 * 5 * (2 * 3 + 2 * 5 + 2 * 3 * 16)
+    drafting = RowStates([SPEC], 7, torch.device("cpu"), 3, 5)
+    assert (
+        drafting.num_bytes
+        == states_bytes([SPEC], 7, 3, 5)
+        == 7 * SPEC.bytes_per_row(5) + 3 * SPEC.bytes_per_row()
+    )
     mamba = MambaStateSpec(MambaShape(2, 5, 1, 3), 4)
-    assert mamba.bytes_per_row == 4 * (3 * (2 * 5 + 2 * 3) + 2 * 3 * 5)
+    assert mamba.bytes_per_row() == 4 * (3 * (2 * 5 + 2 * 3) + 2 * 3 * 5)
     monkeypatch.setattr(row_states, "available_memory", lambda: 2 << 20)
     with pytest.raises(
         StartupError, match="those of 4096 rows and 0 checkpoints take 1 MiB, but 2 MiB are available"
     ) as error:
         states_bytes([SPEC], 4096)
     assert "--max-num-seqs" in error.value.todo
+
+
+def test_drafted_tokens_are_not_in_a_state():
+    """A row goes on behind those that were accepted, and no more are drafted than can be kept; a row that
+    forks has the same to do first."""
+
+    def step(row: int, start: int, count: int, drafted: int) -> Step:
+        columns = [np.array([value], np.int64) for value in (row, start, count, row, 0, 1 + drafted)]
+        return Step(*columns[:5], 0, Measures(count, 0, False), columns[5])
+
+    states = RowStates([SPEC], 3, torch.device("cpu"), drafts=4)
+    for tensor in states.tensors:
+        tensor.uniform_()
+    with pytest.raises(PlanError, match="more is drafted"):
+        states.check(step(1, 0, 6, 5))
+    first = step(1, 0, 6, 4)
+    states.check(first)
+    states.finish(first)
+    states.accept(np.array([1]), np.array([3]))
+    states.fork_row(2, 1, 0)
+    for row in (1, 2):
+        with pytest.raises(PlanError, match="where its states have stopped"):
+            states.check(step(row, 2, 1, 0))
+        states.check(step(row, 5, 3, 2))
+        spans = Spans.empty(1)
+        spans.write(*(np.array([value]) for value in (row, 5, 3)))
+        states.mark(spans)
+        (span,) = spans
+        assert (span.replayed, span.certain) == (3, 1)
+    assert all(torch.equal(tensor[1], tensor[2]) for tensor in states.tensors)
 
 
 def test_a_plan_that_leaves_out_tokens(checkpoint: Callable[..., Path]):

@@ -19,6 +19,10 @@ Made = list[tuple[list[int], list[Scored]]]
 
 pytestmark = pytest.mark.cpu_kernels
 RUNS = [5, 6, 7, 8, 9, 10, 11, 12]
+STATEFUL: dict[str, dict[str, object]] = {
+    "qwen3_5": {},
+    "granite_hybrid": {"mamba_d_head": 64, "hidden_size": 128},
+}
 SIZES = {"dtype": "bfloat16", "block_size": 16, "num_blocks": 400, "max_num_seqs": 16, "record": False}
 
 
@@ -107,6 +111,16 @@ def test_beside_prompts_in_chunks(folder: Path, shape: dict[str, int]) -> None:
     """Rows with drafts sample from several positions, a prompt from its last one, or from none."""
     expected = make(folder, some(), 0)
     assert make(folder, some(), 4, expected, **shape) == expected
+
+
+@pytest.mark.parametrize("shape", [{}, {"shuffle": 3, "budget": 50}])
+@pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid"])
+def test_layers_that_keep_a_state(family: str, shape: dict[str, int], checkpoint: Checkpoints) -> None:
+    """Refused tokens never enter it, accepted ones do as in plain decoding; rows fork and take their state
+    along."""
+    folder = checkpoint(family, max_position_embeddings=256, **STATEFUL[family])
+    expected = make(folder, some(), 0)
+    assert make(folder, some(), 4, expected, errors=0.4, **shape) == expected
 
 
 def test_greedy_rows_alone(folder: Path) -> None:

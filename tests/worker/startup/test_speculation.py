@@ -1,15 +1,11 @@
 """What a worker refuses of --speculate, in words that say why."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
 from pagewire.errors import StartupError
 from pagewire.speculation import Speculation
 from worker.exactness import SIMULATED, TORCH, on_cpu, on_cuda
-from worker.families.registry import read_model_config
-from worker.startup.speculation import check_exactness, check_states, read_speculation
+from worker.startup.speculation import check_exactness, read_speculation
 
 
 @pytest.mark.parametrize(
@@ -45,12 +41,3 @@ def test_logits_that_depend_on_the_number_of_rows() -> None:
         check_exactness(options, on_cpu("avx2", has_attention=has_attention))
     check_exactness(options, on_cuda("sm_90", fast_matmul=False))
     check_exactness(options, SIMULATED)
-
-
-def test_layers_that_keep_a_state(checkpoint: Callable[..., Path]) -> None:
-    """A draft that is refused cannot be taken back from it."""
-    config = read_model_config(checkpoint("qwen3_5"))
-    with pytest.raises(StartupError, match="Qwen3_5ForCausalLM keeps a state per row"):
-        check_states(Speculation("lookup"), config)
-    check_states(None, config)
-    check_states(Speculation("lookup"), read_model_config(checkpoint("llama")))

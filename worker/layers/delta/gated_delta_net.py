@@ -98,17 +98,17 @@ class GatedDeltaNet(StatefulPart):
     ) -> torch.Tensor:
         """[T, E] -> [T, E]."""
         assert batch.spans is not None
-        projected, (last, state) = self.projections(x, batch), cache
+        projected, (last, state, drafted, log) = self.projections(x, batch), cache
         convolved, z, gates = self._split(projected)
         weight, bias = self.convolution.by_tap(), self.convolution.bias
         rates = self.rates.decay(), self.rates.bias
         norm = self.norm.weight, self.norm.eps
         if self.kernels is None:
-            mixed = convolution(convolved, weight, bias, last, batch.spans)
-            scanned = delta_rule(mixed, gates, *rates, state, self.shape, batch.spans)
+            mixed = convolution(convolved, weight, bias, last, batch.spans, drafted)
+            scanned = delta_rule(mixed, gates, *rates, state, self.shape, batch.spans, log)
             return self.delta_output(gated_norm(scanned, z, *norm), batch)
-        mixed = self.kernels.convolution(convolved, weight, bias, last, batch.spans)
-        scanned = self.kernels.delta_rule(mixed, gates, *rates, state, self.shape, batch.spans)
+        mixed = self.kernels.convolution(convolved, weight, bias, last, batch.spans, drafted)
+        scanned = self.kernels.delta_rule(mixed, gates, *rates, state, self.shape, batch.spans, log)
         return self.delta_output(self.kernels.gated_norm(scanned, z, *norm), batch)
 
     def _split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -133,14 +133,15 @@ class GatedDeltaNet(StatefulPart):
     ) -> torch.Tensor:
         """See forward()."""
         assert self.kernels is not None
-        kernels, shape, buffers, (last, state) = self.kernels, self.shape, builder.buffers, cache
+        kernels, shape, buffers = self.kernels, self.shape, builder.buffers
+        last, state, drafted, log = cache
         convolved, z, gates = self._split(self.projections.lower(builder, x))
         weight, rates = self.convolution.by_tap(), (self.rates.decay(), self.rates.bias)
         mixed = buffers.output(shape.channels, torch.float32)
-        record = kernels.convolution_record(convolved, weight, self.convolution.bias, last, mixed)
+        record = kernels.convolution_record(convolved, weight, self.convolution.bias, last, mixed, drafted)
         convolving = builder.put(kernels.convolve, record, 1)
         scanned = buffers.output(shape.values, torch.float32)
-        rule = kernels.delta_record(mixed, gates, rates, state, scanned, shape)
+        rule = kernels.delta_record(mixed, gates, rates, state, scanned, shape, log)
         learning = builder.put(kernels.learn, rule, 1)
         out = buffers.output(shape.values)
         normed = gated_norm_record(scanned, z, self.norm.weight, out, self.norm.eps)

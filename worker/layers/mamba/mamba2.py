@@ -11,7 +11,7 @@ import torch
 
 from kernels.cpu.delta.records import ConvolutionRecord
 from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
-from kernels.cpu.mamba.mamba_kernels import MambaKernels, grouped_norm_record, mamba_kernels, scan_record
+from kernels.cpu.mamba.mamba_kernels import MambaKernels, grouped_norm_record, mamba_kernels
 from kernels.cpu.mamba.records import SelectiveScanRecord
 from kernels.ops.delta.convolution import convolution
 from kernels.ops.mamba.grouped_norm import grouped_norm
@@ -38,16 +38,15 @@ class MambaRates(StateParameters):
     def __init__(self, heads: int, place: Placement) -> None:
         super().__init__()
         self.log_decay, self.bias, self.skip = (wide(place, heads) for _ in range(3))
-        self._decay: torch.Tensor | None = None
+        self._packed: ScanRates | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
-        """Keeps the decay where records can point at it."""
-        self._decay = self.values().decay
+        """Keeps them where records can point at them."""
+        self._packed = self.values()
 
     def values(self) -> ScanRates:
         """As the scan takes them."""
-        decay = self._decay if self._decay is not None else self.log_decay.exp()
-        return ScanRates(decay, self.bias, self.skip)
+        return self._packed or ScanRates.of(self.log_decay.exp(), self.bias, self.skip)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """The names of the three tensors; see WeightOwner."""
@@ -97,16 +96,16 @@ class Mamba2(StatefulPart):
     ) -> torch.Tensor:
         """[T, E] -> [T, E]."""
         assert batch.spans is not None
-        spans, (last, state) = batch.spans, cache
+        spans, (last, state, drafted, log) = batch.spans, cache
         gate, convolved, steps = self._split(self.projections(x, batch))
         weight, bias, rates = self.convolution.by_tap(), self.convolution.bias, self.rates.values()
         norm = self.norm.weight, self.norm.groups, self.norm.eps
         if self.kernels is None:
-            mixed = convolution(convolved, weight, bias, last, spans)
-            scanned = selective_scan(mixed, steps, rates, state, self.shape, spans)
+            mixed = convolution(convolved, weight, bias, last, spans, drafted)
+            scanned = selective_scan(mixed, steps, rates, state, self.shape, spans, log)
             return self.mamba_output(grouped_norm(scanned, gate, *norm), batch)
-        mixed = self.kernels.convolution(convolved, weight, bias, last, spans)
-        scanned = self.kernels.selective_scan(mixed, steps, rates, state, self.shape, spans)
+        mixed = self.kernels.convolution(convolved, weight, bias, last, spans, drafted)
+        scanned = self.kernels.selective_scan(mixed, steps, rates, state, self.shape, spans, log)
         return self.mamba_output(self.kernels.grouped_norm(scanned, gate, *norm), batch)
 
     def _split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -130,17 +129,18 @@ class Mamba2(StatefulPart):
     ) -> torch.Tensor:
         """See forward()."""
         assert self.kernels is not None
-        kernels, shape, norm, (last, state) = self.kernels, self.shape, self.norm, cache
+        kernels, shape, norm = self.kernels, self.shape, self.norm
+        last, state, drafted, log = cache
         gate, convolved, steps = self._split(self.projections.lower(builder, x))
         weight, buffers = self.convolution.by_tap(), builder.buffers
         mixed = buffers.output(shape.channels, torch.float32)
         convolving = builder.put(
             kernels.convolve,
-            kernels.convolution_record(convolved, weight, self.convolution.bias, last, mixed),
+            kernels.convolution_record(convolved, weight, self.convolution.bias, last, mixed, drafted),
             1,
         )
         scanned, out = buffers.output(shape.values, torch.float32), buffers.output(shape.values)
-        record = scan_record(mixed, steps, self.rates.values(), state, scanned, shape)
+        record = kernels.scan_record(mixed, steps, self.rates.values(), state, scanned, shape, log)
         scanning = builder.put(kernels.scan, record, 1)
         normed = grouped_norm_record(scanned, gate, norm.weight, out, norm.groups, norm.eps)
         builder.put(kernels.norm, normed, row_grain(shape.values))

@@ -1,5 +1,7 @@
 """The compiled operations of gated delta nets against those of kernels.ops.delta."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from kernels.ops.delta.convolution import convolution
 from kernels.ops.delta.delta_rule import DeltaShape, delta_rule
 from kernels.ops.delta.gated_norm import gated_norm
 from kernels.ops.delta.spans import Spans
+from kernels.ops.delta.update_log import update_width
 from tests.kernels.tolerances import TOLERANCES, assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -27,6 +30,25 @@ def spans(*rows: tuple[int, int, int]) -> Spans:
 
 
 TWO_ROWS = spans((4, 0, 6), (1, 3, 2))
+VERIFIED = ((0, 2, 0, 0), (2, 4, 3, 1), (4, 1, 0, 0), (5, 4, 3, 0), (6, 3, 2, 2), (9, 2, 1, 1), (11, 1, 0, 0))
+"""Steps of a row of 12 tokens: where each begins, its tokens, how many of these are drafted, and accepted.
+Steps without drafts follow accepted ones and refused ones."""
+
+
+def verify(step: Callable[[torch.Tensor, Spans], torch.Tensor]) -> tuple[list[torch.Tensor], list[int]]:
+    """Runs VERIFIED in row 1 beside row 3, which drafts too. step: computes tokens, by number, of which those
+    from 12 on are wrong. Returns the outputs of tokens that are not refused, and the number of each."""
+    outputs, numbers, accepted = [], [], np.zeros(4, np.int64)
+    for start, count, drafted, right in VERIFIED:
+        rows = spans((3, 0, 3), (1, start, count))
+        rows.draft(np.array([0, drafted, 0, 2]), accepted)
+        certain = count - drafted + right
+        own = [*range(start, start + certain), *range(12, 12 + count - certain)]
+        out = step(torch.tensor([0, 13, 14, *own]), rows)
+        outputs.append(out[3 : 3 + certain])
+        numbers += own[:certain]
+        accepted[1] = right
+    return outputs, numbers
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -123,6 +145,32 @@ def test_states_that_are_saved(compiled: bool):
         assert torch.equal(last[0], last[saved])
         bounds = {"rtol": 0.0, "atol": 0.0 if compiled else 1e-6}
         torch.testing.assert_close(state[0], state[saved], **bounds)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_tokens_that_are_drafted(shape: DeltaShape, compiled: bool):
+    """Outputs and states are those of tokens that come one by one, whatever was refused between them."""
+    kernels, x = delta_kernels(F32), random(15, shape.channels, dtype=F32)
+    weight = random(4, shape.channels, dtype=F32)
+    bias, (gates, *rates) = random(shape.channels, dtype=F32), inputs(shape, 15, F32)[1:]
+    convolve = kernels.convolution if compiled else convolution
+    learn = kernels.delta_rule if compiled else delta_rule
+    heads, keys, values = shape.value_heads, shape.key_dim, shape.value_dim
+    last, state = torch.rand(4, 3, shape.channels), torch.rand(4, heads, keys, values)
+    drafted, log = torch.rand(4, 3, shape.channels), torch.rand(4, heads, 3, update_width(keys, values))
+
+    def step(tokens: torch.Tensor, rows: Spans) -> torch.Tensor:
+        mixed = convolve(x[tokens], weight, bias, last, rows, drafted)
+        return learn(mixed, gates[tokens], *rates, state, shape, rows, log)
+
+    outputs, numbers = verify(step)
+    assert sorted(set(numbers)) == numbers == list(range(12))
+    alone = [step(torch.tensor([at]), spans((0, at, 1))) for at in range(12)]
+    bounds = {"rtol": 0.0, "atol": 0.0 if compiled else 1e-5}
+    torch.testing.assert_close(torch.cat(outputs), torch.cat(alone), **bounds)
+    torch.testing.assert_close(state[1], state[0], **bounds)
+    assert torch.equal(last[1], last[0])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

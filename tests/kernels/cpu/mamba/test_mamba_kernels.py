@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch.nn.functional import silu, softplus
 
-from kernels.cpu.mamba.mamba_kernels import mamba_kernels, scan_record
+from kernels.cpu.mamba.mamba_kernels import mamba_kernels
+from kernels.ops.delta.spans import Spans
+from kernels.ops.delta.update_log import update_width
 from kernels.ops.mamba.grouped_norm import grouped_norm
 from kernels.ops.mamba.selective_scan import MambaShape, ScanRates, selective_scan
-from tests.kernels.cpu.delta.test_delta_kernels import spans
+from tests.kernels.cpu.delta.test_delta_kernels import spans, verify
 from tests.kernels.tolerances import TOLERANCES, assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -24,7 +26,7 @@ def inputs(
     """What is mixed, steps, and rates."""
     decay, bias, skip = (random(shape.heads, dtype=F32, seed=seed) for seed in (1, 2, 3))
     steps = random(tokens, shape.heads + 3, dtype=dtype, scale=3)[:, : shape.heads]
-    return random(tokens, shape.channels, dtype=F32), steps, ScanRates(decay.exp(), bias, skip)
+    return random(tokens, shape.channels, dtype=F32), steps, ScanRates.of(decay.exp(), bias, skip)
 
 
 def state_of(shape: MambaShape) -> torch.Tensor:
@@ -137,7 +139,7 @@ def test_in_python(dtype: torch.dtype):
     results = []
     for in_python in (False, True):
         state, out = state_of(shape), torch.empty(3, shape.values)
-        record = scan_record(mixed, steps, rates, state, out, shape)
+        record = kernels.scan_record(mixed, steps, rates, state, out, shape)
         record.spans = rows.columns.ctypes.data
         if in_python:
             kernels.scan.reference(record, 0, 4, 0)
@@ -145,3 +147,21 @@ def test_in_python(dtype: torch.dtype):
             kernels.team.run_one(kernels.scan, 4, record, 1)
         results.append((out, state[:2]))
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_tokens_that_are_drafted(shape: MambaShape, compiled: bool):
+    """Outputs and states are those of tokens that come one by one, whatever was refused between them."""
+    scan = mamba_kernels(F32).selective_scan if compiled else selective_scan
+    (mixed, steps, rates), state = inputs(shape, 15, F32), state_of(shape)
+    log = torch.rand(4, shape.heads, 3, update_width(shape.state_size, shape.head_dim))
+
+    def step(tokens: torch.Tensor, rows: Spans) -> torch.Tensor:
+        return scan(mixed[tokens], steps[tokens], rates, state, shape, rows, log)
+
+    outputs, _ = verify(step)
+    alone = [step(torch.tensor([at]), spans((0, at, 1))) for at in range(12)]
+    bounds = {"rtol": 0.0, "atol": 0.0 if compiled else 1e-5}
+    torch.testing.assert_close(torch.cat(outputs), torch.cat(alone), **bounds)
+    torch.testing.assert_close(state[1], state[0], **bounds)

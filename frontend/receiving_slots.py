@@ -1,68 +1,72 @@
-"""Bounds how many request messages of a tenant are received at once, over gRPC and over HTTP together."""
+"""Bounds how many request messages of a tenant are received at once, over gRPC and over HTTP together.
 
-import asyncio
-from collections import Counter, deque
-from collections.abc import AsyncIterator
+What has arrived of a message is in memory before its size is known. So the sizes of the messages that a
+tenant sends say how many of its next ones are received at once.
+"""
+
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 from frontend.auth.caller import Caller
+from frontend.tenant_turns import TenantTurns
 
 NO_TENANT = ""
 """Whose slots the callers of public methods share."""
 MAX_RECEIVED = 64
 """Request messages of one tenant that are received at once."""
+MAX_RECEIVED_BYTES = 32 << 20
+"""Bytes of them, if they are as large as those before; but one message is always received."""
+FIRST_SIZE = 1 << 20
+"""Bytes that the messages of a tenant are expected to have while none has come."""
 
 
 class ReceivingSlots:
     """Counts the messages that are being received, by tenant. Belongs to the event loop's thread."""
 
     def __init__(self, size: int = MAX_RECEIVED) -> None:
-        """size: of each tenant."""
+        """size: of each tenant, for small messages."""
         self._size = size
-        self._held: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._turns = TenantTurns(None, self._share)
+        self._sizes: dict[str, int] = {}
+        """Bytes that the next message of a tenant is expected to have; of tenants that have slots."""
 
     async def take(self, tenant: str) -> None:
         """Waits until the tenant has a slot left, first come, first served, and takes it."""
-        if self._held[tenant] < self._size:
-            self._held[tenant] += 1
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(tenant, deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # its turn came as its client left
-                self.give_back(tenant)
-            raise
+        await self._turns.begin(tenant)
 
     def has_room(self, tenant: str) -> bool:
-        """Returns whether take() would not wait."""
-        return self._held[tenant] < self._size
+        """Returns whether the tenant has a slot left."""
+        return self._turns.has_room(tenant)
 
-    @asynccontextmanager
-    async def receiving(self, caller: Caller) -> AsyncIterator[None]:
-        """Holds a slot within the block. Without authentication tenants are not told apart, and no call
-        waits."""
-        if caller.tenant is None:
-            yield
-            return
-        await self.take(caller.tenant)
-        try:
-            yield
-        finally:
-            self.give_back(caller.tenant)
+    def num_held(self, tenant: str) -> int:
+        """Returns how many slots the tenant holds."""
+        return self._turns.num_running(tenant)
+
+    def arrived(self, tenant: str, size: int) -> None:
+        """Notes the bytes of a message that has arrived: the next ones are expected to have as many, or half
+        of what was expected of this one if that is more."""
+        self._sizes[tenant] = max(size, self._sizes.get(tenant, FIRST_SIZE) // 2)
 
     def give_back(self, tenant: str) -> None:
         """Gives back a slot that take() took."""
-        waiting = self._waiting.get(tenant)
-        while waiting:
-            turn = waiting.popleft()
-            if not waiting:
-                del self._waiting[tenant]
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._held[tenant] -= 1
-        if not self._held[tenant]:
-            del self._held[tenant]
+        self._turns.end(tenant)
+        if not self.num_held(tenant):
+            self._sizes.pop(tenant, None)
+
+    @asynccontextmanager
+    async def receiving(self, caller: Caller) -> AsyncIterator[Callable[[int], None]]:
+        """Holds a slot within the block, which gets a function that it tells the bytes that have arrived.
+        Without authentication tenants are not told apart, and no call waits."""
+        if caller.tenant is None:
+            yield lambda size: None
+            return
+        await self.take(caller.tenant)
+        try:
+            yield partial(self.arrived, caller.tenant)
+        finally:
+            self.give_back(caller.tenant)
+
+    def _share(self, tenant: str) -> int:
+        expected = self._sizes.get(tenant, FIRST_SIZE)
+        return max(1, min(self._size, MAX_RECEIVED_BYTES // max(expected, 1)))

@@ -6,7 +6,7 @@ Starlette routes, and answers for paths that do not exist; requests and answers 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, AsyncExitStack
 from typing import Any
 
 from starlette.applications import Starlette
@@ -102,18 +102,19 @@ class Endpoint:
         """Returns the object in the body of a request. A tenant's bodies arrive a few at a time, and large
         ones are parsed in turns. Raises ServiceError, Disconnected."""
         assert caller is not None
-        try:
-            async with (
-                asyncio.timeout(RECEIVE_TIMEOUT_S),
-                self._parts.receiving_slots.receiving(caller),
-            ):
-                body = await exchange.read(self._parts.config.max_request_bytes, RECEIVE_TIMEOUT_S)
-        except TimeoutError:  # while it waited for its turn
-            raise BodyTooSlow(RECEIVE_TIMEOUT_S) from None
-        if len(body) < LARGE_MESSAGE_BYTES:
-            return exchange.parse(body)
-        parsed: dict[str, Any] = await self._parts.large_messages.decode(exchange.parse, body, caller)
-        return parsed
+        slots, config = self._parts.receiving_slots, self._parts.config
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(RECEIVE_TIMEOUT_S):
+                    arrived = await stack.enter_async_context(slots.receiving(caller))
+                    body = await exchange.read(config.max_request_bytes, RECEIVE_TIMEOUT_S)
+            except TimeoutError:  # while it waited for its turn
+                raise BodyTooSlow(RECEIVE_TIMEOUT_S) from None
+            arrived(len(body))
+            if len(body) >= LARGE_MESSAGE_BYTES:
+                parsed: dict[str, Any] = await self._parts.large_messages.decode(exchange.parse, body, caller)
+                return parsed
+        return exchange.parse(body)
 
 
 async def _refuse(exchange: Exchange, error: ServiceError) -> None:

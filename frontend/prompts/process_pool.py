@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from frontend.errors import InternalError, InvalidRequest, ServiceError
 from frontend.prompts.prompt_encoding import TokenizedPrompt
-from frontend.prompts.tenant_turns import TenantTurns
+from frontend.tenant_turns import TenantTurns
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.host.exit_codes import describe_exit
@@ -47,7 +47,8 @@ class PromptProcesses:
             f"--max-request-bytes={config.max_request_bytes}",
             f"--log-level={config.log_level}",
         ]
-        self._turns = TenantTurns(config.tokenizer_threads)
+        half = max(1, config.tokenizer_threads // 2)
+        self._turns = TenantTurns(config.tokenizer_threads, share=lambda tenant: half)
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._jobs: set[asyncio.Task[reader_pb2.ReadResponse]] = set()

@@ -20,6 +20,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 _caller: ContextVar[Caller] = ContextVar("caller")
 _authenticate: ContextVar[Callable[[], Caller | None]] = ContextVar("authenticate")
+_decoded: ContextVar[Callable[[], None] | None] = ContextVar("decoded", default=None)
 _trace: ContextVar[tuple[str, TraceContext]] = ContextVar("trace", default=("", NO_TRACE))
 
 
@@ -35,6 +36,17 @@ def set_trace(method: str, trace: TraceContext) -> None:
     """Stores the call's method ("package.Service/Method") and trace context."""
     _trace.set((method, trace))
     log_fields.put(trace_id=trace_id_of(trace.traceparent))
+
+
+def on_decoded(callback: Callable[[], None]) -> None:
+    """Stores what decoded() calls."""
+    _decoded.set(callback)
+
+
+def decoded() -> None:
+    """Says that the request message of the current call has been decoded, or refused undecoded."""
+    if (callback := _decoded.get()) is not None:
+        callback()
 
 
 def current_caller() -> Caller:

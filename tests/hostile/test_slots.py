@@ -12,7 +12,7 @@ from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of
 from frontend.concurrency_limits import MAX_REQUEST_STREAMS, ConcurrencyLimits
 from frontend.errors import FrontendFull
-from frontend.receiving_slots import MAX_RECEIVED
+from frontend.receiving_slots import FIRST_SIZE, MAX_RECEIVED_BYTES
 from pagewire.v1 import model_pb2
 from tests.frontend.fakes import make_request, run_service, say
 from tests.hostile.test_frames import Http2, framed
@@ -21,6 +21,8 @@ from tests.stalled import StalledClient
 ALICE, BOB = Caller("alice"), Caller("bob")
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 REQUEST = make_request(output={"token_ids": True})
+RECEIVED = MAX_RECEIVED_BYTES // FIRST_SIZE
+"""Messages of a tenant that are received at once while none has come."""
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -118,13 +120,13 @@ def half_a_message(client: Http2, path: str) -> None:
 
 
 async def test_halves_of_health_checks_take_no_answer_from_the_others(checkpoint, model, tmp_path):
-    """64 of them, from a client without a token, once stopped all health checks for 30 seconds."""
+    """32 of them, from a client without a token, once stopped all health checks for 30 seconds."""
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text("tokens: []")
     async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
         slots = service.frontend._receiving_slots
         with Http2(f"127.0.0.1:{service.port}") as client:
-            for _ in range(MAX_RECEIVED):
+            for _ in range(RECEIVED):
                 half_a_message(client, "/grpc.health.v1.Health/Check")
             await until(lambda: not slots.has_room(""))
             stub = health_pb2_grpc.HealthStub(service.channel)
@@ -137,6 +139,25 @@ async def test_halves_of_health_checks_take_no_answer_from_the_others(checkpoint
         await until(lambda: slots.has_room(""))
         with pytest.raises(grpc.aio.AioRpcError):  # read, it is not known
             await stub.Check(health_pb2.HealthCheckRequest(service="unread"))
+
+
+async def test_large_messages_wait_with_their_clients(checkpoint, model, tmp_path):
+    """They hold their slots until they are decoded: so few are in memory, and none is refused for that."""
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("tokens:\n" + entry_line(digest_of("a"), "a", {}))
+    async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
+        frontend = service.frontend
+        await frontend._large_messages._turns.begin("other")  # a large message of another tenant is decoded
+        large = make_request(continuation={"sequences": [{"token_ids": [7] * 1_000_000}]})
+        metadata = (("authorization", "Bearer a"),)
+        calls = [service.generation.GenerateUnary(large, metadata=metadata) for _ in range(40)]
+        most = MAX_RECEIVED_BYTES // large.ByteSize()
+        await until(lambda: frontend.limits.num_bytes == most * large.ByteSize())
+        assert frontend._receiving_slots.num_held("a") == most < len(calls)
+        frontend._large_messages._turns.end("other")
+        codes = {await call.code() for call in calls}
+        assert codes == {grpc.StatusCode.INVALID_ARGUMENT}
+        await until(lambda: not frontend._receiving_slots.num_held("a"))
 
 
 async def test_a_tenant_has_a_bounded_number_of_streams_of_requests(checkpoint, model, tmp_path):
@@ -181,17 +202,17 @@ async def test_a_tenants_bodies_arrive_a_few_at_a_time(checkpoint, model, tmp_pa
         frontend = service.frontend
         port = frontend._ports[-1]
         body = b'{"prompt": "hi"}'
-        halves = [await post(port, "a", body[:-1], len(body)) for _ in range(MAX_RECEIVED)]
+        halves = [await post(port, "a", body[:-1], len(body)) for _ in range(RECEIVED)]
         await until(lambda: not frontend._receiving_slots.has_room("a"))
         waiting, served = [await post(port, name, body, len(body)) for name in ("a", "b")]
         assert b" 200 " in await served[0].readline()
-        assert len(frontend._receiving_slots._waiting["a"]) == 1
+        assert frontend._receiving_slots.num_held("a") == RECEIVED
         halves[0][1].write(body[-1:])
         for reader, _ in (halves[0], waiting):
             assert b" 200 " in await reader.readline()
         for _, writer in (*halves, waiting, served):
             writer.close()
-        await until(lambda: not frontend._receiving_slots._held)
+        await until(lambda: not frontend._receiving_slots.num_held("a"))
 
 
 async def test_large_bodies_are_parsed_in_turns(checkpoint, model):
@@ -200,12 +221,12 @@ async def test_large_bodies_are_parsed_in_turns(checkpoint, model):
     async with run_service(checkpoint, model=model, **settings) as service:
         frontend = service.frontend
         body = b'{"prompt": "hi"' + b" " * 200_000 + b"}"
-        frontend._large_messages._is_free = False  # another one is being parsed
+        await frontend._large_messages._turns.begin("other")  # another one is being parsed
         first = await post(frontend._ports[-1], "", body, len(body))
         await until(lambda: frontend.limits.num_bytes == len(body))
         second = await post(frontend._ports[-1], "", body, len(body))
         assert b" 429 " in await second[0].readline()
-        frontend._large_messages._next()
+        frontend._large_messages._turns.end("other")
         assert b" 200 " in await first[0].readline()
         await until(lambda: not frontend.limits.num_bytes)
         for _, writer in (first, second):

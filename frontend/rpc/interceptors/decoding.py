@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from frontend.errors import Malformed, ServiceError, TooManyFields
 from frontend.large_messages import LARGE_MESSAGE_BYTES, LargeMessages
-from frontend.rpc.call_context import Context, find_caller
+from frontend.rpc.call_context import Context, decoded, find_caller
 from frontend.rpc.error_mapping import to_grpc
 from frontend.rpc.handlers import Behavior, Handler, kind_of, wrapped
 from frontend.rpc.message_fields import MAX_FIELDS, MAX_NESTED, has_too_many_fields
@@ -85,6 +85,8 @@ async def _received(read: Deserializer, large_messages: LargeMessages, request: 
             request = await large_messages.decode(read, request, find_caller())
         except ServiceError as error:
             await context.abort_with_status(to_grpc(error))
+        finally:
+            decoded()
     if request is _UNREADABLE:
         await context.abort_with_status(to_grpc(Malformed()))
     return request

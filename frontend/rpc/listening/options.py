@@ -43,6 +43,9 @@ def server_options(config: FrontendConfig) -> list[tuple[str, int]]:
         # When on, a second server on the port is no error.
         ("grpc.so_reuseport", int(config.reuse_port)),
         ("grpc.max_receive_message_length", config.max_request_bytes),
+        # With probes of the bandwidth gRPC accepts megabytes of each call that waits for its turn to be
+        # received; without them, 64 KiB until then.
+        ("grpc.http2.bdp_probe", 0),
         ("grpc.max_send_message_length", MAX_SEND_BYTES),
         # Per connection: bounds what gRPC itself keeps for a client that opens and resets streams.
         ("grpc.max_concurrent_streams", max(config.max_concurrent_requests, MAX_STREAMS)),

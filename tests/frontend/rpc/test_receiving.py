@@ -4,29 +4,9 @@ import asyncio
 
 from frontend.auth.caller import Caller
 from frontend.receiving_slots import ReceivingSlots
+from frontend.rpc.call_context import decoded
 from frontend.rpc.receiving import Receiving
 from frontend.telemetry.counters import Counters
-
-
-async def test_slots_are_a_tenants_own_and_pass_to_the_next_call() -> None:
-    slots, order = ReceivingSlots(2), []
-
-    async def call(name: str, tenant: str) -> None:
-        await slots.take(tenant)
-        order.append(name)
-
-    calls = {name: asyncio.create_task(call(name, name[0])) for name in ("a1", "a2", "a3", "a4", "a5", "b1")}
-    await asyncio.sleep(0)
-    assert order == ["a1", "a2", "b1"]
-    calls["a3"].cancel()
-    await asyncio.sleep(0)
-    slots.give_back("a")  # to a4, whose client leaves in the same moment: it is a5's
-    calls["a4"].cancel()
-    await calls["a5"]
-    assert order == ["a1", "a2", "b1", "a5"]
-    for tenant in ("a", "a", "b"):
-        slots.give_back(tenant)
-    assert not slots._held and not slots._waiting
 
 
 async def test_a_call_gives_its_slot_back_once_and_at_its_end_at_the_latest() -> None:
@@ -45,9 +25,26 @@ async def test_a_call_gives_its_slot_back_once_and_at_its_end_at_the_latest() ->
     assert await first.wrap(behavior)("request", None) == "request"
     await waiting
     first.end()
-    assert not counters.abandoned and slots._held == {"alice": 1}
+    assert not counters.abandoned and slots.num_held("alice") == 1
     second.end()
-    assert counters.abandoned == 1 and not slots._held
+    assert counters.abandoned == 1 and not slots.num_held("alice")
+
+
+async def test_a_large_message_holds_its_slot_until_it_is_decoded() -> None:
+    slots, task = ReceivingSlots(1), asyncio.current_task()
+    assert task is not None
+    call, counters = Receiving(task, Counters(), slots), Counters()
+    held = list[int]()
+
+    async def behavior(request: object, context: object) -> None:
+        held.append(slots.num_held("alice"))
+        decoded()
+        held.append(slots.num_held("alice"))
+
+    await call.begin(Caller("alice"), 60.0)
+    await call.wrap(behavior)(b"large", None)
+    call.end()
+    assert held == [1, 0] and not slots.num_held("alice") and not counters.abandoned
 
 
 async def test_without_authentication_no_call_waits() -> None:
@@ -56,7 +53,7 @@ async def test_without_authentication_no_call_waits() -> None:
     calls = [Receiving(task, Counters(), slots) for _ in range(3)]
     for call in calls:
         await call.begin(Caller(None), 60.0)
-    assert not slots._held
+    assert not slots.num_held("")
     for call in calls:
         call.end()
 

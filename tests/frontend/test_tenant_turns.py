@@ -3,10 +3,10 @@
 import asyncio
 
 import pytest
+from frontend.tenant_turns import TenantTurns
 
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.prompts.tenant_turns import TenantTurns
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2
@@ -16,7 +16,7 @@ class Jobs:
     """Jobs that hold their turns until they are told to end."""
 
     def __init__(self, num_turns: int) -> None:
-        self.turns = TenantTurns(num_turns)
+        self.turns = TenantTurns(num_turns, share=lambda tenant: max(1, num_turns // 2))
         self.running: list[str | None] = []
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -82,6 +82,32 @@ async def test_a_client_that_leaves_gives_its_turn_back(is_granted: bool):
     if not is_granted:
         jobs.turns.end("alice")
     await asyncio.wait_for(jobs.turns.begin("carol"), 10)
+
+
+async def test_a_share_alone_may_bound_a_tenant_and_may_change():
+    """A share that grows lets several jobs in when one of the tenant's ends."""
+    share, running = {"alice": 2, "bob": 1}, list[str]()
+    turns = TenantTurns(None, share=share.__getitem__)
+
+    async def job(tenant: str) -> None:
+        await turns.begin(tenant)
+        running.append(tenant)
+
+    tasks = [asyncio.create_task(job(tenant)) for tenant in ["alice"] * 6 + ["bob"] * 2]
+    await asyncio.sleep(0)
+    assert running == ["alice", "alice", "bob"] and not turns.has_room("alice")
+    share["alice"] = 4
+    assert turns.has_room("alice")
+    turns.end("alice")
+    await asyncio.sleep(0)
+    assert running == ["alice", "alice", "bob", "alice", "alice", "alice"]
+    assert turns.num_running("alice") == 4
+    share["alice"] = 1
+    turns.end("alice")
+    await asyncio.sleep(0)
+    assert running.count("alice") == 5, "the others first come below the share"
+    for task in tasks:
+        task.cancel()
 
 
 async def test_jobs_of_every_kind_take_turns(checkpoint, model, monkeypatch: pytest.MonkeyPatch):

@@ -11,11 +11,13 @@ from llvmlite import ir
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import Intrinsic, lowered_by
-from kernels.cpu.compiler.vectors import f32x16, i32x16
+from kernels.cpu.compiler.vectors import Mask, f32x16, i32x16
 from kernels.cpu.isa import vectors
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import memory, select
-from kernels.cpu.isa.vectors import F32, F32S, I8S, I32, I32S, LANES, call
+from kernels.cpu.isa.vectors import BITS, F32, F32S, I8S, I32, I32S, I64, LANES, call
+
+BIT = ir.IntType(1)
 
 
 @lowered_by(lambda b, x: OPERATIONS.round_to_int(b, x), types.i32x16(types.f32x16))
@@ -84,6 +86,12 @@ def largest_integer(x: i32x16) -> int:
     return int(x.lanes.max())
 
 
+@lowered_by(lambda b, x: call(b, "llvm.vector.reduce.smin.v16i32", I32, x), types.int32(types.i32x16))
+def least_integer(x: i32x16) -> int:
+    """The least of the lanes."""
+    return int(x.lanes.min())
+
+
 @lowered_by(lambda b, x: b.bitcast(x, F32), types.float32(types.int32))
 def float_of(bits: int) -> float:
     """The float32 that has these bits."""
@@ -116,6 +124,38 @@ def smaller(x: f32x16, y: f32x16) -> f32x16:
 def larger(x: f32x16, y: f32x16) -> f32x16:
     """The larger one of each lane."""
     return select(x > y, x, y)
+
+
+_BITS = ir.IntType(LANES)
+
+
+@lowered_by(
+    lambda b, mask: call(b, "llvm.vector.reduce.or.v16i1", BIT, mask),
+    types.boolean(types.mask16),
+)
+def any_lane(mask: Mask) -> bool:
+    """Whether one of 16 is set."""
+    return bool(mask.lanes.any())
+
+
+@lowered_by(lambda b, mask: b.zext(b.bitcast(mask, _BITS), I64), types.int64(types.mask16))
+def bits_of_mask(mask: Mask) -> int:
+    """A number of 16 bits, of which bit i is lane i."""
+    return int(np.packbits(mask.lanes, bitorder="little").view(np.uint16)[0])
+
+
+@lowered_by(lambda b, bits: b.bitcast(b.trunc(bits, _BITS), BITS), types.mask16(types.int64))
+def mask_of_bits(bits: int) -> Mask:
+    """Lane i is bit i of a number."""
+    return Mask(bits >> np.arange(LANES) & 1 == 1)
+
+
+@lowered_by(
+    lambda b, bits: call(b, "llvm.cttz.i64", I64, bits, ir.Constant(BIT, 1)), types.int64(types.int64)
+)
+def lowest_bit(bits: int) -> int:
+    """The number of the lowest bit that is set; there must be one."""
+    return (bits & -bits).bit_length() - 1
 
 
 def constant_f32(lanes: Iterable[float]) -> Callable[[], f32x16]:

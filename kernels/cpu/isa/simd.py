@@ -6,6 +6,8 @@ bytes.
 """
 
 import ctypes
+import math
+from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,7 +15,7 @@ from llvmlite import ir
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import lowered_by
-from kernels.cpu.compiler.vectors import Mask, Vector, f32x16, i32x16
+from kernels.cpu.compiler.vectors import Mask, Vector, f32x16, f64x8, i32x16
 from kernels.cpu.isa import vectors
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import F32, F32S, I32S, LANES, call, first_lanes, splat, word
@@ -135,12 +137,43 @@ def bfloat16_bits(x: f32x16) -> Any:
     return np.where(np.isnan(x.lanes), bits >> 16 | 0x40, rounded).astype(np.uint16)
 
 
-@lowered_by(
-    lambda b, x, y, z: call(b, "llvm.fma.v16f32", F32S, x, y, z),
-    types.f32x16(types.f32x16, types.f32x16, types.f32x16),
-)
-def fma(x: f32x16, y: f32x16, z: f32x16) -> f32x16:
-    """x * y + z, rounded once."""
+def _named(name: str, builder: Any, *values: Any) -> Any:
+    """One of LLVM's functions from vectors to one of the same type."""
+    kind = values[0].type
+    return call(builder, f"llvm.{name}.{_NAMES[kind]}", kind, *values)
+
+
+_NAMES = {F32S: "v16f32", types.f64x8.llvm: "v8f64"}
+_FLOATS = types.f32x16, types.f64x8
+
+
+@lowered_by(lambda b, x, y, z: _named("fma", b, x, y, z), *(kind(kind, kind, kind) for kind in _FLOATS))
+def fma(x: AnyVector, y: AnyVector, z: AnyVector) -> AnyVector:
+    """x * y + z of floats, rounded once."""
+    return type(x)(_fma_of_f64(x, y, z) if x.dtype is np.float64 else _fma_of_f32(x, y, z))
+
+
+def _fma_of_f64(x: Vector, y: Vector, z: Vector) -> list[float]:
+    """In fractions, where all numbers are finite."""
+    lanes = zip(*(each.lanes.tolist() for each in (x, y, z)), strict=True)
+    return [_fused(*numbers) if all(map(math.isfinite, numbers)) else _unfused(*numbers) for numbers in lanes]
+
+
+def _fused(x: float, y: float, z: float) -> float:
+    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    if exact == 0:
+        return _unfused(x, y, z)  # a zero with its sign
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
+
+
+def _unfused(x: float, y: float, z: float) -> float:
+    return x * y + z
+
+
+def _fma_of_f32(x: Vector, y: Vector, z: Vector) -> Any:
     with np.errstate(all="ignore"):
         product = x.lanes.astype(np.float64) * y.lanes  # exact
         total = product + z.lanes
@@ -149,12 +182,14 @@ def fma(x: f32x16, y: f32x16, z: f32x16) -> f32x16:
         # Rounded to odd: then rounding to float32 is that of the exact sum.
         even = (total.view(np.int64) & 1 == 0) & (error != 0) & np.isfinite(error)
         toward = np.where(error > 0, np.inf, -np.inf)
-        return f32x16(np.where(even, np.nextafter(total, toward), total))
+        return np.where(even, np.nextafter(total, toward), total)
 
 
 _SELECT = [
     types.f32x16(types.mask16, types.f32x16, types.f32x16),
     types.i32x16(types.mask16, types.i32x16, types.i32x16),
+    types.f32x8(types.mask8, types.f32x8, types.f32x8),
+    types.f64x8(types.mask8, types.f64x8, types.f64x8),
 ]
 
 
@@ -164,19 +199,21 @@ def select(mask: Mask, x: AnyVector, y: AnyVector) -> AnyVector:
     return type(x)(np.where(mask.lanes, x.lanes, y.lanes))
 
 
-@lowered_by(lambda b, x: call(b, "llvm.rint.v16f32", F32S, x), types.f32x16(types.f32x16))
-def rint(x: f32x16) -> f32x16:
-    """The nearest whole number, ties to even."""
-    return f32x16(np.rint(x.lanes))
+@lowered_by(lambda b, x: _named("rint", b, x), *(kind(kind) for kind in _FLOATS))
+def rint(x: AnyVector) -> AnyVector:
+    """The nearest whole number of each float, ties to even."""
+    return type(x)(np.rint(x.lanes))
 
 
-@lowered_by(
-    lambda b, x: call(b, "llvm.vector.reduce.fadd.v16f32", F32, splat(F32, 0.0), x),
-    types.float32(types.f32x16),
-)
-def sum_in_order(x: f32x16) -> float:
+def _sum_in_order(builder: Any, x: Any) -> Any:
+    one = x.type.element
+    return call(builder, f"llvm.vector.reduce.fadd.{_NAMES[x.type]}", one, splat(one, 0.0), x)
+
+
+@lowered_by(_sum_in_order, types.float32(types.f32x16), types.float64(types.f64x8))
+def sum_in_order(x: f32x16 | f64x8) -> float:
     """The sum of the lanes, from the first to the last."""
-    total = np.float32(0)
+    total = x.dtype(0)
     for lane in x.lanes:
         total += lane
     return float(total)

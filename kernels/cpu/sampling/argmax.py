@@ -6,32 +6,15 @@ has just written, as the first half of the head's product.
 """
 
 from math import inf
-from typing import Any
 
-from llvmlite import ir
-
-from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import operation
-from kernels.cpu.compiler.language import intrinsic
-from kernels.cpu.isa.vectors import (
-    BITS,
-    F32,
-    F32S,
-    I32,
-    I32S,
-    I64,
-    LANES,
-    broadcast,
-    call,
-    load,
-    read_f32,
-    read_i64,
-    repeat,
-    word,
-    write_i64,
-)
+from kernels.cpu.compiler.language import unroll
+from kernels.cpu.compiler.vectors import Mask, f32x16, i32x16
+from kernels.cpu.isa.lanes import any_lane, constant_i32, larger, largest_lane, least_integer
+from kernels.cpu.isa.simd import load_f32, select
+from kernels.cpu.isa.vectors import LANES, read_f32, read_f64, read_i64, write_f64, write_i64
 from kernels.cpu.sampling.records import FindRecord, MergeRecord
-from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN, read_f64, write_f64
+from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN
 
 PIECE = 128 * CHUNK
 """Logits: 32 KiB, read in a microsecond or two."""
@@ -39,45 +22,44 @@ _STREAMS = CHUNK // LANES
 """Vectors that are followed side by side, so that no comparison waits for the last one."""
 
 
-@intrinsic(types.int64(types.int64, types.int64))
-def _first_largest(builder: Any, x: Any, chunks: Any) -> Any:
+_lanes = constant_i32(range(LANES))
+
+
+def _first_largest(x: int, chunks: int) -> int:
     """The first place of the largest of [64 * chunks] float32 at x; NO_TOKEN where one is NaN."""
-    none, never = ir.Constant(F32S, [-inf] * LANES), ir.Constant(BITS, [0] * LANES)
-    start = [none] * _STREAMS + [ir.Constant(I32S, [0] * LANES)] * _STREAMS + [never] * _STREAMS
-
-    def follow(chunk: Any, before: list[Any]) -> list[Any]:
-        at, number = builder.mul(chunk, word(4 * CHUNK)), broadcast(builder, builder.trunc(chunk, I32))
-        best, places, broken = (before[i : i + _STREAMS] for i in range(0, 3 * _STREAMS, _STREAMS))
-        for i in range(_STREAMS):
-            part = load(builder, builder.add(x, builder.add(at, word(4 * LANES * i))), F32S)
-            greater = builder.fcmp_ordered(">", part, best[i])
-            best[i] = builder.select(greater, part, best[i])
-            places[i] = builder.select(greater, number, places[i])
-            broken[i] = builder.or_(broken[i], builder.fcmp_unordered("uno", part, part))
-        return [*best, *places, *broken]
-
-    result = repeat(builder, chunks, start, follow)
-    best, places, broken = (result[i : i + _STREAMS] for i in range(0, 3 * _STREAMS, _STREAMS))
-    most, any_broken = best[0], broken[0]
-    for i in range(1, _STREAMS):
-        most = builder.select(builder.fcmp_ordered(">", best[i], most), best[i], most)
-        any_broken = builder.or_(any_broken, broken[i])
-    most = call(builder, "llvm.vector.reduce.fmax.v16f32", F32, most)
-    any_broken = call(builder, "llvm.vector.reduce.or.v16i1", ir.IntType(1), any_broken)
-    place = builder.zext(_first_place(builder, best, places, broadcast(builder, most)), I64)
-    return builder.select(any_broken, word(NO_TOKEN), place)
+    best = [f32x16(-inf) for _ in unroll(range(_STREAMS))]
+    places = [i32x16(0) for _ in unroll(range(_STREAMS))]
+    broken = [best[i] != best[i] for i in unroll(range(_STREAMS))]
+    for chunk in range(chunks):
+        number = i32x16(chunk)
+        for i in unroll(range(_STREAMS)):
+            part = load_f32(x + 4 * (CHUNK * chunk + LANES * i))
+            is_greater = part > best[i]
+            best[i] = select(is_greater, part, best[i])
+            places[i] = select(is_greater, number, places[i])
+            broken[i] = broken[i] | (part != part)
+    place = _first_place(best, places)
+    return NO_TOKEN if _any_of(broken) else place
 
 
-def _first_place(builder: Any, best: list[Any], places: list[Any], most: Any) -> Any:
-    """Of what equals the most: i32. best, places: of each stream, F32S and numbers of chunks."""
-    first = ir.Constant(I32S, [2**31 - 1] * LANES)
-    for i in range(_STREAMS):
-        lanes = ir.Constant(I32S, [LANES * i + lane for lane in range(LANES)])
-        place = builder.add(builder.mul(places[i], ir.Constant(I32S, [CHUNK] * LANES)), lanes)
-        equal = builder.fcmp_ordered("==", best[i], most)
-        sooner = builder.and_(equal, builder.icmp_signed("<", place, first))
-        first = builder.select(sooner, place, first)
-    return call(builder, "llvm.vector.reduce.smin.v16i32", I32, first)
+def _any_of(masks: list[Mask]) -> bool:
+    found = masks[0]
+    for i in unroll(range(1, _STREAMS)):
+        found = found | masks[i]
+    return any_lane(found)
+
+
+def _first_place(best: list[f32x16], places: list[i32x16]) -> int:
+    """Of the largest. places: numbers of chunks."""
+    most = best[0]
+    for i in unroll(range(1, _STREAMS)):
+        most = larger(best[i], most)
+    largest, first = largest_lane(most), i32x16(2**31 - 1)
+    for i in unroll(range(_STREAMS)):
+        place = places[i] * CHUNK + (_lanes() + LANES * i)
+        is_sooner = (best[i] == largest) & (place < first)
+        first = select(is_sooner, place, first)
+    return least_integer(first)
 
 
 def _find_in_piece(x: int, size: int, found: int) -> int:

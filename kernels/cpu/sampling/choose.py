@@ -14,11 +14,8 @@ from math import inf
 
 from kernels.cpu.compiler.cache import compiled
 from kernels.cpu.compiler.language import float32
-from kernels.cpu.isa.vectors import (
-    read_f32,
-    read_i64,
-    write_i64,
-)
+from kernels.cpu.isa.lanes import lowest_bit
+from kernels.cpu.isa.vectors import read_f32, read_f64, read_i64, write_f64, write_i64
 from kernels.cpu.sampling.filters.candidates import collect, keep_best, keep_typical, pick, total_of
 from kernels.cpu.sampling.filters.full_vocab import draw_from_all
 from kernels.cpu.sampling.filters.top_k_cut import UNKNOWN as NOT_ENOUGH
@@ -37,17 +34,7 @@ from kernels.cpu.sampling.scratch import (
     scratch_places,
 )
 from kernels.cpu.sampling.uniform import uniform
-from kernels.cpu.sampling.vector_loops import (
-    CHUNK,
-    LOWEST,
-    NO_TOKEN,
-    at_least,
-    chunk_largest,
-    lowest_bit,
-    read_f64,
-    weigh,
-    write_f64,
-)
+from kernels.cpu.sampling.vector_loops import CHUNK, LOWEST, NO_TOKEN, at_least, chunk_largest, weigh
 
 
 def _find_largest(scratch: int) -> int:

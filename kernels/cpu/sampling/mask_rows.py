@@ -5,36 +5,30 @@ words of a grammar's mask are one or the other.
 """
 
 from math import inf
-from typing import Any
 
-from llvmlite import ir
-
-from kernels.cpu.compiler import types
 from kernels.cpu.compiler.cache import compiled
-from kernels.cpu.compiler.language import intrinsic
-from kernels.cpu.isa.vectors import BITS, F32S, I16, LANES, load, read_i64, splat, store, word
+from kernels.cpu.compiler.language import unroll
+from kernels.cpu.compiler.vectors import f32x16
+from kernels.cpu.isa.lanes import mask_of_bits
+from kernels.cpu.isa.simd import load_f32, select, store_f32
+from kernels.cpu.isa.vectors import LANES, read_i32, read_i64, read_u16, write_f32
 from kernels.cpu.sampling.records import BitmaskRecord
-from kernels.cpu.sampling.vector_loops import read_i32, write_f32
 
 WORD = 32
 """Tokens of a word."""
 
 
-@intrinsic(types.void(types.int64, types.int64))
-def _keep_bits(builder: Any, x: Any, bits: Any) -> None:
+def _keep_bits(x: int, bits: int) -> None:
     """Masks those of 32 logits whose bit is not set. x, bits: addresses."""
-    for half in range(WORD // LANES):
-        allowed = builder.bitcast(load(builder, builder.add(bits, word(2 * half)), I16), BITS)
-        at = builder.add(x, word(4 * LANES * half))
-        logits = load(builder, at, F32S)
-        store(builder, builder.select(allowed, logits, splat(F32S, -inf)), at)
+    for half in unroll(range(WORD // LANES)):
+        allowed, at = mask_of_bits(read_u16(bits + 2 * half)), x + 4 * LANES * half
+        store_f32(at, select(allowed, load_f32(at), f32x16(-inf)))
 
 
-@intrinsic(types.void(types.int64))
-def _mask_all(builder: Any, x: Any) -> None:
+def _mask_all(x: int) -> None:
     """Masks 32 logits. x: address."""
-    for half in range(WORD // LANES):
-        store(builder, ir.Constant(F32S, [-inf] * LANES), builder.add(x, word(4 * LANES * half)))
+    for half in unroll(range(WORD // LANES)):
+        store_f32(x + 4 * LANES * half, f32x16(-inf))
 
 
 def _mask_row(x: int, bits: int, vocab_size: int) -> None:

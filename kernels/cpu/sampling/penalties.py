@@ -9,11 +9,15 @@ from kernels.cpu.compiler.cache import compiled
 from kernels.cpu.compiler.language import float32
 from kernels.cpu.isa.vectors import (
     read_f32,
+    read_i32,
     read_i64,
+    read_u8,
+    write_f32,
+    write_i32,
     write_i64,
+    write_u8,
 )
 from kernels.cpu.sampling.records import PenaltiesRecord
-from kernels.cpu.sampling.vector_loops import read_i32, read_u8, write_f32, write_i32, write_u8
 
 
 def _penalize(record: PenaltiesRecord, u: int, seen: int) -> None:

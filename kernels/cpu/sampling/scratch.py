@@ -16,14 +16,11 @@ V is padded to whole chunks.
 
 from math import inf
 
-from kernels.cpu.isa.vectors import (
-    read_f32,
-    read_i64,
-    write_i64,
-)
+from kernels.cpu.isa.doubles import WIDE
+from kernels.cpu.isa.vectors import read_f32, read_i64, write_f32, write_i64
 from kernels.cpu.sampling.filters.top_k_cut import cut_bytes
 from kernels.cpu.sampling.filters.weight_sums import BUCKETS
-from kernels.cpu.sampling.vector_loops import CHUNK, WIDE, write_f32
+from kernels.cpu.sampling.vector_loops import CHUNK
 
 ROW = (
     "x",  # address of its logits

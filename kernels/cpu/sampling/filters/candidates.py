@@ -2,22 +2,11 @@
 
 from math import log
 
-from kernels.cpu.isa.vectors import (
-    read_f32,
-    read_i64,
-)
+from kernels.cpu.isa.lanes import lowest_bit
+from kernels.cpu.isa.vectors import read_f32, read_f64, read_i32, read_i64, write_f32, write_f64, write_i32
 from kernels.cpu.sampling.filters.top_k_cut import UNKNOWN, cut
 from kernels.cpu.sampling.scratch import CHUNKS, LARGEST, logits_at, scratch_places
-from kernels.cpu.sampling.vector_loops import (
-    CHUNK,
-    at_least,
-    lowest_bit,
-    read_f64,
-    read_i32,
-    write_f32,
-    write_f64,
-    write_i32,
-)
+from kernels.cpu.sampling.vector_loops import CHUNK, at_least
 
 NOT_KNOWN = -2
 """Instead of a number of candidates, and of a token: see kernels.cpu.sampling.filters.top_k_cut."""

@@ -8,11 +8,8 @@ in one of 100,000 draws from a flat distribution over 152,000 tokens, the answer
 
 from math import inf, log
 
-from kernels.cpu.isa.vectors import (
-    read_f32,
-    read_i64,
-    write_i64,
-)
+from kernels.cpu.isa.doubles import WIDE
+from kernels.cpu.isa.vectors import read_f32, read_f64, read_i64, write_f32, write_f64, write_i64
 from kernels.cpu.sampling.filters.candidates import NOT_KNOWN
 from kernels.cpu.sampling.filters.thresholds import (
     LOG2_E,
@@ -25,7 +22,6 @@ from kernels.cpu.sampling.filters.thresholds import (
 from kernels.cpu.sampling.filters.weight_sums import chunk_distances, chunk_entropy, chunk_mass
 from kernels.cpu.sampling.scratch import (
     BEST,
-    CHUNK_SUMS,
     CHUNK_WEIGHTS,
     CHUNKS,
     COPY,
@@ -38,16 +34,7 @@ from kernels.cpu.sampling.scratch import (
     scores_at,
     scratch_places,
 )
-from kernels.cpu.sampling.vector_loops import (
-    CHUNK,
-    LOWEST,
-    WIDE,
-    chunk_largest,
-    read_f64,
-    weigh,
-    write_f32,
-    write_f64,
-)
+from kernels.cpu.sampling.vector_loops import CHUNK, LOWEST, chunk_largest, weigh
 
 
 def _copy_kept(chunk: int, limit: float, last: int, scratch: int) -> int:
@@ -88,15 +75,14 @@ def _add_up(limit: float, last: int, enough: float, scratch: int) -> float:
 def _score_by_distance(limit: float, last: int, scratch: int) -> None:
     """From now on tokens are ranked as kernels.ops.sampling.typical_p does, and those that do not stay are
     -inf."""
-    chunks, sums = read_i64(scratch + CHUNKS), scratch + CHUNK_SUMS
+    chunks = read_i64(scratch + CHUNKS)
     best, temperature = read_f64(scratch + BEST), read_f64(scratch + TEMPERATURE)
     mass, logs, to = 0.0, 0.0, scratch_places(scratch)[4]
     for chunk in range(chunks):
         if read_f32(scratch + LARGEST + 4 * chunk) >= limit:
             _, x, least = _kept(chunk, limit, last, scratch)
-            chunk_entropy(x, least, best, LOG2_E / temperature, sums)
-            mass += read_f64(sums)
-            logs += read_f64(sums + 8)
+            of_chunk, of_logs = chunk_entropy(x, least, best, LOG2_E / temperature)
+            mass, logs = mass + of_chunk, logs + of_logs
     mean = logs / mass * log(2.0)
     for chunk in range(chunks):
         _, x, least = _kept(chunk, limit, last, scratch)

@@ -8,10 +8,8 @@ stays, by bisection. typical_p: as top_p, but by other scores.
 from math import inf, log
 
 from kernels.cpu.compiler.language import float32
-from kernels.cpu.isa.vectors import (
-    read_f32,
-    read_i64,
-)
+from kernels.cpu.isa.doubles import WIDE
+from kernels.cpu.isa.vectors import read_f32, read_f64, read_i32, read_i64, write_f32, write_f64, write_i32
 from kernels.cpu.sampling.filters.candidates import NOT_KNOWN, note
 from kernels.cpu.sampling.filters.top_k_cut import UNKNOWN, cut
 from kernels.cpu.sampling.filters.weight_sums import ABOUT, BUCKETS, chunk_places, chunk_weights, in_bucket
@@ -30,17 +28,7 @@ from kernels.cpu.sampling.scratch import (
     scores_at,
     scratch_places,
 )
-from kernels.cpu.sampling.vector_loops import (
-    CHUNK,
-    LOWEST,
-    WIDE,
-    read_f64,
-    read_i32,
-    weigh,
-    write_f32,
-    write_f64,
-    write_i32,
-)
+from kernels.cpu.sampling.vector_loops import CHUNK, LOWEST, weigh
 
 LOG2_E = 1.4426950408889634
 

@@ -9,16 +9,16 @@ The sum of what is above is not taken in the order of the ranking, so that it ma
 Where these could matter, the answer is that it is not known: the caller sorts, then.
 """
 
-from kernels.cpu.isa.vectors import read_f32
-from kernels.cpu.sampling.vector_loops import masses, read_f64, read_i32, write_f32, write_f64, write_i32
+from kernels.cpu.isa.vectors import read_f32, read_f64, read_i32, write_f32, write_f64, write_i32
+from kernels.cpu.sampling.vector_loops import masses
 
 UNKNOWN = -1
 """Instead of a place."""
 
 
 def cut_bytes(n: int) -> int:
-    """Of scratch: two sums, then scores, places and weights of those that are left."""
-    return 16 + 16 * (n + 8)
+    """Of scratch: scores, places and weights of those that are left."""
+    return 16 * (n + 8)
 
 
 def _keep(x: int, places: int, weights: int, n: int, pivot: float, above: bool) -> int:
@@ -53,7 +53,7 @@ def cut(x: int, weights: int, n: int, before: float, target: float, error: float
     x, weights: addresses of [n] float32 and float64, no NaN. before: the weight of what ranks above all of
     these. error: how far a sum of weights may be from the target. scratch: of cut_bytes(n).
     """
-    left, places = scratch + 16, scratch + 16 + 4 * (n + 8)
+    left, places = scratch, scratch + 4 * (n + 8)
     masses_left = places + 4 * (n + 8)
     for i in range(n):
         write_f32(left + 4 * i, read_f32(x + 4 * i))
@@ -64,8 +64,8 @@ def cut(x: int, weights: int, n: int, before: float, target: float, error: float
             write_f64(masses_left + 8 * i, 0.0)
         a, b, c = read_f32(left), read_f32(left + 4 * (n // 2)), read_f32(left + 4 * (n - 1))
         pivot = max(min(a, b), min(max(a, b), c))
-        masses(left, masses_left, (n + 7) // 8, pivot, scratch)
-        higher, reached = before + read_f64(scratch), before + read_f64(scratch + 8)
+        above, with_equals = masses(left, masses_left, (n + 7) // 8, pivot)
+        higher, reached = before + above, before + with_equals
         if higher < target <= reached:
             return _last_equal(left, places, masses_left, n, pivot, higher, target, error)
         if higher < target:

@@ -11,10 +11,15 @@ pytest.importorskip("llvmlite")
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 from kernels.cpu.compiler.vectors import f32x16, i32x16  # noqa: E402
 from kernels.cpu.isa.lanes import (  # noqa: E402
+    any_lane,
+    bits_of_mask,
     byte_table,
     interleaved,
     larger,
     largest_lane,
+    least_integer,
+    lowest_bit,
+    mask_of_bits,
     nearest,
     smaller,
     store_i8,
@@ -116,3 +121,20 @@ def test_references() -> None:
 def test_a_mask_is_no_bool() -> None:
     with pytest.raises(TypeError, match="neither true nor false"):
         bool(f32x16(1.0) < 2.0)
+
+
+def masks(x: int, out: int) -> None:
+    """Between masks and bits; the first set one."""
+    values = load_f32(x)
+    above = bits_of_mask(values > 1.0)
+    write_u16(out, above)
+    write_u16(out + 2, lowest_bit(above))
+    write_u16(out + 4, int(any_lane(values > 1e9)) + 2 * int(any_lane(values < -99.0)))
+    store_f32(out + 64, select(mask_of_bits(above), values, f32x16(5.0)))
+    store_i32(out + 128, i32x16(least_integer(truncated(values))))
+
+
+def test_masks() -> None:
+    both(masks, FLOATS)
+    assert bits_of_mask(f32x16(range(16)) < 3.0) == 7 and lowest_bit(0b101000) == 3
+    assert mask_of_bits(0x8001).lanes.tolist() == [True, *[False] * 14, True]

@@ -1,31 +1,14 @@
 """The frontend's metrics beside its counters, and the lag of its event loop."""
 
 import asyncio
-from dataclasses import dataclass
 
-from frontend.concurrency_limits import ConcurrencyLimits
-from frontend.engine.client import EngineClient
-from frontend.state import ServingState
-from frontend.streams.pacing import DeliveryPacer
-from frontend.streams.request_registry import RequestRegistry
+from frontend.parts import FrontendParts
 from frontend.telemetry.counters import Counters
-from pagewire.config import FrontendConfig
 from pagewire.telemetry.figures import Histogram, Metric, Reading, metrics_of
 from pagewire.telemetry.pages import Answer
 from pagewire.telemetry.watch import PORT, Watch
 
 _LOOK_S = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class FrontendParts:
-    """The parts of a frontend that metrics are read from."""
-
-    state: ServingState
-    registry: RequestRegistry
-    engine: EngineClient
-    limits: ConcurrencyLimits
-    pacer: DeliveryPacer
 
 
 READINGS: tuple[Reading[FrontendParts], ...] = (
@@ -35,7 +18,7 @@ READINGS: tuple[Reading[FrontendParts], ...] = (
     ),
     Reading(
         Metric("pagewire_frontend_streams", "gauge", "Requests in flight."),
-        lambda parts: len(parts.registry),
+        lambda parts: len(parts.generator.registry),
     ),
     Reading(
         Metric("pagewire_frontend_streams_waiting", "gauge", "Of these, waiting for a core."),
@@ -53,7 +36,7 @@ READINGS: tuple[Reading[FrontendParts], ...] = (
             "gauge",
             "Time between the messages of a stream while the event loop lags; 0: it keeps up.",
         ),
-        lambda parts: parts.pacer.delay,
+        lambda parts: parts.generator.pacer.delay,
     ),
     Reading(
         Metric("pagewire_frontend_resumes_total", "counter", "Requests resent to a core."),
@@ -99,13 +82,13 @@ METRICS = (*metrics_of(Counters), *(each.metric for each in READINGS))
 class FrontendWatch:
     """Serves a frontend's metrics and health over HTTP from start() to close()."""
 
-    def __init__(self, config: FrontendConfig, counters: Counters, parts: FrontendParts) -> None:
-        self._watch = Watch(config, "frontend")
-        self._watch.board.add_counters(counters)
+    def __init__(self, parts: FrontendParts) -> None:
+        self._watch = Watch(parts.config, "frontend")
+        self._watch.board.add_counters(parts.counters)
         self._watch.board.add_readings(parts, READINGS)
         self._state = parts.state
-        self._lag_seconds = counters.loop_lag_seconds
-        self._default_port = PORT if config.port else 0
+        self._lag_seconds = parts.counters.loop_lag_seconds
+        self._default_port = PORT if parts.config.port else 0
         self._looking: asyncio.Task[None] | None = None
 
     @property

@@ -71,7 +71,7 @@ def test_rooms_import_only_what_they_may(room: str):
     assert list(offences(room)) == []
 
 
-GRPC_ADAPTERS = ("frontend/rpc/", "frontend/servicers/", "frontend/server.py")
+GRPC_ADAPTERS = ("frontend/rpc/", "frontend/servicers/", "frontend/grpc_services.py", "frontend/server.py")
 """The parts of the frontend that know gRPC; everything else serves any transport."""
 
 

@@ -18,7 +18,7 @@ from frontend.errors import InvalidRequest
 from frontend.http.exchange import Exchange, event
 from frontend.inspection.inspector import Inspector
 from frontend.openai.app import Endpoint
-from frontend.openai.parts import ApiParts
+from frontend.parts import FrontendParts
 from pagewire import __version__
 from pagewire.host.loopback import is_loopback
 from pagewire.v1 import admin_pb2, inspection_pb2
@@ -34,7 +34,7 @@ class Console:
 
     path = HOME
 
-    def __init__(self, parts: ApiParts, inspector: Inspector) -> None:
+    def __init__(self, parts: FrontendParts, inspector: Inspector) -> None:
         self._parts = parts
         self._inspector = inspector
         self._history = History(parts.counters, parts.engine)
@@ -59,7 +59,7 @@ class Console:
         """Stops that. Idempotent."""
         await self._history.stop()
 
-    async def _about(self, parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+    async def _about(self, parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
         """GET data/about: what does not change while a page is open."""
         viewer = self._viewer(call, exchange)
         content = {
@@ -74,7 +74,7 @@ class Console:
         }
         await exchange.respond(200, content)
 
-    async def _explain(self, parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+    async def _explain(self, parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
         """GET data/explain?id=&tenant=: AdminService.ExplainRequest. Without authentication ids belong to no
         tenant. Raises ServiceError."""
         self._viewer(call, exchange).require_requests()
@@ -86,7 +86,7 @@ class Console:
         explanation = await self._inspector.explain_request(request, call.caller)
         await exchange.respond(200, explanation_view(explanation))
 
-    async def _live(self, parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+    async def _live(self, parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
         """GET data/live: server-sent events, the history first, then what has changed once an interval. The
         token is looked at again each time: the stream ends when it allows something else, and the page begins
         another one."""
@@ -142,7 +142,7 @@ async def _first_of(*waits: Coroutine[Any, Any, None]) -> None:
             task.cancel()
 
 
-def console_of(parts: ApiParts, inspector: Inspector) -> Console | None:
+def console_of(parts: FrontendParts, inspector: Inspector) -> Console | None:
     """Returns the console, or None where it is off: without --console on an address that others reach."""
     config = parts.config
     is_on = is_loopback(config.openai_host) if config.console is None else config.console

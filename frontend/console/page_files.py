@@ -17,7 +17,7 @@ from frontend.http.body import Receive
 from frontend.http.exchange import Exchange, Headers, Scope, Send
 from frontend.http.origin import check_host
 from frontend.openai.answers.errors import error_body, error_headers
-from frontend.openai.parts import ApiParts
+from frontend.parts import FrontendParts
 
 HOME = "/console/"
 """Path of the page."""
@@ -60,7 +60,7 @@ class FixedAnswer:
 class PageFile:
     """An ASGI application that answers every request alike."""
 
-    def __init__(self, parts: ApiParts, answer: FixedAnswer) -> None:
+    def __init__(self, parts: FrontendParts, answer: FixedAnswer) -> None:
         self._parts = parts
         self._answer = answer
 
@@ -82,7 +82,7 @@ class PageFile:
             await exchange.respond_bytes(answer.status, answer.content, answer.content_type, answer.headers)
 
 
-def page_routes(parts: ApiParts) -> Iterator[Route]:
+def page_routes(parts: FrontendParts) -> Iterator[Route]:
     """Yields the routes of the page and its files; "/" and the page's path without a slash lead to it."""
     home = FixedAnswer(308, b"", "text/plain", (*_HEADERS, ("location", HOME)))
     for path in ("/", HOME.rstrip("/")):

@@ -26,7 +26,7 @@ from frontend.http.origin import check_origin
 from frontend.large_messages import LARGE_MESSAGE_BYTES
 from frontend.openai import embeddings, endpoints, tokens
 from frontend.openai.answers.errors import error_body, error_headers
-from frontend.openai.parts import ApiParts
+from frontend.parts import FrontendParts
 from pagewire.logs.redaction import traceback_of
 from pagewire.telemetry.tracing import read_trace_context
 
@@ -37,14 +37,14 @@ RECEIVE_TIMEOUT_S = 30.0
 DISCONNECTED = 499
 """Status under which requests are counted whose client went away first."""
 
-Handle = Callable[[ApiParts, dict[str, Any], Call, Exchange], Awaitable[None]]
+Handle = Callable[[FrontendParts, dict[str, Any], Call, Exchange], Awaitable[None]]
 Slot = Callable[[Caller | None], AbstractContextManager[None]]
 
 
 class Endpoint:
     """An ASGI application for one path: admits a request, and answers it, also when that fails."""
 
-    def __init__(self, parts: ApiParts, path: str, handle: Handle, slot: Slot) -> None:
+    def __init__(self, parts: FrontendParts, path: str, handle: Handle, slot: Slot) -> None:
         """path: of the route. slot: holds one for the request's time."""
         self._parts = parts
         self._path = path
@@ -130,7 +130,7 @@ async def _refuse(exchange: Exchange, error: ServiceError) -> None:
 class Health:
     """GET /health: 200 when requests are accepted, else 503; without a token, for load balancers."""
 
-    def __init__(self, parts: ApiParts) -> None:
+    def __init__(self, parts: FrontendParts) -> None:
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,7 +141,7 @@ class Health:
             await Exchange(scope, receive, writer).respond(status, {"status": word})
 
 
-def make_app(parts: ApiParts, more_routes: Iterable[Route] = ()) -> Starlette:
+def make_app(parts: FrontendParts, more_routes: Iterable[Route] = ()) -> Starlette:
     """Returns the application. more_routes: of what else the port serves."""
     call, control = parts.limits.call, parts.limits.control
 

@@ -9,7 +9,7 @@ from frontend.file_watch import Refreshable
 from frontend.http.server import HttpServer
 from frontend.http.tls import tls_of
 from frontend.openai.app import make_app
-from frontend.openai.parts import ApiParts
+from frontend.parts import FrontendParts
 
 
 class Extension(Protocol):
@@ -31,7 +31,7 @@ class Extension(Protocol):
 class OpenAiServer:
     """Serves one frontend's endpoints."""
 
-    def __init__(self, parts: ApiParts, port: int, console: Extension | None = None) -> None:
+    def __init__(self, parts: FrontendParts, port: int, console: Extension | None = None) -> None:
         """port: 0: a free one. console: None: it is off. Raises StartupError."""
         self._config = parts.config
         self._port = port

@@ -7,10 +7,10 @@ from frontend.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange
 from frontend.openai.endpoints import request_id_of
-from frontend.openai.parts import ApiParts
 from frontend.openai.requests import values
 from frontend.openai.requests.completion import read_prompts
 from frontend.openai.requests.fields import Field, Names, Table, given, read_fields
+from frontend.parts import FrontendParts
 from frontend.validation.requests import MAX_PROMPTS
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
@@ -32,7 +32,7 @@ _EMBEDDINGS: Table = {
 }
 
 
-async def embeddings(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/embeddings."""
     names, request = Names(), pooling_pb2.EmbedRequest()
     read_fields(body, (_EMBEDDINGS,), request, names)

@@ -16,7 +16,6 @@ from frontend.openai.answers.choices import (
 )
 from frontend.openai.answers.response import ResponseFacts, ResponseWriter
 from frontend.openai.generation import REQUEST_ID, Job, generate
-from frontend.openai.parts import ApiParts
 from frontend.openai.requests.chat import read_chat
 from frontend.openai.requests.completion import read_completion
 from frontend.openai.requests.fields import (
@@ -27,12 +26,13 @@ from frontend.openai.requests.fields import (
     read_object,
 )
 from frontend.openai.requests.response import read_response
+from frontend.parts import FrontendParts
 from pagewire.v1 import generation_pb2
 
 Json = dict[str, Any]
 
 
-async def chat_completions(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+async def chat_completions(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/chat/completions."""
     names = Names()
     request = read_chat(body, names, parts.model.chat_template)
@@ -40,7 +40,7 @@ async def chat_completions(parts: ApiParts, body: Json, call: Call, exchange: Ex
     await _choices(parts, body, [request], form, names, call, exchange)
 
 
-async def responses(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+async def responses(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/responses."""
     names = Names()
     request = read_response(body, names, parts.model.chat_template)
@@ -65,7 +65,7 @@ def _decimal(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-async def completions(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+async def completions(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/completions."""
     names = Names()
     requests = read_completion(body, names, parts.config.max_request_bytes)
@@ -76,7 +76,7 @@ async def completions(parts: ApiParts, body: Json, call: Call, exchange: Exchang
 
 
 async def _choices(
-    parts: ApiParts,
+    parts: FrontendParts,
     body: Json,
     requests: list[generation_pb2.GenerateRequest],
     form: AnswerFormat,
@@ -107,18 +107,18 @@ def request_id_of(exchange: Exchange, names: Names) -> str:
     return exchange.headers.get(REQUEST_ID) or secrets.token_hex(16)
 
 
-async def list_models(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+async def list_models(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """GET /v1/models."""
     await exchange.respond(200, {"object": "list", "data": [_model_card(parts)]})
 
 
-async def get_model(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+async def get_model(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """GET /v1/models/NAME."""
     parts.model.check_name(exchange.path.removeprefix("/v1/models/"))
     await exchange.respond(200, _model_card(parts))
 
 
-def _model_card(parts: ApiParts) -> Json:
+def _model_card(parts: FrontendParts) -> Json:
     return {
         "id": parts.model.name,
         "object": "model",

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from frontend.call import Call
 from frontend.errors import ServiceError
 from frontend.http.exchange import Exchange, Headers
-from frontend.openai.parts import ApiParts
 from frontend.openai.requests.fields import Names
+from frontend.parts import FrontendParts
 from frontend.streams.stream import Stream, wake
 from pagewire.v1 import generation_pb2
 
@@ -84,7 +84,7 @@ class MergedStreams:
             await due
 
 
-async def generate(parts: ApiParts, job: Job, call: Call, exchange: Exchange) -> None:
+async def generate(parts: FrontendParts, job: Job, call: Call, exchange: Exchange) -> None:
     """Generates and answers. Raises ServiceError."""
     parts.state.require_open()
     try:

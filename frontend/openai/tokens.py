@@ -6,10 +6,10 @@ from typing import Any
 from frontend.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange
-from frontend.openai.parts import ApiParts
 from frontend.openai.requests import values
 from frontend.openai.requests.chat import read_conversation
 from frontend.openai.requests.fields import Field, Names, Table, given, read_fields
+from frontend.parts import FrontendParts
 from frontend.validation.requests import check_detokenize, check_tokenize
 from frontend.validation.rules import Limits
 from pagewire.v1 import prompt_pb2, tokenizer_pb2
@@ -35,7 +35,7 @@ _DETOKENIZE: Table = {
 }
 
 
-async def tokenize(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+async def tokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /tokenize: `prompt` or `messages` to `tokens`, as in vLLM."""
     names, request = Names(), tokenizer_pb2.TokenizeRequest()
     read_fields(body, (_TOKENIZE,), request, names)
@@ -83,7 +83,7 @@ def _read_prompt(body: Json, prompt: prompt_pb2.Prompt, names: Names) -> None:
         raise InvalidRequest({"prompt": str(error)}) from None
 
 
-async def detokenize(parts: ApiParts, body: Json, call: Call, exchange: Exchange) -> None:
+async def detokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /detokenize: `tokens` to `prompt`, as in vLLM."""
     names, request = Names(), tokenizer_pb2.DetokenizeRequest()
     read_fields(body, (_DETOKENIZE,), request, names)

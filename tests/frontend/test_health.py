@@ -6,7 +6,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from frontend.server import SERVICES
+from frontend.grpc_services import SERVICES
 from tests.frontend.fakes import run_service
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -100,7 +100,7 @@ async def test_cancels_leave_nothing(checkpoint, model):
             await _cancel(service, 50)
             await until(lambda: not frontend.limits.num_calls)
         assert frontend.engine.num_streams == 0 and not frontend.limits.num_bytes
-        assert not frontend._generator.registry and not len(frontend.write_timeouts)
+        assert not frontend.parts.generator.registry and not len(frontend.write_timeouts)
         await until(lambda: not engine._in_flight)
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
         assert len(os.listdir("/proc/self/fd")) <= descriptors

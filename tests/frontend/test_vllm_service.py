@@ -12,7 +12,7 @@ from smg_grpc_proto import vllm_engine_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
 from frontend.auth.authenticator import Access, access_of
-from frontend.server import DESCRIPTORS
+from frontend.grpc_services import DESCRIPTORS
 from pagewire.internal.v1 import engine_pb2
 from pagewire.internal.v1.engine_pb2 import Pooling
 from pagewire.ipc.columns import pack_u32, unpack_u32

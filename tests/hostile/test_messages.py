@@ -6,7 +6,7 @@ from collections import Counter
 import grpc
 import pytest
 
-from frontend.server import DESCRIPTORS
+from frontend.grpc_services import DESCRIPTORS
 from pagewire.local_service import Service
 from tests.hostile.messages import any_message, damage
 from tests.hostile.oracle import check_error, unharmed

@@ -74,7 +74,7 @@ async def test_an_archive_that_is_not_read_holds_a_slot_and_is_given_up(checkpoi
 
 
 async def test_half_a_message_holds_a_slot_until_its_time_is_up(checkpoint, model, monkeypatch):
-    monkeypatch.setattr("frontend.server.RECEIVE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("frontend.grpc_services.RECEIVE_TIMEOUT_S", 0.5)
     async with run_service(checkpoint, model=model) as service:
         frontend = service.frontend
         with Http2(f"127.0.0.1:{service.port}") as client:

@@ -22,7 +22,7 @@ async def second_frontend(service: Service) -> AsyncIterator[Frontend]:
     """Another frontend of the same engine."""
     first = service.frontend
     config = replace(first._config, process_name="frontend-2")
-    frontend = Frontend(config, first._generator._model)
+    frontend = Frontend(config, first.parts.generator._model)
     frontend.open()
     await frontend.start()
     await frontend.wait_until_serving()

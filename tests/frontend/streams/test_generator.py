@@ -300,7 +300,7 @@ async def test_a_request_that_ends_with_an_error_is_not_kept(checkpoint, model):
     async with run_service(checkpoint, model=model) as service:
         call = service.generation.Generate(make_request(request_id="own"))
         request = await next_of(service.engine.requests)
-        service.frontend._generator.registry.abort(["own"])
+        service.frontend.parts.generator.registry.abort(["own"])
         abort = await next_of(service.engine.aborts)
         assert (abort.handle, abort.detach) == (request.handle, False)
         call.cancel()
@@ -502,7 +502,7 @@ async def test_abort_by_id(checkpoint, model):
 
 async def test_abort_before_the_core_knows_the_request(checkpoint, model, monkeypatch):
     async with run_service(checkpoint, HELLO, model=model) as service:
-        reader = service.frontend._prompts
+        reader = service.frontend.parts.prompts
         read, entered, go = reader.read_for_generation, asyncio.Event(), asyncio.Event()
 
         async def slow(*arguments, **options):
@@ -539,9 +539,9 @@ async def test_a_later_call_has_the_request(checkpoint, model):
         error = caught.value
         assert error.code() == grpc.StatusCode.ABORTED
         assert details_of(error)["ErrorInfo"].reason == "CONTINUED_ELSEWHERE"
-        assert service.frontend._generator.registry.find("x").ticket == message.handle
+        assert service.frontend.parts.generator.registry.find("x").ticket == message.handle
         await service.engine.output(message.handle, Output(encode("ab"), MAX_TOKENS))
-        assert text_of(await _all(second)) == "ab" and not service.frontend._generator.registry
+        assert text_of(await _all(second)) == "ab" and not service.frontend.parts.generator.registry
 
 
 async def test_a_client_that_leaves_before_the_core_knows_the_request(checkpoint, model, monkeypatch):
@@ -552,7 +552,7 @@ async def test_a_client_that_leaves_before_the_core_knows_the_request(checkpoint
             entered.set()
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(service.frontend._prompts, "read_for_generation", forever)
+        monkeypatch.setattr(service.frontend.parts.prompts, "read_for_generation", forever)
         call = service.generation.Generate(make_request(request_id="x"))
         await entered.wait()
         call.cancel()

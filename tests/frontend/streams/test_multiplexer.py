@@ -329,7 +329,7 @@ async def test_abort_ends_requests_of_this_stream(checkpoint, model):
 
 async def test_abort_of_a_request_that_is_being_read(checkpoint, model, monkeypatch):
     async with connected(checkpoint, model=model) as (service, client):
-        reader = service.frontend._prompts
+        reader = service.frontend.parts.prompts
         read, entered, go = reader.read_for_generation, asyncio.Event(), asyncio.Event()
 
         async def slow(*arguments: Any, **options: Any) -> Any:
@@ -356,7 +356,7 @@ async def test_a_client_that_leaves_ends_all_its_requests(checkpoint, model):
         assert {(await next_of(service.engine.aborts)).handle for _ in "ab"} == handles
         while frontend.limits.num_calls or len(asyncio.all_tasks()) > tasks:
             await asyncio.sleep(0.01)
-        assert not frontend._generator.registry and not frontend.engine.num_streams
+        assert not frontend.parts.generator.registry and not frontend.engine.num_streams
         assert frontend.counters.outcomes == {"cancelled": 2}
 
 
@@ -483,7 +483,7 @@ async def test_commands_are_not_read_while_rejections_are_unread(checkpoint, mod
     async with run_service(checkpoint, model=model) as service:
         frontend = service.frontend
         assert frontend.state.engine == SERVING
-        many = multiplexer.Multiplexer(frontend._generator, frontend.state, frontend.limits, 1)
+        many = multiplexer.Multiplexer(frontend.parts.generator, frontend.state, frontend.limits, 1)
         for _ in range(multiplexer.MAX_ERRORS):
             await asyncio.wait_for(many.wait_for_room(), 30)
             many.handle(Command(), lambda: Call(ANONYMOUS))

@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from frontend.server import DESCRIPTORS
+from frontend.grpc_services import DESCRIPTORS
 from pagewire.v1 import tokenizer_pb2
 from tests.frontend.fakes import details_of, run_service
 

@@ -1,0 +1,111 @@
+"""The parts of a frontend that its services share, whichever transport a call comes by."""
+
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+
+from frontend.auth.authenticator import Authenticator
+from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.engine.client import EngineClient
+from frontend.engine.discovery import GivenAddresses
+from frontend.engine.socket import EngineSocket
+from frontend.large_messages import LargeMessages
+from frontend.model_info import ModelInfo
+from frontend.pooling.embedder import Embedder
+from frontend.prompts.process_pool import PromptProcesses
+from frontend.prompts.prompt_reader import PromptReader
+from frontend.receiving_slots import ReceivingSlots
+from frontend.state import ServingState
+from frontend.streams.generator import Generator
+from frontend.telemetry.counters import Counters
+from frontend.telemetry.tracing import make_tracer
+from frontend.write_timeout import WriteTimeouts
+from pagewire import __version__
+from pagewire.config import FrontendConfig
+from pagewire.ipc.curve import read_client_key
+from pagewire.ipc.transport import default_folder, frontends_address
+from pagewire.telemetry.tracing import Tracer
+
+
+@dataclass(frozen=True, slots=True)
+class FrontendParts:
+    """One set of slots, quotas, timeouts and counters for all services."""
+
+    config: FrontendConfig
+    model: ModelInfo
+    authenticator: Authenticator
+    state: ServingState
+    prompts: PromptReader
+    engine: EngineClient
+    limits: ConcurrencyLimits
+    receiving_slots: ReceivingSlots
+    large_messages: LargeMessages
+    write_timeouts: WriteTimeouts
+    counters: Counters
+    tracer: Tracer | None
+    generator: Generator
+    embedder: Embedder
+    start_time: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def vocab_size(self) -> int:
+        """All ids below this are valid, though the last ones may have no token."""
+        facts = self.engine.facts
+        return max(self.model.tokenizer.vocab_size, facts.model.vocab_size if facts else 0)
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The context's length; None: not known before an engine has been seen."""
+        facts = self.engine.facts
+        return facts.model.max_model_len if facts is not None else None
+
+    @property
+    def fingerprint(self) -> str:
+        """`system_fingerprint`: changes with everything besides the request that decides an answer."""
+        facts = self.engine.facts
+        if facts is None:
+            return ""
+        model = facts.model
+        decides = (__version__, self.model.name, model.dtype, model.quantization, model.arithmetic)
+        return f"pw_{sha256(repr(decides).encode()).hexdigest()[:12]}"
+
+
+def make_parts(config: FrontendConfig, model: ModelInfo, authenticator: Authenticator) -> FrontendParts:
+    """Makes the parts; nothing is connected yet. Raises StartupError."""
+    state, counters, tracer = ServingState(), Counters(), make_tracer(config)
+    processes = PromptProcesses(config)
+    prompts = PromptReader(
+        model.tokenizer, model.chat_template, config.tokenizer_threads, processes, answers=model.answers
+    )
+    engine = _make_engine_client(config, state)
+    limits = ConcurrencyLimits(config.max_concurrent_requests, config.max_tokenizing_bytes)
+    generator = Generator(config, model, prompts, engine, limits, counters, tracer)
+    return FrontendParts(
+        config=config,
+        model=model,
+        authenticator=authenticator,
+        state=state,
+        prompts=prompts,
+        engine=engine,
+        limits=limits,
+        receiving_slots=ReceivingSlots(),
+        large_messages=LargeMessages(limits),
+        write_timeouts=WriteTimeouts(config.write_timeout),
+        counters=counters,
+        tracer=tracer,
+        generator=generator,
+        embedder=Embedder(config, model, prompts, engine, generator, limits),
+    )
+
+
+def _make_engine_client(config: FrontendConfig, state: ServingState) -> EngineClient:
+    addresses = GivenAddresses(config.engine or [frontends_address(default_folder())])
+    key = read_client_key(config.curve_key) if config.curve_key else None
+    return EngineClient(
+        addresses,
+        state,
+        config.resume_timeout,
+        partial(EngineSocket, key=key),
+        ready_timeout=config.ready_timeout,
+    )

@@ -78,7 +78,9 @@ _PARTS = {
     "latent": "latent attention",
     "logit_cap": "soft cap of logits",
     "logit_scale": "scaled logits",
+    "gate_scale": "scaled gates",
     "mambas": "Mamba-2 in {} of {} layers of the tests (on CPUs alone)",
+    "mambas_attend": "attention beside Mamba-2",
     "mlp_bias": "feed-forward biases",
     "norm_kind": "{}",
     "norm_offset": "norm weights + {:g}",
@@ -91,7 +93,7 @@ _PARTS = {
     "temperature": "temperature of queries by position",
 }
 """How the page calls the fields of DecoderConfig that differ from Llama's."""
-_UNSHOWN = {"rounds_embedding_scale"}
+_UNSHOWN = {"rounds_embedding_scale", "mixed_scale"}
 _GEMMA4 = (
     "heads of two sizes, layers that share keys and values, per-layer embeddings, norms of values, experts"
     " beside the feed-forward part (layer by layer, on CPUs alone)"

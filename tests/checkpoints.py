@@ -80,6 +80,15 @@ _DELTA = {
 }
 _DELTA_EXPERTS = _DELTA | _FEW_EXPERTS | {"shared_expert_intermediate_size": 56}
 _MAMBA = {"mamba_n_heads": 4, "mamba_n_groups": 2, "mamba_d_state": 10, "mamba_d_head": 24}
+MULTIPLIERS = {
+    **{"embedding_multiplier": 3.0, "lm_head_multiplier": 0.6, "key_multiplier": 0.4},
+    **{"attention_in_multiplier": 1.3, "attention_out_multiplier": 0.9, "ssm_in_multiplier": 1.25},
+    **{
+        "ssm_out_multiplier": 0.7,
+        "mlp_multipliers": [0.88, 0.6],
+        "ssm_multipliers": [0.4, 1.2, 0.3, 0.5, 1.4],
+    },
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", _RANDOM),
     "mistral": ("Mistral", _RANDOM | {"sliding_window": None}),
@@ -133,6 +142,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"attention_multiplier": 0.2, "embedding_multiplier": 3.0, "num_local_experts": 5}
         | {"residual_multiplier": 0.22, "logits_scaling": 0.5, "shared_intermediate_size": 56},
     ),
+    "falcon_h1": ("FalconH1", _RANDOM | _MAMBA | MULTIPLIERS | {"mamba_d_ssm": 96}),
     "bamba": ("Bamba", _RANDOM | _MAMBA | {"attn_layer_indices": [1]}),
     "glm4_moe": ("Glm4Moe", _RANDOM | _GROUPED | {"head_dim": 16}),
     "dots1": ("Dots1", _RANDOM | _GROUPED | {"head_dim": 16, "first_k_dense_replace": 1}),

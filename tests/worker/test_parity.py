@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.checkpoints import FAMILIES, VOCAB_SIZE
+from tests.checkpoints import FAMILIES, MULTIPLIERS, VOCAB_SIZE
 from tests.worker.fakes import Driver
 
 FIRST = ("llama", "mistral", "qwen2", "qwen3", "opt", "gpt2")
@@ -79,6 +79,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"num_local_experts": 0, "position_embedding_type": "rope", "tie_word_embeddings": True}
         | {"mamba_conv_bias": False, "mamba_proj_bias": True, "attention_bias": True}
         | {"mamba_n_groups": 1, "mamba_d_conv": 2},
+    ),
+    "falcon_h1, a norm, rotation of one KV head, odd heads, tied": (
+        "falcon_h1",
+        {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "num_key_value_heads": 1}
+        | {"mamba_n_heads": 3, "mamba_d_head": 32, "mamba_n_groups": 3, "mamba_d_state": 37}
+        | {"mamba_conv_bias": False, "mamba_d_conv": 2, "tie_word_embeddings": True, "head_dim": 12},
+    ),
+    "falcon_h1, without factors, all sizes by default": (
+        "falcon_h1",
+        {"mamba_d_ssm": None, "mamba_d_head": "auto", "mlp_multipliers": None, "ssm_multipliers": None}
+        | {name: 1.0 for name, value in MULTIPLIERS.items() if isinstance(value, float)},
     ),
     "bamba, odd heads, a wide state, five taps, biases": (
         "bamba",

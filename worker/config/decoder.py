@@ -75,6 +75,10 @@ class MambaConfig:
     taps: int  # tokens that the convolution sees
     convolution_bias: bool
     projection_bias: bool  # of both projections
+    gate_factor: float = 1.0
+    input_factors: tuple[float, float, float] = (1.0, 1.0, 1.0)  # of x, b and c, before the convolution
+    step_factor: float = 1.0
+    normed: bool = True  # a norm of what the scan gives, by group
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +112,9 @@ class DecoderConfig(ModelConfig):
     temperature: TemperatureConfig | None = None  # of queries, in layers without rotary positions
     deltas: tuple[DeltaConfig | None, ...] = ()  # by layer, in place of attention; empty: none
     mambas: tuple[MambaConfig | None, ...] = ()  # by layer, in place of attention; empty: none
+    mambas_attend: float | None = None  # such layers attend beside it, with this factor; None: they do not
+    mixed_scale: float | None = None  # of what the first part of a block adds; None: residual_scale
+    gate_scale: float = 1.0  # of what the activation of a gated feed-forward part takes
     attention_gate: bool = False  # what attention has mixed is multiplied by sigmoid(gate(x))
     sinks: bool = False  # each head has a learned score that takes weight and has no value
     embedding_scale: float = 1.0

@@ -33,20 +33,20 @@ def read_mambas(fields: Fields, hidden_size: int, scans: Sequence[bool]) -> tupl
         for name in _SIZES:
             fields.has(name)
         return ()
-    config = _read_mamba(fields, hidden_size)
+    config = read_mamba(fields, fields.integer("mamba_expand", 2) * hidden_size)
     return tuple(config if scan else None for scan in scans)
 
 
-def _read_mamba(fields: Fields, hidden_size: int) -> MambaConfig:
-    """Returns the sizes that all Mamba-2 layers of a model have. Raises StartupError."""
+def read_mamba(fields: Fields, width: int, called: str = "mamba_expand * hidden_size") -> MambaConfig:
+    """Returns the sizes that all Mamba-2 layers of a model have. width: values of all heads; called: what it
+    is made of. Raises StartupError."""
     heads, groups = fields.integer("mamba_n_heads", 128), fields.integer("mamba_n_groups", 1)
-    width = fields.integer("mamba_expand", 2) * hidden_size
     if width % heads:
-        raise fields.wrong("mamba_n_heads", f"must divide mamba_expand * hidden_size, {width}")
+        raise fields.wrong("mamba_n_heads", f"must divide {called}, {width}")
     if heads % groups:
         raise fields.wrong("mamba_n_groups", f"must divide mamba_n_heads, {heads}")
     if fields.value("mamba_d_head") not in (None, "auto", width // heads):
-        raise fields.wrong("mamba_d_head", f"must be {width // heads}, mamba_expand * hidden_size / heads")
+        raise fields.wrong("mamba_d_head", f"must be {width // heads}, {called} / heads")
     if fields.has("time_step_limit") and fields.value("time_step_limit") not in _NO_LIMIT:
         raise fields.wrong("time_step_limit", "nothing but [0, Infinity] is supported")
     return MambaConfig(

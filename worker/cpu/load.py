@@ -13,7 +13,6 @@ from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
-from worker.attention.row_state import RowStateSpec
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
 from worker.cpu.drafters.draft_model import DraftModel, read_draft_model
@@ -140,7 +139,7 @@ class Loaded:
                 size,
                 num_workers=max(1, self.initialize.data_parallel_size),
                 reserved=states_bytes(
-                    self._state_specs(),
+                    self.model.state_specs(),
                     self.initialize.max_num_seqs,
                     self.initialize.state_checkpoints,
                     _most_drafts(speculation),
@@ -148,10 +147,6 @@ class Loaded:
             )
         each_alone = not self.exactness.caveat  # the bits that are promised depend on positions alone
         return KVCache(specs, CacheLayout(size, num_blocks, self.dtype, CPU, each_alone, stored))
-
-    def _state_specs(self) -> list[RowStateSpec]:
-        """One per layer that keeps a state per row."""
-        return [spec for spec in self.model.layer_specs() if isinstance(spec, RowStateSpec)]
 
     def make_executor(
         self,
@@ -170,7 +165,7 @@ class Loaded:
         drafter = observe = None
         if draft is not None:
             drafter, observe = draft.make_drafter(rows, swap_space.num_blocks, self.model)
-        specs = self._state_specs()
+        specs = self.model.state_specs()
         checkpoints = self.initialize.state_checkpoints
         drafts = _most_drafts(speculation)
         states = RowStates(specs, most_rows, CPU, checkpoints, drafts) if specs else None

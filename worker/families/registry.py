@@ -39,6 +39,7 @@ from worker.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from worker.families.latent.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
 from worker.families.latent.youtu import YOUTU
 from worker.families.linear.bamba import BAMBA
+from worker.families.linear.falcon_h1 import FALCON_H1
 from worker.families.linear.granite_hybrid import GRANITE_HYBRID
 from worker.families.linear.qwen3_5 import QWEN3_5, QWEN3_5_MOE, QWEN3_5_MOE_SEEING, QWEN3_5_SEEING
 from worker.families.linear.qwen3_next import QWEN3_NEXT
@@ -56,6 +57,7 @@ DECODERS: dict[str, DecoderFamily] = {
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Dots1ForCausalLM": DOTS1,
     "Exaone4ForCausalLM": EXAONE4,
+    "FalconH1ForCausalLM": FALCON_H1,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma4ForCausalLM": GEMMA4,

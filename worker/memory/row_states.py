@@ -10,6 +10,7 @@ a row's next step begins with what those have done that were accepted.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import numpy as np
 import torch
@@ -178,4 +179,7 @@ def layer_caches(model: LanguageModel, cache: KVCache, states: RowStates | None)
     if states is None:
         return cache.layers
     of_blocks, of_rows = iter(cache.layers), iter(states.layers)
-    return [next(of_rows if isinstance(spec, RowStateSpec) else of_blocks) for spec in model.layer_specs()]
+    return [
+        tuple(chain(*(next(of_rows if isinstance(spec, RowStateSpec) else of_blocks) for spec in specs)))
+        for specs in model.layer_specs()
+    ]

@@ -11,7 +11,7 @@ from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.plan import LayerCache
 from worker.attention.row_state import RowStateSpec
 from worker.layers.attention.attention import Attention
-from worker.layers.attention.self_attention import StatefulPart
+from worker.layers.attention.self_attention import SideBySide, StatefulPart
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.latent.attention import LatentAttention
@@ -30,11 +30,23 @@ class LanguageModel(Layer, ABC):
         """What each layer that attends keeps in the KV cache, in the order of the layers."""
         return tuple(layer.spec for layer in self.modules() if isinstance(layer, Attention | LatentAttention))
 
-    def layer_specs(self) -> tuple[KVCacheSpec | RowStateSpec, ...]:
-        """What each layer keeps of blocks or of rows, in the order of forward()'s caches."""
-        kinds = Attention | LatentAttention | StatefulPart
-        layers = [layer for layer in self.modules() if isinstance(layer, kinds)]
-        return tuple(each.state_spec if isinstance(each, StatefulPart) else each.spec for each in layers)
+    def layer_specs(self) -> tuple[tuple[KVCacheSpec | RowStateSpec, ...], ...]:
+        """What each layer keeps of blocks, of rows, or of both, in the order of forward()'s caches."""
+        both = [layer for layer in self.modules() if isinstance(layer, SideBySide)]
+        within = {part for layer in both for part in layer.modules() if part is not layer}
+        found: list[tuple[KVCacheSpec | RowStateSpec, ...]] = []
+        for layer in self.modules():
+            if isinstance(layer, SideBySide):
+                found.append(layer.specs)
+            elif isinstance(layer, StatefulPart) and layer not in within:
+                found.append((layer.state_spec,))
+            elif isinstance(layer, Attention | LatentAttention) and layer not in within:
+                found.append((layer.spec,))
+        return tuple(found)
+
+    def state_specs(self) -> list[RowStateSpec]:
+        """What layers keep of rows, one per layer that has a state."""
+        return [spec for specs in self.layer_specs() for spec in specs if isinstance(spec, RowStateSpec)]
 
     @property
     def looked_up(self) -> Layer | None:

@@ -14,6 +14,7 @@ from worker.layers.block import AroundNormBlock, Block, OutputNormBlock, Paralle
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.experts.experts import Experts
 from worker.layers.linear import RowLinear, column_linear, local_kv_heads, order_of_heads, qkv_linear
+from worker.layers.mamba.beside_attention import AttentionBesideMamba2
 from worker.layers.mlp.mlp import MLP, FeedForward, GatedMLP
 from worker.layers.norm import HeadNormLayers, LayerNorm, Norm, RMSNorm, UnitNorm
 from worker.layers.scaled_add import ScaledAdd
@@ -87,11 +88,13 @@ def embedding_factor(config: DecoderConfig, dtype: torch.dtype) -> float:
     return config.embedding_scale
 
 
-def norm(config: DecoderConfig, place: Placement) -> Norm:
-    """Returns a norm of the residual stream, or of what is added to it."""
+def norm(config: DecoderConfig, place: Placement, residual_scale: float | None = None) -> Norm:
+    """Returns a norm of the residual stream, or of what is added to it. residual_scale: of what is added to
+    the stream before; None: that of the configuration."""
     width, eps = config.hidden_size, config.norm_eps
     if config.norm_kind is NormKind.RMS:
-        return RMSNorm(width, eps, place, config.norm_offset, config.residual_scale)
+        scale = config.residual_scale if residual_scale is None else residual_scale
+        return RMSNorm(width, eps, place, config.norm_offset, scale)
     return LayerNorm(width, eps, place, has_bias=config.norm_kind is NormKind.LAYER)
 
 
@@ -101,7 +104,7 @@ def block(config: DecoderConfig, layer: int, place: Placement) -> AnyBlock:
         return Block(
             norm(config, place),
             attention(config, layer, place),
-            norm(config, place),
+            norm(config, place, config.mixed_scale),
             mlp(config, layer, place),
         )
     add = ScaledAdd(config.hidden_size)
@@ -131,8 +134,17 @@ def attention(config: DecoderConfig, layer: int, place: Placement) -> AttentionP
     if delta is not None:
         return gated_delta_net(config, delta, place)
     mamba = config.mambas[layer] if config.mambas else None
-    if mamba is not None:
+    if mamba is None:
+        return self_attention(config, layer, place)
+    if config.mambas_attend is None:
         return mamba2(config, mamba, place)
+    attending = self_attention(config, layer, place)
+    add = ScaledAdd(config.hidden_size, config.mambas_attend)
+    return AttentionBesideMamba2(attending, mamba2(config, mamba, place), add)
+
+
+def self_attention(config: DecoderConfig, layer: int, place: Placement) -> SelfAttention:
+    """Returns attention over keys and values."""
     hidden, heads, kv_heads, head_dim = (
         config.hidden_size,
         config.num_heads,
@@ -187,4 +199,4 @@ def mlp(config: DecoderConfig, layer: int, place: Placement) -> FeedForward:
         up = column_linear(hidden, (inner,), bias, place)
         return MLP(up, RowLinear(inner, hidden, bias, place), config.activation)
     gate_up = column_linear(hidden, (inner, inner), bias, place)
-    return GatedMLP(gate_up, RowLinear(inner, hidden, bias, place), config.activation)
+    return GatedMLP(gate_up, RowLinear(inner, hidden, bias, place), config.activation, config.gate_scale)

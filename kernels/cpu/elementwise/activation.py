@@ -1,4 +1,4 @@
-"""silu(gate) * up, rounded once, 16 values per step.
+"""silu(factor * gate) * up, rounded once, 16 values per step.
 
     silu(x) = x / (1 + e ** -x)    in bfloat16, before it is rounded, to 1.7e-4 of it: e ** -x to 1.0e-4
                                    (kernels.cpu.isa.exp), a reciprocal to 2 ** -14. Rounding may cost 3.9e-3.
@@ -20,11 +20,12 @@ def gate_rows(element: Static[Element], record: GatedSiluRecord, first: int, cou
         gate, out = record.gate_up + 2 * size * row, record.out + size * row
         for i in range(0, record.width - 15, 16):
             at = element.size * i
-            x = element.load(gate + at)
+            x = element.load(gate + at) * record.factor
             element.store(out + at, element.times_sigmoid(x, x) * element.load(gate + size + at))
         if rest:
             at = element.size * (record.width - rest)
             x, up = element.load_first(gate + at, rest), element.load_first(gate + size + at, rest)
+            x = x * record.factor
             element.store_first(out + at, element.times_sigmoid(x, x) * up, rest)
 
 

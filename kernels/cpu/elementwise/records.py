@@ -30,6 +30,7 @@ class GatedSiluRecord(OperationRecord):
     gate_up: Address  # [rows, 2 * width] bfloat16
     out: Address  # [rows, width] bfloat16
     width: i64
+    factor: f32  # of the gate
 
 
 @record

@@ -8,6 +8,7 @@ for one row of 576 values. Head sizes are even.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -149,9 +150,9 @@ class RowKernels:
         self.team.run_one(self.activate, x.shape[0], record, row_grain(x.shape[1]))
         return out
 
-    def gated_silu(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """[T, 2 * I] -> [T, I]."""
-        return self._gated(self.silu, GatedSiluRecord, gate_up)
+    def gated_silu(self, gate_up: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
+        """[T, 2 * I] -> [T, I]. factor: of the gate."""
+        return self._gated(self.silu, partial(GatedSiluRecord, factor=factor), gate_up)
 
     def gated_gelu(self, gate_up: torch.Tensor) -> torch.Tensor:
         """[T, 2 * I] -> [T, I]: GELU in the form with tanh."""

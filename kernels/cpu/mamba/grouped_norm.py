@@ -10,23 +10,30 @@ from kernels.cpu.isa.vectors import LANES
 from kernels.cpu.mamba.records import GroupedNormRecord
 
 
-def _norm_group(
-    element: Static[Element], x: int, gate: int, weight: int, out: int, width: int, eps: float
-) -> None:
-    """One group. Addresses."""
+def _gate_group(element: Static[Element], x: int, gate: int, width: int, factor: float) -> f32x16:
+    """Leaves x * silu(factor * gate) in x. Returns sums of its squares."""
     squares = f32x16(0.0)
     for i in range(0, width, LANES):
         left = min(LANES, width - i)
-        gates = element.load_first(gate + element.size * i, left)
+        gates = element.load_first(gate + element.size * i, left) * factor
         values = FLOAT32.times_sigmoid(load_first_f32(x + 4 * i, left) * gates, gates)
         store_first_f32(x + 4 * i, values, left)
         squares = fma(values, values, squares)
+    return squares
+
+
+def _norm_group(
+    element: Static[Element], x: int, weight: int, out: int, width: int, eps: float, squares: f32x16
+) -> None:
+    """One group, which has been gated. Addresses; weight 0: there is no norm."""
     mean = float32(sum_in_order(squares) / float32(width))
     factor = float32(float32(1.0) / sqrt(float32(mean + eps)))
     for i in range(0, width, LANES):
         at, left = element.size * i, min(LANES, width - i)
-        normed = load_first_f32(x + 4 * i, left) * factor
-        element.store_first(out + at, normed * element.load_first(weight + at, left), left)
+        values = load_first_f32(x + 4 * i, left)
+        if weight:
+            values = values * factor * element.load_first(weight + at, left)
+        element.store_first(out + at, values, left)
 
 
 def norm_tokens(element: Static[Element], record: GroupedNormRecord, first: int, count: int) -> None:
@@ -34,10 +41,14 @@ def norm_tokens(element: Static[Element], record: GroupedNormRecord, first: int,
     groups, width, size = record.groups, record.width, element.size
     for token in range(first, first + count):
         for group in range(groups):
-            at = width * (groups * token + group)
+            at, weight = width * (groups * token + group), record.weight
             gate = record.gate + size * (record.stride * token + width * group)
-            weight = record.weight + size * width * group
-            _norm_group(element, record.x + 4 * at, gate, weight, record.out + size * at, width, record.eps)
+            if weight:
+                weight = weight + size * width * group
+            squares = _gate_group(element, record.x + 4 * at, gate, width, record.factor)
+            _norm_group(
+                element, record.x + 4 * at, weight, record.out + size * at, width, record.eps, squares
+            )
 
 
 @operation

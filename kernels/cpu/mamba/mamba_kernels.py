@@ -64,31 +64,45 @@ class MambaKernels(ConvolutionKernels):
             groups=shape.groups,
             state_size=shape.state_size,
             drafts=0 if log is None else log.shape[2],
+            step_factor=rates.step_factor,
         )
 
     def grouped_norm(
-        self, x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, groups: int, eps: float
+        self,
+        x: torch.Tensor,
+        gate: torch.Tensor,
+        weight: torch.Tensor | None,
+        groups: int,
+        eps: float,
+        factor: float = 1.0,
     ) -> torch.Tensor:
         """See kernels.ops.mamba.grouped_norm; gate may have longer rows. x changes."""
         out = gate.new_empty(x.shape)
-        record = grouped_norm_record(x, gate, weight, out, groups, eps)
+        record = grouped_norm_record(x, gate, weight, out, groups, eps, factor)
         self.team.run_one(self.norm, len(x), record, row_grain(x.shape[1]))
         return out
 
 
 def grouped_norm_record(
-    x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, groups: int, eps: float
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor | None,
+    out: torch.Tensor,
+    groups: int,
+    eps: float,
+    factor: float = 1.0,
 ) -> GroupedNormRecord:
     """Of the tensors of kernels.ops.mamba.grouped_norm, and that of the result; gate may have longer rows."""
     return GroupedNormRecord(
         x=x.data_ptr(),
         gate=gate.data_ptr(),
         stride=gate.stride(0),
-        weight=weight.data_ptr(),
+        weight=0 if weight is None else weight.data_ptr(),
         out=out.data_ptr(),
         groups=groups,
-        width=weight.shape[0] // groups,
+        width=out.shape[1] // groups,
         eps=eps,
+        factor=factor,
     )
 
 

@@ -22,6 +22,7 @@ class SelectiveScanRecord(OperationRecord):
     groups: u32  # G
     state_size: u32  # N
     drafts: u32  # K, the most drafted tokens of a row
+    step_factor: f32  # of steps, before their bias
 
 
 @record
@@ -31,8 +32,9 @@ class GroupedNormRecord(OperationRecord):
     x: Address  # [T, groups, width] float32; the operation leaves x * silu(gate) there
     gate: Address  # [T, stride], of which the first groups * width values of each token count
     stride: i64
-    weight: Address  # [groups, width]
+    weight: Address  # [groups, width]; 0: there is no norm
     out: Address  # [T, groups, width]
     groups: i64
     width: i64
     eps: f32
+    factor: f32  # of the gate

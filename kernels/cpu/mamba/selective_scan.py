@@ -92,7 +92,7 @@ def _scan_token(
     rate, bias = read_f32(rates), read_f32(rates + 4 * heads)
     skip = f32x16(read_f32(rates + 8 * heads))
     step = element.load_first(record.steps + element.size * (record.stride * token + head), 1)
-    size = softplus(f32x16(sum_in_order(step)) + bias)  # in each lane
+    size = softplus(f32x16(sum_in_order(step)) * record.step_factor + bias)  # in each lane
     decay = precise_exp(size * (0.0 - rate))
     mixed = record.mixed + 4 * (heads * width + 2 * record.groups * n) * token
     b = mixed + 4 * (heads * width + head // (heads // record.groups) * n)

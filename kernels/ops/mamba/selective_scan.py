@@ -3,7 +3,7 @@
 A head h has a state S [N, P], which begins with zeros. For a token with values x [P], a step t, and b and c
 [N] of its group of heads:
 
-    d = softplus(t + bias[h])
+    d = softplus(step_factor * t + bias[h])
     S = exp(-decay[h] * d) * S + b (d * x)
     out = c S + skip[h] * x
 
@@ -45,11 +45,14 @@ class ScanRates:
     """What a layer has learned of each head."""
 
     packed: torch.Tensor  # [3, H] float32, contiguous: decay, bias, skip
+    step_factor: float = 1.0
 
     @staticmethod
-    def of(decay: torch.Tensor, bias: torch.Tensor, skip: torch.Tensor) -> "ScanRates":
+    def of(
+        decay: torch.Tensor, bias: torch.Tensor, skip: torch.Tensor, step_factor: float = 1.0
+    ) -> "ScanRates":
         """[H] each."""
-        return ScanRates(torch.stack((decay, bias, skip)).float())
+        return ScanRates(torch.stack((decay, bias, skip)).float(), step_factor)
 
     @property
     def decay(self) -> torch.Tensor:
@@ -91,7 +94,7 @@ def selective_scan(
         if log is not None:
             own = replay(own, log[span.row], span.replayed)
         for t in range(span.first, span.first + span.length):
-            size = softplus(steps[t].float() + rates.bias)
+            size = softplus(steps[t].float() * rates.step_factor + rates.bias)
             kept, added = torch.exp(-rates.decay * size), x[t] * size[:, None]
             own = own * kept[:, None, None] + b[t, :, :, None] * added[:, None, :]
             out[t] += (own * c[t, :, :, None]).sum(1)

@@ -45,6 +45,17 @@ OF_BAMBA = {
     "another part of a head": ({"attn_rotary_emb": 8}, "attn_rotary_emb is 8, but nothing else"),
 }
 
+OF_FALCON_H1 = {
+    "too few factors": ({"ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers is .*, but must have 5 factors"),
+    "a factor of 0": ({"ssm_out_multiplier": 0.0}, "ssm_out_multiplier is 0.0, but must be greater than 0"),
+    "a width that does not fit": ({"mamba_d_ssm": 97}, "mamba_n_heads is 4, but must divide mamba_d_ssm, 97"),
+    "a norm before the gate": (
+        {"mamba_rms_norm": True, "mamba_norm_before_gate": True},
+        "mamba_norm_before_gate is true, but must be false",
+    ),
+    "biases": ({"projectors_bias": True}, "projectors_bias is true, but nothing else is supported"),
+}
+
 
 def read(checkpoint: Checkpoints, folder: Path, family: str, changes: dict[str, Any]) -> DecoderConfig:
     fields = json.loads((checkpoint(family) / "config.json").read_text())
@@ -66,6 +77,29 @@ def test_refused_of_bamba(case: str, checkpoint: Checkpoints, tmp_path: Path):
     changes, message = OF_BAMBA[case]
     with pytest.raises(StartupError, match=message):
         read(checkpoint, tmp_path, "bamba", changes)
+
+
+@pytest.mark.parametrize("case", OF_FALCON_H1)
+def test_refused_of_falcon_h1(case: str, checkpoint: Checkpoints, tmp_path: Path):
+    changes, message = OF_FALCON_H1[case]
+    with pytest.raises(StartupError, match=message):
+        read(checkpoint, tmp_path, "falcon_h1", changes)
+
+
+def test_falcon_h1_as_published(checkpoint: Checkpoints, tmp_path: Path):
+    """The fields of Falcon-H1-0.5B's file that change nothing, and the spelling of its rotation."""
+    published = {
+        **{
+            "attn_layer_indices": None,
+            "mamba_use_mlp": True,
+            "mlp_expansion_factor": 8,
+            "mamba_chunk_size": 128,
+        },
+        **{"num_logits_to_keep": 1, "rope_parameters": None, "rope_theta": 1e11, "rope_scaling": None},
+    }
+    config = read(checkpoint, tmp_path, "falcon_h1", published)
+    assert len(config.mambas) == 3 and config.mambas_attend is not None and config.has_states
+    assert {rope and rope.theta for rope in config.ropes} == {1e11}
 
 
 def test_as_published_files_spell_it(checkpoint: Checkpoints, tmp_path: Path):

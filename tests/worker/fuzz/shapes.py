@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from tests.checkpoints import FAMILIES
+from tests.checkpoints import FAMILIES, MULTIPLIERS
 
 Fields = dict[str, Any]
 
@@ -15,7 +15,7 @@ OWN_HEAD_SIZE = frozenset(
 """Families whose head size does not follow from the width."""
 LATENT = frozenset({"youtu", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"})
 LINEAR = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_moe"})
-MAMBA = frozenset({"granite_hybrid", "bamba"})
+MAMBA = frozenset({"granite_hybrid", "bamba", "falcon_h1"})
 PARTIAL = frozenset({"phi3", "stablelm", "glm4", "glm4_moe", *LINEAR})
 BY_KIND = frozenset({"gemma3", "olmo3"})
 """Families with rotary parameters for each kind of layer."""
@@ -29,7 +29,7 @@ BIASED = frozenset(
     {"llama", "granite", "smollm3", "qwen3", "olmo2", "olmo3", "cohere2", "gemma2", "glm4"}
 ) | {
     *("qwen3_moe", "glm4_moe", "dots1", "olmoe", "gpt_oss", "youtu", "deepseek_v3", "seed_oss", "qwen3_next"),
-    *MAMBA,
+    *(MAMBA - {"falcon_h1"}),
 }
 COUNT_OF_EXPERTS = {
     **dict.fromkeys(("mixtral", "granitemoe", "minimax_m2", "gpt_oss", "llama4"), "num_local_experts"),
@@ -250,6 +250,8 @@ def _mamba(family: str, num_layers: int, width: int, draw: random.Random) -> Fie
         "mamba_conv_bias": draw.random() < 0.7,
         "mamba_proj_bias": draw.random() < 0.3,
     }
+    if family == "falcon_h1":
+        return fields | {"mamba_proj_bias": False} | _multipliers(draw)
     if family == "bamba":
         return fields | {"attn_layer_indices": attends, "mlp_bias": draw.random() < 0.3}
     kinds = ["full_attention" if layer in attends else "linear_attention" for layer in range(num_layers)]
@@ -257,6 +259,18 @@ def _mamba(family: str, num_layers: int, width: int, draw: random.Random) -> Fie
         "layer_types": kinds,
         "position_embedding_type": draw.choice(["rope", None]),
         "shared_intermediate_size": draw.randint(9, 200),
+    }
+
+
+def _multipliers(draw: random.Random) -> Fields:
+    """Of Falcon-H1, and the forms of its layers."""
+    return {
+        **{name: draw.uniform(0.3, 2.0) for name, value in MULTIPLIERS.items() if isinstance(value, float)},
+        "mlp_multipliers": draw.choice([None, [draw.uniform(0.3, 2.0) for _ in range(2)]]),
+        "ssm_multipliers": draw.choice([None, [draw.uniform(0.3, 2.0) for _ in range(5)]]),
+        "mamba_d_ssm": None,
+        "mamba_rms_norm": draw.random() < 0.5,
+        "mamba_norm_before_gate": False,
     }
 
 

@@ -135,7 +135,7 @@ def test_rows_are_computed_again(checkpoint: Callable[..., Path]):
     assert crowded.scheduler.num_preemptions > 2 and not crowded.scheduler.swap.num_blocks
 
 
-@pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid"])
+@pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid", "falcon_h1"])
 def test_prompts_that_share_their_beginnings(family: str, checkpoint: Callable[..., Path]):
     """They begin with states that others have saved, and get what they get alone."""
     folder, base = checkpoint(family), [3 + 7 * i % 300 for i in range(40)]

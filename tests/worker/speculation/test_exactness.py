@@ -22,6 +22,7 @@ RUNS = [5, 6, 7, 8, 9, 10, 11, 12]
 STATEFUL: dict[str, dict[str, object]] = {
     "qwen3_5": {},
     "granite_hybrid": {"mamba_d_head": 64, "hidden_size": 128},
+    "falcon_h1": {"hidden_size": 128},
 }
 SIZES = {"dtype": "bfloat16", "block_size": 16, "num_blocks": 400, "max_num_seqs": 16, "record": False}
 
@@ -114,7 +115,7 @@ def test_beside_prompts_in_chunks(folder: Path, shape: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("shape", [{}, {"shuffle": 3, "budget": 50}])
-@pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid"])
+@pytest.mark.parametrize("family", STATEFUL)
 def test_layers_that_keep_a_state(family: str, shape: dict[str, int], checkpoint: Checkpoints) -> None:
     """Refused tokens never enter it, accepted ones do as in plain decoding; rows fork and take their state
     along."""

@@ -96,8 +96,8 @@ class FusedDecoder(LanguageModel):
         builder = ProgramBuilder(self._rows, self._blocks, most_tokens)
         few = most_tokens <= FEW
         if few:
-            kinds = [isinstance(spec, RowStateSpec) for spec in self.model.layer_specs()]
-            builder.prefetch(self.model.kv_cache_specs(), caches[kinds.index(False)], batch)
+            stateful = [isinstance(specs[0], RowStateSpec) for specs in self.model.layer_specs()]
+            builder.prefetch(self.model.kv_cache_specs(), caches[stateful.index(False)], batch)
         hidden = self.model.lower(builder, caches)
         self._captures[few] = self.model.captured
         if not few:

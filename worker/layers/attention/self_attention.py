@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.plan import LayerCache, Rotation
 from worker.attention.row_state import RowStateSpec
 from worker.layers.attention.attention import Attention
@@ -40,6 +41,16 @@ class StatefulPart(AttentionPart, ABC):
     """A block's first part that keeps one state per row in place of keys and values."""
 
     state_spec: RowStateSpec
+
+
+class SideBySide(AttentionPart, ABC):
+    """A block's first part of two that read the same input: one attends, the other keeps a state per row. Its
+    cache is that of the first, then that of the second."""
+
+    @property
+    @abstractmethod
+    def specs(self) -> tuple[KVCacheSpec, RowStateSpec]:
+        """What both keep."""
 
 
 class SelfAttention(AttentionPart):

@@ -28,8 +28,17 @@ class StateParameters(WeightOwner):
 class Convolution(StateParameters):
     """The weights of a convolution by channel, and its bias: zeros where the checkpoint has none."""
 
-    def __init__(self, channels: int, taps: int, place: Placement, has_bias: bool = False) -> None:
+    def __init__(
+        self,
+        channels: int,
+        taps: int,
+        place: Placement,
+        has_bias: bool = False,
+        factors: torch.Tensor | None = None,
+    ) -> None:
+        """factors: of what is convolved, [channels] float32; None: 1."""
         super().__init__()
+        self.factors = factors
         self.weight = wide(place, channels, 1, taps)
         self.has_bias = has_bias
         self.bias = wide(place, channels) if has_bias else torch.zeros(channels, device=place.device)
@@ -41,7 +50,10 @@ class Convolution(StateParameters):
 
     def by_tap(self) -> torch.Tensor:
         """[taps, C] float32."""
-        return self._by_tap if self._by_tap is not None else self.weight[:, 0].t().contiguous()
+        if self._by_tap is not None:
+            return self._by_tap
+        weight = self.weight[:, 0].t()
+        return (weight if self.factors is None else weight * self.factors).contiguous()
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name of the checkpoint's modules; see WeightOwner."""

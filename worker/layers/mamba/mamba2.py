@@ -35,8 +35,9 @@ _SCAN_SPANS = SelectiveScanRecord.word("spans")
 class MambaRates(StateParameters):
     """How fast each head's state decays, the bias of its steps, and how much of its input passes by."""
 
-    def __init__(self, heads: int, place: Placement) -> None:
+    def __init__(self, heads: int, place: Placement, step_factor: float = 1.0) -> None:
         super().__init__()
+        self.step_factor = step_factor
         self.log_decay, self.bias, self.skip = (wide(place, heads) for _ in range(3))
         self._packed: ScanRates | None = None
 
@@ -46,7 +47,7 @@ class MambaRates(StateParameters):
 
     def values(self) -> ScanRates:
         """As the scan takes them."""
-        return self._packed or ScanRates.of(self.log_decay.exp(), self.bias, self.skip)
+        return self._packed or ScanRates.of(self.log_decay.exp(), self.bias, self.skip, self.step_factor)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """The names of the three tensors; see WeightOwner."""
@@ -55,17 +56,27 @@ class MambaRates(StateParameters):
 
 
 class GroupedNorm(StateParameters):
-    """The weight of the gated norm."""
+    """The weight of the gated norm, or a gate without a norm."""
 
-    def __init__(self, width: int, groups: int, eps: float, place: Placement) -> None:
-        """width: of all groups together."""
+    def __init__(
+        self,
+        width: int,
+        groups: int,
+        eps: float,
+        place: Placement,
+        factor: float = 1.0,
+        normed: bool = True,
+    ) -> None:
+        """width: of all groups together. factor: of the gate."""
         super().__init__()
-        self.groups, self.eps, self.weight = groups, eps, place.empty(width)
+        self.groups, self.eps, self.factor = groups, eps, factor
+        self.weight = place.empty(width) if normed else None
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
-        yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
+        if self.weight is not None:
+            yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
 
 
 class Mamba2(StatefulPart):
@@ -99,7 +110,7 @@ class Mamba2(StatefulPart):
         spans, (last, state, drafted, log) = batch.spans, cache
         gate, convolved, steps = self._split(self.projections(x, batch))
         weight, bias, rates = self.convolution.by_tap(), self.convolution.bias, self.rates.values()
-        norm = self.norm.weight, self.norm.groups, self.norm.eps
+        norm = self.norm.weight, self.norm.groups, self.norm.eps, self.norm.factor
         if self.kernels is None:
             mixed = convolution(convolved, weight, bias, last, spans, drafted)
             scanned = selective_scan(mixed, steps, rates, state, self.shape, spans, log)
@@ -142,7 +153,7 @@ class Mamba2(StatefulPart):
         scanned, out = buffers.output(shape.values, torch.float32), buffers.output(shape.values)
         record = kernels.scan_record(mixed, steps, self.rates.values(), state, scanned, shape, log)
         scanning = builder.put(kernels.scan, record, 1)
-        normed = grouped_norm_record(scanned, gate, norm.weight, out, norm.groups, norm.eps)
+        normed = grouped_norm_record(scanned, gate, norm.weight, out, norm.groups, norm.eps, norm.factor)
         builder.put(kernels.norm, normed, row_grain(shape.values))
         follow_spans(
             builder,

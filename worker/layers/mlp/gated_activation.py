@@ -13,17 +13,18 @@ _GELU_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
 
 
 class GatedActivation(Layer):
-    """f(gate) * up. It has no parameters."""
+    """f(factor * gate) * up. It has no parameters."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, factor: float = 1.0) -> None:
         """name: of f, as in kernels.ops.layers.activation."""
         super().__init__()
-        self.name = name
+        self.name, self.factor = name, factor
         self.kernels: RowKernels | None = None
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """Computes with a compiled kernel if there is one."""
-        self.kernels = kernels if self.name in _SILU + _GELU_TANH else None
+        known = _SILU if self.factor != 1 else _SILU + _GELU_TANH
+        self.kernels = kernels if self.name in known else None
 
     @property
     def can_lower(self) -> bool:
@@ -32,9 +33,13 @@ class GatedActivation(Layer):
 
     def forward(self, gate_up: torch.Tensor) -> torch.Tensor:
         """[T, 2 * I], gate before up -> [T, I]."""
+        if self.kernels is not None and self.name in _SILU:
+            return self.kernels.gated_silu(gate_up, self.factor)
         if self.kernels is not None:
-            gated = self.kernels.gated_silu if self.name in _SILU else self.kernels.gated_gelu
-            return gated(gate_up)
+            return self.kernels.gated_gelu(gate_up)
+        if self.factor != 1:
+            gate, up = gate_up.chunk(2, dim=1)
+            gate_up = torch.cat((gate * self.factor, up), dim=1)
         return gated_activation(gate_up, self.name)
 
     def lower(self, builder: ProgramBuilder, gate_up: torch.Tensor, out: torch.Tensor) -> int:
@@ -43,5 +48,6 @@ class GatedActivation(Layer):
         where = {"gate_up": gate_up.data_ptr(), "out": out.data_ptr(), "width": width}
         grain = row_grain(width)
         if self.name in _SILU:
-            return builder.put(builder.rows.silu, GatedSiluRecord(**where), grain, repeatable=True)
+            silu = GatedSiluRecord(**where, factor=self.factor)
+            return builder.put(builder.rows.silu, silu, grain, repeatable=True)
         return builder.put(builder.rows.gelu, GatedGeluRecord(**where), grain, repeatable=True)

@@ -59,11 +59,14 @@ class MLP(FeedForward):
 
 
 class GatedMLP(FeedForward):
-    """down(f(gate(x)) * up(x))."""
+    """down(f(factor * gate(x)) * up(x))."""
 
-    def __init__(self, gate_up: ColumnLinear, down: RowLinear, activation_name: str) -> None:
+    def __init__(
+        self, gate_up: ColumnLinear, down: RowLinear, activation_name: str, factor: float = 1.0
+    ) -> None:
         super().__init__()
-        self.gate_up, self.down, self.activation = gate_up, down, GatedActivation(activation_name)
+        self.gate_up, self.down = gate_up, down
+        self.activation = GatedActivation(activation_name, factor)
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, E] -> [T, E]."""

@@ -84,7 +84,8 @@ def test_gated_silu():
     gate_up = random(ROWS, 2 * WIDTH, dtype=BF16, scale=20)
     results = torch.zeros(2, ROWS, WIDTH, dtype=BF16)
     records = [
-        GatedSiluRecord(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=WIDTH) for out in results
+        GatedSiluRecord(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=WIDTH, factor=0.7)
+        for out in results
     ]
     TEAM.run_one(gated_silu, ROWS, records[0], 1)
     gated_silu.reference(records[1], 0, ROWS, 0)

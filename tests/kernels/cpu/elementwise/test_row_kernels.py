@@ -88,6 +88,8 @@ def test_gated_silu(kernels: RowKernels, rows: int, width: int, scale: float):
     gate_up = random(rows, 2 * width, dtype=BF16, scale=scale)
     exact = gated_activation_reference(gate_up.double(), "silu")
     assert_close(kernels.gated_silu(gate_up), exact, 1e-20, SILU)
+    halved = torch.cat((gate_up[:, :width] / 2, gate_up[:, width:]), dim=1)  # exactly
+    assert torch.equal(kernels.gated_silu(gate_up, 0.5), kernels.gated_silu(halved))
 
 
 def test_silu_of_what_exp_cannot_hold(kernels: RowKernels):

@@ -26,7 +26,7 @@ def inputs(
     """What is mixed, steps, and rates."""
     decay, bias, skip = (random(shape.heads, dtype=F32, seed=seed) for seed in (1, 2, 3))
     steps = random(tokens, shape.heads + 3, dtype=dtype, scale=3)[:, : shape.heads]
-    return random(tokens, shape.channels, dtype=F32), steps, ScanRates.of(decay.exp(), bias, skip)
+    return random(tokens, shape.channels, dtype=F32), steps, ScanRates.of(decay.exp(), bias, skip, 0.8)
 
 
 def state_of(shape: MambaShape) -> torch.Tensor:
@@ -46,7 +46,7 @@ def in_closed_form(
         each.reshape(tokens, shape.groups, -1).repeat_interleave(shape.heads // shape.groups, 1)
         for each in (b, c)
     )
-    size = softplus(steps.to(wide) + rates.bias.to(wide))
+    size = softplus(steps.to(wide) * rates.step_factor + rates.bias.to(wide))
     fallen = torch.cumsum(size * rates.decay.to(wide), 0)  # [T, H]
     past = torch.ones(tokens, tokens, dtype=wide).triu()[:, :, None]  # [from s, to t]
     weights = torch.einsum("shn,thn->sth", b, c) * torch.exp(fallen[:, None] - fallen[None]) * past
@@ -122,12 +122,14 @@ def test_norms(groups: int, width: int, dtype: torch.dtype):
     size = groups * width
     x, weight = random(4, size, dtype=F32), random(size, dtype=dtype)
     gate = random(4, size + 7, dtype=dtype)[:, :size]
-    gated = (x.double() * silu(gate.double())).unflatten(1, (groups, width))
+    factor = 0.7
+    gated = (x.double() * silu(factor * gate.double())).unflatten(1, (groups, width))
     exact = gated / (gated.square().mean(-1, keepdim=True) + 1e-6).sqrt()
     exact = exact.flatten(1) * weight.double()
     bounds = next(bounds for kind, *bounds in TOLERANCES if kind == dtype)
-    assert_close(grouped_norm(x, gate, weight, groups, 1e-6), exact, *bounds)
-    assert_close(mamba_kernels(dtype).grouped_norm(x.clone(), gate, weight, groups, 1e-6), exact, *bounds)
+    for part in (grouped_norm, mamba_kernels(dtype).grouped_norm):
+        assert_close(part(x.clone(), gate, weight, groups, 1e-6, factor), exact, *bounds)
+        assert_close(part(x.clone(), gate, None, groups, 1e-6, factor), gated.flatten(1), *bounds)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -52,6 +52,7 @@ FAMILIES = {
     },
     "qwen3_5": {"hidden_size": 128, "head_dim": 32, "linear_value_head_dim": 16},
     "bamba": {"hidden_size": 128, "mamba_d_head": 64},
+    "falcon_h1": {"hidden_size": 128, "mamba_d_head": 24},
     "gpt2": {"n_embd": 128, "scale_attn_by_inverse_layer_idx": True},
     "opt": {"hidden_size": 128, "word_embed_proj_dim": 128},
 }

@@ -1,0 +1,50 @@
+"""Attention and a Mamba-2 layer side by side, as each layer of Falcon-H1 has them: factor * attention(x) +
+scan(x)."""
+
+import torch
+
+from worker.attention.kv_cache_spec import KVCacheSpec
+from worker.attention.plan import LayerCache, Rotation
+from worker.attention.row_state import RowStateSpec
+from worker.layers.attention.self_attention import SelfAttention, SideBySide
+from worker.layers.mamba.mamba2 import Mamba2
+from worker.layers.scaled_add import ScaledAdd
+from worker.lowering.builder import ProgramBuilder
+from worker.lowering.rotation import LoweredRotation
+from worker.model_input import InputBatch
+
+_STATES = 4
+"""Tensors that a Mamba-2 layer has in a cache."""
+
+
+class AttentionBesideMamba2(SideBySide):
+    """Both read the same input."""
+
+    def __init__(self, attention: SelfAttention, mamba: Mamba2, add: ScaledAdd) -> None:
+        """add: with the factor of attention."""
+        super().__init__()
+        self.attention, self.mamba, self.add = attention, mamba, add
+
+    @property
+    def specs(self) -> tuple[KVCacheSpec, RowStateSpec]:
+        """See SideBySide."""
+        return self.attention.attention.spec, self.mamba.state_spec
+
+    def forward(
+        self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
+    ) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        scanned = self.mamba(x, batch, cache[-_STATES:])
+        return self.add(self.attention(x, batch, cache[:-_STATES], rotation), scanned)
+
+    def lower(
+        self,
+        builder: ProgramBuilder,
+        x: torch.Tensor,
+        cache: LayerCache,
+        rotation: LoweredRotation | None = None,
+    ) -> torch.Tensor:
+        """See forward()."""
+        scanned = self.mamba.lower(builder, x, cache[-_STATES:])
+        attended = self.attention.lower(builder, x, cache[:-_STATES], rotation)
+        return self.add.lower(builder, attended, scanned, builder.buffers.shared("mixed", x.shape[1]))

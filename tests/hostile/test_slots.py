@@ -124,7 +124,7 @@ async def test_halves_of_health_checks_take_no_answer_from_the_others(checkpoint
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text("tokens: []")
     async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
-        slots = service.frontend._receiving_slots
+        slots = service.frontend.parts.receiving_slots
         with Http2(f"127.0.0.1:{service.port}") as client:
             for _ in range(RECEIVED):
                 half_a_message(client, "/grpc.health.v1.Health/Check")
@@ -147,17 +147,17 @@ async def test_large_messages_wait_with_their_clients(checkpoint, model, tmp_pat
     tokens.write_text("tokens:\n" + entry_line(digest_of("a"), "a", {}))
     async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
         frontend = service.frontend
-        await frontend._large_messages._turns.begin("other")  # a large message of another tenant is decoded
+        await frontend.parts.large_messages._turns.begin("other")  # a large message of another tenant is decoded
         large = make_request(continuation={"sequences": [{"token_ids": [7] * 1_000_000}]})
         metadata = (("authorization", "Bearer a"),)
         calls = [service.generation.GenerateUnary(large, metadata=metadata) for _ in range(40)]
         most = MAX_RECEIVED_BYTES // large.ByteSize()
         await until(lambda: frontend.limits.num_bytes == most * large.ByteSize())
-        assert frontend._receiving_slots.num_held("a") == most < len(calls)
-        frontend._large_messages._turns.end("other")
+        assert frontend.parts.receiving_slots.num_held("a") == most < len(calls)
+        frontend.parts.large_messages._turns.end("other")
         codes = {await call.code() for call in calls}
         assert codes == {grpc.StatusCode.INVALID_ARGUMENT}
-        await until(lambda: not frontend._receiving_slots.num_held("a"))
+        await until(lambda: not frontend.parts.receiving_slots.num_held("a"))
 
 
 async def test_a_tenant_has_a_bounded_number_of_streams_of_requests(checkpoint, model, tmp_path):
@@ -203,16 +203,16 @@ async def test_a_tenants_bodies_arrive_a_few_at_a_time(checkpoint, model, tmp_pa
         port = frontend._ports[-1]
         body = b'{"prompt": "hi"}'
         halves = [await post(port, "a", body[:-1], len(body)) for _ in range(RECEIVED)]
-        await until(lambda: not frontend._receiving_slots.has_room("a"))
+        await until(lambda: not frontend.parts.receiving_slots.has_room("a"))
         waiting, served = [await post(port, name, body, len(body)) for name in ("a", "b")]
         assert b" 200 " in await served[0].readline()
-        assert frontend._receiving_slots.num_held("a") == RECEIVED
+        assert frontend.parts.receiving_slots.num_held("a") == RECEIVED
         halves[0][1].write(body[-1:])
         for reader, _ in (halves[0], waiting):
             assert b" 200 " in await reader.readline()
         for _, writer in (*halves, waiting, served):
             writer.close()
-        await until(lambda: not frontend._receiving_slots.num_held("a"))
+        await until(lambda: not frontend.parts.receiving_slots.num_held("a"))
 
 
 async def test_large_bodies_are_parsed_in_turns(checkpoint, model):
@@ -221,12 +221,12 @@ async def test_large_bodies_are_parsed_in_turns(checkpoint, model):
     async with run_service(checkpoint, model=model, **settings) as service:
         frontend = service.frontend
         body = b'{"prompt": "hi"' + b" " * 200_000 + b"}"
-        await frontend._large_messages._turns.begin("other")  # another one is being parsed
+        await frontend.parts.large_messages._turns.begin("other")  # another one is being parsed
         first = await post(frontend._ports[-1], "", body, len(body))
         await until(lambda: frontend.limits.num_bytes == len(body))
         second = await post(frontend._ports[-1], "", body, len(body))
         assert b" 429 " in await second[0].readline()
-        frontend._large_messages._turns.end("other")
+        frontend.parts.large_messages._turns.end("other")
         assert b" 200 " in await first[0].readline()
         await until(lambda: not frontend.limits.num_bytes)
         for _, writer in (first, second):

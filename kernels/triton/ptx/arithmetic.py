@@ -5,8 +5,9 @@ of numpy arrays. Approximate operations (ex2, rsqrt, div.full) give numpy's roun
 a GPU gives differs in the last bits.
 """
 
+import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from kernels.triton.ptx import floats
 from kernels.triton.ptx.parser import PtxError
+from kernels.triton.ptx.threads import DTYPES
 
 Array = NDArray[Any]
 _UNORDERED = {"equ": "eq", "neu": "ne", "ltu": "lt", "leu": "le", "gtu": "gt", "geu": "ge"}
@@ -30,7 +32,10 @@ _COMPARE: dict[str, Any] = {
     "hs": np.greater_equal,
 }
 _LOGIC: dict[str, Any] = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
-_ROUNDINGS = ("rn", "rz", "rni", "sat", "satfinite", "ftz", "approx", "full", "relu")
+_MODIFIERS = frozenset(("rn", "ftz", "approx", "full"))
+"""Those of floating point that are known: all but `ftz` say what is done here anyway."""
+_WHOLE: dict[str, Any] = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil}
+_CONVERTED = re.compile(r"[subf](8|16|32|64)|bf16|(bf16|f16|e4m3)x2")
 
 
 class ScalarOperation(NamedTuple):
@@ -43,27 +48,44 @@ class ScalarOperation(NamedTuple):
 
 @cache
 def find(parts: tuple[str, ...]) -> ScalarOperation:
-    """parts: the opcode's, as ("add", "s32"). Raises PtxError for what is not known."""
-    name, kind = parts[0], parts[-1]
-    if name in ("setp", "cvt", "selp", "mov", "bfe", "prmt", "popc"):
-        return {"setp": _setp, "cvt": _cvt}[name](parts) if name in ("setp", "cvt") else _bits(name, kind)
-    if name in _LOGIC:
-        return ScalarOperation((kind,), kind, _LOGIC[name])
-    if name in ("shl", "shr"):
-        return ScalarOperation((kind, "u32"), kind, _shift_left if name == "shl" else _shift_right)
-    if name == "not":
-        return ScalarOperation((kind,), kind, np.invert)
-    if name in ("mul", "mad") and parts[1] in ("lo", "hi", "wide"):
-        return _integer_product(name, parts[1], kind)
-    if kind in ("f32x2", "bf16x2", "s16x2"):
-        return _packed(name, kind)
-    if name == "fma" and kind == "bf16":
-        return ScalarOperation(("bf16", "bf16", "f32"), "f32", _fma_bfloat16)
-    found = (_FLOATS if kind.startswith("f") else _INTEGERS).get(name)
+    """parts: the opcode's, as ("add", "s32"). Raises PtxError for what is not known, modifiers too."""
+    found = _find(parts[0], parts[1:-1], parts[-1])
     if found is None:
         raise PtxError(f"the emulator does not know {'.'.join(parts)}")
-    compute = {"fma": floats.fma64}.get(name, found) if kind == "f64" else found
-    return ScalarOperation((kind,), kind, _flushed(compute) if "ftz" in parts and kind == "f32" else compute)
+    return found
+
+
+def _find(name: str, modifiers: tuple[str, ...], kind: str) -> ScalarOperation | None:
+    if name == "cvt":
+        return _cvt(modifiers, kind)
+    if name == "setp":
+        return _setp(modifiers[0], kind) if len(modifiers) == 1 else None
+    if name in ("mul", "mad") and modifiers in (("lo",), ("hi",), ("wide",)):
+        return _integer_product(name, modifiers[0], kind)
+    if modifiers == ("rn", "f32") and kind in ("bf16", "f16"):
+        return _mixed(name, kind)
+    if kind in ("f32x2", "bf16x2", "s16x2"):
+        return _packed(name, kind) if set(modifiers) <= {"rn"} else None
+    if kind in ("f16", "f32", "f64") and name in _FLOATS:
+        return _of_floats(name, modifiers, kind)
+    if modifiers == ("relu",) and name in ("max", "min") and kind == "s32":
+        return ScalarOperation((kind,), kind, lambda a, b: np.maximum(_INTEGERS[name](a, b), 0))
+    if modifiers or kind not in DTYPES:
+        return None
+    if name in _INTEGERS and kind[0] in "su":
+        return ScalarOperation((kind,), kind, _INTEGERS[name])
+    return _bits(name, kind)
+
+
+def _of_floats(name: str, modifiers: tuple[str, ...], kind: str) -> ScalarOperation | None:
+    compute = {"fma": floats.fma64}.get(name, _FLOATS[name]) if kind == "f64" else _FLOATS[name]
+    if name in ("max", "min") and "NaN" in modifiers:
+        compute, modifiers = _keeps_nan(compute), tuple(each for each in modifiers if each != "NaN")
+    if not set(modifiers) <= _MODIFIERS or (name == "fma" and kind == "f16"):
+        return None
+    return ScalarOperation(
+        (kind,), kind, _flushed(compute) if "ftz" in modifiers and kind == "f32" else compute
+    )
 
 
 def _flushed(compute: Callable[..., Array]) -> Callable[..., Array]:
@@ -78,19 +100,34 @@ def _quiet(compute: Callable[..., Array]) -> Callable[..., Array]:
     return run
 
 
+def _keeps_nan(compute: Callable[..., Array]) -> Callable[..., Array]:
+    def run(*values: Array) -> Array:
+        return np.where(np.logical_or.reduce([np.isnan(each) for each in values]), np.nan, compute(*values))
+
+    return run
+
+
+def _larger(a: Array, b: Array) -> Array:
+    """Of two zeros, the positive one; of a number and NaN, the number."""
+    bits = f"u{a.itemsize}"
+    return np.where(a == b, (a.view(bits) & b.view(bits)).view(a.dtype), np.fmax(a, b))
+
+
 def _maximum(*values: Array) -> Array:
-    return np.fmax(np.fmax(values[0], values[1]), values[-1])
+    return reduce(_larger, values)
 
 
 def _minimum(*values: Array) -> Array:
-    return np.fmin(np.fmin(values[0], values[1]), values[-1])
+    return -reduce(_larger, (-each for each in values))
 
 
 def _integer_quotient(a: Array, b: Array) -> Array:
     """Toward zero; all ones where the divisor is zero."""
-    wide, divisor = a.astype(np.int64), np.where(b == 0, 1, b).astype(np.int64)
-    quotient = np.sign(wide) * np.sign(divisor) * (np.abs(wide) // np.abs(divisor))
-    return np.asarray(np.where(b == 0, -1, quotient).astype(a.dtype))
+    divisor = np.where(b == 0, 1, b).astype(a.dtype)
+    with np.errstate(over="ignore"):  # of the least integer by -1
+        floor = a // divisor
+        quotient = floor + ((floor < 0) & (floor * divisor != a)).astype(a.dtype)
+    return np.asarray(np.where(b == 0, np.invert(np.zeros_like(a)), quotient))
 
 
 def _integer_rest(a: Array, b: Array) -> Array:
@@ -170,33 +207,46 @@ def _integer_product(name: str, part: str, kind: str) -> ScalarOperation:
     )
 
 
-def _packed(name: str, kind: str) -> ScalarOperation:
+def _packed(name: str, kind: str) -> ScalarOperation | None:
     """Two values in one register."""
+    single = (_INTEGERS if kind == "s16x2" else _FLOATS).get(name)
+    if single is None:
+        return None
 
     def split(x: Array) -> Array:
         halves = x.view(f"u{x.itemsize // 2}").reshape(-1, 2)
         if kind == "bf16x2":
             return floats.from_bfloat16(halves)
-        return halves.view(np.float32) if kind == "f32x2" else halves
+        return halves.view(np.float32 if kind == "f32x2" else np.int16)
 
     def compute(*values: Array) -> Array:
-        single = ScalarOperation(("f32",), "f32", _FLOATS[name] if kind != "s16x2" else _INTEGERS[name])
-        both = single.compute(*(split(np.ascontiguousarray(value)) for value in values))
+        both = single(*(split(np.ascontiguousarray(value)) for value in values))
         joined = floats.to_bfloat16(both) if kind == "bf16x2" else both
         return np.ascontiguousarray(joined).view(values[0].dtype).reshape(-1)
 
     return ScalarOperation((kind,), kind, compute)
 
 
-def _fma_bfloat16(a: Array, b: Array, c: Array) -> Array:
-    return floats.fma32(floats.from_bfloat16(a), floats.from_bfloat16(b), c)
+def _mixed(name: str, kind: str) -> ScalarOperation | None:
+    """add, sub and fma whose last operand and result are float32, and the others of 16 bits."""
+    if name not in ("add", "sub", "fma"):
+        return None
+
+    def widen(x: Array) -> Array:
+        return floats.from_bfloat16(x) if kind == "bf16" else x.astype(np.float32)
+
+    def compute(*values: Array) -> Array:
+        return _FLOATS[name](*map(widen, values[:-1]), values[-1])
+
+    return ScalarOperation((kind,) * (2 if name == "fma" else 1) + ("f32",), "f32", compute)
 
 
-def _setp(parts: tuple[str, ...]) -> ScalarOperation:
-    test, kind = parts[1], parts[-1]
+def _setp(test: str, kind: str) -> ScalarOperation | None:
     if test in ("num", "nan"):
         return ScalarOperation((kind,), "pred", lambda a, b: (np.isnan(a) | np.isnan(b)) == (test == "nan"))
-    compare = _COMPARE[_UNORDERED.get(test, test)]
+    compare = _COMPARE.get(_UNORDERED.get(test, test))
+    if compare is None or kind == "bf16":
+        return None
     if not kind.startswith("f"):
         return ScalarOperation((kind,), "pred", compare)
     if test in _UNORDERED:
@@ -204,16 +254,27 @@ def _setp(parts: tuple[str, ...]) -> ScalarOperation:
     return ScalarOperation((kind,), "pred", lambda a, b: compare(a, b) & ~np.isnan(a) & ~np.isnan(b))
 
 
-def _bits(name: str, kind: str) -> ScalarOperation:
-    if name == "mov":
-        return ScalarOperation((kind,), kind, lambda a: a)
-    if name == "selp":
-        return ScalarOperation((kind, kind, "pred"), kind, _select)
-    if name == "popc":
-        return ScalarOperation((kind,), "u32", lambda a: np.bitwise_count(a).astype(np.uint32))
-    if name == "prmt":
-        return ScalarOperation(("b32",), "b32", _permute_bytes)
-    return ScalarOperation((kind, "u32", "u32"), kind, _extract_bits)
+def _bits(name: str, kind: str) -> ScalarOperation | None:
+    if name in _LOGIC:
+        return ScalarOperation((kind,), kind, _LOGIC[name])
+    match name, kind:
+        case "shl", _:
+            return ScalarOperation((kind, "u32"), kind, _shift_left)
+        case "shr", _:
+            return ScalarOperation((kind, "u32"), kind, _shift_right)
+        case "not", _:
+            return ScalarOperation((kind,), kind, np.invert)
+        case "mov", _:
+            return ScalarOperation((kind,), kind, lambda a: a)
+        case "selp", _:
+            return ScalarOperation((kind, kind, "pred"), kind, _select)
+        case "popc", _:
+            return ScalarOperation((kind,), "u32", lambda a: np.bitwise_count(a).astype(np.uint32))
+        case "prmt", "b32":
+            return ScalarOperation(("b32",), "b32", _permute_bytes)
+        case "bfe", "u32" | "s32" | "u64" | "s64":
+            return ScalarOperation((kind, "u32", "u32"), kind, _extract_bits)
+    return None
 
 
 def _select(a: Array, b: Array, chosen: Array) -> Array:
@@ -221,14 +282,13 @@ def _select(a: Array, b: Array, chosen: Array) -> Array:
 
 
 def _extract_bits(a: Array, start: Array, length: Array) -> Array:
-    """bfe: `length` bits from `start`, extended by zeros or, of a signed type, by the sign of the field."""
+    """bfe: `length` bits from `start`, extended by zeros or, of a signed type, by the sign of the field; its
+    part beyond the register is that sign, too. Start and length are 8 bits."""
     bits = 8 * a.itemsize
-    wide = a.astype(np.int64) & ((1 << bits) - 1) if bits < 64 else a.astype(np.int64)
-    taken = (wide >> start.astype(np.int64)) & ((np.int64(1) << length.astype(np.int64)) - 1)
-    if a.dtype.kind == "i":
-        sign = (taken >> np.maximum(length.astype(np.int64) - 1, 0)) & 1
-        taken = np.where((sign == 1) & (length > 0), taken - (np.int64(1) << length.astype(np.int64)), taken)
-    return taken.astype(a.dtype)
+    start, length = (start & 255).astype(np.int64), (length & 255).astype(np.int64)
+    above = np.maximum(bits - start - length, 0)  # bits beyond the field, which are shifted out at the top
+    moved = _shift_right(_shift_left(a, above), above + np.minimum(start, bits))
+    return np.asarray(np.where(length == 0, a.dtype.type(0), moved))
 
 
 def _permute_bytes(a: Array, b: Array, selector: Array) -> Array:
@@ -243,32 +303,51 @@ def _permute_bytes(a: Array, b: Array, selector: Array) -> Array:
     return out.view(np.uint32).reshape(-1)
 
 
-def _cvt(parts: tuple[str, ...]) -> ScalarOperation:
-    to, source = [part for part in parts[1:] if part not in _ROUNDINGS][:2]
+def _cvt(modifiers: tuple[str, ...], source: str) -> ScalarOperation | None:
+    to, rounding = (modifiers or ("",))[-1], frozenset(modifiers[:-1])
+    if not (_CONVERTED.fullmatch(to) and _CONVERTED.fullmatch(source)):
+        return None
     if to.endswith("x2"):
-        return ScalarOperation((source,), "b16" if to == "e4m3x2" else "b32", _pack(to, source))
-    if "bf16" in (to, source):
-        widen = floats.from_bfloat16 if source == "bf16" else lambda x: x.astype(np.float32)
-        if to == "bf16":
-            return ScalarOperation((source,), "bf16", _quiet(lambda x: floats.to_bfloat16(widen(x))))
-        return ScalarOperation((source,), to, lambda x: widen(x).astype(to.replace("f", "float")))
-    if to == "f16" and "rz" in parts:
+        known = {"rn", "satfinite"} if to == "e4m3x2" else {"rn"}
+        return (
+            ScalarOperation((source,), "b16" if to == "e4m3x2" else "b32", _pack(to, source))
+            if rounding <= known
+            else None
+        )
+    if to[0] != "f" and source[0] == "f" and to != "bf16":
+        whole = [_WHOLE[each] for each in rounding if each in _WHOLE]
+        return (
+            ScalarOperation((source,), to, _to_integer(to, whole[0]))
+            if len(rounding) == len(whole) == 1
+            else None
+        )
+    if rounding <= {"rn"}:
+        return ScalarOperation((source,), to, _between(to, source))
+    if rounding == {"rz"} and (to, source) == ("f16", "f32"):
         return ScalarOperation((source,), to, _half_toward_zero)
-    if to[0] != "f" and source[0] == "f":
-        return ScalarOperation((source,), to, _to_integer(to, "rz" in parts))
-    name = to.replace("f", "float") if to[0] == "f" else f"{'int' if to[0] == 's' else 'uint'}{to[1:]}"
-    return ScalarOperation((source,), to, _quiet(lambda x: x.astype(name)))
+    [one] = rounding if len(rounding) == 1 else [""]
+    if one in _WHOLE and to == source and to != "bf16":
+        return ScalarOperation((source,), to, _WHOLE[one])
+    return None
 
 
-def _to_integer(to: str, chop: bool) -> Callable[[Array], Array]:
+def _between(to: str, source: str) -> Callable[[Array], Array]:
+    """Integers wrap to the width; floating point rounds to nearest."""
+    widen = floats.from_bfloat16 if source == "bf16" else lambda x: x
+    if to == "bf16":
+        return _quiet(lambda x: floats.to_bfloat16(widen(x).astype(np.float32)))
+    return _quiet(lambda x: widen(x).astype(DTYPES[to]))
+
+
+def _to_integer(to: str, whole: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """Saturates, and makes NaN zero."""
-    limits = np.iinfo(np.dtype(f"{'int' if to[0] == 's' else 'uint'}{to[1:]}"))
+    limits = np.iinfo(DTYPES[to])
 
     def convert(x: Array) -> Array:
-        whole = np.where(np.isnan(x), 0, np.trunc(x) if chop else np.rint(x)).astype(np.float64)
-        inside = np.clip(whole, limits.min, limits.max)
-        top = whole >= float(limits.max)
-        return np.where(top, limits.max, np.where(top, 0, inside).astype(limits.dtype)).astype(limits.dtype)
+        exact = whole(np.where(np.isnan(x), 0, x)).astype(np.float64)
+        top = exact >= float(limits.max)  # also where float64 has no number that is the largest
+        inside = np.maximum(np.where(top, 0, exact), limits.min).astype(limits.dtype)
+        return np.where(top, limits.max, inside).astype(limits.dtype)
 
     return convert
 

@@ -59,11 +59,16 @@ def _land(program: EmulatedProgram, active: Array | None, pending: int) -> None:
 
 
 def _finish(program: EmulatedProgram, each: Copy, done: Array) -> None:
-    values = np.zeros((int(done.sum()), each.index.shape[1]), np.uint8)
+    width = each.index.shape[1]
+    values = np.zeros((int(done.sum()), width), np.uint8)
     sources, read = each.sources[done], each.read[done]
-    for size in np.unique(read[read > 0]):
-        rows = np.flatnonzero(read == size)
-        values[rows, :size] = program.memory.load(sources[rows], int(size), program.number)
+    if (read > width).any() or (sources[read > 0] % np.uint64(width)).any():
+        raise MemoryFault(f"a copy of {width} bytes is misaligned, or reads more than it copies")
+    for size in map(int, np.unique(read[read > 0])):
+        rows, piece = np.flatnonzero(read == size), size & -size
+        for at in range(0, size, piece):
+            where = sources[rows] + np.uint64(at)
+            values[rows, at : at + piece] = program.memory.load(where, piece, program.number)
     program.shared.land(each.index[done], values, each.threads[done])
 
 

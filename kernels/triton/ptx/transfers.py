@@ -98,16 +98,17 @@ _ATOMIC: dict[str, Callable[[int, int], int]] = {
 
 def atomic(program: EmulatedProgram, instruction: PtxInstruction, active: Array | None) -> None:
     """atom.global on integers: threads in ascending order."""
-    destination, target, operand = instruction.operands
     change, kind = _ATOMIC.get(instruction.parts[-2]), instruction.parts[-1]
-    if instruction.parts[1] != "global" or change is None:
+    if instruction.parts[1] != "global" or change is None or kind[0] not in "bsu":
         raise PtxError("this atomic operation is not known")
+    destination, target, operand = instruction.operands
     values = program.threads.read(str(operand), kind)
     chosen = values if active is None else values[active]
     limit = (1 << 8 * chosen.itemsize) - 1
+    negative = limit // 2 + 1 if kind[0] == "s" else 0
 
     def update(lane: int, old: int) -> int:
-        return change(old, int(chosen[lane])) & limit
+        return ((change(old, int(chosen[lane])) + negative) & limit) - negative
 
     old = program.memory.update(addresses(program, target, active), update, chosen.dtype)
     program.threads.write(str(destination), spread(old, active, program.threads.count), active)

@@ -15,7 +15,13 @@ from kernels.triton.ptx.transfers import addresses
 
 Array = NDArray[Any]
 _LANE = np.arange(WARP)
-_REDUCE: dict[str, Callable[..., Array]] = {"add": np.sum, "min": np.min, "max": np.max}
+_REDUCE: dict[str, Callable[..., Array]] = {
+    "add": np.sum,
+    "min": np.fmin.reduce,
+    "max": np.fmax.reduce,
+}
+_CLAMP = {"bfly": 31, "idx": 31, "up": 0, "down": 31}
+"""What the fourth operand of a shuffle is where all 32 lanes are one segment."""
 
 
 def whole_warps(program: EmulatedProgram, active: Array | None) -> Array:
@@ -38,24 +44,23 @@ def barrier(program: EmulatedProgram, instruction: PtxInstruction, active: Array
 def shuffle(program: EmulatedProgram, instruction: PtxInstruction, active: Array | None) -> None:
     """shfl.sync: bfly, idx, up, down, among the 32 lanes of a warp."""
     whole_warps(program, active)
-    destination, source, offset, clamp, _ = map(str, instruction.operands)
-    threads = program.threads
+    destination, source, offset, clamp, mask = map(str, instruction.operands)
+    threads, mode = program.threads, instruction.parts[2]
+    if mode not in _CLAMP:
+        raise PtxError(f"shfl.{mode} is not known")
+    if int(clamp, 0) != _CLAMP[mode] or int(mask, 0) & 0xFFFFFFFF != 0xFFFFFFFF:
+        raise PtxError("shuffles within parts of a warp are not known")
     values = threads.read(source, "b32").reshape(-1, WARP)
     by = threads.read(offset, "s32").reshape(-1, WARP)
-    segment = int(clamp, 0) >> 8
-    if segment:
-        raise PtxError("shuffles within parts of a warp are not known")
-    match instruction.parts[2]:
+    match mode:
         case "bfly":
             lane = _LANE ^ by
         case "idx":
             lane = by & 31
         case "up":
             lane = np.where(_LANE - by < 0, _LANE, _LANE - by)
-        case "down":
+        case _:
             lane = np.where(_LANE + by > 31, _LANE, _LANE + by)
-        case other:
-            raise PtxError(f"shfl.{other} is not known")
     moved = np.take_along_axis(values, lane, axis=1)
     threads.write(destination, moved.reshape(-1), active)
 
@@ -66,9 +71,11 @@ def reduce(program: EmulatedProgram, instruction: PtxInstruction, active: Array 
     destination, source, mask = map(str, instruction.operands)
     if (program.threads.read(mask, "u32") != 0xFFFFFFFF).any():
         raise PtxError("reductions of some lanes are not known")
-    kind = instruction.parts[-1]
+    kind, change = instruction.parts[-1], _REDUCE.get(instruction.parts[2])
+    if change is None or len(instruction.parts) != 4:
+        raise PtxError("this reduction is not known")
     lanes = program.threads.read(source, kind).reshape(-1, WARP)
-    result = _REDUCE[instruction.parts[2]](lanes, axis=1).astype(lanes.dtype)
+    result = change(lanes, axis=1).astype(lanes.dtype)
     program.threads.write(destination, np.repeat(result, WARP), active)
 
 
@@ -101,13 +108,12 @@ def load_matrices(program: EmulatedProgram, instruction: PtxInstruction, active:
 
 
 def store_matrices(program: EmulatedProgram, instruction: PtxInstruction, active: Array | None) -> None:
-    """stmatrix of 16-bit values."""
+    """stmatrix of 16-bit values: as they are or transposed."""
     warps = whole_warps(program, active)
-    if "trans" in instruction.parts:
-        raise PtxError("stmatrix.trans is not known")
     for n, name in enumerate(_matrix_names(instruction, 1)):
         register = program.threads.read(name, "b32").reshape(-1, WARP)[warps]
-        rows = products.matrix_rows(register.reshape(-1)).reshape(-1, 8)
+        matrices = products.matrix_rows(register.reshape(-1))
+        rows = (np.swapaxes(matrices, -1, -2) if "trans" in instruction.parts else matrices).reshape(-1, 8)
         where = _row_addresses(program, instruction, n, warps, 0)
         owners = np.repeat(warps, 8).astype(np.int32) + OWNER
         program.shared.store(where, np.ascontiguousarray(rows).view(np.uint8), owners)

@@ -190,29 +190,3 @@ def test_norms_and_gates(width: int, dtype: torch.dtype):
     values, gate = x.flatten(1).to(dtype), gate.contiguous()
     expected = (values.float() * torch.sigmoid(gate.float())).to(dtype)
     assert_close(kernels.output_gate(values, gate), expected.double(), *bounds)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_in_python(dtype: torch.dtype):
-    """The same functions as Python runs them."""
-    shape, kernels = DeltaShape(1, 2, 3, 34), delta_kernels(dtype)
-    rows = spans((1, 2, 2), (0, 0, 1))
-    x, weight = random(3, shape.channels, dtype=dtype), random(3, shape.channels, dtype=F32)
-    last, state = random(2, 2, shape.channels, dtype=F32), random(2, 2, 3, 34, dtype=F32)
-    gates, *rates = inputs(shape, 3, dtype)[1:]
-    compiled = python = None
-    for in_python in (False, True):
-        kept, learned = last.clone(), state.clone()
-        mixed, out = torch.empty(3, shape.channels), torch.empty(3, 2, 34)
-        convolve = kernels.convolution_record(x, weight, weight[0], kept, mixed)
-        learn = kernels.delta_record(mixed, gates, (rates[0], rates[1]), learned, out, shape)
-        convolve.spans = learn.spans = rows.columns.ctypes.data
-        if in_python:
-            kernels.convolve.reference(convolve, 0, 2, 0)
-            kernels.learn.reference(learn, 0, 4, 0)
-            python = mixed, out, kept, learned
-        else:
-            kernels.team.run_one(kernels.convolve, 2, convolve, 1)
-            kernels.team.run_one(kernels.learn, 4, learn, 1)
-            compiled = mixed, out, kept, learned
-    torch.testing.assert_close(python, compiled, rtol=1e-5, atol=1e-6)

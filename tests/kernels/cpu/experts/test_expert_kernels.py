@@ -53,18 +53,6 @@ def test_route(case: str, corrected: bool, kernels: ExpertKernels):
         assert torch.equal(alone[0][0], weights[row]) and torch.equal(alone[1][0], experts[row])
 
 
-def test_route_in_python(kernels: ExpertKernels):
-    """The same function as Python runs it."""
-    for routing in ROUTINGS.values():
-        logits = random(3, routing.num_experts, dtype=F32, scale=3)
-        expected, chosen = kernels.route(logits, None, routing)
-        weights, experts = torch.zeros_like(expected), torch.zeros_like(chosen)
-        record = kernels.route_record(logits, None, routing, weights, experts)
-        kernels.choose.reference(record, 0, 3, 0)
-        assert torch.equal(experts, chosen)
-        torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_nonsense_is_routed_somewhere(kernels: ExpertKernels):
     """Logits without an order lead to experts that exist."""
     routing = ROUTINGS["softmax"]

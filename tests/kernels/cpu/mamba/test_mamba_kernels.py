@@ -132,25 +132,6 @@ def test_norms(groups: int, width: int, dtype: torch.dtype):
         assert_close(part(x.clone(), gate, None, groups, 1e-6, factor), gated.flatten(1), *bounds)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_in_python(dtype: torch.dtype):
-    """The same function as Python runs it."""
-    shape, kernels = MambaShape(2, 34, 1, 3), mamba_kernels(dtype)
-    rows = spans((1, 2, 2), (0, 0, 1))
-    mixed, steps, rates = inputs(shape, 3, dtype)
-    results = []
-    for in_python in (False, True):
-        state, out = state_of(shape), torch.empty(3, shape.values)
-        record = kernels.scan_record(mixed, steps, rates, state, out, shape)
-        record.spans = rows.columns.ctypes.data
-        if in_python:
-            kernels.scan.reference(record, 0, 4, 0)
-        else:
-            kernels.team.run_one(kernels.scan, 4, record, 1)
-        results.append((out, state[:2]))
-    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_tokens_that_are_drafted(shape: MambaShape, compiled: bool):

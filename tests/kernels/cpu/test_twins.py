@@ -1,0 +1,279 @@
+"""Operations on rows and on states: compiled code gives what Python gives with the same function.
+
+To the bit, but where an exponential or a reciprocal is computed, which Python does not round between its
+steps as machine code does.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import pytest
+import torch
+
+import kernels.cpu
+from kernels.cpu.compiler.records import Operation
+from kernels.cpu.delta.delta_kernels import delta_kernels
+from kernels.cpu.elementwise.row_kernels import ACTIVATIONS, row_kernels
+from kernels.cpu.experts.expert_kernels import expert_kernels
+from kernels.cpu.mamba.mamba_kernels import mamba_kernels
+from kernels.ops.delta.delta_rule import DeltaShape
+from kernels.ops.experts.routing import Routing, Score
+from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
+from tests.kernels.cpu.delta.test_delta_kernels import spans
+from tests.kernels.tolerances import random
+from worker.layers.mlp.clamped_swiglu import ClampedGate
+
+pytestmark = pytest.mark.cpu_kernels
+
+F32 = torch.float32
+DTYPES = [torch.bfloat16, F32]
+WIDTHS = [16, 37]
+ROWS = 3
+NEAR = {torch.bfloat16: 2**-7, F32: 4e-6, torch.int64: 0.0}
+"""Of results that an exponential is part of."""
+MAKERS = {"rows": row_kernels, "experts": expert_kernels, "delta": delta_kernels, "mamba": mamba_kernels}
+
+
+@cache
+def made(kind: str, dtype: torch.dtype) -> Any:
+    return MAKERS[kind](dtype=dtype)
+
+
+def normal(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
+    return random(*shape, dtype=dtype, scale=3, seed=seed)
+
+
+def rotate(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
+    """Two of three heads, by an index, in place."""
+    x, head_dim = normal(dtype, ROWS, 3, 2 * width), 2 * width
+    cos, sin = (random(9, head_dim, dtype=F32, seed=seed) for seed in (1, 2))
+    kernels.rotate(x[:, :2], cos, sin, torch.tensor([8, 0, 5]))
+    return x
+
+
+def clamped_swiglu(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
+    layer = ClampedGate(1.702, 2.0)
+    layer.use_kernels(kernels)
+    return layer(normal(dtype, ROWS, 2 * width))
+
+
+def weigh(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
+    from kernels.cpu.experts.records import WeighRecord
+
+    x, weights, out = (
+        normal(dtype, ROWS, width),
+        random(ROWS, 2, dtype=F32),
+        torch.zeros(6, width, dtype=dtype),
+    )
+    places = torch.tensor([[5, 0], [1, 4], [2, 3]])
+    addresses = {"x": x, "weights": weights, "places": places, "out": out}
+    record = WeighRecord(**{name: each.data_ptr() for name, each in addresses.items()}, width=width, top_k=2)
+    kernels.team.run_one(kernels.weigh, 6, record, 1)
+    return out
+
+
+def combine(kernels: Any, dtype: torch.dtype, width: int) -> tuple[torch.Tensor, ...]:
+    y, shared, weights = (
+        normal(dtype, 6, width),
+        normal(dtype, ROWS, width, seed=1),
+        random(ROWS, 2, dtype=F32),
+    )
+    places = torch.tensor([[5, 0], [1, 4], [2, 3]])
+    return kernels.combine(y, weights, places), kernels.combine(y, weights, places, shared)
+
+
+def combine_gated(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
+    y, shared, weights = (
+        normal(dtype, 6, width),
+        normal(dtype, ROWS, width, seed=1),
+        random(ROWS, 2, dtype=F32),
+    )
+    return kernels.combine(y, weights, torch.tensor([[5, 0], [1, 4], [2, 3]]), shared, normal(F32, ROWS))
+
+
+def route(score: Score, kernels: Any, dtype: torch.dtype, width: int) -> tuple[torch.Tensor, ...]:
+    """Experts in four groups of which two are kept, normalized, with a correction."""
+    groups = 4 if score in (Score.SOFTMAX, Score.SIGMOID) else 1
+    routing = Routing(
+        num_experts=width // 4 * 4,
+        top_k=5,
+        score=score,
+        groups=groups,
+        top_groups=min(groups, 2),
+        group_best=2,
+        normalized=True,
+        least_sum=1e-20,
+        scale=1.5,
+        tolerance=0.4,
+    )
+    logits = normal(F32, ROWS, routing.num_experts)
+    logits[0] = logits[0].round()
+    correction = random(routing.num_experts, dtype=F32, seed=4, scale=0.1) if groups > 1 else None
+    return kernels.route(logits, correction, routing)
+
+
+TWO_ROWS = spans((1, 2, 2), (0, 0, 1))
+DELTA = DeltaShape(1, 2, 3, 34)
+SCAN = MambaShape(2, 34, 1, 3)
+
+
+def convolve(kernels: Any, dtype: torch.dtype, width: int) -> tuple[torch.Tensor, ...]:
+    """Rows of the input are longer than what is convolved."""
+    x, weight, state = (
+        normal(dtype, 3, width + 5),
+        random(4, width, dtype=F32),
+        random(2, 3, width, dtype=F32),
+    )
+    return kernels.convolution(x[:, :width], weight, weight[0], state, TWO_ROWS), state
+
+
+def learn(kernels: Any, dtype: torch.dtype, width: int) -> tuple[torch.Tensor, ...]:
+    """The state behind a row's first token is saved for another row."""
+    mixed, gates = random(3, DELTA.channels, dtype=F32), normal(dtype, 3, 4)
+    state, rates = random(3, 2, 3, 34, dtype=F32), (random(2, dtype=F32).exp(), random(2, dtype=F32))
+    rows = spans((1, 2, 2), (0, 0, 1))
+    rows.save(1, 3, 2)
+    return kernels.delta_rule(mixed, gates, *rates, state, DELTA, rows), state
+
+
+def scan(kernels: Any, dtype: torch.dtype, width: int) -> tuple[torch.Tensor, ...]:
+    state = random(2, SCAN.heads, SCAN.state_size, SCAN.head_dim, dtype=F32)
+    rates = ScanRates(*(random(SCAN.heads, dtype=F32, seed=seed).abs() for seed in (1, 2, 3)))
+    mixed, steps = random(3, SCAN.channels, dtype=F32), normal(dtype, 3, SCAN.heads)
+    return kernels.selective_scan(mixed, steps, rates, state, SCAN, TWO_ROWS), state
+
+
+def gated_norm(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
+    gate = normal(dtype, ROWS, 2 * width + 7)[:, : 2 * width]
+    return kernels.gated_norm(normal(F32, ROWS, 2, width), gate, normal(dtype, width), 1e-6)
+
+
+def grouped_norm(kernels: Any, dtype: torch.dtype, width: int) -> tuple[torch.Tensor, ...]:
+    """What is normed changes, too."""
+    x, gate = normal(F32, ROWS, 2 * width), normal(dtype, ROWS, 2 * width + 7)[:, : 2 * width]
+    return kernels.grouped_norm(x, gate, normal(dtype, 2 * width), 2, 1e-6), x
+
+
+Call = Callable[[Any, torch.dtype, int], "torch.Tensor | tuple[torch.Tensor, ...]"]
+
+
+def on_rows(method: str, count: int, **options: Any) -> Call:
+    """A method of RowKernels with one or two inputs [ROWS, width], and a weight and a bias of norms."""
+
+    def call(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        inputs = [normal(dtype, ROWS, width, seed=seed) for seed in range(count)]
+        norm = {"rms_norm": 1, "add_rms_norm": 1, "layer_norm": 2}.get(method, 0)
+        inputs += [None] if method == "layer_norm" and count == 1 else []
+        inputs += [normal(dtype, width, seed=seed) for seed in range(5, 5 + norm)]
+        return getattr(kernels, method)(*inputs, **options)
+
+    return call
+
+
+def on_pairs(method: str) -> Call:
+    return lambda kernels, dtype, width: getattr(kernels, method)(normal(dtype, ROWS, 2 * width))
+
+
+def logits(cap: float | None) -> Call:
+    return lambda kernels, _, width: kernels.adjust_logits(normal(F32, ROWS, width), 0.3, cap)
+
+
+def output_gate(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
+    return kernels.output_gate(normal(dtype, ROWS, width), normal(dtype, ROWS, width, seed=1))
+
+
+EXACT: dict[str, tuple[str, Call]] = {
+    "rms_norm": ("rows", on_rows("rms_norm", 1, eps=1e-5, offset=1.0)),
+    "add_rms_norm": ("rows", on_rows("add_rms_norm", 2, eps=1e-5, offset=0.5, factor=0.3)),
+    "layer_norm": ("rows", on_rows("layer_norm", 1, eps=1e-5)),
+    "layer_norm of a sum": ("rows", on_rows("layer_norm", 2, eps=1e-5)),
+    "scaled_add": ("rows", on_rows("scaled_add", 2, factor=0.3)),
+    "scaled": ("rows", on_rows("scaled_add", 1, y=None, factor=0.3)),
+    "relu": ("rows", on_rows("activation", 1, name="relu")),
+    "scaled logits": ("rows", logits(None)),
+    "rotary": ("rows", rotate),
+    "weigh": ("experts", weigh),
+    "combine": ("experts", combine),
+}
+NEARLY: dict[str, tuple[str, Call]] = {
+    **{name: ("rows", on_rows("activation", 1, name=name)) for name in ACTIVATIONS if name != "relu"},
+    "gated_silu": ("rows", on_pairs("gated_silu")),
+    "gated_gelu": ("rows", on_pairs("gated_gelu")),
+    "clamped_swiglu": ("rows", clamped_swiglu),
+    "capped logits": ("rows", logits(2.0)),
+    "gated combine": ("experts", combine_gated),
+    **{f"route by {score.name}": ("experts", partial(route, score)) for score in Score},
+    "convolution": ("delta", convolve),
+    "delta_rule": ("delta", learn),
+    "gated_norm": ("delta", gated_norm),
+    "output_gate": ("delta", output_gate),
+    "selective_scan": ("mamba", scan),
+    "grouped_norm": ("mamba", grouped_norm),
+}
+
+
+class PythonTeam:
+    """Stands in for a team of threads: runs operations in Python, in two parts, and keeps their names."""
+
+    def __init__(self, computes: bool = True) -> None:
+        self.names: set[str] = set()
+        self._computes = computes
+
+    def scratch(self, num_bytes: int) -> int:
+        """See Team.scratch()."""
+        from kernels.cpu.runtime.thread_pool import TEAM
+
+        return TEAM.scratch(num_bytes)
+
+    def run_one(self, operation: Any, rows: int, record: Any, grain: int) -> None:
+        """See Team.run_one()."""
+        kernel = operation.reference
+        self.names.add(f"{kernel.__module__}.{kernel.__name__}")
+        for first, count in ((0, rows // 2), (rows // 2, rows - rows // 2)) if self._computes else ():
+            kernel(record, first, count, 0)
+
+
+def results(case: tuple[str, Call], dtype: torch.dtype, width: int, team: Any) -> list[torch.Tensor]:
+    """What a case gives by a team; None: that of the compiled operations."""
+    kind, call = case
+    kernels = made(kind, dtype)
+    found = call(kernels if team is None else replace(kernels, team=team), dtype, width)
+    return list(found) if isinstance(found, tuple) else [found]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["bfloat16", "float32"])
+@pytest.mark.parametrize("name", EXACT)
+def test_the_same_bits(name: str, dtype: torch.dtype):
+    for width in WIDTHS:
+        ours, theirs = (results(EXACT[name], dtype, width, team) for team in (None, PythonTeam()))
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other) and one.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=["bfloat16", "float32"])
+@pytest.mark.parametrize("name", NEARLY)
+def test_the_same_but_for_roundings(name: str, dtype: torch.dtype):
+    for width in WIDTHS:
+        ours, theirs = (results(NEARLY[name], dtype, width, team) for team in (None, PythonTeam()))
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one.double(), other.double(), rtol=NEAR[one.dtype], atol=4e-6)
+
+
+def test_every_operation_is_compared():
+    """Those of these folders, but for the ones that are compared with what they are made of: see
+    tests/kernels/cpu/experts/test_dispatch.py."""
+    team, operations = PythonTeam(computes=False), set()
+    for case in (*EXACT.values(), *NEARLY.values()):
+        for dtype in DTYPES:
+            results(case, dtype, 16, team)
+    for folder in ("elementwise", "experts", "delta", "mamba"):
+        for module in pkgutil.iter_modules([f"{kernels.cpu.__path__[0]}/{folder}"]):
+            found = vars(importlib.import_module(f"kernels.cpu.{folder}.{module.name}")).values()
+            references = [each.reference for each in found if isinstance(each, Operation)]
+            operations |= {f"{kernel.__module__}.{kernel.__name__}" for kernel in references}
+    elsewhere = {"dispatch.dispatch", "dispatch.gather_rows", "grouped_product.grouped_product"}
+    assert operations - team.names == {f"kernels.cpu.experts.{name}" for name in elsewhere}

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,6 +22,8 @@ from kernels.cpu.elementwise.row_kernels import ACTIVATIONS, row_kernels
 from kernels.cpu.experts.expert_kernels import expert_kernels
 from kernels.cpu.mamba.mamba_kernels import mamba_kernels
 from kernels.ops.delta.delta_rule import DeltaShape
+from kernels.ops.delta.spans import Spans
+from kernels.ops.delta.update_log import update_width
 from kernels.ops.experts.routing import Routing, Score
 from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
 from tests.kernels.cpu.delta.test_delta_kernels import spans
@@ -131,20 +134,28 @@ def convolve(kernels: Any, dtype: torch.dtype, width: int) -> tuple[torch.Tensor
     return kernels.convolution(x[:, :width], weight, weight[0], state, TWO_ROWS), state
 
 
+def drafted(heads: int, keys: int, values: int) -> tuple[Spans, torch.Tensor]:
+    """Two rows, of which the first one had a draft accepted and has one now, and the log of both."""
+    rows = spans((1, 2, 2), (0, 0, 1))
+    rows.draft(np.array([0, 1]), np.array([0, 1]))
+    return rows, random(2, heads, 3, update_width(keys, values), dtype=F32, seed=3, scale=0.5)
+
+
 def learn(kernels: Any, dtype: torch.dtype, width: int) -> tuple[torch.Tensor, ...]:
-    """The state behind a row's first token is saved for another row."""
+    """The state behind a row's first token is saved for another row, and its second one is drafted."""
     mixed, gates = random(3, DELTA.channels, dtype=F32), normal(dtype, 3, 4)
     state, rates = random(3, 2, 3, 34, dtype=F32), (random(2, dtype=F32).exp(), random(2, dtype=F32))
-    rows = spans((1, 2, 2), (0, 0, 1))
+    rows, log = drafted(2, DELTA.key_dim, DELTA.value_dim)
     rows.save(1, 3, 2)
-    return kernels.delta_rule(mixed, gates, *rates, state, DELTA, rows), state
+    return kernels.delta_rule(mixed, gates, *rates, state, DELTA, rows, log), state, log
 
 
 def scan(kernels: Any, dtype: torch.dtype, width: int) -> tuple[torch.Tensor, ...]:
     state = random(2, SCAN.heads, SCAN.state_size, SCAN.head_dim, dtype=F32)
-    rates = ScanRates(*(random(SCAN.heads, dtype=F32, seed=seed).abs() for seed in (1, 2, 3)))
+    rates = ScanRates(random(3, SCAN.heads, dtype=F32, seed=1).abs())
     mixed, steps = random(3, SCAN.channels, dtype=F32), normal(dtype, 3, SCAN.heads)
-    return kernels.selective_scan(mixed, steps, rates, state, SCAN, TWO_ROWS), state
+    rows, log = drafted(SCAN.heads, SCAN.state_size, SCAN.head_dim)
+    return kernels.selective_scan(mixed, steps, rates, state, SCAN, rows, log), state, log
 
 
 def gated_norm(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:

@@ -27,6 +27,7 @@ from kernels.ops.delta.update_log import update_width
 from kernels.ops.experts.routing import Routing, Score
 from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
 from tests.kernels.cpu.delta.test_delta_kernels import spans
+from tests.kernels.cpu.python_team import PythonTeam
 from tests.kernels.tolerances import random
 from worker.layers.mlp.clamped_swiglu import ClampedGate
 
@@ -225,27 +226,6 @@ NEARLY: dict[str, tuple[str, Call]] = {
     "selective_scan": ("mamba", scan),
     "grouped_norm": ("mamba", grouped_norm),
 }
-
-
-class PythonTeam:
-    """Stands in for a team of threads: runs operations in Python, in two parts, and keeps their names."""
-
-    def __init__(self, computes: bool = True) -> None:
-        self.names: set[str] = set()
-        self._computes = computes
-
-    def scratch(self, num_bytes: int) -> int:
-        """See Team.scratch()."""
-        from kernels.cpu.runtime.thread_pool import TEAM
-
-        return TEAM.scratch(num_bytes)
-
-    def run_one(self, operation: Any, rows: int, record: Any, grain: int) -> None:
-        """See Team.run_one()."""
-        kernel = operation.reference
-        self.names.add(f"{kernel.__module__}.{kernel.__name__}")
-        for first, count in ((0, rows // 2), (rows // 2, rows - rows // 2)) if self._computes else ():
-            kernel(record, first, count, 0)
 
 
 def results(case: tuple[str, Call], dtype: torch.dtype, width: int, team: Any) -> list[torch.Tensor]:

@@ -16,6 +16,16 @@ from kernels.cpu.compiler.vectors import f32x16, i32x16  # noqa: E402
 from kernels.cpu.elementwise.elements import BFLOAT16, FLOAT32  # noqa: E402
 from kernels.cpu.isa.exp import precise_exp  # noqa: E402
 from kernels.cpu.isa.float16 import load_halves, read_half  # noqa: E402
+from kernels.cpu.isa.lanes import (  # noqa: E402
+    as_f32,
+    bits_of,
+    bits_of_lanes,
+    float_of,
+    larger_integer,
+    largest_integer,
+    multiply_small,
+    sum_of_lanes,
+)
 from kernels.cpu.isa.simd import (  # noqa: E402
     PAIR_PARTS,
     QUAD_PARTS,
@@ -47,7 +57,7 @@ from kernels.cpu.isa.simd import (  # noqa: E402
 )
 from kernels.cpu.isa.soft_cap import capped  # noqa: E402
 from kernels.cpu.isa.softplus import softplus  # noqa: E402
-from kernels.cpu.isa.vectors import write_f32, write_u32  # noqa: E402
+from kernels.cpu.isa.vectors import read_f32, read_i32, write_f32, write_i32, write_u32  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels
 
@@ -199,6 +209,28 @@ def test_sums_and_other_types():
         total += value
     assert machine.view(np.float32)[1, 0] == total != values.astype(np.float64).sum()
     assert np.array_equal(machine[2].view(np.float32), halves.astype(np.float32), equal_nan=True)
+
+
+def lanes(x: int, y: int, out: int) -> None:
+    """Integers of lanes, and the bits of floats."""
+    a, b = load_i32(x), load_i32(y)
+    store_i32(out, larger_integer(a, b))
+    store_i32(out + 64, multiply_small(a & 32767, (b << 16) >> 16))
+    store_i32(out + 128, bits_of_lanes(as_f32(a) * 0.5))
+    write_i32(out + 192, sum_of_lanes(a))
+    write_i32(out + 196, largest_integer(a))
+    write_i32(out + 200, bits_of(read_f32(x + 16)))
+    write_f32(out + 204, float_of(read_i32(y + 20)))
+
+
+def test_integers_of_lanes():
+    """Largest and least ones; sums that fit."""
+    values = np.array(WHOLE, np.int32)
+    values[5] = -LARGEST  # the sum fits 32 bits
+    for turn in range(16):
+        machine, python = results(lanes, "int32", 4, values, np.roll(values, turn))
+        assert np.array_equal(machine, python)
+        assert machine[3, 0] == values.sum(dtype=np.int64) and machine[3, 1] == values.max()
 
 
 def dots(x: int, y: int, out: int) -> None:

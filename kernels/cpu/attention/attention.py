@@ -81,7 +81,7 @@ def _copy_queries(
 ) -> None:
     """Of an item, and which positions they see. lane: which pair the first one is."""
     stride, group = record.query_stride, record.group
-    first, pairs, query_bytes = item.first, item.pairs, loops.size * record.head_dim
+    first, pairs, query_bytes = item.first, item.pairs, loops.element.size * record.head_dim
     query = record.query + (item.token + first // group) * stride + head * group * query_bytes
     in_group, own = first % group, item.start + first // group
     for m in range(lane, lane + pairs):
@@ -98,8 +98,8 @@ def _copy_queries(
 def _copy_query(loops: Static[Loops], query: int, to: int, query_bytes: int) -> None:
     """So many bytes, a multiple of 4; of 16 values, where they are widened."""
     if loops.widens:
-        for value in range(0, query_bytes // loops.size, 16):
-            store_f32(to + 4 * value, loops.element.load(query + loops.size * value))
+        for value in range(0, query_bytes // loops.element.size, 16):
+            store_f32(to + 4 * value, loops.element.load(query + loops.element.size * value))
     else:
         lines = query_bytes // 64
         if lines:
@@ -147,7 +147,7 @@ def _compute_part(
 def _score(loops: Static[Loops], place: PartPlace, pairs: int, head_dim: int, scratch: int) -> None:
     """Of the tiles of two rows for the pairs of both, of others for those of their row. Each row has as many
     pairs. The second row comes last: what is computed too much is in its way."""
-    queries, keys, words = scratch + _QUERIES, place.address + LIST, head_dim // loops.in_word
+    queries, keys, words = scratch + _QUERIES, place.address + LIST, head_dim // loops.words.in_word
     shared, own = place.shared, place.own
     others, to = place.tiles - shared - own, scratch + 64 * shared
     if shared > 0:
@@ -188,7 +188,7 @@ def _mix(
     """As _score(), with the weights in scratch memory."""
     tiles, shared, own = place.tiles, place.shared, place.own
     head_dim, value_dim = record.head_dim, record.value_dim
-    values, weights = place.address + LIST + 8 * tiles, scratch + 16 * loops.size * shared
+    values, weights = place.address + LIST + 8 * tiles, scratch + 16 * loops.element.size * shared
     one_pair = _results(loops, scratch) + 2 * partial_bytes(record.value_dim)
     before = place.begin + 16 * shared
     if shared > 0:
@@ -277,7 +277,7 @@ def attend_units(loops: Static[Loops], record: AttentionRecord, first: int, coun
         if following < units:
             locate(loops.stored, plan, record, following, next_part, later)
             if following != unit:
-                _ask_for_item(loops.size, record, later)
+                _ask_for_item(loops.element.size, record, later)
         append(place, later)
         _attend(loops, plan, record, part, place, scratch)
         unit = unit if following == unit else unit + 1

@@ -1,42 +1,64 @@
-"""How the cache holds the words that attention multiplies: 16 of a vector, one after the other.
+"""How the cache holds the words that attention multiplies, 16 of a vector, one after the other; and how they
+are multiplied.
 
-whole         as they are: two bfloat16, or a float32
-pairs         two numbers of e4m3 in place of two bfloat16
-floats        a number of e4m3 in place of a float32
+pairs          as they are: two bfloat16
+floats         as they are: a float32
+e4m3 pairs     two numbers of e4m3 in place of two bfloat16
+e4m3 floats    a number of e4m3 in place of a float32
 
 Widening is exact, and comes right behind the load: sums have the order that they have with whole words.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from llvmlite import ir
-
-from kernels.cpu.isa.selected import OPERATIONS
-from kernels.cpu.isa.vectors import I8, I8S, I16S, I32S, LANES, load, of_bf16
-
-_PAIRS = ir.VectorType(I8, 2 * LANES)
+from kernels.cpu.compiler.vectors import f32x16, i32x16
+from kernels.cpu.isa.narrow_words import load_e4m3_floats, load_e4m3_pairs, load_u16, store_i16
+from kernels.cpu.isa.simd import (
+    PAIR_PARTS,
+    add_floats,
+    add_pairs,
+    load_i32,
+    pair_inputs,
+    pair_weights,
+    store_i32,
+    whole_words,
+)
 
 
 @dataclass(frozen=True, eq=False)
 class StoredWords:
-    """The words of one vector in memory."""
+    """Operations on the words of a vector, which may be multiplied in several parts (kernels.cpu.isa.dot)."""
 
-    size: int  # bytes
-    pairs: Any  # the vector of words as they lie there
-    load: Callable[[Any, Any], Any]  # (builder, address): I32S
+    size: int
+    """Bytes of them, in memory."""
+    in_word: int
+    """Values of a word, and positions of a step of mixing."""
+    parts: int
+    weights: Callable[[i32x16, int], i32x16]
+    """(words, part): a part of the cache's words."""
+    inputs: Callable[[i32x16, int], i32x16]
+    """(words, part): a part of words of queries, or of weights of positions."""
+    add: Callable[[f32x16, i32x16, i32x16], f32x16]
+    """(sums, words, x): the sums, and the products of a part of the cache's words and of others."""
+    load: Callable[[int], i32x16]
+    """(address): widened."""
+    load_raw: Callable[[int], i32x16] = load_i32
+    """(address): pairs as they lie there."""
+    store_raw: Callable[[int, i32x16], None] = store_i32
+    """(address, pairs): writes what load_raw() has read."""
+    first_half: int = 0xFFFF
+    """The bits of the first of such a pair."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether they are as they are multiplied."""
+        return self.load is load_i32
 
 
-def _load_pairs(builder: Any, address: Any) -> Any:
-    return builder.bitcast(OPERATIONS.widen_e4m3(builder, load(builder, address, _PAIRS)), I32S)
-
-
-def _load_floats(builder: Any, address: Any) -> Any:
-    halves = OPERATIONS.widen_e4m3(builder, load(builder, address, I8S))
-    return builder.bitcast(of_bf16(builder, halves), I32S)
-
-
-WHOLE = StoredWords(4 * LANES, I32S, lambda builder, address: load(builder, address, I32S))
-E4M3_PAIRS = StoredWords(2 * LANES, I16S, _load_pairs)
-E4M3_FLOATS = StoredWords(LANES, I8S, _load_floats)
+PAIRS = StoredWords(64, 2, PAIR_PARTS, pair_weights, pair_inputs, add_pairs, load_i32)
+FLOATS = StoredWords(64, 1, 1, whole_words, whole_words, add_floats, load_i32)
+E4M3_PAIRS = StoredWords(
+    32, 2, PAIR_PARTS, pair_weights, pair_inputs, add_pairs, load_e4m3_pairs, load_u16, store_i16, 0xFF
+)
+E4M3_FLOATS = StoredWords(16, 1, 1, whole_words, whole_words, add_floats, load_e4m3_floats)

@@ -11,9 +11,18 @@ from kernels.cpu.attention.loops import (
     MANY_COLUMNS,
     MIXES_8,
     SCORES_OF_8,
+    SIDE_3,
+    SIDE_4,
+    SIDE_6,
+    SIDE_8,
+    VECTORS_3,
+    VECTORS_4,
+    VECTORS_6,
+    VECTORS_8,
     Loops,
 )
-from kernels.cpu.attention.vector_loops import SCORES, row_values
+from kernels.cpu.attention.softmax import soften
+from kernels.cpu.attention.vector_loops import SCORES, copy_first_halves, mix, row_values
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.isa.vectors import read_i64, write_i64
 
@@ -29,16 +38,26 @@ def score_tiles(
     ahead = 8 * AHEAD
     if pairs > 6:
         if SCORES_OF_8:
-            loops.scores_8(queries, keys, tiles, ahead, scores, words)
+            loops.score(loops.words, 8, SIDE_8, queries, keys, tiles, ahead, scores, words)
         else:
-            loops.scores_4(queries, keys, tiles, ahead, scores, words)
-            loops.scores_4(queries + 4 * loops.query, keys, tiles, ahead, scores + 4 * SCORES, words)
+            loops.score(loops.words, 4, SIDE_4, queries, keys, tiles, ahead, scores, words)
+            loops.score(
+                loops.words,
+                4,
+                SIDE_4,
+                queries + 4 * loops.query,
+                keys,
+                tiles,
+                ahead,
+                scores + 4 * SCORES,
+                words,
+            )
     elif pairs > 4:
-        loops.scores_6(queries, keys, tiles, ahead, scores, words)
+        loops.score(loops.words, 6, SIDE_6, queries, keys, tiles, ahead, scores, words)
     elif pairs > 3:
-        loops.scores_4(queries, keys, tiles, ahead, scores, words)
+        loops.score(loops.words, 4, SIDE_4, queries, keys, tiles, ahead, scores, words)
     else:
-        loops.scores_3(queries, keys, tiles, ahead, scores, words)
+        loops.score(loops.words, 3, SIDE_3, queries, keys, tiles, ahead, scores, words)
 
 
 def weigh_tiles(
@@ -49,17 +68,17 @@ def weigh_tiles(
     these too. scale: above 0. soon: address of a list of tiles, one for each pair; two lines of each are
     asked for with each tile. 0: there is none."""
     if soon == 0 and pairs > 4:
-        loops.quiet_softmax_8(scores, tiles, scale, totals, 0)
+        soften(loops.element, 8, False, scores, tiles, scale, totals, 0)
     elif soon == 0:
-        loops.quiet_softmax_4(scores, tiles, scale, totals, 0)
+        soften(loops.element, 4, False, scores, tiles, scale, totals, 0)
     elif pairs > 6:
-        loops.softmax_8(scores, tiles, scale, totals, soon)
+        soften(loops.element, 8, True, scores, tiles, scale, totals, soon)
     elif pairs > 4:
-        loops.softmax_6(scores, tiles, scale, totals, soon)
+        soften(loops.element, 6, True, scores, tiles, scale, totals, soon)
     elif pairs > 3:
-        loops.softmax_4(scores, tiles, scale, totals, soon)
+        soften(loops.element, 4, True, scores, tiles, scale, totals, soon)
     else:
-        loops.softmax_3(scores, tiles, scale, totals, soon)
+        soften(loops.element, 3, True, scores, tiles, scale, totals, soon)
 
 
 def mix_tiles(
@@ -77,7 +96,7 @@ def mix_tiles(
     address of the list of their tiles, of which the first value_dim of head_dim values are mixed. pair: of
     memory for a pair of values, and 16 bytes."""
     stride, width = 4 * head_dim, 4 * row_values(value_dim)
-    if loops.in_word == 1:
+    if loops.words.in_word == 1:
         _mix(loops, values, weights, positions, pairs, stride, width, sums, 8 * AHEAD)
     else:
         if positions > 1:
@@ -86,7 +105,7 @@ def mix_tiles(
             # The pair's other half is stale: its weight is 0, but 0 * NaN would be NaN.
             tile, inside = positions // 16, positions % 16 // 2
             source = read_i64(values + 8 * tile) + inside * 2 * loops.stored * head_dim
-            loops.copy_first_halves(source, pair, (value_dim + 15) // 16)
+            copy_first_halves(loops.words, source, pair, (value_dim + 15) // 16)
             write_i64(pair + width, pair)
             _mix(loops, pair + width, weights + 4 * (positions // 2), 1, pairs, stride, width, sums, 0)
 
@@ -108,15 +127,15 @@ def _mix(
     while pairs <= 4 and column + FEW_COLUMNS <= width:
         if pairs > 3:
             for at in range(column, column + FEW_COLUMNS, COLUMNS_OF_4):
-                loops.mix_4(weights, values, ahead, at, stride, sums, width, steps)
+                mix(loops.words, 4, VECTORS_4, weights, values, ahead, at, stride, sums, width, steps)
         else:
-            loops.mix_3(weights, values, ahead, column, stride, sums, width, steps)
+            mix(loops.words, 3, VECTORS_3, weights, values, ahead, column, stride, sums, width, steps)
         column += FEW_COLUMNS
     while column < width:
         if pairs > 6:
             _mix_8(loops, weights, values, ahead, column, stride, sums, width, steps)
         else:
-            loops.mix_6(weights, values, ahead, column, stride, sums, width, steps)
+            mix(loops.words, 6, VECTORS_6, weights, values, ahead, column, stride, sums, width, steps)
         column += MANY_COLUMNS
 
 
@@ -133,7 +152,19 @@ def _mix_8(
 ) -> None:
     """Eight pairs, in two halves where registers are too few."""
     if MIXES_8:
-        loops.mix_8(weights, values, ahead, column, stride, sums, width, steps)
+        mix(loops.words, 8, VECTORS_8, weights, values, ahead, column, stride, sums, width, steps)
     else:
-        loops.mix_4(weights, values, ahead, column, stride, sums, width, steps)
-        loops.mix_4(weights + 4 * SCORES, values, ahead, column, stride, sums + 4 * width, width, steps)
+        mix(loops.words, 4, VECTORS_4, weights, values, ahead, column, stride, sums, width, steps)
+        mix(
+            loops.words,
+            4,
+            VECTORS_4,
+            weights + 4 * SCORES,
+            values,
+            ahead,
+            column,
+            stride,
+            sums + 4 * width,
+            width,
+            steps,
+        )

@@ -8,34 +8,23 @@ prefetched, line by line.
 
 from typing import Any
 
-from llvmlite import ir
-
-from kernels.cpu.attention.stored_words import WHOLE, StoredWords
-from kernels.cpu.compiler import types
-from kernels.cpu.compiler.language import intrinsic
-from kernels.cpu.isa.dot import Dot
-from kernels.cpu.isa.vectors import (
-    F32S,
-    I32,
-    I64,
-    LANES,
-    broadcast,
-    load,
-    prefetch,
-    repeat,
-    store,
-    word,
-    zeros,
-)
+from kernels.cpu.attention.stored_words import StoredWords
+from kernels.cpu.compiler.language import Static, unroll
+from kernels.cpu.compiler.vectors import f32x16, i32x16
+from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.isa.simd import load_f32, prefetch, reread, store_f32
+from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
 
 PART = 512
 """Positions. A prompt's attention takes 4 % longer in parts of 256, which are found and merged more often. In
 parts of 512 two threads share 3000 positions of a row evenly, and scores stay in the first-level cache."""
+FEW_REGISTERS, MANY_SUMS = OPERATIONS.rereads_weights, 4
+"""Whether registers are few, and how many vectors of sums leave enough of these."""
 QUERIES = 8
 """(query, head) pairs of an item: registers are enough for so many."""
 SCORES = 64 * (PART // LANES + 1)
-"""Bytes of a pair's scores; one tile more than there are: see _make_scores(). A constant, as the queries'
-distances are: an address for each pair would take more registers than there are."""
+"""Bytes of a pair's scores; one tile more than there are: see score(). A constant, as the queries' distances
+are: an address for each pair would take more registers than there are."""
 QUERY = 1024 + 64
 """Bytes from one query of an item to the next: a constant too. A power of two would have all of them in the
 same few places of the first-level cache."""
@@ -48,152 +37,148 @@ def row_values(head_dim: int) -> int:
     return (head_dim + 31) // 32 * 32
 
 
-def _add_products(builder: Any, dot: Dot, sums: list[Any], words: list[Any], rows: list[Any]) -> list[Any]:
-    """The sums, row by row, and the products of vectors of words with a word of each row. rows: addresses."""
-    totals = list(sums)
-    of_words = [dot.weights(builder, vector) for vector in words]
-    of_rows = [dot.inputs(builder, broadcast(builder, load(builder, at, I32))) for at in rows]
-    for part in range(dot.parts):
-        for i in range(len(sums)):
-            row, vector = divmod(i, len(words))
-            totals[i] = dot.add(builder, totals[i], of_words[vector][part], of_rows[row][part])
-    return totals
+def _add_products(
+    stored: Static[StoredWords],
+    rows: Static[int],
+    sums: list[Any],
+    places: list[Any],
+    at: int,
+    pitch: Static[int],
+) -> None:
+    """Adds the products of vectors of the cache's words with a word of each row to the sums, row by row.
+    places: addresses of vectors. at: address of the first row's word. pitch: bytes from row to row."""
+    if FEW_REGISTERS and stored.whole and rows * len(places) > MANY_SUMS:
+        _add_reread(stored, rows, sums, places, at, pitch)
+    else:
+        _add_at_once(stored, rows, sums, places, at, pitch)
 
 
-def make_scores(dot: Dot, rows: int, side: int, stored: StoredWords = WHOLE) -> Any:
-    """scores(q, tiles, count, ahead, out, words): 16 positions of each of `count` tiles, for each of the
-    rows. q: of a row [words] pairs of bfloat16 or float32, QUERY bytes from row to row. tiles: address of
-    their list. So many tiles side by side: sums of few rows would wait for one another. Where they do not
-    divide the count, one tile more is computed. stored: how the cache holds words."""
-
-    @intrinsic(types.void(*[types.int64] * 6))
-    def scores(builder: Any, q: Any, tiles: Any, count: Any, ahead: Any, out: Any, words: Any) -> None:
-        def score_tiles(step: Any, nothing: list[Any]) -> list[Any]:
-            entry = builder.add(tiles, builder.mul(step, word(8 * side)))
-            entries = [builder.add(entry, word(8 * i)) for i in range(side)]
-            keys = [load(builder, at, I64) for at in entries]
-            later = [load(builder, builder.add(at, ahead), I64) for at in entries]
-
-            def add_pairs(k: Any, sums: list[Any]) -> list[Any]:
-                offset = builder.mul(k, word(stored.size))
-                for at in later:
-                    prefetch(builder, builder.add(at, offset))
-                pairs = [stored.load(builder, builder.add(at, offset)) for at in keys]
-                q_at = builder.add(q, builder.mul(k, word(4)))
-                at_rows = [builder.add(q_at, word(QUERY * m)) for m in range(rows)]
-                return _add_products(builder, dot, sums, pairs, at_rows)
-
-            to = builder.add(out, builder.mul(step, word(64 * side)))
-            for number, total in enumerate(repeat(builder, words, zeros(rows * side), add_pairs)):
-                offset = SCORES * (number // side) + 64 * (number % side)
-                store(builder, total, builder.add(to, word(offset)))
-            return nothing
-
-        repeat(builder, builder.sdiv(builder.add(count, word(side - 1)), word(side)), [], score_tiles)
-
-    return scores
+def _add_reread(
+    stored: Static[StoredWords],
+    rows: Static[int],
+    sums: list[Any],
+    places: list[Any],
+    at: int,
+    pitch: Static[int],
+) -> None:
+    """As _add_products(), where sums leave few registers: a part is made right before its products, of words
+    that are read once more."""
+    for part in unroll(range(stored.parts)):
+        for v in unroll(range(len(places))):
+            first = reread(at)
+            of_words = stored.weights(stored.load(reread(places[v])), part)
+            for m in unroll(range(rows)):
+                of_row = stored.inputs(i32x16(read_u32(first + pitch * m)), part)
+                sums[len(places) * m + v] = stored.add(sums[len(places) * m + v], of_words, of_row)
 
 
-def make_mix(dot: Dot, steps: int, rows: int, vectors: int, stored: StoredWords = WHOLE) -> Any:
-    """mix(p, tiles, ahead, column, stride, sums, width, count): adds p * v of so many steps to 16 * vectors
-    columns of the rows' sums.
-
-    A step is a pair of positions of bfloat16, or one of float32; a tile has `steps` of them. tiles: address
-    of the list of values. column: bytes before the first. stride: bytes of a step's values, as whole words.
-    width: bytes of a row of sums. stored: how the cache holds words."""
-    shift, packing = steps.bit_length() - 1, (64 // stored.size).bit_length() - 1
-
-    @intrinsic(types.void(*[types.int64] * 8))
-    def mix(
-        builder: Any,
-        p: Any,
-        tiles: Any,
-        ahead: Any,
-        column: Any,
-        stride: Any,
-        sums: Any,
-        width: Any,
-        count: Any,
-    ) -> None:
-        to = builder.add(sums, column)
-        at = [
-            builder.add(builder.add(to, builder.mul(width, word(m))), word(64 * v))
-            for m in range(rows)
-            for v in range(vectors)
-        ]
-
-        def add_step(k: Any, before: list[Any]) -> list[Any]:
-            entry = builder.add(tiles, builder.mul(builder.lshr(k, word(shift)), word(8)))
-            offset = builder.add(column, builder.mul(builder.and_(k, word(steps - 1)), stride))
-            if packing:
-                offset = builder.lshr(offset, word(packing))
-            v_at, later = (
-                builder.add(load(builder, address, I64), offset)
-                for address in (entry, builder.add(entry, ahead))
-            )
-            for v in range(vectors):
-                prefetch(builder, builder.add(later, word(stored.size * v)))
-            values = [stored.load(builder, builder.add(v_at, word(stored.size * v))) for v in range(vectors)]
-            p_at = builder.add(p, builder.mul(k, word(4)))
-            return _add_products(
-                builder, dot, before, values, [builder.add(p_at, word(SCORES * m)) for m in range(rows)]
-            )
-
-        totals = repeat(builder, count, [load(builder, address, F32S) for address in at], add_step)
-        for total, address in zip(totals, at, strict=True):
-            store(builder, total, address)
-
-    return mix
+def _add_at_once(
+    stored: Static[StoredWords],
+    rows: Static[int],
+    sums: list[Any],
+    places: list[Any],
+    at: int,
+    pitch: Static[int],
+) -> None:
+    """As _add_products(): all parts are made before the first product."""
+    words = [stored.load(places[v]) for v in unroll(range(len(places)))]
+    of_words = [
+        stored.weights(words[i // stored.parts], i % stored.parts)
+        for i in unroll(range(len(places) * stored.parts))
+    ]
+    of_rows = [
+        stored.inputs(i32x16(read_u32(at + pitch * (i // stored.parts))), i % stored.parts)
+        for i in unroll(range(rows * stored.parts))
+    ]
+    for part in unroll(range(stored.parts)):
+        for i in unroll(range(rows * len(places))):
+            row = of_rows[i // len(places) * stored.parts + part]
+            sums[i] = stored.add(sums[i], of_words[i % len(places) * stored.parts + part], row)
 
 
-def make_copy_first_halves(kind: Any) -> Any:
-    """copy_first_halves(source, to, vectors): so many times 16 pairs, the second of each replaced by 0. kind:
-    a vector of pairs, such as I32S."""
-    half = kind.element.width // 2
-    mask = ir.Constant(kind, [(1 << half) - 1] * LANES)
+def score(
+    stored: Static[StoredWords],
+    rows: Static[int],
+    side: Static[int],
+    q: int,
+    tiles: int,
+    count: int,
+    ahead: int,
+    out: int,
+    words: int,
+) -> None:
+    """16 positions of each of `count` tiles, for each of the rows. q: of a row [words] pairs of bfloat16 or
+    float32, QUERY bytes from row to row. tiles: address of their list. side: tiles that are computed side by
+    side, since sums of few rows would wait for one another; where they do not divide the count, one tile more
+    is computed."""
+    for step in range((count + side - 1) // side):
+        entry = tiles + 8 * side * step
+        keys = [read_i64(entry + 8 * i) for i in unroll(range(side))]
+        later = [read_i64(entry + 8 * i + ahead) for i in unroll(range(side))]
+        sums: list[Any] = [f32x16(0.0) for _ in unroll(range(rows * side))]
+        for k in range(words):
+            offset = stored.size * k
+            for i in unroll(range(side)):
+                prefetch(later[i] + offset)
+            places = [keys[i] + offset for i in unroll(range(side))]
+            _add_products(stored, rows, sums, places, q + 4 * k, QUERY)
+        to = out + 64 * side * step
+        for i in unroll(range(rows * side)):
+            store_f32(to + SCORES * (i // side) + 64 * (i % side), sums[i])
 
-    @intrinsic(types.void(*[types.int64] * 3))
-    def copy_first_halves(builder: Any, source: Any, to: Any, vectors: Any) -> None:
-        def move(v: Any, nothing: list[Any]) -> list[Any]:
-            at = builder.mul(v, word(4 * half))
-            halves = builder.and_(load(builder, builder.add(source, at), kind), mask)
-            store(builder, halves, builder.add(to, at))
-            return nothing
 
-        repeat(builder, vectors, [], move)
+def mix(
+    stored: Static[StoredWords],
+    rows: Static[int],
+    vectors: Static[int],
+    p: int,
+    tiles: int,
+    ahead: int,
+    column: int,
+    stride: int,
+    sums: int,
+    width: int,
+    count: int,
+) -> None:
+    """Adds p * v of `count` steps to 16 * vectors columns of the rows' sums.
 
-    return copy_first_halves
+    A step is a pair of positions of bfloat16, or one of float32. tiles: address of the list of values.
+    column: bytes before the first. stride: bytes of a step's values, as whole words. width: bytes of a row of
+    sums."""
+    to = sums + column
+    columns = [to + width * (i // vectors) + 64 * (i % vectors) for i in unroll(range(rows * vectors))]
+    totals: list[Any] = [load_f32(columns[i]) for i in unroll(range(rows * vectors))]
+    for k in range(count):
+        entry = tiles + 8 * (k // (LANES // stored.in_word))
+        offset = (column + k % (LANES // stored.in_word) * stride) // (4 * LANES // stored.size)
+        v_at, later = read_i64(entry) + offset, read_i64(entry + ahead) + offset
+        for v in unroll(range(vectors)):
+            prefetch(later + stored.size * v)
+        places = [v_at + stored.size * v for v in unroll(range(vectors))]
+        _add_products(stored, rows, totals, places, p + 4 * k, SCORES)
+    for i in unroll(range(rows * vectors)):
+        store_f32(columns[i], totals[i])
 
 
-@intrinsic(types.void(*[types.int64] * 3))
-def copy(builder: Any, source: Any, to: Any, vectors: Any) -> None:
+def copy_first_halves(stored: Static[StoredWords], source: int, to: int, vectors: int) -> None:
+    """So many times 16 pairs as the cache holds them, the second of each replaced by 0."""
+    for at in range(0, stored.size * vectors, stored.size):
+        stored.store_raw(to + at, stored.load_raw(source + at) & stored.first_half)
+
+
+def copy(source: int, to: int, vectors: int) -> None:
     """So many times 64 bytes."""
-
-    def move(v: Any, nothing: list[Any]) -> list[Any]:
-        at = builder.mul(v, word(64))
-        store(builder, load(builder, builder.add(source, at), F32S), builder.add(to, at))
-        return nothing
-
-    repeat(builder, vectors, [], move)
+    for at in range(0, 64 * vectors, 64):
+        store_f32(to + at, load_f32(source + at))
 
 
-@intrinsic(types.void(*[types.int64] * 2))
-def clear(builder: Any, to: Any, vectors: Any) -> None:
+def clear(to: int, vectors: int) -> None:
     """So many times 64 bytes."""
-
-    def write(v: Any, nothing: list[Any]) -> list[Any]:
-        store(builder, zeros(1)[0], builder.add(to, builder.mul(v, word(64))))
-        return nothing
-
-    repeat(builder, vectors, [], write)
+    for at in range(0, 64 * vectors, 64):
+        store_f32(to + at, f32x16(0.0))
 
 
-@intrinsic(types.void(*[types.int64] * 2))
-def ask(builder: Any, address: Any, lines: Any) -> None:
+def ask(address: int, lines: int) -> None:
     """For so many cache lines."""
-
-    def ask_one(line: Any, nothing: list[Any]) -> list[Any]:
-        prefetch(builder, builder.add(address, builder.mul(line, word(64))))
-        return nothing
-
-    repeat(builder, lines, [], ask_one)
+    for at in range(0, 64 * lines, 64):
+        prefetch(address + at)

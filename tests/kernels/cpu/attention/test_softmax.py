@@ -1,11 +1,14 @@
 """Weights of attention, against float64."""
 
+from functools import cache
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 pytest.importorskip("llvmlite")
 from kernels.cpu.attention.loops import BFLOAT16, FLOAT32  # noqa: E402
+from kernels.cpu.attention.softmax import hide_unseen  # noqa: E402
 from kernels.cpu.attention.tiles import weigh_tiles  # noqa: E402
 from kernels.cpu.attention.vector_loops import SCORES  # noqa: E402
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
@@ -13,6 +16,7 @@ from kernels.cpu.compiler.cache import compiled  # noqa: E402
 pytestmark = pytest.mark.cpu_kernels
 
 Scores = npt.NDArray[np.float32]
+machine_code = cache(compiled)
 TILES, ROWS, SCALE = 5, 8, 0.125
 
 
@@ -31,7 +35,7 @@ def run(scores: Scores, pairs: int, asks: bool = True, wide: bool = False) -> tu
     memory = np.zeros((ROWS, SCORES // 4), np.float32)
     memory[:, : 16 * TILES] = scores
     totals, soon = np.zeros(32, np.float32), np.full(ROWS, memory.ctypes.data)
-    compiled(weigh_float32 if wide else weigh)(
+    machine_code(weigh_float32 if wide else weigh)(
         memory.ctypes.data, TILES, pairs, SCALE, totals.ctypes.data, soon.ctypes.data if asks else 0
     )
     if wide:
@@ -81,3 +85,43 @@ def test_pairs_do_not_change_one_another(pairs: int):
     for results in (*others, run(scores, ROWS), run(scores, ROWS, asks=False)):
         for one, other in zip(results, exact, strict=True):
             np.testing.assert_array_equal(one[:pairs], other[:pairs])
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_python_gives_the_same(wide: bool):
+    """Bit for bit in bfloat16; in float32 but for roundings of e ** x."""
+    machine = random_scores(3.0)
+    machine[2, ::2] = machine[5] = -np.inf
+    results = []
+    for function in (machine_code(weigh_float32 if wide else weigh), weigh_float32 if wide else weigh):
+        memory, totals = np.zeros((ROWS, SCORES // 4), np.float32), np.zeros(32, np.float32)
+        memory[:, : 16 * TILES] = machine
+        function(memory.ctypes.data, TILES, 7, SCALE, totals.ctypes.data, 0)
+        results.append((memory[:7, : 8 * TILES * (2 if wide else 1)], totals[:7], totals[16:23]))
+    for one, other in zip(*results, strict=True):
+        if wide:
+            np.testing.assert_allclose(one, other, rtol=2e-6)
+        else:
+            np.testing.assert_array_equal(one.view(np.int32), other.view(np.int32))
+
+
+def hide(scores: int, tile: int, tiles: int, pairs: int, base: int, seen: int) -> None:
+    """Compiled by the test."""
+    hide_unseen(scores, tile, tiles, pairs, base, seen)
+
+
+@pytest.mark.parametrize("pairs", [1, 4, 5, 8])
+def test_unseen_positions_are_hidden(pairs: int):
+    """In two of five tiles: before the first position that a pair sees, and behind the last one; all of them,
+    and none."""
+    first = np.array([0, 40, 100, 37, 0, 52, -5, 33], np.int32)
+    last = np.array([45, 47, 180, 37, 20, 64, 1000, 62], np.int32)
+    seen, base = np.concatenate((first, last)), 16
+    position = base + np.arange(16 * TILES)
+    inside = (position >= base + 16) & (position < base + 48)
+    for function in (machine_code(hide), hide):
+        memory = np.zeros((ROWS, SCORES // 4), np.float32)
+        function(memory.ctypes.data, 1, 2, pairs, base, seen.ctypes.data)
+        for m in range(pairs):
+            hidden = inside & ((position < first[m]) | (position > last[m]))
+            assert (memory[m, : 16 * TILES] == np.where(hidden, -np.inf, 0)).all()

@@ -14,9 +14,9 @@ OF_IMAGES = "mrope_section", "mrope_interleaved"
 """Rotary fields that count for images alone: text has the same position in all sections."""
 SPELLING = Spelling(max_position=32768, head_dim=256, rope=RopeDefaults(partial=0.25, harmless=OF_IMAGES))
 ONLY = {"hidden_act": "silu"}
-HARMLESS = ("output_router_logits", "router_aux_loss_coef")
+HARMLESS = ("output_router_logits", "router_aux_loss_coef", "num_nextn_predict_layers")
 MTP = r"mtp\..*"
-"""Pattern of the weights of layers that predict further tokens, which nothing here computes."""
+"""Pattern of the weights of layers that predict further tokens (worker.heads.mtp)."""
 _LAYER = "model.layers.{layer}"
 
 

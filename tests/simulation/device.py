@@ -1,128 +1,107 @@
-"""A worker in the same process: the simulated runner with real rows, and its time.
-
-In place of engine_core.io.worker_group.WorkerGroup. A plan is computed as soon as it comes, since nothing but
-the plans before it decides what it gives; its result is handed out when the device would have it.
+"""What a simulated worker computes with: the simulated runner with real rows, and with a memory that shows
+whose tokens lie where.
 """
 
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
-from engine_core.io.inbox import Inbox
-from engine_core.io.worker_process import WorkerDied
 from engine_core.request import NO_TOKEN
-from engine_core.startup import initialize_message
-from engine_core.step.plan import Plan, encode_plan
-from engine_core.step.result import Result, decode_result
-from pagewire.config import EngineConfig, WorkerConfig
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
-from tests.simulation.machine import Killed, Processor
+from tests.simulation.machine import Processor
 from tests.simulation.memory import TaggedMemory
 from tests.simulation.poison import Poisons
 from tests.simulation.workload import Workload
 from worker.simulated.clock import Clock
 from worker.simulated.load import load
 
-LOOK_S = 0.25
 MAX_UNDER_WAY = 2
 """Plans without a result: the contract of running one step ahead."""
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """A grammar that is being compiled. A worker.loop.Compilation."""
+
+    at: float
+    clock: Callable[[], float]
+
+    def done(self) -> bool:
+        """See Compilation."""
+        return self.clock() >= self.at
+
+
 class Device:
-    """The worker's process, and the line to it."""
+    """A worker.loop.StepRunner, and what goes wrong in its steps."""
 
     def __init__(
-        self, machine: Processor, config: EngineConfig, workload: Workload, random: Random, poisons: Poisons
+        self,
+        processor: Processor,
+        initialize: worker_pb2.Initialize,
+        workload: Workload,
+        random: Random,
+        poisons: Poisons,
+        strike: Callable[[float, str], None],
     ) -> None:
-        """Loads."""
-        self._poisons = poisons
-        self._machine, self._random, self._workload = machine, random, workload
-        self._hop = workload.settings.worker_hop
-        self._arrival = self._left_s = 0.0  # of the plan at hand; until its end
-        clock = Clock(now=lambda: self._arrival, sleep=self._pass)
-        faults = WorkerConfig(fault_slow_factor=workload.settings.slow_factor)
-        self._runner, self.ready = load(initialize_message(config), faults, clock)
-        if workload.settings.swap_costs is not None:
-            self.ready.prefill_us_per_token, self.ready.swap_us_per_block = workload.settings.swap_costs
-        self._memory = TaggedMemory(self._runner.rows, self.ready.num_host_blocks, workload.namespace)
-        self.under_way: deque[tuple[float, Plan, worker_pb2.StepResult]] = deque()  # and when it arrives
-        self._compiling: list[tuple[float, int]] = []  # grammars, and when they are compiled
+        """Loads. strike: a request kills "worker" or "core" at some time, in a step; "": the worker dies
+        from outside."""
+        self._loop, self.trace = processor.loop, processor.trace
+        self._poisons, self._random, self._workload, self._strike = poisons, random, workload, strike
+        settings = workload.settings
+        clock = Clock(self._loop.time, lambda seconds: processor.wait(self._loop.time() + seconds))
+        faults = WorkerConfig(fault_slow_factor=settings.slow_factor)
+        self._executor, self.ready = load(initialize, faults, clock)
+        if settings.swap_costs is not None:
+            self.ready.prefill_us_per_token, self.ready.swap_us_per_block = settings.swap_costs
+        if settings.has_states:
+            self.ready.has_states = True
+            self.ready.num_state_checkpoints = initialize.state_checkpoints
+        self.memory = TaggedMemory(
+            self._executor.rows, self.ready.num_host_blocks, workload.namespace, settings.has_states
+        )
         self.dies = False  # in the step that comes next
-        self._death: float | None = None
-        self._kills_core = False  # so that its own death is not noticed
-        self.on_wait: Callable[[], None] = lambda: None
+        self._is_struck = False  # by a step that was launched
 
-    def submit(self, plan: Plan) -> None:
-        """See engine_core.core.Worker."""
-        if self._death is not None:
-            return  # the sender does not know yet
-        assert len(self.under_way) < MAX_UNDER_WAY, "too many plans are under way"
-        self._arrival = max(self._arrival, self._machine.loop.time() + self._hop * self._random.random())
-        result = self._execute(encode_plan(plan))
-        end = self._arrival + self._left_s
-        work = zip(plan.rows, plan.starts, plan.counts, strict=True)
-        self._machine.trace("core", "plans", plan.step, "rows", *work)
+    def launch(self, plan: worker_pb2.StepPlan) -> None:
+        """See StepRunner."""
+        assert len(self._executor._pending) < MAX_UNDER_WAY, "too many plans are under way"
+        self._executor.launch(plan)
+        self.memory.execute(plan)
+        work = zip(*(unpack_u32(column) for column in (plan.rows, plan.starts, plan.counts)), strict=True)
+        self.trace("worker", "launches", plan.step, "rows", *work)
+        if self._is_struck:
+            return
         victim = self._poisons.strike(plan)
         if self.dies or victim:
-            self._kills_core = victim == "core"
-            self._death = end - 1e-6 * result.duration_us * self._random.random()
-            return
-        self.under_way.append((end + self._hop * self._random.random(), plan, result))
+            self._is_struck, now = True, self._loop.time()
+            left = self._executor.backend.seconds_until(self._executor.backend._busy_until)
+            self._strike(now + left * self._random.random(), "" if self.dies else victim)
 
-    def compile_grammar(self, number: int, grammar: str) -> None:
-        """See engine_core.core.Worker."""
-        delay = 2 * self._hop * self._random.random() + 0.02 * self._random.random() ** 3
-        self._compiling.append((self._machine.loop.time() + delay, number))
+    def seconds_left(self) -> float | None:
+        """See StepRunner."""
+        return self._executor.seconds_left()
 
-    def take_compiled(self) -> list[int]:
-        """See engine_core.core.Worker."""
-        now = self._machine.loop.time()
-        compiled = [number for at, number in self._compiling if at <= now]
-        self._compiling = [(at, number) for at, number in self._compiling if at > now]
-        return compiled
-
-    def collect(self) -> Result:
-        """See engine_core.core.Worker."""
-        if not self.under_way:
-            assert self._death is not None, "nothing was submitted"
-            self._wait(self._death)
-            if self._kills_core:
-                raise Killed
-            raise WorkerDied("the worker is gone", "the simulation wants it so")
-        arrives, plan, message = self.under_way.popleft()
-        self._wait(arrives)
-        return decode_result(message, plan)
-
-    def await_result(self, seconds: float) -> None:
-        """See engine_core.core.Worker."""
-        until = self._machine.loop.time() + seconds
-        if self.under_way:
-            self._wait(min(until, self.under_way[0][0]))
-        elif self._death is not None and self._death <= until:
-            self.collect()
-        else:
-            self._wait(until)
-
-    def wait_for(self, inbox: Inbox) -> None:
-        """See engine_core.core.Worker."""
-        assert not self.under_way, "the core waits for events, but not for its result"
-        self._machine.wait_for_events(inbox)
-
-    def _wait(self, until: float) -> None:
-        """As a worker's link does: with looks at frontends that ask whether the core lives."""
-        while (now := self._machine.loop.time()) + LOOK_S < until:
-            self._machine.wait(now + LOOK_S)
-            self.on_wait()
-        self._machine.wait(until)
-
-    def _execute(self, message: worker_pb2.StepPlan) -> worker_pb2.StepResult:
-        self._left_s = 0.0
-        result = self._runner.execute(message)
-        self._memory.execute(message)
+    def finish(self) -> worker_pb2.StepResult:
+        """See StepRunner."""
+        result = self._executor.finish()
         if self._workload.settings.nan_rate and self._random.random() < self._workload.settings.nan_rate:
             self._break_one_token(result)
         return result
+
+    def compile_grammar(self, grammar: str) -> Compiled:
+        """See StepRunner."""
+        hop = self._workload.settings.worker_hop
+        delay = 2 * hop * self._random.random() + 0.02 * self._random.random() ** 3
+        return Compiled(self._loop.time() + delay, self._loop.time)
+
+    def abandon(self) -> None:
+        """See StepRunner."""
+        self._executor.abandon()
+        assert not self._executor.rows.num_tokens.any(), "a row outlives its core"
+        self._poisons.abandon()
+        self._is_struck = self.dies
 
     def _break_one_token(self, result: worker_pb2.StepResult) -> None:
         """A row has no logits to choose from, as when a model's numbers overflow."""
@@ -130,6 +109,3 @@ class Device:
         if token_ids:
             token_ids[self._random.randrange(len(token_ids))] = NO_TOKEN
             result.token_ids = pack_u32(token_ids)
-
-    def _pass(self, seconds: float) -> None:
-        self._left_s = seconds

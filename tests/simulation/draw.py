@@ -1,5 +1,6 @@
 """Draws what a seed means. One stream of random numbers: a new draw changes all seeds."""
 
+from dataclasses import replace
 from random import Random
 
 from pagewire.config import EngineConfig
@@ -21,10 +22,16 @@ def draw(seed: int, *, breaks: bool = True) -> Workload:
         num_engines=random.choice([1, 1, 1, 2, 2, 3]),
         swap_costs=random.choice([None, (0.0, 0.0), (1.0, 0.5), (1.0, 4.0)]),
         nan_rate=random.choice([0.0] * 9 + [0.01]),
+        adopts=Random(f"adoption {seed}").random() < 0.8,
+        has_states=Random(f"states {seed}").random() < 0.15,
         disconnect_grace=Random(f"grace {seed}").choice([0.0, 30 * step, 2.0, 2.0]),
     )
     tight = random.random() < 0.5
-    workload = Workload(seed, settings, _draw_config(seed, random, tight))
+    config = _draw_config(seed, random, tight)
+    if settings.has_states:
+        slots = Random(f"checkpoints {seed}").choice([0, 1, 3, 8, 8])
+        config = replace(config, swap_space=0.0, speculate="", state_checkpoints=slots)
+    workload = Workload(seed, settings, config)
     writer = RequestWriter(random, workload, step, tight, breaks=breaks)
     for number in range(random.choice([4, 8, 12, 16, 24])):
         workload.add(writer.job(number))
@@ -55,6 +62,8 @@ def _draw_config(seed: int, random: Random, tight: bool) -> EngineConfig:
         tenant_weight=random.choice([(), ("b=3",), ("a=0.1", "b=10")]),
         output_token_weight=random.choice([2.0, 0.5]),
         speculate=_draw_speculation(seed),
+        parent_starts_worker=True,
+        listen_workers="ipc:///simulated/workers",
     )
 
 

@@ -1,5 +1,6 @@
 """The engine core's process, life after life. In a simulation it is a fiber."""
 
+import contextlib
 from collections import Counter
 from math import inf
 from random import Random
@@ -8,32 +9,38 @@ from typing import Any, cast
 from engine_core.core import EngineCore
 from engine_core.frontends.messages import FrontendMessages
 from engine_core.io.inbox import Inbox, Received
-from engine_core.io.stop_signal import Stopped
+from engine_core.io.parent_orders import ParentOrders
+from engine_core.io.stop_signal import Stopped, StopSignal
+from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
+from engine_core.kv_cache import kept_cache
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.request import Status
 from engine_core.scheduler.scheduler import Scheduler
-from engine_core.startup import check_config, make_identity, make_scheduler
+from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
+from engine_core.worker_supply import Process, WorkerSupply
+from pagewire.host.orders import KeptWorkers
+from pagewire.host.spawn import Heartbeat
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, EngineMessage
 from tests.simulation.clock import EPOCH_S
-from tests.simulation.device import Device
+from tests.simulation.host import Host, SimulatedStatus
 from tests.simulation.machine import Killed, Machine
 from tests.simulation.network import Network
 from tests.simulation.poison import Poisons
 from tests.simulation.recorded import RecordedLife
-from tests.simulation.workload import Workload
+from tests.simulation.workload import STEP_S, Workload
 
 
 class CheckedCore(EngineCore):
     """The core; after every step its books are checked, and whether a request waits while nothing runs."""
 
-    def __init__(self, device: Device, *arguments: Any, **options: Any) -> None:
+    def __init__(self, workers: WorkerGroup, *arguments: Any, **options: Any) -> None:
         """The other arguments are those of EngineCore."""
         super().__init__(*arguments, **options)
         self.findings: list[str] = []  # from where the core must not raise
         messages = CheckedMessages(self._frontends, self.scheduler, self.findings)
         self._frontends = cast(FrontendMessages, messages)
-        self._device = device
+        self._workers = workers
         self.most_preemptions = 0  # of one request
         self._num_idle_steps = 0  # one after another
 
@@ -45,7 +52,7 @@ class CheckedCore(EngineCore):
             times = [when for when in (request.time_limit_at, request.abort_at) if when is not None]
             assert min(times, default=began) >= began, "a request outlives its time"
             self.most_preemptions = max(self.most_preemptions, request.num_preemptions)
-        idles = self.scheduler.step == before and not self._device.under_way and self.scheduler.requests
+        idles = self.scheduler.step == before and not self._workers._submitted and self.scheduler.requests
         idles = idles and not self.scheduler.idle_sleep
         self._num_idle_steps = self._num_idle_steps + 1 if idles else 0
         assert self._num_idle_steps <= 1, "requests wait while the device idles"
@@ -98,19 +105,24 @@ class CheckedMessages:
 
 
 class Engine:
-    """Starts a core and its worker, steps, dies, starts again."""
+    """Starts a core, which starts a worker or adopts one, steps, dies, starts again."""
 
     def __init__(
         self, machine: Machine, network: Network, workload: Workload, random: Random, place: int
     ) -> None:
         """place: among several."""
         self.core: CheckedCore | None = None
-        self.device: Device | None = None
         self.num_lives = self.num_steps = self.num_preemptions = 0  # over all lives
         self.most_preemptions = 0
+        self.num_adoptions = self.num_adopted_blocks = 0
         self._name = f"core-{place}"
         self._machine, self._network = machine.processor(self._run), network
         self._workload, self._random = workload, random
+        self._fate = Random(f"succession {workload.seed} {place}")
+        self._host = Host(
+            machine, self._machine, workload, Random(f"host {workload.seed} {place}"), self._poisons
+        )
+        self._status = SimulatedStatus(self._host)
         self._recordings: list[RecordedLife] = []
         self._notes = bytearray()  # what is on disk
         self.poison_deaths = Counter[int]()
@@ -126,51 +138,115 @@ class Engine:
             recording.discard()
 
     def kill(self) -> None:
-        """SIGKILL: nothing of it is left."""
-        if self.core is not None:
-            self._machine.is_killed = True
+        """SIGKILL, in most cases: nothing of it is left but its worker. Or it is told to end."""
+        if not self._host.is_up:
+            return
+        if self._fate.random() < 0.25:
+            self._host.is_stopped = True
+        else:
+            self._machine.is_killed = self._host.was_killed = True
+
+    def kill_worker(self) -> None:
+        """Kills it in its next step."""
+        for worker in self._host.workers.values():
+            if worker.device is not None:
+                worker.device.dies = True
 
     def _run(self) -> None:
         """Until the simulation is over and the core idle."""
         check_config(self._workload.config)
+        kept: KeptWorkers | None = None
         while True:
             self.num_lives += 1
+            outlives = True
             try:
-                self._live()
+                self._live(kept)
             except Stopped:
-                self._network.core_dies()
-                return
+                if not self._host.is_stopped:
+                    self._network.core_dies()
+                    self._host.end_all()
+                    return
+                self._machine.trace(self._name, "ends")
+                self._notes = bytearray()  # no request is suspected after a clean end
             except (Killed, WorkerDied) as death:
                 self._machine.trace(self._name, "dies", type(death).__name__)
+                outlives = isinstance(death, Killed)
             self._network.core_dies()
-            self.core = self.device = None
-            self._machine.is_killed = False
-            self._wait(self._workload.settings.restart)
+            kept = self._bury(outlives)
 
-    def _live(self) -> None:
+    def _bury(self, outlives: bool) -> KeptWorkers | None:
+        """Does what the supervisor does with the workers of a core that has ended, and waits for its pause.
+        Returns those that the next core may adopt. outlives: the core was killed, or told to end."""
+        host, settings = self._host, self._workload.settings
+        if self.core is None or not outlives or not settings.adopts:
+            host.end_all()
+        self.core = None
+        self._machine.is_killed = host.is_stopped = host.is_up = False
+        self._wait(settings.restart)
+        kept = host.kept()
+        if kept is None:
+            host.end_all()
+        elif self._fate.random() < 0.15:
+            delay = settings.restart * self._fate.random()
+            host.loop.call_later(delay, host.workers[kept.pids[0]].kill)
+        return kept
+
+    def _live(self, kept: KeptWorkers | None) -> None:
         config = self._workload.config
         inbox, recording = Inbox(), RecordedLife() if config.record else None
+        self._host.inbox, self._host.is_up = inbox, True
         try:
-            self._network.listen(inbox)  # frontends may come before the worker has loaded
-            self._wait(self._workload.settings.restart)
-            self.device = Device(self._machine, config, self._workload, self._random, self._poisons())
-            start_ns = round(1e9 * (EPOCH_S + self._machine.loop.time()))
-            identity = make_identity(config, self.device.ready, start_ns)
-            scheduler = make_scheduler(config, self.device.ready, recording.writer if recording else None)
-            self._notes = next_journal(bytes(self._notes), scheduler.num_rows)
-            scheduler.open(CrashJournal(self._notes))
-            clock = self._machine.loop.time
-            ahead = config.scheduling == "ahead"
-            parts = identity, scheduler, self.device, inbox, self._send, clock
-            self.core = CheckedCore(self.device, *parts, ahead=ahead)
-            self._machine.trace(self._name, "is ready, life", self.num_lives)
-            self._brew(self.device)
-            self._step()
+            with contextlib.ExitStack() as stack:
+                self._network.listen(inbox)  # frontends may come before the worker has loaded
+                self._wait(self._workload.settings.restart)
+                self._serve(inbox, recording, kept, stack)
         finally:
             inbox.close()
             if recording is not None:
                 recording.close()
-                self._recordings.append(recording)
+                if self.core is None:  # it did not get so far
+                    recording.discard()
+                else:
+                    self._recordings.append(recording)
+
+    def _serve(
+        self,
+        inbox: Inbox,
+        recording: RecordedLife | None,
+        kept: KeptWorkers | None,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        """As engine_core.main does."""
+        config, clock = self._workload.config, self._machine.loop.time
+        process = Process(cast(StopSignal, None), Heartbeat(lambda: None), cast(Any, self._host), None)
+        supply = WorkerSupply(config, process, self._status, stack)
+        supply._orders = cast(ParentOrders, self._status)
+        initialize = initialize_message(config)
+        workers, ready = supply.load(initialize, kept)
+        identity = make_identity(config, ready, round(1e9 * (EPOCH_S + clock())))
+        scheduler = make_scheduler(config, ready, recording.writer if recording else None)
+        if recording is None:
+            kept_cache.track(
+                scheduler.prefix_cache, workers.track_cache(), initialize.cache_secret, ready.kept_cache
+            )
+        storm = self._workload.storm
+        if storm is not None and storm.life_steps:
+            self._notes = bytearray()
+        self._notes = next_journal(bytes(self._notes), scheduler.num_rows, killed=self._host.was_killed)
+        self._host.was_killed = False
+        scheduler.open(CrashJournal(self._notes))
+        parts = identity, scheduler, workers, inbox, self._send, clock
+        self.core = CheckedCore(workers, *parts, ahead=config.scheduling == "ahead")
+        self.core.scheduler.check_invariants()
+        adopted = ready.HasField("kept_cache")
+        self.num_adoptions += adopted
+        self.num_adopted_blocks += scheduler.prefix_cache.num_blocks
+        self._machine.trace(self._name, "is ready, life", self.num_lives, "adopted", adopted)
+        self._brew(workers)
+        if adopted and self._fate.random() < 0.3:
+            few_steps = 30 * self._workload.settings.slow_factor * STEP_S * self._fate.random() ** 2
+            self._host.strike_core(clock() + few_steps, is_signal=True)
+        self._step()
 
     def _step(self) -> None:
         assert self.core is not None
@@ -182,23 +258,45 @@ class Engine:
                 self.num_steps += self.core.scheduler.step - before[0]
                 self.most_preemptions = max(self.most_preemptions, self.core.most_preemptions)
                 self.num_preemptions += self.core.scheduler.num_preemptions - before[1]
+                if self.core.scheduler.step >= self._last_step:
+                    self._end_soon()
                 self._wait(overhead)
         except WorkerDied:
             self.core.fail_all("ENGINE_DEAD", "the engine has died")  # as engine_core.main does
             raise
 
-    def _brew(self, device: Device) -> None:
+    def _brew(self, workers: WorkerGroup) -> None:
         """In a storm, the death of this life."""
         storm = self._workload.storm
-        if storm is not None and self.num_lives <= storm.kills:
+        self._last_step = inf
+        if storm is not None and self.num_lives <= storm.kills and storm.life_steps:
+            self._last_step = 1 + int(storm.life_steps * self._fate.expovariate(1.0))
+        elif storm is not None and self.num_lives <= storm.kills:
             after, is_worker = storm.life * self._random.expovariate(1.0), self._random.random() < 0.5
+            life = self.num_lives
 
             def strike() -> None:
-                if self.device is device:  # an idle core would miss its worker at once, not with a step
-                    device.dies = is_worker and bool(device.under_way)
-                    self._machine.is_killed = not device.dies
+                if self.num_lives != life or not self._host.is_up:
+                    return
+                if is_worker and workers._submitted:  # an idle core would miss it at once, not with a step
+                    self.kill_worker()
+                else:
+                    self._machine.is_killed = self._host.was_killed = True
 
             self._machine.loop.call_later(after, strike)
+
+    def _end_soon(self) -> None:
+        """The last of this life's steps has begun."""
+        self._last_step, life = inf, self.num_lives
+        step = self._workload.settings.slow_factor * STEP_S
+
+        def strike() -> None:
+            if self.num_lives == life and self._fate.random() < 0.9:
+                self.kill()
+            elif self.num_lives == life:
+                self.kill_worker()
+
+        self._machine.loop.call_later(2 * step * self._fate.random(), strike)
 
     def _poisons(self) -> Poisons:
         by_seed = {job.request.sampling.seed: job.poison for job in self._workload.jobs if job.poison}

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-from engine_core.io.inbox import Inbox
-from engine_core.io.stop_signal import Stopped
 from tests.simulation.clock import VirtualLoop
 from tests.simulation.fibers import Fiber
 from tests.simulation.trace import Trace
@@ -16,11 +14,12 @@ MAX_SILENCE_S = 200.0
 
 
 class Killed(BaseException):
-    """The core's process is gone, wherever it was."""
+    """The process is gone, wherever it was."""
 
 
 class Processor:
-    """Where one engine core runs: it waits here for time to pass, and everything else happens meanwhile."""
+    """Where an engine core or a worker runs: it waits here for time to pass, and everything else happens
+    meanwhile."""
 
     def __init__(self, machine: "Machine", main: Callable[[], None]) -> None:
         self.loop, self.trace = machine.loop, machine.trace
@@ -35,19 +34,18 @@ class Processor:
         """Whether it goes on now, by the clock or not."""
         return self.is_killed or self.until <= self.loop.time() or self._wakes()
 
-    def wait(self, until: float) -> None:
-        """The core waits until then. Raises Killed."""
-        self._wait(until, lambda: False)
+    @property
+    def is_over(self) -> bool:
+        """Whether an idle core may end."""
+        return self._machine.is_over()
 
-    def wait_for_events(self, inbox: Inbox) -> None:
-        """The core waits until there is something in its inbox. Raises Killed, or Stopped at the end."""
+    def check_silence(self) -> None:
+        """Raises AssertionError when clients wait for what will never happen; for a core that is idle."""
         silence = self.loop.time() - self._machine.last_progress
         assert silence < MAX_SILENCE_S, "clients wait for what will never happen"
-        self._wait(float("inf"), lambda: bool(inbox) or self._machine.is_over())
-        if not inbox:
-            raise Stopped
 
-    def _wait(self, until: float, wakes: Callable[[], bool]) -> None:
+    def wait(self, until: float, wakes: Callable[[], bool] = lambda: False) -> None:
+        """The process waits until then, or until wakes() is true. Raises Killed."""
         self.until, self._wakes = until, wakes
         self.fiber.pause()
         if self.is_killed:
@@ -66,17 +64,18 @@ class Machine:
         self._processors: list[Processor] = []
 
     def processor(self, main: Callable[[], None]) -> Processor:
-        """For one more core. main: its whole life."""
+        """For one more process. main: its whole life."""
         self._processors.append(Processor(self, main))
         return self._processors[-1]
 
     def run(self) -> None:
-        """Until all cores have ended. Raises what one of them raises."""
+        """Until all processes have ended. Raises what one of them raises."""
         while alive := [one for one in self._processors if not one.fiber.done]:
+            self._processors = alive
             until = min(one.until for one in alive)
             self.loop.run(until, lambda alive=alive: any(one.is_due for one in alive))  # type: ignore[misc]
             assert self.loop.num_events < MAX_EVENTS, "no end is in sight"
-            for one in alive:
+            for one in list(alive):  # one may start another
                 if one.is_due:
                     one.fiber.resume()
 

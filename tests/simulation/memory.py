@@ -21,14 +21,29 @@ class WrongMemory(AssertionError):
 class TaggedMemory:
     """Tags of the slots of the cache, beside the row table of a worker. Plain lists: everything is small."""
 
-    def __init__(self, rows: RowTable, num_host_blocks: int, namespace: Callable[[int], int]) -> None:
-        """namespace: of the request with this seed; equal for requests that may share blocks."""
+    def __init__(
+        self, rows: RowTable, num_host_blocks: int, namespace: Callable[[int], int], has_states: bool = False
+    ) -> None:
+        """namespace: of the request with this seed; equal for requests that may share blocks. has_states:
+        layers keep one per row beside the blocks."""
         self._rows, self._namespace = rows, namespace
         self._size = rows.block_size
         self._tags = [[0] * self._size for _ in range(rows.cache_blocks)]
         self._host_tags = [[0] * self._size for _ in range(num_host_blocks)]
         self._histories: list[list[int]] = [[] for _ in range(rows.max_num_rows)]  # by row, of its tokens
         self._roots = [0] * rows.max_num_rows
+        self._states = TaggedStates(rows.max_num_rows, self._histories) if has_states else None
+        self._contents: dict[bytes, int] = {}  # tag of the last slot, of what was told as cached
+
+    def check_kept(self, kept: worker_pb2.KeptCache) -> None:
+        """Blocks that the next core is told of are full, and have what they were cached for. Raises
+        WrongMemory."""
+        for at, block in enumerate(unpack_u32(kept.blocks)):
+            content, tags = kept.contents[16 * at : 16 * at + 16], self._tags[block]
+            if 0 in tags:
+                raise WrongMemory(f"block {block} is cached, and not full")
+            if self._contents.setdefault(content, tags[-1]) != tags[-1]:
+                raise WrongMemory(f"block {block} is cached under another content")
 
     def execute(self, plan: worker_pb2.StepPlan) -> None:
         """Call it when the rows have executed the plan. Raises WrongMemory."""
@@ -40,6 +55,8 @@ class TaggedMemory:
         self._swap(plan)
         self._copy(unpack_u32(plan.copy_sources), unpack_u32(plan.copy_targets))
         starts, counts = unpack_u32(plan.starts), unpack_u32(plan.counts)
+        if self._states is not None:
+            self._states.begin(plan)
         tables = {row: self._rows.blocks[row].tolist() for row in unpack_u32(plan.rows)}
         written: set[tuple[int, int]] = set()
         ends = self._ends(plan, tables, starts, counts)
@@ -49,6 +66,8 @@ class TaggedMemory:
             self._spoil(table, end, start + count, written)
         for (row, table), end in zip(tables.items(), ends, strict=True):
             self._check(row, table, end)
+        if self._states is not None:
+            self._states.finish(plan)
 
     def _ends(
         self, plan: worker_pb2.StepPlan, rows: Iterable[int], starts: list[int], counts: list[int]
@@ -112,3 +131,50 @@ class TaggedMemory:
             own = histories[start : min(start + self._size, end)]
             if self._tags[table[index]][: len(own)] != own:
                 raise WrongMemory(f"row {row} finds in its block {index} what is not its own")
+
+
+class TaggedStates:
+    """States of rows and of checkpoints, as in worker.memory.row_states: how many tokens each holds, and the
+    tag of the last."""
+
+    def __init__(self, num_rows: int, histories: list[list[int]]) -> None:
+        """histories: tags of each row's tokens, which grow with the step."""
+        self._histories = histories
+        self._lengths = [0] * num_rows
+        self._saved: dict[int, tuple[int, int]] = {}  # by checkpoint
+        self._restored: dict[int, tuple[int, int]] = {}  # by row, in this plan
+
+    def begin(self, plan: worker_pb2.StepPlan) -> None:
+        """Rows begin. Raises WrongMemory."""
+        for new in plan.new_rows:
+            self._lengths[new.row] = 0
+        for fork in plan.forks:
+            self._lengths[fork.row] = self._lengths[fork.source_row]
+        self._restored.clear()
+        for row, slot in zip(
+            unpack_u32(plan.restore_rows), unpack_u32(plan.restore_checkpoints), strict=True
+        ):
+            if slot not in self._saved:
+                raise WrongMemory(f"checkpoint {slot} was never saved")
+            self._restored[row] = self._saved[slot]
+            self._lengths[row] = self._saved[slot][0]
+
+    def finish(self, plan: worker_pb2.StepPlan) -> None:
+        """Rows have computed, and have their histories. Raises WrongMemory."""
+        for row, (length, tag) in self._restored.items():
+            if self._histories[row][length - 1] != tag:
+                raise WrongMemory(f"row {row} begins with a state that is not its own")
+        computed: dict[int, range] = {}
+        rows = unpack_u32(plan.rows)
+        for row, start, count in zip(rows, unpack_u32(plan.starts), unpack_u32(plan.counts), strict=True):
+            if self._lengths[row] != start:
+                raise WrongMemory(f"row {row} does not begin where its state has stopped")
+            self._lengths[row] = start + count
+            computed[row] = range(start + 1, start + count + 1)
+        saves = unpack_u32(plan.save_rows), unpack_u32(plan.save_positions), unpack_u32(plan.save_checkpoints)
+        for row, position, slot in zip(*saves, strict=True):
+            if position not in computed.get(row, ()):
+                raise WrongMemory(f"a state of row {row} is saved behind no token of its step")
+            self._saved[slot] = position, self._histories[row][position - 1]
+        for row, source in zip(unpack_u32(plan.sample_rows), unpack_u32(plan.sample_sources), strict=True):
+            self._lengths[row] = self._lengths[rows[source]]

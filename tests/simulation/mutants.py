@@ -6,19 +6,23 @@ found by the check that is there for it: python -m tests.simulation.mutants prin
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import count
+from typing import Any
 from unittest import mock
 
 from engine_core.beam_search.search import BeamSearch
 from engine_core.frontends.handover import Handover
 from engine_core.frontends.messages import FrontendMessages
 from engine_core.intake.recent_aborts import RecentAborts
+from engine_core.io.worker_group import WorkerGroup
+from engine_core.kv_cache.block_changes import BlockChanges
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.host_swap import SwapSpace
 from engine_core.kv_cache.prefix_cache import PrefixCache
+from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.quarantine import blame as suspects
 from engine_core.quarantine import crash_journal
 from engine_core.quarantine.blame import Span, Suspect
@@ -38,7 +42,10 @@ from frontend.streams import generator as generation
 from frontend.streams import stream
 from frontend.streams.stream import Stream
 from pagewire.internal.v1 import engine_pb2
+from pagewire.internal.v1.worker_pb2 import KeptCache
 from tests.simulation.world import Failed, simulate
+from worker.block_contents import BlockContents
+from worker.executor.executor import StepExecutor
 from worker.grammar.matcher import RowMatcher
 
 MAX_SEEDS = 80
@@ -318,6 +325,65 @@ def _grammars_forget_what_was_delivered(patch: Callable[..., None]) -> None:
     patch(RowMatcher, "begin", lambda self, output_ids: begin(self, []))
 
 
+def _a_worker_is_not_told_that_a_block_is_written_to_again(patch: Callable[..., None]) -> None:
+    """So the next core finds it under what it held before."""
+    patch(BlockChanges, "forgotten", lambda self, block: self._kept.pop(block, None))
+
+
+def _a_worker_is_told_of_blocks_before_their_plan(patch: Callable[..., None]) -> None:
+    """A core that dies before it sends the plan leaves blocks that were never computed."""
+    commit, tell = PrefixCache.commit, WorkerGroup._tell_changes
+
+    def hasty(self: PrefixCache, sequence: CoreSequence) -> None:
+        commit(self, sequence)
+        if self._pool.changes is not None:
+            self._pool.changes.on_loss()
+
+    patch(PrefixCache, "commit", hasty)
+    patch(WorkerGroup, "_tell_changes", lambda self, losses_alone: tell(self, losses_alone=False))
+
+
+def _a_worker_keeps_its_list_when_it_is_handed_over(patch: Callable[..., None]) -> None:
+    """What the next core writes to before its first plan is still in it."""
+    hand_over = BlockContents.hand_over
+
+    def keeping(self: BlockContents) -> KeptCache:
+        contents = self._contents.copy()
+        kept = hand_over(self)
+        self._contents = contents
+        return kept
+
+    patch(BlockContents, "hand_over", keeping)
+
+
+def _adopted_blocks_are_free_twice(patch: Callable[..., None]) -> None:
+    """A block that is found again is also one without content."""
+    restore = BlockPool.restore
+
+    def careless(self: BlockPool, contents: Mapping[int, bytes]) -> None:
+        blank = self._blank.copy()
+        restore(self, contents)
+        self._blank = blank
+
+    patch(BlockPool, "restore", careless)
+
+
+def _rows_outlive_their_core(patch: Callable[..., None]) -> None:
+    """An adopted worker still has the rows of the core before."""
+    patch(StepExecutor, "abandon", lambda self: [self.finish() for _ in tuple(self._pending)])
+
+
+def _a_checkpoint_is_read_by_the_plan_that_saves_it(patch: Callable[..., None]) -> None:
+    """Its state is not there yet."""
+    save = StateCheckpoints._save
+
+    def early(self: StateCheckpoints, *arguments: Any) -> None:
+        save(self, *arguments)
+        self.begin_plan()
+
+    patch(StateCheckpoints, "_save", early)
+
+
 MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {
     name.removeprefix("_").replace("_", " "): value
     for name, value in list(globals().items())
@@ -329,6 +395,11 @@ _KINDS = {
     "later requests are not journaled": "poison",
     "all in the fatal step get a strike": "storm",
     "progress is no alibi": "storm",
+    "a worker is not told that a block is written to again": "succession",
+    "a worker is told of blocks before their plan": "succession",
+    "a worker keeps its list when it is handed over": "succession",
+    "adopted blocks are free twice": "succession",
+    "rows outlive their core": "succession",
 }
 """Where it takes another kind of seeds."""
 

@@ -50,6 +50,11 @@ class Wire:
             self._frames.pop()
         return max(self._arrival, self._loop.time())
 
+    def flush(self) -> float:
+        """Sends nothing more; what is under way arrives. When all of it has."""
+        self._is_cut = True
+        return max(self._arrival, self._loop.time())
+
     def _arrive(self) -> None:
         if self._frames:
             self._deliver(self._frames.popleft())

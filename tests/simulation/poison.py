@@ -8,7 +8,8 @@ from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
-from engine_core.step.plan import Plan
+from pagewire.internal.v1.worker_pb2 import StepPlan
+from pagewire.ipc.columns import unpack_u32
 
 
 @dataclass(frozen=True)
@@ -28,25 +29,28 @@ class Poisons:
         self._by_seed, self._random, self._deaths = by_seed, random, deaths
         self._rows: dict[int, int] = {}  # the seed of each that is poisoned
 
-    def strike(self, plan: Plan) -> str:
-        """Returns the name of the request that this plan kills the engine with; empty: none."""
-        for row in plan.removed_rows:
+    def strike(self, plan: StepPlan) -> str:
+        """Returns what this plan kills, "worker" or "core"; empty: nothing."""
+        for row in unpack_u32(plan.removed_rows):
             self._rows.pop(row, None)
         new = set[int]()
         for begun in plan.new_rows:
-            seed = begun.parameters.sampling.seed
-            if seed in self._by_seed:
-                self._rows[begun.row] = seed
+            if begun.sampling.seed in self._by_seed:
+                self._rows[begun.row] = begun.sampling.seed
                 new.add(begun.row)
         for fork in plan.forks:
             if fork.source_row in self._rows:
                 self._rows[fork.row] = self._rows[fork.source_row]
-        for row, start, count in zip(plan.rows, plan.starts, plan.counts, strict=True):
+        for row, start, count in zip(*map(unpack_u32, (plan.rows, plan.starts, plan.counts)), strict=True):
             seed = self._rows.get(row)
             if seed is not None and self._strikes(self._by_seed[seed], start, count, row in new):
                 self._deaths[seed] += 1
                 return self._by_seed[seed].victim
         return ""
+
+    def abandon(self) -> None:
+        """All rows are removed: their core has died."""
+        self._rows.clear()
 
     def _strikes(self, poison: Poison, start: int, count: int, is_new: bool) -> bool:
         meets = poison.position < start + count and (is_new or poison.position >= start)

@@ -28,3 +28,9 @@ def test_one_of_64_is_found_within_five_deaths() -> None:
 def test_fifty_kills_are_laid_to_no_request() -> None:
     totals = run("storm", 40)
     assert totals.deaths > 300 and not totals.outcomes["REQUEST_QUARANTINED"]
+
+
+def test_a_worker_serves_one_core_after_another() -> None:
+    """With all that its blocks hold. Cores are killed or told to end while they compute; so are workers."""
+    totals = run("succession", 30)
+    assert totals.adoptions > 200 and totals.adopted_blocks > 1000 and totals.deaths > totals.adoptions

@@ -24,6 +24,7 @@ def test_no_seed_finds_anything(totals: Totals) -> None:
 def test_the_seeds_reach_what_they_are_for(totals: Totals) -> None:
     """A generator that draws nothing but easy cases would pass as well."""
     assert totals.preemptions > 500 and totals.deaths > 50
+    assert totals.adoptions > 30 and totals.adopted_blocks > 300
     assert totals.outcomes["complete"] > 2500
     assert totals.outcomes["cancelled"] > 500 and totals.outcomes["NO_LOGITS"] > 5
 

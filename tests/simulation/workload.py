@@ -41,6 +41,8 @@ class Settings:
     num_engines: int
     swap_costs: tuple[float, float] | None  # microseconds per token and block; None: as measured
     nan_rate: float  # steps in which a row has no logits
+    adopts: bool  # a worker outlives its core
+    has_states: bool  # layers keep a state per row
     disconnect_grace: float  # for which requests go on when their calls have broken
 
 
@@ -80,7 +82,8 @@ class Storm:
     """Kill after kill, at random moments."""
 
     kills: int
-    life: float  # seconds from the readiness of a core to its death, on average
+    life: float = 0.0  # seconds from the readiness of a core to its death, on average
+    life_steps: float = 0.0  # or steps; then no request is suspected, as chance would blame one
 
 
 @dataclass

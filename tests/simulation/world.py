@@ -15,6 +15,7 @@ from tests.simulation.clock import virtual_time
 from tests.simulation.disasters import KINDS
 from tests.simulation.engine import Engine
 from tests.simulation.frontends import FrontendProcess
+from tests.simulation.host import simulated_processes
 from tests.simulation.machine import Machine
 from tests.simulation.network import Network
 from tests.simulation.trace import Trace
@@ -39,6 +40,8 @@ class Report:
     num_preemptions: int
     most_preemptions: int  # of one request
     num_deaths: int  # of cores
+    num_adoptions: int  # of workers, by a core
+    num_adopted_blocks: int
     outcomes: Counter[str]
     seconds: float  # virtual
     cpu_seconds: float
@@ -81,7 +84,7 @@ class World:
     def run(self) -> None:
         """From the start of the processes until they have nothing left to do. Raises what is wrong."""
         loop = self.machine.loop
-        with virtual_time(loop), _quiet(), contextlib.ExitStack() as stack:
+        with virtual_time(loop), _quiet(), simulated_processes(), contextlib.ExitStack() as stack:
             for engine in self.engines:
                 stack.callback(engine.close)
             stack.callback(self.machine.abandon)
@@ -187,8 +190,8 @@ class World:
         for engine in self.engines if fault.kind == "cores" else [self.engines[fault.place]]:
             if fault.kind != "worker":
                 engine.kill()
-            elif engine.device is not None:
-                engine.device.dies = True
+            else:
+                engine.kill_worker()
 
     async def _reset(self, frontend: FrontendProcess) -> None:
         with contextlib.suppress(ServiceError):
@@ -239,6 +242,8 @@ def simulate(seed: int, kind: str = "plain") -> Report:
         num_preemptions=sum(engine.num_preemptions for engine in engines),
         most_preemptions=max(engine.most_preemptions for engine in engines),
         num_deaths=sum(engine.num_lives - 1 for engine in engines),
+        num_adoptions=sum(engine.num_adoptions for engine in engines),
+        num_adopted_blocks=sum(engine.num_adopted_blocks for engine in engines),
         outcomes=Counter(client.outcome for client in world.clients),
         seconds=world.machine.loop.time(),
         cpu_seconds=process_time() - began,

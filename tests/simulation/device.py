@@ -101,7 +101,7 @@ class Device:
         self._executor.abandon()
         assert not self._executor.rows.num_tokens.any(), "a row outlives its core"
         self._poisons.abandon()
-        self._is_struck = self.dies
+        self._is_struck = False
 
     def _break_one_token(self, result: worker_pb2.StepResult) -> None:
         """A row has no logits to choose from, as when a model's numbers overflow."""

@@ -147,6 +147,11 @@ class PrefixCache:
         if self._checkpoints is not None:
             self._checkpoints.forget_all()
 
+    def namespace(self, request: Request) -> bytes:
+        """Returns the hash of no tokens, equal for requests that may share blocks; empty for a request that
+        does not use the cache."""
+        return self._root(request) if self._serves(request) else b""
+
     def count(self, sequence: Sequence) -> None:
         """Counts what was found for a sequence that is admitted."""
         if self._serves(sequence.request):

@@ -86,7 +86,8 @@ class RecordedScheduler(Scheduler):
             self._write_deliveries(sequences, arrival, num_hashes)
         if self._with_tokens:
             arrival.prompt_token_ids = pack_u32(request.prompt)
-            arrival.namespace = int.from_bytes(_shortened(first.hashes[:1]), "little")
+            namespace = self.prefix_cache.namespace(request)  # one that is preparing has no hashes yet
+            arrival.namespace = int.from_bytes(_shortened([namespace]), "little")
         self._recorded[id(request.parameters)] = _Recorded(self._num_requests, num_hashes, sequences)
         self._record_ends(request)
 

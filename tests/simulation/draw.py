@@ -31,7 +31,6 @@ def draw(seed: int, *, breaks: bool = True) -> Workload:
     if settings.has_states:
         slots = Random(f"checkpoints {seed}").choice([0, 1, 3, 8, 8])
         config = replace(config, swap_space=0.0, speculate="", state_checkpoints=slots)
-        config = replace(config, record="", record_tokens=False)  # some such replays differ still
     workload = Workload(seed, settings, config)
     writer = RequestWriter(random, workload, step, tight, breaks=breaks)
     for number in range(random.choice([4, 8, 12, 16, 24])):

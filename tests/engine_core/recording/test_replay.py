@@ -160,6 +160,24 @@ def test_continued_streams_share_delivered_blocks_also_without_their_ends(tmp_pa
         assert outcome.difference is None and outcome.num_plans == 1
 
 
+@pytest.mark.parametrize("with_tokens", [False, True])
+def test_a_request_that_prepares_shares_blocks_with_one_that_does_not(tmp_path: Path, with_tokens: bool):
+    """It has no hashes when it arrives, and its namespace is recorded all the same."""
+    settings = {"num_blocks": 20, "block_size": 4, "max_num_seqs": 6, "max_num_batched_tokens": 16}
+    recording, ledger = open_recording(tmp_path / "r"), Ledger()
+    scheduler, worker = RecordedScheduler(recording, with_tokens=with_tokens, **settings), FakeWorker(20, 4)
+    first, second = (make(add_request(handle, list(range(5, 18)), max_tokens=3)) for handle in (1, 2))
+    scheduler.add(first, prepared=False)
+    scheduler.prepared(first)
+    run(scheduler, worker, ledger)
+    scheduler.add(second)
+    run(scheduler, worker, ledger)
+    recording.close()
+    assert scheduler.prefix_cache.hit_rate.num_found == 12
+    outcome = Replay(RecordingReader(tmp_path / "r")).run()
+    assert outcome.difference is None and outcome.num_plans == scheduler.step
+
+
 @pytest.mark.parametrize(
     ("start", "message"),
     [

@@ -6,6 +6,7 @@ A value is one of LLVM, or a Python number where it is known while compiling.
 import ast
 import operator
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -131,11 +132,17 @@ def convert(builder: Any, value: Value, kind: Any, signed: bool = True) -> Any:
     return builder.sext(value, kind) if signed else builder.zext(value, kind)
 
 
+@cache
+def _constant_lanes(kind: Any, lane: float, name: str) -> Any:
+    """One constant, whose text LLVM's is made of once. name: tells 0.0 from -0.0."""
+    return ir.Constant(kind, [lane] * kind.count)
+
+
 def _in_all_lanes(builder: Any, value: Value, kind: Any) -> Any:
     """A vector: as it is, or a number in all lanes."""
     if is_constant(value):
         lane = float(value) if is_float(kind) else int(value) & ((1 << kind.element.width) - 1)
-        return ir.Constant(kind, [lane] * kind.count)
+        return _constant_lanes(kind, lane, repr(lane))
     if type_of(value) == kind:
         return value
     if is_vector(type_of(value)):

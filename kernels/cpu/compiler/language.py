@@ -9,11 +9,12 @@
     lists     of a constant number of values, kept in registers: [f(v) for v in unroll(range(3))], x[2]
 
 A function has annotated parameters and results: these types, and tuples of them as results; a function that
-takes lists is compiled where it is called, and may return at its end only. In it: names, tuples of names, +=,
-if, while, for over range() (by a negative constant, or upwards) or unroll(), break, continue, return, min,
-max, abs, log, intrinsics, and calls of other such functions, which are compiled along; f(x)[0] is one of
-their results. A name has one type, that of what is assigned to it first. Constants come from the module, from
-unroll(), and from Static parameters; an if statement whose condition is a constant compiles one branch.
+takes or gives lists is compiled where it is called, and may return at its end only. In it: names, tuples of
+names, +=, if, while, for over range() (by a negative constant, or upwards) or unroll(), break, continue,
+return, min, max, abs, log, intrinsics, and calls of other such functions, which are compiled along; f(x)[0]
+is one of their results. A name has one type, that of what is assigned to it first. Constants come from the
+module, from unroll(), and from Static parameters; an if statement whose condition is a constant compiles
+one branch.
 
 Python itself runs the same functions, so that it is their reference in tests; only integers do not wrap
 around there.
@@ -24,6 +25,9 @@ from ctypes import c_float
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar, cast
 
+from llvmlite import ir
+
+from kernels.cpu.compiler import types
 from kernels.cpu.compiler.types import Signature
 
 P = ParamSpec("P")
@@ -83,3 +87,16 @@ def intrinsic(signature: Signature) -> Callable[[Callable[..., Any]], Any]:
 def external(name: str, signature: Signature) -> Any:
     """A function of the C library, for kernels to call."""
     return cast(Any, External(name, signature))
+
+
+def _unlikely(builder: Any, condition: Any) -> Any:
+    bit = ir.IntType(1)
+    name, kind = "llvm.expect.i1", ir.FunctionType(bit, [bit, bit])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    return builder.call(function, [condition, ir.Constant(bit, 0)])
+
+
+@lowered_by(_unlikely, types.boolean(types.boolean))
+def unlikely(condition: bool) -> bool:
+    """The same, which is seldom true: `if unlikely(...)`."""
+    return condition

@@ -9,6 +9,7 @@ import inspect
 import textwrap
 import typing
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -69,6 +70,7 @@ def _declare(python: Any, module: Any, name: str) -> Callee:
     return Callee(function, given, result)
 
 
+@cache
 def _annotations(python: Any) -> tuple[dict[str, Any], Any]:
     """Of the parameters by their names, and of the result."""
     hints = typing.get_type_hints(python, include_extras=True)
@@ -112,6 +114,7 @@ def _define(python: Any, declared: Callee, statics: tuple[Any, ...], function_of
         raise
 
 
+@cache
 def _tree_of(python: Any) -> ast.FunctionDef:
     tree = ast.parse(textwrap.dedent(inspect.getsource(python))).body[0]
     assert isinstance(tree, ast.FunctionDef)
@@ -247,11 +250,11 @@ class _Body(Expressions):
             self.builder.store(convert(self.builder, value, kind), place)
 
     def call_kernel(self, python: Any, arguments: list[Value]) -> Value:
-        """Calls a function that is compiled along, or compiles it here, if it takes lists."""
+        """Calls a function that is compiled along, or compiles it here, if it takes or gives lists."""
         if not inspect.isfunction(python):
             raise CompileError(f"{python} cannot be called in a kernel")
-        parameters, _ = _annotations(python)
-        if any(_is_list(hint) for hint in parameters.values()):
+        parameters, result = _annotations(python)
+        if any(_is_list(hint) for hint in (*parameters.values(), result)):
             return self._inlined(python, dict(zip(parameters, arguments, strict=True)))
         known = [_is_static(hint) for hint in parameters.values()]
         known += [False] * (len(arguments) - len(known))
@@ -348,7 +351,7 @@ class _Body(Expressions):
 
     def _return(self, value: Value) -> None:
         if isinstance(self, _Inlined):
-            raise CompileError("a function that takes lists returns at its end only")
+            raise CompileError("a function that takes or gives lists returns at its end only")
         kind = self._function.function_type.return_type
         value = self._address_of(value, self._declared.result)
         if isinstance(kind, ir.VoidType):

@@ -33,5 +33,7 @@ uint32, uint16, uint8 = (Type(ir.IntType(bits), signed=False) for bits in (32, 1
 f32x16, i32x16 = Type(ir.VectorType(ir.FloatType(), 16)), Type(ir.VectorType(ir.IntType(32), 16))
 f32x8, f64x8 = Type(ir.VectorType(ir.FloatType(), 8)), Type(ir.VectorType(ir.DoubleType(), 8))
 i64x8 = Type(ir.VectorType(ir.IntType(64), 8))
+i16x32, i8x64 = Type(ir.VectorType(ir.IntType(16), 32)), Type(ir.VectorType(ir.IntType(8), 64))
+mask32 = Type(ir.VectorType(ir.IntType(1), 32))
 mask16, mask8 = Type(ir.VectorType(ir.IntType(1), 16)), Type(ir.VectorType(ir.IntType(1), 8))
 float64, float32 = Type(ir.DoubleType()), Type(ir.FloatType())

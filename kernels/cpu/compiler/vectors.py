@@ -140,3 +140,15 @@ class i64x8(Vector):
     """8 int64, which wrap around."""
 
     dtype, count = np.int64, 8
+
+
+class i16x32(Vector):
+    """32 int16, which wrap around."""
+
+    dtype, count = np.int16, 32
+
+
+class i8x64(Vector):
+    """64 int8, which wrap around."""
+
+    dtype, count = np.int8, 64

@@ -188,6 +188,7 @@ def _fma_of_f32(x: Vector, y: Vector, z: Vector) -> Any:
 _SELECT = [
     types.f32x16(types.mask16, types.f32x16, types.f32x16),
     types.i32x16(types.mask16, types.i32x16, types.i32x16),
+    types.i16x32(types.mask32, types.i16x32, types.i16x32),
     types.f32x8(types.mask8, types.f32x8, types.f32x8),
     types.f64x8(types.mask8, types.f64x8, types.f64x8),
 ]

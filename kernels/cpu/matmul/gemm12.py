@@ -19,13 +19,7 @@ from kernels.cpu.matmul.gemm12_tiles import (
     FIVE,
     IN_TURNS,
     SIX,
-    few_rows,
-    first_rows,
-    five_rows,
-    one_row,
-    one_row_of_strip,
-    six_rows,
-    two_rows,
+    tile,
     unpack_strip,
 )
 from kernels.cpu.matmul.records import Linear12Record, Rows12Record
@@ -72,38 +66,45 @@ def compact_linear(record: Linear12Record, first: int, count: int, thread: int) 
         soon = following_block(following, thread, w_at) if block == last else w_at + groups * GROUP
         whole = inner == 0 and (strip + VECTORS <= end or end == strips)
         if rows == 1 and whole:
-            one_row(
+            tile(
+                *(1, VECTORS),
                 *(x, stride, final, w_at, soon, list_at, base),
                 *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
             )
         elif rows == 1:
-            one_row_of_strip(
+            tile(
+                *(1, 1),
                 *(x, stride, final, w_at, soon, list_at, base),
                 *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
             )
         elif rows == 2 and whole:
-            two_rows(
+            tile(
+                *(2, VECTORS),
                 *(x, stride, final, w_at, soon, list_at, base),
                 *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
             )
         elif rows <= FEW and whole:
-            few_rows(
+            tile(
+                *(FEW, VECTORS),
                 *(x, stride, final, w_at, soon, list_at, base),
                 *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
             )
         elif rows <= FIVE and whole:
-            five_rows(
+            tile(
+                *(FIVE, VECTORS),
                 *(x, stride, final, w_at, soon, list_at, base),
                 *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
             )
         elif rows <= SIX and whole:
-            six_rows(
+            tile(
+                *(SIX, VECTORS),
                 *(x, stride, final, w_at, soon, list_at, base),
                 *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
             )
         elif whole:
             keeps = ALL if rows > FIRST else IN_TURNS
-            first_rows(
+            tile(
+                *(FIRST, VECTORS),
                 *(x, stride, final, w_at, soon, list_at, base),
                 *(groups, scratch, keeps, p_at, out_at, out_stride, left, width),
             )

@@ -7,37 +7,33 @@ twentieth. Where further rows come, the whole block stays in memory for them; el
 two places, which stay in the first-level cache.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from itertools import product
 
-from kernels.cpu.compiler import types
-from kernels.cpu.compiler.language import intrinsic
-from kernels.cpu.isa.selected import OPERATIONS
-from kernels.cpu.isa.vectors import (
-    F32S,
-    I32,
-    I32S,
-    LANES,
-    broadcast,
-    first_lanes,
-    load,
+from kernels.cpu.compiler.language import Static, unroll
+from kernels.cpu.compiler.vectors import f32x16, i8x64, i32x16
+from kernels.cpu.isa.sets.halves import words_of
+from kernels.cpu.isa.simd import (
+    PAIR_PARTS,
+    add_pairs,
+    load_f32,
+    load_i32,
+    pair_weights,
     prefetch,
-    repeat,
-    word,
-    zeros,
+    store_first_bf16,
+    store_first_f32,
 )
+from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
+from kernels.cpu.matmul.split_inputs import PAIR_BYTES
 from kernels.cpu.matmul.unpack12 import (
     AHEAD,
     GROUP,
     STRIP_BYTES,
     WORDS,
-    Strip,
-    lists_of_strips,
     table_of,
     unpack,
+    write_piece,
     write_rare,
-    write_words,
 )
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
@@ -51,203 +47,178 @@ EVERY = 5
 where words are multiplied in parts (kernels.cpu.isa.dot)."""
 
 
-@dataclass(frozen=True)
-class _Weight:
-    """A block or a strip, in 12 bits. All but the number are values of LLVM; addresses."""
-
-    builder: Any
-    at: Any
-    soon: Any  # the block that comes next
-    groups: Any
-    table: Any
-    vectors: int  # strips
-
-    def ask(self, group: Any) -> None:
-        """For a group that comes AHEAD groups later, in this block or in the next one."""
-        builder, later = self.builder, self.builder.add(group, word(AHEAD))
-        behind = builder.sub(later, self.groups)
-        inside = builder.icmp_signed("<", behind, word(0))
-        at = builder.mul(builder.select(inside, later, behind), word(GROUP))
-        at = builder.add(builder.select(inside, self.at, self.soon), at)
-        for line in range(0, STRIP_BYTES * self.vectors, 64):
-            prefetch(builder, builder.add(at, word(line)))
-
-    def strips(self, group: Any) -> list[Strip]:
-        """Side by side."""
-        builder = self.builder
-        at = builder.add(self.at, builder.mul(group, word(GROUP)))
-        return [
-            Strip(builder, builder.add(at, word(STRIP_BYTES * v)), self.table) for v in range(self.vectors)
-        ]
+UNPACKED = WORDS * 4 * COLUMNS
+"""Bytes of a group, as kernels.cpu.matmul.packed has it."""
 
 
-@intrinsic(types.void(*[types.int64] * 5))
-def unpack_strip(builder: Any, w: Any, rare: Any, base: Any, groups: Any, out: Any) -> None:
+def _ask(vectors: Static[int], w: int, soon: int, groups: int, group: int) -> None:
+    """For a group that comes AHEAD groups later, in this block or in the next one. w, soon: their
+    addresses."""
+    later = group + AHEAD
+    block = w if later < groups else soon
+    number = later if later < groups else later - groups
+    for line in unroll(range(0, STRIP_BYTES * vectors, 64)):
+        prefetch(block + GROUP * number + line)
+
+
+def _strips(vectors: Static[int], w: int, group: int) -> list[int]:
+    """Addresses of a group's strips, side by side."""
+    return [w + GROUP * group + STRIP_BYTES * v for v in unroll(range(vectors))]
+
+
+def _write_usual(strips: list[int], table: i8x64, out: int) -> None:
+    """Writes a group's words as if no number were rare."""
+    for half in unroll(range(2)):
+        for v in unroll(range(len(strips))):
+            write_piece(strips, table, half, v, out)
+
+
+def unpack_strip(w: int, rare: int, base: int, groups: int, out: int) -> None:
     """As kernels.cpu.matmul.packed has it. rare: address of the address of its list."""
-    weight = _Weight(builder, w, w, groups, table_of(builder, base), 1)
-
-    def unpack_group(group: Any, lists: list[Any]) -> list[Any]:
-        weight.ask(group)
-        to = _at_group(builder, out, group)
-        list(_written(weight, group, to))
-        return write_rare(builder, weight.strips(group), lists, to)
-
-    repeat(builder, groups, lists_of_strips(builder, rare, 1), unpack_group)
+    table, lists = table_of(base), [read_i64(rare)]
+    for group in range(groups):
+        _ask(1, w, w, groups, group)
+        strips = _strips(1, w, group)
+        _write_usual(strips, table, out + UNPACKED * group)
+        write_rare(strips, table, lists, out + UNPACKED * group)
 
 
-def _at_group(builder: Any, kept: Any, group: Any) -> Any:
-    """Address of a group's words, as kernels.cpu.matmul.packed has them."""
-    return builder.add(kept, builder.mul(group, word(WORDS * 4 * COLUMNS)))
+def _add_products(sums: list[f32x16], weights: list[i32x16], x: int, m: Static[int]) -> None:
+    """Adds the products of a word, or of a part of it, of row m and of each strip. x: its address."""
+    value = i32x16(read_u32(x))
+    for v in unroll(range(len(weights))):
+        sums[len(weights) * m + v] = add_pairs(sums[len(weights) * m + v], weights[v], value)
 
 
-def _written(weight: _Weight, group: Any, to: Any) -> Iterator[None]:
-    """Writes a group's words as if no number were rare, two of a strip whenever it is resumed."""
-    for half in (0, 1):
-        for v, strip in enumerate(weight.strips(group)):
-            write_words(weight.builder, strip.two_words(half), 2 * half, v, to)
-            yield
+def _multiply_unpacked(
+    x_rows: list[int], sums: list[f32x16], lists: list[int], table: i8x64, w: int, soon: int, groups: int
+) -> None:
+    """Adds the products of what is unpacked into registers. x_rows: addresses of the parts of their words."""
+    for group in range(groups):
+        _ask(len(lists), w, soon, groups, group)
+        words = unpack(_strips(len(lists), w, group), table, lists)
+        for place in unroll(range(WORDS)):
+            for part in unroll(range(PAIR_PARTS)):
+                weights = [
+                    pair_weights(words_of(words[WORDS * v + place]), part) for v in unroll(range(len(lists)))
+                ]
+                for m in unroll(range(len(x_rows))):
+                    at = x_rows[m] + PAIR_BYTES * (WORDS * group + place) + 4 * part
+                    _add_products(sums, weights, at, m)
 
 
-def _add_group(
-    builder: Any,
-    rows: list[Any],
-    group: Any,
-    weights: Callable[[int], list[Any]],
-    sums: list[Any],
-    meanwhile: Iterator[None] | None = None,
-) -> list[Any]:
-    """The sums of each row, and a group's products with it. rows: addresses of the parts of their words.
-    weights: registers of each of the group's words. meanwhile: is resumed between the rows."""
-    dot, steps = OPERATIONS.pairs, 0
-    size = 4 * dot.parts
-    totals, x_at = list(sums), builder.mul(group, word(size * WORDS))
-    for place in range(WORDS):
-        parts = [dot.weights(builder, of_strip) for of_strip in weights(place)]
-        for part in range(dot.parts):
-            for m, row in enumerate(rows):
-                at = builder.add(builder.add(row, x_at), word(size * place + 4 * part))
-                value = broadcast(builder, load(builder, at, I32))
-                for v, of_strip in enumerate(parts):
-                    i = m * len(parts) + v
-                    totals[i] = dot.add(builder, totals[i], of_strip[part], value)
-                steps += 1
-                if meanwhile and steps % (EVERY * dot.parts) == 0:
-                    next(meanwhile, None)
-    return totals
+def _steps() -> Iterator[tuple[int, int, int, int, int]]:
+    """Of FIRST rows: (place of a word, part, row, half, strip). Behind the row a half of the strip's next
+    group is written; -1: nothing."""
+    for count, step in enumerate(product(range(WORDS), range(PAIR_PARTS), range(FIRST)), 1):
+        piece, rest = divmod(count, EVERY * PAIR_PARTS)
+        writes = rest == 0 and piece <= 2 * VECTORS
+        yield *step, (piece - 1) // VECTORS if writes else -1, (piece - 1) % VECTORS
 
 
-def _multiply_unpacked(weight: _Weight, rows: list[Any], sums: list[Any], lists: list[Any]) -> list[Any]:
-    """The sums, of what was unpacked into registers."""
-    builder = weight.builder
+_STEPS = tuple(_steps())
 
-    def multiply(group: Any, before: list[Any]) -> list[Any]:
-        weight.ask(group)
-        words, after = unpack(builder, weight.strips(group), before[len(sums) :])
 
-        def weights(place: int) -> list[Any]:
-            return [builder.bitcast(of_strip[place], I32S) for of_strip in words]
-
-        return [*_add_group(builder, rows, group, weights, before[: len(sums)]), *after]
-
-    return repeat(builder, weight.groups, [*sums, *lists], multiply)[: len(sums)]
+def _multiply_group(
+    writes: Static[bool],
+    x_rows: list[int],
+    sums: list[f32x16],
+    x_at: int,
+    kept: int,
+    following: list[int],
+    table: i8x64,
+    to: int,
+) -> None:
+    """Adds the products of a group that is in memory. kept: its address. writes: meanwhile, what follows,
+    addresses of its strips, is unpacked."""
+    for place, part, m, half, v in unroll(_STEPS):
+        if m == 0:
+            at = kept + 4 * COLUMNS * place
+            weights = [pair_weights(load_i32(at + 64 * v), part) for v in unroll(range(VECTORS))]
+        _add_products(sums, weights, x_rows[m] + x_at + PAIR_BYTES * place + 4 * part, m)
+        if writes and half >= 0:
+            write_piece(following, table, half, v, to)
 
 
 def _multiply_kept(
-    weight: _Weight, rows: list[Any], sums: list[Any], lists: list[Any], kept: Any, keeps: Any
-) -> list[Any]:
-    """The sums, of what was unpacked into memory: while a group is multiplied, the next one is written. Rare
-    numbers are put in before it is multiplied. The weight has at least 2 groups. keeps: IN_TURNS or ALL."""
-    builder = weight.builder
-
-    def place_of(group: Any) -> Any:
-        return _at_group(builder, kept, builder.and_(group, keeps))
-
-    def multiply(group: Any, before: list[Any], written: Iterator[None] | None) -> list[Any]:
-        sums, lists = before[: -weight.vectors], before[-weight.vectors :]
-        at = place_of(group)
-        after = write_rare(builder, weight.strips(group), lists, at)
-
-        def weights(place: int) -> list[Any]:
-            word_at = builder.add(at, word(4 * COLUMNS * place))
-            return [load(builder, builder.add(word_at, word(64 * v)), I32S) for v in range(weight.vectors)]
-
-        return [*_add_group(builder, rows, group, weights, sums, written), *after]
-
-    def multiply_and_write(group: Any, before: list[Any]) -> list[Any]:
-        later = builder.add(group, word(1))
-        weight.ask(later)
-        return multiply(group, before, _written(weight, later, place_of(later)))
-
-    weight.ask(word(0))
-    list(_written(weight, word(0), kept))
-    last = builder.sub(weight.groups, word(1))
-    return multiply(last, repeat(builder, last, [*sums, *lists], multiply_and_write), None)[: len(sums)]
+    x_rows: list[int],
+    sums: list[f32x16],
+    lists: list[int],
+    table: i8x64,
+    w: int,
+    soon: int,
+    groups: int,
+    kept: int,
+    keeps: int,
+) -> None:
+    """Adds the products of what is unpacked into memory: while a group is multiplied, the next one is
+    written. Rare numbers are put in before it is multiplied. The weight has at least 2 groups. keeps:
+    IN_TURNS or ALL."""
+    _ask(VECTORS, w, soon, groups, 0)
+    _write_usual(_strips(VECTORS, w, 0), table, kept)
+    size = PAIR_BYTES * WORDS
+    group = 0
+    while True:  # at least once: were it to be asked first, the sums would not stay in their registers
+        _ask(VECTORS, w, soon, groups, group + 1)
+        strips, following = _strips(VECTORS, w, group), _strips(VECTORS, w, group + 1)
+        at, to = kept + UNPACKED * (group & keeps), kept + UNPACKED * ((group + 1) & keeps)
+        write_rare(strips, table, lists, at)
+        _multiply_group(True, x_rows, sums, size * group, at, following, table, to)
+        group += 1
+        if group >= groups - 1:
+            break
+    last = groups - 1
+    strips, at = _strips(VECTORS, w, last), kept + UNPACKED * (last & keeps)
+    write_rare(strips, table, lists, at)
+    _multiply_group(False, x_rows, sums, size * last, at, strips, table, at)
 
 
 def _write_columns(
-    builder: Any, columns: Any, width: Any, vector: int, results: list[Any], rows: list[Any]
+    results: list[f32x16], v: Static[int], out_rows: list[int], columns: int, width: int
 ) -> None:
-    """16 columns of each row, as far as they exist: so many from the first vector on. width: bytes of a
-    result; 4: float32, 2: bfloat16. rows: their addresses."""
-    left = builder.sub(columns, word(vector * LANES))
-    mask, whole = first_lanes(builder, left), builder.icmp_signed(">=", left, word(LANES))
-    offset = builder.mul(width, word(vector * LANES))
-    to = [builder.add(row, offset) for row in rows]
-    with builder.if_else(builder.icmp_signed("==", width, word(4))) as (wide, narrow):
-        with wide:
-            for result, address in zip(results, to, strict=True):
-                OPERATIONS.store_first(builder, result, address, mask, whole)
-        with narrow:
-            for result, address in zip(results, to, strict=True):
-                halves = OPERATIONS.round_to_bfloat16(builder, result)
-                OPERATIONS.store_first(builder, halves, address, mask, whole)
+    """16 columns of each row, as far as they exist. v: their strip. columns: from the first strip on. width:
+    bytes of a result; 4: float32, 2: bfloat16."""
+    left, offset = columns - LANES * v, LANES * v * width
+    if width == 4:
+        for m in unroll(range(len(out_rows))):
+            store_first_f32(out_rows[m] + offset, results[m], left)
+    else:
+        for m in unroll(range(len(out_rows))):
+            store_first_bf16(out_rows[m] + offset, results[m], left)
 
 
-def _make_tile(num_rows: int, vectors: int) -> Any:
-    """tile(x, stride, last, w, soon, rare, base, groups, kept, keeps, params, out, out_stride, columns,
-    width): so many rows of 16 * vectors columns. x: address of the parts of their words. last: number of the
-    last row that exists; those behind it are computed as it is. soon: address of the block that comes next.
-    FIRST rows leave groups at `kept` as kernels.cpu.matmul.packed has them: IN_TURNS or ALL."""
-
-    @intrinsic(types.void(*[types.int64] * 15))
-    def tile(
-        builder: Any,
-        x: Any,
-        stride: Any,
-        last: Any,
-        w: Any,
-        soon: Any,
-        rare: Any,
-        base: Any,
-        groups: Any,
-        kept: Any,
-        keeps: Any,
-        params: Any,
-        out: Any,
-        out_stride: Any,
-        columns: Any,
-        width: Any,
-    ) -> None:
-        numbers = [
-            builder.select(builder.icmp_signed("<", word(m), last), word(m), last) for m in range(num_rows)
-        ]
-        rows = [builder.add(x, builder.mul(stride, number)) for number in numbers]
-        out_rows = [builder.add(out, builder.mul(out_stride, number)) for number in numbers]
-        weight = _Weight(builder, w, soon, groups, table_of(builder, base), vectors)
-        sums, lists = zeros(num_rows * vectors), lists_of_strips(builder, rare, vectors)
-        if num_rows == FIRST:
-            totals = _multiply_kept(weight, rows, sums, lists, kept, keeps)
-        else:
-            totals = _multiply_unpacked(weight, rows, sums, lists)
-        for v in range(vectors):
-            bias = load(builder, builder.add(params, word(64 * v)), F32S)
-            results = [builder.fadd(total, bias) for total in totals[v::vectors]]
-            _write_columns(builder, columns, width, v, results, out_rows)
-
-    return tile
-
-
-one_row, one_row_of_strip = _make_tile(1, VECTORS), _make_tile(1, 1)
-two_rows, few_rows = _make_tile(2, VECTORS), _make_tile(FEW, VECTORS)
-five_rows, six_rows = _make_tile(FIVE, VECTORS), _make_tile(SIX, VECTORS)
-first_rows = _make_tile(FIRST, VECTORS)
+def tile(
+    rows: Static[int],
+    vectors: Static[int],
+    x: int,
+    stride: int,
+    last: int,
+    w: int,
+    soon: int,
+    rare: int,
+    base: int,
+    groups: int,
+    kept: int,
+    keeps: int,
+    params: int,
+    out: int,
+    out_stride: int,
+    columns: int,
+    width: int,
+) -> None:
+    """So many rows of 16 * vectors columns. x: address of the parts of their words. last: number of the last
+    row that exists; those behind it are computed as it is. soon: address of the block that comes next. FIRST
+    rows leave groups at `kept` as kernels.cpu.matmul.packed has them: IN_TURNS or ALL."""
+    numbers = [min(m, last) for m in unroll(range(rows))]
+    x_rows = [x + stride * numbers[m] for m in unroll(range(rows))]
+    out_rows = [out + out_stride * numbers[m] for m in unroll(range(rows))]
+    sums = [f32x16(0.0) for _ in unroll(range(rows * vectors))]
+    table, lists = table_of(base), [read_i64(rare + 8 * v) for v in unroll(range(vectors))]
+    if rows == FIRST:
+        _multiply_kept(x_rows, sums, lists, table, w, soon, groups, kept, keeps)
+    else:
+        _multiply_unpacked(x_rows, sums, lists, table, w, soon, groups)
+    for v in unroll(range(vectors)):
+        bias = load_f32(params + 64 * v)
+        results = [sums[vectors * m + v] + bias for m in unroll(range(rows))]
+        _write_columns(results, v, out_rows, columns, width)

@@ -15,22 +15,24 @@ for four registers where nothing in a group is rare, some thirty elsewhere. As t
 a time, a register of low bytes has 8 numbers of one word and 8 of the other, in turns.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
-from llvmlite import ir
-
-from kernels.cpu.isa.sets.avx512_vbmi import HALVES, bytes_of_table, hidden, replaced
-from kernels.cpu.isa.vectors import (
-    BYTES,
-    I32,
-    I64,
-    LANES,
-    call,
-    load,
-    store,
-    word,
+from kernels.cpu.compiler.language import Static, unlikely, unroll
+from kernels.cpu.compiler.vectors import i8x64, i16x32
+from kernels.cpu.isa.sets.halves import (
+    any_of,
+    bytes_of,
+    bytes_of_table,
+    constant_i8,
+    count_of,
+    halves_of_bytes,
+    hidden,
+    interleaved_bytes,
+    load_i8x64,
+    load_i16x32,
+    reaches,
+    replaced,
+    store_i16x32,
 )
+from kernels.cpu.isa.vectors import LANES
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
 WORDS = 4
@@ -47,132 +49,86 @@ NUM_CODES = 7
 """Of exponents but for their last bit, see above."""
 _RARE = 0xFF
 """In the table; no upper byte of a number that is not rare."""
-_LOWER = [at for byte in range(64) if byte % 16 < 8 for at in (byte, 64 + byte)]
-_UPPER = [at for byte in range(64) if byte % 16 >= 8 for at in (byte, 64 + byte)]
-"""Of two registers of bytes, the first or the second 8 of every 16, in turns."""
+_EIGHTS, _ONES = 0x8888 - 0x10000, 0x1111
+"""The highest and the lowest bit of each code."""
+_kept = constant_i8(0xFF if code % 8 else 0 for code in range(64))
+_added = constant_i8((code & 8) << 4 | code % 8 if code % 8 else _RARE for code in range(64))
 
 
-def each(value: int) -> Any:
-    """A constant in all lanes."""
-    return ir.Constant(HALVES, [value] * (2 * LANES))
+def table_of(base: int) -> i8x64:
+    """The upper byte of each code, four times."""
+    return (i8x64(base) & _kept()) + _added()
 
 
-def table_of(builder: Any, base: Any) -> Any:
-    """BYTES: the upper byte of each code, four times."""
-    nothing, first = ir.Constant(BYTES, ir.Undefined), ir.Constant(I32, 0)
-    one = builder.insert_element(nothing, builder.trunc(base, ir.IntType(8)), first)
-    bases = builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(I32, 64), [0] * 64))
-    kept = [0xFF if code % 8 else 0 for code in range(64)]
-    added = [(code & 8) << 4 | code % 8 if code % 8 else _RARE for code in range(64)]
-    return builder.add(builder.and_(bases, ir.Constant(BYTES, kept)), ir.Constant(BYTES, added))
+def two_words(at: int, table: i8x64, codes: i16x32, half: Static[int]) -> list[i16x32]:
+    """The first two or the last two words of a strip's group, as if no number were rare. at: its address;
+    table: of the upper bytes."""
+    upper = bytes_of_table(table, bytes_of(codes >> 4 if half else codes))
+    lower = load_i8x64(at + 64 * half)
+    return [halves_of_bytes(interleaved_bytes(lower, upper, part)) for part in unroll(range(2))]
 
 
-class Strip:
-    """A strip's group: its address. table: of the upper bytes."""
-
-    def __init__(self, builder: Any, at: Any, table: Any) -> None:
-        self._builder, self._at, self._table = builder, at, table
-
-    def codes(self) -> Any:
-        """HALVES."""
-        return load(self._builder, self._builder.add(self._at, word(CODES)), HALVES)
-
-    def two_words(self, half: int) -> tuple[Any, Any]:
-        """The first two or the last two, of which no number is rare."""
-        return self._two_words(self.codes(), half)
-
-    def unpack(self) -> list[Any]:
-        """Its words, of which no number is rare."""
-        return [*self.two_words(0), *self.two_words(1)]
-
-    def unpack_rare(self, rare: Any) -> list[Any]:
-        """Its words, and the address of the next group's first rare number. rare: of this group's."""
-        builder, words = self._builder, []
-        codes = hidden(builder, self.codes())
-        for halves in (*self._two_words(codes, 0), *self._two_words(codes, 1)):
-            is_rare = builder.icmp_unsigned(">=", halves, each(_RARE << 8))
-            listed = load(builder, rare, HALVES)
-            words.append(replaced(builder, halves, listed, is_rare))
-            count = call(builder, "llvm.ctpop.i32", I32, builder.bitcast(is_rare, I32))
-            rare = builder.add(rare, builder.shl(builder.zext(count, I64), word(1)))
-        return [*words, rare]
-
-    def _two_words(self, codes: Any, half: int) -> tuple[Any, Any]:
-        builder = self._builder
-        indexes = builder.bitcast(builder.lshr(codes, each(4)) if half else codes, BYTES)
-        upper = bytes_of_table(builder, self._table, indexes)
-        lower = load(builder, builder.add(self._at, word(64 * half)), BYTES)
-        mask = ir.VectorType(I32, 64)
-        first, second = (
-            builder.bitcast(builder.shuffle_vector(lower, upper, ir.Constant(mask, bytes_)), HALVES)
-            for bytes_ in (_LOWER, _UPPER)
-        )
-        return first, second
+def _usual_words(at: int, table: i8x64, codes: i16x32) -> list[i16x32]:
+    """All words, as if no number were rare."""
+    first, last = two_words(at, table, codes, 0), two_words(at, table, codes, 1)
+    return [first[0], first[1], last[0], last[1]]
 
 
-def _merged(builder: Any, ways: list[tuple[Any, Any]]) -> Any:
-    """A value, from whichever block the way led here."""
-    phi = builder.phi(ways[0][1].type)
-    for block, value in ways:
-        phi.add_incoming(value, block)
-    return phi
+def _rare_words(at: int, table: i8x64, lists: list[int], v: Static[int]) -> list[i16x32]:
+    """All words. lists: of each strip the address of its next rare number; that of strip v goes on to the
+    next group's."""
+    words = _usual_words(at, table, hidden(load_i16x32(at + CODES)))
+    for place in unroll(range(WORDS)):
+        is_rare = reaches(words[place], _RARE << 8)
+        words[place] = replaced(words[place], load_i16x32(lists[v]), is_rare)
+        lists[v] += 2 * count_of(is_rare)
+    return words
 
 
-def _one_is_rare(builder: Any, strips: list[Strip]) -> Any:
+def _one_is_rare(strips: list[int]) -> bool:
     """Whether three bits of a code are 0: then its highest bit, which is set first, is borrowed."""
-    kept = each(-1)
-    for strip in strips:
-        borrowed = builder.sub(builder.or_(strip.codes(), each(0x8888 - 0x10000)), each(0x1111))
-        kept = builder.and_(kept, borrowed)
-    borrowed = builder.and_(builder.not_(kept), each(0x8888 - 0x10000))
-    bits = builder.bitcast(builder.icmp_unsigned("!=", borrowed, each(0)), I32)
-    return builder.icmp_unsigned("!=", bits, ir.Constant(I32, 0))
+    kept = i16x32(-1)
+    for v in unroll(range(len(strips))):
+        kept = kept & ((load_i16x32(strips[v] + CODES) | _EIGHTS) - _ONES)
+    return any_of((~kept & _EIGHTS) != 0)
 
 
-def unpack(builder: Any, strips: list[Strip], lists: list[Any]) -> tuple[list[list[Any]], list[Any]]:
-    """Their words, and their lists for the next group. lists: of each strip the address of its next rare
-    number. Most groups have none, and take a quarter of the instructions."""
-    ways = []
-    with builder.if_else(_one_is_rare(builder, strips), likely=False) as (rare, usual):
-        with rare:
-            values = [strip.unpack_rare(at) for strip, at in zip(strips, lists, strict=True)]
-            ways.append((builder.block, values))
-        with usual:
-            values = [[*strip.unpack(), at] for strip, at in zip(strips, lists, strict=True)]
-            ways.append((builder.block, values))
-    parts = [
-        [_merged(builder, [(block, values[v][i]) for block, values in ways]) for i in range(WORDS + 1)]
-        for v in range(len(strips))
-    ]
-    return [part[:-1] for part in parts], [part[-1] for part in parts]
+def unpack(strips: list[int], table: i8x64, lists: list[int]) -> list[i16x32]:
+    """The words of each strip's group, WORDS of each. strips: addresses; lists: see _rare_words(). Most
+    groups have no rare number, and take a quarter of the instructions."""
+    words = [i16x32(0) for _ in unroll(range(WORDS * len(strips)))]
+    if unlikely(_one_is_rare(strips)):
+        for v in unroll(range(len(strips))):
+            some = _rare_words(strips[v], table, lists, v)
+            for place in unroll(range(WORDS)):
+                words[WORDS * v + place] = some[place]
+    else:
+        for v in unroll(range(len(strips))):
+            some = _usual_words(strips[v], table, load_i16x32(strips[v] + CODES))
+            for place in unroll(range(WORDS)):
+                words[WORDS * v + place] = some[place]
+    return words
 
 
-def write_words(builder: Any, words: Sequence[Any], first: int, v: int, out: Any) -> None:
+def _write_words(words: list[i16x32], first: Static[int], v: Static[int], out: int) -> None:
     """Some of a group's words, from the first on, of strip v: as kernels.cpu.matmul.packed has them. out: of
     a group."""
-    for place, values in enumerate(words, first):
-        store(builder, values, builder.add(out, word(4 * COLUMNS * place + 4 * LANES * v)))
+    for place in unroll(range(len(words))):
+        store_i16x32(out + 4 * COLUMNS * (first + place) + 4 * LANES * v, words[place])
 
 
-def write_rare(builder: Any, strips: list[Strip], lists: list[Any], out: Any) -> list[Any]:
-    """Writes a strip's words again where a number of it is rare. Returns the lists for the next group.
+def write_piece(strips: list[int], table: i8x64, half: Static[int], v: Static[int], out: int) -> None:
+    """The first two or the last two words of strip v, as if no number were rare."""
+    words = two_words(strips[v], table, load_i16x32(strips[v] + CODES), half)
+    _write_words(words, 2 * half, v, out)
+
+
+def write_rare(strips: list[int], table: i8x64, lists: list[int], out: int) -> None:
+    """Writes a strip's words again where a number of it is rare. lists: see _rare_words().
 
     Seldom has a group of three strips rare numbers in two of them: to ask each one once more costs less than
     to write all."""
-    before, after = builder.block, []
-    with builder.if_then(_one_is_rare(builder, strips), likely=False):
-        for v, (strip, at) in enumerate(zip(strips, lists, strict=True)):
-            usual = builder.block
-            with builder.if_then(_one_is_rare(builder, [strip])):
-                *words, rare = strip.unpack_rare(at)
-                write_words(builder, words, 0, v, out)
-                changed = builder.block
-            after.append(_merged(builder, [(usual, at), (changed, rare)]))
-        inside = builder.block
-    pairs = zip(lists, after, strict=True)
-    return [_merged(builder, [(before, same), (inside, changed)]) for same, changed in pairs]
-
-
-def lists_of_strips(builder: Any, rare: Any, vectors: int) -> list[Any]:
-    """Addresses of so many strips' first rare numbers. rare: address of these addresses."""
-    return [load(builder, builder.add(rare, word(8 * v)), I64) for v in range(vectors)]
+    if unlikely(_one_is_rare(strips)):
+        for v in unroll(range(len(strips))):
+            if _one_is_rare([strips[v]]):
+                _write_words(_rare_words(strips[v], table, lists, v), 0, v, out)

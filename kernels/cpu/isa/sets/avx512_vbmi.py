@@ -18,27 +18,6 @@ HALVES = ir.VectorType(I16, 2 * LANES)
 """Two bfloat16 a lane, as integers."""
 
 
-def packed_bytes(builder: Any, first: Any, second: Any) -> Any:
-    """Two HALVES of numbers below 256 as BYTES: eight of the first and eight of the second, in turns."""
-    return call(builder, "llvm.x86.avx512.packuswb.512", BYTES, first, second)
-
-
-def bytes_of_table(builder: Any, table: Any, indexes: Any) -> Any:
-    """table[indexes % 64], of BYTES."""
-    return call(builder, "llvm.x86.avx512.permvar.qi.512", BYTES, table, indexes)
-
-
-def replaced(builder: Any, values: Any, listed: Any, chosen: Any) -> Any:
-    """HALVES, of which the chosen ones are the first that are listed, in their order."""
-    return call(builder, "llvm.x86.avx512.mask.expand.v32i16", HALVES, listed, values, chosen)
-
-
-def hidden(builder: Any, values: Any) -> Any:
-    """The same HALVES, of which LLVM does not know that: else it computes what both branches need before
-    the branch, for all words at once, and the registers do not suffice."""
-    return builder.asm(ir.FunctionType(HALVES, [HALVES]), "", "=v,0", [values], False)
-
-
 def _bytes_of_tables(builder: Any, tables: tuple[list[int], list[int]], indexes: Any) -> Any:
     """table[indexes % 128], of BYTES: of the first table in even lanes, of the second one in odd lanes."""
     name, odd = "llvm.x86.avx512.vpermi2var.qi.512", [lane % 2 for lane in range(4 * LANES)]

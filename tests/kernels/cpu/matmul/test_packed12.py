@@ -183,3 +183,46 @@ def test_what_is_left_of_an_arena_goes_back():
     arena.close_hole()
     assert not memory[used + 4096 : -4096].any()
     assert torch.equal(result.rows(torch.arange(960)), weight)
+
+
+@pytest.mark.parametrize("rare", [0, 12])
+def test_compiled_code_is_python(rare: int):
+    """Every tile, and rows of the weight, bit for bit: a block, a strip that ends early, two groups."""
+    from kernels.cpu.matmul.gemm12 import compact_linear, compact_rows
+
+    dense, in_features, out_features = matrix(16, 57, rare), 16, 57
+    weight = compact(dense)
+    for rows in (1, 2, 5, 6, 8, 9):
+        x, out = random(rows, in_features, dtype=BF16, seed=2), torch.zeros(rows, out_features, dtype=BF16)
+        record = weight.record(x, out)
+        record.rows = rows
+        compact_linear.reference(record, 0, 4, 0)
+        assert torch.equal(out, weight.multiply(x)), rows
+    indexes, out = torch.tensor([0, 56, 20]), torch.zeros(3, in_features, dtype=BF16)
+    compact_rows.reference(weight.rows_record(indexes.data_ptr(), out.data_ptr()), 0, 3, 0)
+    assert torch.equal(out, dense[indexes])
+
+
+def test_python_packs_as_compiled_code_does():
+    """What is rare is counted, and listed."""
+    from kernels.cpu.matmul.pack12 import count_rare, make_compact
+    from kernels.cpu.matmul.records import Pack12Record
+
+    dense = matrix(16, 48, 12)
+    weight, packed = compact(dense), pack_weight(dense.clone(), None)
+    assert isinstance(packed, PackedWeight)
+    numbers, data = torch.zeros(3, dtype=torch.int64), torch.zeros_like(weight.data)
+    record = Pack12Record(
+        pairs=packed.pairs.data_ptr(),
+        weight=data.data_ptr(),
+        numbers=numbers.data_ptr(),
+        words=packed.pairs.shape[1],
+        base=weight.base,
+    )
+    count_rare.reference(record, 0, 3, 0)
+    ends = numbers.cumsum(0)
+    assert 0 < ends[-1] <= len(weight.lists[0])
+    rare = torch.zeros_like(weight.lists[0])
+    numbers.copy_(rare.data_ptr() + 2 * (ends - numbers))
+    make_compact.reference(record, 0, 3, 0)
+    assert torch.equal(data, weight.data) and torch.equal(rare, weight.lists[0])

@@ -1,0 +1,165 @@
+"""Vectors of 32 numbers of 16 bits, and of the 64 bytes of these: what AVX-512's BW, VBMI and VBMI2 parts
+compute with them.
+
+Each function is the reference of an intrinsic, as those of kernels.cpu.isa.simd.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+
+from kernels.cpu.compiler import types
+from kernels.cpu.compiler.language import Intrinsic, lowered_by
+from kernels.cpu.compiler.vectors import Mask, i8x64, i16x32, i32x16
+from kernels.cpu.isa import vectors
+from kernels.cpu.isa.simd import memory
+from kernels.cpu.isa.vectors import BYTES, I16, I32, I32S, I64, LANES, call
+
+HALVES = types.i16x32.llvm
+COUNT = 2 * LANES
+"""Numbers of 16 bits in a vector."""
+_PLACES = ir.VectorType(I32, 4 * LANES)
+
+
+@lowered_by(lambda b, address: vectors.load(b, address, HALVES), types.i16x32(types.int64))
+def load_i16x32(address: int) -> i16x32:
+    """32 numbers of 16 bits."""
+    return i16x32(memory(address, np.int16, COUNT).copy())
+
+
+@lowered_by(lambda b, address: vectors.load(b, address, BYTES), types.i8x64(types.int64))
+def load_i8x64(address: int) -> i8x64:
+    """64 bytes."""
+    return i8x64(memory(address, np.int8, 2 * COUNT).copy())
+
+
+@lowered_by(lambda b, address, x: vectors.store(b, x, address), types.void(types.int64, types.i16x32))
+def store_i16x32(address: int, x: i16x32) -> None:
+    """Writes 32 numbers of 16 bits."""
+    memory(address, np.int16, COUNT)[:] = x.lanes
+
+
+@lowered_by(lambda b, x: b.bitcast(x, BYTES), types.i8x64(types.i16x32))
+def bytes_of(x: i16x32) -> i8x64:
+    """The bytes of each number, the lower one first."""
+    return i8x64(x.lanes.view(np.int8))
+
+
+@lowered_by(lambda b, x: b.bitcast(x, HALVES), types.i16x32(types.i8x64))
+def halves_of_bytes(x: i8x64) -> i16x32:
+    """The numbers of which these are the bytes."""
+    return i16x32(x.lanes.view(np.int16))
+
+
+@lowered_by(lambda b, x: b.bitcast(x, I32S), types.i32x16(types.i16x32))
+def words_of(x: i16x32) -> i32x16:
+    """Two numbers each, the first one in the lower bits."""
+    return i32x16(x.lanes.view(np.int32))
+
+
+def _packed(builder: Any, first: Any, second: Any) -> Any:
+    return call(builder, "llvm.x86.avx512.packuswb.512", BYTES, first, second)
+
+
+@lowered_by(_packed, types.i8x64(types.i16x32, types.i16x32))
+def packed_bytes(first: i16x32, second: i16x32) -> i8x64:
+    """Numbers of 0 .. 255 as bytes: eight of the first and eight of the second, in turns."""
+    both = np.stack((first.lanes.reshape(4, 8), second.lanes.reshape(4, 8)), 1)
+    return i8x64(both.clip(0, 255).astype(np.uint8).view(np.int8).ravel())
+
+
+_TURNS = tuple(
+    ir.Constant(_PLACES, [at for byte in range(64) if byte % 16 // 8 == half for at in (byte, 64 + byte)])
+    for half in (0, 1)
+)
+
+
+@lowered_by(
+    lambda b, x, y, half: b.shuffle_vector(x, y, _TURNS[half.constant]),
+    types.i8x64(types.i8x64, types.i8x64, types.int64),
+)
+def interleaved_bytes(x: i8x64, y: i8x64, half: int) -> i8x64:
+    """Of each 16 bytes the first or the second 8, those of x and those of y in turns. half: 0 or 1, a
+    constant."""
+    chosen = [side.lanes.reshape(4, 2, 8)[:, half].ravel() for side in (x, y)]
+    return i8x64(np.stack(chosen, 1).ravel())
+
+
+def _looked_up(builder: Any, table: Any, indexes: Any) -> Any:
+    return call(builder, "llvm.x86.avx512.permvar.qi.512", BYTES, table, indexes)
+
+
+@lowered_by(_looked_up, types.i8x64(types.i8x64, types.i8x64))
+def bytes_of_table(table: i8x64, indexes: i8x64) -> i8x64:
+    """table[indexes % 64]."""
+    return i8x64(table.lanes[indexes.lanes & 63])
+
+
+@lowered_by(lambda b, x, limit: b.icmp_unsigned(">=", x, limit), types.mask32(types.i16x32, types.i16x32))
+def reaches(x: i16x32, limit: int) -> Mask:
+    """x >= limit, both as numbers without sign."""
+    return Mask(x.lanes.view(np.uint16) >= limit)
+
+
+def _bits(builder: Any, mask: Any) -> Any:
+    return builder.bitcast(mask, I32)
+
+
+@lowered_by(
+    lambda b, mask: b.icmp_unsigned("!=", _bits(b, mask), ir.Constant(I32, 0)), types.boolean(types.mask32)
+)
+def any_of(mask: Mask) -> bool:
+    """Whether one of 32 is set."""
+    return bool(mask.lanes.any())
+
+
+@lowered_by(
+    lambda b, mask: b.zext(call(b, "llvm.ctpop.i32", I32, _bits(b, mask)), I64), types.int64(types.mask32)
+)
+def count_of(mask: Mask) -> int:
+    """How many of 32 are set."""
+    return int(mask.lanes.sum())
+
+
+def _replaced(builder: Any, values: Any, listed: Any, chosen: Any) -> Any:
+    return call(builder, "llvm.x86.avx512.mask.expand.v32i16", HALVES, listed, values, chosen)
+
+
+@lowered_by(_replaced, types.i16x32(types.i16x32, types.i16x32, types.mask32))
+def replaced(values: i16x32, listed: i16x32, chosen: Mask) -> i16x32:
+    """The values, of which the chosen ones are the first that are listed, in their order."""
+    lanes = values.lanes.copy()
+    lanes[chosen.lanes] = listed.lanes[: chosen.lanes.sum()]
+    return i16x32(lanes)
+
+
+def _store_chosen(builder: Any, address: Any, x: Any, chosen: Any) -> None:
+    pointer = builder.inttoptr(address, I16.as_pointer())
+    call(builder, "llvm.masked.compressstore.v32i16", ir.VoidType(), x, pointer, chosen)
+
+
+@lowered_by(_store_chosen, types.void(types.int64, types.i16x32, types.mask32))
+def store_chosen(address: int, x: i16x32, chosen: Mask) -> None:
+    """Writes the chosen numbers, one after the other."""
+    listed = x.lanes[chosen.lanes]
+    memory(address, np.int16, len(listed))[:] = listed
+
+
+def _hidden(builder: Any, values: Any) -> Any:
+    return builder.asm(ir.FunctionType(HALVES, [HALVES]), "", "=v,0", [values], False)
+
+
+@lowered_by(_hidden, types.i16x32(types.i16x32))
+def hidden(x: i16x32) -> i16x32:
+    """The same numbers, of which LLVM does not know that: else it computes what both branches need before
+    the branch, for all words at once, and the registers do not suffice."""
+    return x
+
+
+def constant_i8(lanes: Iterable[int]) -> Callable[[], i8x64]:
+    """Makes f(), 64 constants."""
+    values = list(lanes)
+    constant, signatures = ir.Constant(BYTES, values), (types.i8x64(),)
+    return Intrinsic(signatures, lambda b: constant, lambda: i8x64(np.array(values)))

@@ -147,7 +147,8 @@ async def test_large_messages_wait_with_their_clients(checkpoint, model, tmp_pat
     tokens.write_text("tokens:\n" + entry_line(digest_of("a"), "a", {}))
     async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
         frontend = service.frontend
-        await frontend.parts.large_messages._turns.begin("other")  # a large message of another tenant is decoded
+        # A large message of another tenant is decoded.
+        await frontend.parts.large_messages._turns.begin("other")
         large = make_request(continuation={"sequences": [{"token_ids": [7] * 1_000_000}]})
         metadata = (("authorization", "Bearer a"),)
         calls = [service.generation.GenerateUnary(large, metadata=metadata) for _ in range(40)]

@@ -29,7 +29,6 @@ import numpy as np  # noqa: E402
 
 from benchmarks.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS  # noqa: E402
-from kernels.cpu.matmul.records import LinearRecord  # noqa: E402
 from kernels.cpu.runtime.records import ProductRecord  # noqa: E402
 from kernels.cpu.weight_forms import GROUP_SIZES  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
@@ -45,12 +44,11 @@ from worker.lowering.builder import STREAM  # noqa: E402
 RUNS = 9
 OPERATION, ROWS = ProductRecord.word("operation"), ProductRecord.word("rows")
 COLUMNS, WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
-SCALES = LinearRecord.word("scales")
 
 
 def names() -> dict[int, str]:
     """By address."""
-    from kernels.cpu.attention import attention, e4m3_kv, float32_kv, split_kv, store_kv
+    from kernels.cpu.attention import bfloat16_kv, combine_parts, e4m3_kv, float32_kv, store_kv
     from kernels.cpu.attention.planning import kv_prefetch_list
     from kernels.cpu.elementwise import (
         activation,
@@ -60,16 +58,17 @@ def names() -> dict[int, str]:
         rms_norm,
         rotary,
     )
-    from kernels.cpu.matmul import gemm, gemm12, gemm_float32, quantize
+    from kernels.cpu.matmul import gemm12, gemm_bfloat16, gemm_float32, gemm_int8, packed_rows, quantize
     from kernels.cpu.matmul.groups import inputs, product
     from kernels.cpu.sampling import argmax
 
     return {
-        gemm.linear: "product",
+        gemm_bfloat16.linear_bfloat16: "product",
+        gemm_int8.linear_int8: "product",
         gemm_float32.linear_float32: "product",
         gemm12.compact_linear: "product",
         gemm12.compact_rows: "embedding",
-        gemm.packed_rows: "embedding",
+        packed_rows.packed_rows: "embedding",
         quantize.quantized_rows: "embedding",
         quantize.quantize_rows: "inputs to int8",
         product.group_linear: "product",
@@ -80,11 +79,11 @@ def names() -> dict[int, str]:
         activation.gated_silu: "gated SiLU",
         rotary.rotary: "rotary",
         store_kv.store_kv: "store",
-        attention.attention: "attention",
+        bfloat16_kv.attention_bfloat16: "attention",
         kv_prefetch_list.list_pieces: "what to prefetch",
         e4m3_kv.store_e4m3: "store",
         e4m3_kv.attention_of_e4m3: "attention",
-        split_kv.combine_parts: "attention, combining",
+        combine_parts.combine_parts: "attention, combining",
         float32_rows.rms_norm_float32: "norms",
         float32_rows.layer_norm_float32: "norms",
         float32_rows.activation_float32: "activation",
@@ -100,17 +99,14 @@ def names() -> dict[int, str]:
 
 def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict[int, str]) -> str:
     """Products by their shape."""
-    from kernels.cpu.matmul.gemm import linear
     from kernels.cpu.matmul.gemm_float32 import linear_float32
+    from kernels.cpu.matmul.gemm_int8 import linear_int8
     from kernels.cpu.matmul.groups.product import group_linear
 
     operation = int(record[OPERATION])
     if known[operation] != "product":
         return known[operation]
-    in_integers = operation == linear and record[SCALES]
-    in_word = (
-        8 if operation == group_linear else 1 if operation == linear_float32 else 4 if in_integers else 2
-    )
+    in_word = {group_linear: 8, linear_float32: 1, linear_int8: 4}.get(operation, 2)
     return f"product {record[COLUMNS]} x {record[WORDS] * in_word}"
 
 

@@ -10,11 +10,13 @@ from pagewire.gguf.tensor_types import Q4_0
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import Fields, read_config, read_quantization
 from worker.cpu.precompile import (
+    BFLOAT16,
     COMPACT,
     EIGHT_BITS,
     EXPERTS,
     FLOAT32,
     GROUPS,
+    INT8,
     LATENTS,
     MODEL,
     SAMPLER,
@@ -35,31 +37,34 @@ FIELDS = {
 def needed_groups(initialize: worker_pb2.Initialize) -> set[str]:
     """Returns names of worker.cpu.precompile.KERNELS. What cannot be read is reported when the model is
     loaded."""
-    groups = {SAMPLER, MODEL}
-    if may_have_groups(initialize):
+    groups, in_groups = {SAMPLER, MODEL}, may_have_groups(initialize)
+    if in_groups:
         groups.add(GROUPS)
     if initialize.kv_cache_dtype:
         groups.add(EIGHT_BITS)
+    if initialize.quantization:  # it makes integers, of weights in bfloat16; those of the head have 8 bits
+        groups |= {BFLOAT16, INT8}
     try:
         config = read_config(Path(initialize.model_path))
         sections = [config, config.object("text_config")]
     except StartupError:
-        return groups
+        return groups | {BFLOAT16}
     named = {name for section in sections for name in section.names() if section.has(name)}
     groups |= {group for start, group in FIELDS.items() if any(name.startswith(start) for name in named)}
-    if not initialize.quantization:  # it makes integers, of weights in bfloat16
-        groups |= _groups_of_dtype(initialize.dtype, sections)
+    if not initialize.quantization:
+        groups |= _groups_of_dtype(initialize.dtype, sections, in_groups)
     return groups
 
 
-def _groups_of_dtype(asked: str, sections: list[Fields]) -> set[str]:
-    """asked: as in Initialize. Both, where the checkpoint does not say its dtype: then it is that of the
-    weights."""
+def _groups_of_dtype(asked: str, sections: list[Fields], in_groups: bool) -> set[str]:
+    """asked: as in Initialize. in_groups: whether weights may be; then float16 is computed in bfloat16. Of
+    both dtypes, where the checkpoint does not say its own: then it is that of the weights."""
     said = [section.value(name) for section in sections for name in ("dtype", "torch_dtype")]
     dtype = asked if asked not in ("", "auto") else next((name for name in said if name is not None), None)
-    if dtype in ("float32", "float16"):
+    if dtype == "float32" or (dtype == "float16" and not in_groups):
         return {FLOAT32}
-    return {COMPACT} if dtype == "bfloat16" else {FLOAT32, COMPACT}
+    in_bfloat16 = {BFLOAT16, COMPACT}
+    return in_bfloat16 if dtype in ("bfloat16", "float16") else {*in_bfloat16, FLOAT32}
 
 
 def may_have_groups(initialize: worker_pb2.Initialize) -> bool:

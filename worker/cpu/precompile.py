@@ -20,27 +20,24 @@ from kernels.cpu.instruction_sets import select, selected_name, selected_set
 from kernels.cpu.requirements import why_not
 from pagewire.host import spawn as process
 
-SAMPLER, MODEL, FLOAT32, COMPACT, GROUPS = "sampler", "model", "float32", "compact", "groups"
-EIGHT_BITS, LATENTS, EXPERTS, STATES = "eight_bits", "latents", "experts", "states"
-"""Groups of kernels: the sampler's, for any CPU, those of any model, what float32 has of its own, those of
-weights in 12 bits, which some instruction sets have, those of weights in groups, those of keys and values of
-8 bits, of latents, of experts, and of layers that keep a state."""
+SAMPLER, MODEL, BFLOAT16, FLOAT32 = "sampler", "model", "bfloat16", "float32"
+COMPACT, INT8, GROUPS, EIGHT_BITS = "compact", "int8", "groups", "eight_bits"
+LATENTS, EXPERTS, STATES = "latents", "experts", "states"
+"""Groups of kernels: the sampler's, for any CPU, those of any model, those of bfloat16 and of float32, those
+of weights in 12 bits, which some instruction sets have, of weights in 8 bits and in groups, those of keys and
+values of 8 bits, of latents, of experts, and of layers that keep a state."""
 KERNELS = {
-    MODEL: (
-        *("attention.attention", "matmul.gemm", "elementwise.layer_norm", "step.prepare_inputs"),
-        *("attention.split_kv", "attention.store_kv", "attention.planning.kv_prefetch_list"),
-        *("elementwise.activation", "elementwise.adjust_logits", "elementwise.gated_gelu"),
-        *("elementwise.clamped_swiglu", "elementwise.plain_activation", "elementwise.scaled_add"),
-        *("elementwise.rms_norm", "elementwise.rotary", "matmul.quantize"),
-        *("runtime.program", "sampling.argmax", "step.check_step"),
+    BFLOAT16: (
+        *("matmul.gemm_bfloat16", "attention.bfloat16_kv", "attention.combine_parts"),
+        "attention.store_kv",
     ),
-    SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
-    COMPACT: ("matmul.gemm12", "matmul.pack12"),
-    GROUPS: ("matmul.groups.product", "matmul.groups.inputs", "matmul.groups.rounding"),
     FLOAT32: (
         *("attention.float32_kv", "matmul.halves.product", "matmul.gemm_float32"),
         "elementwise.float32_rows",
     ),
+    COMPACT: ("matmul.gemm12", "matmul.pack12"),
+    INT8: ("matmul.gemm_int8", "matmul.quantize"),
+    GROUPS: ("matmul.groups.product", "matmul.groups.inputs", "matmul.groups.rounding"),
     EIGHT_BITS: ("attention.e4m3_kv",),
     LATENTS: ("attention.latent.bfloat16", "attention.latent.float32", "attention.latent.copy_heads"),
     STATES: (
@@ -51,13 +48,22 @@ KERNELS = {
         *("experts.route", "experts.combine", "experts.dispatch", "experts.grouped_product"),
         *("experts.weigh", "runtime.decide_rows"),
     ),
+    SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
+    MODEL: (
+        *("elementwise.layer_norm", "step.prepare_inputs", "attention.planning.kv_prefetch_list"),
+        *("elementwise.activation", "elementwise.adjust_logits", "elementwise.gated_gelu"),
+        *("elementwise.clamped_swiglu", "elementwise.plain_activation", "elementwise.scaled_add"),
+        *("elementwise.rms_norm", "elementwise.rotary", "matmul.packed_rows"),
+        *("runtime.program", "sampling.argmax", "step.check_step"),
+    ),
 }
 """Modules of kernels.cpu that compile when they are imported. What takes longest comes first: then processes
 that share them end at about the same time."""
 HELP = "--help-with"
 """Before the groups of a process whose standard input says which modules it compiles."""
 MOST_PROCESSES = 4
-"""That compile at once. Each takes 100 MB, and a dense model in bfloat16 has four large kernels."""
+"""That compile at once. Each takes 100 MB, and a dense model in bfloat16 has four large kernels: its product,
+attention, the sampler, and the product with 12 bits or what merges attention."""
 LOOK_S = 0.25
 """Between two reports of progress while the worker waits."""
 

@@ -19,7 +19,7 @@ other queries of an item, nor on how a prompt was cut, nor on which thread compu
 blocks hold it: bit for bit.
 """
 
-from kernels.cpu.attention.loops import BFLOAT16, Loops
+from kernels.cpu.attention.loops import Loops
 from kernels.cpu.attention.planning.first_seen import first_seen
 from kernels.cpu.attention.planning.tile_addresses import LIST, PLACE, append, locate
 from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord, ScoringRecord
@@ -43,7 +43,6 @@ from kernels.cpu.attention.vector_loops import (
     copy,
     row_values,
 )
-from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.isa.simd import store_f32
 from kernels.cpu.isa.vectors import read_i64, read_u32, write_u32
@@ -283,9 +282,3 @@ def attend_units(loops: Static[Loops], record: AttentionRecord, first: int, coun
         unit = unit if following == unit else unit + 1
         part = next_part
         place, later = later, place
-
-
-@operation
-def attention(record: AttentionRecord, first: int, count: int, thread: int) -> None:
-    """In bfloat16."""
-    attend_units(BFLOAT16, record, first, count, thread)

@@ -53,14 +53,14 @@ def block_kernels(
     Call only if kernels.cpu.requirements.why_not() is None."""
     if dtype not in (torch.bfloat16, torch.float32) or block_size % 16 or head_dim * dtype.itemsize % 4:
         return None
-    from kernels.cpu.attention.attention import scratch_bytes  # compiles, the first time
+    from kernels.cpu.attention.attention import scratch_bytes
     from kernels.cpu.attention.split_kv import partial_bytes
     from kernels.cpu.attention.vector_loops import MOST_QUERY, PART
     from kernels.cpu.runtime.thread_pool import TEAM
 
     if head_dim * dtype.itemsize > MOST_QUERY:
         return None
-    operations = _operations(dtype, e4m3)
+    operations = _operations(dtype, e4m3)  # compiled, the first time
     return BlockKernels(
         team=TEAM,
         dtype=dtype,
@@ -87,16 +87,16 @@ def _operations(dtype: torch.dtype, e4m3: bool) -> _Operations:
 
             return narrow.store_e4m3_of_float32, narrow.attention_float32_of_e4m3, wide.combine_parts_float32
         return wide.store_kv_float32, wide.attention_float32, wide.combine_parts_float32
-    from kernels.cpu.attention.split_kv import combine_parts
+    from kernels.cpu.attention.combine_parts import combine_parts
 
     if e4m3:
         from kernels.cpu.attention import e4m3_kv as narrow
 
         return narrow.store_e4m3, narrow.attention_of_e4m3, combine_parts
-    from kernels.cpu.attention.attention import attention
+    from kernels.cpu.attention.bfloat16_kv import attention_bfloat16
     from kernels.cpu.attention.store_kv import store_kv
 
-    return store_kv, attention, combine_parts
+    return store_kv, attention_bfloat16, combine_parts
 
 
 def plan_blocks(

@@ -26,10 +26,9 @@ from kernels.cpu.attention.scoring import add_sink
 from kernels.cpu.attention.softmax import NOTHING, at_least_lowest
 from kernels.cpu.attention.vector_loops import PART, clear, row_values
 from kernels.cpu.compiler import types
-from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static, float32, intrinsic
 from kernels.cpu.compiler.vectors import f32x16
-from kernels.cpu.elementwise.elements import BFLOAT16, Element
+from kernels.cpu.elementwise.elements import Element
 from kernels.cpu.isa.exp import exp
 from kernels.cpu.isa.simd import load_f32
 from kernels.cpu.isa.vectors import (
@@ -170,9 +169,3 @@ def combine_rows(
             other = place_of_part(plan, record, item, head, part)
             merge_part(sums, other, value_dim)
         write_result(element, record, item, head, sums, 0)
-
-
-@operation
-def combine_parts(record: AttentionRecord, first: int, count: int, thread: int) -> None:
-    """In bfloat16."""
-    combine_rows(BFLOAT16, record, first, count, thread)

@@ -1,5 +1,5 @@
-"""The product of kernels.ops.layers.linear on packed weights: in bfloat16, or in 8-bit integers; in
-float32 it is kernels.cpu.matmul.gemm_float32.
+"""The product of kernels.ops.layers.linear on packed weights, written once for all words. Its operations are
+those of kernels.cpu.matmul.gemm_bfloat16, gemm_int8 and gemm_float32: a model needs one or two of them.
 
 A tile is MR rows of x times 48 columns of the weight: MR x 3 vectors of sums. Each step of its loop
 over k loads three vectors of weights, repeats a pair of x 16 times for every row, and adds 32 * 3
@@ -25,18 +25,17 @@ from typing import Any
 
 from kernels.cpu.attention.planning.kv_prefetch_kernel import LINES, first_line, part_of_tile, pieces_of_block
 from kernels.cpu.attention.records import PrefetchStream
-from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.operations import Tiles
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import load_f32, prefetch, reread
-from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32, write_u32
+from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
 from kernels.cpu.matmul import many_rows, split_inputs
 from kernels.cpu.matmul.many_rows import multiply_many
-from kernels.cpu.matmul.records import LinearRecord, PackedRowsRecord
+from kernels.cpu.matmul.records import LinearRecord
 from kernels.cpu.matmul.results import dequantized, store_columns
-from kernels.cpu.matmul.words import PAIRS, QUADS, Words
+from kernels.cpu.matmul.words import Words
 from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
@@ -224,23 +223,3 @@ def multiply_strips(kind: Static[Words], record: LinearRecord, first: int, count
         else:
             multiply_rows(*(kind, 1, STRIP, record, x, pitch, w, row, rows, strip, scales), *(soon, 0, 0, 0))
             strip += 1
-
-
-@operation
-def linear(record: LinearRecord, first: int, count: int, thread: int) -> None:
-    """Units first .. first + count - 1: strips, within a chunk of rows."""
-    if record.scales:
-        multiply_strips(QUADS, record, first, count, thread)
-    else:
-        multiply_strips(PAIRS, record, first, count, thread)
-
-
-@operation
-def packed_rows(record: PackedRowsRecord, first: int, count: int, thread: int) -> None:
-    """Rows of a packed weight as they were."""
-    w, out, pairs = record.weight, record.out, record.words
-    for row in range(first, first + count):
-        index = read_i64(record.indexes + 8 * row)
-        at = w + index // COLUMNS * pairs * 4 * COLUMNS + index % COLUMNS * 4
-        for k in range(pairs):
-            write_u32(out + 4 * (row * pairs + k), read_u32(at + 4 * COLUMNS * k))

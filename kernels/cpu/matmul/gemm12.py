@@ -45,7 +45,7 @@ def scratch_bytes(words: int) -> int:
 
 @operation
 def compact_linear(record: Linear12Record, first: int, count: int, thread: int) -> None:
-    """Units first .. first + count - 1, as kernels.cpu.matmul.gemm.linear."""
+    """Units first .. first + count - 1, as kernels.cpu.matmul.gemm_bfloat16.linear_bfloat16."""
     rows, x, w, params, out = record.rows, record.x, record.weight, record.params, record.out
     columns, words, width, following = record.columns, record.words, record.out_bytes, record.following
     stream, lists, base = record.stream, record.lists, record.base

@@ -45,7 +45,7 @@ class QuantizedWeight:
     out_features: int  # N
     in_features: int  # K
     team: "Team"
-    product: Operation[LinearRecord]  # kernels.cpu.matmul.gemm.linear
+    product: Operation[LinearRecord]  # kernels.cpu.matmul.gemm_int8.linear_int8
     quantize: Operation[QuantizeRecord]  # kernels.cpu.matmul.quantize.quantize_rows
     gather: Operation[QuantizedRowsRecord]  # kernels.cpu.matmul.quantize.quantized_rows
     scratch_bytes: int  # kernels.cpu.matmul.gemm.scratch_bytes
@@ -148,7 +148,8 @@ def quantize_weight(
     Memory: the result, and a block of the weight in float32.
     """
     from kernels.cpu.isa.vectors import LANES
-    from kernels.cpu.matmul.gemm import linear, scratch_bytes  # compiles, the first time
+    from kernels.cpu.matmul.gemm import scratch_bytes
+    from kernels.cpu.matmul.gemm_int8 import linear_int8  # compiles, the first time
     from kernels.cpu.matmul.quantize import quantize_rows, quantized_rows
     from kernels.cpu.runtime.thread_pool import TEAM
     from kernels.cpu.runtime.work_split import COLUMNS
@@ -168,6 +169,6 @@ def quantize_weight(
         biases[:out_features] = bias
     columns = (biases.view(torch.int32), scales.view(torch.int32), corrections)
     params = torch.stack([column.view(-1, LANES) for column in columns], 1).contiguous()
-    compiled = linear, quantize_rows, quantized_rows
+    compiled = linear_int8, quantize_rows, quantized_rows
     scratch = scratch_bytes(words.shape[1])
     return QuantizedWeight(words, params, out_features, in_features, TEAM, *compiled, scratch)

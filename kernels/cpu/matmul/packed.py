@@ -39,8 +39,8 @@ class PackedWeight:
     out_features: int  # N
     in_features: int  # K
     team: "Team"
-    product: Operation[LinearRecord]  # kernels.cpu.matmul.gemm.linear, or gemm_float32.linear_float32
-    gather: Operation[PackedRowsRecord]  # kernels.cpu.matmul.gemm.packed_rows
+    product: Operation[LinearRecord]  # of kernels.cpu.matmul.gemm_bfloat16 or gemm_float32
+    gather: Operation[PackedRowsRecord]  # kernels.cpu.matmul.packed_rows.packed_rows
     scratch_bytes: int  # kernels.cpu.matmul.gemm.scratch_bytes
     dtype: torch.dtype  # of the weight: bfloat16 or float32
 
@@ -116,7 +116,7 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | 
     A matrix of this arena is packed where it lies, and is no weight any more: new memory costs more than
     packing does. Of any other a copy is made.
     """
-    from kernels.cpu.matmul.gemm import linear, packed_rows, scratch_bytes  # compiles, the first time
+    from kernels.cpu.matmul.packed_rows import packed_rows  # compiles, the first time
     from kernels.cpu.runtime.thread_pool import TEAM
 
     out_features, in_features = weight.shape
@@ -127,14 +127,22 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | 
     added = torch.zeros(blocks * MATRIX_ROWS)
     if bias is not None:
         added[:out_features] = bias
-    product, scratch = linear, scratch_bytes(pairs.shape[1])
-    if weight.dtype == torch.float32:
+    product, scratch = _product(weight.dtype, pairs.shape[1])
+    sizes = out_features, in_features
+    return PackedWeight(pairs, added, *sizes, TEAM, product, packed_rows, scratch, weight.dtype)
+
+
+def _product(dtype: torch.dtype, words: int) -> tuple[Operation[LinearRecord], int]:
+    """The operation, compiled the first time, and the bytes of a thread's scratch memory. words: of a row."""
+    if dtype == torch.float32:
         from kernels.cpu.matmul.gemm_float32 import linear_float32
         from kernels.cpu.matmul.many_rows import SCRATCH_BYTES
 
-        product, scratch = linear_float32, SCRATCH_BYTES
-    sizes = out_features, in_features
-    return PackedWeight(pairs, added, *sizes, TEAM, product, packed_rows, scratch, weight.dtype)
+        return linear_float32, SCRATCH_BYTES
+    from kernels.cpu.matmul.gemm import scratch_bytes
+    from kernels.cpu.matmul.gemm_bfloat16 import linear_bfloat16
+
+    return linear_bfloat16, scratch_bytes(words)
 
 
 def _packed_copy(weight: torch.Tensor, blocks: int, arena: Arena) -> torch.Tensor:

@@ -9,13 +9,13 @@ from kernels.cpu.runtime.records import ProductRecord
 
 @record
 class LinearRecord(ProductRecord):
-    """kernels.cpu.matmul.gemm.linear.
+    """linear_bfloat16, linear_int8 and linear_float32 of kernels.cpu.matmul.
 
     weight: kernels.cpu.matmul.packed, or of integers kernels.cpu.matmul.int8; then params of a strip are the
     biases, the scales [16] float32 and the corrections [16] int32.
     """
 
-    scales: Address = 0  # [rows] float32, of x in 8-bit integers; 0: x is bfloat16
+    scales: Address = 0  # of linear_int8: [rows] float32, of x
     scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.gemm.scratch_bytes
 
 
@@ -30,7 +30,7 @@ class Linear12Record(ProductRecord):
 
 @record
 class PackedRowsRecord(OperationRecord):
-    """kernels.cpu.matmul.gemm.packed_rows."""
+    """kernels.cpu.matmul.packed_rows.packed_rows."""
 
     indexes: Address  # [rows] int64
     weight: Address

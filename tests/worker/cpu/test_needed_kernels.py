@@ -23,22 +23,28 @@ def groups_of(folder: Path, config: dict[str, object], **changes: str) -> set[st
 
 
 def test_of_a_dtype(tmp_path: Path) -> None:
-    """That of the checkpoint, unless another one is asked for. Integers are made from bfloat16."""
-    assert groups_of(tmp_path, {"torch_dtype": "bfloat16"}) == {"compact"}
-    assert groups_of(tmp_path, {"dtype": "bfloat16"}, dtype="auto") == {"compact"}
-    assert groups_of(tmp_path, {"text_config": {"dtype": "bfloat16"}}) == {"compact"}
+    """That of the checkpoint, unless another one is asked for. Integers are made from bfloat16, and those
+    of a checkpoint are computed with in bfloat16."""
+    bfloat16, both = {"bfloat16", "compact"}, {"bfloat16", "compact", "float32"}
+    assert groups_of(tmp_path, {"torch_dtype": "bfloat16"}) == bfloat16
+    assert groups_of(tmp_path, {"dtype": "bfloat16"}, dtype="auto") == bfloat16
+    assert groups_of(tmp_path, {"text_config": {"dtype": "bfloat16"}}) == bfloat16
     assert groups_of(tmp_path, {"dtype": "bfloat16"}, dtype="float32") == {"float32"}
     assert groups_of(tmp_path, {"dtype": "float16"}) == {"float32"}
-    assert groups_of(tmp_path, {}) == {"compact", "float32"}
-    assert groups_of(tmp_path, {"dtype": "float16"}, quantization="int8") == set()
-    assert groups_of(tmp_path, {}, dtype="bfloat16", kv_cache_dtype="fp8") == {"compact", "eight_bits"}
+    assert groups_of(tmp_path, {}) == both
+    assert groups_of(tmp_path, {"dtype": "float16"}, quantization="int8") == {"bfloat16", "int8"}
+    assert groups_of(tmp_path, {}, quantization="int4") == {"bfloat16", "int8", "groups"}
+    assert groups_of(tmp_path, {}, dtype="bfloat16", kv_cache_dtype="fp8") == {*bfloat16, "eight_bits"}
+    gptq = {"dtype": "float16", "quantization_config": {"quant_method": "gptq"}}
+    assert groups_of(tmp_path, gptq) == {*bfloat16, "groups"}
+    assert groups_of(tmp_path, gptq, dtype="float32") == {"float32", "groups"}
 
 
 def test_of_an_architecture(tmp_path: Path) -> None:
     """Null stands for nothing."""
 
     def of(**fields: object) -> set[str]:
-        return groups_of(tmp_path, {"dtype": "bfloat16", **fields}) - {"compact"}
+        return groups_of(tmp_path, {"dtype": "bfloat16", **fields}) - {"bfloat16", "compact"}
 
     assert of(num_attention_heads=8) == of(num_local_experts=None) == set()
     assert (
@@ -47,7 +53,7 @@ def test_of_an_architecture(tmp_path: Path) -> None:
     assert of(kv_lora_rank=512) == {"latents"}
     assert of(linear_num_value_heads=4) == of(mamba_d_conv=4) == {"states"}
     (tmp_path / "config.json").unlink()
-    assert needed_groups(worker_pb2.Initialize(model_path=str(tmp_path))) == {"sampler", "model"}
+    assert needed_groups(worker_pb2.Initialize(model_path=str(tmp_path))) == {"sampler", "model", "bfloat16"}
 
 
 def test_a_folder(tmp_path: Path) -> None:

@@ -54,21 +54,21 @@ def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_the_first_start_compiles_and_later_ones_do_not(starts: list[str], imported: list[str]) -> None:
     """What failed is tried again at the next start. A standby takes what is there."""
-    wanted = {"sampler", "model", "float32", "compact"}
+    wanted = {"float32", "sampler", "model", "compact"}
     assert precompile.precompile(None) is not None and starts == []
     kernels = precompile.precompile(wanted)
-    assert starts == ["model", "sampler", "float32"]
+    assert starts == ["float32", "sampler", "model"]
     kernels.begin()
     kernels.wait(tell)
-    assert imported == ["model", "sampler", "float32"]  # here, then: it is not on disk
+    assert imported == ["float32", "sampler", "model"]  # here, then: it is not on disk
     precompile.main(selected_name(), "sampler", "float32")
     precompile.precompile(wanted)
-    assert starts == ["model", "sampler", "float32", "model"]
+    assert starts == ["float32", "sampler", "model", "model"]
     imported.clear()
     standby = precompile.precompile(None)
     standby.begin()
     standby.wait(tell)
-    assert imported == ["sampler", "float32"]
+    assert imported == ["float32", "sampler"]
     precompile.main(selected_name(), "model")
     assert precompile.precompile(wanted) is not None and len(starts) == 4
 
@@ -76,7 +76,7 @@ def test_the_first_start_compiles_and_later_ones_do_not(starts: list[str], impor
 def test_weights_in_12_bits_are_for_some_sets(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precompile, "selected_set", lambda: AVX512_BF16)
     precompile.precompile({"sampler", "compact"})
-    assert starts == ["sampler", "compact"]
+    assert starts == ["compact", "sampler"]
 
 
 def test_what_cannot_run_here_is_not_compiled(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,8 @@ def test_nothing_is_compiled_while_serving(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(root)}
     chosen = selected_set()
     compact = ["compact"] if chosen is not None and chosen.compact else []
-    compiling = ["-m", "worker.cpu.precompile", selected_name(), "sampler", "model", "groups", *compact]
+    needed = ["sampler", "model", "bfloat16", "int8", "groups", *compact]
+    compiling = ["-m", "worker.cpu.precompile", selected_name(), *needed]
     for command in (compiling, ["-c", SERVE, selected_name()]):
         run = subprocess.run(
             [sys.executable, *command], env=environment, capture_output=True, text=True, cwd=root

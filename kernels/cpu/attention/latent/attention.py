@@ -26,9 +26,9 @@ def latent_kernels(dtype: torch.dtype, block_size: int, width: int, num_heads: i
     kernels.cpu.requirements.why_not() is None."""
     if dtype not in (torch.bfloat16, torch.float32) or block_size % 16 or width % 16:
         return None
-    from kernels.cpu.attention.attention import scratch_bytes  # compiles, the first time
+    from kernels.cpu.attention.attention import scratch_bytes
     from kernels.cpu.attention.latent.scores import LATENT_QUERY, MOST_WIDTH
-    from kernels.cpu.attention.split_kv import combine_parts, partial_bytes
+    from kernels.cpu.attention.split_kv import partial_bytes
     from kernels.cpu.attention.vector_loops import PART
     from kernels.cpu.runtime.thread_pool import TEAM
 
@@ -40,6 +40,7 @@ def latent_kernels(dtype: torch.dtype, block_size: int, width: int, num_heads: i
 
         operations = wide.store_latents_float32, wide.latent_attention_float32, combine_parts_float32
     else:
+        from kernels.cpu.attention.combine_parts import combine_parts
         from kernels.cpu.attention.latent import bfloat16 as narrow
 
         operations = narrow.store_latents, narrow.latent_attention, combine_parts

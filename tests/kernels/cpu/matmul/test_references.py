@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from kernels.cpu.compiler.records import Operation
 from kernels.cpu.matmul.records import LinearRecord
 from tests.kernels.tolerances import random
 
@@ -12,9 +13,11 @@ WORDS, COLUMNS = 5, 70
 STRIPS = 6  # of two blocks
 
 
-def results(rows: int, dtype: torch.dtype, fields: dict[str, int]) -> tuple[torch.Tensor, torch.Tensor]:
+def results(
+    linear: Operation[LinearRecord], rows: int, dtype: torch.dtype, fields: dict[str, int]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """[rows, COLUMNS] of compiled code and of Python."""
-    from kernels.cpu.matmul.gemm import linear, scratch_bytes
+    from kernels.cpu.matmul.gemm import scratch_bytes
     from kernels.cpu.runtime.thread_pool import TEAM
 
     both = torch.zeros(2, rows, COLUMNS, dtype=dtype)
@@ -39,16 +42,20 @@ def results(rows: int, dtype: torch.dtype, fields: dict[str, int]) -> tuple[torc
 @pytest.mark.parametrize("rows", [1, 3, 8, 11, 29])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_pairs_of_bfloat16(rows: int, dtype: torch.dtype):
+    from kernels.cpu.matmul.gemm_bfloat16 import linear_bfloat16
+
     x = random(rows, 2 * WORDS, dtype=torch.bfloat16)
     weight = random(2, WORDS, 48, 2, dtype=torch.bfloat16, seed=1)
     bias = random(STRIPS * 16, dtype=torch.float32, seed=2)
     fields = {"x": x.data_ptr(), "weight": weight.data_ptr(), "params": bias.data_ptr()}
-    compiled, python = results(rows, dtype, fields)
+    compiled, python = results(linear_bfloat16, rows, dtype, fields)
     assert torch.equal(compiled, python) and compiled.all()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 11, 29])
 def test_integers(rows: int):
+    from kernels.cpu.matmul.gemm_int8 import linear_int8
+
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(256, (rows, 4 * WORDS), generator=generator, dtype=torch.uint8)
     weight = torch.randint(-127, 128, (2, WORDS, 48, 4), generator=generator).to(torch.int8)
@@ -56,7 +63,7 @@ def test_integers(rows: int):
     params[:, 2] = torch.randint(-9999, 9999, (STRIPS, 16), generator=generator).int().view(torch.float32)
     scales = random(rows, dtype=torch.float32, seed=2)
     fields = {"x": x.data_ptr(), "weight": weight.data_ptr(), "params": params.data_ptr()}
-    compiled, python = results(rows, torch.float32, fields | {"scales": scales.data_ptr()})
+    compiled, python = results(linear_int8, rows, torch.float32, fields | {"scales": scales.data_ptr()})
     assert torch.equal(compiled, python) and compiled.all()
 
 

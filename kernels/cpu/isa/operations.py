@@ -28,7 +28,7 @@ class Tiles:
     least_rest: int = 0  # fewer rows at the end take the rows of one tile more with them
     prefetches: bool = False  # whole tiles ask for memory that is needed next
     distance: int = (
-        0  # bytes from weights to those that are prefetched with them; 0: the next block's; -1: none
+        0  # bytes from weights to those prefetched with them; 0: the next block's, or nearer; -1: none
     )
 
 

@@ -41,6 +41,10 @@ from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_blo
 
 SOON = 2
 """Tiles of 8 rows in which a block's successor is prefetched."""
+LONG, NEAR = 192 << 10, 48 << 10
+"""Bytes. Tiles without a distance of their own prefetch the following block while they multiply this one.
+Where a block is longer than LONG, they prefetch what is NEAR: of 4864 inputs in bfloat16 a block is half of a
+second-level cache, and what was asked for a block ahead was gone again when it was needed."""
 BLOCK, STRIP, BLOCK_ROWS = OPERATIONS.block, OPERATIONS.strip, OPERATIONS.block_rows
 FEW_REGISTERS = OPERATIONS.rereads_weights
 
@@ -166,6 +170,9 @@ def multiply_rows(
     whole, distance = _whole_tiles(rows, tiles), tiles.distance
     if tiles.distance == 0:
         distance = soon - w
+        is_following = distance == words * kind.size * COLUMNS  # else it is another product's
+        if is_following and distance > LONG:
+            distance = NEAR
     for i in range(whole):
         at = tiles.rows * i
         ahead, listed, step = part_of_tile(i, words, soon, soon_tiles, pieces, w)

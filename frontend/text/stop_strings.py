@@ -1,12 +1,13 @@
 """Finds stop strings, and regular expressions beside them, in text that arrives in pieces.
 
-Each stop string has a Knuth-Morris-Pratt automaton, whose state is the length of its longest prefix that the
-text ends with. So the largest state is exactly what must be held back, and the time is linear in the text.
+One automaton follows all stop strings. Its state is the longest prefix of one that the text ends with, which
+is exactly what must be held back, and the time is linear in the text, however many stop strings there are.
 """
 
 import re
 from collections.abc import Sequence
 
+from frontend.text.prefix_automaton import PrefixAutomaton
 from frontend.text.regex_automaton import Automaton
 from frontend.text.stop_regexes import RegexMatcher
 
@@ -21,8 +22,8 @@ class StopStrings:
         self.include = include
         self.regexes = tuple(regexes)
         self.automaton = Automaton(self.regexes) if self.regexes else None
-        self.failures = tuple(map(_failures, self.strings))
-        # Text without any of these characters (nearly all text) leaves idle automata idle.
+        self.prefixes = PrefixAutomaton(self.strings)
+        # Text without any of these characters (nearly all text) leaves an idle automaton idle.
         firsts = "".join(sorted({string[0] for string in self.strings}))
         self.may_begin = re.compile(f"[{re.escape(firsts)}]" if firsts else "(?!)").search
 
@@ -31,11 +32,11 @@ class StopMatcher:
     """Finds the stop that completes first in a sequence's text; of several, the first stop string, then the
     first regular expression."""
 
-    __slots__ = ("_stops", "_states", "_regexes", "_held", "by_regex")
+    __slots__ = ("_stops", "_state", "_regexes", "_held", "by_regex")
 
     def __init__(self, stops: StopStrings) -> None:
         self._stops = stops
-        self._states = [0] * len(stops.strings)
+        self._state = stops.prefixes.start
         self._regexes = RegexMatcher(stops.automaton) if stops.automaton is not None else None
         self._held = ""
         self.by_regex = False
@@ -70,11 +71,11 @@ class StopMatcher:
 
     def _num_held(self) -> int:
         """Returns how many characters at the end of the text a match may begin with."""
-        strings = max(self._states, default=0)
-        return strings if self._regexes is None else max(strings, self._regexes.num_held)
+        depth = self._state.depth
+        return depth if self._regexes is None else max(depth, self._regexes.num_held)
 
     def _step(self, character: str, armed: bool) -> tuple[str, int] | None:
-        """Advances all automata by one character; returns the stop that it completes, and its length."""
+        """Advances both automata by one character; returns the stop that it completes, and its length."""
         matched = self._step_strings(character)
         found = self._regexes.push(character) if self._regexes is not None else None
         if not armed:
@@ -87,31 +88,7 @@ class StopMatcher:
         return None
 
     def _step_strings(self, character: str) -> str | None:
-        matched = None
-        for place, (string, failures) in enumerate(
-            zip(self._stops.strings, self._stops.failures, strict=True)
-        ):
-            state = self._states[place]
-            while state and string[state] != character:
-                state = failures[state - 1]
-            if string[state] == character:
-                state += 1
-            if state == len(string):
-                if matched is None:
-                    matched = string
-                state = failures[state - 1]
-            self._states[place] = state
-        return matched
-
-
-def _failures(string: str) -> tuple[int, ...]:
-    """Returns, for each prefix, the length of its longest proper prefix that is also its suffix."""
-    table = [0]
-    state = 0
-    for character in string[1:]:
-        while state and string[state] != character:
-            state = table[state - 1]
-        if string[state] == character:
-            state += 1
-        table.append(state)
-    return tuple(table)
+        prefixes = self._stops.prefixes
+        state = prefixes.step(self._state, character)
+        self._state = prefixes.settle(state)
+        return None if state.found is None else self._stops.strings[state.found]

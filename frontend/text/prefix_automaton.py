@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 
-class State:
+class Prefix:
     """A prefix of some strings, which are neighbours in their sorted order."""
 
     __slots__ = ("children", "depth", "fallback", "found", "high", "low")
@@ -21,8 +21,8 @@ class State:
         """Characters of the prefix."""
         self.found: int | None = None
         """Of the strings that the text ends with, the first as they were given; None: it ends with none."""
-        self.fallback: State = self  # the longest other prefix that it ends with
-        self.children: dict[str, State] = {}  # those that were made
+        self.fallback: Prefix = self  # the longest other prefix that it ends with
+        self.children: dict[str, Prefix] = {}  # those that were made
 
 
 class PrefixAutomaton:
@@ -34,12 +34,12 @@ class PrefixAutomaton:
         order = sorted(range(len(strings)), key=strings.__getitem__)
         self._strings = [strings[place] for place in order]
         self._order = order
-        self.start = State(0, len(strings), 0)
+        self.start = Prefix(0, len(strings), 0)
         """The state before a text."""
         self.num_steps = 0
         """From state to state, since the automaton was made."""
 
-    def step(self, state: State, character: str) -> State:
+    def step(self, state: Prefix, character: str) -> Prefix:
         """Returns the state after another character. It may be a whole string; see settle()."""
         while True:
             self.num_steps += 1
@@ -52,17 +52,17 @@ class PrefixAutomaton:
                 return state
             state = state.fallback
 
-    def settle(self, state: State) -> State:
+    def settle(self, state: Prefix) -> Prefix:
         """Returns the longest prefix that may still become a longer string than it is, where the text goes on
         behind a string."""
         while state.depth and len(self._strings[state.high - 1]) == state.depth:
             state = state.fallback
         return state
 
-    def _make(self, state: State, character: str) -> State | None:
+    def _make(self, state: Prefix, character: str) -> Prefix | None:
         """Makes the state of a prefix that is longer by a character, and those that it falls back to; returns
         None if no string has it."""
-        made = list[State]()
+        made = list[Prefix]()
         while (child := state.children.get(character)) is None:
             if (child := self._child(state, character)) is not None:
                 state.children[character] = child
@@ -79,7 +79,7 @@ class PrefixAutomaton:
             longer.found = min((found for found in (own, shorter.found) if found is not None), default=None)
         return made[0]
 
-    def _child(self, state: State, character: str) -> State | None:
+    def _child(self, state: Prefix, character: str) -> Prefix | None:
         """Returns a new state, without what it falls back to; None if no string has the prefix."""
         strings, depth = self._strings, state.depth
 
@@ -89,8 +89,8 @@ class PrefixAutomaton:
         low = bisect_left(strings, character, state.low, state.high, key=key)
         if low == state.high or key(strings[low]) != character:
             return None
-        return State(low, bisect_right(strings, character, low, state.high, key=key), depth + 1)
+        return Prefix(low, bisect_right(strings, character, low, state.high, key=key), depth + 1)
 
-    def _own(self, state: State) -> int | None:
+    def _own(self, state: Prefix) -> int | None:
         """Returns which string the prefix is, the first of equals; None if it is shorter than all."""
         return self._order[state.low] if len(self._strings[state.low]) == state.depth else None

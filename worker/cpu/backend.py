@@ -50,6 +50,7 @@ class CpuBackend:
         """kernels: what reads and writes the cache; None: torch. observe: is called behind the model. states:
         of rows; None: no layer has one."""
         self.model, self.cache, self.sampler = model, cache, sampler
+        self.drafter_tensors: Sequence[torch.Tensor] = ()
         self._states = states
         self.features: Sequence[RowFeature] = (sampler,) if states is None else (sampler, states)
         self.grammars = sampler.grammars
@@ -66,9 +67,9 @@ class CpuBackend:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """Blocks, their copies in host memory, and states of rows."""
+        """Blocks, their copies in host memory, states of rows, and the memory of a drafter."""
         states = self._states.tensors if self._states is not None else []
-        return [*self.cache.pools, *self._swap_space.tensors, *states]
+        return [*self.cache.pools, *self._swap_space.tensors, *states, *self.drafter_tensors]
 
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
         """See Backend."""

@@ -163,13 +163,16 @@ class Loaded:
         kernels = sampling_kernels(torch.get_num_threads())
         sampler = Sampler(most_rows, vocab_size, CPU, kernels, grammars)
         drafter = observe = None
+        drafter_tensors: list[torch.Tensor] = []
         if draft is not None:
-            drafter, observe = draft.make_drafter(rows, swap_space.num_blocks, self.model)
+            drafting = draft.make_drafter(rows, swap_space.num_blocks, self.model)
+            drafter, observe, drafter_tensors = drafting
         specs = self.model.state_specs()
         checkpoints = self.initialize.state_checkpoints
         drafts = _most_drafts(speculation)
         states = RowStates(specs, most_rows, CPU, checkpoints, drafts) if specs else None
         backend = CpuBackend(self.model, cache, swap_space, rows, sampler, self.blocks, observe, states)
+        backend.drafter_tensors = drafter_tensors
         kept = () if drafter is None else (drafter,)
         speculator = make_speculator(speculation, rows, grammars, drafter, kept, drafter, states)
         return StepExecutor(rows, backend, self.initialize.max_num_batched_tokens, speculator)

@@ -33,6 +33,11 @@ class FeatureCache:
         self._slots = self._pool.view(-1, width)
 
     @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All blocks, and those in host memory."""
+        return [self._pool, self._host]
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of all blocks, without those in host memory."""
         return self._pool.nbytes

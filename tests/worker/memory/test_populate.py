@@ -13,6 +13,7 @@ import torch
 
 from kernels.cpu.runtime import arena
 from pagewire.errors import StartupError
+from tests.eagle_heads import write_agreeing_pair
 from tests.worker.fakes import initialize
 from worker.cpu.load import load
 from worker.memory.populate import MemoryClaim, Populate, claim_large
@@ -87,3 +88,21 @@ def test_a_worker_that_is_ready_has_its_cache(
     executor, _ = load(initialize(checkpoint("llama"), num_blocks=256), 0, 1, lambda what, fraction: None)
     for pool in executor.backend.cache.pools:
         assert resident(pool) == 1.0
+
+
+@pytest.mark.parametrize("method", ["draft", "heads"])
+def test_a_drafters_cache_is_claimed_too(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Keys and values of a draft model; of a head, its features besides."""
+    monkeypatch.setattr("worker.memory.populate.LARGE_PART", 0.0)
+    target = drafter = checkpoint("llama", head_dim=32, hidden_size=64, max_position_embeddings=256)
+    if method == "heads":
+        target, drafter = write_agreeing_pair(tmp_path, target, noise=0.03, tokens=range(3, 300))
+    drafts = {"speculation": f"{method}:{drafter},tokens=3", "draft_model_path": str(drafter)}
+    command = initialize(target, num_blocks=4096, **drafts)
+    executor, _ = load(command, 0, 1, lambda what, fraction: None)
+    tensors = [tensor for tensor in executor.backend.drafter_tensors if tensor.nbytes > MIB]
+    assert len(tensors) == (2 if method == "heads" else len(executor.backend.cache.pools))
+    assert all(resident(tensor) == 1.0 for tensor in tensors)
+    assert {id(tensor) for tensor in tensors} <= {id(tensor) for tensor in executor.backend.tensors}

@@ -16,6 +16,7 @@ from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
+from worker.cpu.drafters.loaded import Drafting
 from worker.draft_model.checks import check_draft_model, what_fails
 from worker.draft_model.drafter import ModelDrafter
 from worker.memory.kv_cache import KVCache, block_bytes
@@ -81,9 +82,7 @@ class DraftModel:
             why = f"{error.why}; {self.block_bytes >> 10} KiB of each block are the draft model's"
             raise StartupError(what, why, error.todo) from error
 
-    def make_drafter(
-        self, rows: RowTable, num_host_blocks: int, target: LanguageModel
-    ) -> tuple[ModelDrafter, None]:
+    def make_drafter(self, rows: RowTable, num_host_blocks: int, target: LanguageModel) -> Drafting:
         """See LoadedDrafter."""
         size, num_blocks = self.command.block_size, rows.cache_blocks
         layout = CacheLayout(size, num_blocks, self.dtype, CPU, each_alone=self.kernels is None)
@@ -100,4 +99,5 @@ class DraftModel:
             cache.num_bytes / 2**20,
         )
         budget = self.command.max_num_batched_tokens
-        return ModelDrafter(backend, sampler.state.positions, DraftSlots(rows), rows, budget), None
+        drafter = ModelDrafter(backend, sampler.state.positions, DraftSlots(rows), rows, budget)
+        return Drafting(drafter, None, backend.tensors)

@@ -16,7 +16,8 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
-from worker.cpu.backend import CpuBackend, Observe
+from worker.cpu.backend import CpuBackend
+from worker.cpu.drafters.loaded import Drafting
 from worker.cpu.kernel_selection import use_cpu_kernels
 from worker.heads.base import Head
 from worker.heads.config import HeadConfig, read_head_config
@@ -174,9 +175,7 @@ class LoadedHead:
         beside = f"; {self.block_bytes >> 10} KiB of each block are the head's"
         return names_both(self.plan.what_fails, beside)
 
-    def make_drafter(
-        self, rows: RowTable, num_host_blocks: int, target: LanguageModel
-    ) -> tuple[HeadDrafter, Observe]:
+    def make_drafter(self, rows: RowTable, num_host_blocks: int, target: LanguageModel) -> Drafting:
         """See LoadedDrafter."""
         initialize, num_blocks = self.plan.initialize, rows.cache_blocks
         layout = CacheLayout(initialize.block_size, num_blocks, self.dtype, CPU, self.kernels is None)
@@ -197,7 +196,8 @@ class LoadedHead:
 
         budget, positions = initialize.max_num_batched_tokens, sampler.state.positions
         longest = self.plan.longest
-        return HeadDrafter(backend, positions, features, (rows, own_rows), budget, longest), observe
+        drafter = HeadDrafter(backend, positions, features, (rows, own_rows), budget, longest)
+        return Drafting(drafter, observe, [*backend.tensors, *features.tensors])
 
     def _features(self, rows: RowTable, num_host_blocks: int) -> FeatureCache:
         try:

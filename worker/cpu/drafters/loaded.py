@@ -1,12 +1,24 @@
 """What worker.cpu.load needs of a drafter with weights of its own, whatever it is."""
 
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import torch
 
 from worker.cpu.backend import Observe
 from worker.draft_model.drafter import ModelDrafter
 from worker.models.base import LanguageModel
 from worker.step.rows import RowTable
+
+
+class Drafting(NamedTuple):
+    """A drafter that is ready to draft."""
+
+    drafter: ModelDrafter
+    observe: Observe | None
+    """What the target's backend calls behind the model; None: nothing."""
+    tensors: list[torch.Tensor]
+    """The memory of its cache."""
 
 
 class LoadedDrafter(Protocol):
@@ -26,9 +38,6 @@ class LoadedDrafter(Protocol):
         """A StartupError within it, about memory, names the target and the drafter."""
         ...
 
-    def make_drafter(
-        self, rows: RowTable, num_host_blocks: int, target: LanguageModel
-    ) -> tuple[ModelDrafter, Observe | None]:
-        """Allocates the cache, and returns what drafts for rows of the target, and what the target's backend
-        calls behind the model; None: nothing."""
+    def make_drafter(self, rows: RowTable, num_host_blocks: int, target: LanguageModel) -> Drafting:
+        """Allocates the cache, and returns what drafts for rows of the target."""
         ...

@@ -194,6 +194,7 @@ class Sequence:
     row: int = NO_ROW
     status: Status = Status.WAITING
     num_drafts: int = 0  # tokens that the worker would have drafted for it after its last result
+    num_preemptions: int = 0  # so far
     draft_yield: float | None = None  # tokens of a draft that were accepted lately; see draft_gain.py
     scores: ScoreHistory | None = None  # log-probabilities of its output; None: none are kept
     num_charged: int = 0  # leading tokens that its tenant has paid for; see queue/token_counters.py

@@ -144,6 +144,7 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         prefix_cache=_has_prefix_cache(config, ready),
         policy=config.policy,
         preempt_rows=config.preempt_rows,
+        share_rows=not config.no_row_sharing,
         state_checkpoints=ready.num_state_checkpoints,
         weights=Weights(config.prompt_token_weight, config.output_token_weight, _tenant_weights(config)),
         num_host_blocks=ready.num_host_blocks,

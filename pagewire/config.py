@@ -356,6 +356,9 @@ class EngineConfig(ModelConfig):
     preempt_rows: bool = flag(
         False, "let requests of a better class take rows from running ones of a worse class"
     )
+    no_row_sharing: bool = flag(
+        False, "leave rows to a tenant that holds more than its share while another one waits"
+    )
     tenant_weight: tuple[str, ...] = flag(
         (),
         "weight of a tenant (default 1); may be repeated; a mapping in a file",

@@ -58,9 +58,9 @@ def predicted_wait(request: Request, scheduler: Scheduler, ahead: Ahead | None =
     turnover = throughput.turnover_seconds
     if turnover is None:
         return wait
-    own_rows = 1 + len(request.forking)
-    rows = ahead.sequences + own_rows - len(scheduler.rows.free)
     first, tables, pool = request.sequences[0], scheduler.tables, scheduler.pool
+    own_rows = scheduler.planner.admission.rows_needed(first)
+    rows = ahead.sequences + own_rows - len(scheduler.rows.free)
     own_blocks = tables.missing(first.num_tokens + 1, scheduler.prefix_cache.find(first)) + own_rows - 1
     blocks_ahead = (ahead.tokens + ahead.sequences * output / 2) / tables.block_size
     blocks = blocks_ahead + own_blocks + len(scheduler.running) - pool.num_free

@@ -212,6 +212,10 @@ class PrefixCache:
         """Blocks full of known, computed tokens. The last computed token may be pending."""
         return min(sequence.num_computed_tokens, sequence.num_known_tokens) // self._block_size
 
+    def keeps(self, request: Request) -> bool:
+        """Whether a computed prompt of the request is found again, as long as its blocks are kept."""
+        return self._serves(request) and self._checkpoints is None
+
     def _serves(self, request: Request) -> bool:
         return self._enabled and not request.cache_bypass
 

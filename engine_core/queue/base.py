@@ -4,7 +4,7 @@ How much a sequence will have to compute depends on the prefix cache. It is coun
 queued: to ask the cache again for all waiting sequences would cost a lookup for each of their blocks.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, Protocol
 
 from engine_core.errors import InvariantError
@@ -70,6 +70,10 @@ class WaitingQueue(Protocol):
 
     def share(self, tenant: str) -> Share:
         """Returns what a tenant has in the queue."""
+
+    def share_beside(self, tenant: str, running: Collection[str]) -> float:
+        """Returns the fraction of the engine, 0 to 1, that a tenant is entitled to among those that wait and
+        those that run; 1: the policy knows no shares."""
 
     def claim(self, prompt: Sequence) -> float:
         """Returns the fraction of a step's tokens, 0 to 1, that the head may take from a running prompt."""

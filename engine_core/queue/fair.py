@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -275,6 +275,11 @@ class FairQueue:
         lines = [self._classes[priority].lines[tenant] for priority in self.tenants.classes_of(tenant)]
         sequences, tokens = sum(len(line.entries) for line in lines), sum(line.num_tokens for line in lines)
         return Share(self.tenants.share(tenant), sequences, tokens)
+
+    def share_beside(self, tenant: str, running: Collection[str]) -> float:
+        """Returns the fraction that a tenant is entitled to, by weight, among those that wait and those that
+        run."""
+        return self.tenants.share_beside(tenant, running)
 
     def claim(self, prompt: Sequence) -> float:
         """Returns what the tenants that wait may take from another's prompt of their class, by their weights;

@@ -1,7 +1,7 @@
 """First come, first served."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import takewhile
 
 from engine_core.queue.base import Ahead, Share, check_counts, rows_of
@@ -66,6 +66,10 @@ class FirstComeQueue:
     def share(self, tenant: str) -> Share:
         """Returns an empty share: tenants are not told apart."""
         return Share(0.0, 0, 0)
+
+    def share_beside(self, tenant: str, running: Collection[str]) -> float:
+        """Returns 1: tenants are not told apart."""
+        return 1.0
 
     def claim(self, prompt: Sequence) -> float:
         """Returns 0: what came first is computed first."""

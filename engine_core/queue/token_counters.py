@@ -115,6 +115,13 @@ class Tenants:
         others = self._waiting_weight - tenant.weight if tenant.classes else self._waiting_weight
         return tenant.weight / (max(others, 0.0) + tenant.weight)
 
+    def share_beside(self, name: str, running: Collection[str]) -> float:
+        """Returns the fraction that a tenant is entitled to among those that wait and those named."""
+        others = [tenant for each in running if each != name and not (tenant := self.find(each)).classes]
+        own = self.find(name)
+        waiting = max(self._waiting_weight - own.weight, 0.0) if own.classes else self._waiting_weight
+        return own.weight / (own.weight + waiting + sum(tenant.weight for tenant in others))
+
     def counter(self, tenant: Tenant) -> float:
         """Returns what a tenant was served so far."""
         return tenant.charged + tenant.num_running * (self._steps - tenant.since) * tenant.output_cost

@@ -65,11 +65,12 @@ class Scheduler:
         samples_per_row: int = 1,
         speculative_tokens_per_step: int = 0,
         preempt_rows: bool = False,
+        share_rows: bool = False,
         state_checkpoints: int = 0,
     ) -> None:
         """policy, weights: the order of admission; see queue/policies.py. samples_per_row,
-        speculative_tokens_per_step: see DraftRoom. preempt_rows: see RowPreemption. state_checkpoints: see
-        PrefixCache."""
+        speculative_tokens_per_step: see DraftRoom. preempt_rows, share_rows: see RowPreemption and
+        RowSharing. state_checkpoints: see PrefixCache."""
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
         self.num_rows = min(max_num_seqs, max_num_batched_tokens)
@@ -95,6 +96,8 @@ class Scheduler:
             samples_per_row=samples_per_row,
             speculative_tokens_per_step=speculative_tokens_per_step,
             preempt_rows=preempt_rows,
+            share_rows=share_rows,
+            num_rows=self.num_rows,
         )
         self.results = StepResults(self.states, self.ends, self.faults)
         self.throughput = self.states.throughput
@@ -191,7 +194,11 @@ class Scheduler:
             return plan
         self.planner.fill(plan, batch, now)
         self.states.wait_causes.decide(
-            self.waiting, len(self.rows.free), batch.budget, isolates=self.quarantine.isolates
+            self.waiting,
+            len(self.rows.free),
+            batch.budget,
+            isolates=self.quarantine.isolates,
+            rows_needed=self.planner.admission.rows_needed,
         )
         sampling = batch.write_columns(plan)
         if plan.rows:

@@ -40,6 +40,7 @@ class World:
         samples_per_row: int = 1,
         speculative_tokens_per_step: int = 0,
         preempt_rows: bool = False,
+        share_rows: bool = False,
         state_checkpoints: int = 0,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
@@ -57,6 +58,7 @@ class World:
             samples_per_row=samples_per_row,
             speculative_tokens_per_step=speculative_tokens_per_step,
             preempt_rows=preempt_rows,
+            share_rows=share_rows,
             state_checkpoints=state_checkpoints,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)

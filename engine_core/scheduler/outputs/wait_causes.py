@@ -8,11 +8,12 @@ its wait is the queue itself: the step that ran when it arrived, and sequences t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
 from engine_core.queue.base import WaitingQueue, rows_of
-from engine_core.request import Request
+from engine_core.request import Request, Sequence
 
 
 class Cause(IntEnum):
@@ -52,16 +53,25 @@ class WaitCauses:
             self._sums[self._cause] += max(now - self._now, 0.0)
         self._now, self._cause = now, None
 
-    def decide(self, waiting: WaitingQueue, free_rows: int, budget: int, *, isolates: bool) -> None:
+    def decide(
+        self,
+        waiting: WaitingQueue,
+        free_rows: int,
+        budget: int,
+        *,
+        isolates: bool,
+        rows_needed: Callable[[Sequence], int] = rows_of,
+    ) -> None:
         """Names the cause for which requests wait after a plan. budget: tokens that the plan has left.
-        isolates: a suspect of a death of the engine runs alone."""
+        isolates: a suspect of a death of the engine runs alone. rows_needed: returns the rows without which
+        a sequence cannot begin."""
         if not len(waiting):
             return
         if isolates:
             self._cause = Cause.TRIAL
             return
         head = waiting.head()
-        if not free_rows or (head is not None and rows_of(head) > free_rows):
+        if not free_rows or (head is not None and rows_needed(head) > free_rows):
             self._cause = Cause.ROWS
         else:
             self._cause = Cause.BUDGET if budget <= 0 else Cause.BLOCKS

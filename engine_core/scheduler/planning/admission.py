@@ -2,6 +2,7 @@
 
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.prefix_cache import PrefixCache
+from engine_core.queue.base import rows_of
 from engine_core.request import Sequence
 from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.plan import NewRow, Plan
@@ -52,7 +53,8 @@ class Admission:
         return self._lacked + self._room(sequence) > self._tables.pool.num_free
 
     def fits(self, sequence: Sequence, cached: list[int]) -> bool:
-        """Whether there are rows for the sequence and its siblings, and blocks for the whole prompt.
+        """Whether there are rows for the sequence, and blocks for the whole prompt and the siblings that have
+        rows.
 
         Cached blocks that other sequences hold cost nothing; cached blocks that are free cost one each.
 
@@ -60,18 +62,26 @@ class Admission:
         would preempt a sequence for it. After each preemption a sequence needs more room to be admitted
         again, so that no sequence is preempted over and over. An idle engine admits any valid request.
         """
-        siblings = len(sequence.request.forking) if sequence.leads else 0
-        if 1 + siblings > len(self._states.rows.free):
+        free = len(self._states.rows.free)
+        if self.rows_needed(sequence) > free:
             return False
+        siblings = min(len(sequence.request.forking), free - 1) if sequence.leads else 0
         blocks = self._tables.missing(_slots_at_admission(sequence), cached) + siblings
         if blocks + self._room(sequence) <= self._tables.pool.num_free or not self._states.running:
             return True
         self._refused, self._lacked = sequence, blocks
         return False
 
+    def rows_needed(self, sequence: Sequence) -> int:
+        """Returns the rows without which a sequence cannot begin: of beams, all. Siblings that sample for
+        themselves may begin later, where they find the prompt in the cache."""
+        request = sequence.request
+        may_part = request.beam_search is None and self._prefix_cache.keeps(request)
+        return 1 if may_part else rows_of(sequence)
+
     def _room(self, sequence: Sequence) -> int:
         """Free blocks to leave for the running sequences."""
-        return len(self._states.running) * (1 + sequence.request.num_preemptions)
+        return len(self._states.running) * (1 + sequence.num_preemptions)
 
 
 def _slots_at_admission(sequence: Sequence) -> int:

@@ -14,6 +14,7 @@ from engine_core.scheduler.planning.admission import Admission
 from engine_core.scheduler.planning.draft_room import DraftRoom
 from engine_core.scheduler.planning.overtaking import Overtaking
 from engine_core.scheduler.planning.row_preemption import RowPreemption
+from engine_core.scheduler.planning.row_sharing import RowSharing
 from engine_core.scheduler.planning.step_batch import Batch
 from engine_core.scheduler.states.running import SlotAllocator
 from engine_core.scheduler.states.sequence_states import SequenceStates
@@ -34,6 +35,8 @@ class StepPlanner:
         samples_per_row: int,
         speculative_tokens_per_step: int,
         preempt_rows: bool,
+        share_rows: bool,
+        num_rows: int,
     ) -> None:
         """See Scheduler."""
         self.slots = SlotAllocator(states, states.tables, states.prefix_cache)
@@ -41,6 +44,9 @@ class StepPlanner:
         self.admission = Admission(states, states.tables, states.prefix_cache)
         self.row_preemption = RowPreemption(
             states, self.admission, max_num_batched_tokens, enabled=preempt_rows
+        )
+        self.row_sharing = RowSharing(
+            states, self.admission, max_num_batched_tokens, num_rows, enabled=share_rows
         )
         self.overtaking = Overtaking(states.waiting, states.swap, states.tables.block_size)
         self._states, self._faults, self._prompt_logprobs = states, faults, prompt_logprobs
@@ -54,6 +60,7 @@ class StepPlanner:
         """Schedules the running sequences; returns whether none was preempted."""
         states, before = self._states, self._states.num_preemptions
         self.row_preemption.make_room(plan)
+        self.row_sharing.make_room(plan)
         if needy := [sequence for sequence in states.running if sequence.num_tokens > sequence.num_slots]:
             self.slots.reserve_slots(needy, plan)
             going = self.slots.join_followers(plan)

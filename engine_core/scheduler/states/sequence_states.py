@@ -94,6 +94,8 @@ class SequenceStates:
         that hold its first tokens. plan: copies its blocks back from the swap space.
         """
         self.waiting.remove(sequence)
+        if sequence.leads and sequence.request.beam_search is None:
+            self._part_with(sequence.request, len(self.rows.free) - 1)
         self.tables.open(sequence, slots, cached)
         self.prefix_cache.count(sequence)
         self.swap.swap_in(sequence, plan)
@@ -141,6 +143,7 @@ class SequenceStates:
             self.wait_causes.paused(victim.request)
         victim.status = Status.WAITING
         victim.request.num_preemptions += 1
+        victim.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.add_front(victim, self._num_kept_tokens(victim))
 
@@ -192,6 +195,14 @@ class SequenceStates:
         if self._has_stopped:
             self._has_stopped = False
             self.running = [sequence for sequence in self.running if sequence.status is Status.RUNNING]
+
+    def _part_with(self, request: Request, num_siblings: int) -> None:
+        """Lets all siblings but the first few wait for rows of their own. They will find the prompt."""
+        size = self.tables.block_size
+        for sibling in list(request.forking)[num_siblings:]:
+            del request.forking[sibling]
+            sibling.status = Status.WAITING
+            self.waiting.add(sibling, (sibling.num_tokens - 1) // size * size)
 
     def _run(self, sequence: Sequence) -> None:
         sequence.status = Status.RUNNING

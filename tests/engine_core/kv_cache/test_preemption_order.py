@@ -2,10 +2,9 @@
 
 import dataclasses
 import random
-from collections import Counter
 
 from engine_core.kv_cache.preemption_order import num_tokens_lost, victims_first
-from engine_core.request import Status
+from engine_core.request import Sequence, Status
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.result import Result
 from tests.engine_core.fakes import LIMITS, add_request, make
@@ -95,7 +94,7 @@ def test_no_sequence_is_preempted_over_and_over() -> None:
         )
         longest = min(blocks * size, draw.choice([64, 256, 1024]))
         limits = dataclasses.replace(LIMITS, max_model_len=longest, max_num_seqs=scheduler.num_rows)
-        arrivals = Counter[tuple[int, int]]()
+        sequences = list[Sequence]()
         handle = total = 0
         while total < 10 * blocks * size:
             handle += 1
@@ -104,17 +103,17 @@ def test_no_sequence_is_preempted_over_and_over() -> None:
             message = add_request(
                 handle, prompt, max_tokens=tokens, n=n, priority=draw.choice([0, 0, 0, 1]), ignore_eos=True
             )
-            scheduler.add(make(message, limits))
-            arrivals.update({(handle, index): -(index == 0) for index in range(n)})  # the others fork
+            request = make(message, limits)
+            sequences += request.sequences
+            scheduler.add(request)
             total += prompt + n * tokens
         while scheduler.requests:
             plan = scheduler.schedule(0.0)
             assert plan.rows, "a sequence waits, and none runs"
-            arrivals.update((new.parameters.sampling.seed, new.sequence_index) for new in plan.new_rows)
             scheduler.update(Result(plan.step, [500] * len(plan.sample_rows)))
             scheduler.take_outputs()
-        assert arrivals.total() == scheduler.num_preemptions
-        times += arrivals.values()
+        assert sum(sequence.num_preemptions for sequence in sequences) == scheduler.num_preemptions
+        times += [sequence.num_preemptions for sequence in sequences]
     times.sort()
     assert len(times) > 2000 and times[-1] <= 8
     assert times[int(0.999 * len(times))] <= 4

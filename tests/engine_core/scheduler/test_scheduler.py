@@ -261,7 +261,8 @@ def test_a_prompt_in_chunks_is_forked_when_it_is_complete() -> None:
 
 
 def test_rows_for_all_sequences_are_reserved_at_admission() -> None:
-    world = World(rows=4, budget=8)
+    """Where a computed prompt is not found again, siblings begin with their leader."""
+    world = World(rows=4, budget=8, prefix_cache=False)
     world.add(1, prompt=12, n=3, max_tokens=2)
     world.add(2, prompt=2, n=2, max_tokens=2)
     world.step(2)
@@ -269,15 +270,24 @@ def test_rows_for_all_sequences_are_reserved_at_admission() -> None:
     world.finish()
 
 
-def test_more_sequences_than_free_rows_wait_for_rows() -> None:
-    world = World(rows=4)
-    world.add(1, prompt=2, max_tokens=6)
+@pytest.mark.parametrize("ahead", [False, True])
+def test_siblings_begin_as_rows_become_free(ahead: bool) -> None:
+    """They compute no more of the prompt than its last block, and another tenant's request comes between."""
+    world = World(rows=4, blocks=64, ahead=ahead)
+    world.add(1, prompt=2, max_tokens=12, ignore_eos=True, tenant="many")
+    world.add(2, prompt=2, max_tokens=4, ignore_eos=True, tenant="many")
     world.step()
-    world.add(2, prompt=2, n=4, max_tokens=2)
+    request = world.add(3, prompt=9, n=4, max_tokens=8, ignore_eos=True, tenant="many")
     world.step()
-    assert world.ledger.started == [1]
+    assert request.num_running == 2 and not request.forking
+    world.add(4, prompt=2, max_tokens=2, ignore_eos=True, tenant="one")
+    world.step(3)
+    assert {sequence.request.handle for sequence in world.scheduler.running} == {1, 3, 4}
     world.finish()
-    assert world.ledger.started == [1, 2]
+    later = [new.sequence_index for plan in world.worker.plans for new in plan.new_rows[:]]
+    assert later.count(0) == 4 and sorted(later)[4:] == [2, 3]
+    computed = sum(sum(plan.counts) for plan in world.worker.plans)
+    assert computed == (2 + 11) + (2 + 3) + (9 + 4 * 7) + (2 + 1) + 2 * 1, "of the prompt, one token each"
 
 
 def test_a_preempted_sibling_is_computed_on_its_own() -> None:

@@ -54,7 +54,7 @@ def test_rows() -> None:
 
 
 def test_rows_for_siblings() -> None:
-    house = House(rows=4)
+    house = House(rows=4, prefix_cache=False)
     house.put(add_request(1, max_tokens=8, ignore_eos=True))
     house.put(add_request(2, n=4, max_tokens=2, ignore_eos=True))
     run(house)

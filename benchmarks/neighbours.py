@@ -236,6 +236,9 @@ ATTACKS: dict[str, Attack] = {
     "aborts": aborts,
     "priorities": generating(priority=-1000),
     "n = 8": generating(sampling={"n": 8}),
+    "n = 32": generating(
+        sampling={"n": 32}, stopping={"max_tokens": 900, "ignore_eos": True}
+    ),  # long ones; refused under --max-sequences 16
     "n = 64": generating(sampling={"n": 64}),
     "beams": generating(sampling={"beam_search": {"width": 8}, "n": 1}),
     "continuations": generating(

@@ -16,6 +16,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from benchmarks.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows, timed  # prepares threads
 from kernels.ops.attention.ragged import Integers
 from pagewire.checkpoints.paths import checkpoint_folder
@@ -38,6 +40,8 @@ class WrongSpeculator(Speculator):
 
     def judge(self, rows: Integers, drafts: StepDrafts, counts: Integers) -> None:
         """Whatever becomes of them, drafts stay as long."""
+        if self._states is not None:
+            self._states.accept(rows, np.maximum(counts - 1, 0))
 
     def methods(self, rows: Integers, drafts: StepDrafts) -> list[int]:
         """See Speculator."""
@@ -114,9 +118,12 @@ def main() -> None:
         max_num_batched_tokens=BUDGET,
         block_size=BLOCK_SIZE,
         num_blocks=-(-longest // BLOCK_SIZE),
+        speculation=f"lookup:tokens={max(1, max(positions) - 1)}",  # states of rows have room for as many
     )
     loaded, ready = load(initialize, 0, options.threads, lambda what, fraction: None)
-    speculator = WrongSpeculator(Speculation("lookup", tokens=max(positions)), [], loaded.rows)
+    speculator = WrongSpeculator(
+        Speculation("lookup", tokens=max(positions)), [], loaded.rows, states=loaded.backend.states
+    )
     runner = StepExecutor(loaded.rows, loaded.backend, BUDGET, speculator)
     first, *others = positions
     print(f"| context | ms, positions: {first} | " + " | ".join(map(str, others)) + " |")

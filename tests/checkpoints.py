@@ -106,6 +106,9 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "seed_oss": ("SeedOss", _RANDOM | {"head_dim": 16}),
     "starcoder2": ("Starcoder2", _RANDOM),
     "stablelm": ("StableLm", _RANDOM | {"head_dim": 16, "hidden_size": 64}),
+    "gemma": ("Gemma", _RANDOM | {"head_dim": 16}),
+    "glm": ("Glm", _RANDOM | {"head_dim": 16}),
+    "ernie": ("Ernie4_5", _RANDOM | {"head_dim": 16}),
     "gemma2": ("Gemma2", _RANDOM | _HEADS_OF_16 | {"sliding_window": 9}),
     "gemma3": ("Gemma3", _RANDOM | _HEADS_OF_16 | {"sliding_window": 9, "layer_types": _ALTERNATING}),
     "gemma4": (

@@ -80,6 +80,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"mamba_conv_bias": False, "mamba_proj_bias": True, "attention_bias": True}
         | {"mamba_n_groups": 1, "mamba_d_conv": 2},
     ),
+    "gemma, a head for each query, biases, its activation by its first name": (
+        "gemma",
+        {"num_key_value_heads": 4, "attention_bias": True, "hidden_act": "gelu", "head_dim": 24},
+    ),
+    "glm, one KV head, no biases, tied": (
+        "glm",
+        {"num_key_value_heads": 1, "attention_bias": False, "tie_word_embeddings": True, "head_dim": 8},
+    ),
+    "ernie, biases, other angles, a head of its own": (
+        "ernie",
+        {"use_bias": True, "tie_word_embeddings": False, "head_dim": 12}
+        | {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}},
+    ),
     "falcon_h1, a norm, rotation of one KV head, odd heads, tied": (
         "falcon_h1",
         {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "num_key_value_heads": 1}

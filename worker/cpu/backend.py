@@ -51,7 +51,7 @@ class CpuBackend:
         of rows; None: no layer has one."""
         self.model, self.cache, self.sampler = model, cache, sampler
         self.drafter_tensors: Sequence[torch.Tensor] = ()
-        self._states = states
+        self.states = states
         self.features: Sequence[RowFeature] = (sampler,) if states is None else (sampler, states)
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
@@ -68,7 +68,7 @@ class CpuBackend:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """Blocks, their copies in host memory, states of rows, and the memory of a drafter."""
-        states = self._states.tensors if self._states is not None else []
+        states = self.states.tensors if self.states is not None else []
         return [*self.cache.pools, *self._swap_space.tensors, *states, *self.drafter_tensors]
 
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
@@ -79,8 +79,8 @@ class CpuBackend:
         """See Backend."""
         if appended:
             self.sampler.append(appended, torch.from_numpy(token_ids))
-        if self._states is not None:
-            self._states.begin(plan)
+        if self.states is not None:
+            self.states.begin(plan)
 
     def swap(self, swaps: Swaps) -> None:
         """See Backend."""
@@ -92,13 +92,13 @@ class CpuBackend:
 
     def upload(self, step: Step, tokens_only: bool) -> None:
         """See Backend."""
-        if self._states is not None:
-            self._states.check(step)
+        if self.states is not None:
+            self.states.check(step)
         self._step = step
         self._is_greedy = tokens_only and self.sampler.all_greedy(step.sample_rows.tolist())
         self._batch = self._build_inputs(step, self._is_greedy)
-        if self._states is not None and self._batch.spans is not None:
-            self._states.mark(self._batch.spans)
+        if self.states is not None and self._batch.spans is not None:
+            self.states.mark(self._batch.spans)
 
     def forward(self) -> StepOutputs:
         """See Backend. A step for which memory does not suffice is computed in pieces, but for one that may
@@ -107,7 +107,7 @@ class CpuBackend:
             hidden = self.compute(self._step, self._batch)
             return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden)
         except (MemoryError, RuntimeError) as error:
-            if self._states is not None or not is_out_of_memory(error):
+            if self.states is not None or not is_out_of_memory(error):
                 raise
         self._num_retried += 1
         if self._num_retried.bit_count() == 1:  # 1, 2, 4, 8 ...
@@ -125,8 +125,8 @@ class CpuBackend:
     def compute(self, step: Step, batch: StepBatch) -> torch.Tensor:
         """Runs the model on a step, or a piece of one. Returns its hidden states [T, E]."""
         hidden = self.model(batch, self._caches)
-        if self._states is not None:
-            self._states.finish(step)
+        if self.states is not None:
+            self.states.finish(step)
         if self._observe is not None:
             self._observe(step, batch)
         return hidden

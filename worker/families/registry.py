@@ -20,6 +20,8 @@ from worker.config.hf_config import (
     read_eos_token_ids,
 )
 from worker.config.opt import OPT_HARMLESS, read_opt_config
+from worker.families.dense.ernie import ERNIE
+from worker.families.dense.glm import GLM
 from worker.families.dense.granite import GRANITE
 from worker.families.dense.llama import LLAMA
 from worker.families.dense.mistral import MINISTRAL, MISTRAL
@@ -45,7 +47,7 @@ from worker.families.linear.qwen3_5 import QWEN3_5, QWEN3_5_MOE, QWEN3_5_MOE_SEE
 from worker.families.linear.qwen3_next import QWEN3_NEXT
 from worker.families.normed.cohere2 import COHERE2
 from worker.families.normed.exaone4 import EXAONE4
-from worker.families.normed.gemma import GEMMA2, GEMMA3
+from worker.families.normed.gemma import GEMMA1, GEMMA2, GEMMA3
 from worker.families.normed.gemma4 import GEMMA4, GEMMA4_SEEING
 from worker.families.normed.glm4 import GLM4
 from worker.families.normed.olmo import OLMO2, OLMO3
@@ -57,12 +59,15 @@ DECODERS: dict[str, DecoderFamily] = {
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
     "Dots1ForCausalLM": DOTS1,
     "Exaone4ForCausalLM": EXAONE4,
+    "Ernie4_5ForCausalLM": ERNIE,
     "FalconH1ForCausalLM": FALCON_H1,
     "Gemma2ForCausalLM": GEMMA2,
+    "GemmaForCausalLM": GEMMA1,
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma4ForCausalLM": GEMMA4,
     "Gemma4ForConditionalGeneration": GEMMA4_SEEING,
     "Glm4ForCausalLM": GLM4,
+    "GlmForCausalLM": GLM,
     "Glm4MoeForCausalLM": GLM4_MOE,
     "Glm4MoeLiteForCausalLM": GLM4_MOE_LITE,
     "GptOssForCausalLM": GPT_OSS,

@@ -8,7 +8,21 @@ from tests.checkpoints import FAMILIES, MULTIPLIERS
 Fields = dict[str, Any]
 
 OWN_HEAD_SIZE = frozenset(
-    {"llama", "mistral", "ministral", "qwen3", "seed_oss", "gemma2", "gemma3", "glm4", "mixtral", "qwen3_moe"}
+    {
+        "llama",
+        "mistral",
+        "ministral",
+        "qwen3",
+        "seed_oss",
+        "gemma",
+        "glm",
+        "ernie",
+        "gemma2",
+        "gemma3",
+        "glm4",
+        "mixtral",
+        "qwen3_moe",
+    }
     | {"qwen3_next", "qwen3_5", "qwen3_5_moe", "glm4_moe", "minimax_m2", "gpt_oss", "dots1", "llama4"}
     | {"gemma4"}
 )
@@ -16,7 +30,7 @@ OWN_HEAD_SIZE = frozenset(
 LATENT = frozenset({"youtu", "deepseek_v2", "deepseek_v3", "glm4_moe_lite"})
 LINEAR = frozenset({"qwen3_next", "qwen3_5", "qwen3_5_moe"})
 MAMBA = frozenset({"granite_hybrid", "bamba", "falcon_h1"})
-PARTIAL = frozenset({"phi3", "stablelm", "glm4", "glm4_moe", *LINEAR})
+PARTIAL = frozenset({"phi3", "stablelm", "glm", "glm4", "glm4_moe", *LINEAR})
 BY_KIND = frozenset({"gemma3", "olmo3"})
 """Families with rotary parameters for each kind of layer."""
 WINDOWED = frozenset({"mistral", "ministral", "phi3", "starcoder2", "mixtral", "gpt_oss"} | BY_KIND) | {

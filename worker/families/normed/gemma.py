@@ -1,9 +1,10 @@
-"""Gemma 2 and 3 (text): norms around both parts with weights stored as their distance from 1, scaled
+"""Gemma 1, 2 and 3 (text): norms around both parts with weights stored as their distance from 1, scaled
 embeddings, and windows that alternate with full attention.
 
-Gemma 2 caps scores and logits; Gemma 3 norms the heads of queries and keys in place of that, and rotates by
-other angles in the layers with a window."""
+Gemma 1 has norms before both parts, and no windows. Gemma 2 caps scores and logits; Gemma 3 norms the heads
+of queries and keys in place of that, and rotates by other angles in the layers with a window."""
 
+from dataclasses import replace
 from typing import Any
 
 from worker.config.decoder import (
@@ -64,6 +65,22 @@ def _read_gemma(
     }
 
 
+def read_gemma1_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    spelling = replace(_spelling(8192), activation="hidden_act")
+    values, bias = read_decoder(fields, common, spelling), fields.boolean("attention_bias", False)
+    if values["activation"] == "gelu":  # first files say so, and mean the form with tanh
+        values["activation"] = "gelu_pytorch_tanh"
+    return DecoderConfig(
+        **values,
+        qkv_bias=bias,
+        output_bias=bias,
+        norm_offset=1.0,
+        embedding_scale=values["hidden_size"] ** 0.5,
+        rounds_embedding_scale=True,
+    )
+
+
 def read_gemma2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     """Reads config.json. Raises StartupError."""
     values = read_decoder(fields, common, _spelling(8192))
@@ -100,6 +117,7 @@ def _read_ropes(fields: Fields, values: dict[str, Any]) -> dict[str, RopeConfig]
 
 _NAMES = NAMES | around("pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm")
 _CAUSAL = {"use_bidirectional_attention": False}
+GEMMA1 = DecoderFamily(read=read_gemma1_config, names=NAMES, harmless=("hidden_activation",), only=_CAUSAL)
 GEMMA2 = DecoderFamily(
     read=read_gemma2_config, names=_NAMES, only={"hidden_act": "gelu_pytorch_tanh"} | _CAUSAL
 )

@@ -7,7 +7,7 @@ from worker.config.hf_config import Fields
 from worker.config.names import FUSED, NAMES, around
 from worker.config.rope import RopeDefaults
 
-_SPELLING = Spelling(
+SPELLING = Spelling(
     max_position=131072,
     head_dim=128,
     default_norm_eps=1.5625e-7,
@@ -17,7 +17,7 @@ _SPELLING = Spelling(
 
 def read_glm4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     """Reads config.json. Raises StartupError."""
-    values = read_decoder(fields, common, _SPELLING)
+    values = read_decoder(fields, common, SPELLING)
     return DecoderConfig(
         **values, norm_place=NormPlace.AROUND, qkv_bias=fields.boolean("attention_bias", True)
     )

@@ -90,6 +90,20 @@ def test_examples(
     assert twin_answer(rows, values, num_rows, num_samples) == expected
 
 
+def test_a_row_may_fill_its_blocks_and_no_more() -> None:
+    """Row 0 ends where its last block does, row 1 one token behind that."""
+    from kernels.cpu.step.check_step import check_step
+
+    table = RowTable(max_num_rows=2, max_model_len=10, vocab_size=100, block_size=4, num_blocks=8)
+    for row, tokens in enumerate((8, 9)):
+        table.add(new_row(row, list(range(tokens)), [2 * row, 2 * row + 1]))
+        table.finish_step(np.array([row]), np.array([tokens - 1]))
+    check = StepCheck(table, check_step)
+    for columns, expected in (([0, 7, 1], Measures(1, 8, False)), ([1, 8, 1], None)):
+        values = np.array(columns, np.int64)
+        assert compiled_answer(check, values, 1, 0) == twin_answer(table, values, 1, 0) == expected
+
+
 def test_what_does_not_fit_is_said(compiled: StepCheck) -> None:
     columns = np.array([1, 4, 3], np.int64)
     with pytest.raises(PlanError, match="computes tokens that it does not have"):

@@ -40,6 +40,11 @@ def test_what_a_copy_does_not_read_is_zeros(read: int):
     assert (shown(body, poison=0x55) == expected).all()
 
 
+def test_a_copy_that_reads_nothing_may_have_any_source():
+    body = "cp.async.cg.shared.global [%r1], [%rd3+999], 16, 0; cp.async.wait_all;"
+    assert (shown(body, poison=0x55) == 0).all()
+
+
 def test_only_the_threads_that_copy_have_something_on_its_way():
     """Others' shared memory stays; groups are counted by thread."""
     body = """

@@ -32,9 +32,14 @@ class Peer:
 
 HELD_TO = {
     "": {"build": "build"},
-    "avx2": {"build": "build-avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "avx2": {
+        "build": "build-avx2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "PEER_ISA": "avx2",
+    },
 }
-"""What peers can be held to: a build of llama.cpp's, and variables of torch and oneDNN."""
+"""What peers can be held to: a build of llama.cpp's, and variables of torch, oneDNN and our own scripts."""
 
 LLAMA_CPP = {
     "LLAMA_CPP_LIB_PATH": "{folder}/llama.cpp/{build}/bin",

@@ -1,13 +1,19 @@
 """vLLM, without a server: requests are added to its engine, which is stepped until all are done."""
 
+import os
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
 import torch
-import vllm
-from harness import Request, Settings, Trace, serve
-from vllm.sampling_params import RequestOutputKind
+
+if os.environ.get("PEER_ISA") == "avx2":
+    # vLLM asks torch which of its libraries to load; so do the processes that it starts, which run this file.
+    torch.cpu._is_avx512_supported = torch.cpu._is_avx512_bf16_supported = lambda: False  # type: ignore[assignment]
+
+import vllm  # noqa: E402
+from harness import Request, Settings, Trace, serve  # noqa: E402
+from vllm.sampling_params import RequestOutputKind  # noqa: E402
 
 
 class VLLM:

@@ -65,6 +65,7 @@ def _draw_config(seed: int, random: Random, tight: bool) -> EngineConfig:
         **_draw_row_settings(seed),
         parent_starts_worker=True,
         listen_workers="ipc:///simulated/workers",
+        no_row_sharing=Random(f"rows {seed}").random() < 0.2,
     )
 
 

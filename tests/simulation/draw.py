@@ -62,17 +62,10 @@ def _draw_config(seed: int, random: Random, tight: bool) -> EngineConfig:
         tenant_weight=random.choice([(), ("b=3",), ("a=0.1", "b=10")]),
         output_token_weight=random.choice([2.0, 0.5]),
         speculate=_draw_speculation(seed),
-        **_draw_row_settings(seed),
         parent_starts_worker=True,
         listen_workers="ipc:///simulated/workers",
         no_row_sharing=Random(f"rows {seed}").random() < 0.2,
     )
-
-
-def _draw_row_settings(seed: int) -> dict[str, bool]:
-    """Which rows change hands."""
-    random = Random(f"rows {seed}")
-    return {"preempt_rows": random.random() < 0.3, "no_row_sharing": random.random() < 0.2}
 
 
 def _draw_speculation(seed: int) -> str:

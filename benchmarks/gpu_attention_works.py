@@ -80,13 +80,10 @@ def our_call(inputs: Inputs, quantized: bool) -> Call:
 
     rows, kv_heads, length, _ = inputs.keys.shape
     integers = {"dtype": torch.int32, "device": inputs.query.device}
-    decode = 0 if inputs.causal else rows
     batch = PagedBatch(
         torch.arange(0, rows * inputs.queries + 1, inputs.queries, **integers),
         torch.full((rows,), length, **integers),
         inputs.tables,
-        decode,
-        decode,
         length,
     )
     caches, scales = (inputs.key_cache, inputs.value_cache), None

@@ -4,7 +4,7 @@
     python -m benchmarks.gpu_compile --json -         # the same as JSON
     python -m benchmarks.gpu_compile --only attention
     python -m benchmarks.gpu_compile --capability 80,89,120
-    python -m benchmarks.gpu_compile --only prefill --sass    # also what the machine code's main loop has
+    python -m benchmarks.gpu_compile --only attention --sass    # also what the machine code's main loop has
     python -m benchmarks.gpu_compile --golden check           # beside benchmarks/gpu_golden.json; quick: some
 
 Each launcher is called as the models' shapes have it, on tensors without memory, and compiles for sm_90

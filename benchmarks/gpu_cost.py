@@ -25,9 +25,7 @@ from kernels.triton.capabilities import CAPABILITIES
 from kernels.triton.cost import CARDS, Card, Prediction, predict
 
 LAUNCHES = (
-    "decode bf16 32/8 x 128",
-    "decode, splits bf16 32/8 x 128",
-    "prefill bf16 32/8 x 128",
+    "attention bf16 32/8 x 128",
     "head bf16 128256 x 4096, 1 rows",
     "head bf16 128256 x 4096, 256 rows",
     "product bf16 down, 1 tokens",
@@ -56,12 +54,11 @@ def tile_launches(card: Card) -> Iterator[tuple[str, Launch]]:
     capability = CAPABILITIES[card.capability]
     group, dim = LLAMA_8B.query // LLAMA_8B.kv, LLAMA_8B.dim
     own = tile_sizes(group, dim, BF16, capability=capability)
-    for step in ("decode", "prefill"):
-        plain = partial(attention, LLAMA_8B, BF16, 512 if step == "decode" else 2, step == "decode")
-        variants = [TileSizes(*sizes) for sizes in SIZES]
-        for sizes in [own, *(other for other in variants if other != own)]:
-            words = f"{step}, {sizes.rows} x {sizes.tile}, {sizes.warps} warps, {sizes.stages} stages"
-            yield words + (" (chosen)" if sizes == own else ""), partial(_with_sizes, sizes, plain)
+    variants = [TileSizes(*sizes) for sizes in SIZES]
+    for sizes in [own, *(other for other in variants if other != own)]:
+        words = f"attention, {sizes.rows} x {sizes.tile}, {sizes.warps} warps, {sizes.stages} stages"
+        launch = partial(_with_sizes, sizes, partial(attention, LLAMA_8B, BF16))
+        yield words + (" (chosen)" if sizes == own else ""), launch
 
 
 def _with_sizes(sizes: TileSizes, launch: Launch) -> None:

@@ -20,12 +20,12 @@ from kernels.triton.capabilities import DEFAULT
 FILE = Path(__file__).with_name("gpu_golden.json")
 CAPABILITIES = (80, 86, 89, 90, 100, 120)
 SHAPES = ("32/8 x 128", "16/8 x 256")
-ATTENTION = {f"{step} bf16 {shape}" for step in ("decode", "decode, splits", "prefill") for shape in SHAPES}
+ATTENTION = {f"attention bf16 {shape}" for shape in SHAPES}
 """Whose sizes follow the capability: for all of them."""
 LAUNCHES = {
     *ATTENTION,
-    *(f"{step} bf16 14/2 x 64" for step in ("decode", "prefill")),
-    *(f"{step} bf16 32/8 x 128, e4m3" for step in ("decode", "prefill")),
+    "attention bf16 14/2 x 64",
+    "attention bf16 32/8 x 128, e4m3",
     *(f"head bf16 128256 x 4096, {rows} rows" for rows in (1, 256)),
     *(f"product bf16 {name}, {tokens} tokens" for name in ("qkv", "down") for tokens in (1, 512)),
     *(f"low-bit {kind} down, {tokens} tokens" for kind in ("int4-g128", "e4m3") for tokens in (1, 512)),
@@ -41,8 +41,7 @@ LAUNCHES = {
 }
 """Those that decide how long a step takes, for sm_90. Tests compile QUICK alone."""
 QUICK = {
-    "decode bf16 32/8 x 128",
-    "prefill bf16 32/8 x 128",
+    "attention bf16 32/8 x 128",
     "product bf16 down, 1 tokens",
     "tile_stats with groups 151936",
 }

@@ -3,14 +3,15 @@
     python -m benchmarks.gpu_host
     python -m benchmarks.gpu_host --shape 0.5B --decoding 16 --prompt 240
 
-The step has rows that decode and a piece of a prompt: such steps are launched kernel by kernel
-(worker.cuda.graphs). The model is the one that serves, on tensors without memory; Triton compiles for sm_90,
-and does all that a host does for a launch but the call of the driver, which takes some 3 us more for each.
-What torch launches is counted as operations that give new values; in place of a GPU's launch each takes what
-it takes torch to find the shape of its result.
+The step has rows that decode, and a piece of a prompt. It is the whole of what a worker does for it: reading
+the plan, changing rows, uploads, the forward pass, logits, sampling, and the copy of the tokens; as it
+serves, with the forward pass in a graph (worker.cuda.graphs), and launched kernel by kernel. The model is the
+one that serves, on tensors without memory; Triton compiles for sm_90, and does all that a host does for a
+launch but the call of the driver, which takes some 3 us for each launch and some 10 for a copy; nor is the
+driver's time for the launch of a graph in the figure. What torch launches is counted as operations that give
+new values; in place of a GPU's launch each takes what it takes torch to find the shape of its result.
 
-The figures are of one core of the host, and of the forward pass alone: reading the plan, uploads and
-sampling are not in them.
+The figures are of one core of the host.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,26 +33,73 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.gpu_models import SHAPES
 from kernels.triton import requirements
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 from worker.attention.kv_cache_spec import CacheLayout
+from worker.cuda.device.device import Memory, Run
+from worker.cuda.device.host_device import Passed
 from worker.memory.kv_cache import KVCache
+from worker.memory.swap_space import make_swap_space
 from worker.models.base import LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.startup.implementation import choose_implementation
 from worker.step.rows import RowTable
+from worker.step.warmup_plans import prefill_plan
 
-META, DTYPE, BLOCK_SIZE, ROWS, RUNS = torch.device("meta"), torch.bfloat16, 16, 256, 9
+META, DTYPE = torch.device("meta"), torch.bfloat16
+BLOCK_SIZE, BLOCKS, ROWS, STEPS, RUNS = 16, 1024, 256, 32, 9
 NO_LAUNCH = ("view", "slice", "split", "select", "empty", "flatten", "as_strided", "transpose", "unsqueeze")
 """Parts of names of torch's operations that give another view, or memory without values."""
 
 
-class _NoDevice:
-    """What the inputs of a step ask of a worker.cuda.device.device.Device."""
+class NoDevice:
+    """A worker.cuda.device.device.Device that has no memory, and computes nothing. `copies` counts those from
+    and to it, and `graphs` those that run."""
 
-    place = META
+    place, name, arithmetic = META, "nothing", "none"
+
+    def __init__(self) -> None:
+        self.copies = self.graphs = 0
+
+    def send(self, values: np.ndarray[Any, Any]) -> torch.Tensor:
+        """Of its shape."""
+        self.copies += 1
+        return torch.from_numpy(values).to(META)
 
     def send_into(self, target: torch.Tensor, values: np.ndarray[Any, Any]) -> None:
         """Nothing is there to write to."""
+        self.copies += 1
+
+    def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Zeros."""
+        self.copies += 1
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    def record(self) -> Passed:
+        """What has passed."""
+        return Passed()
+
+    def capture(self, run: Run) -> Run:
+        """What counts and does nothing else."""
+        output = run()
+
+        def replay() -> torch.Tensor:
+            self.graphs += 1
+            return output
+
+        return replay
+
+    def synchronize(self) -> None:
+        """Nothing runs."""
+
+    def memory(self) -> Memory:
+        """There is none."""
+        return Memory(0, 0)
+
+    def peak_of(self, run: Callable[[], object]) -> int:
+        """Runs it, in no memory."""
+        run()
+        return 0
 
 
 class TorchLaunches(TorchDispatchMode):
@@ -90,29 +138,71 @@ def without_launches(capability: int = 90) -> Iterator[Counter[str]]:
         yield counts
 
 
-class MixedStep:
-    """The forward pass of rows that decode, and of a piece of one prompt."""
+class MixedSteps:
+    """Steps of rows that decode, each with a further piece of one prompt, as a worker executes them."""
 
     def __init__(self, folder: Path, decoding: int, prompt: int) -> None:
         """folder: has config.json."""
-        from worker.cuda.rows import DeviceRows
-        from worker.cuda.step_buffers import StepBuffers, StepShape
+        from worker.cuda.backend import CudaBackend
+        from worker.cuda.sampling.sampler import CudaSampler
+        from worker.executor.executor import StepExecutor
 
         command = worker_pb2.Initialize(model_path=str(folder), device="cuda", load_format="dummy")
         config = choose_implementation(command, "cuda")
-        self.model: LanguageModel = FAMILIES[config.architecture].build(config, Placement(DTYPE, META))
-        specs = self.model.kv_cache_specs()
-        self._cache = KVCache(specs, CacheLayout(BLOCK_SIZE, 1024, DTYPE, META))
-        rows, device = RowTable(ROWS, 8192, config.vocab_size, BLOCK_SIZE, 1024), _NoDevice()
-        tokens = decoding + prompt
-        device_rows = DeviceRows(rows, device)  # type: ignore[arg-type]
-        self._buffers = StepBuffers(rows, device_rows, device, max(tokens, ROWS), specs)  # type: ignore[arg-type]
-        self._shape = StepShape(decoding + 1, tokens, decoding, decoding)
+        model: LanguageModel = FAMILIES[config.architecture].build(config, Placement(DTYPE, META))
+        cache = KVCache(model.kv_cache_specs(), CacheLayout(BLOCK_SIZE, BLOCKS, DTYPE, META))
+        rows, tokens = (
+            RowTable(ROWS, STEPS * prompt + 1, config.vocab_size, BLOCK_SIZE, BLOCKS),
+            decoding + prompt,
+        )
+        self.device, swap = NoDevice(), make_swap_space(0, cache)
+        sampler = CudaSampler(ROWS, config.vocab_size, META, None)
+        self.backend = CudaBackend(model, cache, swap, rows, sampler, max(tokens, ROWS), self.device)
+        self._executor = StepExecutor(rows, self.backend, max(tokens, ROWS))
+        self._decoding, self._prompt, self._done = decoding, prompt, 0
+        first = prefill_plan([1] * decoding + [STEPS * prompt], BLOCK_SIZE, one_block=True)
+        for new in first.new_rows[:decoding]:
+            new.blocks = pack_u32([0] * STEPS)
+        self._executor.execute(self._plan(first))
 
-    @torch.inference_mode()
+    def capture(self) -> None:
+        """Has the steps from here on run in a graph."""
+        self.backend.capture(self._decoding + self._prompt)
+
+    def _plan(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepPlan:
+        """Returns the plan with the next tokens of all rows; those that decode sample."""
+        rows = range(self._decoding)
+        starts = [self._done] * self._decoding + [self._done * self._prompt]
+        plan.rows, plan.starts = pack_u32(range(self._decoding + 1)), pack_u32(starts)
+        plan.counts = pack_u32([1] * self._decoding + [self._prompt])
+        plan.sample_rows = plan.sample_sources = pack_u32(rows)
+        self._done += 1
+        return plan
+
     def run(self) -> None:
-        """Launches it once."""
-        self.model(self._buffers.batch(self._shape), self._cache.layers)
+        """Executes the next step."""
+        self._executor.execute(self._plan(worker_pb2.StepPlan()))
+
+
+def measure(steps: MixedSteps, counts: Counter[str]) -> Iterator[str]:
+    """Yields lines on a step: what is launched, and microseconds."""
+    steps.run()  # compiles
+    counts.clear()
+    steps.device.copies = steps.device.graphs = 0
+    with TorchLaunches() as launches:
+        steps.run()
+    copies, graphs = steps.device.copies, steps.device.graphs
+    for what, found in (("Triton", Counter(counts)), ("torch", launches.counts)):
+        names = ", ".join(f"{name} {count}" for name, count in found.most_common())
+        yield f"{sum(found.values()):5} launches of {what}: {names}"
+    yield f"{graphs:5} graphs, {copies} copies"
+    took = []
+    for _ in range(RUNS):
+        began = time.process_time_ns()
+        steps.run()
+        took.append((time.process_time_ns() - began) / 1000)
+    middle = statistics.median(took)
+    yield f"{middle:5.0f} us of the host ({min(took):.0f} to {max(took):.0f}), without calls of the driver"
 
 
 def main() -> None:
@@ -126,25 +216,14 @@ def main() -> None:
     options = parser.parse_args()
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.error("TRITON_INTERPRET is set: nothing is compiled then")
-    with tempfile.TemporaryDirectory() as folder, without_launches() as counts:
-        SHAPES[options.shape].write(Path(folder))
-        step = MixedStep(Path(folder), options.decoding, options.prompt)
-        step.run()  # compiles
-        counts.clear()
-        with TorchLaunches() as launches:
-            step.run()
-        of_triton, took = Counter(counts), []
-        for _ in range(RUNS):
-            began = time.process_time_ns()
-            step.run()
-            took.append((time.process_time_ns() - began) / 1000)
     about = SHAPES[options.shape].about
     print(f"{about}: {options.decoding} rows that decode, {options.prompt} tokens of a prompt")
-    for what, found in (("Triton", of_triton), ("torch", launches.counts)):
-        names = ", ".join(f"{name} {count}" for name, count in found.most_common())
-        print(f"{sum(found.values()):5} launches of {what}: {names}")
-    middle = statistics.median(took)
-    print(f"{middle:5.0f} us of the host ({min(took):.0f} to {max(took):.0f}), without calls of the driver")
+    with tempfile.TemporaryDirectory() as folder, without_launches() as counts:
+        SHAPES[options.shape].write(Path(folder))
+        steps = MixedSteps(Path(folder), options.decoding, options.prompt)
+        print("launched kernel by kernel", *measure(steps, counts), sep="\n")
+        steps.capture()
+        print("in a graph", *measure(steps, counts), sep="\n")
 
 
 if __name__ == "__main__":

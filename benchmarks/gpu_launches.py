@@ -22,9 +22,6 @@ from benchmarks.gpu_shapes import (
 
 EVERYTHING = ("e4m3", "window", "cap", "sinks", "slopes")
 Launch = Callable[[], Any]
-STEPS = {"decode": (True, 512), "decode, splits": (True, 2), "prefill": (False, 2)}
-"""Whether rows decode, and how many there are: as many as fill an H200 alone, or so few that programs share
-the chunks of each."""
 OPTIONS: list[tuple[Heads, tuple[str, ...]]] = [
     (LLAMA_8B, ("window",)),
     (LLAMA_8B, ("sinks",)),
@@ -38,8 +35,6 @@ OPTIONS: list[tuple[Heads, tuple[str, ...]]] = [
 def attention(
     heads: Heads,
     dtype: torch.dtype,
-    rows: int,
-    decode: bool,
     block_size: int = 16,
     options: tuple[str, ...] = (),
 ) -> None:
@@ -47,11 +42,9 @@ def attention(
     from kernels.triton.attention.fp8 import KVScales
     from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
 
-    tokens = rows if decode else 1024
-    query = empty(tokens, heads.query, heads.dim, dtype=dtype)
+    query = empty(1024, heads.query, heads.dim, dtype=dtype)
     cache = empty(512, heads.kv, block_size, heads.dim, dtype=E4M3 if "e4m3" in options else dtype)
-    decodes = rows if decode else 0
-    batch = PagedBatch(empty(rows + 1), empty(rows), empty(rows, 64), decodes, decodes, 4096)
+    batch = PagedBatch(empty(33), empty(32), empty(32, 64), 4096)
     per_head, per_kv = empty(heads.query, dtype=FP32), empty(heads.kv, dtype=FP32)
     paged_attention(
         query,
@@ -68,31 +61,31 @@ def attention(
 
 
 def attention_launches() -> Iterator[tuple[str, Launch]]:
-    """Decode in splits and without, prefill; by heads, dtype, block size and option."""
-    for step, (decode, rows) in STEPS.items():
-        make = partial(attention, rows=rows, decode=decode)
-        for heads in HEADS:
-            for dtype in (BF16, FP32):
-                yield f"{step} {SHORT[dtype]} {heads}", partial(make, heads, dtype)
-            if heads.dim <= 128:  # the largest for a cache of 8 bits
-                yield f"{step} bf16 {heads}, e4m3", partial(make, heads, BF16, options=("e4m3",))
-                yield f"{step} bf16 {heads}, everything", partial(make, heads, BF16, options=EVERYTHING)
-            if step != "decode":  # whose splits have everything that it has
-                options = partial(make, heads, BF16, options=EVERYTHING[1:])
-                yield f"{step} bf16 {heads}, all options", options
-            if step != "decode" and heads.dim <= 128:
-                everything = partial(make, heads, BF16, block_size=64, options=EVERYTHING)
-                yield f"{step} bf16 {heads}, blocks of 64, everything", everything
-            if step != "decode, splits" and heads != LLAMA_8B:
-                yield f"{step} bf16 {heads}, blocks of 64", partial(make, heads, BF16, block_size=64)
-        for dtype in (FP16, FP32):
-            yield f"{step} {SHORT[dtype]} {LLAMA_8B}, e4m3", partial(make, LLAMA_8B, dtype, options=("e4m3",))
-        yield f"{step} fp16 {LLAMA_8B}", partial(make, LLAMA_8B, FP16)
-        for size in BLOCK_SIZES[1:]:
-            name = f"bf16 {LLAMA_8B}, blocks of {size}"
-            yield f"{step} {name}", partial(make, LLAMA_8B, BF16, block_size=size)
-        for heads, options in OPTIONS:
-            yield f"{step} bf16 {heads}, {', '.join(options)}", partial(make, heads, BF16, options=options)
+    """By heads, dtype, block size and option."""
+    make = attention
+    for heads in HEADS:
+        for dtype in (BF16, FP32):
+            yield f"attention {SHORT[dtype]} {heads}", partial(make, heads, dtype)
+        if heads.dim <= 128:  # the largest for a cache of 8 bits
+            yield f"attention bf16 {heads}, e4m3", partial(make, heads, BF16, options=("e4m3",))
+            yield f"attention bf16 {heads}, everything", partial(make, heads, BF16, options=EVERYTHING)
+        options = partial(make, heads, BF16, options=EVERYTHING[1:])
+        yield f"attention bf16 {heads}, all options", options
+        yield f"attention bf16 {heads}, blocks of 64", partial(make, heads, BF16, block_size=64)
+        if heads.dim <= 128:
+            everything = partial(make, heads, BF16, block_size=64, options=EVERYTHING)
+            yield f"attention bf16 {heads}, blocks of 64, everything", everything
+    for dtype in (FP16, FP32):
+        yield f"attention {SHORT[dtype]} {LLAMA_8B}, e4m3", partial(make, LLAMA_8B, dtype, options=("e4m3",))
+    yield f"attention fp16 {LLAMA_8B}", partial(make, LLAMA_8B, FP16)
+    for size in BLOCK_SIZES[1:]:
+        if size != 64:
+            yield (
+                f"attention bf16 {LLAMA_8B}, blocks of {size}",
+                partial(make, LLAMA_8B, BF16, block_size=size),
+            )
+    for heads, options in OPTIONS:
+        yield f"attention bf16 {heads}, {', '.join(options)}", partial(make, heads, BF16, options=options)
 
 
 def latent_launches() -> Iterator[tuple[str, Launch]]:
@@ -117,7 +110,7 @@ def latents(heads: int, splits: int) -> None:
     from kernels.triton.attention.paged_attention import PagedBatch
 
     query, cache = empty(32, heads, 576, dtype=BF16), empty(512, 1, 64, 576, dtype=BF16)
-    batch = PagedBatch(empty(33), empty(32), empty(32, 64), 32, 32, 4096)
+    batch = PagedBatch(empty(33), empty(32), empty(32, 64), 4096)
     latent_attention(query, cache, batch, 0.1, 512, splits)
 
 

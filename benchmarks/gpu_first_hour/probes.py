@@ -129,7 +129,7 @@ def decoding(setting: Setting, name: str, heads: tuple[int, int, int], sizes: Se
         starts = torch.arange(size + 1, dtype=torch.int32, device=setting.device)
         # As the backend has it: the longest context that any row may have.
         longest = setting.size(LONGEST, length)
-        batch = PagedBatch(starts, _integers(setting, lengths), tables, size, size, longest)
+        batch = PagedBatch(starts, _integers(setting, lengths), tables, longest)
         return paged_attention(x, key_cache, value_cache, batch, dim**-0.5)[place]
 
     return Probe(name, compute, sizes)
@@ -147,9 +147,8 @@ def pieces(setting: Setting, name: str, heads: tuple[int, int, int], sizes: Sequ
     tables = torch.arange(blocks, dtype=torch.int32, device=setting.device)[None]
 
     def compute(size: int, place: int) -> torch.Tensor:
-        decodes = int(size == 1)
         starts, lengths = _integers(setting, [0, size]), _integers(setting, [length])
-        batch = PagedBatch(starts, lengths, tables, decodes, decodes, setting.size(LONGEST, length))
+        batch = PagedBatch(starts, lengths, tables, setting.size(LONGEST, length))
         return paged_attention(query[length - size :], key_cache, value_cache, batch, dim**-0.5)[-1]
 
     usable = [size for size in sizes if size < length] + [length]

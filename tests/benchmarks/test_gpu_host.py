@@ -1,29 +1,53 @@
-"""The step whose launches benchmarks/gpu_host.py counts is the one that serves."""
+"""The steps whose launches benchmarks/gpu_host.py counts are those that serve."""
 
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("triton")
 
+from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-from benchmarks.gpu_host import MixedStep, TorchLaunches, without_launches
+from benchmarks.gpu_host import MixedSteps, TorchLaunches, without_launches
 from benchmarks.gpu_models import SHAPES
 
 
-def test_launches_of_a_mixed_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """In each of two layers attention of rows that decode and of the prompt; nothing of torch but for the
-    rotary angles, the embedding and the first sum."""
-    monkeypatch.setattr(JITFunction, "run", lambda kernel, *args, **options: None)  # compiles nothing
-    SHAPES["tiny"].write(tmp_path)
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Counts launches of Triton's kernels, by name; nothing is compiled, nor interpreted where tests of
+    kernels in this process have them interpreted."""
+    monkeypatch.setattr(JITFunction, "run", lambda kernel, *args, **options: None)
     with without_launches() as counts:
-        step = MixedStep(tmp_path, 3, 20)
-        assert not counts
-        with TorchLaunches() as launches:
-            step.run()
-    assert counts["_prepare_kernel"] == 1
-    assert counts["_store_kernel"] == counts["_activation_kernel"] == 2
-    assert counts["_attention_kernel"] == 2 * 2
+
+        def count(kernel: InterpretedFunction, *args: object, **options: object) -> None:
+            counts[kernel.__name__] += 1
+
+        monkeypatch.setattr(InterpretedFunction, "run", count)
+        yield counts
+
+
+def test_launches_of_a_mixed_step(tmp_path: Path, launched: Counter[str]):
+    """Kernel by kernel: in each of two layers attention is one launch for all rows, and a merge. In a graph:
+    the logits, what samples, and what appends."""
+    SHAPES["tiny"].write(tmp_path)
+    steps = MixedSteps(tmp_path, 3, 20)
+    launched.clear()
+    with TorchLaunches() as launches:
+        steps.run()
+    assert launched["_prepare_kernel"] == launched["_work_kernel"] == 1
+    assert launched["_store_kernel"] == launched["_activation_kernel"] == 2
+    assert launched["_attention_kernel"] == launched["_merge_shared_kernel"] == 2
     assert launches.counts["embedding"] == launches.counts["cos"] == 1
-    assert sum(launches.counts.values()) < 20
+
+    steps.capture()
+    launched.clear()
+    steps.device.copies = 0
+    steps.run()
+    assert steps.device.graphs == 1
+    assert steps.device.copies == 2  # columns to the device, tokens from it
+    assert launched["_linear_kernel"] == launched["_append_kernel"] == 1
+    assert not launched["_prepare_kernel"] + launched["_attention_kernel"] + launched["_rms_norm_kernel"]
+    assert launched.total() < 8

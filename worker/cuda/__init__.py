@@ -6,7 +6,7 @@ host_device.py    the reference implementation of a device, on a CPU
 upload.py         copies from the host that do not wait
 rows.py           tokens and block tables of rows on the device, and a plan's changes to them
 step_buffers.py   a step's inputs, at fixed addresses for captured graphs
-graphs.py         decoding steps, captured once per number of rows
+graphs.py         steps, captured once per number of tokens
 sampler.py        tokens from logits; sampling/ has its processors and parameters
 logprobs.py       log-probabilities; top_n.py: their candidates
 warm_up.py        steps that compile every kernel configuration that serving needs

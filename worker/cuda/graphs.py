@@ -1,11 +1,11 @@
-"""Decoding steps as captured graphs: some three hundred launches of a step become one.
+"""Steps as captured graphs: some three hundred launches of a step become one.
 
 A graph repeats launches with the same sizes and addresses, on the current contents of the buffers. So one is
-captured for each of a few numbers of rows, and a step is padded to the next of them with rows that compute
-token 0, store nothing and attend to nothing (kernels.triton.step.prepare_inputs). Rows that verify drafts
-compute several tokens each: their step takes the graph of as many rows as it has tokens, of which some stay
-empty. Steps with prompts have any
-size: they are launched kernel by kernel, and each kernel runs long enough to hide the launch of the next.
+captured for each of a few numbers of tokens, with room for as many rows, and a step is padded to the next of
+them with rows that compute token 0, store nothing and attend to nothing (kernels.triton.step.prepare_inputs).
+What rows compute, one token, drafts or a piece of a prompt, is on the device alone: sizes of attention's
+launches follow from the numbers of tokens and rows (kernels.triton.attention.work_list). Larger steps are
+launched kernel by kernel: each kernel runs long enough to hide the launch of the next.
 """
 
 from bisect import bisect_left
@@ -16,29 +16,29 @@ from worker.cuda.device.device import Run
 from worker.cuda.step_buffers import StepShape
 
 LARGEST = 512
-"""Rows of the largest graph. A step of more rows is long enough to hide its launches."""
+"""Tokens of the largest graph. A step of more tokens is long enough to hide its launches."""
 
 
 def graph_sizes(most: int) -> tuple[int, ...]:
-    """Returns the numbers of rows to capture, ascending, up to `most` or LARGEST.
+    """Returns the numbers of tokens to capture, ascending, up to `most` or LARGEST.
 
-    Padding adds at most seven rows, or fifteen above 256, where another row costs next to nothing as long as
-    reading the weights dominates.
+    Padding adds at most seven tokens, or fifteen above 256: products round up to tiles of 16 tokens or more
+    in any case.
     """
     most = min(most, LARGEST)
     sizes = [1, 2, 4, *range(8, 257, 8), *range(272, LARGEST + 1, 16)]
     return (*(size for size in sizes if size < most), most)
 
 
-class DecodeGraphs:
-    """The captured graphs of one model, by number of rows."""
+class StepGraphs:
+    """The captured graphs of one model, by number of tokens."""
 
     def __init__(self) -> None:
         self._graphs: dict[int, Run] = {}
         self._sizes: list[int] = []
 
     def add(self, size: int, graph: Run) -> None:
-        """Adds the graph of steps of `size` rows."""
+        """Adds the graph of steps of up to `size` tokens."""
         self._graphs[size] = graph
         self._sizes = sorted(self._graphs)
 
@@ -46,6 +46,6 @@ class DecodeGraphs:
         """Runs the graph of a step and returns its hidden states, followed by those of padding; None: there
         is no graph for the step."""
         at = bisect_left(self._sizes, shape.tokens)
-        if shape.decode_rows != shape.rows or at == len(self._sizes):
+        if at == len(self._sizes):
             return None
         return self._graphs[self._sizes[at]]()

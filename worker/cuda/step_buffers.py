@@ -30,12 +30,10 @@ ROWS, STARTS, COUNTS, SAMPLE_ROWS, LOGIT_TOKENS, NUM_ROWS = range(6)
 
 @dataclass(frozen=True)
 class StepShape:
-    """The sizes that the launches of a step depend on. Rows that decode come first."""
+    """The sizes that the launches of a step depend on."""
 
     rows: int  # R, with padding
     tokens: int  # T, with padding
-    decode_rows: int  # of R, with padding
-    decode_tokens: int  # of T: theirs
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,7 @@ class StepLayout:
     """The positions of a step's rows in it."""
 
     shape: StepShape  # without padding
-    row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
+    row_starts: Integers  # [R] index into T of each row's first token
     num_samples: int  # A
     num_logits: int  # positions from which they sample: A, or more with drafts
 
@@ -59,46 +57,44 @@ class StepBuffers:
         max_num_tokens: int,
         specs: Iterable[KVCacheSpec],
         most_queries: int = 1,
+        largest_graph: int = 0,
     ) -> None:
         """specs: each kind of layer of the model. most_queries: tokens of a row that decodes, 1 and its
-        drafts."""
+        drafts. largest_graph: tokens of the largest step that is captured, which has room for as many
+        rows."""
         count, width = rows.blocks.shape
         self._rows, self._device, self._block_size = rows, device, host.block_size
         self._max_length, self._specs, self._kernels = host.max_model_len, frozenset(specs), paged_kernels()
-        self._most_queries = most_queries
         most_heads = max(spec.num_kv_heads for spec in self._specs)
         self._unit_scales = self._kernels.unit_scales(most_heads, device.place)
         place, tokens = device.place, max(max_num_tokens, count)
-        pitch = aligned(max(count, min(tokens, count * most_queries)))
+        most_rows = max(count, largest_graph)
+        pitch = aligned(max(most_rows, min(tokens, count * most_queries)))
         self._columns = torch.zeros((6, pitch), dtype=torch.int32, device=place)
         longs = (torch.zeros(tokens, dtype=torch.int64, device=place) for _ in range(4))
-        sizes = (count + 1,), (count,), (count, width)
+        sizes = (most_rows + 1,), (most_rows,), (most_rows, width)
         self._inputs = StepInputs(
             *longs, *(torch.zeros(size, dtype=torch.int32, device=place) for size in sizes)
         )
 
     def load(self, step: Step) -> StepLayout:
         """Uploads the columns of the next step to be launched."""
-        order = np.argsort(step.counts > self._most_queries, kind="stable")
-        counts = step.counts[order]
-        ends = np.empty(len(order), np.int64)  # of each row's tokens, in the plan's order
-        ends[order] = np.cumsum(counts)
+        ends = np.cumsum(step.counts)  # of each row's tokens
         logit_tokens: Integers = ends[step.sample_sources] - 1
         if step.num_logits is not None:
             logit_tokens = ranges(logit_tokens - step.num_logits + 1, step.num_logits)[1]
         columns = np.zeros(self._columns.shape, np.int32)
         for index, values in (
-            (ROWS, step.rows[order]),
-            (STARTS, step.starts[order]),
-            (COUNTS, counts),
+            (ROWS, step.rows),
+            (STARTS, step.starts),
+            (COUNTS, step.counts),
             (SAMPLE_ROWS, step.sample_rows),
             (LOGIT_TOKENS, logit_tokens),
-            (NUM_ROWS, [len(order)]),
+            (NUM_ROWS, [len(ends)]),
         ):
             columns[index, : len(values)] = values
         self._device.send_into(self._columns, columns)
-        decoding = counts[counts <= self._most_queries]
-        shape = StepShape(len(order), int(counts.sum()), len(decoding), int(decoding.sum()))
+        shape = StepShape(len(ends), int(step.counts.sum()))
         return StepLayout(shape, ends - step.counts, len(step.sample_rows), len(logit_tokens))
 
     def sample_rows(self, count: int) -> torch.Tensor:
@@ -127,10 +123,7 @@ class StepBuffers:
             inputs.query_starts,
             inputs.lengths,
             inputs.block_tables,
-            shape.decode_rows,
-            shape.decode_tokens,
             self._max_length,  # of any step, since graphs repeat launches
-            self._most_queries,
         )
         step = DeviceStep(self._kernels, paged, inputs.slots, self._unit_scales)
         return InputBatch(

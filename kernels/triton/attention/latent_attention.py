@@ -236,5 +236,5 @@ def latent_attention(
         enable_fp_fusion=False,
     )
     if stats is not None:
-        merge_chunks(target, stats, out, batch.query_starts, batch.lengths, (rows, heads))
+        merge_chunks(target, stats, out, batch.query_starts, batch.lengths)
     return out

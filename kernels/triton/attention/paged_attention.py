@@ -13,22 +13,22 @@ has the same dtype, or is e4m3 with scales (kernels.triton.attention.fp8). Any h
 a power of two in registers and not in memory; with e4m3 up to 128, since larger ones would spill; any block
 size.
 
-One program computes QUERIES tokens of one row for one KV head: the G query heads of that head, times the
-tokens, are the M rows of its products, so that keys and values are read once for all of them. Rows that
-decode come first and are launched apart; where they are few, several programs share the chunks of each:
+A program computes QUERIES tokens of one row for one KV head at a time: the G query heads of that head, times
+the tokens, are the M rows of its products, so that keys and values are read once for all of them. What there
+is to compute is a list that the device makes (kernels.triton.attention.work_list), the same for rows that
+decode and for pieces of prompts: rows with more than a fair share of a step's chunks are shared by programs.
 
-    decode    grid (R * pieces, K, splits)        program s has the chunks s, s + splits, ... of its row
-    prefill   grid (T // QUERIES + R, K)          a binary search finds a program's row
+    grid (items that there may be, K)        programs beyond the list end at once
 
 What a query gets is defined by its position alone. KV is cut into chunks of CHUNK positions, each attended to
 by itself, tile after tile, and chunks are merged in ascending order (kernels.triton.attention.merge_chunks):
-in registers by a program that has all of them, else by a second kernel. Tiles, the matrix instruction and the
-spread of sums over threads are the same for all launches, and products and sums are not fused by the
-compiler, which would fuse them in one variant and not in the other. So a row alone and among others, a prompt
-whole and in pieces, and a token that decodes and the same token behind a resumption get the same bits.
+in registers by a program that has all of them, else by a second kernel. Products and sums are not fused by
+the compiler, which would fuse them in one of these two and not in the other. So a row alone and among others,
+a prompt whole and in pieces, and a token that decodes and the same token behind a resumption get the same
+bits.
 
-Bytes moved: each decoding row's keys and values once; each prefill row's once per QUERIES tokens, mostly
-from L2. With splits 4 * (D + 2) per head and chunk, written and read. Each is 2 bytes of a value, or 1 as
+Bytes moved: each row's keys and values once per QUERIES tokens, for prompts mostly from L2. Where rows are
+shared 4 * (D + 2) per head and chunk, written and read. Each is 2 bytes of a value, or 1 as
 e4m3.
 
 Source: FlashAttention-2 (Dao, 2023) for the online softmax, which is in
@@ -36,7 +36,7 @@ kernels.triton.attention.attention_tiles; Flash-Decoding (Dao et al., 2023) for 
 Xiao et al., 2023, for sinks. Speed: not yet measured on a GPU.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -44,28 +44,40 @@ from kernels.ops.attention.e4m3 import E4M3
 from kernels.triton.attention.attention_kernel import _attention_kernel
 from kernels.triton.attention.attention_sizes import (
     CHUNK,
+    MOST_PART_BYTES,
+    PROGRAMS_PER_PROCESSOR,
     TileSizes,
-    choose_splits,
     num_chunks,
     tile_sizes,
 )
 from kernels.triton.attention.fp8 import KVScales
-from kernels.triton.attention.merge_chunks import LOG2E, merge_chunks
+from kernels.triton.attention.merge_chunks import LOG2E, merge_shared
+from kernels.triton.attention.work_list import WorkList, WorkShape, make_work_list
 from kernels.triton.capabilities import capability_of
-from kernels.triton.requirements import LARGEST_HEAD, LARGEST_QUANTIZED_HEAD, next_power_of_2
+from kernels.triton.requirements import (
+    LARGEST_HEAD,
+    LARGEST_QUANTIZED_HEAD,
+    next_power_of_2,
+    num_processors,
+)
 
 
 @dataclass(frozen=True)
 class PagedBatch:
-    """The inputs of attention that the layers of one step share. Decoding rows come first."""
+    """The inputs of attention that the layers of one step share."""
 
     query_starts: torch.Tensor  # [R + 1] int32: index into T of each row's first token, and the end
     lengths: torch.Tensor  # [R] int32: KV tokens with those of this step; 0: a padding row, which gets zeros
     block_tables: torch.Tensor  # [R, N] int32, rows contiguous
-    num_decode_rows: int  # of R: rows of at most decode_queries tokens
-    num_decode_tokens: int
     max_length: int  # at least the largest length
-    decode_queries: int = 1
+    work: dict[WorkShape, WorkList] = field(default_factory=dict, compare=False, repr=False)
+    """The lists that layers have asked for, of which each is made once."""
+
+    def work_list(self, tokens: int, shape: WorkShape) -> WorkList:
+        """Returns what layers of this shape compute; tokens: T."""
+        if shape not in self.work:
+            self.work[shape] = make_work_list(self.query_starts, self.lengths, tokens, shape)
+        return self.work[shape]
 
 
 def paged_attention(
@@ -79,16 +91,16 @@ def paged_attention(
     sinks: torch.Tensor | None = None,
     slopes: torch.Tensor | None = None,
     scales: KVScales | None = None,
-    splits: int | None = None,
+    most_chunks: int | None = None,
     chunked: bool = False,
 ) -> torch.Tensor:
     """Returns attention of query [T, H, D] as [T, H, D], contiguous. Tokens behind the last row are not
     written.
 
     window, chunked: see kernels.ops.attention.first_seen; what a query sees there as its chunk is no chunk of
-    the merge. sinks, slopes: [H] float32. scales: of a cache of
-    e4m3, and of no other. splits: programs that share a decoding row, which changes no bit; None: as many as
-    keep the device busy. Only slots below a row's length are read.
+    the merge. sinks, slopes: [H] float32. scales: of a cache of e4m3, and of no other. most_chunks: that one
+    program computes of a row, which changes no bit; None: a fair share. Only slots below a row's length are
+    read.
     """
     num_heads, head_dim = query.shape[1:]
     num_kv = key_cache.shape[1]
@@ -98,23 +110,27 @@ def paged_attention(
     assert key_cache.shape == value_cache.shape
     assert scales is None or head_dim <= LARGEST_QUANTIZED_HEAD
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if not batch.lengths.shape[0]:
+        return out
     options = soft_cap, sinks, slopes, scales
     inputs = _Inputs(query, key_cache, value_cache, batch, scale, window, chunked, *options)
     group, capability = num_heads // num_kv, capability_of(query.device)
     sizes = tile_sizes(group, head_dim, query.dtype, scales is not None, capability)
-    decode_rows, rows = batch.num_decode_rows, batch.lengths.shape[0]
-    if decode_rows:
-        _launch_decode(out, splits, sizes, inputs)
-    if rows > decode_rows:
-        queries = sizes.rows // group
-        programs = (query.shape[0] - batch.num_decode_tokens) // queries + rows - decode_rows
-        _launch(out, None, (programs, num_kv, 1), decode_rows, sizes, inputs)
+    shape = _work_shape(inputs, sizes.rows // group, most_chunks)
+    work, room = batch.work_list(query.shape[0], shape), (shape.capacity, num_heads)
+    parts = torch.empty((*room, head_dim), dtype=torch.float32, device=query.device)
+    stats = torch.empty((*room, 2), dtype=torch.float32, device=query.device)
+    _launch(out, parts, stats, work, shape, sizes, inputs)
+    if shape.capacity:
+        value_scales = None if scales is None else scales.value
+        rows = batch.query_starts, batch.lengths
+        merge_shared(parts, stats, out, work, *rows, num_kv, window, sinks, value_scales, chunked)
     return out
 
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The inputs of both launches."""
+    """Those of a launch."""
 
     query: torch.Tensor
     key_cache: torch.Tensor
@@ -129,48 +145,47 @@ class _Inputs:
     scales: KVScales | None
 
 
-def _launch_decode(out: torch.Tensor, splits: int | None, sizes: TileSizes, inputs: _Inputs) -> None:
-    """Launches the rows that decode, and what merges their chunks where programs share them."""
-    query, batch, (_, num_kv, _, head_dim) = inputs.query, inputs.batch, inputs.key_cache.shape
-    rows, heads, chunks = batch.num_decode_rows, query.shape[1], num_chunks(batch.max_length)
-    pieces = -(-batch.decode_queries // (sizes.rows // (heads // num_kv)))
-    if splits is None:
-        tokens, per_chunk = batch.num_decode_tokens, 4 * heads * (head_dim + 2)
-        splits = choose_splits(rows * pieces * num_kv, tokens, per_chunk, chunks, query.device)
-    grid = rows * pieces, num_kv, splits
-    if splits == 1:
-        _launch(out, None, grid, 0, sizes, inputs)
-        return
-    shape = batch.num_decode_tokens, heads, chunks
-    parts = torch.empty((*shape, head_dim), dtype=torch.float32, device=query.device)
-    stats = torch.empty((*shape, 2), dtype=torch.float32, device=query.device)
-    _launch(parts, stats, grid, 0, sizes, inputs)
-    value_scales = None if inputs.scales is None else inputs.scales.value
-    fields = batch.query_starts, batch.lengths, (rows, num_kv), inputs.window, inputs.sinks, value_scales
-    merge_chunks(parts, stats, out, *fields, inputs.chunked)
+def _work_shape(inputs: _Inputs, queries: int, most_chunks: int | None) -> WorkShape:
+    """Returns what the work list is of, and has room for. With a fair share, a shared row has fewer pieces
+    than there are programs for each KV head: it has more chunks than all rows together have for each of
+    these."""
+    tokens, heads, head_dim = inputs.query.shape
+    num_kv, chunks = inputs.key_cache.shape[1], num_chunks(inputs.batch.max_length)
+    programs = PROGRAMS_PER_PROCESSOR * num_processors(inputs.query.device)
+    per_head, capacity, shared_items = -(-programs // num_kv), 0, 0
+    if chunks > 1:
+        shared_items = (tokens // queries + inputs.batch.lengths.shape[0]) * chunks
+        if most_chunks is None:
+            tokens, shared_items = min(tokens, queries * per_head), min(shared_items, 3 * per_head)
+        capacity = min(tokens * chunks, MOST_PART_BYTES // (4 * heads * (head_dim + 2)))
+    about = inputs.window, inputs.window is not None and inputs.chunked
+    return WorkShape(queries, num_kv, programs, capacity, shared_items, CHUNK, *about, most=most_chunks or 0)
 
 
 def _launch(
     out: torch.Tensor,
-    stats: torch.Tensor | None,
-    grid: tuple[int, int, int],
-    first_row: int,
+    parts: torch.Tensor,
+    stats: torch.Tensor,
+    work: WorkList,
+    shape: WorkShape,
     sizes: TileSizes,
     inputs: _Inputs,
 ) -> None:
-    """Launches rows first_row and following; the first num_decode_rows of the batch decode."""
-    query, batch, cap, scales = inputs.query, inputs.batch, inputs.soft_cap, inputs.scales
-    _, num_kv, block_size, head_dim = inputs.key_cache.shape
-    group = query.shape[1] // num_kv
-    queries, decode = sizes.rows // group, first_row < batch.num_decode_rows
+    """Launches a program for each item that there may be, and KV head."""
+    query, cap, scales = inputs.query, inputs.soft_cap, inputs.scales
+    batch, (_, num_kv, block_size, head_dim) = inputs.batch, inputs.key_cache.shape
     # Scores are in base 2. With a cap the factor log2(e) comes after tanh, else it is part of the scale.
     scale = inputs.scale * LOG2E.value if cap is None else inputs.scale / cap
-    _attention_kernel[grid](
+    _attention_kernel[(work.items.shape[0], num_kv)](
         query,
         inputs.key_cache,
         inputs.value_cache,
         out,
+        parts,
         stats,
+        work.items,
+        work.count,
+        work.places,
         batch.query_starts,
         batch.lengths,
         batch.block_tables,
@@ -178,30 +193,26 @@ def _launch(
         inputs.slopes,
         None if scales is None else scales.key,
         None if scales is None else scales.value,
-        first_row,
-        batch.lengths.shape[0] - first_row,
         query.stride(0),
         batch.block_tables.stride(0),
-        -(-batch.decode_queries // queries),
-        1 if stats is None else stats.shape[2],
         scale,
         (cap or 0.0) * LOG2E.value,
         inputs.window or 0,
         NUM_KV=num_kv,
-        GROUP=group,
+        GROUP=query.shape[1] // num_kv,
         HEAD_DIM=head_dim,
         DIM=max(16, next_power_of_2(head_dim)),
         BLOCK_SIZE=block_size,
         TILE=sizes.tile,
         CHUNK=CHUNK,
-        QUERIES=queries,
+        QUERIES=shape.queries,
         ROWS=sizes.rows,
-        DECODE=decode,
-        SPLIT=stats is not None,
         HAS_CAP=cap is not None,
         HAS_WINDOW=inputs.window is not None,
-        CHUNKED=inputs.window is not None and inputs.chunked,
+        CHUNKED=shape.chunked,
         num_warps=sizes.warps,
         num_stages=sizes.stages,
+        # Without a bound, ptxas spills a few of float32's to fit a third program.
+        maxnreg=None if query.dtype != torch.float32 else 128 if sizes.rows <= 32 else 255,
         enable_fp_fusion=False,
     )

@@ -7,7 +7,8 @@ y: [T, N], of that dtype, or float32 if wide: logits keep what the sums have.
 
     few tokens     grid (T / 16, N / 64, ranges)     each program stores the sum of a range, float32;
                                                      kernels.triton.matmul.sum_ranges adds them in order
-    many tokens    grid (T / 128, N / 128)           a program adds at the end of each range
+    many tokens    grid (T / 128, N / 128)           a program adds at the end of each range; 64 tokens where
+                                                     registers have room for no more
 
 Bytes moved: N * K of the weight once for each tile of tokens (from L2 but for the first, since programs of
 the same rows of the weight follow one another), T * K for each tile of the weight, T * N written; with splits
@@ -18,6 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.triton.capabilities import capability_of
 from kernels.triton.matmul.ranges import LinearSizes, choose_sizes, range_length
 from kernels.triton.matmul.sum_ranges import sum_ranges
 from kernels.triton.requirements import num_processors
@@ -110,7 +112,7 @@ def linear(
     ranges = -(-depth // length)
     if sizes is None:
         processors = 0 if x.device.type == "cpu" else num_processors(x.device)
-        sizes = choose_sizes(tokens, features, ranges, x.dtype, processors)
+        sizes = choose_sizes(tokens, features, ranges, x.dtype, processors, capability_of(x.device))
     target = out
     if sizes.splits:
         target = torch.empty((ranges, tokens, features), dtype=torch.float32, device=x.device)

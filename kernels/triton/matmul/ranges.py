@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.triton.capabilities import CAPABILITIES, DEFAULT, Capability
 from kernels.triton.requirements import next_power_of_2
 
 FEATURES = 64
@@ -59,14 +60,23 @@ def range_length(features: int, depth: int) -> int:
     return -(-depth // (ranges * UNIT)) * UNIT
 
 
-def choose_sizes(tokens: int, features: int, ranges: int, dtype: torch.dtype, processors: int) -> LinearSizes:
+def choose_sizes(
+    tokens: int,
+    features: int,
+    ranges: int,
+    dtype: torch.dtype,
+    processors: int,
+    capability: Capability = CAPABILITIES[DEFAULT],
+) -> LinearSizes:
     """Returns the launch parameters of a product of so many tokens. They follow from the next power of two of
     `tokens`, and from MANY on they are all the same, so that a warm-up can meet all of them.
 
     A product of few tokens splits where its programs would leave processors without work. 64 values of K are
     128 bytes, the width of a swizzle; four stages keep 40 KB in flight. Many tokens take 128 x 128, two
-    accumulators of 64 registers each. Float32 has no matrix unit that does not round. processors: of the
-    device; 0: of Triton's interpreter, which takes longest for the number of operations."""
+    accumulators of 64 registers each, where matrix instructions read their operands from shared memory; else
+    half as many tokens, at half as many values of K: more would spill. Float32 has no matrix unit that does
+    not round. processors: of the device; 0: of Triton's interpreter, which takes longest for the number of
+    operations."""
     most = min(MANY, next_power_of_2(tokens))
     if not processors:
         return LinearSizes(next_power_of_2(max(16, features)), max(16, most), UNIT, 4, 1, ranges > 1)
@@ -74,8 +84,10 @@ def choose_sizes(tokens: int, features: int, ranges: int, dtype: torch.dtype, pr
         sizes = LinearSizes(FEATURES, 16 if most <= 16 else 32, 16, 4, 2, False)
     elif most <= 64:
         sizes = LinearSizes(FEATURES, max(16, most), UNIT, 4, 4, False)
-    else:
+    elif capability.number in (90, 100):
         sizes = LinearSizes(128, 128, UNIT, 8, 3, False)
+    else:
+        sizes = LinearSizes(128, 64, UNIT // 2, 8, 4, False)
     programs = -(-most // sizes.tokens) * -(-features // sizes.features)
     splits = ranges > 1 and most < MANY and programs < 2 * processors
     return LinearSizes(sizes.features, sizes.tokens, sizes.depth, sizes.warps, sizes.stages, splits)

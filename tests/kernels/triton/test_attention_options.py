@@ -19,12 +19,12 @@ SINKS = torch.tensor([-3.0, 0.0, 2.5, 40.0, -60.0, 1.0])
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625, 1 / 32, 1 / 64])
 
 
-def check(case: Case, where: Where, splits: int | None = None, **options: Any) -> None:
+def check(case: Case, where: Where, most_chunks: int | None = None, **options: Any) -> None:
     """Results of the kernels against exact ones. options: of both sides."""
     batch = to_device(case, where.device)
     moved = {name: x.to(where.device) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
     result = paged_attention(
-        case.query, case.key_cache, case.value_cache, batch, case.scale, splits=splits, **moved
+        case.query, case.key_cache, case.value_cache, batch, case.scale, most_chunks=most_chunks, **moved
     )
     case.query = case.query.cpu()
     assert_close(result.cpu(), case.exact(**options), where.absolute, where.relative)
@@ -37,17 +37,17 @@ def test_in_one_step(where: Where, options: dict[str, Any]):
 
 
 @pytest.mark.usefixtures("short_chunks")
-def test_sinks_and_slopes_in_splits(where: Where):
+def test_sinks_and_slopes_of_shared_rows(where: Where):
     """A sink counts once, in a row of one chunk and in one of three; with a window, as GPT-OSS has it."""
     rows = [(150, 1), (5, 1), (64, 1)]
     check(Case(rows, where.dtype, block_size=16), where, 2, sinks=SINKS, slopes=SLOPES)
-    check(Case(rows, where.dtype, block_size=16), where, 3, sinks=SINKS, window=70)
+    check(Case(rows, where.dtype, block_size=16), where, 1, sinks=SINKS, window=70)
 
 
 @pytest.mark.parametrize("chunk", [3, 50])
 @pytest.mark.usefixtures("short_chunks")
 def test_chunks(where: Where, chunk: int):
-    """Decode in splits, and prompts of several chunks."""
+    """Rows that decode, shared and not, and prompts of several chunks."""
     check(Case(MIXED, where.dtype), where, window=chunk, chunked=True)
     check(Case([(150, 1), (5, 1), (64, 1)], where.dtype, block_size=16), where, 2, window=chunk, chunked=True)
 
@@ -62,24 +62,10 @@ def test_padding_rows_of_sinks_are_zero(where: Where):
     """All their weight is the sink's."""
     case = Case([(3, 1)], where.dtype)
     batch = to_device(case, where.device)
-    none = PagedBatch(batch.query_starts, torch.zeros_like(batch.lengths), batch.block_tables, 1, 1, 128)
+    none = PagedBatch(batch.query_starts, torch.zeros_like(batch.lengths), batch.block_tables, 128)
     caches = case.key_cache, case.value_cache
-    for splits in (1, 2):
-        result = paged_attention(
-            case.query, *caches, none, case.scale, splits=splits, sinks=SINKS.to(where.device)
-        )
-        assert not result.any()
-
-
-def test_decoding_rows_in_the_launch_of_prefill(where: Where):
-    """A batch that says it has no decoding rows: one launch for all."""
-    case = Case(MIXED, where.dtype)
-    batch = to_device(case, where.device)
-    fields = batch.query_starts, batch.lengths, batch.block_tables
-    one = PagedBatch(*fields, 0, 0, batch.max_length)
-    result = paged_attention(case.query, case.key_cache, case.value_cache, one, case.scale)
-    case.query = case.query.cpu()
-    assert_close(result.cpu(), case.exact(), where.absolute, where.relative)
+    result = paged_attention(case.query, *caches, none, case.scale, sinks=SINKS.to(where.device))
+    assert not result.any()
 
 
 def quantize(case: Case, scales: KVScales) -> None:
@@ -95,12 +81,12 @@ def quantize(case: Case, scales: KVScales) -> None:
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "block_size", "splits"),
+    ("heads", "kv_heads", "head_dim", "block_size", "most_chunks"),
     [(6, 2, 24, 4, 1), (14, 2, 64, 16, 2), (3, 1, 96, 48, 1), (8, 2, 128, 64, 3)],
 )
 @pytest.mark.usefixtures("short_chunks")
 def test_a_cache_of_8_bits(
-    where: Where, heads: int, kv_heads: int, head_dim: int, block_size: int, splits: int
+    where: Where, heads: int, kv_heads: int, head_dim: int, block_size: int, most_chunks: int
 ):
     """What is read is exact: the rest is arithmetic in the queries' dtype. A scale per KV head."""
     scales = KVScales(torch.tensor([0.02, 0.3][:kv_heads]), torch.tensor([0.5, 0.01][:kv_heads]))
@@ -109,7 +95,7 @@ def test_a_cache_of_8_bits(
     batch = to_device(case, where.device)
     moved = KVScales(scales.key.to(where.device), scales.value.to(where.device))
     result = paged_attention(
-        case.query, case.key_cache, case.value_cache, batch, case.scale, splits=splits, scales=moved
+        case.query, case.key_cache, case.value_cache, batch, case.scale, most_chunks=most_chunks, scales=moved
     )
     case.query = case.query.cpu()
     assert result.dtype == where.dtype

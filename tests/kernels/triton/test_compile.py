@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu_launches import STEPS
-
 pytestmark = pytest.mark.timeout(1200)  # without what Triton has cached: two seconds for each configuration
 
 ROOT = Path(__file__).parents[3]
@@ -52,7 +50,7 @@ def test_other_capabilities(tmp_path: Path, launch: str):
     """The two shapes that take most, in what shared memory and registers other devices have."""
     rows = compile_(tmp_path, "--capability", OTHER_CAPABILITIES, "--only", launch, "--exact")
     assert {row["capability"] for row in rows} == set(map(int, OTHER_CAPABILITIES.split(",")))
-    assert {row["launch"] for row in rows} == {f"{step} {launch}" for step in STEPS}
+    assert {row["launch"] for row in rows} == {f"attention {launch}"}
     assert [row for row in rows if not row["fits"] or row["advice"]] == []
     assert all(len(sums) == 1 for sums in arithmetic(rows).values())
 
@@ -77,6 +75,7 @@ NARROW = {
     "_choose_kernel": 4,  # what the tiles of a row gave is a few hundred values; so below
     "_uniform_kernel": 4,
     "_prepare_kernel": 4,
+    "_work_kernel": 4,
     "_append_kernel": 4,
     "_record_kernel": 4,
     "_count_kernel": 4,  # one atomic addition per thread
@@ -116,19 +115,20 @@ def test_products_use_the_matrix_units(compiled: list[Row]):
 
 
 def arithmetic(rows: list[Row]) -> dict[tuple[object, ...], set[tuple[str, ...]]]:
-    """What attention adds where, by what it computes: steps differ in rows and in splits alone."""
+    """What attention adds where, by what it computes: programs share a latent's context or they do not."""
     found: dict[tuple[object, ...], set[tuple[str, ...]]] = {}
     for row in rows:
         if row["name"] in ("_attention_kernel", "_latent_kernel"):
-            what = row["launch"].removeprefix("decode").removeprefix(", splits").removeprefix("prefill")
-            what = what.removesuffix(", splits")
+            what = (
+                row["launch"].removeprefix("attention").removeprefix(", one chunk").removesuffix(", splits")
+            )
             found.setdefault((row["capability"], what), set()).add((row["products"], *row["sums"]))
     return found
 
 
-def test_decoding_rows_and_prompts_add_alike(compiled: list[Row]):
+def test_variants_of_attention_add_alike(compiled: list[Row]):
     """The same matrix instruction, and sums over a tile that are spread over threads in the same way: else a
-    token that decodes had other bits than the same token in a prompt."""
+    token had other bits where programs share its context."""
     found = arithmetic(compiled)
     assert len(found) > 10 and all(len(sums) == 1 for sums in found.values()), found
 

@@ -113,10 +113,11 @@ def test_a_resumed_row_goes_on_where_it_was(checkpoint: Checkpoints, on_the_host
 
 
 def test_graphs_give_what_launches_give(checkpoint: Checkpoints, on_the_host: MakeDriver):
-    """Rows that decode are padded to the next captured number of them: the padding has no effect."""
+    """Steps, with prompts and without, are padded to the next captured number of tokens, also beyond the
+    number of rows: the padding has no effect."""
     folder = checkpoint("llama", **SHALLOW)
     eager, captured = on_the_host(folder), on_the_host(folder)
-    for size in (2, 4):
+    for size in (24, 4, 2):
         captured.runner.backend.capture(size)  # type: ignore[attr-defined]
     runs = []
     for driver in (eager, captured):

@@ -17,7 +17,7 @@ from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device, Memory
 from worker.cuda.graphs import graph_sizes
 from worker.cuda.sampling.top_n import USUAL
-from worker.cuda.startup.warm_up import HUNGRY, run
+from worker.cuda.startup.warm_up import HUNGRY, most_step_tokens, run, step_of
 from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import WHAT
 from worker.step.warmup_plans import prefill_plan
@@ -65,7 +65,12 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
     largest = max(copied, device.peak_of(lambda: run(runner, plan)), *decoding)
     if not captures:
         return largest
-    return largest + graph_bytes(runner, graph_sizes(num_rows), device) + max(decoding) - decoding[-1]
+    return (
+        largest
+        + graph_bytes(runner, graph_sizes(most_step_tokens(rows, most_tokens)), device)
+        + max(decoding)
+        - decoding[-1]
+    )
 
 
 def _decode(runner: StepExecutor[CudaBackend], size: int) -> None:
@@ -80,7 +85,7 @@ def graph_bytes(runner: StepExecutor[CudaBackend], sizes: Sequence[int], device:
     """
     taken = []
     for size in reversed(sizes[-2:]):
-        _decode(runner, size)
+        run(runner, step_of(size, runner.rows))
         free = device.memory().free
         runner.backend.capture(size)
         taken.append(max(0, free - device.memory().free))

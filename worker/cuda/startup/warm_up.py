@@ -3,10 +3,10 @@ graphs.
 
 What Triton specializes kernels on, and how a step can change it:
 
-    rows that decode     whether programs share a row's KV: they do where rows are few
-    tokens of a step     sizes of products: kernels.triton.matmul.ranges.token_classes; with experts theirs
-    rows of a step       the width of the sum over rows in kernels.triton.step.prepare_inputs: a power of two
-    prompts              a kernel of their own
+    tokens of a step     latents: whether programs share a token's context, as they do where tokens are few
+                         sizes of products: kernels.triton.matmul.ranges.token_classes; with experts theirs
+    rows of a step       the width of sums over rows in kernels.triton.step.prepare_inputs, and in
+                         kernels.triton.attention.work_list: a power of two
     sampling             the features that rows request: worker.cuda.sampling.warmup_cases
 
 Everything else is fixed by the model, or a number that no kernel specializes on. So steps of each power of
@@ -58,7 +58,7 @@ def warm_up(
     rows = runner.rows
     if rows.max_model_len < 2:
         return
-    captured = graph_sizes(min(rows.max_num_rows, most_tokens)) if captures else ()
+    captured = graph_sizes(most_step_tokens(rows, most_tokens)) if captures else ()
     plans = list(_plans(rows, most_tokens, runner.backend.most_queries, captured, many))
     for count in token_classes(most_tokens):
         runner.backend.score(count)
@@ -69,13 +69,26 @@ def warm_up(
         runner.backend.capture(size)
         progress((len(plans) + done) / (len(plans) + len(captured)))
     for size in captured:
-        run(runner, _decoding(size, rows))
+        run(runner, step_of(size, rows))
 
 
 def run(runner: StepExecutor[CudaBackend], plan: worker_pb2.StepPlan) -> None:
     """Executes a step and removes its rows."""
     runner.execute(plan)
     runner.execute(removal_plan(plan))
+
+
+def most_step_tokens(rows: RowTable, most_tokens: int) -> int:
+    """Returns the tokens of the largest step that rows can have. most_tokens: that a step may have."""
+    return min(most_tokens, rows.max_num_rows * (rows.max_model_len - 1))
+
+
+def step_of(size: int, rows: RowTable) -> worker_pb2.StepPlan:
+    """Returns a plan of `size` tokens, at most most_step_tokens(), all in one block: of as many rows that
+    decode, or of few rows with prompts where there are not as many."""
+    if size <= rows.max_num_rows:
+        return _decoding(size, rows)
+    return prefill_plan(even_counts(size, rows), rows.block_size, one_block=True)
 
 
 def _decoding(size: int, rows: RowTable) -> worker_pb2.StepPlan:
@@ -92,7 +105,7 @@ def _plans(
     powers = {most, *(1 << power for power in range(most.bit_length()))}
     prompt = min(max(2 * rows.block_size, most_queries + 1), rows.max_model_len - 1)
     for size in sorted(powers.union(captured)):
-        yield _decoding(size, rows)
+        yield step_of(size, rows)
         if size in powers and prompt > 1 and size - 1 + prompt <= most_tokens:
             yield prefill_plan([1] * (size - 1) + [prompt], rows.block_size, one_block=True)
     for tokens in token_classes(most_tokens, many):

@@ -43,7 +43,7 @@ class Case:
         tables = self.tables[first : first + len(rows)].contiguous()
         place = self.query.device
         on_device = (part.to(place) for part in (starts, torch.tensor(lengths, dtype=torch.int32), tables))
-        return PagedBatch(*on_device, 0, 0, 96)
+        return PagedBatch(*on_device, 96)
 
     def exact(self) -> torch.Tensor:
         """In float64, token by token."""

@@ -20,25 +20,25 @@ def partial(tokens: int, heads: int, chunks: int, head_dim: int) -> tuple[torch.
 
 
 def merged(
-    parts: torch.Tensor, stats: torch.Tensor, dtype: torch.dtype, kv_heads: int = 1, length: int | None = None
+    parts: torch.Tensor, stats: torch.Tensor, dtype: torch.dtype, length: int | None = None
 ) -> torch.Tensor:
     """Of rows of one token each, and of this length; None: all chunks."""
     tokens, heads, chunks, head_dim = parts.shape
     out = torch.full((tokens + 1, heads, head_dim), 7.0, dtype=dtype, device=parts.device)
     starts = torch.arange(tokens + 1, dtype=torch.int32, device=parts.device)
     lengths = torch.full((tokens,), 64 * chunks if length is None else length, dtype=torch.int32)
-    merge_chunks(parts, stats, out, starts, lengths.to(parts.device), (tokens, kv_heads))
+    merge_chunks(parts, stats, out, starts, lengths.to(parts.device))
     assert (out[tokens:] == 7).all()  # padding tokens stay
     return out[:tokens]
 
 
 @pytest.mark.parametrize(
-    ("tokens", "heads", "kv_heads", "chunks", "head_dim"),
-    [(1, 1, 1, 1, 1), (3, 2, 1, 2, 24), (2, 5, 5, 8, 80), (1, 6, 2, 64, 128), (2, 1, 1, 4, 256)],
+    ("tokens", "heads", "chunks", "head_dim"),
+    [(1, 1, 1, 1), (3, 2, 2, 24), (2, 5, 8, 80), (1, 6, 64, 128), (2, 1, 4, 256)],
 )
-def test_equals_float64(where: Where, tokens: int, heads: int, kv_heads: int, chunks: int, head_dim: int):
+def test_equals_float64(where: Where, tokens: int, heads: int, chunks: int, head_dim: int):
     parts, stats = partial(tokens, heads, chunks, head_dim)
-    result = merged(parts.to(where.device), stats.to(where.device), where.dtype, kv_heads)
+    result = merged(parts.to(where.device), stats.to(where.device), where.dtype)
     assert_close(result.cpu(), merge_chunks_reference(parts, stats), 4 * where.absolute, 4 * where.relative)
 
 

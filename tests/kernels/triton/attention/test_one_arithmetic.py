@@ -49,25 +49,26 @@ class Row:
         self.query = self.case.query[-LENGTH:]
         self.expected = self.compute(0, LENGTH)
 
-    def _attend(self, query: torch.Tensor, batch: PagedBatch, splits: int | None) -> torch.Tensor:
+    def _attend(self, query: torch.Tensor, batch: PagedBatch, most_chunks: int | None) -> torch.Tensor:
         caches = self.case.key_cache, self.case.value_cache
-        return paged_attention(query, *caches, batch, self.case.scale, splits=splits, **self._options)
+        return paged_attention(
+            query, *caches, batch, self.case.scale, most_chunks=most_chunks, **self._options
+        )
 
-    def compute(self, start: int, count: int, decodes: bool = False, splits: int | None = 1) -> torch.Tensor:
+    def compute(self, start: int, count: int, most_chunks: int | None = 9) -> torch.Tensor:
         """Tokens of the row by themselves."""
         table = self.whole.block_tables[-1:]
         starts, lengths = (torch.tensor(x, dtype=torch.int32) for x in ([0, count], [start + count]))
-        decoding = (1, count) if decodes else (0, 0)
-        batch = PagedBatch(starts, lengths, table, *decoding, LENGTH, count if decodes else 1)
-        return self._attend(self.query[start : start + count], batch, splits)
+        batch = PagedBatch(starts, lengths, table, LENGTH)
+        return self._attend(self.query[start : start + count], batch, most_chunks)
 
-    def last_in_a_crowd(self, others: list[int], splits: int | None) -> torch.Tensor:
+    def last_in_a_crowd(self, others: list[int], most_chunks: int | None) -> torch.Tensor:
         """Its last token, decoding behind these rows, each with one token."""
         rows, ends = [*others, -1], self.whole.query_starts[1:].long() - 1
         starts = torch.arange(len(rows) + 1, dtype=torch.int32)
         tables, lengths = self.whole.block_tables[rows], self.whole.lengths[rows]
-        batch = PagedBatch(starts, lengths, tables, len(rows), len(rows), LENGTH)
-        return self._attend(self.case.query[ends[rows]], batch, splits)[-1]
+        batch = PagedBatch(starts, lengths, tables, LENGTH)
+        return self._attend(self.case.query[ends[rows]], batch, most_chunks)[-1]
 
 
 @pytest.fixture(scope="module")
@@ -85,28 +86,29 @@ def make_row() -> Callable[[str], Row]:
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_pieces(make_row: Callable[[str], Row], options: str):
-    """Of a prompt; and as rows that decode several tokens, as when drafts are verified."""
+    """Of a prompt, by one program and by several; and several tokens, as when drafts are verified."""
     row = make_row(options)
     for start, count in ((29, 9), (51, LENGTH - 51)):
         expected = row.expected[start : start + count]
-        assert torch.equal(row.compute(start, count), expected)
-        assert torch.equal(row.compute(start + count - 3, 3, decodes=True, splits=2), expected[-3:])
+        for most_chunks in (9, 1):
+            assert torch.equal(row.compute(start, count, most_chunks), expected)
+        assert torch.equal(row.compute(start + count - 3, 3, most_chunks=2), expected[-3:])
 
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_tokens_that_decode(make_row: Callable[[str], Row], options: str):
     """At the borders of tiles and chunks; any number of programs shares the row."""
     row = make_row(options)
-    for position, splits in ((0, 1), (31, 2), (32, 1), (63, 3), (64, 2), (LENGTH - 1, 1), (LENGTH - 1, 3)):
-        result = row.compute(position, 1, decodes=True, splits=splits)
-        assert torch.equal(result[0], row.expected[position]), (position, splits)
+    for position, most in ((0, 9), (31, 1), (32, 9), (63, 1), (64, 2), (LENGTH - 1, 9), (LENGTH - 1, 1)):
+        result = row.compute(position, 1, most)
+        assert torch.equal(result[0], row.expected[position]), (position, most)
 
 
-@pytest.mark.parametrize(("others", "splits"), [([0], 1), ([3, 1, 2, 0], 2), ([1] * 20, None)])
-def test_company(make_row: Callable[[str], Row], others: list[int], splits: int | None):
+@pytest.mark.parametrize(("others", "most_chunks"), [([0], 9), ([3, 1, 2, 0], 1), ([1] * 20, None)])
+def test_company(make_row: Callable[[str], Row], others: list[int], most_chunks: int | None):
     """Rows of other lengths, up to twenty."""
     row = make_row("plain")
-    assert torch.equal(row.last_in_a_crowd(others, splits), row.expected[-1])
+    assert torch.equal(row.last_in_a_crowd(others, most_chunks), row.expected[-1])
 
 
 @pytest.mark.parametrize("what", ["chunk", "tile"])
@@ -117,5 +119,5 @@ def test_planted_bugs_are_found(make_row: Callable[[str], Row], what: str, monke
         monkeypatch.setattr(launcher, "CHUNK", 64)
     else:
         monkeypatch.setattr(launcher, "tile_sizes", lambda *about: replace(choose(*about), tile=32))
-    piece = row.compute(51, LENGTH - 51, decodes=True)
+    piece = row.compute(51, LENGTH - 51)
     assert not torch.equal(piece, row.expected[51:])

@@ -17,14 +17,13 @@ def to_device(case: Case, device: torch.device) -> PagedBatch:
     """The case as the kernels want it; its tensors move too."""
     for name in ("query", "key_cache", "value_cache"):
         setattr(case, name, getattr(case, name).to(device))
-    decode = int(np.argmax(np.append(case.counts, 2) > 1))
     ends = case.starts + case.counts
     starts = np.concatenate([[0], np.cumsum(case.counts)])
 
     def column(values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values.astype(np.int32)).to(device)
 
-    return PagedBatch(column(starts), column(ends), column(case.tables), decode, decode, int(ends.max()))
+    return PagedBatch(column(starts), column(ends), column(case.tables), int(ends.max()))
 
 
 def check(
@@ -32,12 +31,14 @@ def check(
     where: Where,
     window: int | None = None,
     soft_cap: float | None = None,
-    splits: int | None = None,
+    most_chunks: int | None = None,
 ) -> None:
     """Results of the kernels against exact ones."""
     batch = to_device(case, where.device)
     caches = case.key_cache, case.value_cache
-    result = paged_attention(case.query, *caches, batch, case.scale, window, soft_cap, splits=splits)
+    result = paged_attention(
+        case.query, *caches, batch, case.scale, window, soft_cap, most_chunks=most_chunks
+    )
     assert result.dtype == where.dtype
     case.query = case.query.cpu()
     assert_close(result.cpu(), case.exact(window, soft_cap), where.absolute, where.relative)
@@ -68,11 +69,12 @@ def test_shapes(where: Where, heads: int, kv_heads: int, head_dim: int, block_si
     check(Case(rows, where.dtype, heads, kv_heads, head_dim, block_size, scale), where)
 
 
-@pytest.mark.parametrize(("splits", "window"), [(2, None), (3, 70), (3, None)])
+@pytest.mark.parametrize(("most_chunks", "window"), [(2, None), (1, 70), (1, None)])
 @pytest.mark.usefixtures("short_chunks")
-def test_splits(where: Where, splits: int, window: int | None):
-    """More programs than some rows have chunks, and fewer; a window that begins in a chunk."""
-    check(Case([(150, 1), (5, 1), (64, 1)], where.dtype, block_size=16), where, window, None, splits)
+def test_rows_that_programs_share(where: Where, most_chunks: int, window: int | None):
+    """Beside rows that they do not, and a piece of a prompt; a window that begins in a chunk."""
+    rows = [(150, 1), (5, 1), (120, 20), (64, 1)]
+    check(Case(rows, where.dtype, block_size=16), where, window, None, most_chunks)
 
 
 @pytest.mark.parametrize("window", [None, 9])
@@ -94,9 +96,9 @@ def test_a_strided_query(where: Where):
     )
 
 
-@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("most_chunks", [1, 2])
 @pytest.mark.usefixtures("short_chunks")
-def test_padding_rows_get_zeros(where: Where, splits: int):
+def test_padding_rows_get_zeros(where: Where, most_chunks: int):
     """A graph of 4 rows that holds 2: the others have one token and no length."""
     case = Case([(70, 1), (3, 1)], where.dtype, block_size=16)
     batch = to_device(case, where.device)
@@ -105,29 +107,18 @@ def test_padding_rows_get_zeros(where: Where, splits: int):
         torch.tensor([0, 1, 2, 3, 4], **integers),
         torch.tensor([71, 4, 0, 0], **integers),
         torch.cat((batch.block_tables, torch.zeros(2, batch.block_tables.shape[1], **integers))),
-        4,
-        4,
         batch.max_length,
     )
     query = torch.cat((case.query, torch.full_like(case.query, torch.nan)))
     caches = case.key_cache, case.value_cache
-    result = paged_attention(query, *caches, padded, case.scale, splits=splits)
-    expected = paged_attention(case.query, *caches, batch, case.scale, splits=splits)
+    result = paged_attention(query, *caches, padded, case.scale, most_chunks=most_chunks)
+    expected = paged_attention(case.query, *caches, batch, case.scale, most_chunks=most_chunks)
     assert torch.equal(result[:2], expected)
     assert not result[2:].any()
 
 
+@pytest.mark.parametrize("most_chunks", [1, 2])
 @pytest.mark.usefixtures("short_chunks")
-def test_several_queries_of_a_decoding_row(where: Where):
+def test_several_queries_of_a_decoding_row(where: Where, most_chunks: int):
     """As when drafted tokens are verified."""
-    case = Case([(40, 3), (9, 2), (70, 1)], where.dtype, block_size=16)
-    batch = to_device(case, where.device)
-    fields = batch.query_starts, batch.lengths, batch.block_tables
-    together = PagedBatch(*fields, 3, 6, batch.max_length, decode_queries=3)
-    for splits in (1, 2):
-        result = paged_attention(
-            case.query, case.key_cache, case.value_cache, together, case.scale, splits=splits
-        )
-        case.query = case.query.cpu()
-        assert_close(result.cpu(), case.exact(), where.absolute, where.relative)
-        case.query = case.query.to(where.device)
+    check(Case([(40, 3), (9, 2), (70, 1)], where.dtype, block_size=16), where, most_chunks=most_chunks)

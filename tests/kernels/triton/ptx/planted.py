@@ -60,7 +60,7 @@ BUGS = (
     Bug("a barrier less at the end", "bar.sync", replaced(r"bar\.sync\s+0;", "", -1)),
     Bug("a load has no mask", "ld.global", replaced(r"@%p\d+ (ld\.global\.v4)", r"\1", -1)),
     Bug("a result is stored one element on", "st.global", replaced(_STORE, r"\g<1>2")),
-    Bug("a tile is read one row on", "ld.shared|ldmatrix", replaced(_TILE, r"\1+16]", 1)),
+    Bug("a tile is read one row on", "ld.shared|ldmatrix", replaced(_TILE, r"\1+16]")),
     Bug("a product is not waited for", "wgmma", replaced(r"wgmma\.wait_group\S+\s+\d+;", "")),
     Bug("no fence before a product", "wgmma", lambda ptx: re.sub(r"fence\.proxy\.async\S*;", "", ptx)),
     Bug("a product goes on from the last", "wgmma", replaced(r", 0, 1, 1, 0, 0;", ", 1, 1, 1, 0, 0;")),

@@ -11,7 +11,6 @@ other in a part of 512 positions, a third less in one of 64: their lanes are put
 """
 
 import math
-from typing import Any
 
 from kernels.cpu.attention.vector_loops import SCORES
 from kernels.cpu.compiler.language import Static, unroll
@@ -21,7 +20,7 @@ from kernels.cpu.isa.exp import BIAS, EXPONENT_UNIT, precise_exp, rough_exponent
 from kernels.cpu.isa.lanes import constant_i32, larger
 from kernels.cpu.isa.shuffles import reduce_rows, repeat_lane
 from kernels.cpu.isa.simd import fma, load_f32, prefetch, select, store_f32, store_first_f32
-from kernels.cpu.isa.vectors import LANES, read_i64, read_u32, splat
+from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
 
 NOTHING = float("-inf")
 """The score of a position that a pair does not see, and the largest one where it sees none."""
@@ -36,10 +35,9 @@ def add(x: f32x16, y: f32x16) -> f32x16:
     return x + y
 
 
-def at_least_lowest(builder: Any, scores: Any) -> Any:
+def at_least_lowest(scores: f32x16) -> f32x16:
     """-inf minus -inf would be NaN."""
-    lowest = splat(scores.type, LOWEST)
-    return builder.select(builder.fcmp_ordered(">", scores, lowest), scores, lowest)
+    return larger(scores, f32x16(LOWEST))
 
 
 def soften(
@@ -90,8 +88,8 @@ def _factor(element: Static[Element], scale: float) -> f32x16:
 def _shift(element: Static[Element], largest: f32x16) -> f32x16:
     """What is added then. largest: score times the scale of pair m in lane m."""
     if element.size == 2:
-        return f32x16(_ONE) - larger(largest, f32x16(LOWEST)) * _UNIT
-    return -larger(largest, f32x16(LOWEST))
+        return f32x16(_ONE) - at_least_lowest(largest) * _UNIT
+    return -at_least_lowest(largest)
 
 
 def _weights(element: Static[Element], exponents: f32x16) -> f32x16:

@@ -11,67 +11,24 @@ A part is PART positions, counted from the row's first one. Its result, of up to
              sums       sums * exp(before - largest) + sums of this part * exp(own - largest)
              totals     likewise
 
- Parts are merged one after the other, in ascending order, wherever that is done: by the
+Parts are merged one after the other, in ascending order, wherever that is done: by the
 thread that computes them all, or by combine_parts() after several threads have computed a part each. So the
 result is the same bit for bit.
 """
-
-from typing import Any
-
-from llvmlite import ir
 
 from kernels.cpu.attention.planning.first_seen import first_seen
 from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PlanRecord, ScoringRecord
 from kernels.cpu.attention.scoring import add_sink
 from kernels.cpu.attention.softmax import NOTHING, at_least_lowest
 from kernels.cpu.attention.vector_loops import PART, clear, row_values
-from kernels.cpu.compiler import types
-from kernels.cpu.compiler.language import Static, float32, intrinsic
+from kernels.cpu.compiler.language import Static, float32, unroll
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.elementwise.elements import Element
-from kernels.cpu.isa.exp import exp
-from kernels.cpu.isa.simd import load_f32
-from kernels.cpu.isa.vectors import (
-    F32S,
-    I32S,
-    call,
-    load,
-    read_f32,
-    repeat,
-    store,
-    word,
-)
-
-
-@intrinsic(types.void(*[types.int64] * 4))
-def _merge(builder: Any, to: Any, part: Any, totals: Any, vectors: Any) -> None:
-    """Adds one part's result to that of the parts before it: addresses. totals: bytes before them. vectors:
-    registers of a pair's sums. A part in which a pair sees nothing changes no bit of it."""
-    largest = builder.add(totals, word(64))
-    before, own = (load(builder, builder.add(at, largest), F32S) for at in (to, part))
-    larger = builder.select(builder.fcmp_ordered(">", own, before), own, before)
-    subtracted = at_least_lowest(builder, larger)
-    factors = [exp(builder, builder.fsub(scores, subtracted)) for scores in (before, own)]
-
-    def add(offset: Any, factors: list[Any]) -> None:
-        at, other = (builder.add(address, offset) for address in (to, part))
-        product = builder.fmul(load(builder, other, F32S), factors[1])
-        merged = call(builder, "llvm.fma.v16f32", F32S, load(builder, at, F32S), factors[0], product)
-        store(builder, merged, at)
-
-    nothing = ir.Constant(F32S, ir.Undefined)
-    for m in range(8):
-        lane = ir.Constant(I32S, [m] * 16)
-        of_pair = [builder.shuffle_vector(factor, nothing, lane) for factor in factors]
-        row = builder.mul(vectors, word(64 * m))
-
-        def add_sums(v: Any, empty: list[Any], row: Any = row, of_pair: list[Any] = of_pair) -> list[Any]:
-            add(builder.add(row, builder.mul(v, word(64))), of_pair)
-            return empty
-
-        repeat(builder, vectors, [], add_sums)
-    add(totals, factors)
-    store(builder, larger, builder.add(to, largest))
+from kernels.cpu.isa.exp import precise_exp
+from kernels.cpu.isa.lanes import larger
+from kernels.cpu.isa.shuffles import repeat_lane
+from kernels.cpu.isa.simd import fma, load_f32, store_f32
+from kernels.cpu.isa.vectors import read_f32
 
 
 def _divide(element: Static[Element], sums: int, total: int, out: int, head_dim: int) -> None:
@@ -85,21 +42,31 @@ def _divide(element: Static[Element], sums: int, total: int, out: int, head_dim:
         element.store_first(out + element.size * i, load_f32(sums + 4 * i) * factor, rest)
 
 
-@intrinsic(types.void(types.int64))
-def _write_nothing(builder: Any, to: Any) -> None:
-    """To the largest scores."""
-    store(builder, ir.Constant(F32S, [NOTHING] * 16), to)
-
-
 def partial_bytes(value_dim: int) -> int:
     """Of a part's result."""
     return 32 * row_values(value_dim) + 128
 
 
 def merge_part(to: int, part: int, value_dim: int) -> None:
-    """Addresses of results: of the parts before, and of this one."""
-    values = row_values(value_dim)
-    _merge(to, part, 32 * values, values // 16)
+    """Adds one part's result to that of the parts before it: addresses. A part in which a pair sees nothing
+    changes no bit of it."""
+    width = 4 * row_values(value_dim)
+    totals, scores = 8 * width, 8 * width + 64
+    before, own = load_f32(to + scores), load_f32(part + scores)
+    largest = larger(own, before)
+    subtracted = at_least_lowest(largest)
+    factor, own_factor = precise_exp(before - subtracted), precise_exp(own - subtracted)
+    for m in unroll(range(8)):
+        of_pair, own_of_pair = repeat_lane(factor, m), repeat_lane(own_factor, m)
+        for at in range(width * m, width * m + width, 64):
+            _add_scaled(to + at, part + at, of_pair, own_of_pair)
+    _add_scaled(to + totals, part + totals, factor, own_factor)
+    store_f32(to + scores, largest)
+
+
+def _add_scaled(to: int, part: int, factor: f32x16, own_factor: f32x16) -> None:
+    """16 values of both, each times its factor."""
+    store_f32(to, fma(load_f32(to), factor, load_f32(part) * own_factor))
 
 
 def write_result(
@@ -164,7 +131,7 @@ def combine_rows(
         if item.part != last:
             continue
         clear(sums, totals // 64 + 1)
-        _write_nothing(sums + totals + 64)
+        store_f32(sums + totals + 64, f32x16(NOTHING))
         for part in range(first_part(plan, item, group), last + 1):
             other = place_of_part(plan, record, item, head, part)
             merge_part(sums, other, value_dim)

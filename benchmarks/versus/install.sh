@@ -76,6 +76,7 @@ llama.cpp() {
                 "$folder/bin/python" "$(dirname "$0")/peers/make_gguf.py" "$sources/vendor/llama.cpp" \
                     "$MODELS/$model" "$MODELS/$model-$weights.gguf" "$weights"
         done
+        [[ $model == M[12] ]] || continue
         for weights in q4_0 q4_k_m; do
             [ -e "$MODELS/$model-$weights.gguf" ] ||
                 LLAMA_CPP_LIB_PATH=$folder/build/bin "$folder/bin/python" "$(dirname "$0")/peers/make_gguf.py" \

@@ -36,8 +36,8 @@ class BlockKernels:
     team: "Team"
     dtype: torch.dtype  # of queries and results: bfloat16, or float32 (kernels.cpu.attention.float32_kv)
     store: Operation[StoreKVRecord]  # kernels.cpu.attention.store_kv.store_kv
-    attend: Operation[AttentionRecord]  # kernels.cpu.attention.attention.attention
-    combine: Operation[AttentionRecord]  # kernels.cpu.attention.split_kv.combine_parts
+    attend: Operation[AttentionRecord]  # kernels.cpu.attention.bfloat16_kv.attention_bfloat16
+    combine: Operation[AttentionRecord]  # kernels.cpu.attention.combine_parts
     scratch_bytes: Callable[[int], int]  # kernels.cpu.attention.attention.scratch_bytes
     partial_bytes: Callable[[int], int]  # kernels.cpu.attention.split_kv.partial_bytes
     part: int  # kernels.cpu.attention.vector_loops.PART

@@ -42,7 +42,7 @@ class ScoringRecord(Record):
 
 @record
 class AttentionRecord(OperationRecord):
-    """kernels.cpu.attention.attention.attention and kernels.cpu.attention.split_kv.combine_parts.
+    """attention_bfloat16, combine_parts and their like in kernels.cpu.attention.
 
     rows: items * kv_heads. query: [T, H, head_dim] bfloat16, out: [T, H, value_dim], the heads of a token
     contiguous.

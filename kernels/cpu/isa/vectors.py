@@ -1,9 +1,9 @@
 """LLVM's vector types, and its instructions on them: those that any CPU has, in as many registers as a
 vector takes there. What is specific to an instruction set is in kernels.cpu.isa.operations.
 
-A kernel's innermost loop is an `@intrinsic`: it writes LLVM code itself, because no compiler finds
-these instructions on its own. Addresses come in as integers (`Tensor.data_ptr()`): an array argument
-costs ten times as much per call.
+Intrinsics are written with these; kernels use the intrinsics (kernels.cpu.isa.simd and its neighbours) and
+write no LLVM code. Addresses come in as integers (`Tensor.data_ptr()`): an array argument costs ten times as
+much per call.
 """
 
 import ctypes

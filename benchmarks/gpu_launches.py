@@ -37,14 +37,16 @@ def attention(
     dtype: torch.dtype,
     block_size: int = 16,
     options: tuple[str, ...] = (),
+    tokens: int = 1024,
+    rows: int = 32,
 ) -> None:
     """options: of those in OPTIONS."""
     from kernels.triton.attention.fp8 import KVScales
     from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
 
-    query = empty(1024, heads.query, heads.dim, dtype=dtype)
+    query = empty(tokens, heads.query, heads.dim, dtype=dtype)
     cache = empty(512, heads.kv, block_size, heads.dim, dtype=E4M3 if "e4m3" in options else dtype)
-    batch = PagedBatch(empty(33), empty(32), empty(32, 64), 4096)
+    batch = PagedBatch(empty(rows + 1), empty(rows), empty(rows, 64), 4096)
     per_head, per_kv = empty(heads.query, dtype=FP32), empty(heads.kv, dtype=FP32)
     paged_attention(
         query,

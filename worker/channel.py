@@ -70,9 +70,9 @@ class Channel:
             frame = self._take()
             if frame is not None:
                 return frame
-            if is_readable(self._monitor) and not is_readable(
-                self._socket
-            ):  # messages sent before the end count
+            if is_readable(self._monitor):
+                if is_readable(self._socket):  # sent before the end, and arrived since it was looked at
+                    continue
                 raise EngineGone
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:

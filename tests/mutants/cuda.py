@@ -36,10 +36,10 @@ MUTANTS = (
         tests=(f"{RUNNER}::test_rows_of_the_device_are_those_of_the_host",),
     ),
     Mutant(
-        name="rows of a step stand in the plan's order",
+        name="a row samples after a token of another row",
         file="worker/cuda/step_buffers.py",
-        old='        order = np.argsort(step.counts > self._most_queries, kind="stable")\n',
-        new="        order = np.arange(len(step.counts))\n",
+        old="        logit_tokens: Integers = ends[step.sample_sources] - 1\n",
+        new="        logit_tokens: Integers = step.counts[step.sample_sources] - 1\n",
         tests=(f"{RUNNER}::test_a_plan_has_its_rows_in_any_order",),
     ),
     Mutant(

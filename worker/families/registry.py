@@ -138,7 +138,7 @@ def find_architecture(fields: Fields) -> tuple[str, bool]:
     raise StartupError(
         WHAT,
         f"config.json: architecture {', '.join(names) or 'list is empty'} is not known",
-        f"known are {', '.join(READERS)}",
+        f"known are {', '.join(name.replace('ForCausalLM', '') for name in READERS)} (...ForCausalLM)",
     )
 
 

@@ -52,8 +52,8 @@ def test_code_that_cannot_be_driven(prefix: str, tmp_path: Path):
     [
         ("Olmo", {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}, "rope_type dynamic"),
         (
-            "Glm",
-            {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+            "GPTNeoX",
+            {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 3, "long_factor": [2.0] * 3}
             | {"partial_rotary_factor": 0.5},
             "rope_type longrope",
         ),
@@ -97,7 +97,7 @@ def test_products_and_attention_by_compiled_kernels(folder: Path):
 
 
 def test_a_table_that_is_head_and_embedding(tmp_path: Path):
-    driver = Driver(make_model("Glm", tmp_path, head_dim=16, tie_word_embeddings=True))
+    driver = Driver(make_model("Apertus", tmp_path, tie_word_embeddings=True))
     model = driver.runner.backend.model
     (lookup,) = [each for each in model.modules() if isinstance(each, Lookup)]
     assert lookup.head in list(model.modules())

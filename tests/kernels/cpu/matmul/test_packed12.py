@@ -185,6 +185,7 @@ def test_what_is_left_of_an_arena_goes_back():
     assert torch.equal(result.rows(torch.arange(960)), weight)
 
 
+@pytest.mark.compact_weights
 @pytest.mark.parametrize("rare", [0, 12])
 def test_compiled_code_is_python(rare: int):
     """Every tile, and rows of the weight, bit for bit: a block, a strip that ends early, two groups."""
@@ -203,6 +204,7 @@ def test_compiled_code_is_python(rare: int):
     assert torch.equal(out, dense[indexes])
 
 
+@pytest.mark.compact_weights
 def test_python_packs_as_compiled_code_does():
     """What is rare is counted, and listed."""
     from kernels.cpu.matmul.pack12 import count_rare, make_compact

@@ -140,8 +140,8 @@ def test_products_of_any_number_of_tokens_add_alike(compiled: list[Row]):
 
 
 def test_nothing_is_compiled_for_another_batch():
-    """Numbers that change from step to step are no part of what Triton compiles for. Of rows, their next power
-    of two is: the warm-up goes through all."""
+    """Numbers that change from step to step are no part of what Triton compiles for. Of rows, their next
+    power of two is: the warm-up goes through all."""
     code = """
 from functools import partial
 from benchmarks.gpu_launches import attention

@@ -15,7 +15,6 @@ from engine_core.io.frontend_sockets import FrontendSockets
 from engine_core.io.inbox import HealthProbe, Inbox
 from engine_core.io.stop_signal import Stopped, StopSignal
 from engine_core.io.worker_process import WorkerDied
-from engine_core.kv_cache import kept_cache
 from engine_core.last_steps import describe_last_steps
 from engine_core.metrics import Parts
 from engine_core.metrics import watch as watch_core
@@ -82,10 +81,8 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         workers, ready = supply.load(initialize, activation.kept)
     identity = make_identity(config, ready, time.time_ns())
     scheduler, journal = make_scheduler(config, ready, recording), journal_path(endpoints.listen)
-    if config.parent_starts_worker and recording is None:  # a recording begins with an empty cache
-        kept_cache.track(
-            scheduler.prefix_cache, workers.track_cache(), initialize.cache_secret, ready.kept_cache
-        )
+    if config.parent_starts_worker:
+        scheduler.track_cache(workers.track_cache(), initialize.cache_secret, ready.kept_cache)
     scheduler.open(open_journal(journal, scheduler.num_rows, killed=activation.after_kill))
     core = EngineCore(
         identity,

@@ -4,7 +4,7 @@
     a new connection    with a new identity: nothing that the last core has sent is read any more
     WorkerHello         as soon as the next core listens at the address
     Initialize          is that of the load, or the worker fails: the core then takes another one
-    Ready               as after the load, at once, with the blocks that the last core had cached
+    Ready               as after the load, at once, with what the last core had cached
 
 What ends a worker that no core adopts is its parent process.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
-from worker.block_contents import BlockContents
+from worker.cache_contents import CacheContents
 from worker.channel import Channel, EngineGone
 from worker.loop import StepRunner, execute_steps
 
@@ -35,7 +35,7 @@ def serve_cores(
 ) -> None:
     """Executes steps until Shutdown. outlives_core: of one core after another; otherwise raises EngineGone
     with the first one's end. Raises StartupError when a core wants something else than what is loaded."""
-    cached, is_adopted = BlockContents(loaded.initialize.cache_secret), True
+    cached, is_adopted = CacheContents(loaded.initialize.cache_secret), True
     while is_adopted:
         try:
             execute_steps(channel, loaded.runner, cached)
@@ -48,7 +48,7 @@ def serve_cores(
 
 
 def _await_core(
-    channel: Channel, hello: worker_pb2.WorkerHello, loaded: LoadedWorker, cached: BlockContents
+    channel: Channel, hello: worker_pb2.WorkerHello, loaded: LoadedWorker, cached: CacheContents
 ) -> bool:
     """Waits for the next core, and is adopted by it. Returns False after Shutdown."""
     logger.info("the engine core is gone; waiting for the next one")

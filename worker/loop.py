@@ -8,7 +8,7 @@ Grammars are compiled in threads meanwhile; that one is compiled is told between
 from typing import Protocol
 
 from pagewire.internal.v1 import worker_pb2
-from worker.block_contents import BlockContents
+from worker.cache_contents import CacheContents
 
 
 class Compilation(Protocol):
@@ -51,9 +51,9 @@ LOOK_S = 0.002
 """Seconds between two looks at grammars that are being compiled, while nothing else happens."""
 
 
-def execute_steps(commands: Commands, runner: StepRunner, cached: BlockContents | None = None) -> None:
+def execute_steps(commands: Commands, runner: StepRunner, cached: CacheContents | None = None) -> None:
     """Executes plans until Shutdown. cached: takes in what the core says of its prefix cache."""
-    cached = cached or BlockContents(b"")
+    cached = cached or CacheContents(b"")
     compiling: dict[int, Compilation] = {}  # by number
     while True:
         left = runner.seconds_left()
@@ -71,11 +71,11 @@ def execute_steps(commands: Commands, runner: StepRunner, cached: BlockContents 
         if kind == "shutdown":
             return
         if kind == "step_plan":
-            if command.step_plan.HasField("block_changes"):
-                cached.apply(command.step_plan.block_changes)
+            if command.step_plan.HasField("kept_changes"):
+                cached.apply(command.step_plan.kept_changes)
             runner.launch(command.step_plan)
-        elif kind == "block_changes":
-            cached.apply(command.block_changes)
+        elif kind == "kept_changes":
+            cached.apply(command.kept_changes)
         elif kind == "compile_grammar":
             order = command.compile_grammar
             compiling[order.number] = runner.compile_grammar(order.grammar)

@@ -16,7 +16,7 @@ from engine_core.io.rank_agreement import check_same_step, combine_ready
 from engine_core.io.rank_socket import LOOK_S, RankSocket
 from engine_core.io.stop_signal import StopSignal
 from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerChild, WorkerDied, WorkerProcess
-from engine_core.kv_cache.block_changes import BlockChanges
+from engine_core.kv_cache.kept_changes import KeptChanges
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.host import spawn as process
@@ -67,7 +67,7 @@ class WorkerGroup:
         self._socket = RankSocket(context, address, stop, key, heartbeat)
         self._ranks = self._socket.ranks
         self._submitted: deque[Plan] = deque()
-        self._block_changes: BlockChanges | None = None
+        self._kept_changes: KeptChanges | None = None
 
     @property
     def on_wait(self) -> Callable[[], None]:
@@ -128,26 +128,26 @@ class WorkerGroup:
     def submit(self, plan: Plan) -> None:
         """Sends a plan to all ranks. Raises WorkerDied."""
         message, num_tokens = encode_plan(plan), sum(plan.counts)
-        if self._block_changes:
-            message.block_changes.CopyFrom(self._block_changes.take())
+        if self._kept_changes:
+            message.kept_changes.CopyFrom(self._kept_changes.take())
         frame = pack(WorkerCommand(step_plan=message))
         for rank in self._ranks:
             self._socket.send(rank, frame)
             rank.hang_detector.sent(num_tokens)
         self._submitted.append(plan)
 
-    def track_cache(self) -> BlockChanges:
+    def track_cache(self) -> KeptChanges:
         """Returns what a prefix cache tells its changes to: with each plan, before a wait for events and, of
         losses, at once, all ranks are told."""
-        self._block_changes = BlockChanges(lambda: self._tell_changes(losses_alone=True))
-        return self._block_changes
+        self._kept_changes = KeptChanges(lambda: self._tell_changes(losses_alone=True))
+        return self._kept_changes
 
     def _tell_changes(self, *, losses_alone: bool) -> None:
         """Does not raise WorkerDied: the next wait raises it."""
-        if not self._block_changes:
+        if not self._kept_changes:
             return
-        changes = self._block_changes.take_losses() if losses_alone else self._block_changes.take()
-        frame = pack(WorkerCommand(block_changes=changes))
+        changes = self._kept_changes.take_losses() if losses_alone else self._kept_changes.take()
+        frame = pack(WorkerCommand(kept_changes=changes))
         for rank in self._ranks:
             with contextlib.suppress(WorkerDied):
                 self._socket.send(rank, frame)

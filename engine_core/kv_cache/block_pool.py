@@ -9,8 +9,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from engine_core.errors import InvariantError
-from engine_core.kv_cache.block_changes import BlockChanges
 from engine_core.kv_cache.cache_log import CacheLog
+from engine_core.kv_cache.kept_changes import ContentChanges
 
 
 class BlockPool:
@@ -23,7 +23,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.log: CacheLog | None = None
         """Is told what leaves the cache."""
-        self.changes: BlockChanges | None = None
+        self.changes: ContentChanges | None = None
         """Is told what enters and leaves it."""
         self._references = [0] * num_blocks
         self._contents: list[bytes | None] = [None] * num_blocks

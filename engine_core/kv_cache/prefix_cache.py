@@ -19,7 +19,7 @@ Where layers keep a state per row, a prefix is found up to where there is a chec
 (state_checkpoints.py), which a plan before the sequence's own has saved.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b, sha256
 from itertools import islice
 from secrets import token_bytes
@@ -27,9 +27,9 @@ from struct import pack
 
 from engine_core.counters import HitRate
 from engine_core.errors import InvariantError
-from engine_core.kv_cache.block_changes import BlockChanges
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.cache_log import CachedBlock, CacheLog
+from engine_core.kv_cache.kept_changes import KeptChanges
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.request import Request, Sequence
 from engine_core.step.plan import Plan
@@ -47,28 +47,33 @@ class PrefixCache:
         """enabled: False: find() finds nothing, commit() adds nothing. num_checkpoints: of states, where
         layers have such; 0: none has."""
         self.hit_rate = HitRate()
+        self.hash_block: Callable[[bytes, bytes], bytes] = block_hash
+        """See block_hash(). Another one in replays, which know hashes in place of tokens."""
         self._pool = pool
         self._block_size = block_size
         self._enabled = enabled
         self._secret = token_bytes(32)
         self._checkpoints = StateCheckpoints(num_checkpoints, block_size) if num_checkpoints else None
 
-    def track(self, changes: BlockChanges, secret: bytes) -> None:
+    def track(self, changes: KeptChanges, secret: bytes) -> None:
         """Has all changes told to `changes`, and contents made from this secret. To be called before any
         request arrives."""
         self._secret = secret
-        if self._outlives:
-            self._pool.changes = changes
+        if self._enabled:
+            self._pool.changes = changes.blocks
+            if self._checkpoints is not None:
+                self._checkpoints.changes = changes.checkpoints
 
-    def restore(self, contents: Mapping[int, bytes]) -> None:
-        """Continues the cache of an earlier life: contents by block, all made from the same secret. Where
-        layers keep states it begins empty: their checkpoints are lost. Raises ValueError; see BlockPool."""
-        if self._outlives:
-            self._pool.restore(contents)
-
-    @property
-    def _outlives(self) -> bool:
-        return self._enabled and self._checkpoints is None
+    def restore(self, blocks: Mapping[int, bytes], checkpoints: Mapping[int, bytes]) -> None:
+        """Continues the cache of an earlier life: contents by block, and by checkpoint of a state, all made
+        from the same secret. Raises ValueError, and changes nothing; see BlockPool and StateCheckpoints."""
+        if not self._enabled:
+            return
+        if self._checkpoints is not None:
+            self._checkpoints.check_kept(checkpoints)
+        self._pool.restore(blocks)
+        if self._checkpoints is not None:
+            self._checkpoints.adopt(checkpoints)
 
     def find(self, sequence: Sequence) -> list[int]:
         """Returns the blocks of the longest cached prefix; they may be free, so share() them at once.
@@ -171,6 +176,11 @@ class PrefixCache:
         """Blocks that can be found."""
         return self._pool.num_cached
 
+    @property
+    def num_checkpoints(self) -> int:
+        """Checkpoints of states that can be found."""
+        return self._checkpoints.num_saved if self._checkpoints is not None else 0
+
     def logged(self) -> CacheLog:
         """Returns the log, which is made by the first call."""
         if self._pool.log is None:
@@ -199,7 +209,8 @@ class PrefixCache:
         hashes = [self._root(sequence.request)]
         for i, block in enumerate(sequence.blocks):
             if i < full:
-                hashes.append(block_hash(hashes[-1], sequence.block_content(i * size, (i + 1) * size)))
+                content = sequence.block_content(i * size, (i + 1) * size)
+                hashes.append(self.hash_block(hashes[-1], content))
             known = self._pool.content(block)
             if known is not None and (i >= sequence.num_committed or known != hashes[i + 1]):
                 raise InvariantError(f"block {block} is cached under another content")
@@ -225,7 +236,7 @@ class PrefixCache:
         if not hashes:
             hashes.append(self._root(sequence.request))
         for start in range((len(hashes) - 1) * size, num_blocks * size, size):
-            hashes.append(block_hash(hashes[-1], sequence.block_content(start, start + size)))
+            hashes.append(self.hash_block(hashes[-1], sequence.block_content(start, start + size)))
 
     def _root(self, request: Request) -> bytes:
         """The hash of no tokens, from what separates namespaces."""

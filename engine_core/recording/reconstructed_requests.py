@@ -59,11 +59,12 @@ class ReconstructedRequests:
         ends_by_length: bool = False,
     ) -> None:
         """ends_by_length: each sequence ends where it ended when recorded, also if by an abort."""
-        self._block_size = block_size
-        self._has_tokens = has_tokens
+        self.block_size = block_size
+        self.has_tokens = has_tokens
         self._ends_by_length = ends_by_length
         self._fresh_tokens = count(_FIRST_FRESH)
         self._by_hash: dict[bytes, int] = {}
+        self._hashes: dict[int, bytes] = {}  # the same the other way around
         self._requests: dict[int, RecordedRequest] = {}
         for call in calls:
             if call.HasField("arrival"):
@@ -157,6 +158,19 @@ class ReconstructedRequests:
 
         return candidates_of(search, recorded.choices.get(search.length), token_of)
 
+    def sequences(self, number: int) -> "Iterator[tuple[array[int], dict[int, bytes]]]":
+        """Yields the tokens of each sequence of a request, prompt and output, and the hashes of its blocks,
+        as far as these are recorded."""
+        recorded = self._requests[number]
+        of_prompt = _hashes_of_prompt(recorded, self.block_size)
+        for index, output in enumerate(recorded.outputs):
+            end = _end_of(recorded, index)
+            yield recorded.prompt + output, of_prompt | hashes_of_blocks(end.block_hashes, end.first_block)
+
+    def hash_of(self, token: int) -> bytes | None:
+        """Returns the hash of the block whose last token this one stands for; None: it is another token."""
+        return self._hashes.get(token)
+
     def _delivered(self, number: int) -> "dict[int, array[int]]":
         recorded = self._requests[number]
         lengths = {
@@ -169,19 +183,15 @@ class ReconstructedRequests:
     def _reconstruct_tokens(self, recorded: RecordedRequest) -> None:
         """Makes the tokens of a request: of its prompt, then of each output."""
         arrival = recorded.arrival
-        of_prompt = _by_block(arrival.block_hashes, 0)
-        for end in recorded.ends.values():  # all sequences have the same prompt
-            hashes = _by_block(end.block_hashes, end.first_block)
-            whole = arrival.prompt_len // self._block_size
-            of_prompt |= {block: content for block, content in hashes.items() if block < whole}
+        of_prompt = _hashes_of_prompt(recorded, self.block_size)
         recorded.prompt = unpack_u32_array(arrival.prompt_token_ids)
-        if not self._has_tokens:
+        if not self.has_tokens:
             recorded.prompt = self._stand_ins(of_prompt, 0, arrival.prompt_len)
         for index in range(arrival.n):
-            end = recorded.ends.get(index) or _end_of_delivery(arrival, index)
+            end = _end_of(recorded, index)
             output = unpack_u32_array(end.output_token_ids)
-            if not self._has_tokens:
-                hashes = of_prompt | _by_block(end.block_hashes, end.first_block)
+            if not self.has_tokens:
+                hashes = of_prompt | hashes_of_blocks(end.block_hashes, end.first_block)
                 output = self._stand_ins(hashes, arrival.prompt_len, end.num_output_tokens)
             recorded.outputs.append(output)
             if index in recorded.ends:
@@ -190,7 +200,7 @@ class ReconstructedRequests:
     def _stand_ins(self, hashes: dict[int, bytes], start: int, length: int) -> "array[int]":
         """Returns tokens for `length` positions of a sequence. hashes: by block."""
         tokens = array("I", bytes(4 * length))
-        size = self._block_size
+        size = self.block_size
         for block in range(start // size, (start + length) // size):
             tokens[(block + 1) * size - 1 - start] = self._stand_in(hashes.get(block))
         return tokens
@@ -200,7 +210,8 @@ class ReconstructedRequests:
         if block_hash is None:
             return next(self._fresh_tokens)
         if block_hash not in self._by_hash:
-            self._by_hash[block_hash] = next(self._fresh_tokens)
+            token = self._by_hash[block_hash] = next(self._fresh_tokens)
+            self._hashes[token] = block_hash
         return self._by_hash[block_hash]
 
     def _note_last_token(self, recorded: RecordedRequest, end: RecordedEnd, output: "array[int]") -> None:
@@ -208,12 +219,12 @@ class ReconstructedRequests:
         reason = end.reason or (FinishReason.STOP if self._ends_by_length else FinishReason.NONE)
         if not reason or not output:
             return
-        if output[-1] == _PLAIN or (self._has_tokens and self._ends_by_length):
+        if output[-1] == _PLAIN or (self.has_tokens and self._ends_by_length):
             output[-1] = next(self._fresh_tokens)
         recorded.last_tokens.add((reason, output[-1]))
 
     def _ends_block(self, position: int) -> bool:
-        return position % self._block_size == self._block_size - 1
+        return position % self.block_size == self.block_size - 1
 
 
 def _pooling(arrival: RecordedArrival) -> Pooling | None:
@@ -222,8 +233,22 @@ def _pooling(arrival: RecordedArrival) -> Pooling | None:
     return None if kind is None else Pooling(type=kind)
 
 
-def _end_of_delivery(arrival: RecordedArrival, index: int) -> RecordedEnd:
-    """Returns what is known of a sequence whose end is not recorded: the output it arrived with."""
+def _hashes_of_prompt(recorded: RecordedRequest, block_size: int) -> dict[int, bytes]:
+    """Returns the hashes of the prompt's whole blocks, as far as they are known: all sequences have the same
+    prompt."""
+    arrival = recorded.arrival
+    whole, known = arrival.prompt_len // block_size, hashes_of_blocks(arrival.block_hashes, 0)
+    for end in recorded.ends.values():
+        hashes = hashes_of_blocks(end.block_hashes, end.first_block)
+        known |= {block: content for block, content in hashes.items() if block < whole}
+    return known
+
+
+def _end_of(recorded: RecordedRequest, index: int) -> RecordedEnd:
+    """Returns the end of a sequence; of one whose end is not recorded the output that it arrived with."""
+    arrival = recorded.arrival
+    if index in recorded.ends:
+        return recorded.ends[index]
     if not arrival.deliveries:
         return RecordedEnd()
     return RecordedEnd(
@@ -234,7 +259,7 @@ def _end_of_delivery(arrival: RecordedArrival, index: int) -> RecordedEnd:
     )
 
 
-def _by_block(column: bytes, first: int) -> dict[int, bytes]:
-    """Returns the hashes of a column by block."""
+def hashes_of_blocks(column: bytes, first: int) -> dict[int, bytes]:
+    """Returns the hashes of a column by block. first: the block of the first one."""
     size = HASH_BYTES
     return {first + i // size: column[i : i + size] for i in range(0, len(column), size)}

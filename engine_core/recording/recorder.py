@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine_core.beam_search.sequences import BeamGroup
+from engine_core.kv_cache.kept_cache import Contents
+from engine_core.kv_cache.kept_changes import KeptChanges
 from engine_core.kv_cache.prefix_cache import block_hash
 from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.recording.beams import HASH_BYTES
 from engine_core.recording.file import FORMAT, RecordingWriter
+from engine_core.recording.kept_blocks import write_kept
 from engine_core.recording.plans import PlanWriter, columns_of
 from engine_core.recording.settings import write_settings
 from engine_core.request import MAX_DRAFTS, NO_TOKEN, FinishReason, Request, Sequence, Status
@@ -22,6 +25,7 @@ from engine_core.step.plan import NewRow, Plan
 from engine_core.step.result import Result
 from pagewire import __version__
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedResult
+from pagewire.internal.v1.worker_pb2 import KeptCache
 from pagewire.ipc.columns import pack_u32
 
 
@@ -52,6 +56,12 @@ class RecordedScheduler(Scheduler):
         start = recording.add().start
         start.format, start.version, start.has_tokens = FORMAT, __version__, with_tokens
         start.settings = write_settings(settings)
+
+    def track_cache(self, changes: KeptChanges, secret: bytes, kept: KeptCache) -> tuple[Contents, Contents]:
+        blocks, checkpoints = super().track_cache(changes, secret, kept)
+        if blocks or checkpoints:
+            write_kept(blocks, checkpoints, self._recording.add().kept)
+        return blocks, checkpoints
 
     def open(self, page: CrashJournal) -> None:
         record = self._recording.add().suspects

@@ -8,6 +8,7 @@ from engine_core.quarantine.blame import Span, Suspect
 from engine_core.quarantine.crash_journal import CrashJournal, new_journal
 from engine_core.recording.analysis.summary import Figures
 from engine_core.recording.file import FORMAT, BadRecording, RecordingReader
+from engine_core.recording.kept_blocks import restore_kept
 from engine_core.recording.plans import Columns, PlanReader, columns_of
 from engine_core.recording.reconstructed_requests import ReconstructedRequests
 from engine_core.recording.replay_worker import ReplayWorker
@@ -77,6 +78,7 @@ class Replay:
             ),
             "finish": lambda finish: self._finish(finish.number, finish.reason),
             "reset": lambda _: self._scheduler.reset_cache(),
+            "kept": lambda kept: restore_kept(kept, self._recorded, self._scheduler.prefix_cache),
             "suspects": self._open,
             "verdict": self._refuse,
             "plan": self._plan,

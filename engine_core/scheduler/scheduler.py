@@ -19,10 +19,13 @@ from collections import Counter, deque
 from collections.abc import Collection
 
 from engine_core.errors import InvariantError
+from engine_core.kv_cache import kept_cache
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.fragmentation import Fragmentation
 from engine_core.kv_cache.host_swap import UNMEASURED, SwapCosts, SwapSpace
+from engine_core.kv_cache.kept_cache import Contents
+from engine_core.kv_cache.kept_changes import KeptChanges
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.quarantine import IDLE_SLEEP_S
@@ -41,6 +44,7 @@ from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.scheduler.step_results import StepResults
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
+from pagewire.internal.v1.worker_pb2 import KeptCache
 
 
 class Scheduler:
@@ -179,6 +183,11 @@ class Scheduler:
     def take_outputs(self) -> Outputs:
         """Returns what to send to frontends since the last call."""
         return self.states.take_outputs()
+
+    def track_cache(self, changes: KeptChanges, secret: bytes, kept: KeptCache) -> tuple[Contents, Contents]:
+        """Has the worker follow the prefix cache, which goes on with what an adopted one holds; see
+        kept_cache.track(). To be called before open()."""
+        return kept_cache.track(self.prefix_cache, changes, secret, kept)
 
     # A step.
 

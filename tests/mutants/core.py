@@ -26,9 +26,16 @@ MUTANTS = (
     ),
     Mutant(
         name="a worker is not told that a block is written to again",
-        file="engine_core/kv_cache/block_changes.py",
-        old="            self._forgotten[block] = None\n",
+        file="engine_core/kv_cache/kept_changes.py",
+        old="            self._forgotten[place] = None\n",
         new="            pass\n",
+        tests=("tests/engine_core/kv_cache/test_kept_cache.py",),
+    ),
+    Mutant(
+        name="a worker is not told that a state is forgotten",
+        file="engine_core/kv_cache/state_checkpoints.py",
+        old="                        self.changes.forgotten(slot)\n",
+        new="                        pass\n",
         tests=("tests/engine_core/kv_cache/test_kept_cache.py",),
     ),
     Mutant(

@@ -61,6 +61,17 @@ def draw_succession(seed: int) -> Workload:
     return workload
 
 
+def draw_states(seed: int) -> Workload:
+    """The same of a model whose layers keep states, with room for checkpoints of them."""
+    workload = draw_succession(seed)
+    workload.settings = replace(workload.settings, has_states=True)
+    slots = Random(f"states of a succession {seed}").choice([1, 1, 2, 3, 8])
+    workload.config = replace(
+        workload.config, swap_space=0.0, speculate="", no_prefix_cache=False, state_checkpoints=slots
+    )
+    return workload
+
+
 def _kills(workload: Workload, most: int) -> int:
     """Of each core."""
     return min(most, MAX_DEATHS // workload.settings.num_engines - 1)
@@ -97,4 +108,5 @@ KINDS: dict[str, Callable[[int], Workload]] = {
     "moody": draw_moody,
     "storm": draw_storm,
     "succession": draw_succession,
+    "states": draw_states,
 }

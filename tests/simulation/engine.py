@@ -13,7 +13,6 @@ from engine_core.io.parent_orders import ParentOrders
 from engine_core.io.stop_signal import Stopped, StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
-from engine_core.kv_cache import kept_cache
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal
 from engine_core.request import Status
 from engine_core.scheduler.scheduler import Scheduler
@@ -114,7 +113,7 @@ class Engine:
         self.core: CheckedCore | None = None
         self.num_lives = self.num_steps = self.num_preemptions = 0  # over all lives
         self.most_preemptions = 0
-        self.num_adoptions = self.num_adopted_blocks = 0
+        self.num_adoptions = self.num_adopted_blocks = self.num_adopted_states = 0
         self._name = f"core-{place}"
         self._machine, self._network = machine.processor(self._run), network
         self._workload, self._random = workload, random
@@ -225,10 +224,7 @@ class Engine:
         workers, ready = supply.load(initialize, kept)
         identity = make_identity(config, ready, round(1e9 * (EPOCH_S + clock())))
         scheduler = make_scheduler(config, ready, recording.writer if recording else None)
-        if recording is None:
-            kept_cache.track(
-                scheduler.prefix_cache, workers.track_cache(), initialize.cache_secret, ready.kept_cache
-            )
+        scheduler.track_cache(workers.track_cache(), initialize.cache_secret, ready.kept_cache)
         storm = self._workload.storm
         if storm is not None and storm.life_steps:
             self._notes = bytearray()
@@ -241,6 +237,7 @@ class Engine:
         adopted = ready.HasField("kept_cache")
         self.num_adoptions += adopted
         self.num_adopted_blocks += scheduler.prefix_cache.num_blocks
+        self.num_adopted_states += scheduler.prefix_cache.num_checkpoints
         self._machine.trace(self._name, "is ready, life", self.num_lives, "adopted", adopted)
         self._brew(workers)
         if adopted and self._fate.random() < 0.3:

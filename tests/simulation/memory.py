@@ -36,14 +36,21 @@ class TaggedMemory:
         self._contents: dict[bytes, int] = {}  # tag of the last slot, of what was told as cached
 
     def check_kept(self, kept: worker_pb2.KeptCache) -> None:
-        """Blocks that the next core is told of are full, and have what they were cached for. Raises
-        WrongMemory."""
+        """Blocks that the next core is told of are full, and have what they were cached for; checkpoints hold
+        the states behind such blocks. Raises WrongMemory."""
         for at, block in enumerate(unpack_u32(kept.blocks)):
             content, tags = kept.contents[16 * at : 16 * at + 16], self._tags[block]
             if 0 in tags:
                 raise WrongMemory(f"block {block} is cached, and not full")
             if self._contents.setdefault(content, tags[-1]) != tags[-1]:
                 raise WrongMemory(f"block {block} is cached under another content")
+        for at, slot in enumerate(unpack_u32(kept.checkpoints)):
+            content = kept.checkpoint_contents[16 * at : 16 * at + 16]
+            length, tag = self._states.saved(slot) if self._states is not None else (0, 0)
+            if not length or length % self._size:
+                raise WrongMemory(f"checkpoint {slot} is told, and not saved behind a block")
+            if self._contents.setdefault(content, tag) != tag:
+                raise WrongMemory(f"checkpoint {slot} is told with another content")
 
     def execute(self, plan: worker_pb2.StepPlan) -> None:
         """Call it when the rows have executed the plan. Raises WrongMemory."""
@@ -143,6 +150,10 @@ class TaggedStates:
         self._lengths = [0] * num_rows
         self._saved: dict[int, tuple[int, int]] = {}  # by checkpoint
         self._restored: dict[int, tuple[int, int]] = {}  # by row, in this plan
+
+    def saved(self, slot: int) -> tuple[int, int]:
+        """Returns how many tokens a checkpoint holds, 0 if none was saved there, and the tag of the last."""
+        return self._saved.get(slot, (0, 0))
 
     def begin(self, plan: worker_pb2.StepPlan) -> None:
         """Rows begin. Raises WrongMemory."""

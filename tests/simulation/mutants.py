@@ -17,10 +17,10 @@ from engine_core.frontends.handover import Handover
 from engine_core.frontends.messages import FrontendMessages
 from engine_core.intake.recent_aborts import RecentAborts
 from engine_core.io.worker_group import WorkerGroup
-from engine_core.kv_cache.block_changes import BlockChanges
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.host_swap import SwapSpace
+from engine_core.kv_cache.kept_changes import ContentChanges
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.quarantine import blame as suspects
@@ -44,7 +44,7 @@ from frontend.streams.stream import Stream
 from pagewire.internal.v1 import engine_pb2
 from pagewire.internal.v1.worker_pb2 import KeptCache
 from tests.simulation.world import Failed, simulate
-from worker.block_contents import BlockContents
+from worker.cache_contents import CacheContents
 from worker.executor.executor import StepExecutor
 from worker.grammar.matcher import RowMatcher
 
@@ -327,7 +327,7 @@ def _grammars_forget_what_was_delivered(patch: Callable[..., None]) -> None:
 
 def _a_worker_is_not_told_that_a_block_is_written_to_again(patch: Callable[..., None]) -> None:
     """So the next core finds it under what it held before."""
-    patch(BlockChanges, "forgotten", lambda self, block: self._kept.pop(block, None))
+    patch(ContentChanges, "forgotten", lambda self, block: self._kept.pop(block, None))
 
 
 def _a_worker_is_told_of_blocks_before_their_plan(patch: Callable[..., None]) -> None:
@@ -345,15 +345,15 @@ def _a_worker_is_told_of_blocks_before_their_plan(patch: Callable[..., None]) ->
 
 def _a_worker_keeps_its_list_when_it_is_handed_over(patch: Callable[..., None]) -> None:
     """What the next core writes to before its first plan is still in it."""
-    hand_over = BlockContents.hand_over
+    hand_over = CacheContents.hand_over
 
-    def keeping(self: BlockContents) -> KeptCache:
+    def keeping(self: CacheContents) -> KeptCache:
         contents = self._contents.copy()
         kept = hand_over(self)
         self._contents = contents
         return kept
 
-    patch(BlockContents, "hand_over", keeping)
+    patch(CacheContents, "hand_over", keeping)
 
 
 def _adopted_blocks_are_free_twice(patch: Callable[..., None]) -> None:
@@ -384,6 +384,29 @@ def _a_checkpoint_is_read_by_the_plan_that_saves_it(patch: Callable[..., None]) 
     patch(StateCheckpoints, "_save", early)
 
 
+def _a_worker_is_told_of_states_before_their_plan(patch: Callable[..., None]) -> None:
+    """A core that dies before it sends the plan leaves a slot that holds another state, or none."""
+    save, tell = StateCheckpoints._save, WorkerGroup._tell_changes
+
+    def hasty(self: StateCheckpoints, *arguments: Any) -> None:
+        save(self, *arguments)
+        if self.changes is not None:
+            self.changes.on_loss()
+
+    patch(StateCheckpoints, "_save", hasty)
+    patch(WorkerGroup, "_tell_changes", lambda self, losses_alone: tell(self, losses_alone=False))
+
+
+def _adopted_states_change_places(patch: Callable[..., None]) -> None:
+    """Each is taken for that of another prefix."""
+    adopt = StateCheckpoints.adopt
+
+    def mixing(self: StateCheckpoints, contents: Mapping[int, bytes]) -> None:
+        adopt(self, dict(zip(contents, reversed(contents.values()), strict=True)))
+
+    patch(StateCheckpoints, "adopt", mixing)
+
+
 MUTANTS: dict[str, Callable[[Callable[..., None]], None]] = {
     name.removeprefix("_").replace("_", " "): value
     for name, value in list(globals().items())
@@ -400,6 +423,8 @@ _KINDS = {
     "a worker keeps its list when it is handed over": "succession",
     "adopted blocks are free twice": "succession",
     "rows outlive their core": "succession",
+    "a worker is told of states before their plan": "states",
+    "adopted states change places": "states",
 }
 """Where it takes another kind of seeds."""
 

@@ -34,6 +34,7 @@ class Totals:
     deaths: int = 0
     adoptions: int = 0
     adopted_blocks: int = 0
+    adopted_states: int = 0
     virtual_s: float = 0.0
     cpu_s: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -54,6 +55,7 @@ class Totals:
         self.deaths += report.num_deaths
         self.adoptions += report.num_adoptions
         self.adopted_blocks += report.num_adopted_blocks
+        self.adopted_states += report.num_adopted_states
         self.virtual_s += report.seconds
         self.cpu_s += report.cpu_seconds
         self.outcomes += report.outcomes
@@ -62,7 +64,8 @@ class Totals:
 
     def merge(self, others: Totals) -> None:
         """Those of another process."""
-        counts = "seeds", "events", "steps", "preemptions", "deaths", "adoptions", "adopted_blocks"
+        adopted = "adoptions", "adopted_blocks", "adopted_states"
+        counts = "seeds", "events", "steps", "preemptions", "deaths", *adopted
         for name in (*counts, "virtual_s", "cpu_s"):
             setattr(self, name, getattr(self, name) + getattr(others, name))
         self.most_preemptions = max(self.most_preemptions, others.most_preemptions)
@@ -79,7 +82,8 @@ class Totals:
             f"{self.events} events, {self.steps} steps, {self.preemptions} preemptions"
             f" (at most {self.most_preemptions} of one request),"
             f" {self.deaths} deaths of the core, {self.adoptions} workers adopted with"
-            f" {self.adopted_blocks} cached blocks, {self.virtual_s:.0f} s of virtual time\n"
+            f" {self.adopted_blocks} cached blocks and {self.adopted_states} checkpoints of states,"
+            f" {self.virtual_s:.0f} s of virtual time\n"
             f"requests: {ends}\n"
             + (f"requests that the engine died of, by deaths: {poison}\n" if poison else "")
             + f"{self.cpu_s:.1f} s of CPU time, {1e3 * self.cpu_s / max(1, self.seeds):.0f} ms per seed,"

@@ -34,3 +34,9 @@ def test_a_worker_serves_one_core_after_another() -> None:
     """With all that its blocks hold. Cores are killed or told to end while they compute; so are workers."""
     totals = run("succession", 25)
     assert totals.adoptions > 150 and totals.adopted_blocks > 500 and totals.deaths > totals.adoptions
+
+
+def test_a_worker_serves_one_core_after_another_with_states() -> None:
+    """Which rows of the next core begin with, as the worker's checkpoints hold them."""
+    totals = run("states", 12)
+    assert totals.adoptions > 60 and totals.adopted_states > 60

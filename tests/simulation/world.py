@@ -42,6 +42,7 @@ class Report:
     num_deaths: int  # of cores
     num_adoptions: int  # of workers, by a core
     num_adopted_blocks: int
+    num_adopted_states: int  # checkpoints of them
     outcomes: Counter[str]
     seconds: float  # virtual
     cpu_seconds: float
@@ -244,6 +245,7 @@ def simulate(seed: int, kind: str = "plain") -> Report:
         num_deaths=sum(engine.num_lives - 1 for engine in engines),
         num_adoptions=sum(engine.num_adoptions for engine in engines),
         num_adopted_blocks=sum(engine.num_adopted_blocks for engine in engines),
+        num_adopted_states=sum(engine.num_adopted_states for engine in engines),
         outcomes=Counter(client.outcome for client in world.clients),
         seconds=world.machine.loop.time(),
         cpu_seconds=process_time() - began,

@@ -104,14 +104,17 @@ def test_the_next_core_is_told_what_blocks_hold(
     model = checkpoint("llama")
     assert not load(core, model, secret=b"first").HasField("kept_cache")
     first = plan(1)
-    first.block_changes.kept_blocks, first.block_changes.kept_contents = pack_u32([0]), b"a" * 16
+    first.kept_changes.kept_blocks, first.kept_changes.kept_contents = pack_u32([0]), b"a" * 16
+    first.kept_changes.kept_checkpoints = pack_u32([1])
+    first.kept_changes.kept_checkpoint_contents = b"c" * 16
     core.send(step_plan=first)
     core.send(
-        block_changes=worker_pb2.BlockChanges(kept_blocks=pack_u32([3]), kept_contents=b"b" * 16),
+        kept_changes=worker_pb2.KeptChanges(kept_blocks=pack_u32([3]), kept_contents=b"b" * 16),
     )
     succeed(core)
     kept = load(core, model, secret=b"second").kept_cache
     assert (kept.secret, unpack_u32(kept.blocks), kept.contents) == (b"first", [0, 3], b"a" * 16 + b"b" * 16)
+    assert (unpack_u32(kept.checkpoints), kept.checkpoint_contents) == ([1], b"c" * 16)
     succeed(core)
     kept = load(core, model, secret=b"third").kept_cache
     assert kept.secret == b"first" and not kept.blocks and not kept.contents

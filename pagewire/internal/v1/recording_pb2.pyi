@@ -13,7 +13,7 @@ class RecordedChunk(_message.Message):
     def __init__(self, calls: _Optional[_Iterable[_Union[RecordedCall, _Mapping]]] = ...) -> None: ...
 
 class RecordedCall(_message.Message):
-    __slots__ = ("start", "arrival", "abort", "finish", "reset", "plan", "result", "end", "suspects", "verdict", "prepared", "deadline")
+    __slots__ = ("start", "arrival", "abort", "finish", "reset", "plan", "result", "end", "suspects", "verdict", "prepared", "deadline", "kept")
     START_FIELD_NUMBER: _ClassVar[int]
     ARRIVAL_FIELD_NUMBER: _ClassVar[int]
     ABORT_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class RecordedCall(_message.Message):
     VERDICT_FIELD_NUMBER: _ClassVar[int]
     PREPARED_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     start: RecordingStart
     arrival: RecordedArrival
     abort: RecordedAbort
@@ -38,7 +39,8 @@ class RecordedCall(_message.Message):
     verdict: RecordedVerdict
     prepared: RecordedPrepared
     deadline: RecordedDeadline
-    def __init__(self, start: _Optional[_Union[RecordingStart, _Mapping]] = ..., arrival: _Optional[_Union[RecordedArrival, _Mapping]] = ..., abort: _Optional[_Union[RecordedAbort, _Mapping]] = ..., finish: _Optional[_Union[RecordedFinish, _Mapping]] = ..., reset: _Optional[_Union[RecordedReset, _Mapping]] = ..., plan: _Optional[_Union[RecordedPlan, _Mapping]] = ..., result: _Optional[_Union[RecordedResult, _Mapping]] = ..., end: _Optional[_Union[RecordedEnd, _Mapping]] = ..., suspects: _Optional[_Union[RecordedSuspects, _Mapping]] = ..., verdict: _Optional[_Union[RecordedVerdict, _Mapping]] = ..., prepared: _Optional[_Union[RecordedPrepared, _Mapping]] = ..., deadline: _Optional[_Union[RecordedDeadline, _Mapping]] = ...) -> None: ...
+    kept: RecordedKeptCache
+    def __init__(self, start: _Optional[_Union[RecordingStart, _Mapping]] = ..., arrival: _Optional[_Union[RecordedArrival, _Mapping]] = ..., abort: _Optional[_Union[RecordedAbort, _Mapping]] = ..., finish: _Optional[_Union[RecordedFinish, _Mapping]] = ..., reset: _Optional[_Union[RecordedReset, _Mapping]] = ..., plan: _Optional[_Union[RecordedPlan, _Mapping]] = ..., result: _Optional[_Union[RecordedResult, _Mapping]] = ..., end: _Optional[_Union[RecordedEnd, _Mapping]] = ..., suspects: _Optional[_Union[RecordedSuspects, _Mapping]] = ..., verdict: _Optional[_Union[RecordedVerdict, _Mapping]] = ..., prepared: _Optional[_Union[RecordedPrepared, _Mapping]] = ..., deadline: _Optional[_Union[RecordedDeadline, _Mapping]] = ..., kept: _Optional[_Union[RecordedKeptCache, _Mapping]] = ...) -> None: ...
 
 class RecordingStart(_message.Message):
     __slots__ = ("format", "version", "settings", "has_tokens")
@@ -51,6 +53,18 @@ class RecordingStart(_message.Message):
     settings: str
     has_tokens: bool
     def __init__(self, format: _Optional[int] = ..., version: _Optional[str] = ..., settings: _Optional[str] = ..., has_tokens: _Optional[bool] = ...) -> None: ...
+
+class RecordedKeptCache(_message.Message):
+    __slots__ = ("blocks", "block_hashes", "checkpoints", "checkpoint_hashes")
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_HASHES_FIELD_NUMBER: _ClassVar[int]
+    blocks: bytes
+    block_hashes: bytes
+    checkpoints: bytes
+    checkpoint_hashes: bytes
+    def __init__(self, blocks: _Optional[bytes] = ..., block_hashes: _Optional[bytes] = ..., checkpoints: _Optional[bytes] = ..., checkpoint_hashes: _Optional[bytes] = ...) -> None: ...
 
 class RecordedDeadline(_message.Message):
     __slots__ = ("number", "deadline_at")

@@ -28,18 +28,18 @@ DRAFT_METHOD_SHARED: DraftMethod
 DRAFT_METHOD_HEADS: DraftMethod
 
 class WorkerCommand(_message.Message):
-    __slots__ = ("initialize", "step_plan", "shutdown", "compile_grammar", "block_changes")
+    __slots__ = ("initialize", "step_plan", "shutdown", "compile_grammar", "kept_changes")
     INITIALIZE_FIELD_NUMBER: _ClassVar[int]
     STEP_PLAN_FIELD_NUMBER: _ClassVar[int]
     SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     COMPILE_GRAMMAR_FIELD_NUMBER: _ClassVar[int]
-    BLOCK_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    KEPT_CHANGES_FIELD_NUMBER: _ClassVar[int]
     initialize: Initialize
     step_plan: StepPlan
     shutdown: Shutdown
     compile_grammar: CompileGrammar
-    block_changes: BlockChanges
-    def __init__(self, initialize: _Optional[_Union[Initialize, _Mapping]] = ..., step_plan: _Optional[_Union[StepPlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., compile_grammar: _Optional[_Union[CompileGrammar, _Mapping]] = ..., block_changes: _Optional[_Union[BlockChanges, _Mapping]] = ...) -> None: ...
+    kept_changes: KeptChanges
+    def __init__(self, initialize: _Optional[_Union[Initialize, _Mapping]] = ..., step_plan: _Optional[_Union[StepPlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., compile_grammar: _Optional[_Union[CompileGrammar, _Mapping]] = ..., kept_changes: _Optional[_Union[KeptChanges, _Mapping]] = ...) -> None: ...
 
 class WorkerMessage(_message.Message):
     __slots__ = ("hello", "load_progress", "ready", "step_result", "failed", "grammar_compiled")
@@ -164,26 +164,38 @@ class Ready(_message.Message):
     def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ...) -> None: ...
 
 class KeptCache(_message.Message):
-    __slots__ = ("secret", "blocks", "contents")
+    __slots__ = ("secret", "blocks", "contents", "checkpoints", "checkpoint_contents")
     SECRET_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     CONTENTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_CONTENTS_FIELD_NUMBER: _ClassVar[int]
     secret: bytes
     blocks: bytes
     contents: bytes
-    def __init__(self, secret: _Optional[bytes] = ..., blocks: _Optional[bytes] = ..., contents: _Optional[bytes] = ...) -> None: ...
+    checkpoints: bytes
+    checkpoint_contents: bytes
+    def __init__(self, secret: _Optional[bytes] = ..., blocks: _Optional[bytes] = ..., contents: _Optional[bytes] = ..., checkpoints: _Optional[bytes] = ..., checkpoint_contents: _Optional[bytes] = ...) -> None: ...
 
-class BlockChanges(_message.Message):
-    __slots__ = ("forgets_all", "forgotten_blocks", "kept_blocks", "kept_contents")
+class KeptChanges(_message.Message):
+    __slots__ = ("forgets_all", "forgotten_blocks", "kept_blocks", "kept_contents", "forgets_all_checkpoints", "forgotten_checkpoints", "kept_checkpoints", "kept_checkpoint_contents")
     FORGETS_ALL_FIELD_NUMBER: _ClassVar[int]
     FORGOTTEN_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KEPT_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KEPT_CONTENTS_FIELD_NUMBER: _ClassVar[int]
+    FORGETS_ALL_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_CHECKPOINT_CONTENTS_FIELD_NUMBER: _ClassVar[int]
     forgets_all: bool
     forgotten_blocks: bytes
     kept_blocks: bytes
     kept_contents: bytes
-    def __init__(self, forgets_all: _Optional[bool] = ..., forgotten_blocks: _Optional[bytes] = ..., kept_blocks: _Optional[bytes] = ..., kept_contents: _Optional[bytes] = ...) -> None: ...
+    forgets_all_checkpoints: bool
+    forgotten_checkpoints: bytes
+    kept_checkpoints: bytes
+    kept_checkpoint_contents: bytes
+    def __init__(self, forgets_all: _Optional[bool] = ..., forgotten_blocks: _Optional[bytes] = ..., kept_blocks: _Optional[bytes] = ..., kept_contents: _Optional[bytes] = ..., forgets_all_checkpoints: _Optional[bool] = ..., forgotten_checkpoints: _Optional[bytes] = ..., kept_checkpoints: _Optional[bytes] = ..., kept_checkpoint_contents: _Optional[bytes] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("type", "what", "why", "todo", "traceback")
@@ -200,7 +212,7 @@ class Failed(_message.Message):
     def __init__(self, type: _Optional[str] = ..., what: _Optional[str] = ..., why: _Optional[str] = ..., todo: _Optional[str] = ..., traceback: _Optional[str] = ...) -> None: ...
 
 class StepPlan(_message.Message):
-    __slots__ = ("step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "counts", "sample_rows", "sample_sources", "append_rows", "append_token_ids", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks", "sample_counts", "restore_rows", "restore_checkpoints", "save_rows", "save_positions", "save_checkpoints", "block_changes")
+    __slots__ = ("step", "removed_rows", "new_rows", "forks", "table_rows", "table_starts", "table_counts", "table_blocks", "copy_sources", "copy_targets", "rows", "starts", "counts", "sample_rows", "sample_sources", "append_rows", "append_token_ids", "swap_out_blocks", "swap_out_host_blocks", "swap_in_host_blocks", "swap_in_blocks", "sample_counts", "restore_rows", "restore_checkpoints", "save_rows", "save_positions", "save_checkpoints", "kept_changes")
     STEP_FIELD_NUMBER: _ClassVar[int]
     REMOVED_ROWS_FIELD_NUMBER: _ClassVar[int]
     NEW_ROWS_FIELD_NUMBER: _ClassVar[int]
@@ -228,7 +240,7 @@ class StepPlan(_message.Message):
     SAVE_ROWS_FIELD_NUMBER: _ClassVar[int]
     SAVE_POSITIONS_FIELD_NUMBER: _ClassVar[int]
     SAVE_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
-    BLOCK_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    KEPT_CHANGES_FIELD_NUMBER: _ClassVar[int]
     step: int
     removed_rows: bytes
     new_rows: _containers.RepeatedCompositeFieldContainer[NewRow]
@@ -256,8 +268,8 @@ class StepPlan(_message.Message):
     save_rows: bytes
     save_positions: bytes
     save_checkpoints: bytes
-    block_changes: BlockChanges
-    def __init__(self, step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., forks: _Optional[_Iterable[_Union[ForkRow, _Mapping]]] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., append_token_ids: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., sample_counts: _Optional[bytes] = ..., restore_rows: _Optional[bytes] = ..., restore_checkpoints: _Optional[bytes] = ..., save_rows: _Optional[bytes] = ..., save_positions: _Optional[bytes] = ..., save_checkpoints: _Optional[bytes] = ..., block_changes: _Optional[_Union[BlockChanges, _Mapping]] = ...) -> None: ...
+    kept_changes: KeptChanges
+    def __init__(self, step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., forks: _Optional[_Iterable[_Union[ForkRow, _Mapping]]] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., append_token_ids: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., sample_counts: _Optional[bytes] = ..., restore_rows: _Optional[bytes] = ..., restore_checkpoints: _Optional[bytes] = ..., save_rows: _Optional[bytes] = ..., save_positions: _Optional[bytes] = ..., save_checkpoints: _Optional[bytes] = ..., kept_changes: _Optional[_Union[KeptChanges, _Mapping]] = ...) -> None: ...
 
 class NewRow(_message.Message):
     __slots__ = ("row", "token_ids", "prompt_len", "blocks", "sequence_index", "sampling", "min_tokens", "stop_token_ids", "bad_words", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "num_beam_candidates", "grammar", "tenant", "pooling")

@@ -5,17 +5,20 @@ import random
 import pytest
 
 from engine_core.kv_cache import kept_cache
-from engine_core.kv_cache.block_changes import BlockChanges
 from engine_core.kv_cache.block_pool import BlockPool
+from engine_core.kv_cache.kept_changes import KeptChanges
 from engine_core.kv_cache.prefix_cache import HASH_BYTES
+from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.scheduler.outputs.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import Plan
 from pagewire.internal.v1.engine_pb2 import AddRequest
-from pagewire.internal.v1.worker_pb2 import BlockChanges as Message
 from pagewire.internal.v1.worker_pb2 import KeptCache
+from pagewire.internal.v1.worker_pb2 import KeptChanges as Message
 from pagewire.ipc.columns import pack_u32, unpack_u32
+from tests.engine_core.fake_states import StatefulFakeWorker
 from tests.engine_core.fakes import FakeWorker, Ledger, add_request, expected_output, make, namespace
-from worker.block_contents import CONTENT_BYTES, BlockContents
+from worker.cache_contents import CONTENT_BYTES, CacheContents
 
 SECRET, SIZE, NUM_BLOCKS, HOST_BLOCKS = b"s" * 32, 4, 24, 8
 
@@ -23,25 +26,33 @@ SECRET, SIZE, NUM_BLOCKS, HOST_BLOCKS = b"s" * 32, 4, 24, 8
 class Lives:
     """One worker, and one engine core after another. Each is killed at some moment."""
 
-    def __init__(self, seed: int, *, ahead: bool) -> None:
-        self.dice, self.ahead = random.Random(seed), ahead
+    def __init__(self, seed: int, *, ahead: bool, checkpoints: int = 0) -> None:
+        """checkpoints: of the states that rows keep; 0: they keep none."""
+        self.dice, self.ahead, self.checkpoints = random.Random(seed), ahead, checkpoints
         self.worker = FakeWorker(NUM_BLOCKS, SIZE, HOST_BLOCKS)
-        self.contents = BlockContents(SECRET)
+        if checkpoints:
+            self.worker = StatefulFakeWorker(NUM_BLOCKS, SIZE, checkpoints)
+        self.contents = CacheContents(SECRET)
         self.messages: list[AddRequest] = []
         self.ledger = Ledger()
         self.num_found = 0  # tokens in the caches of all lives but the first
 
+    def make_scheduler(self, **settings: int) -> Scheduler:
+        """Of one life."""
+        return Scheduler(**settings)
+
     def begin(self, num_requests: int) -> Scheduler:
         """The next core: what is not finished is resubmitted, with its tokens, and more requests come."""
-        scheduler = Scheduler(
+        scheduler = self.make_scheduler(
             num_blocks=NUM_BLOCKS,
             block_size=SIZE,
             max_num_seqs=4,
             max_num_batched_tokens=10,
-            num_host_blocks=HOST_BLOCKS,
+            num_host_blocks=0 if self.checkpoints else HOST_BLOCKS,
+            state_checkpoints=self.checkpoints,
         )
-        self.changes = BlockChanges(lambda: self.contents.apply(self.changes.take_losses()))
-        kept_cache.track(scheduler.prefix_cache, self.changes, SECRET, self.contents.hand_over())
+        self.changes = KeptChanges(lambda: self.contents.apply(self.changes.take_losses()))
+        scheduler.track_cache(self.changes, SECRET, self.contents.hand_over())
         scheduler.check_invariants()
         self.ledger.started.clear()
         self.ledger.cached.clear()
@@ -86,17 +97,20 @@ class Lives:
                 self.contents.apply(self.changes.take())
                 break
         self.worker.rows.clear()
+        if isinstance(self.worker, StatefulFakeWorker):
+            self.worker.states.clear()
         self.worker.host_blocks.clear()
         self.worker._results.clear()
 
 
+@pytest.mark.parametrize("checkpoints", [0, 1, 4])
 @pytest.mark.parametrize("ahead", [False, True])
-def test_outputs_over_many_lives_are_exact(ahead: bool) -> None:
+def test_outputs_over_many_lives_are_exact(ahead: bool, checkpoints: int) -> None:
     """The fake worker checks that each row reads its own history, in each block that it shares, also with the
-    rows of earlier lives."""
+    rows of earlier lives; and that it begins with its own state."""
     num_found = 0
-    for seed in range(40):
-        lives = Lives(seed, ahead=ahead)
+    for seed in range(10 if checkpoints else 40):
+        lives = Lives(seed, ahead=ahead, checkpoints=checkpoints)
         for life in range(6):
             scheduler = lives.begin(lives.dice.randint(0, 4))
             lives.live(scheduler, lives.dice.randint(0, 25))
@@ -106,7 +120,7 @@ def test_outputs_over_many_lives_are_exact(ahead: bool) -> None:
             key = message.handle, 0
             del message.delivered[:]
             assert (lives.ledger.tokens[key], lives.ledger.ends[key]) == expected_output(message, 0)
-    assert num_found > 1_000
+    assert num_found > (50 if checkpoints else 1_000)
 
 
 @pytest.mark.parametrize("prompt", [16, 17, 21])
@@ -127,6 +141,57 @@ def test_a_resumed_request_finds_its_full_blocks(prompt: int) -> None:
     assert found % SIZE == 0 and 0 < num_tokens - 1 - found < 2 * SIZE
 
 
+@pytest.mark.parametrize(("prompt", "state"), [(8, 4), (16, 12), (17, 16), (21, 20)])
+def test_a_resumed_request_begins_with_the_last_state_of_its_prompt(prompt: int, state: int) -> None:
+    """Outputs have blocks and no states: they are computed again."""
+    lives = Lives(0, ahead=False, checkpoints=2)
+    scheduler = lives.begin(0)
+    message = add_request(1, prompt, max_tokens=20, ignore_eos=True)
+    lives.messages.append(message)
+    lives.worker.namespaces[1] = namespace(message)
+    scheduler.add(make(message))
+    lives.live(scheduler, 9)
+    assert len(lives.ledger.tokens[1, 0]) > 5
+    scheduler = lives.begin(0)
+    plan = scheduler.schedule(0.0)
+    assert plan.starts == [state] and len(plan.restore_rows) == 1
+    lives.worker.submit(plan)
+    scheduler.update(lives.worker.collect())
+
+
+def test_a_state_that_a_plan_saves_is_not_told_without_the_plan() -> None:
+    lives = Lives(0, ahead=False, checkpoints=1)
+    scheduler = lives.begin(0)
+    scheduler.add(make(add_request(1, 9)))
+    assert scheduler.schedule(0.0).save_positions == [8]
+    scheduler.pool.forget([])  # losses are told without a plan
+    assert not lives.contents.hand_over().checkpoints
+    lives.contents.apply(lives.changes.take())
+    kept = lives.contents.hand_over()
+    assert unpack_u32(kept.checkpoints) == [0] and kept.checkpoint_contents == kept.contents[-HASH_BYTES:]
+
+
+def test_states_that_are_forgotten_are_told_at_once() -> None:
+    """By a reset of the cache, and by distrust of a request."""
+    for forget in ("reset", "distrust"):
+        lives = Lives(0, ahead=False, checkpoints=2)
+        scheduler = lives.begin(0)
+        message = add_request(1, 9, max_tokens=5, ignore_eos=True)
+        lives.worker.namespaces[1] = namespace(message)
+        scheduler.add(request := make(message))
+        plan = scheduler.schedule(0.0)
+        lives.contents.apply(lives.changes.take())
+        lives.worker.submit(plan)
+        sequence = request.sequences[0]
+        if forget == "reset":
+            scheduler.reset_cache()
+        else:
+            scheduler.prefix_cache.distrust(sequence)
+        assert not scheduler.prefix_cache.num_checkpoints
+        kept = lives.contents.hand_over()
+        assert not kept.blocks and not kept.checkpoints
+
+
 def test_what_a_plan_fills_is_not_told_without_the_plan() -> None:
     """A core that is killed before it sends the plan leaves no block that was never computed."""
     lives = Lives(0, ahead=False)
@@ -139,7 +204,8 @@ def test_what_a_plan_fills_is_not_told_without_the_plan() -> None:
 def test_losses_are_told_at_once() -> None:
     told: list[Message] = []
     pool = BlockPool(4)
-    pool.changes = changes = BlockChanges(lambda: told.append(changes.take_losses()))
+    changes = KeptChanges(lambda: told.append(changes.take_losses()))
+    pool.changes = changes.blocks
     first, second, third = pool.allocate(3)
     pool.keep(first, b"a" * HASH_BYTES)
     pool.keep(second, b"b" * HASH_BYTES)
@@ -153,7 +219,7 @@ def test_losses_are_told_at_once() -> None:
 
 
 def test_a_worker_takes_in_what_it_is_told() -> None:
-    contents = BlockContents(SECRET)
+    contents = CacheContents(SECRET)
     contents.apply(Message(kept_blocks=pack_u32([3, 5]), kept_contents=b"x" * 16 + b"y" * 16))
     contents.apply(
         Message(forgotten_blocks=pack_u32([3, 7]), kept_blocks=pack_u32([1]), kept_contents=b"z" * 16)
@@ -164,9 +230,29 @@ def test_a_worker_takes_in_what_it_is_told() -> None:
     contents.apply(Message(kept_blocks=pack_u32([3]), kept_contents=b"x" * 16))
     contents.apply(Message(forgets_all=True, kept_blocks=pack_u32([4]), kept_contents=b"v" * 16))
     assert unpack_u32(contents.hand_over().blocks) == [4]
-    with pytest.raises(ValueError, match="2 cached blocks"):
+    with pytest.raises(ValueError, match="contents of 2 places"):
         contents.apply(Message(kept_blocks=pack_u32([3, 4]), kept_contents=b"x" * 16))
     assert CONTENT_BYTES == HASH_BYTES
+
+
+def test_a_worker_takes_in_which_checkpoints_are_saved() -> None:
+    contents = CacheContents(SECRET)
+    contents.apply(Message(kept_checkpoints=pack_u32([0, 1]), kept_checkpoint_contents=b"x" * 16 + b"y" * 16))
+    contents.apply(Message(kept_blocks=pack_u32([0]), kept_contents=b"w" * 16, forgets_all=True))
+    contents.apply(
+        Message(
+            forgotten_checkpoints=pack_u32([0]),
+            kept_checkpoints=pack_u32([0]),
+            kept_checkpoint_contents=b"z" * 16,
+        )
+    )
+    kept = contents.hand_over()
+    assert (unpack_u32(kept.blocks), unpack_u32(kept.checkpoints)) == ([0], [1, 0])
+    assert kept.checkpoint_contents == b"y" * 16 + b"z" * 16
+    assert not contents.hand_over().checkpoints
+    contents.apply(Message(kept_checkpoints=pack_u32([3]), kept_checkpoint_contents=b"x" * 16))
+    contents.apply(Message(forgets_all_checkpoints=True))
+    assert not contents.hand_over().checkpoints
 
 
 def scheduler_of(**settings: int) -> Scheduler:
@@ -181,7 +267,7 @@ def scheduler_of(**settings: int) -> Scheduler:
 def test_a_cache_that_makes_no_sense_is_not_continued(
     blocks: list[int], contents: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scheduler, changes = scheduler_of(), BlockChanges()
+    scheduler, changes = scheduler_of(), KeptChanges()
     kept = KeptCache(secret=SECRET, blocks=pack_u32(blocks), contents=contents)
     kept_cache.track(scheduler.prefix_cache, changes, b"t" * 32, kept)
     assert "is lost" in caplog.text
@@ -189,9 +275,45 @@ def test_a_cache_that_makes_no_sense_is_not_continued(
     assert not scheduler.prefix_cache.num_blocks and not changes and scheduler.pool.num_free == 4
 
 
-def test_where_layers_keep_states_a_life_begins_empty() -> None:
-    """Checkpoints of states are not known to the next core."""
-    scheduler, changes = scheduler_of(state_checkpoints=2), BlockChanges()
+@pytest.mark.parametrize(
+    ("slots", "contents"),
+    [([0, 2], b"x" * 16 + b"y" * 16), ([0, 1], b"x" * 32), ([0], b"x" * 15), ([1, 1], b"x" * 16 + b"y" * 16)],
+    ids=["out-of-range", "one-content-twice", "cut-off", "one-slot-twice"],
+)
+def test_states_that_make_no_sense_are_not_continued(
+    slots: list[int], contents: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor are the blocks."""
+    scheduler, changes = scheduler_of(state_checkpoints=2), KeptChanges()
+    kept = KeptCache(
+        secret=SECRET,
+        blocks=pack_u32([1]),
+        contents=b"w" * 16,
+        checkpoints=pack_u32(slots),
+        checkpoint_contents=contents,
+    )
+    kept_cache.track(scheduler.prefix_cache, changes, b"t" * 32, kept)
+    assert "is lost" in caplog.text
+    scheduler.prefix_cache._checkpoints.check_invariants()  # type: ignore[union-attr]
+    assert not scheduler.prefix_cache.num_blocks and not scheduler.prefix_cache.num_checkpoints
+    assert not changes and scheduler.pool.num_free == 4
+
+
+def test_adopted_states_are_written_over_in_the_order_of_their_saves() -> None:
+    checkpoints = StateCheckpoints(3, SIZE)
+    checkpoints.adopt({2: b"a" * 16, 0: b"b" * 16})
+    checkpoints.check_invariants()
+    assert checkpoints.longest([b"", b"b" * 16, b"c" * 16], 2) == 1
+    plan, sequence = Plan(), make(add_request(1, 20)).sequences[0]
+    sequence.hashes = [bytes([i]) * 16 for i in range(5)]
+    sequence.set_computed(16)
+    checkpoints.save(sequence, 0, [1, 2, 3], plan)
+    assert plan.save_checkpoints == [1, 2, 0]
+    checkpoints.check_invariants()
+
+
+def test_a_core_without_a_cache_keeps_nothing() -> None:
+    scheduler, changes = scheduler_of(state_checkpoints=2, prefix_cache=False), KeptChanges()
     kept = KeptCache(secret=SECRET, blocks=pack_u32([1]), contents=b"x" * 16)
     kept_cache.track(scheduler.prefix_cache, changes, b"t" * 32, kept)
     assert not scheduler.prefix_cache.num_blocks and scheduler.pool.changes is None

@@ -81,7 +81,7 @@ def test_every_field_of_the_contract_is_written() -> None:
     row = NewRow(1, array("I", [1]), 1, [1], 1, parameters, top, 1, 1, "t")
     plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 23))
     message = encode_plan(plan)
-    of_connection = {"block_changes"}  # engine_core.io.worker_group adds them on the way
+    of_connection = {"kept_changes"}  # engine_core.io.worker_group adds them on the way
     assert {field.name for field, _ in message.ListFields()} == {
         field.name for field in StepPlan.DESCRIPTOR.fields
     } - of_connection

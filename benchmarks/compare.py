@@ -1,12 +1,14 @@
-"""Measures two services with different flags in turns and prints the ratio of each figure.
+"""Measures two services, of different flags or versions, in turns and prints the ratio of each figure.
 
     python -m benchmarks.compare demo --scheduling=sync -- --scheduling=ahead
     python -m benchmarks.compare demo --repeats 9 --block-size=16 -- --block-size=32
+    git worktree add ../before v2026.10 && python -m benchmarks.compare demo --checkout ../before
 
 Both services run all the time, and each repetition goes to the one and then to the other, so that
 whatever else the machine does meets both. The ratio is second / first: its median over the repetitions,
-with the least and the greatest. Workloads and figures are those of benchmarks/serve.py; CPU is the processor
-time of the frontends.
+with the least and the greatest. --checkout: the first service runs another checkout of this repository, in
+this one's environment. Workloads and figures are those of benchmarks/serve.py; CPU is the processor time of
+the frontends.
 """
 
 import argparse
@@ -14,12 +16,14 @@ import asyncio
 import contextlib
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from pathlib import Path
+from unittest.mock import patch
 
 from benchmarks.processes import by_role, processor_seconds
 from benchmarks.serve import run_once
-from pagewire import AsyncClient, flags
+from pagewire import AsyncClient, flags, rooms
 from pagewire.bench.workloads import ALL, Request
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
@@ -73,6 +77,13 @@ def print_row(name: str, pairs: list[list[Measured]]) -> None:
     print(f"{name:<9}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
 
+@contextlib.contextmanager
+def importing(checkout: Path | None) -> Iterator[None]:
+    """Services that start meanwhile import the packages of that folder. None: those of this checkout."""
+    with patch.object(rooms, "folder", lambda: checkout) if checkout else contextlib.nullcontext():
+        yield
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -80,13 +91,16 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("--workloads", default="single,batch,ragged", help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--checkout", type=Path, metavar="FOLDER", help="of the first service")
     ours, _, second = " ".join(sys.argv[1:]).partition(" -- ")
     options, first = parser.parse_known_args(ours.split())
     with contextlib.ExitStack() as stack:
         services = []
-        for given in (first, second.split()):
+        checkout = options.checkout and options.checkout.resolve(strict=True)
+        for folder, given in ((checkout, first), (None, second.split())):
             arguments = ["--port=0", "--log-level=warning", options.model, *given]
-            service = Service(flags.parse(ServeConfig, arguments, command="serve"))
+            with importing(folder):
+                service = Service(flags.parse(ServeConfig, arguments, command="serve"))
             services.append(stack.enter_context(service))
         print(f"{'workload':<9}" + "".join(f"{title:>20}" for title in COLUMNS.values()), flush=True)
         asyncio.run(measure(services, options.workloads.split(","), options.repeats))

@@ -26,6 +26,11 @@ class RowStateSpec(ABC):
         """What a layer keeps of at most so many drafted tokens beside them, until it is known which of these
         are accepted."""
 
+    @property
+    def num_tensors(self) -> int:
+        """Of one layer in a cache, those of drafts, which may be empty, among them."""
+        return len(self.planes()) + len(self.draft_planes(0))
+
     def bytes_per_row(self, drafts: int = 0) -> int:
         """Of one layer."""
         return sum(plane.bytes_per_block for plane in (*self.planes(), *self.draft_planes(drafts)))

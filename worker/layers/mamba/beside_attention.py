@@ -13,9 +13,6 @@ from worker.lowering.builder import ProgramBuilder
 from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
 
-_STATES = 4
-"""Tensors that a Mamba-2 layer has in a cache."""
-
 
 class AttentionBesideMamba2(SideBySide):
     """Both read the same input."""
@@ -34,8 +31,9 @@ class AttentionBesideMamba2(SideBySide):
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
         """[T, E] -> [T, E]."""
-        scanned = self.mamba(x, batch, cache[-_STATES:])
-        return self.add(self.attention(x, batch, cache[:-_STATES], rotation), scanned)
+        keys_and_values, states = self._split(cache)
+        scanned = self.mamba(x, batch, states)
+        return self.add(self.attention(x, batch, keys_and_values, rotation), scanned)
 
     def lower(
         self,
@@ -45,6 +43,12 @@ class AttentionBesideMamba2(SideBySide):
         rotation: LoweredRotation | None = None,
     ) -> torch.Tensor:
         """See forward()."""
-        scanned = self.mamba.lower(builder, x, cache[-_STATES:])
-        attended = self.attention.lower(builder, x, cache[:-_STATES], rotation)
+        keys_and_values, states = self._split(cache)
+        scanned = self.mamba.lower(builder, x, states)
+        attended = self.attention.lower(builder, x, keys_and_values, rotation)
         return self.add.lower(builder, attended, scanned, builder.buffers.shared("mixed", x.shape[1]))
+
+    def _split(self, cache: LayerCache) -> tuple[LayerCache, LayerCache]:
+        """Returns the tensors of attention and those of the scan."""
+        states = self.mamba.state_spec.num_tensors
+        return cache[:-states], cache[-states:]

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.arrivals import SPOILED_S, Client, Kind, crowd
+from benchmarks.health_probe import probing
 from benchmarks.pipeline import model_folder
 from benchmarks.processes import by_role, resident_mb
 from pagewire.bench.figures import percentile
@@ -53,6 +54,8 @@ class Figures:
     spoiled: int  # clients that the generator sent too late: in no latency
     frontend_mb: float
     engine_mb: float
+    health_p50: float = 0.0  # of grpc.health.v1 Check
+    health_p99: float = 0.0
 
 
 def figures(
@@ -111,11 +114,14 @@ async def run_level(
     """One multiple of the capacity."""
     pids = by_role(service.pid)
     async with crowd(service.address, KIND, options.dishonest, seed) as people:
-        start = time.perf_counter()
-        await people.arrive(level * capacity, options.seconds)
-        span = start + WARM_UP * options.seconds, time.perf_counter()
-        memory = resident_mb(pids["frontend"][0]), resident_mb(pids["engine"][0])
-        return figures(level, people.clients, span, options.target, memory)
+        with probing(service.address) as checks:
+            start = time.perf_counter()
+            await people.arrive(level * capacity, options.seconds)
+            span = start + WARM_UP * options.seconds, time.perf_counter()
+            memory = resident_mb(pids["frontend"][0]), resident_mb(pids["engine"][0])
+        found = figures(level, people.clients, span, options.target, memory)
+        found.health_p50, found.health_p99 = percentile(checks, 50), percentile(checks, 99)
+        return found
 
 
 async def run_burst(service: Service, capacity: float) -> tuple[int, int, float]:
@@ -156,14 +162,14 @@ def print_levels(rows: list[Figures]) -> None:
     """One line per level."""
     print(
         "| load | clients | offered/s | goodput/s | late/s | refused/s | refusal p50, p99 ms"
-        " | TTFT p50, p99 ms | spoiled | frontend, core MB |"
+        " | TTFT p50, p99 ms | Check p50, p99 ms | spoiled | frontend, core MB |"
     )
-    print("|" + " --- |" * 10)
+    print("|" + " --- |" * 11)
     for row in rows:
         print(
             f"| {row.level:g}x | {row.clients} | {row.offered:.1f} | {row.goodput:.1f} | {row.late:.1f}"
             f" | {row.refused:.1f} | {row.refusal_p50:.1f}, {row.refusal_p99:.1f}"
-            f" | {row.ttft_p50:.0f}, {row.ttft_p99:.0f}"
+            f" | {row.ttft_p50:.0f}, {row.ttft_p99:.0f} | {row.health_p50:.1f}, {row.health_p99:.1f}"
             f" | {row.spoiled} | {row.frontend_mb:.0f}, {row.engine_mb:.0f} |"
         )
     best = max(row.goodput for row in rows)

@@ -100,8 +100,8 @@ class Figures:
 
 
 @contextlib.contextmanager
-def model_folder():
-    """A folder with the shape of an 8B model and the demo model's tokenizer."""
+def model_folder(**changes: int):
+    """A folder with the shape of an 8B model, but for what is given, and the demo model's tokenizer."""
     demo = checkpoint_folder("demo")
     with tempfile.TemporaryDirectory(prefix="pagewire-8b-") as name:
         folder = Path(name)
@@ -110,7 +110,7 @@ def model_folder():
                 shutil.copy(path, folder)
         theirs = json.loads((demo / "config.json").read_text())
         ids = {name: theirs[name] for name in ("vocab_size", "bos_token_id", "eos_token_id")}
-        (folder / "config.json").write_text(json.dumps(LLAMA_3_8B | ids))
+        (folder / "config.json").write_text(json.dumps(LLAMA_3_8B | ids | changes))
         yield folder
 
 

@@ -3,7 +3,7 @@
     python -m benchmarks.large_prompts
     python -m benchmarks.large_prompts --kilobytes 500,1000,3000 --seconds 10
 
-A simulated H200 with the shape of Llama-3-8B, a context of 262,144 and the demo model's tokenizer. Bob streams
+A simulated H200, the shape of Llama-3-8B with a context of 262,144, the demo model's tokenizer. Bob streams
 short answers, one after the other; meanwhile Alice sends prompts of text of so many kilobytes, one after the
 other. From 500 on they have more tokens than the context and are refused once these are counted; above 3,400
 their bytes say so already. A prompt is read by a process beside the frontend, which only receives it. Check:

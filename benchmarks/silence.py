@@ -2,9 +2,9 @@
 
     python -m benchmarks.silence --minutes 10
 
-The topology of compose.yaml on this machine, with a simulated engine of one row. A stream holds the row for so
-long; the calls that wait behind it, by gRPC's own client without a deadline, are silent meanwhile. Then each of
-them has to get its tokens.
+The topology of compose.yaml on this machine, with a simulated engine of one row. A stream holds the row for
+so long; the calls that wait behind it, by gRPC's own client without a deadline, are silent meanwhile. Then
+each of them has to get its tokens.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from tests.e2e.topology import NGINX, topology
 
 ENGINE = {"profile": "cpu", "worker_fault": "slow-factor=1000", "max_num_seqs": 1, "max_queue_wait": 0}
 HELD, LENGTH = 8000, 4
-"""Output tokens of the stream that holds the row, which is cancelled before it has them, and of the others."""
+"""Output tokens of the stream that holds the row, which is cancelled before it has them, and of others."""
 
 
 def request(seed: int, tokens: int) -> generation_pb2.GenerateRequest:

@@ -16,7 +16,7 @@ import grpc.aio
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
 from tests.e2e.topology import NGINX, topology
 
-ENGINE = {"profile": "cpu", "worker_fault": "slow-factor=1000", "max_num_seqs": 1, "max_queue_wait": 0}
+ENGINE = {"profile": "cpu", "worker_fault": "slow-factor=20000", "max_num_seqs": 1, "max_queue_wait": 0}
 HELD, LENGTH = 8000, 4
 """Output tokens of the stream that holds the row, which is cancelled before it has them, and of others."""
 

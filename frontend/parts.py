@@ -89,7 +89,7 @@ def make_parts(config: FrontendConfig, model: ModelInfo, authenticator: Authenti
         prompts=prompts,
         engine=engine,
         limits=limits,
-        receiving_slots=ReceivingSlots(),
+        receiving_slots=ReceivingSlots(config.max_request_bytes),
         large_messages=LargeMessages(limits),
         write_timeouts=WriteTimeouts(config.write_timeout),
         counters=counters,

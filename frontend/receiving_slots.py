@@ -1,7 +1,9 @@
-"""Bounds how many request messages of a tenant are received at once, over gRPC and over HTTP together.
+"""Bounds how many request messages are received at once, over gRPC and over HTTP together.
 
-What has arrived of a message is in memory before its size is known. So the sizes of the messages that a
-tenant sends say how many of its next ones are received at once.
+What has arrived of a message is in memory before its size is known, and it may be the most of
+--max-request-bytes. So a slot stands for as many bytes, and all of them together have a bound, of which each
+tenant may have half of what the others leave. The sizes of the messages that a tenant sends then say how many
+of its next ones are received at once.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +15,9 @@ from frontend.tenant_turns import TenantTurns
 
 NO_TENANT = ""
 """Whose slots the callers of public methods share."""
+MAX_HELD_BYTES = 512 << 20
+"""Bytes of all messages of tenants that are being received by a frontend, if each is as large as it may be;
+but two messages are always received."""
 MAX_RECEIVED = 64
 """Request messages of one tenant that are received at once."""
 MAX_RECEIVED_BYTES = 32 << 20
@@ -24,19 +29,18 @@ FIRST_SIZE = 1 << 20
 class ReceivingSlots:
     """Counts the messages that are being received, by tenant. Belongs to the event loop's thread."""
 
-    def __init__(self, size: int = MAX_RECEIVED) -> None:
-        """size: of each tenant, for small messages."""
-        self._size = size
-        self._turns = TenantTurns(None, self._share)
+    def __init__(self, max_request_bytes: int) -> None:
+        """max_request_bytes: of one message."""
+        self._turns = TenantTurns(max(2, MAX_HELD_BYTES // max_request_bytes), self._share)
         self._sizes: dict[str, int] = {}
         """Bytes that the next message of a tenant is expected to have; of tenants that have slots."""
 
     async def take(self, tenant: str) -> None:
-        """Waits until the tenant has a slot left, first come, first served, and takes it."""
+        """Waits until the tenant may have another slot, first come, first served, and takes it."""
         await self._turns.begin(tenant)
 
     def has_room(self, tenant: str) -> bool:
-        """Returns whether the tenant has a slot left."""
+        """Returns whether the tenant may have another slot now."""
         return self._turns.has_room(tenant)
 
     def num_held(self, tenant: str) -> int:
@@ -68,5 +72,7 @@ class ReceivingSlots:
             self.give_back(caller.tenant)
 
     def _share(self, tenant: str) -> int:
-        expected = self._sizes.get(tenant, FIRST_SIZE)
-        return max(1, min(self._size, MAX_RECEIVED_BYTES // max(expected, 1)))
+        """Returns how many slots the tenant may hold: never more than it leaves to others."""
+        expected, left = self._sizes.get(tenant, FIRST_SIZE), self._turns.num_free
+        assert left is not None
+        return max(1, min(MAX_RECEIVED, left, MAX_RECEIVED_BYTES // max(expected, 1)))

@@ -51,6 +51,11 @@ class TenantTurns:
             return False
         return tenant is None or self._share is None or self._running[tenant] < self._share(tenant)
 
+    @property
+    def num_free(self) -> int | None:
+        """Turns that nothing has; None: there is any number."""
+        return self._num_free
+
     def num_running(self, tenant: str) -> int:
         """Returns how many turns are the tenant's now."""
         return self._running[tenant]

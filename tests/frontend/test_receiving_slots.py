@@ -3,11 +3,11 @@
 import asyncio
 
 from frontend.auth.caller import Caller
-from frontend.receiving_slots import FIRST_SIZE, MAX_RECEIVED_BYTES, ReceivingSlots
+from frontend.receiving_slots import FIRST_SIZE, MAX_HELD_BYTES, MAX_RECEIVED_BYTES, ReceivingSlots
 
 
 async def test_slots_are_a_tenants_own_and_pass_to_the_next_call() -> None:
-    slots, order = ReceivingSlots(2), []
+    slots, order = ReceivingSlots(MAX_HELD_BYTES // 4), []
 
     async def call(name: str, tenant: str) -> None:
         await slots.take(tenant)
@@ -35,7 +35,7 @@ async def taken(slots: ReceivingSlots, tenant: str) -> int:
 
 
 async def test_tenants_with_large_messages_receive_fewer_at_once() -> None:
-    slots = ReceivingSlots(64)
+    slots = ReceivingSlots(1 << 20)
     assert await taken(slots, "a") == MAX_RECEIVED_BYTES // FIRST_SIZE == 32
     slots.arrived("a", 4 << 20)
     for _ in range(25):
@@ -52,7 +52,7 @@ async def test_tenants_with_large_messages_receive_fewer_at_once() -> None:
 
 
 async def test_small_messages_let_more_in_and_none_is_too_large() -> None:
-    slots = ReceivingSlots(64)
+    slots = ReceivingSlots(1 << 20)
     await slots.take("a")
     slots.arrived("a", 1 << 30)
     slots.give_back("a")
@@ -69,8 +69,28 @@ async def test_small_messages_let_more_in_and_none_is_too_large() -> None:
     assert await taken(slots, "a") == 64
 
 
+async def test_tenants_leave_one_another_as_much_as_they_take() -> None:
+    """However many there are, and whatever they have sent before, messages of the largest size fit."""
+    slots = ReceivingSlots(MAX_HELD_BYTES // 32)
+    held = []
+    for tenant in "abcdef":
+        await slots.take(tenant)
+        for _ in range(30):
+            slots.arrived(tenant, 10)
+        held.append(await taken(slots, tenant))
+    assert held == [16, 8, 4, 2, 1, 1]
+    assert not slots.has_room("g")
+    slots.give_back("a")
+    assert slots.has_room("g") and not slots.has_room("a")
+
+
+async def test_two_messages_are_received_however_large_they_may_be() -> None:
+    slots = ReceivingSlots(MAX_HELD_BYTES * 2)
+    assert [await taken(slots, tenant) for tenant in "ab"] == [1, 1]
+
+
 async def test_a_block_says_what_has_arrived() -> None:
-    slots = ReceivingSlots(64)
+    slots = ReceivingSlots(1 << 20)
     async with slots.receiving(Caller("a")) as arrived:
         arrived(MAX_RECEIVED_BYTES)
         assert not slots.has_room("a")

@@ -12,7 +12,8 @@ from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of
 from frontend.concurrency_limits import MAX_REQUEST_STREAMS, ConcurrencyLimits
 from frontend.errors import FrontendFull
-from frontend.receiving_slots import FIRST_SIZE, MAX_RECEIVED_BYTES
+from frontend.receiving_slots import MAX_HELD_BYTES, MAX_RECEIVED_BYTES
+from pagewire.config import FrontendConfig
 from pagewire.v1 import model_pb2
 from tests.frontend.fakes import make_request, run_service, say
 from tests.hostile.test_frames import Http2, framed
@@ -21,8 +22,8 @@ from tests.stalled import StalledClient
 ALICE, BOB = Caller("alice"), Caller("bob")
 FULL = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 REQUEST = make_request(output={"token_ids": True})
-RECEIVED = MAX_RECEIVED_BYTES // FIRST_SIZE
-"""Messages of a tenant that are received at once while none has come."""
+RECEIVED = MAX_HELD_BYTES // FrontendConfig.max_request_bytes // 2
+"""Messages of a tenant that are received at once while no other tenant has any."""
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -120,7 +121,7 @@ def half_a_message(client: Http2, path: str) -> None:
 
 
 async def test_halves_of_health_checks_take_no_answer_from_the_others(checkpoint, model, tmp_path):
-    """32 of them, from a client without a token, once stopped all health checks for 30 seconds."""
+    """As many as there are slots, without a token, once stopped all health checks for 30 seconds."""
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text("tokens: []")
     async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
@@ -145,7 +146,8 @@ async def test_large_messages_wait_with_their_clients(checkpoint, model, tmp_pat
     """They hold their slots until they are decoded: so few are in memory, and none is refused for that."""
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text("tokens:\n" + entry_line(digest_of("a"), "a", {}))
-    async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
+    settings = {"auth_file": str(tokens), "max_request_bytes": 4 << 20}
+    async with run_service(checkpoint, model=model, **settings) as service:
         frontend = service.frontend
         # A large message of another tenant is decoded.
         await frontend.parts.large_messages._turns.begin("other")
@@ -159,6 +161,34 @@ async def test_large_messages_wait_with_their_clients(checkpoint, model, tmp_pat
         codes = {await call.code() for call in calls}
         assert codes == {grpc.StatusCode.INVALID_ARGUMENT}
         await until(lambda: not frontend.parts.receiving_slots.num_held("a"))
+
+
+async def test_halves_behind_small_messages_have_a_bound_in_bytes(checkpoint, model, tmp_path):
+    """Messages were counted by the sizes of those before, so 64 halves of 16 MiB came in."""
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("tokens:\n" + "\n".join(entry_line(digest_of(name), name, {}) for name in ("a", "b")))
+    path, num_small = "/pagewire.v1.TokenizerService/Detokenize", 20
+    async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
+        slots, counters = service.frontend.parts.receiving_slots, service.frontend.counters
+        with Http2(f"127.0.0.1:{service.port}") as client:
+
+            def halves(count: int) -> None:
+                for _ in range(count):
+                    half = framed(bytes(100), length=FrontendConfig.max_request_bytes)
+                    client.call(half, end=False, _path=path, authorization="Bearer a")
+
+            halves(1)  # what has come is remembered while something is on its way
+            await until(lambda: slots.num_held("a") == 1)
+            for _ in range(num_small):
+                small = client.call(framed(b""), _path=path, authorization="Bearer a")
+                assert await asyncio.to_thread(client.status, small)
+            halves(63)
+            await until(lambda: not slots.has_room("a"))
+            other = client.call(framed(b""), _path=path, authorization="Bearer b")
+            assert await asyncio.to_thread(client.status, other), "another tenant is served"
+            assert slots.num_held("a") * FrontendConfig.max_request_bytes <= MAX_HELD_BYTES // 2
+            assert slots.num_held("a") == RECEIVED and not counters.abandoned
+        await until(lambda: not slots.num_held("a"))
 
 
 async def test_a_tenant_has_a_bounded_number_of_streams_of_requests(checkpoint, model, tmp_path):

@@ -3,14 +3,14 @@
 import asyncio
 
 from frontend.auth.caller import Caller
-from frontend.receiving_slots import ReceivingSlots
+from frontend.receiving_slots import MAX_HELD_BYTES, ReceivingSlots
 from frontend.rpc.call_context import decoded
 from frontend.rpc.receiving import Receiving
 from frontend.telemetry.counters import Counters
 
 
 async def test_a_call_gives_its_slot_back_once_and_at_its_end_at_the_latest() -> None:
-    slots, counters = ReceivingSlots(1), Counters()
+    slots, counters = ReceivingSlots(MAX_HELD_BYTES // 2), Counters()
     task = asyncio.current_task()
     assert task is not None
     first, second = (Receiving(task, counters, slots) for _ in range(2))
@@ -31,7 +31,7 @@ async def test_a_call_gives_its_slot_back_once_and_at_its_end_at_the_latest() ->
 
 
 async def test_a_large_message_holds_its_slot_until_it_is_decoded() -> None:
-    slots, task = ReceivingSlots(1), asyncio.current_task()
+    slots, task = ReceivingSlots(MAX_HELD_BYTES // 2), asyncio.current_task()
     assert task is not None
     call, counters = Receiving(task, Counters(), slots), Counters()
     held = list[int]()
@@ -48,7 +48,7 @@ async def test_a_large_message_holds_its_slot_until_it_is_decoded() -> None:
 
 
 async def test_without_authentication_no_call_waits() -> None:
-    slots, task = ReceivingSlots(1), asyncio.current_task()
+    slots, task = ReceivingSlots(MAX_HELD_BYTES // 2), asyncio.current_task()
     assert task is not None
     calls = [Receiving(task, Counters(), slots) for _ in range(3)]
     for call in calls:
@@ -64,7 +64,7 @@ async def test_a_request_that_does_not_come_ends_its_call() -> None:
     async def wait() -> None:
         task = asyncio.current_task()
         assert task is not None
-        receiving.append(Receiving(task, Counters(), ReceivingSlots(1)))
+        receiving.append(Receiving(task, Counters(), ReceivingSlots(MAX_HELD_BYTES // 2)))
         await receiving[0].begin(Caller("alice"), 0.0)
         await asyncio.Event().wait()
 

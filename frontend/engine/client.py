@@ -187,8 +187,9 @@ class EngineClient:
         self.events.lost(core)
         self._show_state()
         self.cache_feeds.restart()
+        num_cores = max(len(self.cores), 1)
         for entry in list(core.in_flight.values()):
-            self._journal.lose(entry, EngineDead(), Quarantined(), is_dead=True)
+            self._journal.lose(entry, EngineDead(), Quarantined(), is_dead=True, num_cores=num_cores)
         self._dispatcher.resume()
 
     def on_complete(self, entry: JournalEntry) -> None:

@@ -29,9 +29,9 @@ from pagewire.ipc.columns import pack_u32
 MAX_RESENT = 3
 """Times that a request is resent without a new token in between because a live core lost it or miscounted."""
 MAX_DEATHS = 64
-"""Consecutive deaths of cores that a request survives without a new token. The core's own crash journal finds
-the request that causes them in far fewer; this bound is for cores that cannot keep one, and is high enough
-that a request that merely waits in the queue does not reach it."""
+"""Consecutive deaths that a request survives without a new token, for each core that there is: every core
+needs its own to find a culprit. Its crash journal does in far fewer; this bound is for cores that cannot keep
+one, and is high enough that a request that merely waits in the queue does not reach it."""
 
 
 class Sink(Protocol):
@@ -196,9 +196,15 @@ class Journal:
         return ticket in self._waiting
 
     def lose(
-        self, entry: JournalEntry, error: ServiceError, too_often: ServiceError, *, is_dead: bool = False
+        self,
+        entry: JournalEntry,
+        error: ServiceError,
+        too_often: ServiceError,
+        *,
+        is_dead: bool = False,
+        num_cores: int = 1,
     ) -> None:
-        """Lets an entry wait to be resent after its core lost it (is_dead: by dying).
+        """Lets an entry wait to be resent after its core lost it (is_dead: by dying, as one of so many).
 
         It fails with `error` when waiting is disabled, and with `too_often` when it was lost too often.
         """
@@ -211,7 +217,7 @@ class Journal:
             entry.num_tokens, entry.num_losses, entry.num_deaths = num_tokens, 0, 0
         entry.num_deaths += is_dead
         entry.num_losses += not is_dead
-        if entry.num_losses > MAX_RESENT or entry.num_deaths > MAX_DEATHS:
+        if entry.num_losses > MAX_RESENT or entry.num_deaths > MAX_DEATHS * num_cores:
             self.fail(entry, too_often)
             return
         self._wait(entry, self._patience, EngineDead())

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from frontend.engine.journal import MAX_DEATHS
 from tests.simulation.draw import draw
 from tests.simulation.poison import Poison
 from tests.simulation.requests import RequestWriter, log_uniform
@@ -37,16 +36,15 @@ def draw_moody(seed: int) -> Workload:
 
 
 def draw_storm(seed: int) -> Workload:
-    """Up to fifty kills from outside, one in each life: no request is to blame for those. In a third of the
-    storms there is a single request, which is there at each of its deaths. Of several cores fewer are killed:
-    a frontend gives a request up after MAX_DEATHS without a new token."""
+    """Fifty kills of each core from outside, one in each life: no request is to blame for those. In a third
+    of the storms there is a single request, which is there at each of its deaths."""
     workload = draw(seed, breaks=False)
     random = Random(f"storm {seed}")
     workload.faults.clear()
     if random.random() < 0.33:
         del workload.jobs[1:]
     step = workload.settings.slow_factor * STEP_S
-    workload.storm = Storm(_kills(workload, 50), step * log_uniform(random, 30.0, 300.0))
+    workload.storm = Storm(50, step * log_uniform(random, 30.0, 300.0))
     return workload
 
 
@@ -57,7 +55,7 @@ def draw_succession(seed: int) -> Workload:
     workload.faults.clear()
     step = workload.settings.slow_factor * STEP_S
     workload.settings = replace(workload.settings, adopts=True, restart=30 * step)
-    workload.storm = Storm(_kills(workload, 25), life_steps=log_uniform(random, 3.0, 40.0))
+    workload.storm = Storm(25, life_steps=log_uniform(random, 3.0, 40.0))
     return workload
 
 
@@ -70,11 +68,6 @@ def draw_states(seed: int) -> Workload:
         workload.config, swap_space=0.0, speculate="", no_prefix_cache=False, state_checkpoints=slots
     )
     return workload
-
-
-def _kills(workload: Workload, most: int) -> int:
-    """Of each core."""
-    return min(most, MAX_DEATHS // workload.settings.num_engines - 1)
 
 
 def _draw_crowd(seed: int, num_poisoned: int, probability: float) -> Workload:

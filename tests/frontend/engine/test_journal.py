@@ -114,6 +114,18 @@ async def test_losses_without_a_new_token_are_bounded(is_dead, most):
     assert isinstance(sink.error, Quarantined)
 
 
+async def test_every_core_may_die_as_often():
+    """A request that merely waits, or is there when they are killed, passes from one core to the next."""
+    journal, cores, sink = Journal(60.0), [Core(), Core(), Core()], Sink()
+    entry = entry_of(journal, cores[0], sink)
+    for number in range(MAX_DEATHS * len(cores)):
+        journal.lose(entry, EngineDead(), Quarantined(), is_dead=True, num_cores=len(cores))
+        assert sink.error is None
+        journal.resent(entry, cores[number % len(cores)], number + 2)
+    journal.lose(entry, EngineDead(), Quarantined(), is_dead=True, num_cores=len(cores))
+    assert isinstance(sink.error, Quarantined), "there is a bound all the same"
+
+
 async def test_deadlines_shrink_by_the_time_that_has_passed():
     journal, core, sink = Journal(60.0), Core(), Sink()
     sink.missing_prompt_logprobs = 2

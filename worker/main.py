@@ -30,6 +30,7 @@ from worker.cpu.needed_kernels import needed_groups
 from worker.cpu.precompile import precompile
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
+from worker.imports import import_metas, quick_imports
 from worker.loop import StepRunner
 from worker.weights.prefault import weights_memory
 
@@ -105,7 +106,7 @@ def _import_ahead(cpu_kernels: str) -> None:
     """Imports what a model on a CPU needs, with its compiled kernels: most of the time of a start. Missing
     packages are reported when a model loads. Raises StartupError."""
     select_instruction_set(cpu_kernels)
-    with contextlib.suppress(ModuleNotFoundError):
+    with contextlib.suppress(ModuleNotFoundError), quick_imports():
         importlib.import_module("worker.cpu.load")
         compiled = precompile(wanted=None)
         compiled.begin()
@@ -140,11 +141,13 @@ def _load_model(
     memory = weights_memory(initialize) if on_cpu else None
     precompiled = precompile(needed_groups(initialize)) if on_cpu else None
     try:
-        from worker.cpu.load import load
-        from worker.startup.device_choice import choose_device
+        with quick_imports():
+            from worker.cpu.load import load
+            from worker.startup.device_choice import choose_device
 
         if choose_device(initialize.device).type == "cuda":
             _refuse_faults(config, "a GPU")
+            import_metas()
             from worker.cuda.startup.load import load as load_cuda
 
             return load_cuda(initialize, config.rank, report)

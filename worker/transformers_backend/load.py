@@ -9,6 +9,7 @@ import torch
 
 from kernels.cpu.requirements import why_not
 from pagewire.internal.v1 import worker_pb2
+from worker.imports import import_metas
 from worker.transformers_backend import interface, weights
 from worker.transformers_backend.config import TransformersConfig
 from worker.transformers_backend.model import TransformersModel
@@ -48,6 +49,7 @@ def load_transformers(
 def _prepare_library() -> None:
     """Registers our attention, and keeps the library from stderr and from threads that read
     ahead of what is put in place, which takes the weights' memory twice."""
+    import_metas()
     os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
     from transformers.utils import logging
 

@@ -1,13 +1,14 @@
 """How long streams pause when the worker or the engine core of a real model is killed.
 
     python -m benchmarks.recovery demo
-    python -m benchmarks.recovery MODEL --victim engine --kills 20 --no-standby
+    python -m benchmarks.recovery MODEL --victim engine --kills 20 --standbys 0
 
 Streams run all the time. Every few seconds one process is killed; the pause is the longest silence of any
 stream around that moment. Outputs are compared with those of streams that no kill disturbed.
 """
 
 import argparse
+import math
 import os
 import random
 import signal
@@ -85,6 +86,11 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[float],
     return pauses, sum(one.wrong for one in clients)
 
 
+def percentile(ordered: list[float], percent: int) -> float:
+    """Returns the least value that so many percent do not exceed."""
+    return ordered[math.ceil(len(ordered) * percent / 100) - 1]
+
+
 def main() -> None:
     """Runs, prints."""
     parser = argparse.ArgumentParser(
@@ -97,18 +103,21 @@ def main() -> None:
     parser.add_argument("--least", type=float, default=6.0, help="seconds between kills, at least")
     parser.add_argument("--most", type=float, default=8.0, help="and at most")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--no-standby", action="store_true")
+    parser.add_argument("--standbys", type=int, default=ServeConfig.standbys, help="from the start")
     options = parser.parse_args()
     config = ServeConfig(
-        model=options.model, port=0, device="cpu", log_level="error", no_standby=options.no_standby
+        model=options.model, port=0, device="cpu", log_level="error", standbys=options.standbys
     )
     with Service(config) as service:
         pauses, wrong = measure(service, options)
     pauses.sort()
-    with_or_without = "without a standby" if options.no_standby else "with a standby"
-    print(f"{options.kills} kills of the {options.victim}, {options.streams} streams, {with_or_without}")
     print(
-        f"pause: median {statistics.median(pauses):.2f} s, least {pauses[0]:.2f} s, most {pauses[-1]:.2f} s"
+        f"{options.kills} kills of the {options.victim}, {options.streams} streams,"
+        f" {options.standbys} standbys from the start"
+    )
+    print(
+        f"pause: median {statistics.median(pauses):.2f} s, p90 {percentile(pauses, 90):.2f} s,"
+        f" p99 {percentile(pauses, 99):.2f} s, least {pauses[0]:.2f} s, most {pauses[-1]:.2f} s"
     )
     print(f"outputs that differ: {wrong}")
 

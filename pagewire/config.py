@@ -482,7 +482,15 @@ class ServeConfig(FrontendConfig, EngineConfig):
     )
     no_restart: bool = flag(False, "end the service when one of its processes dies")
     no_standby: bool = flag(
-        False, "keep no engine core and worker in reserve: saves their memory, and a restart takes longer"
+        False,
+        "keep no engine core and worker in reserve (--standbys 0): saves memory, and restarts take longer",
+    )
+    standbys: int = flag(
+        2,
+        "engine cores with their workers in reserve, for each engine core; the second and further ones only "
+        "where 2 GiB of memory are left",
+        at_least=0,
+        at_most=8,
     )
     max_deaths: int = flag(
         5, "deaths of one process within a minute after which the service ends", at_least=1

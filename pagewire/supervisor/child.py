@@ -150,9 +150,9 @@ class Child:
 
     @property
     def was_killed(self) -> bool:
-        """True if the process, or its worker, served until SIGKILL came from outside. To be asked after
-        cause_of_death()."""
-        if self.facts is None or self._hangs:
+        """True if the process, or its worker, served or stood by until SIGKILL came from outside. To be asked
+        after cause_of_death()."""
+        if (self.facts is None and not self.stands_by) or self._hangs:
             return False
         if self.failure is not None:
             return self.failure.may_pass

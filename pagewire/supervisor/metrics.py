@@ -48,7 +48,7 @@ READINGS: tuple[Reading[Slots], ...] = (
             "1: a process that has imported everything waits to take over.",
             ("child",),
         ),
-        lambda slots: {label(slot.name): float(slot.has_standby) for slot in slots() if slot.keeps_standby},
+        lambda slots: {label(slot.name): float(slot.has_standby) for slot in slots() if slot.num_standbys},
     ),
 )
 

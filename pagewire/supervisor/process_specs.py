@@ -62,9 +62,8 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
             engine = replace(engine, record=f"{config.record}.{rank}")
         engine = replace(_watched(engine, name, folder), parent_starts_worker=not config.no_restart)
         arguments = ["engine", *flags.to_arguments(engine, EngineConfig)]
-        slots.append(
-            _slot(config, name, arguments, keeps_standby=not (config.no_standby or config.no_restart))
-        )
+        num_standbys = 0 if config.no_standby or config.no_restart else config.standbys
+        slots.append(_slot(config, name, arguments, num_standbys=num_standbys))
     return slots
 
 
@@ -109,8 +108,6 @@ def _watched(config: ServeConfig, name: str, folder: Path) -> ServeConfig:
     return replace(config, process_name=label(name), http_port=NO_PORT, http_socket=str(socket))
 
 
-def _slot(
-    config: ServeConfig, name: str, arguments: list[str], *, keeps_standby: bool = False
-) -> RestartSlot:
+def _slot(config: ServeConfig, name: str, arguments: list[str], *, num_standbys: int = 0) -> RestartSlot:
     max_deaths = 1 if config.no_restart else config.max_deaths
-    return RestartSlot(name, arguments, max_deaths, config.max_restart_pause, keeps_standby=keeps_standby)
+    return RestartSlot(name, arguments, max_deaths, config.max_restart_pause, num_standbys=num_standbys)

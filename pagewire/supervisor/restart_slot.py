@@ -2,6 +2,7 @@
 
 from collections import deque
 
+from pagewire.host.memory import available_memory
 from pagewire.supervisor.child import Child
 from pagewire.supervisor.worker_processes import WorkerProcesses
 
@@ -11,14 +12,18 @@ MOST_EXPLAINED = 16
 """Deaths within the window that do not count: their cause is being isolated, or a process was killed from
 outside. One request that kills the engine whenever it runs takes five or six deaths to find, three such
 requests up to thirteen."""
-MOST_STANDBYS = 3
-"""Standbys of a role, at most. There is one, and one more for each death within the window: where deaths
-follow one another faster than a process imports everything, the next one still finds a standby that has."""
+MORE_STANDBYS = 2
+"""Standbys of a role beyond --standbys, at most: one for each death within the window. Where deaths follow
+one another faster than a process imports everything, the next one still finds a standby that has."""
+STANDBY_MEMORY = 2 << 30
+"""Bytes that must be left for a standby beyond the first one to be started: several times what it takes, as
+requests will need memory as well."""
 STANDBY_DELAY_S = 0.5
 """Seconds from a recovery until the next standby is started: what it imports takes the cores for seconds, and
 first all streams shall have their next tokens."""
 STANDBY_PAUSE_S = 10.0
-"""Pause before a standby that died is replaced."""
+"""Pause before a standby that died is replaced, unless it was killed from outside and is one of the first
+within the window; and before memory is looked at again."""
 FIRST_PAUSE_S = 0.5
 """Pause before the second restart within a window. The first has none; each later one is twice as long."""
 
@@ -33,11 +38,11 @@ class RestartSlot:
         max_deaths: int,
         longest_pause: float,
         *,
-        keeps_standby: bool = False,
+        num_standbys: int = 0,
     ) -> None:
         """max_deaths: deaths within the window after which the role is not filled again. longest_pause:
-        seconds before a restart, at most. keeps_standby: a second process, which has imported everything,
-        waits to fill the role; see MOST_STANDBYS."""
+        seconds before a restart, at most. num_standbys: processes that have imported everything, and wait to
+        fill the role; after deaths there are more, see MORE_STANDBYS."""
         self.name = name
         self.child: Child | None = None
         self.standbys: deque[Child] = deque()  # the oldest first, which is the first to be ready
@@ -51,8 +56,9 @@ class RestartSlot:
         self._after_kill = False  # the last process was killed from outside
         self._kept: WorkerProcesses | None = None  # of the last process, for the next one
         self._failed_forks = 0  # since the last process that started
-        self.keeps_standby = keeps_standby
+        self.num_standbys = num_standbys
         self._standby_at = 0.0  # when the next standby is due
+        self._standby_kills: deque[float] = deque()  # when some were killed from outside
 
     def start(self) -> Child:
         """Fills the role: activates the standby, or starts a process. Raises OSError when the system cannot
@@ -84,18 +90,27 @@ class RestartSlot:
 
     def needs_standby(self, now: float) -> bool:
         """Returns whether a standby is to be started: the process of the role is ready, and there are too
-        few. They are started one after another: together they would be ready later."""
+        few. They are started one after another: together they would be ready later. For one beyond the first
+        there must be memory."""
         is_ready = self.child is not None and self.child.facts is not None and self.down_since is None
-        if not (self.keeps_standby and is_ready and now >= self._standby_at):
+        if not (is_ready and now >= self._standby_at and len(self.standbys) < self._num_wanted(now)):
             return False
-        return len(self.standbys) < self._num_wanted(now) and all(each.stands_by for each in self.standbys)
+        if not all(each.stands_by for each in self.standbys):
+            return False
+        if self.standbys and available_memory() < STANDBY_MEMORY:
+            self._standby_at = now + STANDBY_PAUSE_S
+            return False
+        return True
 
     def surplus_standby(self, now: float) -> Child | None:
         """Returns a standby that is not wanted any more."""
         return self.standbys[-1] if len(self.standbys) > self._num_wanted(now) else None
 
     def _num_wanted(self, now: float) -> int:
-        return min(1 + sum(time > now - WINDOW_S for time, _ in self._deaths), MOST_STANDBYS)
+        if not self.num_standbys:
+            return 0
+        num_deaths = sum(time > now - WINDOW_S for time, _ in self._deaths)
+        return self.num_standbys + min(num_deaths, MORE_STANDBYS)
 
     @property
     def has_standby(self) -> bool:
@@ -112,11 +127,18 @@ class RestartSlot:
         self.standbys.append(standby)
         return standby
 
-    def drop_standby(self, standby: Child, now: float) -> None:
-        """Closes a standby that died, or is not wanted any more; the next one is started after a pause."""
+    def drop_standby(self, standby: Child, now: float, *, killed: bool = False) -> None:
+        """Closes a standby that died, or is not wanted any more; the next one is started after a pause.
+        killed: from outside. As many as wait from the start are replaced at once within the window: what an
+        operator does once, the kernel, where memory runs out, would do again and again."""
         standby.close()
         self.standbys.remove(standby)
-        self._standby_at = now + STANDBY_PAUSE_S
+        while self._standby_kills and self._standby_kills[0] <= now - WINDOW_S:
+            self._standby_kills.popleft()
+        if killed:
+            self._standby_kills.append(now)
+        at_once = killed and len(self._standby_kills) <= self.num_standbys
+        self._standby_at = now + (STANDBY_DELAY_S if at_once else STANDBY_PAUSE_S)
 
     def postpone(self, now: float) -> float:
         """Sets the next attempt after start() has failed, and returns the pause before it in seconds. The

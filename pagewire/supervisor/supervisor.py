@@ -178,7 +178,7 @@ class Supervisor:
         for lost in [standby for standby in slot.standbys if standby.is_lost]:
             log.warning("%s", lost.cause_of_death())
             self._stop_listening_to(lost)
-            slot.drop_standby(lost, time.monotonic())
+            slot.drop_standby(lost, time.monotonic(), killed=lost.was_killed)
         if (surplus := slot.surplus_standby(time.monotonic())) is not None:
             self._stop_listening_to(surplus)
             slot.drop_standby(surplus, time.monotonic())

@@ -85,7 +85,7 @@ async def _strike(blow: Blow, burst: int, supervisor: int, writer: Writer, dice:
         found = services.processes(supervisor).get(blow.victim, [])
         order = dice.sample(found, len(found))
         if dice.random() < 0.5:
-            order.sort()  # the oldest serves; the others may be standbys, of which there are up to three
+            order.sort()  # the oldest serves; the others may be standbys
         for pid in order:
             try:
                 os.kill(pid, getattr(signal, blow.signal))

@@ -22,7 +22,7 @@ KINDS, BLOCK_SIZE = ("queries", "hits"), 16
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with services.start(no_standby=False, dtype="float32", max_deaths=99) as service:
+    with services.start(no_standby=False, standbys=1, dtype="float32", max_deaths=99) as service:
         yield service
 
 

@@ -10,6 +10,7 @@ import torch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.sampling.api import sampling_kernels
+from pagewire.host.memory import available_memory
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
 from worker.attention.kv_cache_spec import CacheLayout
@@ -31,7 +32,6 @@ from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.kv_cache import (
     KVCache,
-    available_memory,
     await_freed_memory,
     block_bytes,
     choose_num_blocks,

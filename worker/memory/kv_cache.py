@@ -6,11 +6,9 @@ layers are alike. Keys and values of e4m3 are bytes there, which all operations 
 padding, which is written to it and read from it: its values are finite and belong to no row.
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import torch
 
@@ -18,7 +16,7 @@ from kernels.cpu.runtime import arena as memory
 from kernels.ops.attention.copy_blocks import copy_blocks
 from kernels.ops.attention.e4m3 import index_bytes
 from pagewire.errors import StartupError
-from pagewire.host.cgroups import memory_left
+from pagewire.host.memory import available_memory
 from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec, Plane, bytes_per_block
 from worker.attention.plan import LayerCache
 
@@ -117,23 +115,6 @@ def await_freed_memory() -> None:
         if now - before < _STEADY_BYTES:
             return
         before = now
-
-
-def available_memory() -> int:
-    """Returns the bytes that this process may still use: what the machine has left, or its control group if
-    that is less."""
-    available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for line in _read("/proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) << 10
-    return int(min(available, memory_left()))
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""
 
 
 def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -11,8 +11,9 @@ import torch
 
 from kernels.ops.attention.swap_blocks import swap_in, swap_out
 from pagewire.errors import StartupError
+from pagewire.host.memory import available_memory
 from worker.memory.host_blocks import NO_SWAP_SPACE, choose_num_host_blocks
-from worker.memory.kv_cache import NO_MEMORY, KVCache, available_memory, zeros
+from worker.memory.kv_cache import NO_MEMORY, KVCache, zeros
 from worker.memory.pinned import pinned_zeros
 from worker.step.plan_reader import Swaps
 

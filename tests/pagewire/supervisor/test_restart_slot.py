@@ -41,6 +41,7 @@ class FakeWorkers:
 @pytest.fixture(autouse=True)
 def fake_children(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restart_slot, "Child", FakeChild)
+    monkeypatch.setattr(restart_slot, "available_memory", lambda: restart_slot.STANDBY_MEMORY)
 
 
 def pauses(max_deaths: int, *times: float, longest: float = 10.0) -> list[float | None]:
@@ -101,7 +102,7 @@ def test_a_start_that_the_system_refuses_is_no_death(monkeypatch: pytest.MonkeyP
 
 
 def test_a_standby_is_started_once_the_process_is_ready():
-    slot = RestartSlot("x", [], 5, 10.0, keeps_standby=True)
+    slot = RestartSlot("x", [], 5, 10.0, num_standbys=1)
     assert not slot.needs_standby(0.0)
     child = slot.start()
     assert not slot.needs_standby(0.0)
@@ -112,7 +113,7 @@ def test_a_standby_is_started_once_the_process_is_ready():
 
 
 def test_a_standby_fills_the_role_after_a_death():
-    slot = RestartSlot("x", [], 5, 10.0, keeps_standby=True)
+    slot = RestartSlot("x", [], 5, 10.0, num_standbys=1)
     slot.start().facts = {}
     standby = slot.start_standby(0.0)
     slot.died(1.0)
@@ -121,7 +122,7 @@ def test_a_standby_fills_the_role_after_a_death():
 
 
 def test_a_standby_is_told_of_a_kill():
-    slot = RestartSlot("x", [], 5, 10.0, keeps_standby=True)
+    slot = RestartSlot("x", [], 5, 10.0, num_standbys=1)
     slot.start().facts = {}
     standby = slot.start_standby(0.0)
     slot.died(1.0, killed=True)
@@ -130,7 +131,7 @@ def test_a_standby_is_told_of_a_kill():
 
 @pytest.mark.parametrize("has_standby", [False, True])
 def test_the_next_process_gets_the_workers_that_are_left(has_standby: bool):
-    slot = RestartSlot("x", [], 5, 10.0, keeps_standby=True)
+    slot = RestartSlot("x", [], 5, 10.0, num_standbys=1)
     child, left = slot.start(), FakeWorkers()
     child.facts, child.leaves = {}, left
     if has_standby:
@@ -152,7 +153,7 @@ def test_workers_that_no_process_takes_over_are_ended():
 
 
 def test_a_lost_standby_is_replaced_after_a_pause_and_never_activated():
-    slot = RestartSlot("x", [], 5, 10.0, keeps_standby=True)
+    slot = RestartSlot("x", [], 5, 10.0, num_standbys=1)
     slot.start().facts = {}
     lost = slot.start_standby(0.0)
     lost.is_lost = True
@@ -168,7 +169,7 @@ def test_a_lost_standby_is_replaced_after_a_pause_and_never_activated():
 
 def test_more_standbys_wait_where_processes_die_often():
     """One more for each death within a minute, up to a bound; the next one when the last has imported all."""
-    slot = RestartSlot("x", [], 99, 10.0, keeps_standby=True)
+    slot = RestartSlot("x", [], 99, 10.0, num_standbys=1)
     slot.start().facts = {}
     counts = []
     for now in (0.0, 1.0, 2.0, 3.0, 100.0):
@@ -188,7 +189,7 @@ def test_more_standbys_wait_where_processes_die_often():
 
 
 def test_streams_go_on_before_the_next_standby_is_started():
-    slot = RestartSlot("x", [], 99, 10.0, keeps_standby=True)
+    slot = RestartSlot("x", [], 99, 10.0, num_standbys=1)
     slot.start().facts = {}
     slot.died(0.0)
     slot.start().facts = {}
@@ -199,7 +200,7 @@ def test_streams_go_on_before_the_next_standby_is_started():
 
 
 def test_a_standby_too_many_is_dropped():
-    slot = RestartSlot("x", [], 99, 10.0, keeps_standby=True)
+    slot = RestartSlot("x", [], 99, 10.0, num_standbys=1)
     slot.start().facts = {}
     slot.died(0.0)
     slot.start().facts = {}
@@ -209,6 +210,80 @@ def test_a_standby_too_many_is_dropped():
     assert slot.surplus_standby(61.0) is second
     slot.drop_standby(second, 61.0)
     assert slot.surplus_standby(61.0) is None and [*slot.standbys] == [first]
+
+
+def ready_slot(num_standbys: int) -> RestartSlot:
+    """A role whose first process is ready."""
+    slot = RestartSlot("x", [], 99, 10.0, num_standbys=num_standbys)
+    slot.start().facts = {}
+    return slot
+
+
+def start_standbys(slot: RestartSlot, now: float) -> int:
+    """Starts those that are wanted now, one after another; returns how many."""
+    count = 0
+    while slot.needs_standby(now):
+        slot.start_standby(now).stands_by = True
+        count += 1
+    return count
+
+
+def test_several_standbys_wait_from_the_start_and_take_over_one_after_another():
+    """The second is started when the first has imported everything. Two deaths within a moment find them."""
+    slot = RestartSlot("x", [], 99, 10.0, num_standbys=2)
+    child = slot.start()
+    assert not slot.needs_standby(0.0), "the first process loads"
+    child.facts = {}
+    first = slot.start_standby(0.0)
+    assert not slot.needs_standby(0.0), "the first standby imports"
+    first.stands_by = True
+    assert start_standbys(slot, 0.0) == 1
+    second = slot.standbys[1]
+    for now, expected in ((1.0, first), (1.1, second)):
+        slot.died(now, explained=True, killed=True)
+        assert slot.start() is expected
+    slot.child.facts = {}
+    slot.recovered(1.3)
+    assert start_standbys(slot, 1.3 + restart_slot.STANDBY_DELAY_S) == 2 + 2
+    slot.died(2.0)
+    slot.start().facts = {}
+    slot.recovered(2.0)
+    assert start_standbys(slot, 3.0) == 1, "there are never more than two beyond those of the start"
+
+
+def test_a_second_standby_needs_memory(monkeypatch: pytest.MonkeyPatch):
+    """The first one does not; what is left is looked at again after a pause."""
+    left = restart_slot.STANDBY_MEMORY - 1
+    monkeypatch.setattr(restart_slot, "available_memory", lambda: left)
+    slot = ready_slot(2)
+    assert start_standbys(slot, 0.0) == 1
+    left += 1
+    assert start_standbys(slot, restart_slot.STANDBY_PAUSE_S - 0.1) == 0
+    assert start_standbys(slot, restart_slot.STANDBY_PAUSE_S) == 1
+
+
+def test_standbys_that_are_killed_are_replaced_at_once_unless_it_happens_again_and_again():
+    """Both may be killed in one moment; a kernel that has no memory would kill their successors, too."""
+    slot = ready_slot(2)
+    start_standbys(slot, 0.0)
+    for standby in list(slot.standbys):
+        slot.drop_standby(standby, 100.0, killed=True)
+    assert not slot.needs_standby(100.0)
+    assert start_standbys(slot, 100.0 + restart_slot.STANDBY_DELAY_S) == 2
+    slot.drop_standby(slot.standbys[0], 110.0, killed=True)
+    assert start_standbys(slot, 110.0 + restart_slot.STANDBY_DELAY_S) == 0
+    assert start_standbys(slot, 110.0 + restart_slot.STANDBY_PAUSE_S) == 1
+    slot.drop_standby(slot.standbys[0], 200.0, killed=True)
+    assert start_standbys(slot, 200.0 + restart_slot.STANDBY_DELAY_S) == 1
+
+
+def test_a_death_while_all_standbys_are_gone_starts_a_process():
+    slot = ready_slot(2)
+    start_standbys(slot, 0.0)
+    for standby in slot.standbys:
+        standby.is_lost = True
+    slot.died(1.0, explained=True, killed=True)
+    assert slot.start() not in slot.standbys and slot.child.is_active
 
 
 def test_a_slot_may_have_no_standby():

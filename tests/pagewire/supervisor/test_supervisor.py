@@ -61,7 +61,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as runtime, contextlib.ExitStack() as stack:
 
         def start(*arguments: str, standby: bool = False) -> Serve:
-            started = Serve(Path(runtime), *arguments, *(() if standby else ["--no-standby"]))
+            started = Serve(Path(runtime), *arguments, "--standbys=1" if standby else "--no-standby")
             stack.callback(started.process.wait)
             stack.callback(started.process.kill)
             stack.callback(started.process.stderr.close)

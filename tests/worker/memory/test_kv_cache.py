@@ -1,6 +1,5 @@
 """How large the KV cache gets, and what its memory is."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from pagewire.errors import StartupError
 from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, Plane
 from worker.memory import kv_cache
-from worker.memory.kv_cache import KVCache, available_memory, block_bytes, choose_num_blocks
+from worker.memory.kv_cache import KVCache, block_bytes, choose_num_blocks
 from worker.memory.swap_space import SwapSpace
 from worker.step.plan_reader import Swaps
 
@@ -49,14 +48,6 @@ def test_a_cache_waits_for_the_memory_of_its_predecessor(monkeypatch: pytest.Mon
     monkeypatch.setattr(kv_cache, "available_memory", lambda: next(seen))
     kv_cache.await_freed_memory()
     assert next(seen) == 2000 * MIB
-
-
-def test_a_control_group_may_allow_less(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(kv_cache, "_read", lambda path: "MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
-    monkeypatch.setattr(kv_cache, "memory_left", lambda: math.inf)
-    assert available_memory() == 2 * MIB
-    monkeypatch.setattr(kv_cache, "memory_left", lambda: 1000)
-    assert available_memory() == 1000
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

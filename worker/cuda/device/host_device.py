@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from pagewire.host.memory import available_memory
 from worker.cuda.device.device import Event, Memory, Run
-from worker.memory.kv_cache import available_memory
 
 MEMORY_PART = 0.1
 """Fraction of the available memory that is reported as the device's memory."""

@@ -69,7 +69,7 @@ class Emulator:
             len(kernel.parameters) - len(values)
         )  # Triton's own scratch memory, which is not used
         parameters = {name: value for (name, _), value in zip(kernel.parameters, values, strict=True)}
-        self.memory.forget_writers()
+        self.memory.forget_accesses()
         sizes = (*grid, 1, 1)[:3]
         order = list(np.ndindex(*sizes[::-1]))
         count = 0

@@ -14,7 +14,7 @@ Array = NDArray[Any]
 THREADS = 32
 """Of a warp."""
 MANY = -2
-"""Threads of more than one warp have read a byte."""
+"""Threads of more than one warp have read a byte; of global memory, more than one program."""
 OWNER = 1 << 20
 """An access to shared memory by a whole warp is noted as its number from here on: no thread's. Groups of
 warps are noted from twice as much on."""
@@ -30,14 +30,17 @@ class MemoryFault(Exception):
 
 @dataclass
 class Allocation:
-    """Bytes of this process' memory that a kernel may touch, and the program that has written each last."""
+    """Bytes of this process' memory that a kernel may touch, the program that has written each last, and the
+    one that has read it: -1 for none, MANY for several."""
 
     start: int
     data: NDArray[np.uint8]
     written_by: NDArray[np.int32] = field(init=False)
+    read_by: NDArray[np.int32] = field(init=False)
 
     def __post_init__(self) -> None:
         self.written_by = np.full(len(self.data), -1, np.int32)
+        self.read_by = np.full(len(self.data), -1, np.int32)
 
 
 class GlobalMemory:
@@ -53,10 +56,12 @@ class GlobalMemory:
             self._allocations.append(Allocation(start, data))
             self._allocations.sort(key=lambda known: known.start)
 
-    def forget_writers(self) -> None:
-        """A launch begins: what earlier ones have written, all programs may read."""
+    def forget_accesses(self) -> None:
+        """A launch begins: what earlier ones have written all programs may read, and what they have read all
+        may write."""
         for allocation in self._allocations:
             allocation.written_by.fill(-1)
+            allocation.read_by.fill(-1)
 
     def load(self, addresses: Array, size: int, program: int) -> Array:
         """addresses: uint64 [n]. Returns uint8 [n, size]. Raises MemoryFault for bytes outside of an
@@ -68,6 +73,8 @@ class GlobalMemory:
                 raise MemoryFault(
                     f"a program reads what program {writers.max()} of the same launch has written"
                 )
+            readers = found.read_by[index]
+            found.read_by[index] = np.where((readers == -1) | (readers == program), program, MANY)
             out[rows] = found.data[index]
 
         out = np.empty((len(addresses), size), np.uint8)
@@ -75,14 +82,16 @@ class GlobalMemory:
         return out
 
     def store(self, addresses: Array, values: Array, program: int) -> None:
-        """values: uint8 [n, size]. Raises MemoryFault as `load`, and where two programs write other
-        values."""
+        """values: uint8 [n, size]. Raises MemoryFault as `load`, and where another program has written or
+        read another value: in another order of the programs it would have read this one."""
 
         def write(found: Allocation, index: Array, rows: Array) -> None:
             writers = found.written_by[index]
-            others = (writers != -1) & (writers != program) & (found.data[index] != values[rows])
-            if others.any():
+            readers, differs = found.read_by[index], found.data[index] != values[rows]
+            if ((writers != -1) & (writers != program) & differs).any():
                 raise MemoryFault("two programs of a launch write different values to one address")
+            if ((readers != -1) & (readers != program) & differs).any():
+                raise MemoryFault("a program writes what another one of the same launch has read")
             found.data[index] = values[rows]
             found.written_by[index] = program
 

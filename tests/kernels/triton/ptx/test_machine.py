@@ -189,5 +189,5 @@ def test_two_programs_may_not_write_to_one_address():
         memory.store(where, torch.tensor([[2, 0, 0, 0]], dtype=torch.uint8).numpy(), 1)
     with pytest.raises(MemoryFault, match="what program 0"):
         memory.load(where, 4, 1)
-    memory.forget_writers()
+    memory.forget_accesses()
     assert memory.load(where, 4, 1)[0, 0] == 1

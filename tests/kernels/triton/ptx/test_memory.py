@@ -1,4 +1,4 @@
-"""Memory of emulated programs: allocations, and who has written and read each byte of shared memory."""
+"""Memory of emulated programs: allocations, and which thread has written and read each byte of them."""
 
 from collections.abc import Iterator
 
@@ -329,7 +329,7 @@ def test_a_product_reads_what_its_writers_have_fenced(to_multiply: SharedMemory)
     assert found.reshape(-1).tolist() == [0, 0, 0, 0, 1, 2, 3, 4, 1, 2, 3, 4, 0, 0, 0, 0]
 
 
-def test_a_fence_before_the_barrier_is_one_of_those_who_wrote():
+def test_a_fence_before_the_barrier_is_one_of_the_writers():
     memory = written_by(5)
     memory.fence(threads(6))
     with pytest.raises(MemoryFault, match="without a proxy fence"):

@@ -1,5 +1,7 @@
 """A step's inputs, gathered by the device, against loops over tokens."""
 
+import numpy as np
+import pytest
 import torch
 
 from kernels.triton.step import prepare_inputs as module
@@ -73,3 +75,69 @@ def test_sampled_tokens_are_appended(device: torch.device):
     )
     assert tokens.tolist() == [[0, 8, 0], [0, 0, 7], [0, 0, 0], [0, 0, 0]]
     assert lengths.tolist() == [2, 3, 0, 3]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_step(seed: int, device: torch.device, monkeypatch: pytest.MonkeyPatch):
+    """Rows of one token and of many, of which several are the last of their blocks or fill the table; with
+    rows and tokens of padding, or none."""
+    monkeypatch.setattr(module, "BLOCK", 4)
+    random = np.random.default_rng(seed)
+    real, spare, width = int(random.integers(1, 7)), int(random.integers(0, 4)), 5
+    longest = width * BLOCK_SIZE
+    rows = random.permutation(8)[:real].tolist()
+    ends = [int(random.choice([1, BLOCK_SIZE, BLOCK_SIZE + 1, longest - 1, longest])) for _ in rows]
+    counts = [int(random.integers(1, end + 1)) if random.random() < 0.5 else 1 for end in ends]
+    starts = [end - count for end, count in zip(ends, counts, strict=True)]
+    tokens = torch.from_numpy(random.integers(0, 1000, (8, longest), dtype=np.int32))
+    blocks = torch.from_numpy(random.permutation(8 * width).astype(np.int32).reshape(8, width))
+    prompts = torch.from_numpy(random.integers(1, 99, 8, dtype=np.int32))
+    out = outputs(real + spare, sum(counts) + spare, width, device)
+    columns = [
+        torch.tensor([*column, *[7] * spare], dtype=torch.int32, device=device)
+        for column in (rows, starts, counts)
+    ]
+    num_rows = torch.tensor([real], dtype=torch.int32, device=device)
+    state = (table.to(device) for table in (tokens, blocks, prompts))
+    prepare_inputs(*columns, num_rows, *state, BLOCK_SIZE, out)
+    ids, positions, slots = prepare_inputs_reference(rows, starts, counts, tokens, blocks, BLOCK_SIZE)
+    assert out.token_ids.tolist() == [*ids, *[0] * spare]
+    assert out.positions.tolist() == [*positions, *[0] * spare]
+    assert out.slots.tolist() == [*slots, *[-1] * spare]
+    of_rows = [int(prompts[row]) for row, count in zip(rows, counts, strict=True) for _ in range(count)]
+    assert out.prompts.tolist() == [*of_rows, *[1] * spare]
+    begins = np.cumsum([0, *counts, *[1] * spare]).tolist()
+    assert out.query_starts.tolist() == begins and out.lengths.tolist() == [*ends, *[0] * spare]
+    for i, (row, end) in enumerate(zip(rows, ends, strict=True)):
+        used = -(-end // BLOCK_SIZE)
+        assert out.block_tables[i, :used].tolist() == blocks[row, :used].tolist()
+
+
+def test_a_step_of_padding_alone(device: torch.device):
+    """As a graph is captured."""
+    tokens = torch.full((2, 8), 9, dtype=torch.int32, device=device)
+    blocks = torch.ones(2, 2, dtype=torch.int32, device=device)
+    zeros, ones = (torch.full((3,), n, dtype=torch.int32, device=device) for n in (0, 1))
+    out = outputs(3, 3, 2, device)
+    prepare_inputs(zeros, zeros, ones, zeros[:1], tokens, blocks, ones, BLOCK_SIZE, out)
+    assert out.token_ids.tolist() == out.positions.tolist() == [0, 0, 0]
+    assert out.slots.tolist() == [-1, -1, -1] and out.prompts.tolist() == [1, 1, 1]
+    assert out.query_starts.tolist() == [0, 1, 2, 3] and out.lengths.tolist() == [0, 0, 0]
+
+
+def test_token_0_is_a_token(device: torch.device):
+    """It is appended; more rows than a program has are, too."""
+    count = module.BLOCK + 3
+    tokens = torch.full((count, 2), -5, dtype=torch.int32, device=device)
+    lengths = torch.zeros(count, dtype=torch.int32, device=device)
+    sampled = torch.arange(count, device=device) - 1
+    append_tokens(sampled, torch.arange(count, device=device).flip(0), tokens, lengths)
+    assert tokens[:, 0].flip(0).tolist() == [-5, *range(count - 1)] and (tokens[:, 1] == -5).all()
+    assert lengths.flip(0).tolist() == [0, *[1] * (count - 1)]
+
+
+def test_nothing_is_appended_to_no_rows(device: torch.device):
+    tokens = torch.full((2, 2), -5, dtype=torch.int32, device=device)
+    lengths, none = torch.zeros(2, dtype=torch.int32, device=device), torch.empty(0, device=device).long()
+    append_tokens(none, none, tokens, lengths)
+    assert (tokens == -5).all() and not lengths.any()

@@ -11,7 +11,7 @@ from kernels.ops.attention.ragged import Integers
 from kernels.triton.cache.copy_blocks import BUFFER_BYTES
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device, Event
-from worker.cuda.graphs import LARGEST, StepGraphs
+from worker.cuda.graphs import StepGraphs
 from worker.cuda.rows import DeviceRows
 from worker.cuda.sampling.logprobs import PendingSampledScores, PromptScores
 from worker.cuda.sampling.sampler import CudaSampler
@@ -61,9 +61,7 @@ class CudaBackend:
         self.device_rows = DeviceRows(rows, device)
         self.most_queries = most_queries
         tokens = max_num_batched_tokens
-        self.buffers = StepBuffers(
-            rows, self.device_rows, device, tokens, cache.specs, most_queries, min(tokens, LARGEST)
-        )
+        self.buffers = StepBuffers(rows, self.device_rows, device, tokens, cache.specs, most_queries)
         self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
         self.graphs = StepGraphs()
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
@@ -118,11 +116,9 @@ class CudaBackend:
         not of as many rows, and none of more tokens since.
 
         All graphs leave their hidden states in one buffer, so that none keeps memory of its own. So capture
-        the largest first.
+        the largest first: it is run before, with as many rows as a graph has, which no other step has.
         """
-        shape = StepShape(size, size)
-        if size > self.rows.max_num_rows:
-            self._forward(shape)  # with so many rows, which compiles what a capture cannot
+        shape = self.buffers.graph_shape(size)
         if self._captured is None or self._captured.shape[0] < size:
             self._captured = torch.empty_like(self._forward(shape))
         target = self._captured[:size]

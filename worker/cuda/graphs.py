@@ -1,11 +1,11 @@
 """Steps as captured graphs: some three hundred launches of a step become one.
 
 A graph repeats launches with the same sizes and addresses, on the current contents of the buffers. So one is
-captured for each of a few numbers of tokens, with room for as many rows, and a step is padded to the next of
-them with rows that compute token 0, store nothing and attend to nothing (kernels.triton.step.prepare_inputs).
-What rows compute, one token, drafts or a piece of a prompt, is on the device alone: sizes of attention's
-launches follow from the numbers of tokens and rows (kernels.triton.attention.work_list). Larger steps are
-launched kernel by kernel: each kernel runs long enough to hide the launch of the next.
+captured for each of some numbers of tokens, up to that of the largest step, with room for as many rows as
+there may be, and a step is padded to the next of them with rows that compute token 0, store nothing and
+attend to nothing (kernels.triton.step.prepare_inputs). What rows compute, one token, drafts or a piece of a
+prompt, is on the device alone: sizes of attention's launches follow from the numbers of tokens and rows
+(kernels.triton.attention.work_list). So a step costs the host the same, whatever its size.
 """
 
 from bisect import bisect_left
@@ -15,18 +15,20 @@ import torch
 from worker.cuda.device.device import Run
 from worker.cuda.step_buffers import StepShape
 
-LARGEST = 512
-"""Tokens of the largest graph. A step of more tokens is long enough to hide its launches."""
+TILE = 128
+"""Tokens of a product of many: padding to a multiple of them adds no program to a product."""
 
 
 def graph_sizes(most: int) -> tuple[int, ...]:
-    """Returns the numbers of tokens to capture, ascending, up to `most` or LARGEST.
+    """Returns the numbers of tokens to capture, ascending, up to `most`.
 
-    Padding adds at most seven tokens, or fifteen above 256: products round up to tiles of 16 tokens or more
-    in any case.
+    Padding adds at most seven tokens, fifteen above 256, and less than a tile above 512: products round up to
+    tiles of 16 tokens or more in any case. Above 2048 there are eight sizes up to the double: padding adds at
+    most an eighth, and nothing to the steps that a full budget of tokens makes, the most frequent ones.
     """
-    most = min(most, LARGEST)
-    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, LARGEST + 1, 16)]
+    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)]
+    while sizes[-1] < most:
+        sizes.append(sizes[-1] + max(TILE, (1 << sizes[-1].bit_length()) // 16))
     return (*(size for size in sizes if size < most), most)
 
 

@@ -57,18 +57,16 @@ class StepBuffers:
         max_num_tokens: int,
         specs: Iterable[KVCacheSpec],
         most_queries: int = 1,
-        largest_graph: int = 0,
     ) -> None:
         """specs: each kind of layer of the model. most_queries: tokens of a row that decodes, 1 and its
-        drafts. largest_graph: tokens of the largest step that is captured, which has room for as many
-        rows."""
+        drafts."""
         count, width = rows.blocks.shape
         self._rows, self._device, self._block_size = rows, device, host.block_size
         self._max_length, self._specs, self._kernels = host.max_model_len, frozenset(specs), paged_kernels()
         most_heads = max(spec.num_kv_heads for spec in self._specs)
         self._unit_scales = self._kernels.unit_scales(most_heads, device.place)
         place, tokens = device.place, max(max_num_tokens, count)
-        most_rows = max(count, largest_graph)
+        most_rows = count + 1  # one more, that has the padding of a graph
         pitch = aligned(max(most_rows, min(tokens, count * most_queries)))
         self._columns = torch.zeros((6, pitch), dtype=torch.int32, device=place)
         longs = (torch.zeros(tokens, dtype=torch.int64, device=place) for _ in range(4))
@@ -96,6 +94,10 @@ class StepBuffers:
         self._device.send_into(self._columns, columns)
         shape = StepShape(len(ends), int(step.counts.sum()))
         return StepLayout(shape, ends - step.counts, len(step.sample_rows), len(logit_tokens))
+
+    def graph_shape(self, size: int) -> StepShape:
+        """Returns the shape of a graph for steps of up to `size` tokens, of any number of rows."""
+        return StepShape(min(size, self._inputs.lengths.shape[0]), size)
 
     def sample_rows(self, count: int) -> torch.Tensor:
         """Returns the rows that sample, [A] int32."""

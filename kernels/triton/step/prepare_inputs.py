@@ -10,7 +10,7 @@ For rows i of the step, row[i] in the table computing count[i] tokens from posit
 
 What a graph has room for beyond the step's rows and tokens is padding: each such row has one token, token 0
 at position 0 of a prompt of 1, that is stored nowhere (slot -1) and sees nothing (length 0), until there are
-T tokens; rows beyond that have none.
+T tokens; rows beyond that have none. The last row of the graph, if it is such a row, has all that are left.
 
 append_tokens, for sampled[a] >= 0: tokens[row[a], length[row[a]]] = sampled[a], and length[row[a]] += 1.
 
@@ -93,13 +93,19 @@ def _prepare_kernel(
     first = tl.minimum(first, num_tokens)
     tl.store(query_starts + i, first)
     if i >= real:
-        tl.store(query_starts + i + 1, tl.minimum(first + 1, num_tokens))
+        end = tl.minimum(first + 1, num_tokens)
+        if i == tl.num_programs(0) - 1:
+            end = num_tokens
+        tl.store(query_starts + i + 1, end)
         tl.store(lengths + i, 0)
-        there = first < num_tokens
-        tl.store(token_ids + first, 0, mask=there)
-        tl.store(positions + first, 0, mask=there)
-        tl.store(slots + first, -1, mask=there)
-        tl.store(prompts + first, 1, mask=there)
+        zeros = tl.zeros([BLOCK], tl.int64)
+        for begin in range(first, end, BLOCK):
+            at = begin + tl.arange(0, BLOCK)
+            inside = at < end
+            tl.store(token_ids + at, zeros, mask=inside)
+            tl.store(positions + at, zeros, mask=inside)
+            tl.store(slots + at, zeros - 1, mask=inside)
+            tl.store(prompts + at, zeros + 1, mask=inside)
         return
     row, start, count = tl.load(rows + i).to(tl.int64), tl.load(starts + i), tl.load(counts + i)
     tl.store(query_starts + i + 1, first + count)
@@ -133,10 +139,9 @@ def prepare_inputs(
     block_size: int,
     out: StepInputs,
 ) -> None:
-    """Fills `out`, whose T is at least the sum of the counts, and at most one more per row of padding. rows,
-    starts, counts: [R]
-    int32, of which the first num_rows, [1] int32, are valid. One program per row; a prompt of 8,192 tokens
-    takes 32 iterations."""
+    """Fills `out`, whose T is the sum of the counts, or more if there are more than num_rows rows. rows,
+    starts, counts: [R] int32, of which the first num_rows, [1] int32, are valid. One program per row; a prompt
+    of 8,192 tokens takes 32 iterations."""
     assert tokens.is_contiguous() and blocks.is_contiguous() and out.block_tables.is_contiguous()
     assert out.block_tables.shape[1] == blocks.shape[1]
     padded = out.lengths.shape[0]

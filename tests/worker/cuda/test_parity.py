@@ -114,14 +114,14 @@ def test_a_resumed_row_goes_on_where_it_was(checkpoint: Checkpoints, on_the_host
 
 def test_graphs_give_what_launches_give(checkpoint: Checkpoints, on_the_host: MakeDriver):
     """Steps, with prompts and without, are padded to the next captured number of tokens, also beyond the
-    number of rows: the padding has no effect."""
+    number of rows, and where all rows are in use: the padding has no effect."""
     folder = checkpoint("llama", **SHALLOW)
     eager, captured = on_the_host(folder), on_the_host(folder)
-    for size in (24, 4, 2):
+    for size in (48, 4, 2):
         captured.runner.backend.capture(size)  # type: ignore[attr-defined]
     runs = []
     for driver in (eager, captured):
-        sequences = [driver.add(PROMPT[: 3 + index], 2 + index)[0] for index in range(4)]
+        sequences = [driver.add(PROMPT[: 3 + index], 2 + index)[0] for index in range(SMALL["max_num_seqs"])]
         driver.run()
         runs.append(sequences)
     for ours, theirs in zip(*runs, strict=True):

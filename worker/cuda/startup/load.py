@@ -123,7 +123,7 @@ def load(
         num_blocks,
         parts.cache.num_bytes / GIB,
         watch.count,
-        "no graphs" if initialize.enforce_eager else "small steps in graphs",
+        "no graphs" if initialize.enforce_eager else "steps in graphs",
     )
     watch.serving()
     return parts.runner, ready

@@ -1,10 +1,11 @@
 """The number of KV blocks that fit into the memory that a profiling run leaves.
 
-    room = utilization * total - (total - free) - largest step - captured graphs
+    room = utilization * total - (total - free) - what steps take
 
 free is reported by the driver with the weights loaded and the kernels of a step compiled, so that memory of
 other processes counts as used. Captured graphs keep their temporaries in one pool of their own, and the
-driver keeps their nodes.
+driver keeps their nodes. Steps take what is larger: the largest step, launched kernel by kernel before there
+are graphs; or all graphs, and what the largest step takes beside its graph.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ class Demand:
 
 
 def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures: bool, device: Device) -> int:
-    """Returns the temporary bytes of the largest step, plus with graphs those of all graphs.
+    """Returns the temporary bytes that steps take: of the largest one, or of all graphs and that one.
 
     The largest step has all tokens, all rows sample, and each requests the features that take memory:
     penalties, which count every token of the vocabulary, filters, and log-probabilities, the first row also
@@ -65,12 +66,9 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
     largest = max(copied, device.peak_of(lambda: run(runner, plan)), *decoding)
     if not captures:
         return largest
-    return (
-        largest
-        + graph_bytes(runner, graph_sizes(most_step_tokens(rows, most_tokens)), device)
-        + max(decoding)
-        - decoding[-1]
-    )
+    graphs = graph_bytes(runner, graph_sizes(most_step_tokens(rows, most_tokens)), device)
+    beside = max(copied, device.peak_of(lambda: run(runner, plan)))
+    return max(largest, graphs + max(decoding) - decoding[-1] + beside)
 
 
 def _decode(runner: StepExecutor[CudaBackend], size: int) -> None:

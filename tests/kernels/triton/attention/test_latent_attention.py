@@ -101,12 +101,12 @@ def test_chunks_of_another_length_are_found(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_rows_of_padding_see_nothing(device: torch.device):
-    """They have a token, and a length of 0: their results are zeros, and those of others stay."""
+    """They have a token, or some, and a length of 0: their results are zeros, and those of others stay."""
     case = make_case(torch.float32, device)
-    batch = case.batch([(33, 1), (-1, 1)], 1)
+    batch = case.batch([(33, 1), (-1, 1), (-3, 3)], 1)
     for splits in (1, 2):
-        result = latent_attention(case.query[:2], case.cache, batch, SCALE, RANK, splits)
-        assert not result[1].any() and result[0].isfinite().all()
+        result = latent_attention(case.query[:5], case.cache, batch, SCALE, RANK, splits)
+        assert not result[1:].any() and result[0].isfinite().all()
 
 
 def test_store(device: torch.device):

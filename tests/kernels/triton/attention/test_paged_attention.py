@@ -96,23 +96,23 @@ def test_a_strided_query(where: Where):
     )
 
 
-@pytest.mark.parametrize("most_chunks", [1, 2])
+@pytest.mark.parametrize(("most_chunks", "window"), [(1, None), (2, None), (1, 50)])
 @pytest.mark.usefixtures("short_chunks")
-def test_padding_rows_get_zeros(where: Where, most_chunks: int):
-    """A graph of 4 rows that holds 2: the others have one token and no length."""
+def test_padding_rows_get_zeros(where: Where, most_chunks: int, window: int | None):
+    """A graph of 4 rows that holds 2: the others have one token, or the rest of them, and no length."""
     case = Case([(70, 1), (3, 1)], where.dtype, block_size=16)
     batch = to_device(case, where.device)
     integers = {"dtype": torch.int32, "device": where.device}
     padded = PagedBatch(
-        torch.tensor([0, 1, 2, 3, 4], **integers),
+        torch.tensor([0, 1, 2, 3, 40], **integers),
         torch.tensor([71, 4, 0, 0], **integers),
         torch.cat((batch.block_tables, torch.zeros(2, batch.block_tables.shape[1], **integers))),
         batch.max_length,
     )
-    query = torch.cat((case.query, torch.full_like(case.query, torch.nan)))
-    caches = case.key_cache, case.value_cache
-    result = paged_attention(query, *caches, padded, case.scale, most_chunks=most_chunks)
-    expected = paged_attention(case.query, *caches, batch, case.scale, most_chunks=most_chunks)
+    query = torch.cat((case.query, torch.full_like(case.query[:1], torch.nan).expand(38, -1, -1)))
+    caches, options = (case.key_cache, case.value_cache), {"window": window, "most_chunks": most_chunks}
+    result = paged_attention(query, *caches, padded, case.scale, **options)
+    expected = paged_attention(case.query, *caches, batch, case.scale, **options)
     assert torch.equal(result[:2], expected)
     assert not result[2:].any()
 

@@ -24,6 +24,7 @@ ROWS: dict[str, Rows] = {
     "a piece behind a long context": [(1, 100), (23, 5000), (1, 3)],
     "a prompt": [(300, 300)],
     "padding": [(1, 800), (1, 0), (0, 0)],
+    "much padding": [(1, 800), (1, 0), (37, 0)],
     "as drafts are verified": [(3, 500), (4, 1200), (1, 64), (5, 65)],
 }
 """Tokens of a step, and those of the context with them."""

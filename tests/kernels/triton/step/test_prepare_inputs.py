@@ -66,6 +66,24 @@ def test_a_graph_of_more_rows_than_tokens_are_left(device: torch.device):
     assert out.lengths.tolist() == [7, 9, 0, 0, 0, 0]
 
 
+def test_a_graph_of_fewer_rows_than_tokens_are_left(device: torch.device, monkeypatch):
+    """Its last row has the rest, whether there are other rows of padding or none; in more than one turn."""
+    monkeypatch.setattr(module, "BLOCK", 8)
+    tokens = torch.arange(80, dtype=torch.int32, device=device).view(2, 40)
+    blocks = torch.arange(20, dtype=torch.int32, device=device).view(2, 10)
+    prompts = torch.tensor([3, 4], dtype=torch.int32, device=device)
+    for rows, starts in ((4, [0, 4, 5, 6, 24]), (3, [0, 4, 5, 24])):
+        out = outputs(rows, 24, 10, device)
+        columns = torch.tensor([[0, 1, 5, 5], [3, 8, 5, 5], [4, 1, 5, 5]], dtype=torch.int32, device=device)
+        num_rows = torch.tensor([2], dtype=torch.int32, device=device)
+        prepare_inputs(*columns[:, :rows].contiguous(), num_rows, tokens, blocks, prompts, BLOCK_SIZE, out)
+        assert out.token_ids.tolist() == [3, 4, 5, 6, 48, *[0] * 19]
+        assert out.positions.tolist() == [3, 4, 5, 6, 8, *[0] * 19]
+        assert out.slots.tolist()[5:] == [-1] * 19 and out.prompts.tolist()[5:] == [1] * 19
+        assert out.query_starts.tolist() == starts
+        assert out.lengths.tolist() == [7, 9, *[0] * (rows - 2)]
+
+
 def test_sampled_tokens_are_appended(device: torch.device):
     """-1 is no token; a full row stays full."""
     tokens = torch.zeros(4, 3, dtype=torch.int32, device=device)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.worker.cuda.serve_compiling import MEMORY
 from tests.worker.fakes import initialize
 from worker.cuda.device.device import Memory
 from worker.cuda.device.host_device import HostDevice
-from worker.cuda.graphs import LARGEST, graph_sizes
+from worker.cuda.graphs import graph_sizes
 from worker.cuda.startup import limits
 from worker.cuda.startup.memory import REUSED_BLOCKS, Demand, choose_num_blocks, largest_steps
 from worker.cuda.startup.warm_up import warm_up
@@ -33,11 +34,13 @@ MIB = 1 << 20
 DEMAND = Demand(bytes_per_block=MIB, requested=0, useful=5000, per_sequence=0, utilization=0.9)
 
 
-@pytest.mark.parametrize(("tokens", "counts"), [(10, [4, 3, 3]), (2, [1, 1]), (64, [5, 5, 5])])
-def test_largest_steps(tokens: int, counts: list[int]):
+@pytest.mark.parametrize(
+    ("tokens", "counts", "graph_mib"), [(10, [4, 3, 3], 50), (2, [1, 1], 700), (64, [5, 5, 5], 700)]
+)
+def test_largest_steps(tokens: int, counts: list[int], graph_mib: int):
     """All tokens that a step may have, all rows sampling, with all that a request can ask for; then the
     graphs, of which the two largest are captured and each of the others is expected to add what the second
-    has added. No context is exceeded."""
+    has added; then the largest step once more, which takes less beside its graph. No context is exceeded."""
     plans: list[worker_pb2.StepPlan] = []
     captured: list[int] = []
 
@@ -57,10 +60,10 @@ def test_largest_steps(tokens: int, counts: list[int]):
     class Device(HostDevice):
         def peak_of(self, run: Callable[[], object]) -> int:
             run()
-            return GIB
+            return GIB - (GIB // 2 if captured else 0)
 
         def memory(self) -> Memory:
-            taken = 50 * MIB + 2 * MIB * (len(captured) - 1) if captured else 0
+            taken = (graph_mib + 2 * (len(captured) - 1)) * MIB if captured else 0
             return Memory(9 * GIB, 8 * GIB - taken)
 
     for captures in (True, False):
@@ -69,9 +72,12 @@ def test_largest_steps(tokens: int, counts: list[int]):
         found = largest_steps(Runner(), tokens, captures, Device())  # type: ignore[arg-type]
         sizes = graph_sizes(min(tokens, 3 * 5))
         assert captured == (list(sizes[:-3:-1]) if captures else [])
-        assert found == GIB + ((50 + 2 * (len(sizes) - 1)) * MIB if captures else 0)
+        graphs = (graph_mib + 2 * (len(sizes) - 1)) * MIB
+        assert found == (max(GIB, GIB // 2 + graphs) if captures else GIB)
         few, largest, *others = (plan for plan in plans if plan.rows and unpack_u32(plan.counts) != [1])
         assert unpack_u32(few.counts) == [1, 1]
+        if captures:
+            assert others.pop() == largest
         assert [sum(unpack_u32(plan.counts)) for plan in others] == [size for size in captured if size > 1]
         assert unpack_u32(largest.counts) == counts
         assert unpack_u32(largest.sample_rows) == unpack_u32(largest.rows) == list(range(len(counts)))
@@ -183,7 +189,11 @@ def test_graph_sizes():
     assert graph_sizes(1) == (1,)
     assert graph_sizes(6) == (1, 2, 4, 6)
     assert graph_sizes(256)[:6] == (1, 2, 4, 8, 16, 24) and graph_sizes(256)[-1] == 256
-    assert len(graph_sizes(4096)) == 51 and graph_sizes(4096)[-1] == LARGEST
+    assert len(graph_sizes(512)) == 51 and len(graph_sizes(2048)) == 63 and len(graph_sizes(8192)) == 79
+    assert graph_sizes(700)[-3:] == (512, 640, 700) and graph_sizes(2400)[-3:] == (2048, 2304, 2400)
+    sizes = graph_sizes(1 << 16)
+    assert all(size <= before * 1.125 for before, size in pairwise(sizes) if before >= 2048)
+    assert all(size % 128 == 0 for size in sizes if size > 512)
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,19 @@
 """Counts what a host launches for a step on a GPU, and how long that takes it, without a GPU.
 
     python -m benchmarks.gpu_host
-    python -m benchmarks.gpu_host --shape 0.5B --decoding 16 --prompt 240
+    python -m benchmarks.gpu_host --shape 0.5B --decoding 128 --prompt 1920
 
-The step has rows that decode, and a piece of a prompt. It is the whole of what a worker does for it: reading
-the plan, changing rows, uploads, the forward pass, logits, sampling, and the copy of the tokens; as it
-serves, with the forward pass in a graph (worker.cuda.graphs), and launched kernel by kernel. The model is the
+The step has rows that decode, and a piece of a prompt; others may begin and end. It is the whole of what a
+worker does for it: reading the plan, changing rows, uploads, the forward pass, logits, sampling, and the copy
+of the tokens; as it serves, with the forward pass in a graph and sampling in another (worker.cuda.graphs),
+and launched kernel by kernel. The model is the
 one that serves, on tensors without memory; Triton compiles for sm_90, and does all that a host does for a
 launch but the call of the driver, which takes some 3 us for each launch and some 10 for a copy; nor is the
 driver's time for the launch of a graph in the figure. What torch launches is counted as operations that give
 new values; in place of a GPU's launch each takes what it takes torch to find the shape of its result.
 
-The figures are of one core of the host.
+The time is that of one core of the host. Temporaries are the most bytes that tensors of a step take at once,
+as a graph of it keeps them in the pool that all graphs share.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import os
 import statistics
 import tempfile
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,6 +40,7 @@ from pagewire.ipc.columns import pack_u32
 from worker.attention.kv_cache_spec import CacheLayout
 from worker.cuda.device.device import Memory, Run
 from worker.cuda.device.host_device import Passed
+from worker.cuda.graphs import sampling_sizes
 from worker.memory.kv_cache import KVCache
 from worker.memory.swap_space import make_swap_space
 from worker.models.base import LanguageModel
@@ -47,7 +51,7 @@ from worker.step.rows import RowTable
 from worker.step.warmup_plans import prefill_plan
 
 META, DTYPE = torch.device("meta"), torch.bfloat16
-BLOCK_SIZE, BLOCKS, ROWS, STEPS, RUNS = 16, 1024, 256, 32, 9
+BLOCK_SIZE, BLOCKS, ROWS, STEPS, RUNS, SHORT = 16, 1024, 256, 32, 9, 16
 NO_LAUNCH = ("view", "slice", "split", "select", "empty", "flatten", "as_strided", "transpose", "unsqueeze")
 """Parts of names of torch's operations that give another view, or memory without values."""
 
@@ -116,6 +120,26 @@ class TorchLaunches(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+class Temporaries(TorchDispatchMode):
+    """Counts the bytes of tensors that operations give, and of which there are at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        is_new = all(given.alias_info is None for given in function._schema.returns)  # neither view nor input
+        if is_new and isinstance(result, torch.Tensor) and result.is_meta:
+            self.now += result.nbytes
+            self.most = max(self.most, self.now)
+            weakref.finalize(result, self._ended, result.nbytes)
+        return result
+
+    def _ended(self, num_bytes: int) -> None:
+        self.now -= num_bytes
+
+
 @contextmanager
 def without_launches(capability: int = 90) -> Iterator[Counter[str]]:
     """Triton compiles, once for each configuration, and launches nothing. Yields the number of launches by
@@ -141,8 +165,9 @@ def without_launches(capability: int = 90) -> Iterator[Counter[str]]:
 class MixedSteps:
     """Steps of rows that decode, each with a further piece of one prompt, as a worker executes them."""
 
-    def __init__(self, folder: Path, decoding: int, prompt: int) -> None:
-        """folder: has config.json."""
+    def __init__(self, folder: Path, decoding: int, prompt: int, beginning: int = 0) -> None:
+        """folder: has config.json. beginning: rows that begin with each step: they compute SHORT tokens, draw
+        one, and end with the next step."""
         from worker.cuda.backend import CudaBackend
         from worker.cuda.sampling.sampler import CudaSampler
         from worker.executor.executor import StepExecutor
@@ -151,37 +176,43 @@ class MixedSteps:
         config = choose_implementation(command, "cuda")
         model: LanguageModel = FAMILIES[config.architecture].build(config, Placement(DTYPE, META))
         cache = KVCache(model.kv_cache_specs(), CacheLayout(BLOCK_SIZE, BLOCKS, DTYPE, META))
-        rows, tokens = (
-            RowTable(ROWS, STEPS * prompt + 1, config.vocab_size, BLOCK_SIZE, BLOCKS),
-            decoding + prompt,
-        )
+        rows = RowTable(ROWS, STEPS * prompt + 1, config.vocab_size, BLOCK_SIZE, BLOCKS)
+        self.tokens = tokens = decoding + prompt + beginning * SHORT
         self.device, swap = NoDevice(), make_swap_space(0, cache)
         sampler = CudaSampler(ROWS, config.vocab_size, META, None)
         self.backend = CudaBackend(model, cache, swap, rows, sampler, max(tokens, ROWS), self.device)
         self._executor = StepExecutor(rows, self.backend, max(tokens, ROWS))
-        self._decoding, self._prompt, self._done = decoding, prompt, 0
-        first = prefill_plan([1] * decoding + [STEPS * prompt], BLOCK_SIZE, one_block=True)
+        self._decoding, self._prompt, self._beginning, self._done = decoding, prompt, beginning, 0
+        counts = [1] * decoding + [STEPS * prompt] + [SHORT] * beginning
+        first = prefill_plan(counts, BLOCK_SIZE, one_block=True)
         for new in first.new_rows[:decoding]:
             new.blocks = pack_u32([0] * STEPS)
+        for new in first.new_rows[decoding + 1 :]:
+            new.sampling.temperature = 1
+        self._new_rows = first.new_rows[decoding + 1 :]
         self._executor.execute(self._plan(first))
 
     def capture(self) -> None:
-        """Has the steps from here on run in a graph."""
-        self.backend.capture(self._decoding + self._prompt)
+        """Has the steps from here on run in a graph, and sample in another."""
+        self.backend.capture(self.tokens)
+        self.backend.capture_sampling(sampling_sizes(self._decoding + self._beginning)[-1])
 
     def _plan(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepPlan:
-        """Returns the plan with the next tokens of all rows; those that decode sample."""
-        rows = range(self._decoding)
-        starts = [self._done] * self._decoding + [self._done * self._prompt]
-        plan.rows, plan.starts = pack_u32(range(self._decoding + 1)), pack_u32(starts)
-        plan.counts = pack_u32([1] * self._decoding + [self._prompt])
-        plan.sample_rows = plan.sample_sources = pack_u32(rows)
+        """Returns the plan with the next tokens of all rows; all but that of the prompt sample."""
+        decoding, beginning = self._decoding, self._beginning
+        rows = range(decoding + 1 + beginning)
+        starts = [self._done] * decoding + [self._done * self._prompt] + [0] * beginning
+        plan.rows, plan.starts = pack_u32(rows), pack_u32(starts)
+        plan.counts = pack_u32([1] * decoding + [self._prompt] + [SHORT] * beginning)
+        plan.sample_rows = plan.sample_sources = pack_u32([row for row in rows if row != decoding])
         self._done += 1
         return plan
 
     def run(self) -> None:
         """Executes the next step."""
-        self._executor.execute(self._plan(worker_pb2.StepPlan()))
+        ended = pack_u32(range(self._decoding + 1, self._decoding + 1 + self._beginning))
+        plan = worker_pb2.StepPlan(removed_rows=ended, new_rows=self._new_rows)
+        self._executor.execute(self._plan(plan))
 
 
 def measure(steps: MixedSteps, counts: Counter[str]) -> Iterator[str]:
@@ -191,11 +222,13 @@ def measure(steps: MixedSteps, counts: Counter[str]) -> Iterator[str]:
     steps.device.copies = steps.device.graphs = 0
     with TorchLaunches() as launches:
         steps.run()
-    copies, graphs = steps.device.copies, steps.device.graphs
-    for what, found in (("Triton", Counter(counts)), ("torch", launches.counts)):
+    copies, graphs, ours = steps.device.copies, steps.device.graphs, Counter(counts)
+    with Temporaries() as temporaries:
+        steps.run()
+    for what, found in (("Triton", ours), ("torch", launches.counts)):
         names = ", ".join(f"{name} {count}" for name, count in found.most_common())
         yield f"{sum(found.values()):5} launches of {what}: {names}"
-    yield f"{graphs:5} graphs, {copies} copies"
+    yield f"{graphs:5} graphs, {copies} copies, {temporaries.most / 1e6:.0f} MB of temporaries"
     took = []
     for _ in range(RUNS):
         began = time.process_time_ns()
@@ -213,14 +246,16 @@ def main() -> None:
     parser.add_argument("--shape", default="8B", choices=[name for name in SHAPES if name != "tiny"])
     parser.add_argument("--decoding", type=int, default=16, help="rows")
     parser.add_argument("--prompt", type=int, default=240, help="tokens of the piece")
+    parser.add_argument("--beginning", type=int, default=0, help=f"rows that begin, with {SHORT} tokens")
     options = parser.parse_args()
     if os.environ.get("TRITON_INTERPRET") == "1":
         parser.error("TRITON_INTERPRET is set: nothing is compiled then")
     about = SHAPES[options.shape].about
-    print(f"{about}: {options.decoding} rows that decode, {options.prompt} tokens of a prompt")
+    sizes = options.decoding, options.prompt, options.beginning
+    print("{}: {} rows that decode, {} tokens of a prompt, {} rows that begin".format(about, *sizes))
     with tempfile.TemporaryDirectory() as folder, without_launches() as counts:
         SHAPES[options.shape].write(Path(folder))
-        steps = MixedSteps(Path(folder), options.decoding, options.prompt)
+        steps = MixedSteps(Path(folder), *sizes)
         print("launched kernel by kernel", *measure(steps, counts), sep="\n")
         steps.capture()
         print("in a graph", *measure(steps, counts), sep="\n")

@@ -30,8 +30,8 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 
 
 def test_launches_of_a_mixed_step(tmp_path: Path, launched: Counter[str]):
-    """Kernel by kernel: in each of two layers attention is one launch for all rows, and a merge. In a graph:
-    the logits, what samples, and what appends."""
+    """Kernel by kernel: in each of two layers attention is one launch for all rows, and a merge. In graphs,
+    of the forward pass and of sampling: nothing."""
     SHAPES["tiny"].write(tmp_path)
     steps = MixedSteps(tmp_path, 3, 20)
     launched.clear()
@@ -46,8 +46,6 @@ def test_launches_of_a_mixed_step(tmp_path: Path, launched: Counter[str]):
     launched.clear()
     steps.device.copies = 0
     steps.run()
-    assert steps.device.graphs == 1
+    assert steps.device.graphs == 2
     assert steps.device.copies == 2  # columns to the device, tokens from it
-    assert launched["_linear_kernel"] == launched["_append_kernel"] == 1
-    assert not launched["_prepare_kernel"] + launched["_attention_kernel"] + launched["_rms_norm_kernel"]
-    assert launched.total() < 8
+    assert not launched

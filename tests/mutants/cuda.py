@@ -43,6 +43,30 @@ MUTANTS = (
         tests=(f"{RUNNER}::test_a_plan_has_its_rows_in_any_order",),
     ),
     Mutant(
+        name="padding of a graph samples for a row",
+        file="worker/cuda/step_buffers.py",
+        old="        columns[SAMPLE_ROWS] = self._rows.tokens.shape[0]\n",
+        new="",
+        tests=(f"{RUNNER}::test_a_step_ahead_of_a_late_device",),
+    ),
+    Mutant(
+        name="rows that want log-probabilities sample in a graph, which gives none",
+        file="worker/cuda/backend.py",
+        old=" and not scores.concern(names):\n",
+        new=":\n",
+        tests=(f"{RUNNER}::test_a_step_ahead_of_a_late_device",),
+    ),
+    Mutant(
+        name="tokens of padding are left as they were in a graph of fewer rows",
+        file="kernels/triton/step/prepare_inputs.py",
+        old="            end = num_tokens\n",
+        new="            pass\n",
+        tests=(
+            "tests/kernels/triton/step/test_prepare_inputs.py"
+            "::test_a_graph_of_fewer_rows_than_tokens_are_left",
+        ),
+    ),
+    Mutant(
         name="warm-up leaves out steps of few rows",
         file="worker/cuda/startup/warm_up.py",
         old="    powers = {most, *(1 << power for power in range(most.bit_length()))}\n",

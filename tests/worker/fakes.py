@@ -85,7 +85,9 @@ class GreedySampler:
         """It wants to see the logits."""
         return False
 
-    def sample(self, logits: torch.Tensor, rows: list[int], scores: object = None) -> torch.Tensor:
+    def sample(
+        self, logits: torch.Tensor, rows: list[int], scores: object = None, row_index: object = None
+    ) -> torch.Tensor:
         for row, row_logits in zip(rows, logits, strict=True):
             self.logits[row].append(row_logits.clone())
         return logits.argmax(-1)

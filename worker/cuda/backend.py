@@ -11,10 +11,11 @@ from kernels.ops.attention.ragged import Integers
 from kernels.triton.cache.copy_blocks import BUFFER_BYTES
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device, Event
-from worker.cuda.graphs import StepGraphs
+from worker.cuda.graphs import Graphs
 from worker.cuda.rows import DeviceRows
 from worker.cuda.sampling.logprobs import PendingSampledScores, PromptScores
-from worker.cuda.sampling.sampler import CudaSampler
+from worker.cuda.sampling.row_parameters import ALIGNMENT
+from worker.cuda.sampling.sampler import PLAIN, CudaSampler, Work
 from worker.cuda.step_buffers import StepBuffers, StepLayout, StepShape
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.memory.kv_cache import KVCache
@@ -63,7 +64,8 @@ class CudaBackend:
         tokens = max_num_batched_tokens
         self.buffers = StepBuffers(rows, self.device_rows, device, tokens, cache.specs, most_queries)
         self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
-        self.graphs = StepGraphs()
+        self.graphs = Graphs()
+        self.sampling_graphs: dict[Work, Graphs] = {}
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
         self._free_since_ns = time.monotonic_ns()
@@ -96,10 +98,9 @@ class CudaBackend:
 
     def forward(self) -> StepOutputs:
         """See Backend."""
-        hidden = self.graphs.run(self._layout.shape)
-        if hidden is None:
-            hidden = self._forward(self._layout.shape)
-        return CudaOutputs(self, self._layout, hidden)
+        graph = self.graphs.find(self._layout.shape.tokens)
+        hidden = self._forward(self._layout.shape) if graph is None else graph()
+        return CudaOutputs(self, self._layout, hidden, graph is not None)
 
     def submit(self, clock: LaunchClock) -> Completion:
         """See Backend."""
@@ -123,6 +124,36 @@ class CudaBackend:
             self._captured = torch.empty_like(self._forward(shape))
         target = self._captured[:size]
         self.graphs.add(size, self.device.capture(lambda: target.copy_(self._forward(shape))))
+
+    @torch.inference_mode()
+    def capture_sampling(self, size: int) -> None:
+        """Captures graphs of what follows a graph of a step, for up to `size` rows that sample: one for each
+        PLAIN work. size: of worker.cuda.graphs.sampling_sizes(). The largest step has been captured."""
+        assert self._captured is not None
+        hidden, rows = self._captured, self.buffers.sample_rows(size)
+        self.buffers.clear()  # nothing is appended to a row before a step samples
+        for work in PLAIN:
+
+            def run(work: Work = work) -> torch.Tensor:
+                logits = self.model.logits(hidden.index_select(0, self.buffers.logit_tokens(size)))
+                tokens = self.sampler.choose(logits, rows, work)
+                self.device_rows.append(rows, tokens)
+                return tokens
+
+            run()  # compiles, which a capture cannot
+            self.sampling_graphs.setdefault(work, Graphs()).add(size, self.device.capture(run))
+
+    def sample_in_graph(self, rows: list[int]) -> torch.Tensor | None:
+        """Runs the graph that samples for the rows [A] of the step that ran in a graph before. Returns their
+        tokens [A] int64, which the next step overwrites; None: nothing ran, there is none for these rows."""
+        if not self.sampling_graphs:
+            return None
+        graphs = self.sampling_graphs.get(self.sampler.needs(rows))
+        graph = None if graphs is None else graphs.find(len(rows))
+        if graph is None:
+            return None
+        self.sampler.begin(rows)
+        return graph()[: len(rows)]
 
     @torch.inference_mode()
     def score(self, count: int) -> None:
@@ -149,9 +180,11 @@ def copy_parts(sources: Integers, targets: Integers, bytes_per_block: int) -> It
 class CudaOutputs:
     """Hidden states of one step on the device. A worker.executor.backend.StepOutputs."""
 
-    def __init__(self, backend: CudaBackend, layout: StepLayout, hidden: torch.Tensor) -> None:
-        """hidden: [T, E], and more behind it where a graph is padded."""
-        self._backend, self._layout, self._hidden = backend, layout, hidden
+    def __init__(
+        self, backend: CudaBackend, layout: StepLayout, hidden: torch.Tensor, in_graph: bool
+    ) -> None:
+        """hidden: [T, E], and more behind it where a graph is padded. in_graph: it is of a graph."""
+        self._backend, self._layout, self._hidden, self._in_graph = backend, layout, hidden, in_graph
         self._all_logits: torch.Tensor | None = None  # [A, V]
 
     def prompt_logprobs(
@@ -171,19 +204,34 @@ class CudaOutputs:
         self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
     ) -> SampledTokens:
         """See StepOutputs."""
-        backend, scores = self._backend, PendingSampledScores(logprobs)
-        logits, device_rows = self._logits(), backend.buffers.sample_rows(self._layout.num_samples)
-        if index is not None:
-            logits = logits.index_select(0, backend.device.send(index))
-            device_rows = backend.device.send(rows.astype(np.int32))
-        tokens = backend.sampler.sample(logits, rows.tolist(), scores)
-        backend.device_rows.append(device_rows, tokens)
+        backend, scores, names = self._backend, PendingSampledScores(logprobs), rows.tolist()
+        tokens = None
+        if self._in_graph and index is None and not scores.concern(names):
+            tokens = backend.sample_in_graph(names)
+        if tokens is None:
+            tokens = self._launch_sampling(names, index, scores)
         fetched = backend.device.fetch(tokens)
-        self._record(rows.tolist(), fetched)
+        self._record(names, fetched)
         if backend.most_queries > 1:
             backend.device.record().synchronize()
             return SampledTokens(fetched.numpy(), fetched.numpy, scores.columns)
         return SampledTokens(np.zeros(len(rows), np.int64), fetched.numpy, scores.columns)
+
+    def _launch_sampling(
+        self, rows: list[int], index: Integers | None, scores: PendingSampledScores
+    ) -> torch.Tensor:
+        """Samples for rows [A] kernel by kernel, and appends the tokens [A] int64. index: see sample()."""
+        backend, logits = self._backend, self._logits()
+        room = len(rows) + -len(rows) % ALIGNMENT
+        row_index = backend.buffers.sample_rows(room)
+        if index is not None:
+            logits = logits.index_select(0, backend.device.send(index))
+            padded = np.full(room, backend.rows.max_num_rows, np.int32)
+            padded[: len(rows)] = rows
+            row_index = backend.device.send(padded)
+        tokens = backend.sampler.sample(logits, rows, scores, row_index)
+        backend.device_rows.append(row_index[: len(rows)], tokens)
+        return tokens
 
     def _record(self, rows: list[int], fetched: torch.Tensor) -> None:
         """Lets the grammars of rows [N] follow their tokens, once these are on the host."""

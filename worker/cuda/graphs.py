@@ -6,14 +6,16 @@ there may be, and a step is padded to the next of them with rows that compute to
 attend to nothing (kernels.triton.step.prepare_inputs). What rows compute, one token, drafts or a piece of a
 prompt, is on the device alone: sizes of attention's launches follow from the numbers of tokens and rows
 (kernels.triton.attention.work_list). So a step costs the host the same, whatever its size.
+
+What follows the hidden states is a second graph, of the number of rows that sample: logits, the choice of
+tokens, and their appending to rows. There is one for rows that are greedy, one for rows that draw, and one
+for rows that filter, too; what else rows may ask for is launched kernel by kernel.
 """
 
 from bisect import bisect_left
 
-import torch
-
 from worker.cuda.device.device import Run
-from worker.cuda.step_buffers import StepShape
+from worker.cuda.sampling.row_parameters import ALIGNMENT
 
 TILE = 128
 """Tokens of a product of many: padding to a multiple of them adds no program to a product."""
@@ -32,22 +34,29 @@ def graph_sizes(most: int) -> tuple[int, ...]:
     return (*(size for size in sizes if size < most), most)
 
 
-class StepGraphs:
-    """The captured graphs of one model, by number of tokens."""
+def sampling_sizes(most: int) -> tuple[int, ...]:
+    """Returns the numbers of rows to capture sampling for, ascending, up to `most` or the next multiple of
+    ALIGNMENT, as all of them are. Padding adds at most 31 rows, or an eighth, whose logits are read."""
+    sizes, last = [ALIGNMENT, 2 * ALIGNMENT, 16, 32, 48, 64], most + -most % ALIGNMENT
+    while sizes[-1] < last:
+        sizes.append(sizes[-1] + max(32, (1 << sizes[-1].bit_length()) // 16))
+    return (*(size for size in sizes if size < last), last)
+
+
+class Graphs:
+    """Captured graphs by size: of a step's tokens, or of the rows that sample."""
 
     def __init__(self) -> None:
         self._graphs: dict[int, Run] = {}
         self._sizes: list[int] = []
 
     def add(self, size: int, graph: Run) -> None:
-        """Adds the graph of steps of up to `size` tokens."""
+        """Adds the graph of up to `size`."""
         self._graphs[size] = graph
         self._sizes = sorted(self._graphs)
 
-    def run(self, shape: StepShape) -> torch.Tensor | None:
-        """Runs the graph of a step and returns its hidden states, followed by those of padding; None: there
-        is no graph for the step."""
-        at = bisect_left(self._sizes, shape.tokens)
-        if at == len(self._sizes):
-            return None
-        return self._graphs[self._sizes[at]]()
+    def find(self, size: int) -> Run | None:
+        """Returns the least graph that has room; its result is followed by that of padding. None: there is
+        none."""
+        at = bisect_left(self._sizes, size)
+        return None if at == len(self._sizes) else self._graphs[self._sizes[at]]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from kernels.ops.attention.ragged import Integers, ranges
@@ -81,7 +82,7 @@ class StepBuffers:
         logit_tokens: Integers = ends[step.sample_sources] - 1
         if step.num_logits is not None:
             logit_tokens = ranges(logit_tokens - step.num_logits + 1, step.num_logits)[1]
-        columns = np.zeros(self._columns.shape, np.int32)
+        columns = self._padding()
         for index, values in (
             (ROWS, step.rows),
             (STARTS, step.starts),
@@ -95,16 +96,26 @@ class StepBuffers:
         shape = StepShape(len(ends), int(step.counts.sum()))
         return StepLayout(shape, ends - step.counts, len(step.sample_rows), len(logit_tokens))
 
+    def clear(self) -> None:
+        """Uploads the columns of a step of no rows."""
+        self._device.send_into(self._columns, self._padding())
+
+    def _padding(self) -> npt.NDArray[np.int32]:
+        """Returns columns without rows. What samples there is no row of the table."""
+        columns = np.zeros(self._columns.shape, np.int32)
+        columns[SAMPLE_ROWS] = self._rows.tokens.shape[0]
+        return columns
+
     def graph_shape(self, size: int) -> StepShape:
         """Returns the shape of a graph for steps of up to `size` tokens, of any number of rows."""
         return StepShape(min(size, self._inputs.lengths.shape[0]), size)
 
     def sample_rows(self, count: int) -> torch.Tensor:
-        """Returns the rows that sample, [A] int32."""
+        """Returns the rows that sample, [count] int32, followed by max_num_rows, which is no row."""
         return self._columns[SAMPLE_ROWS, :count]
 
     def logit_tokens(self, count: int) -> torch.Tensor:
-        """Returns the index [count] int32 into T of the tokens that they sample after."""
+        """Returns the index [count] int32 into T of the tokens that they sample after, followed by 0."""
         return self._columns[LOGIT_TOKENS, :count]
 
     def batch(self, shape: StepShape) -> InputBatch:

@@ -12,7 +12,8 @@ What a graph has room for beyond the step's rows and tokens is padding: each suc
 at position 0 of a prompt of 1, that is stored nowhere (slot -1) and sees nothing (length 0), until there are
 T tokens; rows beyond that have none. The last row of the graph, if it is such a row, has all that are left.
 
-append_tokens, for sampled[a] >= 0: tokens[row[a], length[row[a]]] = sampled[a], and length[row[a]] += 1.
+append_tokens, for sampled[a] >= 0 and row[a] of the table: tokens[row[a], length[row[a]]] = sampled[a], and
+length[row[a]] += 1.
 
 tokens: [rows, L] int32, blocks: [rows, N] int32, prompt_lens: [rows] int32, the rest as in
 kernels.triton.attention.paged_attention. Bytes moved: 36 per token of the step and 8 * N per row: nothing
@@ -140,8 +141,8 @@ def prepare_inputs(
     out: StepInputs,
 ) -> None:
     """Fills `out`, whose T is the sum of the counts, or more if there are more than num_rows rows. rows,
-    starts, counts: [R] int32, of which the first num_rows, [1] int32, are valid. One program per row; a prompt
-    of 8,192 tokens takes 32 iterations."""
+    starts, counts: [R] int32, of which the first num_rows, [1] int32, are valid. One program per row; a
+    prompt of 8,192 tokens takes 32 iterations."""
     assert tokens.is_contiguous() and blocks.is_contiguous() and out.block_tables.is_contiguous()
     assert out.block_tables.shape[1] == blocks.shape[1]
     padded = out.lengths.shape[0]
@@ -179,13 +180,14 @@ def _append_kernel(
     tokens,  # [rows, L]
     lengths,  # [rows]
     count,
+    num_rows,
     max_length,
     BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     token = tl.load(sampled + at, mask=at < count, other=-1)
-    there = token >= 0
-    row = tl.load(rows + at, mask=there, other=0).to(tl.int64)
+    row = tl.load(rows + at, mask=at < count, other=0).to(tl.int64)
+    there = (token >= 0) & (row < num_rows)
     length = tl.load(lengths + row, mask=there, other=0)
     fits = there & (length < max_length)
     tl.store(tokens + row * max_length + length, token.to(tl.int32), mask=fits)
@@ -196,10 +198,9 @@ def append_tokens(
     sampled: torch.Tensor, rows: torch.Tensor, tokens: torch.Tensor, lengths: torch.Tensor
 ) -> None:
     """Appends sampled [A] int64 tokens to distinct rows [A]. lengths: [rows] int32, tokens of each row,
-    changed in place. A full row is not changed."""
+    changed in place. A full row is not changed; a number that no row has is padding, and may be repeated."""
     assert tokens.is_contiguous()
-    if sampled.shape[0]:
-        grid = (triton.cdiv(sampled.shape[0], BLOCK),)
-        _append_kernel[grid](
-            sampled, rows, tokens, lengths, sampled.shape[0], tokens.shape[1], BLOCK, num_warps=4
-        )
+    count, sizes = sampled.shape[0], (lengths.shape[0], tokens.shape[1])
+    if count:
+        grid = (triton.cdiv(count, BLOCK),)
+        _append_kernel[grid](sampled, rows, tokens, lengths, count, *sizes, BLOCK, num_warps=4)

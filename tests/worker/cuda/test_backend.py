@@ -1,7 +1,7 @@
 """Steps that are launched before those in front of them are done; and what a scheduler makes of that."""
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.cuda.host_devices import SMALL, LateDevice, interpret, load_on_the_host, parts_on
 from tests.worker.fakes import initialize, load_on_a_cpu
 from worker.cuda import rows as device_side
-from worker.cuda.backend import copy_parts
+from worker.cuda.backend import CudaBackend, copy_parts
+from worker.cuda.device.device import Run
 from worker.cuda.rows import DeviceRows
 from worker.loop import StepRunner
 from worker.step.plan_reader import NO_TOKEN_COLUMN, apply_changes
@@ -94,7 +95,7 @@ def requests() -> list[engine_pb2.AddRequest]:
     """Greedy, drawn, penalized, several sequences, beams, log-probabilities. The first two grow until one of
     them has to give way; others have a common beginning."""
     messages = [
-        add_request(1, 14, max_tokens=20, ignore_eos=True),
+        add_request(1, 14, max_tokens=20, ignore_eos=True, logprobs=LogprobOptions(top_n=1)),
         add_request(2, 15, max_tokens=19, ignore_eos=True, logprobs=LogprobOptions(top_n=2)),
         add_request(3, SYSTEM + [5], max_tokens=4, n=2),
         add_request(4, SYSTEM, max_tokens=3, beams=BEAMS),
@@ -106,9 +107,34 @@ def requests() -> list[engine_pb2.AddRequest]:
     return messages
 
 
+def capture(backend: CudaBackend, device: LateDevice) -> Counter[str]:
+    """Captures graphs for steps of up to 24 tokens and for sampling. Returns how often each kind has run."""
+    runs = Counter[str]()
+
+    def counting(kind: str) -> Callable[[Run], Run]:
+        def capture(run: Run) -> Run:
+            def replay() -> torch.Tensor:
+                runs[kind] += 1
+                return run()
+
+            return replay
+
+        return capture
+
+    device.capture = counting("step")  # type: ignore[method-assign]
+    for size in (24, 12, 6, 3):
+        backend.capture(size)
+    device.capture = counting("sampling")  # type: ignore[method-assign]
+    for size in (8, 4):
+        backend.capture_sampling(size)
+    return runs
+
+
 def test_a_step_ahead_of_a_late_device(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
     """A pool for half of them, so that rows are preempted, swapped and resumed; a plan is launched while
-    the step before it is under way, and nothing is read before it is there. The CPU's path gives the same."""
+    the step before it is under way, and nothing is read before it is there. Steps run in graphs; rows that
+    ask for more than a draw and filters are sampled behind them, kernel by kernel. The CPU's path gives the
+    same."""
     command = initialize(
         checkpoint("llama", **SHALLOW), **(SMALL | {"num_blocks": 5, "swap_space_bytes": 1 << 20})
     )
@@ -118,6 +144,7 @@ def test_a_step_ahead_of_a_late_device(checkpoint: Checkpoints, monkeypatch: pyt
     interpret(monkeypatch)
     device = LateDevice()
     parts, ready = parts_on(device, command)
+    runs = capture(parts.runner.backend, device)
     late = InProcess(parts.runner, ready, budget=24)
     ours = late.outputs(requests(), ahead=True)
     assert (ours.tokens, ours.ends) == (theirs.tokens, theirs.ends)
@@ -130,6 +157,7 @@ def test_a_step_ahead_of_a_late_device(checkpoint: Checkpoints, monkeypatch: pyt
             )
     assert late.scheduler.num_preemptions > 0 and late.scheduler.swap.num_swapped_out > 0
     assert {event.waits for event in device.events} == {1}
+    assert runs["step"] > runs["sampling"] > 3
 
 
 def test_a_sampled_token_does_not_pass_the_host(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):

@@ -51,6 +51,10 @@ class PendingSampledScores:
         self._pending: list[PendingScores] = []
         self._members: list[int] = []
 
+    def concern(self, rows: Sequence[int]) -> bool:
+        """Returns whether one of the rows is scored."""
+        return bool(self._requests) and any(row in self._requests for row in rows)
+
     def keep(self, logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor | None:
         """Returns a copy of the logits [A, V] of those rows [A] that are scored; None: none is."""
         members = [index for index, row in enumerate(rows) if row in self._requests] if self._requests else []

@@ -101,8 +101,8 @@ class DeviceParameters:
         return numbers
 
     def index(self, rows: Sequence[int] | Integers) -> torch.Tensor:
-        """Returns rows padded for gather(), [P] int64."""
-        padded = np.full(len(rows) + -len(rows) % ALIGNMENT, self.padding)
+        """Returns rows padded for gather(), [P] int32."""
+        padded = np.full(len(rows) + -len(rows) % ALIGNMENT, self.padding, np.int32)
         padded[: len(rows)] = rows
         return upload(padded, self._device)
 

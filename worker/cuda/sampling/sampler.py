@@ -47,12 +47,16 @@ class Work(IntFlag):
     FORBID = 16
 
 
+PLAIN = (Work.NONE, Work.DRAW, Work.DRAW | Work.FILTER)
+"""What graphs are captured for: inputs and outputs of the choice keep their addresses. The lists of the other
+kinds of work grow."""
+
+
 class CudaSampler:
     """Chooses tokens for rows. `state` has what the choice depends on, by row.
 
-    sample() is begin(), the part of the host, and choose(), which only launches kernels. With Work.NONE or
-    Work.DRAW a graph can capture choose(): its inputs and outputs keep their addresses. The lists of the
-    other kinds of work grow.
+    sample() is begin(), the part of the host, and choose(), which only launches kernels. With work that is
+    PLAIN a graph can capture choose().
     """
 
     def __init__(
@@ -108,12 +112,17 @@ class CudaSampler:
 
     @torch.inference_mode()
     def sample(
-        self, logits: torch.Tensor, rows: Sequence[int], scores: PendingSampledScores | None = None
+        self,
+        logits: torch.Tensor,
+        rows: Sequence[int],
+        scores: PendingSampledScores | None = None,
+        row_index: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Samples a token for each of A distinct rows and appends it to their output. Returns tokens [A]
         int64.
 
         logits: [A, V] float32, contiguous, overwritten. scores: sees the logits before that, and the tokens.
+        row_index: the rows, as choose() takes them; None: they are uploaded.
 
         -1 where a row's largest logit is not finite after the masks: see worker.sampling.sampler.
         """
@@ -122,20 +131,23 @@ class CudaSampler:
         kept = scores.keep(logits, rows) if scores is not None else None
         self._allow(rows)
         work = self.begin(rows)
-        tokens = self.choose(logits, self._parameters.index(rows), work)
+        tokens = self.choose(logits, self._parameters.index(rows) if row_index is None else row_index, work)
         if scores is not None and kept is not None:
             scores.add(kept, rows, tokens)
         return tokens
 
-    def begin(self, rows: Sequence[int]) -> Work:
-        """Uploads new rows and returns what a step needs in which these distinct rows sample. Call choose()
-        next."""
+    def needs(self, rows: Sequence[int]) -> Work:
+        """Returns what a step needs in which these distinct rows sample."""
         index = np.asarray(rows)
         work = Work(int(np.bitwise_or.reduce(self._work[index])))
-        positions = self.state.position_column[index]
-        if self._bans.concerns(index, positions):
-            work |= Work.FORBID
-        self._advance(index, positions)
+        concerned = self._bans.concerns(index, self.state.position_column[index])
+        return work | Work.FORBID if concerned else work
+
+    def begin(self, rows: Sequence[int]) -> Work:
+        """Uploads new rows and returns what a step needs in which these distinct rows sample. Call choose()
+        next, or its graph."""
+        work, index = self.needs(rows), np.asarray(rows)
+        self._advance(index, self.state.position_column[index])
         return work
 
     def choose(self, logits: torch.Tensor, row_index: torch.Tensor, work: Work) -> torch.Tensor:

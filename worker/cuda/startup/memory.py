@@ -8,7 +8,7 @@ driver keeps their nodes. Steps take what is larger: the largest step, launched 
 are graphs; or all graphs, and what the largest step takes beside its graph.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,7 @@ from kernels.triton.cache.copy_blocks import BUFFER_BYTES
 from pagewire.errors import StartupError
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device, Memory
-from worker.cuda.graphs import graph_sizes
+from worker.cuda.graphs import graph_sizes, sampling_sizes
 from worker.cuda.sampling.top_n import USUAL
 from worker.cuda.startup.warm_up import HUNGRY, most_step_tokens, run, step_of
 from worker.executor.executor import StepExecutor
@@ -66,7 +66,7 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
     largest = max(copied, device.peak_of(lambda: run(runner, plan)), *decoding)
     if not captures:
         return largest
-    graphs = graph_bytes(runner, graph_sizes(most_step_tokens(rows, most_tokens)), device)
+    graphs = graph_bytes(runner, most_step_tokens(rows, most_tokens), num_rows, device)
     beside = max(copied, device.peak_of(lambda: run(runner, plan)))
     return max(largest, graphs + max(decoding) - decoding[-1] + beside)
 
@@ -75,19 +75,38 @@ def _decode(runner: StepExecutor[CudaBackend], size: int) -> None:
     run(runner, prefill_plan([1] * size, runner.rows.block_size, one_block=True))
 
 
-def graph_bytes(runner: StepExecutor[CudaBackend], sizes: Sequence[int], device: Device) -> int:
-    """Returns the bytes that graphs of these sizes, ascending, will take: captures the two largest.
+def graph_bytes(
+    runner: StepExecutor[CudaBackend], most_tokens: int, most_samples: int, device: Device
+) -> int:
+    """Returns the bytes that graphs of steps of up to so many tokens will take, and of sampling for up to so
+    many rows."""
+
+    def capture(size: int) -> int:
+        run(runner, step_of(size, runner.rows))
+        return _taken(lambda: runner.backend.capture(size), device)
+
+    def capture_sampling(size: int) -> int:
+        return _taken(lambda: runner.backend.capture_sampling(size), device)
+
+    steps = _of_all(graph_sizes(most_tokens), capture)
+    return steps + _of_all(sampling_sizes(most_samples), capture_sampling)
+
+
+def _of_all(sizes: Sequence[int], capture: Callable[[int], int]) -> int:
+    """Returns the bytes that captures of these sizes, ascending, will take: captures the two largest.
 
     The first has what all of them share (temporaries, a library's workspace for the stream); what the second
-    adds is what each further one is expected to add.
+    adds is what each further one is expected to add. capture: returns what one took.
     """
-    taken = []
-    for size in reversed(sizes[-2:]):
-        run(runner, step_of(size, runner.rows))
-        free = device.memory().free
-        runner.backend.capture(size)
-        taken.append(max(0, free - device.memory().free))
+    taken = [capture(size) for size in reversed(sizes[-2:])]
     return taken[0] + sum(taken[1:]) * (len(sizes) - 1)
+
+
+def _taken(run: Callable[[], None], device: Device) -> int:
+    """Returns the bytes of memory that run() leaves in use."""
+    free = device.memory().free
+    run()
+    return max(0, free - device.memory().free)
 
 
 def choose_num_blocks(memory: Memory, temporary: int, demand: Demand, name: str) -> int:

@@ -11,7 +11,8 @@ What Triton specializes kernels on, and how a step can change it:
 
 Everything else is fixed by the model, or a number that no kernel specializes on. So steps of each power of
 two of rows, decoding alone and beside a prompt, and prompts of each class of tokens cover all of them. They
-are executed as any plan is; their rows are removed again, and all of them share one block.
+are executed as any plan is; their rows are removed again, and all of them share one block. Graphs have rows
+of padding, one more than there may be rows: what that compiles is launched where they are captured.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
 from worker.cuda.backend import CudaBackend
-from worker.cuda.graphs import graph_sizes
+from worker.cuda.graphs import graph_sizes, sampling_sizes
 from worker.cuda.sampling.warmup_cases import example_rows
 from worker.executor.executor import StepExecutor
 from worker.step.rows import RowTable
@@ -59,6 +60,7 @@ def warm_up(
     if rows.max_model_len < 2:
         return
     captured = graph_sizes(most_step_tokens(rows, most_tokens)) if captures else ()
+    sampled = sampling_sizes(min(rows.max_num_rows, most_tokens)) if captures else ()
     plans = list(_plans(rows, most_tokens, runner.backend.most_queries, captured, many))
     for count in token_classes(most_tokens):
         runner.backend.score(count)
@@ -68,6 +70,8 @@ def warm_up(
     for done, size in enumerate(reversed(captured)):  # the largest first: the others fit into its memory
         runner.backend.capture(size)
         progress((len(plans) + done) / (len(plans) + len(captured)))
+    for size in reversed(sampled):
+        runner.backend.capture_sampling(size)
     for size in captured:
         run(runner, step_of(size, rows))
 

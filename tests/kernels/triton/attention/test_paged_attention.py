@@ -1,5 +1,7 @@
 """The Triton kernels for paged attention against dense attention in float64."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -110,9 +112,10 @@ def test_padding_rows_get_zeros(where: Where, most_chunks: int, window: int | No
         batch.max_length,
     )
     query = torch.cat((case.query, torch.full_like(case.query[:1], torch.nan).expand(38, -1, -1)))
-    caches, options = (case.key_cache, case.value_cache), {"window": window, "most_chunks": most_chunks}
-    result = paged_attention(query, *caches, padded, case.scale, **options)
-    expected = paged_attention(case.query, *caches, batch, case.scale, **options)
+    caches = case.key_cache, case.value_cache
+    attention = partial(paged_attention, scale=case.scale, window=window, most_chunks=most_chunks)
+    result = attention(query, *caches, padded)
+    expected = attention(case.query, *caches, batch)
     assert torch.equal(result[:2], expected)
     assert not result[2:].any()
 

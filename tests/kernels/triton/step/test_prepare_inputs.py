@@ -85,12 +85,13 @@ def test_a_graph_of_fewer_rows_than_tokens_are_left(device: torch.device, monkey
 
 
 def test_sampled_tokens_are_appended(device: torch.device):
-    """-1 is no token; a full row stays full."""
-    tokens = torch.zeros(4, 3, dtype=torch.int32, device=device)
-    lengths = torch.tensor([1, 2, 0, 3], dtype=torch.int32, device=device)
-    append_tokens(
-        torch.tensor([7, 8, -1, 9], device=device), torch.tensor([1, 0, 2, 3], device=device), tokens, lengths
-    )
+    """-1 is no token; a full row stays full; what is no row has nothing behind the table changed."""
+    state = torch.zeros(5, 3, dtype=torch.int32, device=device)
+    all_lengths = torch.tensor([1, 2, 0, 3, 0], dtype=torch.int32, device=device)
+    tokens, lengths = state[:4], all_lengths[:4]
+    sampled, rows = torch.tensor([[7, 8, -1, 9, 5, 6], [1, 0, 2, 3, 4, 4]], device=device)
+    append_tokens(sampled, rows, tokens, lengths)
+    assert not state[4].any() and not all_lengths[4]
     assert tokens.tolist() == [[0, 8, 0], [0, 0, 7], [0, 0, 0], [0, 0, 0]]
     assert lengths.tolist() == [2, 3, 0, 3]
 

@@ -21,7 +21,7 @@ from tests.worker.cuda.serve_compiling import MEMORY
 from tests.worker.fakes import initialize
 from worker.cuda.device.device import Memory
 from worker.cuda.device.host_device import HostDevice
-from worker.cuda.graphs import graph_sizes
+from worker.cuda.graphs import graph_sizes, sampling_sizes
 from worker.cuda.startup import limits
 from worker.cuda.startup.memory import REUSED_BLOCKS, Demand, choose_num_blocks, largest_steps
 from worker.cuda.startup.warm_up import warm_up
@@ -43,12 +43,16 @@ def test_largest_steps(tokens: int, counts: list[int], graph_mib: int):
     has added; then the largest step once more, which takes less beside its graph. No context is exceeded."""
     plans: list[worker_pb2.StepPlan] = []
     captured: list[int] = []
+    sampled: list[int] = []
 
     class Backend:
         bytes_per_block = MIB
 
         def capture(self, size: int) -> None:
             captured.append(size)
+
+        def capture_sampling(self, size: int) -> None:
+            sampled.append(size)
 
     class Runner:
         rows = RowTable(max_num_rows=3, max_model_len=6, vocab_size=99, block_size=16, num_blocks=1)
@@ -63,16 +67,20 @@ def test_largest_steps(tokens: int, counts: list[int], graph_mib: int):
             return GIB - (GIB // 2 if captured else 0)
 
         def memory(self) -> Memory:
-            taken = (graph_mib + 2 * (len(captured) - 1)) * MIB if captured else 0
-            return Memory(9 * GIB, 8 * GIB - taken)
+            taken = graph_mib + 2 * (len(captured) - 1) if captured else 0
+            taken += 7 + len(sampled) if sampled else 0
+            return Memory(9 * GIB, 8 * GIB - taken * MIB)
 
     for captures in (True, False):
         plans.clear()
         captured.clear()
+        sampled.clear()
         found = largest_steps(Runner(), tokens, captures, Device())  # type: ignore[arg-type]
         sizes = graph_sizes(min(tokens, 3 * 5))
         assert captured == (list(sizes[:-3:-1]) if captures else [])
-        graphs = (graph_mib + 2 * (len(sizes) - 1)) * MIB
+        rows = sampling_sizes(min(tokens, 3))
+        assert sampled == (list(rows[:-3:-1]) if captures else [])
+        graphs = (graph_mib + 2 * (len(sizes) - 1) + 7 + len(rows)) * MIB
         assert found == (max(GIB, GIB // 2 + graphs) if captures else GIB)
         few, largest, *others = (plan for plan in plans if plan.rows and unpack_u32(plan.counts) != [1])
         assert unpack_u32(few.counts) == [1, 1]
@@ -196,6 +204,15 @@ def test_graph_sizes():
     assert all(size % 128 == 0 for size in sizes if size > 512)
 
 
+def test_sampling_sizes():
+    """As parameters of rows are gathered: in fours."""
+    assert sampling_sizes(1) == (4,) and sampling_sizes(7) == (4, 8)
+    assert sampling_sizes(256)[:8] == (4, 8, 16, 32, 48, 64, 96, 128) and len(sampling_sizes(256)) == 12
+    sizes = sampling_sizes(5001)
+    assert sizes[-1] == 5004 and all(size % 4 == 0 for size in sizes)
+    assert all(size <= before + max(32, before / 8) for before, size in pairwise(sizes))
+
+
 @pytest.fixture(scope="module")
 def served() -> dict[str, Any]:
     """What tests/worker/cuda/serve_compiling.py says: Triton compiles for sm_90, and launches nothing."""
@@ -211,6 +228,7 @@ def test_what_is_captured_has_been_launched():
     """At that size, while there was no graph that a larger one could have stood in for."""
     launched: list[int] = []
     captured: list[int] = []
+    sampled: list[int] = []
 
     class Runner:
         rows = RowTable(max_num_rows=40, max_model_len=64, vocab_size=99, block_size=16, num_blocks=5)
@@ -232,8 +250,13 @@ def test_what_is_captured_has_been_launched():
             assert size in launched
             captured.append(size)
 
+        def capture_sampling(self, size: int) -> None:
+            assert len(captured) == len(graph_sizes(512))
+            sampled.append(size)
+
     warm_up(Runner(), 512, True, lambda fraction: None)  # type: ignore[arg-type]
     assert captured == list(reversed(graph_sizes(512)))
+    assert sampled == [40, 32, 16, 8, 4]
 
 
 def test_nothing_is_compiled_while_serving(served: dict[str, Any]):

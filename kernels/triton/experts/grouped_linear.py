@@ -25,9 +25,9 @@ import triton.language as tl
 
 from kernels.triton.experts.dispatch import ExpertOrder
 from kernels.triton.experts.tile_sizes import choose_grouped_sizes
-from kernels.triton.matmul.linear import range_sum
-from kernels.triton.matmul.ranges import LinearSizes, range_length
-from kernels.triton.matmul.sum_ranges import sum_ranges
+from kernels.triton.matmul.linear import product_sums, store_sums
+from kernels.triton.matmul.range_launch import RangeLaunch, launch_of
+from kernels.triton.matmul.ranges import LinearSizes
 
 
 @triton.jit(do_not_specialize=["pairs"])
@@ -62,22 +62,14 @@ def _grouped_kernel(
     k = tl.arange(0, DEPTH)
     weights = weight + expert * features * IN + feature.to(tl.int64)[:, None] * IN + k[None, :]
     inputs = x + row.to(tl.int64)[:, None] * x_stride + k[None, :]
-    ours, real = (feature < features)[:, None], there[:, None]
-    at = place.to(tl.int64)
-    if SPLIT:
-        begin = tl.program_id(2) * RANGE
-        total = range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
-        at += tl.program_id(2).to(tl.int64) * pairs
-    else:
-        total = tl.zeros([FEATURES, TOKENS], tl.float32)
-        for begin in range(0, IN, RANGE):
-            total += range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
-        if bias is not None:
-            added = tl.load(bias + expert * features + feature, mask=feature < features, other=0.0)
-            total += added.to(tl.float32)[:, None]
-    target = out + at[:, None] * features + feature[None, :]
-    inside = real & (feature < features)[None, :]
-    tl.store(target, tl.trans(total).to(out.dtype.element_ty), mask=inside)
+    real = there[:, None]
+    own_bias = bias
+    if bias is not None:
+        own_bias += expert * features
+    total = product_sums(
+        weights, inputs, own_bias, feature, features, real, IN, RANGE, FEATURES, TOKENS, DEPTH, SPLIT
+    )
+    store_sums(out, total, place.to(tl.int64), pairs, feature, features, real, SPLIT)
 
 
 def grouped_linear_reference(
@@ -96,6 +88,20 @@ def grouped_linear_reference(
     return torch.stack(results)
 
 
+def launch_by_expert(
+    out: torch.Tensor, depth: int, order: ExpertOrder, dtype: torch.dtype, sizes: LinearSizes | None
+) -> RangeLaunch:
+    """Returns the launch of a product by expert. out: [P, F]; depth: K; dtype: of x; sizes: with order.tile
+    tokens; None: those of choose_grouped_sizes()."""
+
+    def choose(ranges: int) -> LinearSizes:
+        numbers = order.class_tiles, order.tile, out.shape[1], ranges
+        return choose_grouped_sizes(*numbers, dtype, out.device)
+
+    assert sizes is None or sizes.tokens == order.tile
+    return launch_of(out, depth, sizes or choose, len(order.tile_experts))
+
+
 def grouped_linear(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -108,23 +114,14 @@ def grouped_linear(
     sizes: launch parameters, which change no bit, with order.tile tokens; None: those of
     choose_grouped_sizes()."""
     _, features, depth = weight.shape
-    pairs, tiles = len(order.owners), len(order.tile_experts)
+    pairs = len(order.owners)
     assert x.stride(1) == 1 and x.shape[1] == depth and (rows is not None or len(x) == pairs)
     assert weight.is_contiguous() and x.dtype == weight.dtype and (bias is None or bias.is_contiguous())
     out = torch.empty((pairs, features), dtype=x.dtype, device=x.device)
     if not pairs:
         return out
-    length = range_length(features, depth)
-    ranges = -(-depth // length)
-    if sizes is None:
-        numbers = order.class_tiles, order.tile, features, ranges
-        sizes = choose_grouped_sizes(*numbers, x.dtype, x.device)
-    assert sizes.tokens == order.tile
-    target = out
-    if sizes.splits:
-        target = torch.empty((ranges, pairs, features), dtype=torch.float32, device=x.device)
-    grid = (tiles, -(-features // sizes.features), ranges if sizes.splits else 1)
-    _grouped_kernel[grid](
+    launch = launch_by_expert(out, depth, order, x.dtype, sizes)
+    _grouped_kernel[launch.grid](
         x,
         rows,
         weight,
@@ -132,19 +129,12 @@ def grouped_linear(
         order.starts,
         order.tile_experts,
         order.tile_firsts,
-        target,
+        launch.target,
         pairs,
         features,
         x.stride(0),
-        IN=depth,
-        RANGE=length,
-        FEATURES=sizes.features,
-        TOKENS=sizes.tokens,
-        DEPTH=sizes.depth,
-        SPLIT=sizes.splits,
-        num_warps=sizes.warps,
-        num_stages=sizes.stages,
+        DEPTH=launch.depth,
+        **launch.constants,
     )
-    if sizes.splits:
-        sum_ranges(target, bias, out, None if bias is None else order.owners)
+    launch.add_ranges(bias, None if bias is None else order.owners)
     return out

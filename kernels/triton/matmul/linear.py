@@ -20,8 +20,8 @@ import triton
 import triton.language as tl
 
 from kernels.triton.capabilities import capability_of
-from kernels.triton.matmul.ranges import LinearSizes, choose_sizes, range_length
-from kernels.triton.matmul.sum_ranges import sum_ranges
+from kernels.triton.matmul.range_launch import launch_of
+from kernels.triton.matmul.ranges import LinearSizes, choose_sizes
 from kernels.triton.requirements import num_processors
 
 
@@ -55,6 +55,56 @@ def range_sum(
     return acc
 
 
+@triton.jit
+def product_sums(
+    weights,  # [FEATURES, DEPTH] pointers to the first values of K
+    inputs,  # [TOKENS, DEPTH]
+    bias,  # of the weight's rows, or None
+    feature,  # [FEATURES]
+    features,
+    real,  # [TOKENS, 1]
+    IN: tl.constexpr,
+    RANGE: tl.constexpr,
+    FEATURES: tl.constexpr,
+    TOKENS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """Returns what a program sums, [FEATURES, TOKENS] float32: one range (SPLIT), or all of them and the
+    bias."""
+    ours = (feature < features)[:, None]
+    if SPLIT:
+        begin = tl.program_id(2) * RANGE
+        total = range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
+    else:
+        total = tl.zeros([FEATURES, TOKENS], tl.float32)
+        for begin in range(0, IN, RANGE):
+            total += range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
+        if bias is not None:
+            total += tl.load(bias + feature, mask=feature < features, other=0.0).to(tl.float32)[:, None]
+    return total
+
+
+@triton.jit
+def store_sums(
+    out,  # [T, N]; SPLIT: [ranges, T, N] float32
+    total,  # [FEATURES, TOKENS]
+    row,  # [TOKENS] int64
+    rows,  # T
+    feature,  # [FEATURES]
+    features,
+    real,  # [TOKENS, 1]
+    SPLIT: tl.constexpr,
+):
+    """Stores what a program has summed."""
+    at = row
+    if SPLIT:
+        at += tl.program_id(2).to(tl.int64) * rows
+    target = out + at[:, None] * features + feature[None, :]
+    inside = real & (feature < features)[None, :]
+    tl.store(target, tl.trans(total).to(out.dtype.element_ty), mask=inside)
+
+
 @triton.jit(do_not_specialize=["tokens"])
 def _linear_kernel(
     x,  # [T, K]
@@ -76,21 +126,11 @@ def _linear_kernel(
     k = tl.arange(0, DEPTH)
     weights = weight + feature.to(tl.int64)[:, None] * IN + k[None, :]
     inputs = x + token.to(tl.int64)[:, None] * x_stride + k[None, :]
-    ours, real = (feature < features)[:, None], (token < tokens)[:, None]
-    at = token.to(tl.int64)
-    if SPLIT:
-        begin = tl.program_id(2) * RANGE
-        total = range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
-        at += tl.program_id(2).to(tl.int64) * tokens
-    else:
-        total = tl.zeros([FEATURES, TOKENS], tl.float32)
-        for begin in range(0, IN, RANGE):
-            total += range_sum(weights, inputs, ours, real, begin, IN, RANGE, FEATURES, TOKENS, DEPTH)
-        if bias is not None:
-            total += tl.load(bias + feature, mask=feature < features, other=0.0).to(tl.float32)[:, None]
-    target = out + at[:, None] * features + feature[None, :]
-    inside = (token < tokens)[:, None] & (feature < features)[None, :]
-    tl.store(target, tl.trans(total).to(out.dtype.element_ty), mask=inside)
+    real = (token < tokens)[:, None]
+    total = product_sums(
+        weights, inputs, bias, feature, features, real, IN, RANGE, FEATURES, TOKENS, DEPTH, SPLIT
+    )
+    store_sums(out, total, token.to(tl.int64), tokens, feature, features, real, SPLIT)
 
 
 def linear(
@@ -108,32 +148,22 @@ def linear(
     out = torch.empty((tokens, features), dtype=torch.float32 if wide else x.dtype, device=x.device)
     if not tokens:
         return out
-    length = range_length(features, depth)
-    ranges = -(-depth // length)
-    if sizes is None:
-        processors = 0 if x.device.type == "cpu" else num_processors(x.device)
-        sizes = choose_sizes(tokens, features, ranges, x.dtype, processors, capability_of(x.device))
-    target = out
-    if sizes.splits:
-        target = torch.empty((ranges, tokens, features), dtype=torch.float32, device=x.device)
-    grid = (-(-tokens // sizes.tokens), -(-features // sizes.features), ranges if sizes.splits else 1)
-    _linear_kernel[grid](
+    processors = 0 if x.device.type == "cpu" else num_processors(x.device)
+
+    def choose(ranges: int) -> LinearSizes:
+        return choose_sizes(tokens, features, ranges, x.dtype, processors, capability_of(x.device))
+
+    launch = launch_of(out, depth, sizes or choose)
+    _linear_kernel[launch.grid](
         x,
         weight,
         bias,
-        target,
+        launch.target,
         tokens,
         features,
         x.stride(0),
-        IN=depth,
-        RANGE=length,
-        FEATURES=sizes.features,
-        TOKENS=sizes.tokens,
-        DEPTH=sizes.depth,
-        SPLIT=sizes.splits,
-        num_warps=sizes.warps,
-        num_stages=sizes.stages,
+        DEPTH=launch.depth,
+        **launch.constants,
     )
-    if sizes.splits:
-        sum_ranges(target, bias, out)
+    launch.add_ranges(bias)
     return out

@@ -24,9 +24,10 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.triton.matmul.linear import store_sums
 from kernels.triton.matmul.low_bit_weight import HALF, ROWS, Code, LowBitWeight
-from kernels.triton.matmul.ranges import UNIT, LinearSizes, choose_sizes, range_length
-from kernels.triton.matmul.sum_ranges import sum_ranges
+from kernels.triton.matmul.range_launch import launch_of
+from kernels.triton.matmul.ranges import UNIT, LinearSizes, choose_sizes
 from kernels.triton.requirements import num_processors
 
 assert UNIT == ROWS
@@ -99,6 +100,49 @@ def _range_sum(
     return acc
 
 
+@triton.jit
+def low_bit_sums(
+    codes,  # [N / 64, K / 64, 64, bytes of a row]
+    scaling,  # [N / 64, groups, 64]
+    bias,  # [N], or None
+    inputs,  # [TOKENS, 1] pointers to the rows of x
+    feature,  # [FEATURES]
+    features,
+    real,  # [TOKENS, 1]
+    IN: tl.constexpr,
+    RANGE: tl.constexpr,
+    GROUP: tl.constexpr,
+    CODE: tl.constexpr,
+    FEATURES: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SPLIT: tl.constexpr,
+):
+    """Returns what a program sums, [FEATURES, TOKENS] float32: one range (SPLIT), or all of them and the
+    bias."""
+    DEPTH: tl.constexpr = PART if CODE == INT4 else TILE
+    TILES: tl.constexpr = (IN + TILE - 1) // TILE
+    GROUPS: tl.constexpr = (TILES * TILE + GROUP - 1) // GROUP
+    k = tl.arange(0, DEPTH)
+    row = feature.to(tl.int64) // TILE * (TILES * TILE) + feature % TILE
+    weights = codes + row[:, None] * DEPTH + k[None, :]
+    scales = scaling + feature.to(tl.int64) // TILE * (GROUPS * TILE) + feature % TILE
+    values, ours = inputs + k[None, :], feature < features
+    if SPLIT:
+        begin = tl.program_id(2) * RANGE
+        total = _range_sum(
+            weights, scales, values, ours, real, begin, IN, RANGE, GROUP, CODE, FEATURES, TOKENS
+        )
+    else:
+        total = tl.zeros([FEATURES, TOKENS], tl.float32)
+        for begin in range(0, IN, RANGE):
+            total += _range_sum(
+                weights, scales, values, ours, real, begin, IN, RANGE, GROUP, CODE, FEATURES, TOKENS
+            )
+        if bias is not None:
+            total += tl.load(bias + feature, mask=feature < features, other=0.0).to(tl.float32)[:, None]
+    return total
+
+
 @triton.jit(do_not_specialize=["tokens"])
 def _low_bit_kernel(
     x,  # [T, K]
@@ -119,33 +163,11 @@ def _low_bit_kernel(
 ):
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     feature = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
-    DEPTH: tl.constexpr = PART if CODE == INT4 else TILE
-    TILES: tl.constexpr = (IN + TILE - 1) // TILE
-    GROUPS: tl.constexpr = (TILES * TILE + GROUP - 1) // GROUP
-    k = tl.arange(0, DEPTH)
-    row = feature.to(tl.int64) // TILE * (TILES * TILE) + feature % TILE
-    weights = codes + row[:, None] * DEPTH + k[None, :]
-    scales = scaling + feature.to(tl.int64) // TILE * (GROUPS * TILE) + feature % TILE
-    inputs = x + token.to(tl.int64)[:, None] * x_stride + k[None, :]
-    ours, real = feature < features, (token < tokens)[:, None]
-    at = token.to(tl.int64)
-    if SPLIT:
-        begin = tl.program_id(2) * RANGE
-        total = _range_sum(
-            weights, scales, inputs, ours, real, begin, IN, RANGE, GROUP, CODE, FEATURES, TOKENS
-        )
-        at += tl.program_id(2).to(tl.int64) * tokens
-    else:
-        total = tl.zeros([FEATURES, TOKENS], tl.float32)
-        for begin in range(0, IN, RANGE):
-            total += _range_sum(
-                weights, scales, inputs, ours, real, begin, IN, RANGE, GROUP, CODE, FEATURES, TOKENS
-            )
-        if bias is not None:
-            total += tl.load(bias + feature, mask=feature < features, other=0.0).to(tl.float32)[:, None]
-    target = out + at[:, None] * features + feature[None, :]
-    inside = (token < tokens)[:, None] & (feature < features)[None, :]
-    tl.store(target, tl.trans(total).to(out.dtype.element_ty), mask=inside)
+    inputs, real = x + token.to(tl.int64)[:, None] * x_stride, (token < tokens)[:, None]
+    total = low_bit_sums(
+        codes, scaling, bias, inputs, feature, features, real, IN, RANGE, GROUP, CODE, FEATURES, TOKENS, SPLIT
+    )
+    store_sums(out, total, token.to(tl.int64), tokens, feature, features, real, SPLIT)
 
 
 def low_bit_linear_reference(
@@ -173,36 +195,26 @@ def low_bit_linear(
     if weight.order is not None:
         x = x.index_select(1, weight.order)
     assert x.stride(1) == 1
-    length = range_length(features, depth)
-    ranges = -(-depth // length)
-    if sizes is None:
-        processors = 0 if x.device.type == "cpu" else num_processors(x.device)
-        sizes = choose_sizes(tokens, features, ranges, x.dtype, processors)
-        if weight.code is Code.E4M3:  # whose values take more registers than are left beside 128 tokens
-            sizes = replace(sizes, tokens=min(sizes.tokens, 64))
-    target = out
-    if sizes.splits:
-        target = torch.empty((ranges, tokens, features), dtype=torch.float32, device=x.device)
-    grid = (-(-tokens // sizes.tokens), -(-features // sizes.features), ranges if sizes.splits else 1)
-    _low_bit_kernel[grid](
+    processors = 0 if x.device.type == "cpu" else num_processors(x.device)
+
+    def choose(ranges: int) -> LinearSizes:
+        chosen = choose_sizes(tokens, features, ranges, x.dtype, processors)
+        # Values of e4m3 take more registers than are left beside 128 tokens.
+        return replace(chosen, tokens=min(chosen.tokens, 64)) if weight.code is Code.E4M3 else chosen
+
+    launch = launch_of(out, depth, sizes or choose)
+    _low_bit_kernel[launch.grid](
         x,
         weight.codes,
         weight.params,
         bias,
-        target,
+        launch.target,
         tokens,
         features,
         x.stride(0),
-        IN=depth,
-        RANGE=length,
         GROUP=weight.group_size,
         CODE=weight.code.value,
-        FEATURES=sizes.features,
-        TOKENS=sizes.tokens,
-        SPLIT=sizes.splits,
-        num_warps=sizes.warps,
-        num_stages=sizes.stages,
+        **launch.constants,
     )
-    if sizes.splits:
-        sum_ranges(target, bias, out)
+    launch.add_ranges(bias)
     return out

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from kernels.triton.capabilities import CAPABILITIES, assume
-from kernels.triton.experts import grouped_linear as kernels
 from kernels.triton.experts.dispatch import ExpertOrder, sort_by_expert
 from kernels.triton.experts.grouped_linear import grouped_linear, grouped_linear_reference
 from kernels.triton.experts.tile_sizes import (
@@ -18,7 +17,7 @@ from kernels.triton.experts.tile_sizes import (
     largest_tile,
     most_tiles,
 )
-from kernels.triton.matmul import ranges
+from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.ranges import LinearSizes, token_classes
 from tests.kernels.tolerances import assert_close, random
@@ -112,7 +111,7 @@ def test_a_token_alone_and_in_a_crowd(given: Operands):
 def test_a_split_by_the_number_of_tokens_is_found(given: Operands, monkeypatch: pytest.MonkeyPatch):
     """A planted bug: ranges that are longer where there are more tokens."""
     expected = pairs_of(given, SCHEDULES[1])
-    monkeypatch.setattr(kernels, "range_length", lambda features, depth: 256)
+    monkeypatch.setattr(range_launch, "range_length", lambda features, depth: 256)
     assert not torch.equal(pairs_of(given, SCHEDULES[1]), expected)
 
 

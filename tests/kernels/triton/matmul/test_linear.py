@@ -10,7 +10,7 @@ import torch
 from kernels.ops.layers.linear import linear as dispatched
 from kernels.triton import requirements as support
 from kernels.triton.matmul import linear as kernels
-from kernels.triton.matmul import ranges
+from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.ranges import LinearSizes, range_length
 from kernels.triton.matmul.sum_ranges import sum_ranges, sum_ranges_reference
@@ -87,7 +87,7 @@ def test_every_schedule_has_the_same_bits(crowd: tuple[torch.Tensor, ...], sizes
 def test_a_split_by_the_number_of_tokens_is_found(crowd: tuple[torch.Tensor, ...]):
     """A planted bug: ranges that are longer where there are more tokens."""
     x, weight, bias, alone = crowd
-    with mock.patch.object(kernels, "range_length", lambda features, depth: 256):
+    with mock.patch.object(range_launch, "range_length", lambda features, depth: 256):
         many = linear(x[:18], weight, bias, True, replace(SCHEDULES[1], tokens=32))
     assert not torch.equal(many[17], alone[1])
 

@@ -243,7 +243,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shape", default="8B", choices=[name for name in SHAPES if name != "tiny"])
+    parser.add_argument("--shape", default="8B", choices=[name for name in SHAPES if "tiny" not in name])
     parser.add_argument("--decoding", type=int, default=16, help="rows")
     parser.add_argument("--prompt", type=int, default=240, help="tokens of the piece")
     parser.add_argument("--beginning", type=int, default=0, help=f"rows that begin, with {SHORT} tokens")

@@ -31,6 +31,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_attention_works import attention_works
+from benchmarks.gpu_family_works import family_works
 from benchmarks.gpu_sampler_works import sampler_works
 from benchmarks.gpu_works import Call, Setting, Work, row_works
 
@@ -158,7 +159,8 @@ def line(row: dict[str, Any]) -> str:
 
 def works(setting: Setting) -> list[Callable[[], Work]]:
     """All of them; each makes its inputs when it is called."""
-    return [*attention_works(setting), *row_works(setting), *sampler_works(setting)]
+    first = [*attention_works(setting), *row_works(setting), *family_works(setting)]
+    return [*first, *sampler_works(setting)]
 
 
 def choose_setting(tiny: bool) -> Setting:
@@ -177,7 +179,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", help="write the figures there, after each work")
-    parser.add_argument("--only", default="", help="works with this in their name")
+    parser.add_argument("--only", default="", help="works with one of these in their name, such as norm,head")
     parser.add_argument("--seconds", type=float, default=480, help="begin nothing after that long")
     parser.add_argument("--tiny", action="store_true", help="in the interpreter, to try the benchmark itself")
     options = parser.parse_args()
@@ -193,7 +195,7 @@ def main() -> None:
             if time.monotonic() - began > options.seconds:
                 left_out += 1
                 continue
-            if options.only not in make().name:
+            if not any(part in make().name for part in options.only.split(",")):
                 continue
             ceiling = figures["bandwidth"], figures["rate"]
             figures["rows"].append(try_out(make) if options.tiny else measure(make, *ceiling))

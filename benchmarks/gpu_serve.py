@@ -1,9 +1,10 @@
 """What the service makes of a GPU: its steps, the whole of it, and transformers on the same machine. Needs
 CUDA.
 
-    python -m benchmarks.gpu_serve                          # 8B, 0.5B, 1.5B; a table last, in less than ten
-    minutes python -m benchmarks.gpu_serve --models 0.5B --json gpu_serve.json python -m
-    benchmarks.gpu_serve --tiny                   # on a CPU, of a model of no use: to try this out
+    python -m benchmarks.gpu_serve                # 8B, 0.5B, 1.5B; a table last, in less than ten minutes
+    python -m benchmarks.gpu_serve --models 0.5B --json gpu_serve.json
+    python -m benchmarks.gpu_serve --models experts,latents --parts steps
+    python -m benchmarks.gpu_serve --tiny         # on a CPU, of a model of no use: to try this out
 
 Nothing is fetched: models are configurations (benchmarks/gpu_models.py), weights are drawn on the device.
 Each part is a process of its own, so that the device's memory is free again behind it and what fails costs
@@ -185,7 +186,8 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", default=MODELS, help="of 8B, 1.5B, 0.5B; default: %(default)s")
+    names = ", ".join(SHAPES)
+    parser.add_argument("--models", default="", help=f"of {names}; default: {MODELS}, with --tiny tiny")
     parser.add_argument("--parts", default="steps,service,continuous,static", help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=540, help="for everything; default: %(default)s")
     parser.add_argument("--json", type=Path, default=Path("gpu_serve.json"), help="default: %(default)s")
@@ -198,7 +200,7 @@ def main() -> None:
     if not options.tiny and not torch.cuda.is_available():
         sys.exit("torch finds no CUDA device: there is nothing to measure here, but for --tiny")
     plan = TINY if options.tiny else Plan("cuda", options.seconds)
-    models = ["tiny"] if options.tiny else options.models.split(",")
+    models = (options.models or ("tiny" if options.tiny else MODELS)).split(",")
     unknown = set(models) - set(SHAPES)
     if unknown:
         sys.exit(f"unknown models: {', '.join(sorted(unknown))}; there are {', '.join(SHAPES)}")

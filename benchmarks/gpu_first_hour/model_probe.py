@@ -1,8 +1,8 @@
-"""A whole model for row_equality: prompts and decoding through the worker's executor."""
+"""Whole models for row_equality: prompts and decoding through the worker's executor."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -40,24 +40,39 @@ SHORT = Lengths(10, 3)
 """For the interpreter, which takes a second for a step."""
 
 
-def model_probes(setting: Setting, sizes: Sequence[int]) -> Iterator[tuple[str, Callable[[], Probe]]]:
-    """Among others, whose prompts come in steps of their own before the probe's; and in pieces."""
-    shape, lengths = ("tiny", SHORT) if setting.device.type == "cpu" else ("0.5B", Lengths())
+MODELS = ("0.5B", "experts", "latents")
+TINY_MODELS = ("tiny", "tiny experts", "tiny latents")
 
-    @cache
-    def runner() -> StepRunner:
+
+def model_probes(setting: Setting, sizes: Sequence[int]) -> Iterator[tuple[str, Callable[[], Probe]]]:
+    """Among others, whose prompts come in steps of their own before the probe's; and in pieces. Of the models
+    of benchmarks.gpu_models, one in memory at a time."""
+    tiny = setting.device.type == "cpu"
+    lengths = SHORT if tiny else Lengths()
+
+    @lru_cache(maxsize=1)
+    def runner(shape: str) -> StepRunner:
         return load_runner(shape, setting.device, max(sizes), lengths)
 
-    def rows(probe: int) -> Rows:
-        return Rows(runner(), SHAPES[shape].vocab, probe, lengths)
+    for shape in TINY_MODELS if tiny else MODELS:
 
-    batch = f"{shape} model, decoding in a batch"
-    yield batch, lambda: Probe(batch, partial(_in_a_batch, rows), sizes)
+        def rows(probe: int, shape: str = shape) -> Rows:
+            return Rows(runner(shape), SHAPES[shape].vocab, probe, lengths)
+
+        yield from _probes_of(shape, rows, lengths, sizes)
+
+
+def _probes_of(
+    shape: str, rows: "Maker", lengths: Lengths, sizes: Sequence[int]
+) -> Iterator[tuple[str, Callable[[], Probe]]]:
+    """Those of one model."""
     few = [*(size for size in sizes if size < lengths.prompt), lengths.prompt]
+    batch = f"{shape} model, decoding in a batch"
+    yield batch, partial(Probe, batch, partial(_in_a_batch, rows), sizes)
     cut = f"{shape} model, prompt in pieces"
-    yield cut, lambda: Probe(cut, partial(_in_pieces, rows), few, places=False)
+    yield cut, partial(Probe, cut, partial(_in_pieces, rows), few, places=False)
     again = f"{shape} model, resumed behind so many tokens"
-    yield again, lambda: Probe(again, partial(_resumed, rows), range(lengths.output), places=False)
+    yield again, partial(Probe, again, partial(_resumed, rows), range(lengths.output), places=False)
 
 
 def load_runner(shape: str, device: torch.device, rows: int, lengths: Lengths) -> StepRunner:

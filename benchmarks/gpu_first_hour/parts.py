@@ -41,11 +41,12 @@ def cuda_parts() -> list[Part]:
     here = "benchmarks.gpu_first_hour"
     return [
         Part("tests", "tests that need a GPU", 480, _module(f"{here}.gpu_tests", "--marker=gpu", *FOLDERS)),
-        Part("equality", "row equality", 300, _module(f"{here}.row_equality", "--seconds={seconds}")),
-        Part("tiles", "attention by tile sizes", 180, _module(f"{here}.tile_variants")),
+        Part("equality", "row equality", 390, _module(f"{here}.row_equality", "--seconds={seconds}")),
+        Part("tiles", "kernels by tile sizes", 180, _module(f"{here}.tile_variants")),
         Part("kernels", "kernels", 390, _module("benchmarks.gpu_kernels", "--seconds={seconds}")),
-        Part("service", "service", 510, _module("benchmarks.gpu_serve", "--seconds={seconds}")),
-        Part("kills", "kills", 480, _kills("cuda", 1000, 6)),
+        Part("service", "service", 420, _module("benchmarks.gpu_serve", "--seconds={seconds}")),
+        Part("families", "steps with experts and with latents", 90, _families("--seconds={seconds}")),
+        Part("kills", "kills", 390, _kills("cuda", 1000, 6)),
     ]
 
 
@@ -64,22 +65,27 @@ def cpu_parts() -> list[Part]:
             5,
             INTERPRETED,
         ),
-        Part(
-            "tiles", "attention by tile sizes", 240, _module(f"{here}.tile_variants", *tiny), 5, INTERPRETED
-        ),
+        Part("tiles", "kernels by tile sizes", 240, _module(f"{here}.tile_variants", *tiny), 5, INTERPRETED),
         Part(
             "kernels",
             "kernels",
             240,
-            _module("benchmarks.gpu_kernels", "--tiny", "--only=add_rms_norm"),
+            _module("benchmarks.gpu_kernels", "--tiny", "--only=add_rms_norm,experts,latents"),
             5,
             INTERPRETED,
         ),
         Part(
             "service", "service", 240, _module("benchmarks.gpu_serve", "--tiny", "--parts=steps"), 5, WITHOUT
         ),
+        Part("families", "steps with experts and with latents", 240, _families("--tiny"), 5, WITHOUT),
         Part("kills", "kills", 180, _kills("cpu", 2, 2), 5, WITHOUT),
     ]
+
+
+def _families(option: str) -> tuple[str, ...]:
+    """option: --tiny for the small ones, or the time that they may take."""
+    models = "tiny experts,tiny latents" if option == "--tiny" else "experts,latents"
+    return _module("benchmarks.gpu_serve", option, f"--models={models}", "--parts=steps")
 
 
 def _kills(device: str, kills: int, per_round: int) -> tuple[str, ...]:

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
 from benchmarks.gpu_first_hour.bit_classes import Probe
 from benchmarks.gpu_works import BLOCK_SIZE, Setting
+
+if TYPE_CHECKING:  # it imports triton
+    from kernels.triton.attention.paged_attention import PagedBatch
 
 Maker = tuple[str, Callable[[], Probe]]
 PRODUCTS = {
@@ -106,21 +110,16 @@ def _integers(setting: Setting, values: Sequence[int]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32, device=setting.device)
 
 
-def decoding(setting: Setting, name: str, heads: tuple[int, int, int], sizes: Sequence[int]) -> Probe:
-    """One token of each row; the others' contexts have many lengths."""
-    from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
+def ragged(setting: Setting, sizes: Sequence[int]) -> tuple[int, Callable[[int, int], "PagedBatch"]]:
+    """Returns how many blocks rows have, and what makes a batch of one token of each row, with the probe at
+    its place: it has a context of LENGTH, and others have many lengths."""
+    from kernels.triton.attention.paged_attention import PagedBatch
 
-    query_heads, kv_heads, dim = heads
     length, mates = setting.size(LENGTH, 70), setting.size(MATES, 20)
     own, theirs = -(-length // BLOCK_SIZE), -(-mates // BLOCK_SIZE)
-    blocks = own + theirs * max(sizes)
-    key_cache, value_cache = (setting.random(blocks, kv_heads, BLOCK_SIZE, dim) for _ in range(2))
-    query, others = setting.random(1, query_heads, dim), setting.random(max(sizes), query_heads, dim)
     table = torch.arange(own, dtype=torch.int32, device=setting.device)
 
-    def compute(size: int, place: int) -> torch.Tensor:
-        x = others[:size].clone()
-        x[place] = query[0]
+    def batch(size: int, place: int) -> PagedBatch:
         lengths = [1 + 37 * row % mates for row in range(size)]
         lengths[place] = length
         tables = torch.zeros(size, own, dtype=torch.int32, device=setting.device)
@@ -128,28 +127,54 @@ def decoding(setting: Setting, name: str, heads: tuple[int, int, int], sizes: Se
         tables[place] = table
         starts = torch.arange(size + 1, dtype=torch.int32, device=setting.device)
         # As the backend has it: the longest context that any row may have.
-        longest = setting.size(LONGEST, length)
-        batch = PagedBatch(starts, _integers(setting, lengths), tables, longest)
-        return paged_attention(x, key_cache, value_cache, batch, dim**-0.5)[place]
+        return PagedBatch(starts, _integers(setting, lengths), tables, setting.size(LONGEST, length))
+
+    return own + theirs * max(sizes), batch
+
+
+def last_tokens(setting: Setting) -> tuple[int, Callable[[int], "PagedBatch"]]:
+    """Returns the length of a prompt, and what makes a batch of its last tokens, so many."""
+    from kernels.triton.attention.paged_attention import PagedBatch
+
+    length = setting.size(LENGTH, 70)
+    tables = torch.arange(-(-length // BLOCK_SIZE), dtype=torch.int32, device=setting.device)[None]
+
+    def batch(size: int) -> PagedBatch:
+        starts, lengths = _integers(setting, [0, size]), _integers(setting, [length])
+        return PagedBatch(starts, lengths, tables, setting.size(LONGEST, length))
+
+    return length, batch
+
+
+def decoding(setting: Setting, name: str, heads: tuple[int, int, int], sizes: Sequence[int]) -> Probe:
+    """One token of each row; the others' contexts have many lengths."""
+    from kernels.triton.attention.paged_attention import paged_attention
+
+    query_heads, kv_heads, dim = heads
+    blocks, batch = ragged(setting, sizes)
+    key_cache, value_cache = (setting.random(blocks, kv_heads, BLOCK_SIZE, dim) for _ in range(2))
+    query, others = setting.random(1, query_heads, dim), setting.random(max(sizes), query_heads, dim)
+
+    def compute(size: int, place: int) -> torch.Tensor:
+        x = others[:size].clone()
+        x[place] = query[0]
+        return paged_attention(x, key_cache, value_cache, batch(size, place), dim**-0.5)[place]
 
     return Probe(name, compute, sizes)
 
 
 def pieces(setting: Setting, name: str, heads: tuple[int, int, int], sizes: Sequence[int]) -> Probe:
     """The last token of a prompt, computed with so many tokens before it; 1: as one that decodes."""
-    from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
+    from kernels.triton.attention.paged_attention import paged_attention
 
     query_heads, kv_heads, dim = heads
-    length = setting.size(LENGTH, 70)
+    length, batch = last_tokens(setting)
     blocks = -(-length // BLOCK_SIZE)
     key_cache, value_cache = (setting.random(blocks, kv_heads, BLOCK_SIZE, dim) for _ in range(2))
     query = setting.random(length, query_heads, dim)
-    tables = torch.arange(blocks, dtype=torch.int32, device=setting.device)[None]
 
     def compute(size: int, place: int) -> torch.Tensor:
-        starts, lengths = _integers(setting, [0, size]), _integers(setting, [length])
-        batch = PagedBatch(starts, lengths, tables, setting.size(LONGEST, length))
-        return paged_attention(query[length - size :], key_cache, value_cache, batch, dim**-0.5)[-1]
+        return paged_attention(query[length - size :], key_cache, value_cache, batch(size), dim**-0.5)[-1]
 
     usable = [size for size in sizes if size < length] + [length]
     return Probe(name, compute, usable, places=False)

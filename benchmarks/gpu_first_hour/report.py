@@ -120,5 +120,6 @@ TABLES: dict[str, Callable[[Figures], Iterator[str]]] = {
     "tiles": tile_lines,
     "kernels": kernel_lines,
     "service": service_lines,
+    "families": service_lines,
     "kills": kill_lines,
 }

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_first_hour.bit_classes import Probe, classes
+from benchmarks.gpu_first_hour.family_probes import family_probes
 from benchmarks.gpu_first_hour.model_probe import model_probes
 from benchmarks.gpu_first_hour.probes import operation_probes
 from benchmarks.gpu_works import Setting
@@ -87,7 +88,8 @@ def main() -> None:
         compute_as_a_device_does()
     torch.manual_seed(0)
     with torch.inference_mode():
-        makers = [*operation_probes(setting, sizes), *model_probes(setting, sizes)]
+        operations = *operation_probes(setting, sizes), *family_probes(setting, sizes)
+        makers = [*operations, *model_probes(setting, sizes)]
         measure(makers, options.json, options.seconds)
 
 

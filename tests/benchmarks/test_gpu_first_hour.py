@@ -159,15 +159,14 @@ FIGURES: dict[str, dict[str, Any]] = {
     },
     "tiles": {
         "rows": [
-            {"work": "w", "shipped": True, "rows": 128, "tile": 64, "warps": 8, "stages": 3, "us": 2.0}
-            | {"error": 0.0},
-            {"work": "w", "shipped": False, "rows": 64, "tile": 64, "warps": 4, "stages": 3, "us": 1.0}
-            | {"error": 1e-4},
-            {"work": "w", "shipped": False, "rows": 1, "tile": 2, "warps": 3, "stages": 4, "refused": "no"},
+            {"work": "w", "shipped": True, "sizes": "128 x 64, 8 warps", "us": 2.0, "error": 0.0},
+            {"work": "w", "shipped": False, "sizes": "64 x 64, 4 warps", "us": 1.0, "error": 1e-4},
+            {"work": "w", "shipped": False, "sizes": "1 x 2", "refused": "no"},
         ]
     },
     "kernels": {"bandwidth": 1e12, "rate": 1e14, "rows": []},
     "service": {"figures": {}, "missing": ["8B static: no | word"]},
+    "families": {"figures": {"experts": {}}, "missing": []},
     "kills": {
         "rounds": [
             {"seed": 6, "kills": 2, "streams": 5, "refused": 0, "wrong": [], "pauses": []},
@@ -188,7 +187,7 @@ def test_the_report(tmp_path: Path):
     lines = (tmp_path / "report.md").read_text().splitlines()
     for line in (
         "# The first hour on a GPU",
-        "- time: 6.0 minutes",
+        "- time: 7.0 minutes",
         "| service | failed: exit code 1: x | 60 |",
         "1 passed, 1 died",
         "| b | died | x / y |",
@@ -196,9 +195,9 @@ def test_the_report(tmp_path: Path):
         "| product | 2 classes | 1; 2 3 | at 3; 8: out of memory |",
         "| bad | failed | RuntimeError: no | |",
         "Left out, for want of time: head",
-        "| w | 128 x 64, 8 warps, 3 stages, shipped | 2.0 | 1.00 | 0.0e+00 |",
-        "| w | 64 x 64, 4 warps, 3 stages | 1.0 | 0.50 | 1.0e-04 |",
-        "| w | 1 x 2, 3 warps, 4 stages | no | | |",
+        "| w | 128 x 64, 8 warps, shipped | 2.0 | 1.00 | 0.0e+00 |",
+        "| w | 64 x 64, 4 warps | 1.0 | 0.50 | 1.0e-04 |",
+        "| w | 1 x 2 | no | | |",
         "copy 1.000 TB/s, product 100.00 TFLOP/s",
         "Missing: 8B static: no / word",
         "3 kills, 8 streams, 1 refused",

@@ -29,7 +29,7 @@ TINY = SHAPES["tiny"]
 @pytest.mark.parametrize("name", SHAPES)
 def test_bytes_of_a_step_are_those_of_the_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Our own model, made of the same config.json without memory: its matrices, with the head once, without
-    the lookup; and its heads."""
+    the lookup, and of experts those that rows have; and what it keeps of a token."""
     monkeypatch.setattr("benchmarks.gpu_models.write_tokenizer", lambda *args: None)
     shape = SHAPES[name]
     shape.write(tmp_path)
@@ -38,9 +38,11 @@ def test_bytes_of_a_step_are_those_of_the_model(name: str, tmp_path: Path, monke
     model = FAMILIES[config.architecture].build(config, place)
     matrices = {id(p): p.numel() for p in model.parameters() if p.dim() == 2}
     lookup = 0 if shape.tied else shape.vocab * shape.hidden
-    assert shape.parameters == sum(matrices.values()) - lookup
-    assert shape.kv_bytes == 2 * config.num_layers * config.num_kv_heads * config.head_dim * shape.value_bytes
-    assert shape.decode_bytes(3, 10) == shape.parameters * shape.value_bytes + 30 * shape.kv_bytes
+    all_rows = 10**6  # with so many some row has each expert
+    assert shape.parameters_read(all_rows) == pytest.approx(sum(matrices.values()) - lookup, rel=1e-12)
+    assert shape.parameters_read(1) == shape.parameters
+    assert shape.kv_bytes == config.num_layers * config.kv_values * shape.value_bytes
+    assert shape.decode_bytes(3, 10) == shape.parameters_read(3) * shape.value_bytes + 30 * shape.kv_bytes
 
 
 @pytest.fixture(scope="module")

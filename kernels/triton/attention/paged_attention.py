@@ -47,6 +47,7 @@ from kernels.triton.attention.attention_sizes import (
     MOST_PART_BYTES,
     PROGRAMS_PER_PROCESSOR,
     TileSizes,
+    most_registers,
     num_chunks,
     tile_sizes,
 )
@@ -212,7 +213,6 @@ def _launch(
         CHUNKED=shape.chunked,
         num_warps=sizes.warps,
         num_stages=sizes.stages,
-        # Without a bound, ptxas spills a few of float32's to fit a third program.
-        maxnreg=None if query.dtype != torch.float32 else 128 if sizes.rows <= 32 else 255,
+        maxnreg=most_registers(sizes, head_dim, query.dtype, capability_of(query.device)),
         enable_fp_fusion=False,
     )

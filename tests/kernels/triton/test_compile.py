@@ -55,6 +55,12 @@ def test_other_capabilities(tmp_path: Path, launch: str):
     assert all(len(sums) == 1 for sums in arithmetic(rows).values())
 
 
+def test_small_heads_with_few_warps(tmp_path: Path):
+    """Nothing spills for heads of 64 values on 8.6, where the assembler would fit a third program."""
+    rows = compile_(tmp_path, "--capability", "86", "--only", "bf16 14/2 x 64", "--exact")
+    assert len(rows) == 3 and all(row["fits"] for row in rows)
+
+
 def test_no_kernel_is_left_out(compiled: list[Row]):
     """What is launched anywhere in the folder is in the table."""
     launched = {

@@ -7,6 +7,7 @@ from kernels.triton.attention.attention_sizes import (
     CHUNK,
     MOST_PART_BYTES,
     choose_splits,
+    most_registers,
     num_chunks,
     tile_sizes,
 )
@@ -33,6 +34,18 @@ def test_sizes(head_dim: int, quantized: bool, dtype: torch.dtype):
             width = 1 if quantized else dtype.itemsize
             padded = 1 << (head_dim - 1).bit_length()
             assert 2 * size.stages * size.tile * padded * width <= capability.shared_limit
+
+
+def test_the_assembler_has_a_bound_where_it_would_spill():
+    """To fit a third program: in float32, and for small heads where a processor has fewer warps."""
+    sizes = tile_sizes(7, 64, torch.bfloat16, capability=CAPABILITIES[86])
+    bounds = {
+        number: most_registers(sizes, 64, torch.bfloat16, capability)
+        for number, capability in CAPABILITIES.items()
+    }
+    assert bounds == {80: None, 86: 255, 89: 255, 90: None, 100: None, 120: None}
+    assert most_registers(sizes, 128, torch.bfloat16, CAPABILITIES[86]) is None
+    assert most_registers(sizes, 64, torch.float32, CAPABILITIES[90]) == 128
 
 
 @pytest.mark.parametrize("programs", [1, 8, 64, 1000])

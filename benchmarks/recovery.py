@@ -2,6 +2,7 @@
 
     python -m benchmarks.recovery demo
     python -m benchmarks.recovery MODEL --victim engine --kills 20 --standbys 0
+    python -m benchmarks.recovery MODEL --victim engine --prompt-tokens 3000
 
 Streams run all the time. Every few seconds one process is killed; the pause is the longest silence of any
 stream around that moment. Outputs are compared with those of streams that no kill disturbed.
@@ -27,6 +28,8 @@ from pagewire.local_service import Service
 OUTPUT_TOKENS = 200
 _PROMPT = "Once upon a time there was a"
 
+Prompt = str | list[int]
+
 
 @dataclass
 class Arrivals:
@@ -41,12 +44,19 @@ class Arrivals:
         return max(later - at for at, later in pairwise(self.times) if later > start and at <= end)
 
 
-def stream(address: str, expected: list[int], arrivals: Arrivals, stopping: threading.Event) -> None:
+def prompt_of(num_tokens: int) -> Prompt:
+    """Returns a sentence; or so many token ids, which are in every vocabulary, if num_tokens is not 0."""
+    return [10 + 7 * i % 300 for i in range(num_tokens)] or _PROMPT
+
+
+def stream(
+    address: str, prompt: Prompt, expected: list[int], arrivals: Arrivals, stopping: threading.Event
+) -> None:
     """Streams one answer after another."""
     with Client(address) as client:
         while not stopping.is_set():
             ids: list[int] = []
-            for delta in client.stream(_PROMPT, max_tokens=OUTPUT_TOKENS, ignore_eos=True, seed=7):
+            for delta in client.stream(prompt, max_tokens=OUTPUT_TOKENS, ignore_eos=True, seed=7):
                 arrivals.times.append(time.monotonic())
                 ids += delta.token_ids
             arrivals.wrong += ids != expected
@@ -63,12 +73,14 @@ def _start_time(pid: int) -> int:
 
 def measure(service: Service, options: argparse.Namespace) -> tuple[list[float], int]:
     """Returns the pauses in seconds and the number of outputs that differ."""
+    prompt = prompt_of(options.prompt_tokens)
     with Client(service.address) as client:
-        alone = client.generate(_PROMPT, max_tokens=OUTPUT_TOKENS, ignore_eos=True, seed=7)
+        alone = client.generate(prompt, max_tokens=OUTPUT_TOKENS, ignore_eos=True, seed=7)
     expected, stopping, chance = list(alone.token_ids), threading.Event(), random.Random(options.seed)
     clients = [Arrivals() for _ in range(options.streams)]
     threads = [
-        threading.Thread(target=stream, args=(service.address, expected, one, stopping)) for one in clients
+        threading.Thread(target=stream, args=(service.address, prompt, expected, one, stopping))
+        for one in clients
     ]
     for thread in threads:
         thread.start()
@@ -100,6 +112,7 @@ def main() -> None:
     parser.add_argument("--victim", choices=("worker", "engine"), default="worker")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--streams", type=int, default=4)
+    parser.add_argument("--prompt-tokens", type=int, default=0, help="0: a sentence")
     parser.add_argument("--least", type=float, default=6.0, help="seconds between kills, at least")
     parser.add_argument("--most", type=float, default=8.0, help="and at most")
     parser.add_argument("--seed", type=int, default=1)

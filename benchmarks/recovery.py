@@ -40,8 +40,9 @@ class Arrivals:
 
     def silence(self, start: float, end: float) -> float:
         """The longest time in seconds between two messages, of those that are not over at `start` and have
-        begun by `end`."""
-        return max(later - at for at, later in pairwise(self.times) if later > start and at <= end)
+        begun by `end`; 0 if there are none."""
+        silences = (later - at for at, later in pairwise(self.times) if later > start and at <= end)
+        return max(silences, default=0.0)
 
 
 def prompt_of(num_tokens: int) -> Prompt:

@@ -201,7 +201,7 @@ class Scheduler:
         plan, batch = Plan(), Batch(self.max_num_batched_tokens)
         if self.planner.draft_room.waits(self.in_flight[-1].plan if self.in_flight else None):
             return plan
-        self.planner.fill(plan, batch, now)
+        self.planner.fill(plan, batch, now, in_flight=bool(self.in_flight))
         self.states.wait_causes.decide(
             self.waiting,
             len(self.rows.free),

@@ -65,6 +65,7 @@ def _draw_config(seed: int, random: Random, tight: bool) -> EngineConfig:
         parent_starts_worker=True,
         listen_workers="ipc:///simulated/workers",
         no_row_sharing=Random(f"rows {seed}").random() < 0.2,
+        preempt_rows=Random(f"better classes {seed}").random() < 0.3,
     )
 
 

@@ -28,24 +28,25 @@ class RowPreemption:
         self._states, self._admission = states, admission
         self._max_tokens_lost, self._enabled = max_tokens_lost, enabled
 
-    def make_room(self, plan: Plan) -> None:
+    def make_room(self, plan: Plan) -> Sequence | None:
         """Preempts as many sequences of worse classes as the first of the queue lacks rows, if there are so
-        many. It begins with the next plan."""
+        many. Returns it then; it begins with the next plan, or with this one where nothing is left."""
         states = self._states
         if not self._enabled or not len(states.waiting) or states.quarantine.isolates:
-            return
+            return None
         head = states.waiting.head()
         if head is None or rows_of(head) <= len(states.rows.free) or self._admission.is_out_of_reach(head):
-            return
+            return None
         victims = self._victims(head)
         if len(victims) < rows_of(head) - len(states.rows.free):
-            return
+            return None
         for victim in victims:
             if rows_of(head) <= len(states.rows.free):
                 break
             if victim.status is Status.RUNNING:
                 states.preempt(victim, plan)
         states.drop_stopped()
+        return head
 
     def _victims(self, head: Sequence) -> list[Sequence]:
         """Returns the sequences that may give up their rows, the worst class and the cheapest first."""

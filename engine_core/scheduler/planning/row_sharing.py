@@ -38,20 +38,22 @@ class RowSharing:
         self._states, self._admission = states, admission
         self._max_tokens_lost, self._num_rows, self._enabled = max_tokens_lost, num_rows, enabled
 
-    def make_room(self, plan: Plan) -> None:
+    def make_room(self, plan: Plan) -> Sequence | None:
         """Preempts sequences of tenants that hold more than their share, as many as the first of the queue
-        lacks rows, if it has a claim to them. It begins with the next plan."""
+        lacks rows, if it has a claim to them. Returns it then, as RowPreemption does."""
         states = self._states
         if not self._enabled or not len(states.waiting) or states.quarantine.isolates:
-            return
+            return None
         head = states.waiting.head()
         if head is None or self._admission.rows_needed(head) <= len(states.rows.free):
-            return
+            return None
         if self._admission.is_out_of_reach(head):
-            return
-        for victim in self._victims(head, self._admission.rows_needed(head)):
+            return None
+        victims = self._victims(head, self._admission.rows_needed(head))
+        for victim in victims:
             states.preempt(victim, plan)
         states.drop_stopped()
+        return head if victims else None
 
     def _victims(self, head: Sequence, needed: int) -> list[Sequence]:
         """Returns the sequences that give up their rows for the head, the cheapest first; none if it has no

@@ -51,16 +51,20 @@ class StepPlanner:
         self.overtaking = Overtaking(states.waiting, states.swap, states.tables.block_size)
         self._states, self._faults, self._prompt_logprobs = states, faults, prompt_logprobs
 
-    def fill(self, plan: Plan, batch: Batch, now: float) -> None:
-        """Adds the sequences of a step to a plan and its batch. now: seconds."""
-        if self._schedule_running(plan, batch, now):
+    def fill(self, plan: Plan, batch: Batch, now: float, *, in_flight: bool) -> None:
+        """Adds the sequences of a step to a plan and its batch. now: seconds. in_flight: whether there are
+        plans without a result."""
+        before = self._states.num_preemptions
+        first = self.row_preemption.make_room(plan) or self.row_sharing.make_room(plan)
+        self._schedule_running(plan, batch, now, before)
+        if self._states.num_preemptions == before:
             self._schedule_waiting(plan, batch, now)
+        elif first is not None and not (batch.sequences or in_flight):
+            self._schedule_next(first, plan, batch, now)  # all gave up their rows: the device would idle
 
-    def _schedule_running(self, plan: Plan, batch: Batch, now: float) -> bool:
-        """Schedules the running sequences; returns whether none was preempted."""
-        states, before = self._states, self._states.num_preemptions
-        self.row_preemption.make_room(plan)
-        self.row_sharing.make_room(plan)
+    def _schedule_running(self, plan: Plan, batch: Batch, now: float, before: int) -> None:
+        """Schedules the running sequences. before: preemptions before this plan."""
+        states = self._states
         if needy := [sequence for sequence in states.running if sequence.num_tokens > sequence.num_slots]:
             self.slots.reserve_slots(needy, plan)
             going = self.slots.join_followers(plan)
@@ -78,7 +82,6 @@ class StepPlanner:
                     self._schedule_overtakers(last, plan, batch, now)
                 batch.add(last)
             self._advance_prompt(plan, batch, now)
-        return states.num_preemptions == before
 
     def _schedule_overtakers(self, prompt: Sequence, plan: Plan, batch: Batch, now: float) -> None:
         """Admits waiting sequences ahead of a running prompt that takes more than one step."""

@@ -81,3 +81,18 @@ def test_outputs_are_those_of_requests_alone(ahead: bool, host_blocks: int) -> N
             world.step()
     world.finish()
     assert world.scheduler.num_preemptions
+
+
+@pytest.mark.parametrize("host_blocks", [0, 64])
+def test_the_device_does_not_idle_where_all_give_up_their_rows(host_blocks: int) -> None:
+    """The request begins in the plan that takes the rows; with copies of what was computed in it."""
+    world = World(rows=2, blocks=64, budget=64, preempt_rows=True, host_blocks=host_blocks)
+    for handle in (1, 2):
+        world.add(handle, 5, max_tokens=20, ignore_eos=True)
+    world.step(3)
+    world.add(3, 9, n=2, priority=-1, max_tokens=4, ignore_eos=True)
+    before = world.scheduler.step
+    world.step()
+    assert world.scheduler.step == before + 1 and world.scheduler.num_preemptions == 2
+    assert running(world) == {3}
+    world.finish()

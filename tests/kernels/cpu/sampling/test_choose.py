@@ -1,0 +1,162 @@
+"""A row's token as Python runs the kernel's own functions: that of the compiled function, and of torch's
+operations."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("llvmlite")
+from kernels.cpu.sampling import choose as module  # noqa: E402
+from kernels.cpu.sampling.api import sampling_kernels  # noqa: E402
+from kernels.cpu.sampling.chooser import (  # noqa: E402
+    UNKNOWN,
+    ChoiceParams,
+    TokenChooser,
+    choose_tokens_reference,
+)
+from kernels.cpu.sampling.filters import candidates  # noqa: E402
+from kernels.cpu.sampling.records import ChooseRecord  # noqa: E402
+from kernels.cpu.sampling.scratch import BEST, LARGEST, TEMPERATURE, begin_row, scratch_bytes  # noqa: E402
+from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN  # noqa: E402
+from tests.kernels.sampling_inputs import smooth_logits, tied_logits  # noqa: E402
+
+
+def params_of(
+    temperature: float,
+    k: int = 0,
+    top_p: float = 1,
+    min_p: float = 0,
+    typical_p: float = 1,
+    position: int = 3,
+) -> ChoiceParams:
+    """Of one row."""
+    t, p, m, typical = (
+        torch.tensor([value], dtype=torch.float64) for value in (temperature, top_p, min_p, typical_p)
+    )
+    keys, index = torch.tensor([[123456789, 987654321]]), torch.tensor([2])
+    return ChoiceParams(t, torch.tensor([k]), p, m, typical, keys, index, torch.tensor([position]))
+
+
+@pytest.fixture(autouse=True)
+def logarithm_of_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As compiled code calls it: of 0 it is -inf, where Python's is an error."""
+    monkeypatch.setattr(candidates, "log", lambda x: math.log(x) if x > 0 else -math.inf)
+
+
+def in_python(logits: torch.Tensor, params: ChoiceParams) -> int:
+    """What choose_rows() does with one row, [V]."""
+    vocab_size = len(logits)
+    scratch = np.zeros(scratch_bytes(vocab_size) // 8 + 16, np.int64)
+    at = scratch.ctypes.data
+    begin_row(logits.data_ptr(), vocab_size, at)
+    chunk = module._find_largest(at)
+    if chunk == NO_TOKEN:
+        return NO_TOKEN
+    doubles = scratch.view(np.float64)
+    doubles[BEST // 8] = scratch.view(np.float32)[LARGEST // 4 + chunk]
+    doubles[TEMPERATURE // 8] = params.temperature.item()
+    record = ChooseRecord(
+        vocab_size=vocab_size,
+        positions=params.positions.data_ptr(),
+        temperature=params.temperature.data_ptr(),
+        top_k=params.top_k.data_ptr(),
+        top_p=params.top_p.data_ptr(),
+        min_p=params.min_p.data_ptr(),
+        typical_p=params.typical_p.data_ptr(),
+        keys=params.keys.data_ptr(),
+        indexes=params.indexes.data_ptr(),
+    )
+    return module._draw(record, 0, at)
+
+
+KERNELS = sampling_kernels(1)
+FILTERS = [
+    {},
+    {"k": 1},
+    {"k": 7},
+    {"top_p": 0.6},
+    {"min_p": 0.1},
+    {"typical_p": 0.5},
+    {"k": 20, "top_p": 0.8, "min_p": 0.02, "typical_p": 0.9},
+    {"top_p": 0.9, "min_p": 0.05, "typical_p": 0.7},
+]
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize("vocab_size", [11, 63, 65, 150])
+def test_python_gives_the_same_token(vocab_size: int, filters: dict[str, float]) -> None:
+    """Also with equals and masked tokens among the logits."""
+    assert KERNELS is not None
+    filters = {name: min(value, 5) if vocab_size == 11 else value for name, value in filters.items()}
+    for seed, make in enumerate((smooth_logits, tied_logits)):
+        logits = make(1, vocab_size, seed=vocab_size + seed)
+        params = params_of(0.8, position=seed, **filters)  # type: ignore[arg-type]
+        expected = choose_tokens_reference(logits, [0], params).item()
+        found = TokenChooser(KERNELS, params, vocab_size).choose(logits, [0])[0]
+        assert in_python(logits[0], params) == found
+        assert found in (expected, UNKNOWN)
+
+
+SHARES = [0.1, 0.25, 0.5, 0.75, 1 - 2**-24]
+
+
+@pytest.mark.parametrize(("top_p", "position"), [*itertools.product(SHARES, range(4))])
+def test_a_share_that_equals_a_sum(top_p: float, position: int) -> None:
+    """Of eight equal tokens, two shares end exactly between two of them; others within one."""
+    assert KERNELS is not None
+    logits = torch.full((1, 70), -math.inf)
+    logits[0, [0, 3, 17, 40, 63, 64, 65, 69]] = 1.0
+    params = params_of(1.0, top_p=top_p, position=position)
+    found = TokenChooser(KERNELS, params, 70).choose(logits, [0])[0]
+    expected = choose_tokens_reference(logits, [0], params).item()
+    assert found in (expected, UNKNOWN) and (found == expected or (8 * top_p) % 1 == 0 or top_p > 0.99)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 64, 65, 127])
+def test_exactly_k_of_equals_can_be_drawn(k: int) -> None:
+    """All logits equal: the first k tokens, over many random numbers, and all of these where they are few."""
+    assert KERNELS is not None
+    logits, seen = torch.zeros(1, 128), set()
+    for position in range(60):
+        params = params_of(1.0, k=k, position=position)
+        seen.add(TokenChooser(KERNELS, params, 128).choose(logits, [0])[0])
+    assert all(0 <= token < k for token in seen) and (k > 3 or seen == set(range(k)))
+
+
+@pytest.mark.parametrize("token", [0, CHUNK - 1, CHUNK, 2 * CHUNK, 2 * CHUNK + 4])
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+def test_one_token_is_all_there_is(token: int, filters: dict[str, float]) -> None:
+    """Wherever it is, whatever the filters, it is chosen."""
+    assert KERNELS is not None
+    logits = torch.full((1, 2 * CHUNK + 5), -math.inf)
+    logits[0, token] = -3.25
+    params = params_of(1.3, **filters)  # type: ignore[arg-type]
+    assert TokenChooser(KERNELS, params, logits.shape[1]).choose(logits, [0])[0] == token
+
+
+@pytest.mark.parametrize("filters", FILTERS, ids=str)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_python_finds_broken_rows_too(value: float, filters: dict[str, float]) -> None:
+    logits = smooth_logits(1, 100)[0]
+    logits[99] = value
+    assert in_python(logits, params_of(1.0, **filters)) == NO_TOKEN  # type: ignore[arg-type]
+    assert in_python(torch.full((100,), -math.inf), params_of(1.0, **filters)) == NO_TOKEN  # type: ignore[arg-type]
+
+
+def test_draws_have_the_frequencies_of_the_weights() -> None:
+    """Of three tokens in three chunks, by 600 positions' random numbers: within five deviations."""
+    assert KERNELS is not None
+    logits = torch.full((1, 140), -math.inf)
+    for token, share in ((5, 0.2), (70, 0.5), (139, 0.3)):
+        logits[0, token] = math.log(share)
+    counts = {5: 0, 70: 0, 139: 0}
+    params = params_of(1.0)
+    chooser = TokenChooser(KERNELS, params, 140)
+    for position in range(600):
+        params.positions[0] = position
+        counts[chooser.choose(logits, [0])[0]] += 1
+    for token, share in ((5, 0.2), (70, 0.5), (139, 0.3)):
+        assert abs(counts[token] - 600 * share) < 5 * math.sqrt(600 * share * (1 - share))

@@ -118,3 +118,40 @@ def test_store(device: torch.device):
     assert torch.equal(rows[33], latents[0]) and torch.equal(rows[4], latents[2])
     rows[[33, 4]] = 0
     assert not rows.any()
+
+
+@pytest.mark.parametrize(
+    ("heads", "rank", "rotary", "block"), [(1, 16, 4, 1), (16, 24, 2, 3), (17, 64, 16, 32)]
+)
+@pytest.mark.parametrize("splits", [1, 2])
+def test_shapes(heads: int, rank: int, rotary: int, block: int, splits: int, device: torch.device):
+    """One head, those of a program and one more; blocks of one position, and of more than a tile; lengths
+    around a chunk of 32. What the cache has beyond a row's length is NaN."""
+    lengths = [1, 31, 32, 33]
+    most, width = -(-max(lengths) // block), rank + rotary
+    ids = torch.randperm(most * len(lengths), generator=torch.Generator().manual_seed(7)).int()
+    tables = ids.view(len(lengths), most)
+    cache = torch.full((len(ids), 1, block, width), torch.nan)
+    query = random(len(lengths), heads, width, dtype=torch.float32, seed=1)
+    exact = []
+    for row, length in enumerate(lengths):
+        kept = random(length, width, dtype=torch.float32, seed=2 + row)
+        slots = [int(tables[row, p // block]) * block + p % block for p in range(length)]
+        cache.view(-1, width)[slots] = kept
+        scores = SCALE * query[row].double() @ kept.double().T
+        exact.append(scores.softmax(-1) @ kept[:, :rank].double())
+    starts = torch.arange(len(lengths) + 1, dtype=torch.int32, device=device)
+    ends = torch.tensor(lengths, dtype=torch.int32, device=device)
+    batch = PagedBatch(starts, ends, tables.to(device), max(lengths))
+    result = latent_attention(query.to(device), cache.to(device), batch, SCALE, rank, splits)
+    assert_close(result.cpu(), torch.stack(exact), 1e-5, 1e-5)
+
+
+def test_no_tokens(device: torch.device):
+    cache = torch.zeros(1, 1, BLOCK, RANK + ROTARY, device=device)
+    none = torch.zeros(1, dtype=torch.int32, device=device)
+    batch = PagedBatch(none, none[:0], none.view(1, 1)[:0], 1)
+    query = torch.empty(0, HEADS, RANK + ROTARY, device=device)
+    assert latent_attention(query, cache, batch, SCALE, RANK).shape == (0, HEADS, RANK)
+    store_latents(torch.empty(0, RANK + ROTARY, device=device), none[:0], cache)
+    assert not cache.any()

@@ -122,3 +122,44 @@ def test_store_alone(where: Where):
     store_kv_reference(key, value, *expected, slots)
     store_kv(*(t.to(where.device) for t in (key, value, slots)), *caches)
     assert all(torch.equal(ours.cpu(), theirs) for ours, theirs in zip(caches, expected, strict=True))
+
+
+@pytest.mark.parametrize("heads", [1, 7, 8, 9, 17])
+@pytest.mark.parametrize(("head_dim", "block_size"), [(2, 1), (6, 5), (16, 2)])
+def test_heads_around_those_of_a_program(heads: int, head_dim: int, block_size: int, device: torch.device):
+    """As many KV heads, too; the smallest head, one that is no power of two, blocks of one slot. Exact: turns
+    by right angles of small integers."""
+    tokens = 3
+    fused = torch.randint(
+        -9, 10, (tokens, 3 * heads, head_dim), generator=torch.Generator().manual_seed(heads)
+    )
+    fused = fused.float()
+    turns = torch.randint(0, 4, (tokens, head_dim // 2), generator=torch.Generator().manual_seed(1))
+    cosine, sine = torch.tensor([1.0, 0, -1, 0])[turns], torch.tensor([0, 1.0, 0, -1])[turns]
+    cos, sin = torch.cat((cosine, cosine), -1), torch.cat((-sine, sine), -1)
+    slots = torch.tensor([7 * block_size - 1, 0, 3 * block_size])
+    expected = [torch.full((7, heads, block_size, head_dim), 99.0) for _ in range(2)]
+    turned = rotary_reference(fused[:, : 2 * heads], cos, sin)
+    store_kv_reference(turned[:, heads:], fused[:, 2 * heads :], *expected, slots)
+    parts = fused.clone().to(device)
+    caches = [torch.full_like(cache, 99.0).to(device) for cache in expected]
+    query, key, value = parts.split([heads] * 3, 1)
+    rotary_store_kv(query, key, value, cos.to(device), sin.to(device), slots.to(device), *caches)
+    assert torch.equal(parts[:, :heads].cpu(), turned[:, :heads])
+    assert torch.equal(parts[:, heads:].cpu(), fused[:, heads:])
+    assert all(torch.equal(ours.cpu(), theirs) for ours, theirs in zip(caches, expected, strict=True))
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_a_step_of_padding_stores_nothing(kind: torch.dtype, device: torch.device):
+    """Its queries are turned all the same; no tokens are no launch."""
+    caches = [torch.full((2, 1, 4, 8), 7.0, device=device) for _ in range(2)]
+    query, key, value = (torch.ones(3, 1, 8, device=device) for _ in range(3))
+    cos, sin = torch.zeros(3, 8, device=device), torch.zeros(3, 8, device=device)
+    slots = torch.full((3,), -1, dtype=kind, device=device)
+    rotary_store_kv(query, key, value, cos, sin, slots, *caches)
+    store_kv(key, value, slots, *caches)
+    assert not query.any() and all((cache == 7).all() for cache in caches)
+    rotary_store_kv(query[:0], key[:0], value[:0], cos[:0], sin[:0], slots[:0], *caches)
+    store_kv(key[:0], value[:0], slots[:0], *caches)
+    assert all((cache == 7).all() for cache in caches)

@@ -18,7 +18,7 @@ def test_out_and_in(where: Where, monkeypatch: pytest.MonkeyPatch, blocks_in_buf
     host = random(7, 6, 2, 4, 24, dtype=where.dtype, seed=1)
     monkeypatch.setattr(module, "BUFFER_BYTES", blocks_in_buffer * host[0].nbytes)
     expected_cache, expected_host = cache.clone(), host.clone()
-    on_device = cache.to(where.device)
+    on_device = cache.clone().to(where.device)
     beside = host.pin_memory() if where.device.type == "cuda" else host
     swap_out(on_device, beside, [3, 7, 3, 0, 1], [4, 5, 6, 1, 2])
     swap_out_reference(expected_cache, expected_host, [3, 7, 3, 0, 1], [4, 5, 6, 1, 2])
@@ -32,7 +32,7 @@ def test_8_bits(device: torch.device):
     """A cache of e4m3."""
     cache = random(2, 4, 2, 4, 24, dtype=torch.float32).to(torch.float8_e4m3fn)
     host = torch.zeros((3, 2, 2, 4, 24), dtype=torch.float8_e4m3fn, pin_memory=device.type == "cuda")
-    moved = cache.to(device)
+    moved = cache.clone().to(device)
     swap_out(moved, host, [2, 0], [0, 1])
     swap_in(moved, host, [0, 1], [3, 1])
     bits, before = moved.cpu().view(torch.uint8), cache.view(torch.uint8)

@@ -66,3 +66,25 @@ def test_tiles_that_pairs_may_have():
 def test_no_pairs(device: torch.device):
     order = sort_by_expert(torch.zeros(0, 2, dtype=torch.int64, device=device), 3, torch.float32)
     assert order.places.shape == (0, 2) and len(order.tile_experts) == 0
+
+
+@pytest.mark.parametrize("tokens", [1, 7, 8, 9, 16])
+@pytest.mark.parametrize("num_experts", [1, 2, 3, 8])
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+def test_sizes(
+    tokens: int, num_experts: int, kind: torch.dtype, device: torch.device, monkeypatch: pytest.MonkeyPatch
+):
+    """Pairs around those that a program looks at; one expert, and numbers that are no power of two."""
+    monkeypatch.setattr(kernels, "BLOCK", 16)
+    monkeypatch.setattr(kernels, "TILES", 1)
+    experts = chosen(tokens, min(2, num_experts), num_experts).to(kind)
+    check(experts.long(), num_experts, sort_by_expert(experts.to(device), num_experts, torch.float32, 4))
+
+
+def test_the_first_and_the_last_expert_alone(device: torch.device):
+    """Starts of those without pairs are where they would begin."""
+    for expert, starts in ((0, [0, 5, 5, 5]), (2, [0, 0, 0, 5])):
+        experts = torch.full((5, 1), expert, device=device)
+        order = sort_by_expert(experts, 3, torch.float32, 16)
+        assert order.starts.tolist() == starts
+        check(experts.cpu(), 3, order)

@@ -46,7 +46,8 @@ RARE = re.compile(
     r"blocks of (32|64|128|256)|all options|^decode (?!bf16 32/8 x 128$)|(sinks|cap|slopes)$(?<!window, cap)"
     r"|^prod.*(output|gate and up|(32|128) tokens)|14/2 x 64, e|71/1 x 64, e4m3|x (80|96), everything"
     r"|32/32 x (80|96)(?!, everything)|fp32 (14/2|16/8|71/1)|fp(16|32) .*e4m3"
-    r"|^low-bit.*(qkv|g32|64 tokens)|^experts.*(Mixtral|64 tokens|fp16)|^route (sparse|4096)"
+    r"|^low-bit.*(qkv|g32| 64 tokens|experts.* 512|int8 experts|(128|m3) experts of g|m1 experts of Q)"
+    r"|^experts.*(Mixtral|64 tokens|fp16)|^route (sparse|4096)"
     r"|(50257 x 768, (1|32)|, (32|64)) rows| (32000|128256)$| (4096|896)$|relu|quick_gelu|gelu_new"
 )
 """Launches between others: tests leave them out, since each takes a second or two to compile."""

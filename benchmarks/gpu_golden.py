@@ -30,6 +30,8 @@ LAUNCHES = {
     *(f"product bf16 {name}, {tokens} tokens" for name in ("qkv", "down") for tokens in (1, 512)),
     *(f"low-bit {kind} down, {tokens} tokens" for kind in ("int4-g128", "e4m3") for tokens in (1, 512)),
     *(f"experts bf16 Qwen3-30B, {tokens} tokens" for tokens in (1, 4096)),
+    *(f"low-bit int4-g128 experts of Qwen3-30B, {tokens} tokens" for tokens in (1, 4096)),
+    *(f"low-bit e2m1 experts of gpt-oss, {tokens} tokens" for tokens in (1, 4096)),
     "route Qwen3-30B",
     *(f"latents bf16 128 heads{splits}" for splits in ("", ", splits")),
     "add_rms_norm bf16 8192",

@@ -19,6 +19,7 @@ from benchmarks.gpu_shapes import (
     Heads,
     empty,
 )
+from kernels.triton.matmul.low_bit_weight import Code
 
 EVERYTHING = ("e4m3", "window", "cap", "sinks", "slopes")
 Launch = Callable[[], Any]
@@ -263,16 +264,50 @@ def routing_launches() -> Iterator[tuple[str, Launch]]:
         yield f"route {name}", partial(route, empty(32, routing.num_experts, dtype=FP32), correction, routing)
 
 
+LOW_BITS = {
+    "int4-g32": (Code.INT4, 32),
+    "int4-g128": (Code.INT4, 128),
+    "int8": (Code.INT8, 1 << 20),
+    "e4m3": (Code.E4M3, 128),
+    "e2m1": (Code.E2M1, 32),
+}
+"""Codes and groups of inputs."""
+
+
 def low_bit_launches() -> Iterator[tuple[str, Launch]]:
     """Of weights in 4 and 8 bits: with groups, and a scale per row."""
     from kernels.triton.matmul.low_bit_linear import low_bit_linear
-    from kernels.triton.matmul.low_bit_weight import Code, empty_low_bits
+    from kernels.triton.matmul.low_bit_weight import empty_low_bits
 
     meta = torch.device("meta")
     for tokens in (1, 64, 512):
-        for code, group_size in ((Code.INT4, 32), (Code.INT4, 128), (Code.INT8, 1 << 20), (Code.E4M3, 128)):
+        for kind, (code, group_size) in LOW_BITS.items():
             for name in ("qkv", "down"):
                 x = empty(tokens, PRODUCTS[name][1], dtype=BF16)
                 weight = empty_low_bits(PRODUCTS[name], code, group_size, meta)
-                kind = code.name.lower() + (f"-g{group_size}" if code is Code.INT4 else "")
                 yield f"low-bit {kind} {name}, {tokens} tokens", partial(low_bit_linear, x, weight)
+    for tokens in (1, 64, 512, 4096):
+        for kind in LOW_BITS:
+            for model in ("Qwen3-30B", "gpt-oss"):
+                name = f"low-bit {kind} experts of {model}, {tokens} tokens"
+                yield name, partial(low_bit_experts, model, tokens, kind)
+
+
+def low_bit_experts(model: str, tokens: int, kind: str) -> None:
+    """Both products. kind: of LOW_BITS."""
+    from kernels.triton.experts.dispatch import sort_by_expert
+    from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
+    from kernels.triton.matmul.low_bit_weight import empty_low_bits, padded_rows
+
+    count, top_k, width, hidden = EXPERTS[model]
+    code, group_size = LOW_BITS[kind]
+    chosen = empty(tokens, top_k, dtype=torch.int64)
+    order = sort_by_expert(chosen, count, BF16, most_pairs=code.most_rows)
+    for inputs, outputs, rows, pairs in (
+        (hidden, 2 * width, order.tokens, tokens),
+        (width, hidden, None, tokens * top_k),
+    ):
+        shape = count * padded_rows(outputs), inputs
+        weight = empty_low_bits(shape, code, group_size, torch.device("meta"))
+        bias = empty(count, outputs, dtype=BF16) if model == "gpt-oss" else None
+        grouped_low_bit_linear(empty(pairs, inputs, dtype=BF16), weight, outputs, bias, order, rows)

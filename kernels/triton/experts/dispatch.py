@@ -21,6 +21,7 @@ import triton.language as tl
 
 from kernels.triton.capabilities import capability_of
 from kernels.triton.experts.tile_sizes import choose_tile, class_pairs, largest_tile, most_tiles
+from kernels.triton.matmul.low_bit_weight import MOST_ROWS
 from kernels.triton.requirements import next_power_of_2
 
 BLOCK = 1024
@@ -106,13 +107,15 @@ def _expert_place_kernel(
         seen += tl.sum(ours.to(tl.int32), 0)
 
 
-def sort_by_expert(experts: torch.Tensor, num_experts: int, dtype: torch.dtype, tile: int = 0) -> ExpertOrder:
+def sort_by_expert(
+    experts: torch.Tensor, num_experts: int, dtype: torch.dtype, tile: int = 0, most_pairs: int = MOST_ROWS
+) -> ExpertOrder:
     """experts: [T, k] integers, contiguous. dtype: of what is multiplied. tile: pairs of a tile; 0: as
-    choose_tile() has it."""
+    choose_tile() has it, up to most_pairs."""
     assert experts.is_contiguous()
     if not tile:
         most, on_device = largest_tile(dtype, capability_of(experts.device)), experts.device.type != "cpu"
-        tile = choose_tile(len(experts), experts.shape[1], num_experts, most, on_device)
+        tile = choose_tile(len(experts), experts.shape[1], num_experts, min(most, most_pairs), on_device)
     pairs, most = experts.numel(), most_tiles(experts.numel(), num_experts, tile)
     sizes = (pairs, pairs, pairs, num_experts + 1, most, most, num_experts)
     parts = [torch.empty(size, dtype=torch.int32, device=experts.device) for size in sizes]

@@ -30,6 +30,24 @@ from kernels.triton.matmul.range_launch import RangeLaunch, launch_of
 from kernels.triton.matmul.ranges import LinearSizes
 
 
+@triton.jit
+def pairs_of_tile(
+    rows,  # [P], or None
+    starts,  # [N + 1]
+    tile_firsts,  # [X]
+    expert,
+    TOKENS: tl.constexpr,
+):
+    """Returns where the pairs of a program's tile are, sorted by expert, [TOKENS] int32; their rows of x,
+    int64; and whether there is such a pair, [TOKENS, 1]."""
+    place = tl.load(tile_firsts + tl.program_id(0)) + tl.arange(0, TOKENS)
+    there = place < tl.load(starts + expert + 1)
+    row = place
+    if rows is not None:
+        row = tl.load(rows + place, mask=there, other=0)
+    return place, row.to(tl.int64), there[:, None]
+
+
 @triton.jit(do_not_specialize=["pairs"])
 def _grouped_kernel(
     x,  # [R, K]
@@ -53,16 +71,11 @@ def _grouped_kernel(
     expert = tl.load(tile_experts + tl.program_id(0)).to(tl.int64)
     if expert < 0:
         return
-    place = tl.load(tile_firsts + tl.program_id(0)) + tl.arange(0, TOKENS)
-    there = place < tl.load(starts + expert + 1)
-    row = place
-    if rows is not None:
-        row = tl.load(rows + place, mask=there, other=0)
+    place, row, real = pairs_of_tile(rows, starts, tile_firsts, expert, TOKENS)
     feature = tl.program_id(1) * FEATURES + tl.arange(0, FEATURES)
     k = tl.arange(0, DEPTH)
     weights = weight + expert * features * IN + feature.to(tl.int64)[:, None] * IN + k[None, :]
-    inputs = x + row.to(tl.int64)[:, None] * x_stride + k[None, :]
-    real = there[:, None]
+    inputs = x + row[:, None] * x_stride + k[None, :]
     own_bias = bias
     if bias is not None:
         own_bias += expert * features

@@ -8,7 +8,8 @@ float32 if wide. Grids and schedules are those of kernels.triton.matmul.linear.
 
 Integers become float32 without a conversion, whose rate is a quarter of an addition's or less: the bits of
 2 ** 23 + p hold p in their last places. The bits of float8 e4m3, moved to the places of float32, are the
-number times 2 ** -120; so no conversion of 8.9 and later is needed.
+number times 2 ** -120, and those of e2m1 twice the number times 2 ** -127; so no conversion of 8.9 and later
+is needed.
 
 On 9.0 the bits are those of kernels.triton.matmul.linear with the unpacked weight. On 8.x and 12.0 Triton
 gives a thread four neighbouring values that it has loaded together, so that matrix instructions take the 32
@@ -25,7 +26,7 @@ import triton
 import triton.language as tl
 
 from kernels.triton.matmul.linear import store_sums
-from kernels.triton.matmul.low_bit_weight import HALF, ROWS, Code, LowBitWeight
+from kernels.triton.matmul.low_bit_weight import HALF, ROWS, LowBitWeight
 from kernels.triton.matmul.range_launch import launch_of
 from kernels.triton.matmul.ranges import UNIT, LinearSizes, choose_sizes
 from kernels.triton.requirements import num_processors
@@ -33,9 +34,10 @@ from kernels.triton.requirements import num_processors
 assert UNIT == ROWS
 
 INT4 = tl.constexpr(0)
-INT8 = tl.constexpr(1)
-E4M3 = tl.constexpr(2)
-"""The values of kernels.triton.matmul.low_bit_weight.Code."""
+E2M1 = tl.constexpr(1)
+INT8 = tl.constexpr(2)
+E4M3 = tl.constexpr(3)
+"""The values of kernels.triton.matmul.low_bit_weight.Code: the first two have 4 bits."""
 TILE = tl.constexpr(ROWS)
 PART = tl.constexpr(HALF)
 SHIFTED = tl.constexpr(0x4B000000)
@@ -54,6 +56,9 @@ def _values(codes, param, CODE: tl.constexpr):
     scale = param.to(tl.float32, bitcast=True)[:, None]
     if CODE == INT8:
         return ((p ^ 128 | SHIFTED).to(tl.float32, bitcast=True) - (8388608.0 + 128.0)) * scale
+    if CODE == E2M1:
+        number = ((p & 8) << 28 | (p & 7) << 22).to(tl.float32, bitcast=True)
+        return number * 170141183460469231731687303715884105728.0 * scale  # 2 ** 127
     number = ((p & 128) << 24 | (p & 127) << 20).to(tl.float32, bitcast=True)
     return number * 1329227995784915872903807060280344576.0 * scale  # 2 ** 120
 
@@ -76,8 +81,8 @@ def _range_sum(
     """Returns the sum of the range that begins at `begin`, [FEATURES, TOKENS] float32, as _range_sum() of
     kernels.triton.matmul.linear."""
     acc = tl.zeros([FEATURES, TOKENS], tl.float32)
-    TILE_BYTES: tl.constexpr = TILE * PART if CODE == INT4 else TILE * TILE
-    DEPTH: tl.constexpr = PART if CODE == INT4 else TILE
+    DEPTH: tl.constexpr = PART if CODE <= E2M1 else TILE
+    TILE_BYTES: tl.constexpr = TILE * DEPTH
     for step in range(0, RANGE, TILE):
         at = begin + step
         there = ours
@@ -88,7 +93,7 @@ def _range_sum(
             k = at + first
             param = tl.load(scales + k // GROUP * TILE, mask=there, other=0)
             part = codes
-            if CODE == INT4:
+            if DEPTH < TILE:
                 part = (codes >> (4 if first else 0)) & 15
             w = _values(part, param, CODE).to(inputs.dtype.element_ty)
             if IN % RANGE == 0:
@@ -119,7 +124,7 @@ def low_bit_sums(
 ):
     """Returns what a program sums, [FEATURES, TOKENS] float32: one range (SPLIT), or all of them and the
     bias."""
-    DEPTH: tl.constexpr = PART if CODE == INT4 else TILE
+    DEPTH: tl.constexpr = PART if CODE <= E2M1 else TILE
     TILES: tl.constexpr = (IN + TILE - 1) // TILE
     GROUPS: tl.constexpr = (TILES * TILE + GROUP - 1) // GROUP
     k = tl.arange(0, DEPTH)
@@ -199,8 +204,7 @@ def low_bit_linear(
 
     def choose(ranges: int) -> LinearSizes:
         chosen = choose_sizes(tokens, features, ranges, x.dtype, processors)
-        # Values of e4m3 take more registers than are left beside 128 tokens.
-        return replace(chosen, tokens=min(chosen.tokens, 64)) if weight.code is Code.E4M3 else chosen
+        return replace(chosen, tokens=min(chosen.tokens, weight.code.most_rows))
 
     launch = launch_of(out, depth, sizes or choose)
     _low_bit_kernel[launch.grid](

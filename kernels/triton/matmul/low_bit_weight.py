@@ -5,22 +5,24 @@
     INT4    p of 0 .. 15; z of 0 .. 255; s keeps the upper 24 bits of a float32: all float16 and bfloat16 do
     INT8    p of -128 .. 127; z is 0; s float32
     E4M3    p float8 e4m3; z is 0; s float32
+    E2M1    p twice a float of 4 bits, e2m1, as MXFP4 has them; z is 0; s float32
 
 So values are those of the unpacked weight. Tiles of 64 rows by 64 values of k lie in one piece, in
-the order in which a program reads them; of INT4, a byte has a value of the first half of a row in its low
-bits, and one of the second half in its high bits:
+the order in which a program reads them; of INT4 and E2M1, a byte has a value of the first half of a row in
+its low bits, and one of the second half in its high bits:
 
-    codes[n // 64, k // 64, n % 64, k % 32] >> k % 64 // 32 * 4 & 15               INT4
+    codes[n // 64, k // 64, n % 64, k % 32] >> k % 64 // 32 * 4 & 15               INT4, E2M1
     codes[n // 64, k // 64, n % 64, k % 64]                                        the others
     params[n // 64, g, n % 64]      the bits of s; of INT4 with z in the lowest 8
 
 N and K are padded with zeros. Groups are of 32 values of k or a multiple of it; of 8 bits, a multiple of 64.
+A weight may be those of all experts, one below the other, each padded to tiles of its own.
 Inputs may be permuted first (order), so that groups of any inputs become neighbours.
 
 Bytes moved: N * K / 2 or N * K of weights, and 4 * N * K / G of scales.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -29,19 +31,34 @@ import torch.nn.functional as F
 ROWS = 64
 """Rows of a tile, and values of k."""
 HALF = ROWS // 2
+MOST_ROWS = 128
+"""Rows of x that a program has at most."""
+DOUBLED = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=torch.int8)
+"""Twice the values of E2M1, by code."""
 
 
 class Code(Enum):
     """What stands for a value."""
 
     INT4 = 0
-    INT8 = 1
-    E4M3 = 2
+    E2M1 = 1
+    INT8 = 2
+    E4M3 = 3
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it has 4 bits."""
+        return self in (Code.INT4, Code.E2M1)
+
+    @property
+    def most_rows(self) -> int:
+        """Of x in a program: values of floats take more registers than are left beside 128."""
+        return 64 if self in (Code.E4M3, Code.E2M1) else MOST_ROWS
 
     @property
     def least_group(self) -> int:
         """Sizes of groups are multiples of it."""
-        return HALF if self is Code.INT4 else ROWS
+        return HALF if self.is_half else ROWS
 
 
 @dataclass(frozen=True)
@@ -65,7 +82,8 @@ class LowBitWeight:
         self, rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None = None
     ) -> None:
         """Writes some rows. rows: [R] int64, which ones; codes: [R, K or more] uint8, int8 or e4m3, in the
-        order of the groups; scales: [R, groups] float32; zeros: [R, groups] integers, of INT4."""
+        order of the groups; of E2M1 uint8 as kernels.cpu.matmul.groups.e2m1 has them; scales: [R, groups]
+        float32; zeros: [R, groups] integers, of INT4."""
         if not len(rows):
             return
         blocks, tiles = self.params.shape[1], self.codes.shape[1]
@@ -76,27 +94,41 @@ class LowBitWeight:
         width = tiles * ROWS
         values = codes.contiguous().view(torch.uint8)[:, :width]
         values = F.pad(values, (0, width - values.shape[1])).view(len(rows), tiles, -1, HALF)
-        packed = values[:, :, 0] | values[:, :, 1] << 4 if self.code is Code.INT4 else values.flatten(2)
+        packed = values[:, :, 0] | values[:, :, 1] << 4 if self.code.is_half else values.flatten(2)
         device, at = self.codes.device, rows.to(self.codes.device)
         self.codes[at // ROWS, :, at % ROWS] = packed.to(device)
         bits = F.pad(bits[:, :blocks], (0, blocks - min(blocks, bits.shape[1])))
         self.params[at // ROWS, :, at % ROWS] = bits.to(device)
 
+    def part(self, first: int, rows: int) -> "LowBitWeight":
+        """Returns some rows, from a multiple of 64 on; memory is shared."""
+        tiles = slice(first // ROWS, -(-(first + rows) // ROWS))
+        return replace(self, codes=self.codes[tiles], params=self.params[tiles], out_features=rows)
+
     def values(self) -> torch.Tensor:
         """Returns the weight by the formula, in float32: [N, K], its inputs in their own order."""
         blocks, tiles, rows, _ = self.codes.shape
         codes = self.codes
-        if self.code is Code.INT4:
+        if self.code.is_half:
             codes = torch.cat((codes & 15, codes >> 4), -1)
         codes = codes.transpose(1, 2).reshape(blocks * rows, tiles * ROWS)[:, : self.in_features]
-        kinds = {Code.INT4: torch.uint8, Code.INT8: torch.int8, Code.E4M3: torch.float8_e4m3fn}
+        if self.code is Code.E2M1:
+            codes = DOUBLED.to(codes.device)[codes.long()]
+        kinds = {Code.INT8: torch.int8, Code.E4M3: torch.float8_e4m3fn}
         params = self.params.transpose(1, 2).reshape(blocks * rows, -1)
         group = torch.arange(self.in_features, device=codes.device) // self.group_size
         masks = (-256, 255) if self.code is Code.INT4 else (-1, 0)
         scales = (params & masks[0]).view(torch.float32)[:, group]
-        values = (codes.view(kinds[self.code]).float() - (params & masks[1])[:, group]) * scales
+        values = (
+            codes.view(kinds.get(self.code, codes.dtype)).float() - (params & masks[1])[:, group]
+        ) * scales
         values = values[: self.out_features]
         return values if self.order is None else values[:, self.order.argsort()]
+
+
+def padded_rows(features: int) -> int:
+    """Returns the rows that the weight [F, K] of an expert has in that of all experts."""
+    return -(-features // ROWS) * ROWS
 
 
 def low_bit_bytes(shape: tuple[int, int], code: Code, group_size: int) -> int:
@@ -116,7 +148,7 @@ def empty_low_bits(
     blocks, tiles = -(-out_features // ROWS), -(-in_features // ROWS)
     size = min(-(-group_size // code.least_group) * code.least_group, tiles * ROWS)
     assert group_size % code.least_group == 0 or group_size >= in_features
-    codes = (blocks, tiles, ROWS, HALF if code is Code.INT4 else ROWS)
+    codes = (blocks, tiles, ROWS, HALF if code.is_half else ROWS)
     params = (blocks, -(-tiles * ROWS // size), ROWS)
     return LowBitWeight(
         torch.zeros(codes, dtype=torch.uint8, device=device),

@@ -1,7 +1,8 @@
 """In which form of kernels.triton.matmul.low_bit_weight a tensor of a checkpoint is held on a CUDA device.
 
-Integers of 4 bits or fewer, in groups of 32 inputs or a multiple of it, keep what is stored, and so do values
-of 8 bits with a scale per output or per group of inputs. With --quantization values are rounded.
+Integers of 4 bits or fewer and floats of 4 bits, in groups of 32 inputs or a multiple of it, keep what is
+stored, and so do values of 8 bits with a scale per output or per group of inputs. With --quantization values
+are rounded.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.cpu.matmul.groups.e2m1 import MIDDLE
 from kernels.triton.matmul.low_bit_weight import Code, round_to_int4, round_to_int8
 from worker.layers.base import Weight
 from worker.weights.loader import places_of
@@ -68,19 +70,20 @@ def stored_form(checkpoint: TensorSource, name: str) -> LowBitForm | str:
 
 
 def _integers(stored: GroupedIntegers) -> LowBitForm | str:
-    if stored.e2m1:
-        return "codes of floats of 4 bits"
-    form = group_form(stored)
+    code, form = Code.E2M1 if stored.e2m1 else Code.INT4, group_form(stored)
     if isinstance(form, str):
         return form
-    if form.size % Code.INT4.least_group:
-        return f"groups of {form.size} inputs, no multiple of {Code.INT4.least_group}"
+    if form.size % code.least_group:
+        return f"groups of {form.size} inputs, no multiple of {code.least_group}"
 
     def read(first: int, end: int) -> CodedRows:
         found = form.arranged(stored.read(first, end))
+        if stored.e2m1:
+            assert bool((found.zeros == MIDDLE).all())
+            return CodedRows(found.integers, found.scales, None)
         return CodedRows(found.integers, found.scales, found.zeros)
 
-    return LowBitForm(Code.INT4, form.size, form.order, read)
+    return LowBitForm(code, form.size, form.order, read)
 
 
 def _scaled(stored: ScaledValues) -> LowBitForm | str:

@@ -2,16 +2,17 @@
 --quantization rounds.
 
 Matrices are allocated when it is known in which form: those that are held never take the model's dtype. A
-head, an embedding and routers of experts are never held; neither are matrices of experts.
+head, an embedding and routers of experts are never held. Matrices of experts are not rounded.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import torch
 
-from kernels.triton.matmul.low_bit_weight import LowBitWeight, empty_low_bits, low_bit_bytes
+from kernels.triton.matmul.low_bit_weight import LowBitWeight, empty_low_bits, low_bit_bytes, padded_rows
 from pagewire.errors import StartupError
 from worker.cuda.weights.low_bit_forms import (
     CodedRows,
@@ -29,6 +30,7 @@ from worker.weights.own_bits.stored_rows import StoredRows, stored_rows
 from worker.weights.source import TensorSource
 
 logger = logging.getLogger(__name__)
+Holder = Matrix | ExpertMatrices
 
 
 @dataclass(frozen=True)
@@ -114,19 +116,16 @@ class LowBits(HeldBits):
         by_memory: dict[int, list[Weight]] = {}
         for weight in table:
             by_memory.setdefault(_memory(weight.target), []).append(weight)
-        forms: dict[Matrix, tuple[LowBitForm, list[Weight]]] = {}
+        forms: dict[Holder, tuple[LowBitForm, list[Weight]]] = {}
         for path, module in model.named_modules():
-            if isinstance(module, Matrix) and module.holds_words and not module.is_table:
-                parts = by_memory.get(_memory(module.weight), [])
-                form = self._form_of(module, parts, names)
-                if isinstance(form, str):
-                    self._unpacked[path] = form
-                elif form is not None:
-                    forms[module] = form, parts
-            if isinstance(module, ExpertMatrices) and module.stacked is not None:
-                parts = by_memory.get(_memory(module.stacked), [])
-                if any(names.get(weight.name) in self._forms for weight in parts):
-                    self._unpacked[path] = "experts are multiplied in 16 bits"
+            if not _may_hold(module):
+                continue
+            parts = by_memory.get(_memory(_weight_of(module)), [])
+            form = self._form_of(module, parts, names)
+            if isinstance(form, str):
+                self._unpacked[path] = form
+            elif form is not None:
+                forms[module] = form, parts
         self._check_bytes(*_planned(model, {matrix: form for matrix, (form, _) in forms.items()}))
         held: dict[int, Weight] = {}
         for matrix, (form, parts) in forms.items():
@@ -135,11 +134,12 @@ class LowBits(HeldBits):
         return [held.get(id(weight)) or _moved(weight, real) for weight in table]
 
     def _form_of(
-        self, matrix: Matrix, parts: list[Weight], names: Mapping[str, str]
+        self, matrix: Holder, parts: list[Weight], names: Mapping[str, str]
     ) -> LowBitForm | str | None:
         """Returns the form of a matrix; why there is none; None where nothing of it is packed."""
+        inputs, of_experts = _weight_of(matrix).shape[-1], isinstance(matrix, ExpertMatrices)
         if self._rounded is not None:
-            return self._rounded
+            return None if of_experts else self._rounded
         forms = [self._forms.get(names[weight.name]) for weight in parts]
         if all(form is None for form in forms):
             return None
@@ -148,19 +148,21 @@ class LowBits(HeldBits):
             if not isinstance(form, LowBitForm):
                 return form or "not all of its parts are packed"
             found.append(form)
-        if any(stored_rows(weight, matrix.weight.shape[1]) is None for weight in parts):
+        if any(stored_rows(weight, inputs) is None for weight in parts):
             return "its inputs are outputs of the stored weight"
+        if of_experts and any(form.order is not None for form in found):
+            return "groups of inputs that are no neighbours, which differ between experts"
         if not all(form.has_inputs_of(found[0]) for form in found[1:]):
             return "its parts have different groups of inputs"
-        if found[0].group_size % found[0].code.least_group and found[0].group_size < matrix.weight.shape[1]:
+        if found[0].group_size % found[0].code.least_group and found[0].group_size < inputs:
             return f"groups of {found[0].group_size} inputs, no multiple of {found[0].code.least_group}"
         return found[0]
 
     def _hold(
-        self, matrix: Matrix, parts: list[Weight], names: Mapping[str, str], form: LowBitForm
+        self, matrix: Holder, parts: list[Weight], names: Mapping[str, str], form: LowBitForm
     ) -> dict[int, Weight]:
         """Returns what stands for each part in the table, by its id."""
-        rows, inputs = matrix.weight.shape
+        rows, inputs = _held_shape(matrix)
         weight = empty_low_bits((rows, inputs), form.code, form.group_size, self._place, form.order)
         matrix.hold_low_bits(weight)
         replaced = {}
@@ -174,6 +176,8 @@ class LowBits(HeldBits):
                 own = found
                 self._held.add(f"{self._kinds[names[part.name]]}-{own.code.name.lower()}")
             assert stored is not None
+            if isinstance(matrix, ExpertMatrices):
+                stored = _padded(stored, matrix.out_features)
             replaced[id(part)] = moved = replace(part)
             self._rows[id(moved)] = LowBitRows(weight, own, stored)
         return replaced
@@ -240,20 +244,42 @@ class LowBits(HeldBits):
         logger.warning("weights in %s are %sunpacked to %s: %s", packing, held, name, refusal)
 
 
-def _planned(model: torch.nn.Module, forms: Mapping[Matrix, LowBitForm]) -> tuple[int, torch.dtype]:
+def _may_hold(module: torch.nn.Module) -> TypeGuard[Holder]:
+    """Whether a layer's weight may be held in few bits."""
+    if isinstance(module, ExpertMatrices):
+        return module.on_device
+    return isinstance(module, Matrix) and module.holds_words and not module.is_table
+
+
+def _weight_of(matrix: Holder) -> torch.Tensor:
+    """Returns the parameter whose place is taken: [N, K], or of experts [experts, N, K]."""
+    if isinstance(matrix, ExpertMatrices):
+        assert matrix.stacked is not None
+        return matrix.stacked
+    return matrix.weight
+
+
+def _held_shape(matrix: Holder) -> tuple[int, int]:
+    """Returns the shape of the weight that takes its place: experts stand one below the other."""
+    if isinstance(matrix, ExpertMatrices):
+        return matrix.num_experts * padded_rows(matrix.out_features), matrix.in_part.held
+    rows, inputs = matrix.weight.shape
+    return rows, inputs
+
+
+def _padded(stored: StoredRows, features: int) -> StoredRows:
+    """Returns where rows go if each expert, of so many, is padded to tiles of its own."""
+    places = stored.places // features * padded_rows(features) + stored.places % features
+    return StoredRows(stored.first, torch.where(stored.places < 0, -1, places))
+
+
+def _planned(model: torch.nn.Module, forms: Mapping[Holder, LowBitForm]) -> tuple[int, torch.dtype]:
     """Returns the bytes of all weights, and the dtype of those that are not held."""
-    held = {id(matrix.weight) for matrix in forms}
-    bytes_of = [
-        low_bit_bytes(_shape(each.weight), form.code, form.group_size) for each, form in forms.items()
-    ]
+    held = {id(_weight_of(matrix)) for matrix in forms}
+    bytes_of = [low_bit_bytes(_held_shape(each), form.code, form.group_size) for each, form in forms.items()]
     others = [each for each in model.parameters() if id(each) not in held]
     dtype = next((each.dtype for each in others if each.dim() == 2), torch.bfloat16)
     return sum(bytes_of) + sum(each.nbytes for each in others), dtype
-
-
-def _shape(weight: torch.Tensor) -> tuple[int, int]:
-    rows, inputs = weight.shape
-    return rows, inputs
 
 
 def _allocate(model: torch.nn.Module, place: torch.device) -> dict[int, torch.Tensor]:

@@ -98,7 +98,8 @@ class Experts(FeedForward):
         from kernels.triton.experts.dispatch import sort_by_expert
         from kernels.triton.experts.weigh import weigh as weigh_on_device
 
-        order = sort_by_expert(chosen, self.router.routing.num_experts, x.dtype)
+        most = min(self.expert_gate_up.most_pairs, self.expert_down.most_pairs)
+        order = sort_by_expert(chosen, self.router.routing.num_experts, x.dtype, most_pairs=most)
         if self.weighs_inputs:
             gate_up = self.expert_gate_up.grouped(weigh_on_device(x, weights, order.places), order)
         else:
@@ -120,7 +121,7 @@ class Experts(FeedForward):
     @property
     def is_on_device(self) -> bool:
         """Whether Triton's kernels compute."""
-        return self.expert_gate_up.stacked is not None
+        return self.expert_gate_up.on_device
 
     def _sums(self) -> Callable[..., torch.Tensor]:
         """Returns kernels.ops.experts.combine.combine, or what computes the same faster."""

@@ -11,6 +11,8 @@ from kernels.cpu.matmul.groups.weight import GroupedWeight, grouped_weight, have
 from kernels.cpu.matmul.groups.words import GroupedWords
 from kernels.cpu.weight_forms import PackedMatrix
 from kernels.ops.layers.linear import linear
+from kernels.ops.layers.low_bit_linear import low_bit_linear
+from kernels.triton.matmul.low_bit_weight import MOST_ROWS, LowBitWeight, padded_rows
 from worker.layers.base import Weight, WeightOwner, WeightSlot
 from worker.layers.linear import Part
 from worker.parallel import Placement
@@ -21,7 +23,7 @@ if TYPE_CHECKING:  # it imports triton
 
 class ExpertMatrices(WeightOwner):
     """N matrices [out, in], and biases [N, out] where there are any. On a CPU each is a parameter of its own,
-    which is packed by itself; on a CUDA device all are one, [N, out, in].
+    which is packed by itself; on a CUDA device all are one, [N, out, in], or `low_bits` in its place.
 
     A checkpoint has a module per expert and part, whose names hold {expert}, or one tensor [N, out, in] of
     all.
@@ -47,8 +49,10 @@ class ExpertMatrices(WeightOwner):
         self.out_features = sum(part.held for part in out_parts)
         self.num_experts = num_experts
         shape = self.out_features, in_part.held
-        self.stacked = place.empty(num_experts, *shape) if place.stacks_experts else None
-        if self.stacked is None:
+        self.on_device = place.stacks_experts
+        self.stacked = place.empty(num_experts, *shape) if self.on_device else None
+        self.low_bits: LowBitWeight | None = None  # of all experts, each padded to tiles of its own
+        if not self.on_device:
             self.each = torch.nn.ParameterList(place.empty(*shape) for _ in range(num_experts))
         self.bias = place.empty(num_experts, self.out_features) if bias else None
         self.adds_bias = adds_bias
@@ -57,13 +61,17 @@ class ExpertMatrices(WeightOwner):
 
     def slots(self) -> Iterator[WeightSlot]:
         """See WeightOwner."""
-        for expert in range(self.num_experts if self.stacked is None else 0):
+        for expert in range(0 if self.on_device else self.num_experts):
             yield WeightSlot(self.each[expert], partial(self.hold, expert))
 
     def hold(self, expert: int, words: GroupedWords) -> None:
         """Takes words in place of a weight. use_kernels() must follow."""
         self.words[expert] = words
         self._free(expert)
+
+    def hold_low_bits(self, weight: LowBitWeight) -> None:
+        """Takes values of few bits in place of the weights, on a CUDA device."""
+        self.low_bits, self.stacked = weight, None
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """Packs each matrix."""
@@ -91,7 +99,13 @@ class ExpertMatrices(WeightOwner):
     @property
     def nbytes(self) -> int:
         """Bytes of the packed matrices, and of what becomes such."""
-        return sum(held.nbytes for held in (*self.packed, *self.words.values()))
+        low_bits = 0 if self.low_bits is None else self.low_bits.nbytes
+        return low_bits + sum(held.nbytes for held in (*self.packed, *self.words.values()))
+
+    @property
+    def most_pairs(self) -> int:
+        """Pairs of an expert that a program may have on a CUDA device; see sort_by_expert()."""
+        return MOST_ROWS if self.low_bits is None else self.low_bits.code.most_rows
 
     def products(self, x: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
         """x: [P, in], sorted by expert; counts: rows of each expert, [N]. Returns [P, out]."""
@@ -107,6 +121,9 @@ class ExpertMatrices(WeightOwner):
         """[P, in] -> [P, out]."""
         if self.packed:
             return self.packed[expert].multiply(x)
+        if self.low_bits is not None:
+            first = expert * padded_rows(self.out_features)
+            return low_bit_linear(x, self.low_bits.part(first, self.out_features), self._bias_of(expert))
         return linear(x, self._weight_of(expert), self._bias_of(expert))
 
     def grouped(
@@ -115,9 +132,13 @@ class ExpertMatrices(WeightOwner):
         """products() on a CUDA device, where the host does not know how many rows an expert has. x: [R, in];
         rows: [P] int32, which of them each pair has; None: they are sorted by expert. Returns [P, out]."""
         from kernels.triton.experts.grouped_linear import grouped_linear
+        from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
 
+        bias = self.bias if self.adds_bias else None
+        if self.low_bits is not None:
+            return grouped_low_bit_linear(x, self.low_bits, self.out_features, bias, order, rows)
         assert self.stacked is not None
-        return grouped_linear(x, self.stacked, self.bias if self.adds_bias else None, order, rows)
+        return grouped_linear(x, self.stacked, bias, order, rows)
 
     def _weight_of(self, expert: int) -> torch.Tensor:
         """Returns the parameter of one expert, or its part of the one of all."""

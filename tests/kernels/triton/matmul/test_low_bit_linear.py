@@ -16,7 +16,7 @@ SCHEDULES = [
     LinearSizes(64, 16, 64, 4, 1, True),
     LinearSizes(128, 32, 64, 8, 1, False),
 ]
-CASES = [(Code.INT4, 32), (Code.INT4, 96), (Code.INT8, 1 << 20), (Code.E4M3, 64)]
+CASES = [(Code.INT4, 32), (Code.INT4, 96), (Code.INT8, 1 << 20), (Code.E4M3, 64), (Code.E2M1, 32)]
 pytestmark = pytest.mark.usefixtures("short_ranges")
 
 
@@ -35,19 +35,27 @@ def same_order(request: pytest.FixtureRequest, device: torch.device) -> bool:
     return request.config.option.emulate_gpu in (None, 90)
 
 
-def weight_of(code: Code, group_size: int, device: torch.device) -> LowBitWeight:
-    """Random codes, scales and zero points, written in two parts, rows in another order."""
-    generator = torch.Generator().manual_seed(code.value)
-    weight = empty_low_bits((FEATURES, DEPTH), code, group_size, device)
-    groups = -(-DEPTH // group_size)
-    codes = torch.randint(256, (FEATURES, DEPTH), generator=generator, dtype=torch.uint8)
-    scales = (torch.rand(FEATURES, groups, generator=generator) * 0.1 + 0.01).bfloat16().float()
-    zeros = torch.randint(17, (FEATURES, groups), generator=generator) if code is Code.INT4 else None
-    if code is Code.INT4:
+def random_codes(
+    code: Code, shape: tuple[int, int], group_size: int, seed: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Codes [N, K], scales and zero points, as LowBitWeight.put() takes them."""
+    generator, (rows, depth) = torch.Generator().manual_seed(seed), shape
+    codes = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
+    groups = rows, -(-depth // group_size)
+    scales = (torch.rand(groups, generator=generator) * 0.1 + 0.01).bfloat16().float()
+    zeros = torch.randint(17, groups, generator=generator) if code is Code.INT4 else None
+    if code.is_half:
         codes &= 15
     if code is Code.E4M3:
         codes = (codes.view(torch.float8_e4m3fn).float().nan_to_num(1.0) / 64).to(torch.float8_e4m3fn)
-    rows = torch.randperm(FEATURES, generator=generator)
+    return codes, scales, zeros
+
+
+def weight_of(code: Code, group_size: int, device: torch.device) -> LowBitWeight:
+    """Random codes, scales and zero points, written in two parts, rows in another order."""
+    weight = empty_low_bits((FEATURES, DEPTH), code, group_size, device)
+    codes, scales, zeros = random_codes(code, (FEATURES, DEPTH), group_size, code.value)
+    rows = torch.randperm(FEATURES, generator=torch.Generator().manual_seed(9))
     for part in (rows[:9], rows[9:]):
         weight.put(part, codes[part], scales[part], None if zeros is None else zeros[part])
     return weight
@@ -92,6 +100,21 @@ def test_every_code_is_exact(device: torch.device):
         weight.put(torch.arange(4), values, torch.ones(4, 1))
         result = low_bit_linear(x, weight, None, wide=True).t().cpu()
         assert torch.equal(result, values.float()) and torch.equal(weight.values().cpu(), values.float())
+
+
+def test_every_float_of_4_bits_is_exact(device: torch.device):
+    """Times scales down to the least that MXFP4 has, half of which is below the least normal float32."""
+    codes = (torch.arange(64, dtype=torch.uint8) % 16)[None].expand(3, 64)
+    weight = empty_low_bits((3, 64), Code.E2M1, 32, device)
+    scales = torch.tensor([[0.5, 2.0], [2.0**-6, 1.0], [2.0**-128, 2.0**-127]])
+    weight.put(torch.arange(3), codes, scales)
+    magnitudes = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    values = torch.tensor(magnitudes + [-value for value in magnitudes])[codes.long()]
+    meant = values * 2 * scales.repeat_interleave(32, 1)
+    assert torch.equal(weight.values().cpu(), meant)
+    x = torch.eye(64, dtype=torch.float16, device=device)
+    result = low_bit_linear(x, weight, None, wide=True).t().cpu()
+    assert torch.equal(result[:2], meant[:2])
 
 
 def test_inputs_in_another_order(device: torch.device):

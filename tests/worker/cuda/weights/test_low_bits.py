@@ -15,9 +15,12 @@ from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, l
 from tests.worker.fakes import Driver, initialize
 from tests.worker.weights.formats import quantizers
 from tests.worker.weights.formats.quantizers import Quantizer, quantize_checkpoint
+from tests.worker.weights.formats.test_mxfp4 import SIZES as MXFP4_SIZES
+from tests.worker.weights.formats.test_mxfp4 import write_mxfp4
 from worker.cuda.device.device import Memory
 from worker.cuda.device.host_device import HostDevice
 from worker.cuda.startup.load import LoadedModel, load_on_device
+from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.packed_linear import Matrix
 
 Checkpoints = Callable[..., Path]
@@ -170,22 +173,69 @@ def test_what_the_configuration_says_is_read(checkpoint: Checkpoints, tmp_path: 
     assert json.loads((folder / "config.json").read_text())["quantization_config"] == config
 
 
-def test_experts_are_unpacked(checkpoint: Checkpoints, tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """Beside projections that are held: one line says so, and a step has the bits of the unpacked
-    checkpoint. What is rounded leaves experts as they are."""
-    shape = SHAPE | {"num_experts": 3, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
-    source = checkpoint("qwen3_moe", **shape)
-    meant = quantize_checkpoint(source, tmp_path / "packed", quantizers.gptq(4, 1, False), GPTQ)
-    plain = tmp_path / "plain"
+EXPERTS = SHAPE | {"num_experts": 3, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
+HELD_EXPERTS = {
+    "gptq-int4": HELD["gptq-int4"],
+    "fp8-e4m3": HELD["fp8-e4m3"],
+}
+
+
+def quantized_experts(source: Path, folder: Path, quantizer: Quantizer, config: dict[str, object]) -> None:
+    """Writes the checkpoint `packed`, and `plain` with the values that it stands for."""
+    meant = quantize_checkpoint(source, folder / "packed", quantizer, config)
+    plain = folder / "plain"
     plain.mkdir()
     save_file({key: value.contiguous() for key, value in meant.items()}, plain / "model.safetensors")
     (plain / "config.json").write_bytes((source / "config.json").read_bytes())
+
+
+def experts_of(model: LoadedModel) -> dict[str, ExpertMatrices]:
+    parts = model.model.named_modules()
+    return {path: part for path, part in parts if isinstance(part, ExpertMatrices)}
+
+
+def assert_same_experts(packed: LoadedModel, plain: LoadedModel, code: str) -> None:
+    """What is held stands for the plain weights, expert by expert, and no expert is in 16 bits."""
+    others = experts_of(plain)
+    for path, part in experts_of(packed).items():
+        low_bits, stacked = part.low_bits, others[path].stacked
+        assert low_bits is not None and part.stacked is None and low_bits.code.name == code
+        values = low_bits.values().bfloat16().view(part.num_experts, -1, low_bits.in_features)
+        assert stacked is not None and torch.equal(values[:, : part.out_features], stacked)
+    assert packed.weight_bytes < plain.weight_bytes
+
+
+@pytest.mark.parametrize("name", HELD_EXPERTS)
+def test_experts(name: str, checkpoint: Checkpoints, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Hold the checkpoint's own values, and a step has the bits of the unpacked checkpoint."""
+    quantized_experts(checkpoint("qwen3_moe", **EXPERTS), tmp_path, *HELD_EXPERTS[name])
+    with caplog.at_level(logging.WARNING):
+        packed = loaded(tmp_path / "packed")
+    assert not caplog.text and packed.quantization == name
+    assert_same_experts(packed, loaded(tmp_path / "plain"), name.rpartition("-")[2].upper())
+    assert torch.equal(logits(tmp_path / "packed"), logits(tmp_path / "plain"))
+
+
+def test_experts_in_floats_of_4_bits(checkpoint: Checkpoints, tmp_path: Path):
+    """As gpt-oss stores them: one tensor for all, gates and ups in turns, with biases."""
+    packed, plain = write_mxfp4(checkpoint("gpt_oss", **MXFP4_SIZES), tmp_path)
+    model = loaded(packed)
+    assert model.quantization == "mxfp4-e2m1"
+    assert_same_experts(model, loaded(plain), "E2M1")
+    assert torch.equal(logits(packed), logits(plain))
+
+
+def test_experts_that_are_unpacked(checkpoint: Checkpoints, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Each with an order of inputs of its own: one line says so. What is rounded leaves experts as they
+    are."""
+    source = checkpoint("qwen3_moe", **EXPERTS)
+    act_order: dict[str, object] = GPTQ | {"desc_act": True}
+    quantized_experts(source, tmp_path, quantizers.gptq(4, 1, True), act_order)
     with caplog.at_level(logging.WARNING):
         model = loaded(tmp_path / "packed")
+    assert "unpacked to bfloat16" in caplog.text and "which differ between experts" in caplog.text
     assert set(held_in(model)) == {"blocks.0.attention.qkv", "blocks.0.attention.output"}
-    assert "unpacked to bfloat16" in caplog.text and "experts are multiplied in 16 bits" in caplog.text
-    assert torch.equal(logits(tmp_path / "packed"), logits(plain))
-    rounded = loaded(source, quantization="int8")
-    experts = rounded.model.get_submodule("blocks.0.mlp.expert_down").stacked
-    stored = loaded(source).model.get_submodule("blocks.0.mlp.expert_down").stacked
-    assert torch.equal(experts, stored)  # type: ignore[arg-type]
+    assert torch.equal(logits(tmp_path / "packed"), logits(tmp_path / "plain"))
+    rounded, stored = experts_of(loaded(source, quantization="int8")), experts_of(loaded(source))
+    for path, part in rounded.items():
+        assert torch.equal(part.stacked, stored[path].stacked)  # type: ignore[arg-type]

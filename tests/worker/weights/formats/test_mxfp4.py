@@ -49,8 +49,12 @@ def pack(
 @pytest.fixture(scope="module")
 def packed(checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A checkpoint with packed experts, and one with the weights that they stand for."""
-    source, folder = checkpoint("gpt_oss", **SIZES), tmp_path_factory.mktemp("mxfp4") / "packed"
-    plain = folder.parent / "plain"
+    return write_mxfp4(checkpoint("gpt_oss", **SIZES), tmp_path_factory.mktemp("mxfp4"))
+
+
+def write_mxfp4(source: Path, parent: Path) -> tuple[Path, Path]:
+    """Packs the experts of a gpt-oss: see packed()."""
+    folder, plain = parent / "packed", parent / "plain"
     for target in (folder, plain):
         shutil.copytree(source, target)
     fields = json.loads((folder / "config.json").read_text())

@@ -59,7 +59,7 @@ def names() -> dict[int, str]:
         rotary,
     )
     from kernels.cpu.matmul import gemm12, gemm_bfloat16, gemm_float32, gemm_int8, packed_rows, quantize
-    from kernels.cpu.matmul.groups import inputs, product
+    from kernels.cpu.matmul.groups import e2m1_product, inputs, product
     from kernels.cpu.sampling import argmax
 
     return {
@@ -72,6 +72,7 @@ def names() -> dict[int, str]:
         quantize.quantized_rows: "embedding",
         quantize.quantize_rows: "inputs to int8",
         product.group_linear: "product",
+        e2m1_product.e2m1_linear: "product",
         inputs.quantize_groups: "inputs to int8",
         rms_norm.rms_norm: "norms",
         layer_norm.layer_norm: "norms",
@@ -101,12 +102,13 @@ def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict
     """Products by their shape."""
     from kernels.cpu.matmul.gemm_float32 import linear_float32
     from kernels.cpu.matmul.gemm_int8 import linear_int8
+    from kernels.cpu.matmul.groups.e2m1_product import e2m1_linear
     from kernels.cpu.matmul.groups.product import group_linear
 
     operation = int(record[OPERATION])
     if known[operation] != "product":
         return known[operation]
-    in_word = {group_linear: 8, linear_float32: 1, linear_int8: 4}.get(operation, 2)
+    in_word = {group_linear: 8, e2m1_linear: 8, linear_float32: 1, linear_int8: 4}.get(operation, 2)
     return f"product {record[COLUMNS]} x {record[WORDS] * in_word}"
 
 

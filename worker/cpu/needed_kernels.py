@@ -12,6 +12,7 @@ from worker.config.hf_config import Fields, read_config, read_quantization
 from worker.cpu.precompile import (
     BFLOAT16,
     COMPACT,
+    E2M1,
     EIGHT_BITS,
     EXPERTS,
     FLOAT32,
@@ -23,7 +24,8 @@ from worker.cpu.precompile import (
     STATES,
 )
 
-STORED_IN_GROUPS = ("awq", "compressed-tensors", "gptq", "mxfp4")
+MXFP4 = "mxfp4"
+STORED_IN_GROUPS = ("awq", "compressed-tensors", "gptq", MXFP4)
 """Formats whose integers may be kept (worker.weights.own_bits)."""
 
 
@@ -47,6 +49,8 @@ def needed_groups(initialize: worker_pb2.Initialize) -> set[str]:
     try:
         config = read_config(Path(initialize.model_path))
         sections = [config, config.object("text_config")]
+        if in_groups and not initialize.quantization and _are_floats(config):
+            groups.add(E2M1)
     except StartupError:
         return groups | {BFLOAT16}
     named = {name for section in sections for name in section.names() if section.has(name)}
@@ -79,3 +83,9 @@ def may_have_groups(initialize: worker_pb2.Initialize) -> bool:
         return settings is not None and settings.text("quant_method") in STORED_IN_GROUPS
     except StartupError:  # loading reports it
         return False
+
+
+def _are_floats(config: Fields) -> bool:
+    """Whether a checkpoint has floats of 4 bits in groups."""
+    settings = read_quantization(config)
+    return settings is not None and settings.text("quant_method") == MXFP4

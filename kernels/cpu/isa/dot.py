@@ -37,6 +37,12 @@ class Dot(ABC):
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
         """The sums, and the products of a part of the weights and the same part of inputs, both I32S."""
 
+    def add_two(self, builder: Any, sums: Any, weights: tuple[Any, Any], values: tuple[Any, Any]) -> Any:
+        """The same of two words of bytes, whose weights are below 64."""
+        for weight, value in zip(weights, values, strict=True):
+            sums = self.add(builder, sums, weight, value)
+        return sums
+
 
 class FloatDot(Dot):
     """Of float32 values: every product is rounded once, with its sum."""

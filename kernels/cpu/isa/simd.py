@@ -363,3 +363,13 @@ def add_nibbles(sums: i32x16, weights: i32x16, x: i32x16) -> i32x16:
     """sums + weights * x, of words of four bytes: weights of 0 .. 127, signed x."""
     products = weights.lanes.view(np.uint8).astype(np.int32) * x.lanes.view(np.int8).astype(np.int32)
     return sums + i32x16(products.reshape(LANES, 4).sum(-1))
+
+
+def _add_two(builder: Any, sums: Any, first: Any, x: Any, second: Any, other_x: Any) -> Any:
+    return OPERATIONS.nibbles.add_two(builder, sums, (first, second), (x, other_x))
+
+
+@lowered_by(_add_two, types.i32x16(*[types.i32x16] * 5))
+def add_two_nibbles(sums: i32x16, first: i32x16, x: i32x16, second: i32x16, other_x: i32x16) -> i32x16:
+    """sums + first * x + second * other_x, of words of four bytes: weights of 0 .. 63, signed inputs."""
+    return add_nibbles(add_nibbles(sums, first, x), second, other_x)

@@ -38,6 +38,8 @@ def test_of_a_dtype(tmp_path: Path) -> None:
     gptq = {"dtype": "float16", "quantization_config": {"quant_method": "gptq"}}
     assert groups_of(tmp_path, gptq) == {*bfloat16, "groups"}
     assert groups_of(tmp_path, gptq, dtype="float32") == {"float32", "groups"}
+    floats = {"dtype": "bfloat16", "quantization_config": {"quant_method": "mxfp4"}}
+    assert groups_of(tmp_path, floats) == {*bfloat16, "groups", "e2m1"}
 
 
 def test_of_an_architecture(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """AVX2, FMA and F16C: 16 registers of 256 bits. Intel has them from Haswell on (2013), AMD from Excavator
 (2015)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from llvmlite import ir
@@ -32,19 +32,41 @@ class _PairsOfWords(IntegerDot):
 
 
 class _Nibbles(Dot):
-    """vpmaddubsw, and vpmaddwd by 1. Two products of 7 bits by 8 never exceed 16 bits."""
+    """vpmaddubsw, and vpmaddwd by 1. Two products of 7 bits by 8 never exceed 16 bits, nor do four of 6."""
 
     def __init__(self) -> None:
         super().__init__(I32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
         """See Dot."""
-        parts, ones = [], splat(_INT16S, 1)
-        for sides in zip(halves_of(builder, weight), halves_of(builder, value), strict=True):
-            bytes_ = (builder.bitcast(side, _BYTES) for side in sides)
-            pairs = call(builder, "llvm.x86.avx2.pmadd.ub.sw", _INT16S, *bytes_)
-            parts.append(call(builder, "llvm.x86.avx2.pmadd.wd", _INT32S, pairs, ones))
-        return builder.add(sums, joined(builder, *parts))
+        return self._add_sums(builder, sums, self._sums_of_two(builder, weight, value))
+
+    def add_two(self, builder: Any, sums: Any, weights: Any, values: Any) -> Any:
+        """See Dot."""
+        first, second = (
+            self._sums_of_two(builder, weight, value) for weight, value in zip(weights, values, strict=True)
+        )
+        both = (builder.add(one, other) for one, other in zip(first, second, strict=True))
+        return self._add_sums(builder, sums, both)
+
+    def _sums_of_two(self, builder: Any, weight: Any, value: Any) -> list[Any]:
+        """Of products, 16 bits each; of each half of the words."""
+        halves = zip(halves_of(builder, weight), halves_of(builder, value), strict=True)
+        return [
+            call(
+                builder,
+                "llvm.x86.avx2.pmadd.ub.sw",
+                _INT16S,
+                *(builder.bitcast(side, _BYTES) for side in sides),
+            )
+            for sides in halves
+        ]
+
+    def _add_sums(self, builder: Any, sums: Any, halves: Iterable[Any]) -> Any:
+        """Adds neighbours of 16 bits to the sums."""
+        ones = splat(_INT16S, 1)
+        fours = (call(builder, "llvm.x86.avx2.pmadd.wd", _INT32S, half, ones) for half in halves)
+        return builder.add(sums, joined(builder, *fours))
 
 
 _WORDS = _PairsOfWords()

@@ -28,15 +28,29 @@ class _PairsOfWords(IntegerDot):
 
 
 class _Nibbles(Dot):
-    """vpmaddubsw, and vpmaddwd by 1. Two products of 7 bits by 8 never exceed 16 bits."""
+    """vpmaddubsw, and vpmaddwd by 1. Two products of 7 bits by 8 never exceed 16 bits, nor do four of 6."""
 
     def __init__(self) -> None:
         super().__init__(I32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
         """See Dot."""
+        return self._add_sums(builder, sums, self._sums_of_two(builder, weight, value))
+
+    def add_two(self, builder: Any, sums: Any, weights: Any, values: Any) -> Any:
+        """See Dot."""
+        first, second = (
+            self._sums_of_two(builder, weight, value) for weight, value in zip(weights, values, strict=True)
+        )
+        return self._add_sums(builder, sums, builder.add(first, second))
+
+    def _sums_of_two(self, builder: Any, weight: Any, value: Any) -> Any:
+        """Of products, 16 bits each."""
         sides = (builder.bitcast(side, BYTES) for side in (weight, value))
-        pairs = call(builder, "llvm.x86.avx512.pmaddubs.w.512", I16_PAIRS, *sides)
+        return call(builder, "llvm.x86.avx512.pmaddubs.w.512", I16_PAIRS, *sides)
+
+    def _add_sums(self, builder: Any, sums: Any, pairs: Any) -> Any:
+        """Adds neighbours of 16 bits to the sums."""
         ones = splat(I16_PAIRS, 1)
         return builder.add(sums, call(builder, "llvm.x86.avx512.pmaddw.d.512", I32S, pairs, ones))
 

@@ -5,8 +5,8 @@
 A tile is some rows of x times 16 or 48 columns of the weight. The inner sums are int32 and exact; each group
 is added to the tile's float32 sums with one rounding, in the order of groups, whatever the tile: a token's y
 has the same bits with any other tokens. A word holds 8 values of k of a column, which two instructions take
-apart for 16 columns. Where words hold codes of floats (kernels.cpu.matmul.groups.e2m1), one more looks up
-their integers.
+apart for 16 columns. Where words hold codes of floats (kernels.cpu.matmul.groups.e2m1_product), one more
+looks up their integers.
 
 A group of 32 has eight products of four bytes for each sum, so what is done once for a group and sum counts:
 the zero point's part, and two products of floats. Inner sums begin at the bits of BASE, a float32 whose last
@@ -22,7 +22,7 @@ from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.lanes import as_f32, multiply_small
-from kernels.cpu.isa.simd import add_nibbles, fma, load_f32, load_i32, prefetch
+from kernels.cpu.isa.simd import add_two_nibbles, fma, load_f32, load_i32, prefetch
 from kernels.cpu.isa.vectors import LANES, read_f32, read_u32
 from kernels.cpu.matmul.groups.many_rows import LINE, WIDE, multiply_many
 from kernels.cpu.matmul.groups.records import GroupLinearRecord
@@ -51,13 +51,13 @@ def _add_group(
     """Adds the products of a group's words. w: their address."""
     at, offset = w, x_offset
     for _ in range(words):
-        for part in unroll(range(2)):
-            weights = [integers_in(e2m1, load_i32(at + 64 * v), part) for v in unroll(range(vectors))]
-            for m in unroll(range(rows)):
-                value = i32x16(read_u32(xs[m] + offset + 4 * part))
-                for v in unroll(range(vectors)):
-                    totals[vectors * m + v] = add_nibbles(totals[vectors * m + v], weights[v], value)
         for v in unroll(range(vectors)):
+            word = load_i32(at + 64 * v)
+            lower, upper = integers_in(e2m1, word, 0), integers_in(e2m1, word, 1)
+            for m in unroll(range(rows)):
+                first, second = i32x16(read_u32(xs[m] + offset)), i32x16(read_u32(xs[m] + offset + 4))
+                total = totals[vectors * m + v]
+                totals[vectors * m + v] = add_two_nibbles(total, lower, first, upper, second)
             prefetch(at + AHEAD + 64 * v)
         at += LINE
         offset += 8
@@ -127,7 +127,9 @@ def _multiply(
         _tile(1, vectors, e2m1, record, row + done, strip, w)
 
 
-def _linear(e2m1: Static[bool], record: GroupLinearRecord, first: int, count: int, thread: int) -> None:
+def multiply_strips(
+    e2m1: Static[bool], record: GroupLinearRecord, first: int, count: int, thread: int
+) -> None:
     """Units first .. first + count - 1: strips, within a chunk of rows."""
     strips = (record.columns + LANES - 1) // LANES
     block_bytes = (record.words + record.words // record.group_words) * LINE
@@ -153,10 +155,4 @@ def _linear(e2m1: Static[bool], record: GroupLinearRecord, first: int, count: in
 @operation
 def group_linear(record: GroupLinearRecord, first: int, count: int, thread: int) -> None:
     """Units first .. first + count - 1, of weights that are integers."""
-    _linear(False, record, first, count, thread)
-
-
-@operation
-def e2m1_linear(record: GroupLinearRecord, first: int, count: int, thread: int) -> None:
-    """Units first .. first + count - 1, of weights that are floats of 4 bits."""
-    _linear(True, record, first, count, thread)
+    multiply_strips(False, record, first, count, thread)

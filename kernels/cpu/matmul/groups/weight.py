@@ -52,7 +52,7 @@ class GroupedWeight:
     group_size: int  # G
     order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
     team: "Team"
-    product: Operation[GroupLinearRecord]  # kernels.cpu.matmul.groups.product.group_linear, or e2m1_linear
+    product: Operation[GroupLinearRecord]  # kernels.cpu.matmul.groups.product.group_linear, or that of e2m1
     quantize: Operation[QuantizeGroupsRecord]  # kernels.cpu.matmul.groups.inputs.quantize_groups
     scratch_bytes: int
     e2m1: bool = False  # whether words hold codes of floats
@@ -191,7 +191,6 @@ def grouped_weight(words: GroupedWords, bias: torch.Tensor | None) -> GroupedWei
     None."""
     from kernels.cpu.matmul.groups.inputs import quantize_groups  # compiles, the first time
     from kernels.cpu.matmul.groups.many_rows import scratch_bytes
-    from kernels.cpu.matmul.groups.product import e2m1_linear, group_linear
     from kernels.cpu.runtime.thread_pool import TEAM
 
     biases = torch.zeros(len(words.words) * MATRIX_ROWS)
@@ -206,11 +205,22 @@ def grouped_weight(words: GroupedWords, bias: torch.Tensor | None) -> GroupedWei
         group_size=words.group_size,
         order=words.order,
         team=TEAM,
-        product=e2m1_linear if words.e2m1 else group_linear,
+        product=_product(words.e2m1),
         quantize=quantize_groups,
         scratch_bytes=scratch,
         e2m1=words.e2m1,
     )
+
+
+def _product(e2m1: bool) -> Operation[GroupLinearRecord]:
+    """Compiles it, the first time. e2m1: of words that hold codes of floats."""
+    if e2m1:
+        from kernels.cpu.matmul.groups.e2m1_product import e2m1_linear
+
+        return e2m1_linear
+    from kernels.cpu.matmul.groups.product import group_linear
+
+    return group_linear
 
 
 def have_same_inputs(weights: Sequence[GroupedWeight]) -> bool:

@@ -191,6 +191,28 @@ def test_nibbles(operations: Operations):
     assert np.array_equal(compute(dot(operations, "nibbles", I32S), "int32", sums, *words), expected)
 
 
+def test_nibbles_of_two_words(operations: Operations):
+    """Weights below 64 and signed bytes: exact, with the largest of all as well."""
+    rng = np.random.default_rng(6)
+    sums = rng.integers(-(10**9), 10**9, 16).astype(np.int32)
+    unsigned, signed = rng.integers(0, 64, (16, 8)), rng.integers(-128, 128, (16, 8))
+    unsigned[:2], signed[:2] = 63, [[127], [-128]]
+    expected = sums + (signed * unsigned).sum(1)
+
+    def write(builder: Any, a: Any, b: Any, c: Any) -> Any:
+        weights, values = (
+            [load(builder, builder.add(at, ir.Constant(at.type, offset)), I32S) for offset in (0, 64)]
+            for at in (b, c)
+        )
+        return operations.nibbles.add_two(builder, load(builder, a, I32S), weights, values)
+
+    words = (
+        side.astype(np.int8).reshape(16, 2, 4).transpose(1, 0, 2).copy().view(np.int32).ravel()
+        for side in (unsigned, signed)
+    )
+    assert np.array_equal(compute(write, "int32", sums, *words), expected)
+
+
 def test_small_numbers_are_multiplied(operations: Operations):
     """Zero points by sums of inputs: up to 255, and of 16 bits."""
     rng = np.random.default_rng(5)

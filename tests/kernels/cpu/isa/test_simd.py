@@ -33,6 +33,7 @@ from kernels.cpu.isa.simd import (  # noqa: E402
     add_nibbles,
     add_pairs,
     add_quads,
+    add_two_nibbles,
     fma,
     keep_first,
     load_bf16,
@@ -246,6 +247,8 @@ def dots(x: int, y: int, out: int) -> None:
     store_i32(out + 64, quads)
     store_f32(out + 128, add_floats(f32x16(0.5), weights, inputs))
     store_i32(out + 192, add_nibbles(i32x16(-3), weights & 0x7F7F7F7F, inputs))
+    small, shifted = weights & 0x3F3F3F3F, weights >> 2 & 0x3F3F3F3F
+    store_i32(out + 256, add_two_nibbles(i32x16(-3), small, inputs, shifted, weights))
 
 
 def test_products_of_words():
@@ -253,11 +256,13 @@ def test_products_of_words():
     rng = np.random.default_rng(5)
     words = torch.from_numpy(rng.standard_normal((2, 16, 2)).astype(np.float32)).bfloat16().view(torch.int32)
     x, y = (each.flatten().numpy().copy() for each in words)
-    machine, python = results(dots, "int32", 4, x, y)
+    machine, python = results(dots, "int32", 5, x, y)
     assert np.array_equal(machine, python)
     left, right = (each.view(np.int8).reshape(16, 4).astype(int) for each in (x, y))
     assert machine[1].tolist() == (-3 + (left * (right & 255)).sum(1)).tolist()
     assert machine[3].tolist() == (-3 + ((left & 127) * right).sum(1)).tolist()
+    bytes_of_both = (left & 63) * right + ((left & 255) >> 2) * left
+    assert machine[4].tolist() == (-3 + bytes_of_both.sum(1)).tolist()
 
 
 def functions(x: int, out: int) -> None:

@@ -9,7 +9,7 @@ MUTANTS = (
     Mutant(
         name="a sampled token does not reach the device's rows",
         file="worker/cuda/backend.py",
-        old="        backend.device_rows.append(device_rows, tokens)\n",
+        old="        backend.device_rows.append(row_index[: len(rows)], tokens)\n",
         new="",
         tests=(f"{RUNNER}::test_a_sampled_token_does_not_pass_the_host",),
     ),

@@ -16,7 +16,8 @@ def serves(host: str, port: int) -> bool:
         try:
             connection.request("GET", "/v1/models")
             response = connection.getresponse()
-            return response.status == 200 and bool(json.load(response).get("data"))
+            content = json.load(response)
+            return response.status == 200 and isinstance(content, dict) and bool(content.get("data"))
         except (OSError, http.client.HTTPException, ValueError):
             return False
 

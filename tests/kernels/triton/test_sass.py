@@ -2,7 +2,7 @@
 
 import pytest
 
-from kernels.triton.sass import hazards, loops, main_loop, parse
+from kernels.triton.sass import hazards, loops, main_loop, main_loop_code, parse
 
 
 def listing(*lines: str) -> str:
@@ -95,3 +95,94 @@ def test_writes_to_what_a_product_reads(operation: str, caught: str):
     assert hazards(parse(listing(product, wait, operation, "EXIT"))) == []
     loop = listing(".L_x_0", operation, product, "@P0 BRA `(.L_x_0)", wait, "EXIT")
     assert bool(hazards(parse(loop))) == bool(caught)
+
+
+@pytest.mark.parametrize(
+    ("line", "leaves"),
+    [
+        ("EXIT", True),
+        ("@P0 EXIT", False),
+        ("RET.REL.NODEC R20", True),
+        ("BRA `(.L_x_0)", True),
+        ("@!P0 BRA `(.L_x_0)", False),
+        ("BRA.U UP0, `(.L_x_0)", False),
+        ("BRA.U !UP0, `(.L_x_0)", False),
+        ("FADD R1, R1, R2", False),
+        ("@P0 FADD R1, R1, R2", False),
+    ],
+)
+def test_what_the_next_instruction_never_follows(line: str, leaves: bool):
+    (one,) = parse(listing(line))
+    assert bool(one.always_leaves) is leaves
+
+
+def test_of_two_loops_in_one_place_the_inner_one_counts():
+    """They begin, or end, at the same instruction."""
+    load, end = "LDG.E R4, desc[UR4][R2.64]", "EXIT"
+    same_begin = (".L_x_0", load, "@P0 BRA `(.L_x_0)", load, load, "@P1 BRA `(.L_x_0)", end)
+    assert len(main_loop_code(parse(listing(*same_begin)))) == 2
+    same_end = (".L_x_0", load, load, ".L_x_1", load, "@P0 BRA `(.L_x_1)", "@P1 BRA `(.L_x_0)", end)
+    assert len(main_loop_code(parse(listing(*same_end)))) == 2
+
+
+def test_of_loops_with_as_many_products_the_shortest_is_the_main_one():
+    """Of loops that load it is the longest."""
+    product, load = "HMMA.16816.F32 R12, R8, R6, R12", "LDG.E R4, desc[UR4][R2.64]"
+
+    def both(work: str) -> int:
+        first = (".L_x_0", work, "FADD R1, R1, R2", "@P0 BRA `(.L_x_0)")
+        second = (".L_x_1", work, "@P0 BRA `(.L_x_1)", "EXIT")
+        lengths = [len(main_loop_code(parse(listing(*a, *b)))) for a, b in ((first, second), (second, first))]
+        assert lengths[0] == lengths[1]
+        return lengths[0]
+
+    assert both(product) == 2 and both(load) == 3
+
+
+@pytest.mark.parametrize(
+    ("copy", "num_bytes"),
+    [
+        ("LDGSTS.E [R51], desc[UR18][R6.64]", 4),
+        ("LDGSTS.E.64 [R51], desc[UR18][R6.64]", 8),
+        ("LDGSTS.E.BYPASS.128 [R51], desc[UR18][R6.64]", 16),
+        ("UTMALDG.2D [UR8], [UR4]", 16),
+        ("UBLKCP.S.G [UR8], [UR4], UR6", 16),
+    ],
+)
+def test_widths_of_copies(copy: str, num_bytes: int):
+    """The narrowest counts."""
+    wide = "LDGSTS.E.BYPASS.128 [R51], desc[UR18][R6.64]"
+    loop = main_loop(parse(listing(".L_x_0", wide, copy, "@P0 BRA `(.L_x_0)", "EXIT")))
+    assert (loop.copies, loop.copy_bytes) == (2, num_bytes)
+
+
+@pytest.mark.parametrize(
+    ("operation", "caught"),
+    [
+        ("FADD R139, R1, R2", False),
+        ("FADD R140, R1, R2", True),
+        ("FADD R143, R1, R2", True),
+        ("FADD R144, R1, R2", False),
+        ("DFMA R139, R4, R6, R8", True),  # two registers
+        ("LDS.64 R138, [R2]", False),
+        ("LDS.64 R139, [R2]", True),
+        ("LDSM.16.M88.4 R137, [R2]", True),
+        ("LDSM.16.M88.2 R139, [R2]", False),
+        ("WARPSYNC R141", False),  # it reads it
+        ("PLOP3.LUT P0, PT, PT, PT, P1, 0x8, 0x0", False),
+        ("S2UR UR4, SR_CTAID.X", False),
+    ],
+)
+def test_registers_that_an_operation_writes(operation: str, caught: bool):
+    """Beside those that a product reads, R140 to R143."""
+    product = "HGMMA.64x128x16.F32.BF16 R24, R140, gdesc[UR12].tnspB, R24, gsb0"
+    assert bool(hazards(parse(listing(product, operation, "WARPGROUP.DEPBAR.LE gsb0, 0x0")))) is caught
+
+
+def test_code_that_ends_without_a_wait():
+    """All that follows the product is looked at, once, and nothing behind what leaves."""
+    product, write = "HGMMA.64x64x16.F32 R24, R140, gdesc[UR12], R24, gsb0", "MOV R141, R2"
+    assert hazards(parse(listing(product, "FADD R1, R1, R2"))) == []
+    assert len(hazards(parse(listing(product, "FADD R1, R1, R2", write)))) == 1
+    assert hazards(parse(listing(product, "EXIT", write))) == []
+    assert len(hazards(parse(listing(".L_x_0", product, write, "BRA `(.L_x_0)", "EXIT")))) == 1

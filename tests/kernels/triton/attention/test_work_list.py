@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.ops.attention.first_seen import first_seen
 from kernels.triton.attention.work_list import WorkList, WorkShape, make_work_list, work_list_reference
 
 Rows = list[tuple[int, int]]
@@ -113,3 +114,45 @@ def test_no_item_is_much_longer_than_a_fair_share(seed: int):
     assert max(-(-places[row][1] // splits) for row, _, _, splits in items) <= fair
     shared = [item for item in items if item[3] > 1]
     assert len(shared) <= 3 * 33 and len(items) - len(shared) <= sum(counts) // 16 + len(counts)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("window", [1, 64, 65, 130])
+def test_chunks_begin_with_the_first_position_that_is_seen(window: int, chunked: bool, device: torch.device):
+    """Of the row's first token, at the edges of chunks of 64 positions; and so says the definition."""
+    shape = replace(PLAIN, window=window, chunked=chunked, most=1)
+    rows = [(count, length) for length in (1, 64, 65, 127, 128, 129, 192, 193, 259) for count in (1, 3)]
+    rows = [(min(count, length), length) for count, length in rows]
+    counts, lengths = map(list, zip(*rows, strict=True))
+    work, _ = made(rows, shape, device)
+    base, expected = 0, []
+    for count, length in rows:
+        begin = int(first_seen(np.array(length - count), window, chunked)) // 64
+        chunks = -(-length // 64) - begin
+        expected.append((base - begin, chunks))
+        base += count * chunks if chunks > 1 else 0
+    assert (
+        list(map(tuple, work.places.tolist())) == work_list_reference(counts, lengths, shape)[1] == expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("capacity", "splits"), [(12, [2, 4, 6]), (11, [1, 4, 6]), (9, [1, 1, 3]), (5, [1] * 3)]
+)
+def test_a_fair_share_is_doubled_until_results_have_a_place(
+    capacity: int, splits: list[int], device: torch.device
+):
+    """Rows of 2, 4 and 6 chunks, of which those of more than 1, 2, 4 and 8 are shared."""
+    shape = replace(PLAIN, most=1, capacity=capacity)
+    rows = [(1, 128), (1, 256), (1, 384)]
+    work, _ = made(rows, shape, device)
+    found = {row: each for row, _, _, each in work.items[: int(work.count)].tolist()}
+    assert [found[row] for row in range(3)] == splits
+    items, _ = work_list_reference([1, 1, 1], [128, 256, 384], shape)
+    assert {(row, each) for row, _, _, each in items} == set(enumerate(splits))
+
+
+def test_room_for_items(device: torch.device):
+    """That of whole pieces, a piece more for each row, and that of shared rows."""
+    work, tokens = made([(5, 5), (3, 90)], PLAIN, device)
+    assert tokens == 8 and work.items.shape == (8 // 4 + 2 + 1000, 4) and work.token_rows.shape == (8,)

@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from kernels.triton.capabilities import CAPABILITIES
 from kernels.triton.matmul.ranges import (
     LEAST_RANGE,
     MANY,
     MOST_RANGES,
     UNIT,
+    LinearSizes,
     choose_sizes,
     range_length,
     token_classes,
@@ -55,3 +57,71 @@ def test_few_tokens_split():
         64,
         128,
     ]
+
+
+@pytest.mark.parametrize(
+    ("features", "depth", "length"),
+    [
+        (64, 1023, 1024),  # two ranges would be too short
+        (64, 1024, 512),
+        (64, 1025, 576),  # a multiple of what an iteration takes
+        (64, 2047, 1024),
+        (64, 2048, 512),
+        (64, 8192, 512),
+        (64, 1 << 17, 1 << 13),  # no more than 16
+        (64 * 128, 1 << 14, 1 << 13),  # as many programs as are wanted
+        (64 * 127 + 1, 1 << 14, 1 << 13),
+        (64 * 127, 1 << 14, 1 << 12),
+        (64 * 255, 4096, 2048),
+        (64 * 255 + 1, 4096, 4096),
+    ],
+)
+def test_lengths_of_ranges(features: int, depth: int, length: int):
+    assert range_length(features, depth) == length
+
+
+BF16, F32 = torch.bfloat16, torch.float32
+
+
+@pytest.mark.parametrize(
+    ("tokens", "dtype", "number", "sizes"),
+    [
+        (1, BF16, 90, (64, 16, 64, 4, 4)),
+        (17, BF16, 80, (64, 32, 64, 4, 4)),
+        (64, BF16, 120, (64, 64, 64, 4, 4)),
+        (65, BF16, 90, (128, 128, 64, 8, 3)),
+        (65, BF16, 100, (128, 128, 64, 8, 3)),
+        (65, BF16, 80, (128, 64, 32, 8, 4)),
+        (4000, torch.float16, 120, (128, 64, 32, 8, 4)),
+        (16, F32, 90, (64, 16, 16, 4, 2)),
+        (17, F32, 90, (64, 32, 16, 4, 2)),
+        (4000, F32, 90, (64, 32, 16, 4, 2)),
+    ],
+)
+def test_sizes_of_a_program(tokens: int, dtype: torch.dtype, number: int, sizes: tuple[int, ...]):
+    """Features, tokens, depth, warps and stages: by what multiplies matrices."""
+    assert choose_sizes(tokens, 4096, 1, dtype, 132, CAPABILITIES[number]) == LinearSizes(*sizes, False)
+
+
+def test_sizes_of_the_interpreter():
+    """One program for all features, of 16 at least."""
+    assert choose_sizes(1, 5, 1, F32, 0) == LinearSizes(16, 16, 64, 4, 1, False)
+    assert choose_sizes(40, 100, 3, BF16, 0) == LinearSizes(128, 64, 64, 4, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "features", "ranges", "processors", "splits"),
+    [
+        (1, 640, 2, 5, False),  # ten programs, two for each processor
+        (1, 640, 2, 6, True),
+        (1, 641, 2, 6, True),
+        (1, 768, 2, 6, False),
+        (1, 640, 1, 132, False),
+        (65, 1280, 2, 6, True),  # ten programs of 128 features
+        (65, 1280, 2, 5, False),
+        (128, 128, 16, 132, True),
+        (129, 128, 16, 132, False),  # as many tokens as have one choice
+    ],
+)
+def test_programs_that_sum_one_range(tokens: int, features: int, ranges: int, processors: int, splits: bool):
+    assert choose_sizes(tokens, features, ranges, BF16, processors).splits is splits

@@ -13,6 +13,7 @@ class FakeChild:
         self.name, self.arguments, self.is_standby = name, arguments, standby
         self.facts: dict[str, int] | None = None
         self.is_lost = self.is_active = self.after_kill = self.stands_by = False
+        self.is_closed = False
         self.kept: FakeWorkers | None = None
         self.leaves: FakeWorkers | None = None
 
@@ -26,6 +27,7 @@ class FakeChild:
 
     def close(self) -> None:
         """See Child."""
+        self.is_closed = True
 
 
 class FakeWorkers:
@@ -290,3 +292,94 @@ def test_a_slot_may_have_no_standby():
     slot = RestartSlot("x", [], 5, 10.0)
     slot.start().facts = {}
     assert not slot.needs_standby(100.0)
+
+
+def test_a_process_that_has_died_is_closed_and_so_is_all_that_is_left_at_the_end():
+    slot = ready_slot(1)
+    first, standby = slot.child, slot.start_standby(0.0)
+    slot.died(1.0)
+    assert first.is_closed and slot.child is None
+    second = slot.start()
+    assert second is standby and second.name == "x" and not second.is_closed
+    second.facts = {}
+    slot.recovered(2.0)
+    third = slot.start_standby(9.0)
+    slot.close()
+    assert second.is_closed and third.is_closed
+
+
+def test_how_long_an_outage_was():
+    """From the first death to when a process is ready; the next outage has a length of its own."""
+    slot = ready_slot(0)
+    assert slot.last_pause == 0 and slot.down_since is None
+    slot.died(10.0)
+    slot.start()
+    slot.died(11.0)
+    slot.start()
+    assert slot.recovered(13.5) == 3.5 == slot.last_pause and slot.down_since is None
+    slot.died(20.0)
+    assert slot.last_pause == 3.5 and slot.recovered(20.25) == 0.25
+
+
+def test_a_standby_is_there_while_one_lives_that_has_imported_everything():
+    slot = ready_slot(2)
+    assert not slot.has_standby
+    first = slot.start_standby(0.0)
+    assert not slot.has_standby, "it imports"
+    first.stands_by = True
+    second = slot.start_standby(0.0)
+    assert slot.has_standby, "one of two is enough"
+    first.is_lost = True
+    assert not slot.has_standby
+    second.stands_by = True
+    assert slot.has_standby
+
+
+def test_a_death_counts_for_a_minute():
+    """For standbys, and for giving up: that of sixty seconds ago does no more."""
+    for now, wanted in ((restart_slot.WINDOW_S - 0.1, 2), (restart_slot.WINDOW_S, 1)):
+        slot = ready_slot(1)
+        slot.died(0.0)
+        slot.start().facts = {}
+        slot.recovered(0.0)
+        assert start_standbys(slot, now) == wanted
+    assert pauses(2, 0.0, restart_slot.WINDOW_S - 0.1) == [0, None]
+    assert pauses(2, 0.0, restart_slot.WINDOW_S) == [0, 0]
+
+
+def test_workers_of_an_earlier_process_are_ended_before_others_are_kept():
+    """Where nothing was started between two deaths, as while the system refuses."""
+    slot = ready_slot(0)
+    left, more = FakeWorkers(), FakeWorkers()
+    slot.child.leaves = left
+    slot.died(1.0, killed=True)
+    slot.child = FakeChild("x", [])  # one that could not be told of the workers
+    slot.child.leaves = more
+    slot.died(2.0, killed=True)
+    assert left.is_closed and not more.is_closed and slot.start().kept is more
+
+
+def test_a_start_is_told_of_a_kill_where_workers_are_kept():
+    """A process that is no standby too: it adopts, or loads again."""
+    slot = ready_slot(0)
+    slot.child.leaves = FakeWorkers()
+    slot.died(1.0, killed=True)
+    assert slot.start().after_kill
+    slot.died(2.0, killed=True)
+    assert not slot.start().after_kill, "there is nothing to adopt"
+
+
+def test_a_standby_that_the_system_refuses_is_tried_again_after_a_pause(monkeypatch: pytest.MonkeyPatch):
+    slot = ready_slot(1)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(restart_slot, "Child", refuse)
+    assert slot.start_standby(5.0) is None and not slot.standbys
+    assert not slot.needs_standby(5.0 + restart_slot.STANDBY_PAUSE_S - 0.1)
+    assert slot.needs_standby(5.0 + restart_slot.STANDBY_PAUSE_S)
+
+
+def test_names_in_labels():
+    assert restart_slot.label("engine core 2") == "engine-core-2"

@@ -50,6 +50,39 @@ def test_a_cache_waits_for_the_memory_of_its_predecessor(monkeypatch: pytest.Mon
     assert next(seen) == 2000 * MIB
 
 
+def test_memory_that_something_else_takes(monkeypatch: pytest.MonkeyPatch):
+    """It is not there for blocks, whether they are asked for or chosen."""
+    monkeypatch.setattr(kv_cache, "available_memory", lambda: 100 * MIB)
+    assert choose_num_blocks(0, MIB, 100, 1000, 10, reserved=40 * MIB) == 29
+    assert choose_num_blocks(59, MIB, 1, 16, 16, reserved=40 * MIB) == 59
+    with pytest.raises(StartupError, match="needs 61 MiB, but 60 MiB"):
+        choose_num_blocks(60, MIB, 1, 16, 16, reserved=40 * MIB)
+
+
+@pytest.mark.parametrize(("available", "blocks"), [(4 * MIB, 1), (4 * MIB - 2, None)])
+def test_the_least_memory(available: int, blocks: int | None, monkeypatch: pytest.MonkeyPatch):
+    """That of one block and of the dummy block, in half of what there is."""
+    monkeypatch.setattr(kv_cache, "available_memory", lambda: available)
+    if blocks is not None:
+        assert choose_num_blocks(0, MIB, 9, 100, 16) == blocks
+        return
+    with pytest.raises(StartupError, match="a block takes 1024 KiB"):
+        choose_num_blocks(0, MIB, 9, 100, 16)
+
+
+def test_looks_at_freed_memory_are_apart_and_end(monkeypatch: pytest.MonkeyPatch):
+    """Where memory comes back for ever, as from many processes, the cache does not wait any longer."""
+    slept: list[float] = []
+    monkeypatch.setattr(kv_cache.time, "sleep", slept.append)
+    monkeypatch.setattr(kv_cache, "available_memory", lambda: len(slept) << 30)
+    kv_cache.await_freed_memory()
+    assert len(slept) == 500 and sum(slept) == pytest.approx(5)
+    slept.clear()
+    monkeypatch.setattr(kv_cache, "available_memory", lambda: 0)
+    kv_cache.await_freed_memory()
+    assert len(slept) == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_layers_are_views_and_copies_reach_all(dtype: torch.dtype):
     specs = [AttentionSpec(2, 6), AttentionSpec(2, 6, window=3), AttentionSpec(2, 6)]

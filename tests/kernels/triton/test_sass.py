@@ -152,8 +152,9 @@ def test_of_loops_with_as_many_products_the_shortest_is_the_main_one():
 def test_widths_of_copies(copy: str, num_bytes: int):
     """The narrowest counts."""
     wide = "LDGSTS.E.BYPASS.128 [R51], desc[UR18][R6.64]"
-    loop = main_loop(parse(listing(".L_x_0", wide, copy, "@P0 BRA `(.L_x_0)", "EXIT")))
-    assert (loop.copies, loop.copy_bytes) == (2, num_bytes)
+    for copies in ((copy,), (wide, copy)):
+        loop = main_loop(parse(listing(".L_x_0", *copies, "@P0 BRA `(.L_x_0)", "EXIT")))
+        assert (loop.copies, loop.copy_bytes) == (len(copies), num_bytes)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a launch of a product is told: grid, constants and where programs write; and the sums that are left."""
+"""What a launch of a product is told: grid, constants, where programs write; and sums that are left."""
 
 import pytest
 import torch

@@ -1,0 +1,78 @@
+"""What is refused before anything is loaded, and what is said."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pagewire.errors import StartupError
+from worker.startup.checks import (
+    check_group,
+    choose_max_model_len,
+    refuse_cache_dtype,
+    refuse_fast_matmul,
+    refuse_quantization,
+    refuse_second_quantization,
+)
+
+
+def model(max_position: int) -> Any:
+    return SimpleNamespace(max_position=max_position)
+
+
+@pytest.mark.parametrize(("requested", "chosen"), [(0, 100), (1, 1), (99, 99), (100, 100)])
+def test_a_context_length(requested: int, chosen: int):
+    """That of the model, unless less is asked for."""
+    assert choose_max_model_len(requested, model(100)) == chosen
+
+
+def test_a_longer_context_than_the_model_knows():
+    with pytest.raises(StartupError, match="max_model_len = 101, but the model goes to 100") as refused:
+        choose_max_model_len(101, model(100))
+    assert "--max-model-len" in refused.value.todo
+
+
+def test_a_group_of_one():
+    check_group(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "size", "flag"),
+    [(0, 2, "--tensor-parallel-size"), (1, 2, "--tensor-parallel-size"), (1, 1, "--rank 0")],
+)
+def test_groups_that_there_are_not(rank: int, size: int, flag: str):
+    with pytest.raises(StartupError) as refused:
+        check_group(rank, size)
+    assert flag in refused.value.todo
+
+
+@pytest.mark.parametrize(
+    ("refuse", "wanted", "none", "flag"),
+    [
+        (refuse_quantization, "int8", "", "--quantization"),
+        (refuse_fast_matmul, True, False, "--fast-matmul"),
+        (refuse_cache_dtype, "fp8_e4m3", "", "--kv-cache-dtype"),
+    ],
+)
+def test_what_a_device_cannot(refuse: Callable[..., None], wanted: object, none: object, flag: str):
+    """It is named, with the flag to leave out; nothing is said where nothing was asked for."""
+    refuse(none, "simulated")
+    with pytest.raises(StartupError) as refused:
+        refuse(wanted, "simulated")
+    assert "simulated" in refused.value.why and flag in refused.value.todo
+
+
+def test_weights_are_quantized_once(tmp_path: Path):
+    """Those of a checkpoint in few bits, and those of a GGUF file, keep their own; others can be rounded."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    refuse_second_quantization("int4", tmp_path)
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}  # type: ignore[assignment]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(StartupError, match="cannot quantize the weights to int4.*quant_method is gptq"):
+        refuse_second_quantization("int4", tmp_path)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    refuse_second_quantization("int4", tmp_path / "model.gguf")

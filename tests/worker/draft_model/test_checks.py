@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.checkpoints import VOCAB_SIZE
 from tests.worker.fakes import initialize
 from worker.cpu.drafters.draft_model import read_draft_model
 from worker.cpu.load import load
+from worker.draft_model.checks import check_draft_model
 from worker.families.registry import read_model_config
 
 Checkpoints = Callable[..., Path]
@@ -76,3 +78,47 @@ def test_memory_for_both_caches_or_a_line_that_names_both_models(checkpoint: Che
     with pytest.raises(StartupError, match="of each block are the draft model's") as refused:
         load(command, 0, 1, lambda what, fraction: None)
     assert target.name in refused.value.what and draft.name in refused.value.what
+
+
+def config(has_states: bool = False) -> Any:
+    return SimpleNamespace(vocab_size=10, max_position=64, has_states=has_states, architecture="SomeModel")
+
+
+def folder(path: Path, tokenizer: object) -> Path:
+    """A checkpoint with this tokenizer; None: without one."""
+    path.mkdir()
+    if tokenizer is not None:
+        (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return path
+
+
+OF_TWO_TOKENS = {"model": {"vocab": {"a": 0, "b": 1}}}
+
+
+@pytest.mark.parametrize(
+    "tokenizer",
+    [{"model": {"vocab": {"b": 1, "a": 0}}, "added_tokens": []}, None, {}, {"model": None}, {"model": {}}],
+    ids=["another order", "none", "empty", "no model", "no vocabulary"],
+)
+def test_tokens_that_are_the_same_or_not_said(tokenizer: object, tmp_path: Path) -> None:
+    """On either side: then their number has to do."""
+    one, other = folder(tmp_path / "one", OF_TWO_TOKENS), folder(tmp_path / "other", tokenizer)
+    check_draft_model(config(), one, config(), other, 64)
+    check_draft_model(config(), other, config(), one, 64)
+    (tmp_path / "small.gguf").write_bytes(b"GGUF")
+    check_draft_model(config(), one, config(), tmp_path / "small.gguf", 64)
+
+
+def test_tokens_that_one_model_lacks(tmp_path: Path) -> None:
+    one = folder(tmp_path / "one", OF_TWO_TOKENS)
+    other = folder(tmp_path / "other", {"model": {"vocab": {"a": 0}}})
+    with pytest.raises(StartupError, match="cannot draft for one with other: .* are different"):
+        check_draft_model(config(), one, config(), other, 64)
+
+
+def test_states_from_which_no_draft_can_be_taken_back(tmp_path: Path) -> None:
+    """Those of the draft model: the target may have some."""
+    one, other = folder(tmp_path / "one", None), folder(tmp_path / "other", None)
+    check_draft_model(config(has_states=True), one, config(), other, 64)
+    with pytest.raises(StartupError, match="SomeModel keeps a state per row"):
+        check_draft_model(config(), one, config(has_states=True), other, 64)

@@ -16,7 +16,7 @@ from pagewire.errors import StartupError
 from tests.eagle_heads import write_agreeing_pair
 from tests.worker.fakes import initialize
 from worker.cpu.load import load
-from worker.memory.populate import MemoryClaim, Populate, claim_large
+from worker.memory.populate import MemoryClaim, Populate, claim_large, populate
 
 MIB = 1 << 20
 
@@ -71,6 +71,29 @@ def test_an_older_system_finds_pages_later() -> None:
     sizes, populate = fails_after(0, errno.EINVAL)
     MemoryClaim("KV cache", [arena.zeros((9 * MIB,), torch.uint8)], populate).wait()
     assert len(sizes) == 1
+
+
+def test_what_was_claimed_is_counted_to_the_end_of_each_tensor() -> None:
+    """Pieces are of 2 MiB, and the last one of a tensor is shorter."""
+    tensors = [
+        torch.frombuffer(mmap.mmap(-1, 3 * MIB, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=torch.uint8)
+        for _ in range(2)
+    ]
+    sizes, refuse = fails_after(2, errno.ENOMEM)
+    with pytest.raises(StartupError, match="only 3 of 6 MiB"):
+        MemoryClaim("KV cache", tensors, refuse).wait()
+    assert sizes == [2 * MIB, MIB, 2 * MIB]
+
+
+def test_what_the_system_says_of_pages() -> None:
+    """None are found for memory that is not mapped, or from within a page on."""
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+    assert populate(address + 1, mmap.PAGESIZE) == errno.EINVAL
+    if populate(address, mmap.PAGESIZE) == errno.EINVAL:
+        pytest.skip("the system lacks the call")
+    assert populate(address, 2 * mmap.PAGESIZE) == 0
+    assert populate(mmap.PAGESIZE, mmap.PAGESIZE) == errno.ENOMEM, "nothing is mapped so low"
 
 
 def test_a_small_cache_is_not_claimed() -> None:

@@ -85,3 +85,9 @@ def test_a_module_that_lacks_something(missing: str):
 def test_widths_of_registers(kind: str, bits: int):
     text = TEXT.replace(".reg .f64 %fd<1>;", f".reg .{kind} %x<2>;")
     assert parse(text).registers["%x1"] == bits
+
+
+def test_a_module_without_debugging_information():
+    """The body ends with the text, and has the same code."""
+    kernel, plain = parse(TEXT), parse(TEXT[: TEXT.index(".section")])
+    assert plain.code == kernel.code and plain.labels == kernel.labels and plain.code

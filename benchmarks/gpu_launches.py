@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu_low_bits import FORMS
 from benchmarks.gpu_shapes import (
     BF16,
     BLOCK_SIZES,
@@ -19,7 +20,6 @@ from benchmarks.gpu_shapes import (
     Heads,
     empty,
 )
-from kernels.triton.matmul.low_bit_weight import Code
 
 EVERYTHING = ("e4m3", "window", "cap", "sinks", "slopes")
 Launch = Callable[[], Any]
@@ -264,16 +264,6 @@ def routing_launches() -> Iterator[tuple[str, Launch]]:
         yield f"route {name}", partial(route, empty(32, routing.num_experts, dtype=FP32), correction, routing)
 
 
-LOW_BITS = {
-    "int4-g32": (Code.INT4, 32),
-    "int4-g128": (Code.INT4, 128),
-    "int8": (Code.INT8, 1 << 20),
-    "e4m3": (Code.E4M3, 128),
-    "e2m1": (Code.E2M1, 32),
-}
-"""Codes and groups of inputs."""
-
-
 def low_bit_launches() -> Iterator[tuple[str, Launch]]:
     """Of weights in 4 and 8 bits: with groups, and a scale per row."""
     from kernels.triton.matmul.low_bit_linear import low_bit_linear
@@ -281,26 +271,26 @@ def low_bit_launches() -> Iterator[tuple[str, Launch]]:
 
     meta = torch.device("meta")
     for tokens in (1, 64, 512):
-        for kind, (code, group_size) in LOW_BITS.items():
+        for kind, (code, group_size) in FORMS.items():
             for name in ("qkv", "down"):
                 x = empty(tokens, PRODUCTS[name][1], dtype=BF16)
                 weight = empty_low_bits(PRODUCTS[name], code, group_size, meta)
                 yield f"low-bit {kind} {name}, {tokens} tokens", partial(low_bit_linear, x, weight)
     for tokens in (1, 64, 512, 4096):
-        for kind in LOW_BITS:
+        for kind in FORMS:
             for model in ("Qwen3-30B", "gpt-oss"):
                 name = f"low-bit {kind} experts of {model}, {tokens} tokens"
                 yield name, partial(low_bit_experts, model, tokens, kind)
 
 
 def low_bit_experts(model: str, tokens: int, kind: str) -> None:
-    """Both products. kind: of LOW_BITS."""
+    """Both products. kind: of FORMS."""
     from kernels.triton.experts.dispatch import sort_by_expert
     from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
     from kernels.triton.matmul.low_bit_weight import empty_low_bits, padded_rows
 
     count, top_k, width, hidden = EXPERTS[model]
-    code, group_size = LOW_BITS[kind]
+    code, group_size = FORMS[kind]
     chosen = empty(tokens, top_k, dtype=torch.int64)
     order = sort_by_expert(chosen, count, BF16, most_pairs=code.most_rows)
     for inputs, outputs, rows, pairs in (

@@ -1,12 +1,14 @@
-"""What layers of experts and of latents compute besides, for row_equality."""
+"""What layers of experts, of latents and of weights in few bits compute besides, for row_equality."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from benchmarks.gpu_first_hour.bit_classes import Probe
-from benchmarks.gpu_first_hour.probes import Maker, batches, last_tokens, ragged
+from benchmarks.gpu_first_hour.probes import PRODUCTS, Maker, batches, last_tokens, ragged
+from benchmarks.gpu_low_bits import random_low_bits
 from benchmarks.gpu_works import BLOCK_SIZE, Setting
 
 EXPERTS, TOP_K, WIDTH, HIDDEN = 128, 8, 768, 2048
@@ -24,6 +26,11 @@ def family_probes(setting: Setting, sizes: Sequence[int]) -> Iterator[Maker]:
         "latents, decode": latent_decoding,
         "latents, prompt in pieces": latent_pieces,
         "latents, product by head": head_product,
+        "8B product, down, in 4 bits": partial(low_bit_product, "int4-g128"),
+        "8B product, down, in 8 bits": partial(low_bit_product, "e4m3"),
+        "experts in 4 bits, gate and up": partial(low_bit_experts, "int4-g128"),
+        "experts in 8 bits, gate and up": partial(low_bit_experts, "e4m3"),
+        "experts in floats of 4 bits, gate and up": partial(low_bit_experts, "e2m1"),
     }
     for name, make in forms.items():
         yield name, partial(make, setting, name, sizes)
@@ -57,6 +64,41 @@ def expert_product(width: int, outputs: int, setting: Setting, name: str, sizes:
         return y[order.places[place].long()]
 
     return Probe(name, compute, sizes)
+
+
+def low_bit_product(form: str, setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
+    """form: of benchmarks.gpu_low_bits.FORMS."""
+    from kernels.triton.matmul.low_bit_linear import low_bit_linear
+
+    setting = _in_16_bits(setting)
+    width, outputs = map(setting.size, PRODUCTS["8B"]["down"])
+    batch, weight = batches(setting, width, max(sizes)), random_low_bits(setting, (outputs, width), form)
+    return Probe(name, lambda size, place: low_bit_linear(batch(size, place), weight)[place], sizes)
+
+
+def low_bit_experts(form: str, setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
+    """By the experts of each row. form: of benchmarks.gpu_low_bits.FORMS."""
+    from kernels.triton.experts.dispatch import sort_by_expert
+    from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
+    from kernels.triton.matmul.low_bit_weight import padded_rows
+
+    setting = _in_16_bits(setting)
+    count, width, outputs = setting.size(EXPERTS, 4), setting.size(HIDDEN), setting.size(2 * WIDTH)
+    batch, choose = batches(setting, width, max(sizes)), _choices(setting, count, sizes)
+    weight = random_low_bits(setting, (count * padded_rows(outputs), width), form)
+
+    def compute(size: int, place: int) -> torch.Tensor:
+        most = weight.code.most_rows
+        order = sort_by_expert(choose(size, place), count, setting.dtype, most_pairs=most)
+        y = grouped_low_bit_linear(batch(size, place), weight, outputs, None, order, order.tokens)
+        return y[order.places[place].long()]
+
+    return Probe(name, compute, sizes)
+
+
+def _in_16_bits(setting: Setting) -> Setting:
+    """Returns a setting whose inputs weights in few bits can be multiplied with."""
+    return replace(setting, dtype=torch.bfloat16)
 
 
 def expert_layer(setting: Setting, name: str, sizes: Sequence[int]) -> Probe:

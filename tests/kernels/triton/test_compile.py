@@ -74,6 +74,7 @@ def test_no_kernel_is_left_out(compiled: list[Row]):
 NARROW = {
     "_expert_count_kernel": 8,  # numbers of 8 bytes, of which there are any number
     "_expert_place_kernel": 8,
+    "_grouped_low_bit_kernel": 8,  # as _low_bit_kernel
     "_head_order_kernel": 0,  # it loads nothing
     "_low_bit_kernel": 8,  # 32 bytes of a row of 4 bits, of which a thread takes a quarter
     "_route_kernel": 4,  # few experts are fewer values than a warp has threads
@@ -115,7 +116,7 @@ def test_attention_uses_the_matrix_units(compiled: list[Row]):
 
 def test_products_use_the_matrix_units(compiled: list[Row]):
     """Those of Hopper, for one token too: it is the weight that fills them."""
-    names = ("_linear_kernel", "_low_bit_kernel", "_grouped_kernel")
+    names = ("_linear_kernel", "_low_bit_kernel", "_grouped_kernel", "_grouped_low_bit_kernel")
     half = [row for row in compiled if row["name"] in names and "fp32" not in row["launch"]]
     assert {row["products"] for row in half} == {"wgmma"}
 

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.gpu_low_bits import random_low_bits
+from benchmarks.gpu_works import Setting
 from kernels.ops.experts.routing import Routing, Score
+from kernels.triton.matmul.low_bit_weight import padded_rows
 from tests.kernels.tolerances import random
 from tests.worker.cuda.host_devices import interpret
 from worker.config.experts import ClampedSwiglu, ExpertsConfig
@@ -59,6 +62,22 @@ def test_the_bits_are_those_of_single_products(
     experts, x = make_experts(variant), random(9, WIDTH, dtype=torch.float32, seed=50)
     assert experts.expert_down.stacked is not None
     result = experts(x, BATCH)
+    monkeypatch.setattr(Experts, "_on_device", Experts._by_expert)
+    assert torch.equal(experts(x, BATCH), result)
+
+
+@pytest.mark.parametrize("form", ["int4-g32", "e2m1"])
+def test_weights_in_few_bits_have_the_bits_of_single_products(
+    form: str, make_experts: Callable[[str], Experts], monkeypatch: pytest.MonkeyPatch
+):
+    """Of both products, with biases; in company and alone."""
+    experts = make_experts("biases, a correction").to(torch.bfloat16)
+    x = random(9, WIDTH, dtype=torch.bfloat16, seed=50)
+    for matrices in (experts.expert_gate_up, experts.expert_down):
+        shape = matrices.num_experts * padded_rows(matrices.out_features), matrices.in_part.held
+        matrices.hold_low_bits(random_low_bits(Setting(x.device), shape, form))
+    result = experts(x, BATCH)
+    assert torch.equal(experts(x[4:5], BATCH)[0], result[4])
     monkeypatch.setattr(Experts, "_on_device", Experts._by_expert)
     assert torch.equal(experts(x, BATCH), result)
 

@@ -39,6 +39,7 @@ from benchmarks.gpu_launches import (
 )
 from benchmarks.gpu_sampler_launches import sampler_state_launches
 from benchmarks.gpu_shapes import FP32, empty
+from benchmarks.gpu_state_launches import state_launches
 
 E4M3 = 89
 """The least capability that converts from and to float8 e4m3."""
@@ -103,6 +104,7 @@ def launches() -> list[tuple[str, Launch]]:
         *row_launches(),
         *product_launches(),
         *expert_launches(),
+        *state_launches(),
         *vocabulary_launches(),
         *sampler_launches(),
         *sampler_state_launches(),

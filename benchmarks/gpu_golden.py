@@ -34,6 +34,8 @@ LAUNCHES = {
     *(f"low-bit e2m1 experts of gpt-oss, {tokens} tokens" for tokens in (1, 4096)),
     "route Qwen3-30B",
     *(f"latents bf16 128 heads{splits}" for splits in ("", ", splits")),
+    "states Qwen3-Next",
+    "states Granite 4 H Small",
     "add_rms_norm bf16 8192",
     "gated silu bf16",
     "rotary_store_kv bf16 32/8 x 128",

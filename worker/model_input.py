@@ -8,6 +8,7 @@ import torch
 
 from kernels.ops.attention.ragged import Integers, ranges
 from kernels.ops.delta.spans import Spans
+from kernels.triton.states.device_spans import DeviceSpans
 from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec
 from worker.attention.plan import AttentionPlan
 from worker.attention.torch_plan import HostStep
@@ -39,7 +40,7 @@ class InputBatch:
     """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
     rotations may then be looked up."""
     input_embeddings: InputEmbeddings | None = None
-    spans: Spans | None = None
+    spans: Spans | DeviceSpans | None = None
     """The rows in the order of their tokens, for layers that keep a state per row; None: there are none."""
 
     @property

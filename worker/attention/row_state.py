@@ -10,9 +10,6 @@ from kernels.ops.delta.update_log import update_width
 from kernels.ops.mamba.selective_scan import MambaShape
 from worker.attention.kv_cache_spec import Plane
 
-NO_CUDA_KERNEL = "layers of linear attention (linear_attention in layer_types) have no kernel for CUDA yet"
-"""Why a worker on CUDA refuses such models, before anything is loaded."""
-
 
 class RowStateSpec(ABC):
     """The state of a row in one layer, float32 in every dtype."""

@@ -9,6 +9,7 @@ import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.ops.attention.ragged import Integers
+from kernels.ops.delta.spans import Spans
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.inputs import input_builder
 from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions
@@ -97,7 +98,7 @@ class CpuBackend:
         self._step = step
         self._is_greedy = tokens_only and self.sampler.all_greedy(step.sample_rows.tolist())
         self._batch = self._build_inputs(step, self._is_greedy)
-        if self.states is not None and self._batch.spans is not None:
+        if self.states is not None and isinstance(self._batch.spans, Spans):
             self.states.mark(self._batch.spans)
 
     def forward(self) -> StepOutputs:

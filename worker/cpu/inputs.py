@@ -143,7 +143,7 @@ class BlockInputs:
         job.num_rows, job.num_samples = layout.num_rows, layout.num_samples
         job.whole, job.joined = limits
         self._prepare(job)
-        if prepared.batch.spans is not None:
+        if isinstance(prepared.batch.spans, Spans):
             prepared.batch.spans.write(step.rows, step.starts, step.counts)
         if prepared.made != prepared.items:
             prepared.batch, prepared.items = replace(prepared.batch), prepared.made

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers
+from kernels.ops.delta.spans import Spans
 from kernels.triton.cache.copy_blocks import BUFFER_BYTES
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device, Event
@@ -19,6 +20,7 @@ from worker.cuda.sampling.sampler import PLAIN, CudaSampler, Work
 from worker.cuda.step_buffers import StepBuffers, StepLayout, StepShape
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.memory.kv_cache import KVCache
+from worker.memory.row_states import RowStates, layer_caches
 from worker.memory.swap_space import SwapSpace
 from worker.models.base import LanguageModel
 from worker.pooling.vectors import States
@@ -50,11 +52,13 @@ class CudaBackend:
         max_num_batched_tokens: int,
         device: Device,
         most_queries: int = 1,
+        states: RowStates | None = None,
     ) -> None:
         """most_queries: tokens of a row that decodes. With more than 1 tokens are drafted, by what the host
-        knows of rows: each step then waits for its tokens."""
+        knows of rows: each step then waits for its tokens. states: of rows; None: no layer has one."""
         self.model, self.cache, self.sampler, self.device = model, cache, sampler, device
-        self.features: Sequence[RowFeature] = (sampler,)
+        self.states, self._caches = states, layer_caches(model, cache, states)
+        self.features: Sequence[RowFeature] = (sampler,) if states is None else (sampler, states)
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         self.plan_check: StepCheck | None = None
@@ -62,12 +66,14 @@ class CudaBackend:
         self.device_rows = DeviceRows(rows, device)
         self.most_queries = most_queries
         tokens = max_num_batched_tokens
-        self.buffers = StepBuffers(rows, self.device_rows, device, tokens, cache.specs, most_queries)
+        kinds = cache.specs, most_queries, states is not None
+        self.buffers = StepBuffers(rows, self.device_rows, device, tokens, *kinds)
         self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
         self.graphs = Graphs()
         self.sampling_graphs: dict[Work, Graphs] = {}
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
+        self._step: Step
         self._free_since_ns = time.monotonic_ns()
 
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
@@ -80,6 +86,8 @@ class CudaBackend:
         if appended:
             self.sampler.append(appended, self.device.send(token_ids))
             self.grammars.record(appended, lambda: token_ids)
+        if self.states is not None:
+            self.states.begin(plan)
 
     def swap(self, swaps: Swaps) -> None:
         """See Backend."""
@@ -94,12 +102,20 @@ class CudaBackend:
         """See Backend."""
         if step.num_logits is not None:
             self.device_rows.write_drafts(step)
-        self._layout = self.buffers.load(step)
+        self._step, spans = step, None
+        if self.states is not None:
+            self.states.check(step)
+            spans = Spans.empty(len(step.rows))
+            spans.write(step.rows, step.starts, step.counts)
+            self.states.mark(spans)
+        self._layout = self.buffers.load(step, spans)
 
     def forward(self) -> StepOutputs:
         """See Backend."""
         graph = self.graphs.find(self._layout.shape.tokens)
         hidden = self._forward(self._layout.shape) if graph is None else graph()
+        if self.states is not None:
+            self.states.finish(self._step)
         return CudaOutputs(self, self._layout, hidden, graph is not None)
 
     def submit(self, clock: LaunchClock) -> Completion:
@@ -164,7 +180,7 @@ class CudaBackend:
 
     def _forward(self, shape: StepShape) -> torch.Tensor:
         """Returns the hidden states [T, E] of the step whose columns are on the device."""
-        return self.model(self.buffers.batch(shape), self.cache.layers)
+        return self.model(self.buffers.batch(shape), self._caches)
 
 
 def copy_parts(sources: Integers, targets: Integers, bytes_per_block: int) -> Iterator[slice]:

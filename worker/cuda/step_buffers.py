@@ -14,8 +14,10 @@ import numpy.typing as npt
 import torch
 
 from kernels.ops.attention.ragged import Integers, ranges
+from kernels.ops.delta.spans import Spans
 from kernels.triton.attention.paged_attention import PagedBatch
 from kernels.triton.attention.paged_kernels import paged_kernels
+from kernels.triton.states.device_spans import DeviceSpans
 from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
 from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.paged_plan import DeviceStep
@@ -25,8 +27,9 @@ from worker.model_input import InputBatch
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
 
-ROWS, STARTS, COUNTS, SAMPLE_ROWS, LOGIT_TOKENS, NUM_ROWS = range(6)
-"""Indexes of columns."""
+ROWS, STARTS, COUNTS, SAMPLE_ROWS, LOGIT_TOKENS, NUM_ROWS, SAVES = range(7)
+"""Indexes of columns. Where layers keep a state per row there are four of SAVES: kernels.ops.delta.spans."""
+SAVE_COLUMNS = 4
 
 
 @dataclass(frozen=True)
@@ -58,26 +61,29 @@ class StepBuffers:
         max_num_tokens: int,
         specs: Iterable[KVCacheSpec],
         most_queries: int = 1,
+        has_states: bool = False,
     ) -> None:
         """specs: each kind of layer of the model. most_queries: tokens of a row that decodes, 1 and its
-        drafts."""
+        drafts. has_states: layers keep a state per row."""
         count, width = rows.blocks.shape
         self._rows, self._device, self._block_size = rows, device, host.block_size
         self._max_length, self._specs, self._kernels = host.max_model_len, frozenset(specs), paged_kernels()
         most_heads = max(spec.num_kv_heads for spec in self._specs)
+        self._has_states = has_states
         self._unit_scales = self._kernels.unit_scales(most_heads, device.place)
         place, tokens = device.place, max(max_num_tokens, count)
         most_rows = count + 1  # one more, that has the padding of a graph
         pitch = aligned(max(most_rows, min(tokens, count * most_queries)))
-        self._columns = torch.zeros((6, pitch), dtype=torch.int32, device=place)
+        columns = SAVES + (SAVE_COLUMNS if has_states else 0)
+        self._columns = torch.zeros((columns, pitch), dtype=torch.int32, device=place)
         longs = (torch.zeros(tokens, dtype=torch.int64, device=place) for _ in range(4))
         sizes = (most_rows + 1,), (most_rows,), (most_rows, width)
         self._inputs = StepInputs(
             *longs, *(torch.zeros(size, dtype=torch.int32, device=place) for size in sizes)
         )
 
-    def load(self, step: Step) -> StepLayout:
-        """Uploads the columns of the next step to be launched."""
+    def load(self, step: Step, spans: Spans | None = None) -> StepLayout:
+        """Uploads the columns of the next step to be launched. spans: its rows, where layers keep states."""
         ends = np.cumsum(step.counts)  # of each row's tokens
         logit_tokens: Integers = ends[step.sample_sources] - 1
         if step.num_logits is not None:
@@ -92,6 +98,8 @@ class StepBuffers:
             (NUM_ROWS, [len(ends)]),
         ):
             columns[index, : len(values)] = values
+        if spans is not None:
+            columns[SAVES:, : len(ends)] = spans.saves.T
         self._device.send_into(self._columns, columns)
         shape = StepShape(len(ends), int(step.counts.sum()))
         return StepLayout(shape, ends - step.counts, len(step.sample_rows), len(logit_tokens))
@@ -144,7 +152,13 @@ class StepBuffers:
             positions=inputs.positions,
             prompt_lens=inputs.prompts,
             attention={spec: spec.paged_plan(step) for spec in self._specs},
+            spans=self._spans(columns, inputs) if self._has_states else None,
         )
+
+    def _spans(self, columns: torch.Tensor, inputs: StepInputs) -> DeviceSpans:
+        """Returns the rows of the step for layers that keep states."""
+        numbers = self._columns[NUM_ROWS, :1]
+        return DeviceSpans(columns[ROWS], columns[STARTS], numbers, inputs.query_starts, columns[SAVES:])
 
     def _views(self, shape: StepShape) -> StepInputs:
         whole, rows, tokens = self._inputs, shape.rows, shape.tokens

@@ -72,6 +72,12 @@ class Spans:
         assert not columns[free] and 0 < position - columns[1] <= columns[2]
         columns[free : free + 2] = position - columns[1], target
 
+    @property
+    def saves(self) -> Integers:
+        """[R, 4]: the Saves of each row."""
+        saves: Integers = self.columns[:, 4:8]
+        return saves
+
     def __len__(self) -> int:
         """R."""
         return len(self.columns)

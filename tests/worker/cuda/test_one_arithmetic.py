@@ -162,6 +162,29 @@ def test_experts_and_latents(checkpoint: Checkpoints):
     assert made(resumed) == (tokens, scores[2:])
 
 
+STATES: dict[str, dict[str, Any]] = {
+    "qwen3_next": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
+    "falcon_h1": {"num_hidden_layers": 1},
+}
+
+
+@pytest.mark.parametrize("family", STATES)
+def test_states_of_rows(family: str, checkpoint: Checkpoints):
+    """Beside other rows, in pieces, in graphs, which are padded, and resumed: what the row alone gives."""
+    folder = checkpoint(family, max_position_embeddings=96, **STATES[family])
+    single, crowd = drive(folder), drive(folder, budget=7, shuffle=4)
+    sequence = add(single, [])
+    single.run()
+    tokens, scores = made(sequence)
+    for size in (6, 4):
+        crowd.runner.backend.capture(size)  # type: ignore[attr-defined]
+    crowd.add([3, 4, 5], 6)
+    rest, resumed = add(crowd, []), add(crowd, tokens[:2])
+    crowd.run()
+    assert made(rest) == (tokens, scores)
+    assert made(resumed) == (tokens, scores[2:])
+
+
 def test_the_library_promises_nothing(make_folder: Callable[[], Path]):
     """With --fast-matmul drafts are refused, in words that name it."""
     command = initialize(make_folder(), **SMALL, fast_matmul=True, speculation="lookup")

@@ -17,6 +17,7 @@ Checkpoints = Callable[..., Path]
 MakeDriver = Callable[..., Driver]
 SHALLOW = {"num_hidden_layers": 1, "max_position_embeddings": 96}
 DEEP = SHALLOW | {"num_hidden_layers": 2}
+STATE_FIRST = {"layer_types": ["linear_attention", "full_attention"]}
 WINDOW = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250]
@@ -52,6 +53,11 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v2": ("deepseek_v2", SHALLOW | {"first_k_dense_replace": 0}),
     "deepseek_v3": ("deepseek_v3", SHALLOW | {"first_k_dense_replace": 0}),
     "glm4_moe_lite": ("glm4_moe_lite", SHALLOW | {"mlp_layer_types": ["sparse"]}),
+    "qwen3_next": ("qwen3_next", DEEP | STATE_FIRST),
+    "qwen3_5": ("qwen3_5", DEEP | STATE_FIRST),
+    "granite_hybrid": ("granite_hybrid", DEEP | STATE_FIRST),
+    "falcon_h1": ("falcon_h1", SHALLOW),
+    "bamba": ("bamba", DEEP),
     "gpt2": ("gpt2", {"n_layer": 1, "n_positions": 96}),
 }
 

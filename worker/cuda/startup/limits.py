@@ -12,7 +12,7 @@ import torch
 from kernels.triton.requirements import INTERPRETED, why_not
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
-from worker.attention.row_state import NO_CUDA_KERNEL as NO_STATE_KERNEL
+from pagewire.speculation import Speculation
 from worker.config.decoder import DecoderConfig, LatentConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.hf_config import ModelConfig
@@ -97,8 +97,6 @@ def check_kernels(
     values; None: dtype."""
     if isinstance(config, DecoderConfig) and config.latent is not None:
         _check_latent(config.latent)
-    if config.has_states:
-        raise StartupError(WHAT, NO_STATE_KERNEL, "use --device cpu")
     if isinstance(config, Gemma4Config):
         why = f"{config.architecture} has heads of two sizes, which run on CPUs alone"
         raise StartupError(WHAT, why, "use --device cpu")
@@ -114,6 +112,17 @@ def check_kernels(
     if block_size < LEAST_BLOCK or block_size & (block_size - 1):
         raise StartupError(
             WHAT, f"--block-size is {block_size}", "use a power of two from 16 on: 16, 32, 64 or 128"
+        )
+
+
+def refuse_drafts(speculation: Speculation | None) -> None:
+    """Raises StartupError where a model whose layers keep a state per row is to verify drafts."""
+    if speculation is not None:
+        raise StartupError(
+            WHAT,
+            f"--speculate {speculation.method}: layers of this model keep a state per row, and no kernel for"
+            " CUDA takes back what refused drafts do to it",
+            "leave --speculate out, or use --device cpu",
         )
 
 

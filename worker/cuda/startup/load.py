@@ -23,6 +23,7 @@ from worker.cuda.startup.limits import (
     check_sizes,
     check_weights,
     find_device,
+    refuse_drafts,
     warn_of_float32,
 )
 from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_steps
@@ -37,6 +38,7 @@ from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.latent.head_linear import HeadLinear
 from worker.layers.packed_linear import Matrix
 from worker.memory.kv_cache import KVCache, block_bytes
+from worker.memory.row_states import RowStates
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
@@ -70,6 +72,7 @@ class LoadedModel:
     dtype: torch.dtype
     speculation: Speculation | None = None
     quantization: str = ""  # of the weights, as ModelFacts says it
+    states: RowStates | None = None  # of rows; None: no layer has one
 
     @property
     def weight_bytes(self) -> int:
@@ -98,7 +101,8 @@ def load(
     watch = CompileWatch()
     num_blocks = find_num_blocks(loaded, report)
     report("KV cache", 0.0)
-    parts = assemble(loaded, num_blocks, initialize.swap_space_bytes, grammars.rows(report))
+    swap_bytes = 0 if loaded.states is not None else initialize.swap_space_bytes
+    parts = assemble(loaded, num_blocks, swap_bytes, grammars.rows(report))
     most_tokens = initialize.max_num_batched_tokens
 
     def progress(fraction: float) -> None:
@@ -111,6 +115,7 @@ def load(
     facts = loaded.config, loaded.dtype, loaded.max_model_len, loaded.weight_bytes
     ready = make_ready(*facts, parts.cache, parts.swap_space, prefill_us)
     exactness(loaded.initialize, loaded.device).describe(ready.model)
+    ready.num_state_checkpoints = 0 if loaded.states is None else loaded.states.num_checkpoints
     ready.model.quantization = loaded.quantization
     ready.model.grammar_engine = parts.runner.backend.grammars.engine
     logger.info(
@@ -144,6 +149,8 @@ def load_on_device(
     check_sizes(initialize, max_model_len)
     where = device or find_device()
     check_exactness(speculation, exactness(initialize, where))
+    if config.has_states:
+        refuse_drafts(speculation)
 
     def check_dtype(dtype: torch.dtype) -> None:
         check_kernels(where, dtype, config, initialize.block_size, stored_dtype(initialize, dtype))
@@ -162,7 +169,10 @@ def load_on_device(
         if isinstance(layer, Matrix):
             layer.by_library = initialize.fast_matmul
     warn_of_float32(dtype)
-    return LoadedModel(initialize, config, max_model_len, where, model, dtype, speculation, bits.quantization)
+    specs, checkpoints = model.state_specs(), initialize.state_checkpoints
+    states = RowStates(specs, initialize.max_num_seqs, where.place, checkpoints) if specs else None
+    facts = initialize, config, max_model_len, where, model, dtype, speculation, bits.quantization
+    return LoadedModel(*facts, states)
 
 
 def has_grouped_products(model: torch.nn.Module) -> bool:
@@ -238,6 +248,7 @@ def assemble(
         most_tokens,
         loaded.device,
         1 if speculation is None else 1 + speculation.tokens,
+        loaded.states,
     )
     speculator = make_speculator(speculation, rows, backend.grammars)
     runner = StepExecutor(rows, backend, most_tokens, speculator)

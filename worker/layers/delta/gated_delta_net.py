@@ -18,6 +18,7 @@ from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
 from kernels.ops.delta.convolution import convolution
 from kernels.ops.delta.delta_rule import DeltaShape, delta_rule
 from kernels.ops.delta.gated_norm import gated_norm
+from kernels.triton.states.device_spans import DeviceSpans
 from worker.attention.plan import LayerCache, Rotation
 from worker.attention.row_state import DeltaStateSpec
 from worker.layers.attention.self_attention import StatefulPart
@@ -100,6 +101,8 @@ class GatedDeltaNet(StatefulPart):
         assert batch.spans is not None
         projected, (last, state, drafted, log) = self.projections(x, batch), cache
         convolved, z, gates = self._split(projected)
+        if isinstance(batch.spans, DeviceSpans):
+            return self.delta_output(self._on_device(convolved, z, gates, batch.spans, cache), batch)
         weight, bias = self.convolution.by_tap(), self.convolution.bias
         rates = self.rates.decay(), self.rates.bias
         norm = self.norm.weight, self.norm.eps
@@ -110,6 +113,25 @@ class GatedDeltaNet(StatefulPart):
         mixed = self.kernels.convolution(convolved, weight, bias, last, batch.spans, drafted)
         scanned = self.kernels.delta_rule(mixed, gates, *rates, state, self.shape, batch.spans, log)
         return self.delta_output(self.kernels.gated_norm(scanned, z, *norm), batch)
+
+    def _on_device(
+        self,
+        convolved: torch.Tensor,
+        z: torch.Tensor,
+        gates: torch.Tensor,
+        spans: DeviceSpans,
+        cache: LayerCache,
+    ) -> torch.Tensor:
+        """What is projected back, [T, H * D], on a CUDA device. convolved, z, gates: of _split()."""
+        from kernels.triton.states import norms as triton_norms
+        from kernels.triton.states.convolution import convolution as convolve
+        from kernels.triton.states.delta_rule import delta_rule as learn
+
+        last, state, *_ = cache
+        taps, rates = self.convolution, self.rates
+        mixed = convolve(convolved, taps.by_tap(), taps.bias, last, spans)
+        scanned = learn(mixed, gates, rates.decay(), rates.bias, state, self.shape, spans)
+        return triton_norms.gated_norm(scanned, z, self.norm.weight, self.norm.eps)
 
     def _split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns views of what is convolved, [T, C], of z, [T, H * D], and of b and a, [T, 2 * H]."""

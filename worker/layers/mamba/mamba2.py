@@ -16,6 +16,7 @@ from kernels.cpu.mamba.records import SelectiveScanRecord
 from kernels.ops.delta.convolution import convolution
 from kernels.ops.mamba.grouped_norm import grouped_norm
 from kernels.ops.mamba.selective_scan import MambaShape, ScanRates, selective_scan
+from kernels.triton.states.device_spans import DeviceSpans
 from worker.attention.plan import LayerCache, Rotation
 from worker.attention.row_state import MambaStateSpec
 from worker.layers.attention.self_attention import StatefulPart
@@ -109,6 +110,8 @@ class Mamba2(StatefulPart):
         assert batch.spans is not None
         spans, (last, state, drafted, log) = batch.spans, cache
         gate, convolved, steps = self._split(self.projections(x, batch))
+        if isinstance(spans, DeviceSpans):
+            return self.mamba_output(self._on_device(gate, convolved, steps, spans, cache), batch)
         weight, bias, rates = self.convolution.by_tap(), self.convolution.bias, self.rates.values()
         norm = self.norm.weight, self.norm.groups, self.norm.eps, self.norm.factor
         if self.kernels is None:
@@ -118,6 +121,25 @@ class Mamba2(StatefulPart):
         mixed = self.kernels.convolution(convolved, weight, bias, last, spans, drafted)
         scanned = self.kernels.selective_scan(mixed, steps, rates, state, self.shape, spans, log)
         return self.mamba_output(self.kernels.grouped_norm(scanned, gate, *norm), batch)
+
+    def _on_device(
+        self,
+        gate: torch.Tensor,
+        convolved: torch.Tensor,
+        steps: torch.Tensor,
+        spans: DeviceSpans,
+        cache: LayerCache,
+    ) -> torch.Tensor:
+        """What is projected back, [T, H * P], on a CUDA device. gate, convolved, steps: of _split()."""
+        from kernels.triton.states import norms as triton_norms
+        from kernels.triton.states.convolution import convolution as convolve
+        from kernels.triton.states.selective_scan import selective_scan as scan
+
+        last, state, *_ = cache
+        norm, taps = self.norm, self.convolution
+        mixed = convolve(convolved, taps.by_tap(), taps.bias, last, spans)
+        scanned = scan(mixed, steps, self.rates.values(), state, self.shape, spans)
+        return triton_norms.grouped_norm(scanned, gate, norm.weight, norm.groups, norm.eps, norm.factor)
 
     def _split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns views of the gate, [T, H * P], of what is convolved, [T, C], and of steps, [T, H]."""

@@ -8,6 +8,8 @@ import torch
 
 from kernels.triton import requirements
 from pagewire.errors import StartupError
+from tests.worker.cuda.host_devices import SMALL, load_on_the_host
+from tests.worker.fakes import initialize
 from worker.cuda.device.device import Memory
 from worker.cuda.device.host_device import HostDevice
 from worker.cuda.startup import limits
@@ -15,10 +17,11 @@ from worker.cuda.startup.limits import check_kernels, check_weights, find_device
 from worker.families.registry import read_model_config
 
 
-def test_layers_that_keep_a_state(checkpoint: Callable[..., Path]):
-    config = read_model_config(checkpoint("qwen3_5"))
-    with pytest.raises(StartupError, match="layers of linear attention .* have no kernel") as error:
-        check_kernels(HostDevice(), torch.float32, config, 16)
+def test_drafts_beside_layers_that_keep_a_state(checkpoint: Callable[..., Path]):
+    """Before anything is loaded."""
+    command = initialize(checkpoint("qwen3_5"), **SMALL, speculation="lookup")
+    with pytest.raises(StartupError, match="--speculate lookup: .* a state per row, and no kernel") as error:
+        load_on_the_host(command)
     assert "--device cpu" in error.value.todo
 
 

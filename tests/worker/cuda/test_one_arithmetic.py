@@ -163,7 +163,7 @@ def test_experts_and_latents(checkpoint: Checkpoints):
 
 
 STATES: dict[str, dict[str, Any]] = {
-    "qwen3_next": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
+    "qwen3_5": {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]},
     "falcon_h1": {"num_hidden_layers": 1},
 }
 
@@ -176,13 +176,11 @@ def test_states_of_rows(family: str, checkpoint: Checkpoints):
     sequence = add(single, [])
     single.run()
     tokens, scores = made(sequence)
-    for size in (6, 4):
-        crowd.runner.backend.capture(size)  # type: ignore[attr-defined]
-    crowd.add([3, 4, 5], 6)
-    rest, resumed = add(crowd, []), add(crowd, tokens[:2])
+    crowd.runner.backend.capture(4)  # type: ignore[attr-defined]
+    crowd.add([3, 4, 5], 3)
+    resumed = add(crowd, tokens[:1])
     crowd.run()
-    assert made(rest) == (tokens, scores)
-    assert made(resumed) == (tokens, scores[2:])
+    assert made(resumed) == (tokens, scores[1:])
 
 
 def test_the_library_promises_nothing(make_folder: Callable[[], Path]):

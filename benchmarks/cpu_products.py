@@ -1,7 +1,9 @@
-"""Products with weights of 16 and 32 bits, as shares of what one core multiplies (benchmarks.cpu_peaks).
+"""Products with weights of 4 to 32 bits, as shares of what one core multiplies (benchmarks.cpu_peaks): in
+float32, and in int8 where weights are integers.
 
     python -m benchmarks.cpu_products --cpu-kernels avx2                        # bfloat16
     python -m benchmarks.cpu_products --cpu-kernels avx2 --dtypes float32,float16 --rows 32
+    python -m benchmarks.cpu_products --dtypes int8,int4 --rows 1,4,32,256
 
 CPU time of one thread. Peaks and all numbers of rows take turns, and figures are medians. Each product goes
 through the weights of some layers, so that these come from memory or a large cache; the call of a product
@@ -19,9 +21,11 @@ prepare_threads()  # before torch is imported
 import torch  # noqa: E402
 
 from kernels.cpu.instruction_sets import select  # noqa: E402
+from kernels.cpu.matmul.groups.weight import round_in_groups  # noqa: E402
 from kernels.cpu.matmul.halves.weight import narrow_weight  # noqa: E402
+from kernels.cpu.matmul.int8 import quantize_weight  # noqa: E402
 from kernels.cpu.matmul.packed import pack_weight  # noqa: E402
-from kernels.cpu.weight_forms import PackedTable  # noqa: E402
+from kernels.cpu.weight_forms import PackedMatrix  # noqa: E402
 
 SHAPES = (960, 576), (3072, 576), (576, 1536), (576, 576), (9728, 896), (896, 4864)
 """(N, K), of M1 and M2."""
@@ -29,15 +33,31 @@ AT_ONCE = 1 << 25
 """Bytes of weights that a shape's products go through, about."""
 
 
-def packed(shape: tuple[int, int], dtype: torch.dtype) -> PackedTable:
+INTEGERS = "int8", "int4"
+GROUP = 32
+"""Inputs that share a scale in int4."""
+
+
+def packed(shape: tuple[int, int], dtype: str) -> PackedMatrix:
     """A random weight. float16: computed in float32, held in 16 bits."""
     weight = 0.02 * torch.randn(shape)
-    if dtype == torch.float16:
+    if dtype == "int8":
+        return quantize_weight(weight.bfloat16(), None)
+    if dtype == "int4":
+        return round_in_groups(weight.bfloat16(), None, GROUP)
+    if dtype == "float16":
         return narrow_weight(weight.half().float(), None)
-    return pack_weight(weight.to(dtype), None)
+    return pack_weight(weight.to(getattr(torch, dtype)), None)
 
 
-def seconds(weights: list[PackedTable], x: torch.Tensor) -> float:
+def peak_of(dtype: str) -> float:
+    """GFLOP/s, or GOP/s, that one core reaches."""
+    from benchmarks.cpu_peaks import peak_gflops, peak_quads  # compiles
+
+    return (peak_quads if dtype in INTEGERS else peak_gflops)(time.process_time, 1)
+
+
+def seconds(weights: list[PackedMatrix], x: torch.Tensor) -> float:
     """Of a product, on average."""
     times = max(1, 64 // len(x))
     began = time.process_time()
@@ -47,30 +67,28 @@ def seconds(weights: list[PackedTable], x: torch.Tensor) -> float:
     return (time.process_time() - began) / (times * len(weights))
 
 
-def tell(shape: tuple[int, int], dtype: torch.dtype, rows: list[int], turns: int) -> None:
+def tell(shape: tuple[int, int], dtype: str, rows: list[int], turns: int) -> None:
     """Prints a line."""
-    from benchmarks.cpu_peaks import peak_gflops  # compiles
-
     layers = max(2, min(8, AT_ONCE // (2 * shape[0] * shape[1])))
     weights = [packed(shape, dtype) for _ in range(layers)]
-    computed = torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+    computed = torch.bfloat16 if dtype in ("bfloat16", *INTEGERS) else torch.float32
     inputs = {count: torch.randn(count, shape[1]).to(computed) for count in rows}
     peaks, times = [], {count: list[float]() for count in rows}
     for _ in range(turns):
-        peaks.append(peak_gflops(time.process_time, 1))
+        peaks.append(peak_of(dtype))
         for count, x in inputs.items():
             times[count].append(seconds(weights, x))
     peak = statistics.median(peaks)
     shares = [2e-9 * n * shape[0] * shape[1] / statistics.median(times[n]) / peak for n in rows]
     cells = " | ".join(f"{share:.2f}" for share in shares)
-    print(f"| {str(dtype)[6:]} {shape[0]} x {shape[1]} | {peak:.0f} | {cells} |", flush=True)
+    print(f"| {dtype} {shape[0]} x {shape[1]} | {peak:.0f} | {cells} |", flush=True)
 
 
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cpu-kernels", default="auto", help="auto or an instruction set of this host")
-    parser.add_argument("--dtypes", default="bfloat16", help="of bfloat16, float16, float32")
+    parser.add_argument("--dtypes", default="bfloat16", help="of bfloat16, float16, float32, int8, int4")
     parser.add_argument("--rows", default="32,128,256")
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
@@ -80,11 +98,11 @@ def main() -> None:
     TEAM.set_threads(1)
     torch.set_num_threads(1)
     rows = [int(number) for number in options.rows.split(",")]
-    print("| product | GFLOP/s in float32 | " + " | ".join(f"{count} rows" for count in rows) + " |")
+    print("| product | peak, GFLOP/s or GOP/s | " + " | ".join(f"{count} rows" for count in rows) + " |")
     print("| --- " * (2 + len(rows)) + "|")
     for name in options.dtypes.split(","):
         for shape in SHAPES:
-            tell(shape, getattr(torch, name), rows, options.turns)
+            tell(shape, name, rows, options.turns)
 
 
 if __name__ == "__main__":

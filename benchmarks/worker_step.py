@@ -2,6 +2,7 @@
 
     python -m benchmarks.worker_step                           # the demo model
     python -m benchmarks.worker_step MODEL --threads 2 --batch 1,32 --dummy
+    python -m benchmarks.worker_step MODEL --quantization int4
 
 One line per batch size: the prefill of all prompts, in steps of at most 8192 tokens, and the decode
 steps that follow (median and 10th percentile).
@@ -18,6 +19,7 @@ prepare_threads()  # before torch is imported
 
 import numpy as np  # noqa: E402
 
+from kernels.cpu.weight_forms import GROUP_SIZES  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
@@ -98,6 +100,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=100)
     parser.add_argument("--output", type=int, default=60)
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--quantization", default="", choices=["", "int8", *GROUP_SIZES])
     parser.add_argument("--dummy", action="store_true", help="random weights")
     options = parser.parse_args()
     batches = [int(batch) for batch in options.batch.split(",")]
@@ -106,6 +109,7 @@ def main() -> None:
         device="cpu",
         dtype=options.dtype,
         load_format="dummy" if options.dummy else "auto",
+        quantization=options.quantization,
         max_num_seqs=max(batches),
         max_num_batched_tokens=BUDGET,
         block_size=BLOCK_SIZE,

@@ -125,7 +125,7 @@ class CpuBackend:
 
     def compute(self, step: Step, batch: StepBatch) -> torch.Tensor:
         """Runs the model on a step, or a piece of one. Returns its hidden states [T, E]."""
-        hidden = self.model(batch, self._caches)
+        hidden = self.model.forward(batch, self._caches)  # without torch's search for hooks
         if self.states is not None:
             self.states.finish(step)
         if self._observe is not None:

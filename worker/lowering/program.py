@@ -38,11 +38,18 @@ class LoweredProgram:
         self.program, self.hidden = program, hidden
         self._team, self._on_batch, self._on_run, self._memory = team, on_batch, on_run, memory
         self._batch: InputBatch | None = None
+        self._first_rows = hidden
 
     @property
     def most_tokens(self) -> int:
         """The tokens that a step may have."""
         return self.hidden.shape[0]
+
+    def first_rows(self, tokens: int) -> torch.Tensor:
+        """Returns `hidden` of so many tokens: the same tensor as in the last call, for as many."""
+        if len(self._first_rows) != tokens:
+            self._first_rows = self.hidden[:tokens]
+        return self._first_rows
 
     def run(self, batch: InputBatch) -> None:
         """Computes a step of T tokens: the first T rows of `hidden`, which the next run overwrites.

@@ -8,6 +8,7 @@ forward(). There are two programs: steps of few tokens also compute logits, and 
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -48,6 +49,15 @@ def unlowered_part(model: Decoder) -> str:
     raise AssertionError("every layer can be lowered")
 
 
+@dataclass(slots=True)
+class _LastStep:
+    """What forward() returned last. Not an attribute of the model: torch looks at all that is set there, for
+    ten microseconds of a step."""
+
+    hidden: torch.Tensor  # [T, E]
+    few: bool  # whether the step was one of few tokens
+
+
 class FusedDecoder(LanguageModel):
     """Runs a Decoder whose can_lower is true, on one cache."""
 
@@ -56,8 +66,7 @@ class FusedDecoder(LanguageModel):
         self.model, self._rows, self._blocks = model, rows, blocks
         self.programs: dict[bool, LoweredProgram] = {}  # for steps of few tokens: True, and of many
         self._head: FusedHead | None = None
-        self._hidden = torch.empty(0)  # what forward() returned last
-        self._has_head = False  # whether the step that computed it was one of few tokens
+        self._last = _LastStep(torch.empty(0), False)
         self._captures: dict[bool, Sequence[torch.Tensor]] = {}  # of each program: buffers [M, E]
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
@@ -70,13 +79,14 @@ class FusedDecoder(LanguageModel):
                 FEW if few else 1 << (tokens - 1).bit_length(), batch, caches
             )
         program.run(batch)
-        self._hidden, self._has_head = program.hidden[:tokens], few
-        return self._hidden
+        hidden = program.first_rows(tokens)
+        self._last.hidden, self._last.few = hidden, few
+        return hidden
 
     @property
     def captured(self) -> Sequence[torch.Tensor]:
         """See LanguageModel."""
-        return [buffer[: len(self._hidden)] for buffer in self._captures[self._has_head]]
+        return [buffer[: len(self._last.hidden)] for buffer in self._captures[self._last.few]]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32, which the next step overwrites if it comes from the program."""
@@ -90,7 +100,7 @@ class FusedDecoder(LanguageModel):
 
     def _head_of(self, hidden: torch.Tensor) -> FusedHead | None:
         """The head, if `hidden` is all that the last step computed, and it was one of few tokens."""
-        return self._head if self._has_head and hidden is self._hidden else None
+        return self._head if self._last.few and hidden is self._last.hidden else None
 
     def _lower(self, most_tokens: int, batch: InputBatch, caches: Sequence[LayerCache]) -> LoweredProgram:
         builder = ProgramBuilder(self._rows, self._blocks, most_tokens)

@@ -95,6 +95,18 @@ def test_the_same_bits(
         assert torch.equal(one, other)
 
 
+def test_steps_of_as_many_tokens_return_the_same_tensor(checkpoint: Checkpoints):
+    """The first rows of what the program computes, without a view per step."""
+    driver, _ = run(checkpoint("llama", head_dim=32))
+    model = driver.runner.backend.model
+    assert isinstance(model, FusedDecoder)
+    program = model.programs[True]
+    one, three = program.first_rows(1), program.first_rows(3)
+    assert program.first_rows(3) is three and torch.equal(program.first_rows(1), one)
+    assert one.shape == (1, program.hidden.shape[1]) and three.shape == (3, program.hidden.shape[1])
+    assert one.data_ptr() == three.data_ptr() == program.hidden.data_ptr()
+
+
 def test_a_late_thread_does_not_write_into_the_cache(checkpoint: Checkpoints):
     """A thread that lost its core may compute units of a repeatable record after its inputs have changed:
     what a later step reads must not come from one."""

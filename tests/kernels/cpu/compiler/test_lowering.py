@@ -2,6 +2,7 @@
 once, or not at all. Nothing runs here."""
 
 import inspect
+import platform
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("llvmlite")
+llvm = pytest.importorskip("llvmlite.binding")
 from kernels.cpu.compiler.arithmetic import CompileError  # noqa: E402
 from kernels.cpu.compiler.language import Static, float32, unroll  # noqa: E402
+from kernels.cpu.compiler.llvm import target_machine  # noqa: E402
 from kernels.cpu.compiler.lowering import lower  # noqa: E402
 from kernels.cpu.compiler.records import Address, Record, i64, record  # noqa: E402
 from kernels.cpu.compiler.vectors import f32x16, i32x16  # noqa: E402
+from kernels.cpu.instruction_sets import X86_64  # noqa: E402
 from kernels.cpu.isa.simd import load_f32, select, store_f32  # noqa: E402
 
 
@@ -274,6 +277,14 @@ def after_break(x: int) -> int:
 @pytest.mark.parametrize("kernel", [after_return, after_break])
 def test_what_is_never_reached_is_not_compiled(kernel: Callable[..., Any]) -> None:
     assert "nothing" not in lower(kernel, "kernel")
+
+
+@pytest.mark.skipif(platform.machine() != X86_64, reason="vectors have 128 bits elsewhere")
+def test_the_stack_is_aligned() -> None:
+    """To cache lines: vectors that wait there lie in one each."""
+    module = llvm.parse_assembly(lower(same_twice, "kernel"))
+    functions = len(functions_in(str(module)))
+    assert len(re.findall(r"andq\s+\$-64, %rsp", target_machine().emit_assembly(module))) == functions
 
 
 def unrolled_pairs(x: int) -> int:

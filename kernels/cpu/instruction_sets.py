@@ -37,8 +37,16 @@ BASELINE = frozenset(
 )
 """Features of LLVM that every processor with AVX2 has."""
 
-AVX2 = InstructionSet("avx2", "AVX2", frozenset({"avx2", "fma", "f16c"}), BASELINE | {"avx2", "fma", "f16c"})
-AVX2_VNNI = InstructionSet("avx2_vnni", "AVX-VNNI", AVX2.flags | {"avx_vnni"}, AVX2.features | {"avxvnni"})
+AVX2 = InstructionSet(
+    "avx2",
+    "AVX2",
+    frozenset({"avx2", "fma", "f16c"}),
+    BASELINE | {"avx2", "fma", "f16c"},
+    compact=True,
+)
+AVX2_VNNI = InstructionSet(
+    "avx2_vnni", "AVX-VNNI", AVX2.flags | {"avx_vnni"}, AVX2.features | {"avxvnni"}, compact=True
+)
 _AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
 AVX512 = InstructionSet("avx512", "AVX-512", AVX2.flags | _AVX512, AVX2.features | _AVX512)
 AVX512_VNNI = InstructionSet(

@@ -14,7 +14,21 @@ from llvmlite import ir
 
 from kernels.cpu.isa.dot import Dot, FloatDot, IntegerDot, NibbleDot, PairDot
 from kernels.cpu.isa.e4m3 import widened
-from kernels.cpu.isa.vectors import BYTES, F32S, I16S, I32S, call, load_lanes, splat, store, store_lanes
+from kernels.cpu.isa.vectors import (
+    BYTES,
+    F32S,
+    I8,
+    I16S,
+    I32,
+    I32S,
+    call,
+    load_lanes,
+    splat,
+    store,
+    store_lanes,
+)
+
+_HALF_OF_BYTES, _PLACES = ir.VectorType(I8, 32), ir.VectorType(I32, 64)
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,36 @@ class Operations:
                 builder.icmp_unsigned("==", each, splat(BYTES, index)), splat(BYTES, value), found
             )
         return builder.bitcast(found, I32S)
+
+    def pack_bytes(self, builder: Any, first: Any, second: Any) -> Any:
+        """Two vectors of 32 numbers of 0 .. 255, 16 bits each, as BYTES: eight of the first and eight of the
+        second, in turns."""
+        sides = (builder.trunc(side, _HALF_OF_BYTES) for side in (first, second))
+        places = [32 * side + 8 * eight + i for eight in range(4) for side in range(2) for i in range(8)]
+        return builder.shuffle_vector(*sides, ir.Constant(_PLACES, places))
+
+    def look_up(self, builder: Any, table: Any, indexes: Any) -> Any:
+        """table[index % 16] of each byte, BYTES. table: 16 bytes, four times."""
+        each, found = builder.and_(indexes, splat(BYTES, 15)), splat(BYTES, 0)
+        for index in range(16):
+            value = builder.shuffle_vector(table, table, ir.Constant(_PLACES, [index] * 64))
+            found = builder.select(builder.icmp_unsigned("==", each, splat(BYTES, index)), value, found)
+        return found
+
+    def expand(self, builder: Any, values: Any, listed: Any, chosen: Any) -> Any:
+        """The values, 32 of 16 bits, of which the chosen ones are the first that are listed, in order."""
+        number = ir.Constant(I32, 0)
+        for lane in range(values.type.count):
+            at = ir.Constant(I32, lane)
+            is_chosen = builder.extract_element(chosen, at)
+            sides = builder.extract_element(listed, number), builder.extract_element(values, at)
+            values = builder.insert_element(values, builder.select(is_chosen, *sides), at)
+            number = builder.add(number, builder.zext(is_chosen, I32))
+        return values
+
+    def hide(self, builder: Any, values: Any) -> Any:
+        """The same vector of 512 bits; LLVM may not know that it is the same."""
+        return values
 
     def round_to_bfloat16(self, builder: Any, values: Any) -> Any:
         """F32S to bfloat16, nearest, ties to even, as I16S. NaN stays NaN."""

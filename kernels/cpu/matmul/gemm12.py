@@ -3,7 +3,8 @@ they are.
 
 Up to eight rows multiply as they unpack (kernels.cpu.matmul.gemm12_tiles), while memory delivers the next
 weights. More than eight are multiplied as kernels.cpu.matmul.gemm does it, with a block that the first eight
-have unpacked, into a place that stays in the second-level cache.
+have unpacked, into a place that stays in the second-level cache. Where registers are few, see
+kernels.cpu.matmul.gemm12_few.
 """
 
 from kernels.cpu.attention.planning.kv_prefetch_kernel import pieces_of_block
@@ -11,7 +12,8 @@ from kernels.cpu.attention.records import PrefetchStream
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.isa.simd import PAIR_PARTS
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32, write_u32
-from kernels.cpu.matmul.gemm import BLOCK, STRIP, multiply_rows
+from kernels.cpu.matmul.gemm import BLOCK, FEW_REGISTERS, STRIP, multiply_rows
+from kernels.cpu.matmul.gemm12_few import multiply_strips
 from kernels.cpu.matmul.gemm12_tiles import (
     ALL,
     FEW,
@@ -22,6 +24,7 @@ from kernels.cpu.matmul.gemm12_tiles import (
     tile,
     unpack_strip,
 )
+from kernels.cpu.matmul.many_rows import SCRATCH_BYTES
 from kernels.cpu.matmul.records import Linear12Record, Rows12Record
 from kernels.cpu.matmul.split_inputs import PAIR_BYTES, split_pairs
 from kernels.cpu.matmul.split_inputs import scratch_bytes as split_bytes
@@ -39,13 +42,12 @@ def block_bytes(words: int) -> int:
 
 
 def scratch_bytes(words: int) -> int:
-    """What a thread needs: a block, unpacked, and the parts of inputs behind it."""
-    return block_bytes(words) + split_bytes(words)
+    """What a thread needs: a block, unpacked, or what few registers need; behind it, the parts of inputs."""
+    return max(block_bytes(words), SCRATCH_BYTES) + split_bytes(words)
 
 
-@operation
-def compact_linear(record: Linear12Record, first: int, count: int, thread: int) -> None:
-    """Units first .. first + count - 1, as kernels.cpu.matmul.gemm_bfloat16.linear_bfloat16."""
+def _multiply_strips(record: Linear12Record, first: int, count: int, thread: int) -> None:
+    """Units of a product, where registers are many."""
     rows, x, w, params, out = record.rows, record.x, record.weight, record.params, record.out
     columns, words, width, following = record.columns, record.words, record.out_bytes, record.following
     stream, lists, base = record.stream, record.lists, record.base
@@ -122,6 +124,15 @@ def compact_linear(record: Linear12Record, first: int, count: int, thread: int) 
                 *(PAIRS, 1, STRIP, record, x, stride, scratch, row, rows, strip, 0), *(scratch, 0, 0, 0)
             )
         strip += VECTORS if whole else 1
+
+
+@operation
+def compact_linear(record: Linear12Record, first: int, count: int, thread: int) -> None:
+    """Units first .. first + count - 1, as kernels.cpu.matmul.gemm_bfloat16.linear_bfloat16."""
+    if FEW_REGISTERS:
+        multiply_strips(record, first, count, thread)
+    else:
+        _multiply_strips(record, first, count, thread)
 
 
 @operation

@@ -51,7 +51,7 @@ UNPACKED = WORDS * 4 * COLUMNS
 """Bytes of a group, as kernels.cpu.matmul.packed has it."""
 
 
-def _ask(vectors: Static[int], w: int, soon: int, groups: int, group: int) -> None:
+def ask_ahead(vectors: Static[int], w: int, soon: int, groups: int, group: int) -> None:
     """For a group that comes AHEAD groups later, in this block or in the next one. w, soon: their
     addresses."""
     later = group + AHEAD
@@ -61,7 +61,7 @@ def _ask(vectors: Static[int], w: int, soon: int, groups: int, group: int) -> No
         prefetch(block + GROUP * number + line)
 
 
-def _strips(vectors: Static[int], w: int, group: int) -> list[int]:
+def strips_of(vectors: Static[int], w: int, group: int) -> list[int]:
     """Addresses of a group's strips, side by side."""
     return [w + GROUP * group + STRIP_BYTES * v for v in unroll(range(vectors))]
 
@@ -77,8 +77,8 @@ def unpack_strip(w: int, rare: int, base: int, groups: int, out: int) -> None:
     """As kernels.cpu.matmul.packed has it. rare: address of the address of its list."""
     table, lists = table_of(base), [read_i64(rare)]
     for group in range(groups):
-        _ask(1, w, w, groups, group)
-        strips = _strips(1, w, group)
+        ask_ahead(1, w, w, groups, group)
+        strips = strips_of(1, w, group)
         _write_usual(strips, table, out + UNPACKED * group)
         write_rare(strips, table, lists, out + UNPACKED * group)
 
@@ -95,8 +95,8 @@ def _multiply_unpacked(
 ) -> None:
     """Adds the products of what is unpacked into registers. x_rows: addresses of the parts of their words."""
     for group in range(groups):
-        _ask(len(lists), w, soon, groups, group)
-        words = unpack(_strips(len(lists), w, group), table, lists)
+        ask_ahead(len(lists), w, soon, groups, group)
+        words = unpack(strips_of(len(lists), w, group), table, lists)
         for place in unroll(range(WORDS)):
             for part in unroll(range(PAIR_PARTS)):
                 weights = [
@@ -154,13 +154,13 @@ def _multiply_kept(
     """Adds the products of what is unpacked into memory: while a group is multiplied, the next one is
     written. Rare numbers are put in before it is multiplied. The weight has at least 2 groups. keeps:
     IN_TURNS or ALL."""
-    _ask(VECTORS, w, soon, groups, 0)
-    _write_usual(_strips(VECTORS, w, 0), table, kept)
+    ask_ahead(VECTORS, w, soon, groups, 0)
+    _write_usual(strips_of(VECTORS, w, 0), table, kept)
     size = PAIR_BYTES * WORDS
     group = 0
     while True:  # at least once: were it to be asked first, the sums would not stay in their registers
-        _ask(VECTORS, w, soon, groups, group + 1)
-        strips, following = _strips(VECTORS, w, group), _strips(VECTORS, w, group + 1)
+        ask_ahead(VECTORS, w, soon, groups, group + 1)
+        strips, following = strips_of(VECTORS, w, group), strips_of(VECTORS, w, group + 1)
         at, to = kept + UNPACKED * (group & keeps), kept + UNPACKED * ((group + 1) & keeps)
         write_rare(strips, table, lists, at)
         _multiply_group(True, x_rows, sums, size * group, at, following, table, to)
@@ -168,7 +168,7 @@ def _multiply_kept(
         if group >= groups - 1:
             break
     last = groups - 1
-    strips, at = _strips(VECTORS, w, last), kept + UNPACKED * (last & keeps)
+    strips, at = strips_of(VECTORS, w, last), kept + UNPACKED * (last & keeps)
     write_rare(strips, table, lists, at)
     _multiply_group(False, x_rows, sums, size * last, at, strips, table, at)
 

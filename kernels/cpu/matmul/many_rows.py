@@ -23,6 +23,7 @@ from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
 from kernels.cpu.matmul.records import LinearRecord
 from kernels.cpu.matmul.results import dequantized, store_columns
 from kernels.cpu.matmul.words import Words
+from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
 TILE = 6
@@ -96,8 +97,8 @@ def _add_words(
         _tile(kind, TILE - 1, False, words, x + pitch * at, pitch, w, parts, sums + 64 * at, 0)
 
 
-def _finish(
-    kind: Static[Words], record: LinearRecord, row: int, rows: int, strip: int, sums: int, scales: int
+def write_strip(
+    kind: Static[Words], record: ProductRecord, row: int, rows: int, strip: int, sums: int, scales: int
 ) -> None:
     """Writes the results of a strip. scales: of the first row."""
     out = record.out + (row * record.columns + LANES * strip) * record.out_bytes
@@ -155,5 +156,5 @@ def multiply_many(
             if block == last:
                 soon = following_block(record.following, thread, w)
         _multiply_strip(kind, rows, words, x, pitch, w, parts, sums, soon)
-        _finish(kind, record, row, rows, each, sums, record.scales + 4 * row)
+        write_strip(kind, record, row, rows, each, sums, record.scales + 4 * row)
     return end

@@ -4,18 +4,18 @@ strip."""
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import unlikely, unroll
 from kernels.cpu.compiler.vectors import i16x32
+from kernels.cpu.isa.lanes import lowest_bit
 from kernels.cpu.isa.sets.halves import (
-    any_of,
+    bits_of_halves,
     count_of,
     halves_of_bytes,
     load_i16x32,
     packed_bytes,
     reaches,
-    store_chosen,
     store_i16x32,
 )
 from kernels.cpu.isa.simd import select
-from kernels.cpu.isa.vectors import LANES, read_i64, write_i64
+from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, write_i64, write_u16
 from kernels.cpu.matmul.records import Pack12Record
 from kernels.cpu.matmul.unpack12 import CODES, GROUP, NUM_CODES, STRIP_BYTES, WORDS
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
@@ -36,6 +36,15 @@ def _count_rare(pairs: int, words: int, base: int) -> int:
     return count
 
 
+def _list_rare(halves: int, bits: int, rare: int) -> int:
+    """Writes those of 32 numbers at an address whose bits are set to the list. Returns the list's end."""
+    while unlikely(bits != 0):
+        write_u16(rare, read_u16(halves + 2 * lowest_bit(bits)))
+        bits = bits & (bits - 1)
+        rare += 2
+    return rare
+
+
 def _make_compact(pairs: int, w: int, rare: int, groups: int, base: int) -> None:
     """A strip of a packed weight becomes one of a compact weight. rare: address of its list."""
     for group in range(groups):
@@ -47,9 +56,7 @@ def _make_compact(pairs: int, w: int, rare: int, groups: int, base: int) -> None
             exponents = _exponents(halves, base)
             is_rare = reaches(exponents - 1, NUM_CODES)
             codes[place] = select(is_rare, i16x32(0), exponents) | (halves >> 12 & 8)
-            if unlikely(any_of(is_rare)):
-                store_chosen(rare, halves, is_rare)
-            rare += 2 * count_of(is_rare)
+            rare = _list_rare(at + 4 * COLUMNS * place, bits_of_halves(is_rare), rare)
         store_i16x32(to, halves_of_bytes(packed_bytes(lower[0], lower[1])))
         store_i16x32(to + 64, halves_of_bytes(packed_bytes(lower[2], lower[3])))
         first = halves_of_bytes(packed_bytes(codes[0], codes[1]))

@@ -15,7 +15,8 @@ waits for memory: 3/4 of the bytes take 3/4 of the time.
     data   [ceil(N / 48), K / 8, 3, 192] uint8: strips of 16 columns, 4 words of k at a time
     lists  of ceil(N / 48) * 3 strips, bfloat16 each
 
-K is a multiple of 8, and at least 16. Bytes moved: 1.5 * N * K of weights, 2 * T * K read, 2 * T * N written.
+K is a multiple of 8, and at least 16. Columns behind the last one, up to a whole block, are numbers that have
+a code: zeros would all be rare. Bytes moved: 1.5 * N * K of weights, 2 * T * K read, 2 * T * N written.
 """
 
 import math
@@ -28,7 +29,7 @@ from kernels.cpu.compiler.records import Operation
 from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.matmul.packed import PackedWeight, middle_block, pack_weight
 from kernels.cpu.matmul.records import Linear12Record, Pack12Record, Rows12Record
-from kernels.cpu.runtime.arena import Arena
+from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 
 if TYPE_CHECKING:
     from kernels.cpu.runtime.thread_pool import Team
@@ -127,9 +128,9 @@ class CompactWeight:
 def compact_reference(weight: torch.Tensor, base: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """weight: [N, K] bfloat16. The data, and the strips' lists, by the formula."""
     strips = -(-weight.shape[0] // 48) * 3
-    padded = torch.zeros((strips * _COLUMNS, weight.shape[1]), dtype=torch.bfloat16)
-    padded[: len(weight)] = weight
-    halves = padded.view(torch.int16).int() & 0xFFFF  # [strips * 16, K]
+    padded = torch.full((strips * _COLUMNS, weight.shape[1]), _padding(base), dtype=torch.int16)
+    padded[: len(weight)] = weight.view(torch.int16)
+    halves = padded.int() & 0xFFFF  # [strips * 16, K]
     halves = halves.view(strips, _COLUMNS, -1, _WORDS, 2).permute(0, 2, 3, 1, 4)
     halves = halves.reshape(strips, -1, _WORDS, 2 * _COLUMNS)  # [strips, K / 8, 4, 32]
     codes = (halves >> 8 & 0x7F) - base
@@ -140,6 +141,11 @@ def compact_reference(weight: torch.Tensor, base: int) -> tuple[torch.Tensor, li
     data = parts.view(-1, 3, halves.shape[1], _STRIP).transpose(1, 2).contiguous()
     lists = [of_strip[code == 0].to(torch.int16) for of_strip, code in zip(halves, codes, strict=True)]
     return data, lists
+
+
+def _padding(base: int) -> int:
+    """The bits of a number that has a code."""
+    return base + 1 << 8
 
 
 def _in_pairs(words: torch.Tensor) -> torch.Tensor:
@@ -190,6 +196,8 @@ def _compacted(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWe
     from kernels.cpu.runtime.thread_pool import TEAM
 
     blocks, words = packed.pairs.shape[:2]
+    used, padding = packed.out_features - (blocks - 1) * MATRIX_ROWS, _padding(base)
+    packed.pairs[-1, :, used:] = padding << 16 | padding
     some = max(1, _AT_ONCE // (192 * words))
     starts = torch.zeros(3 * blocks, dtype=torch.int64)
     copy = torch.empty_like(packed.pairs[:some])

@@ -10,9 +10,10 @@ last bit, stands in a table of 16, where its code says:
     code 1 .. 7, 9 .. 15   sign << 7 | base + code % 8
     code 0, 8              the number is rare: it is the next one of the strip's list, as it is
 
-So 64 codes are looked up by one instruction, and two more put two registers of numbers together: seven
-for four registers where nothing in a group is rare, some thirty elsewhere. As the latter work on 16 bytes at
-a time, a register of low bytes has 8 numbers of one word and 8 of the other, in turns.
+So as many codes as a register has bytes are looked up by one instruction, and two more put two registers of
+numbers together: seven for four registers where nothing in a group is rare, some thirty elsewhere. As the
+latter work on 16 bytes at a time, a register of low bytes has 8 numbers of one word and 8 of the other, in
+turns.
 """
 
 from kernels.cpu.compiler.language import Static, unlikely, unroll
@@ -47,12 +48,12 @@ CODES = STRIP_BYTES - 64
 """Where the codes begin, in a strip."""
 NUM_CODES = 7
 """Of exponents but for their last bit, see above."""
-_RARE = 0xFF
+RARE = 0xFF
 """In the table; no upper byte of a number that is not rare."""
 _EIGHTS, _ONES = 0x8888 - 0x10000, 0x1111
 """The highest and the lowest bit of each code."""
 _kept = constant_i8(0xFF if code % 8 else 0 for code in range(64))
-_added = constant_i8((code & 8) << 4 | code % 8 if code % 8 else _RARE for code in range(64))
+_added = constant_i8((code & 8) << 4 | code % 8 if code % 8 else RARE for code in range(64))
 
 
 def table_of(base: int) -> i8x64:
@@ -79,13 +80,13 @@ def _rare_words(at: int, table: i8x64, lists: list[int], v: Static[int]) -> list
     next group's."""
     words = _usual_words(at, table, hidden(load_i16x32(at + CODES)))
     for place in unroll(range(WORDS)):
-        is_rare = reaches(words[place], _RARE << 8)
+        is_rare = reaches(words[place], RARE << 8)
         words[place] = replaced(words[place], load_i16x32(lists[v]), is_rare)
         lists[v] += 2 * count_of(is_rare)
     return words
 
 
-def _one_is_rare(strips: list[int]) -> bool:
+def one_is_rare(strips: list[int]) -> bool:
     """Whether three bits of a code are 0: then its highest bit, which is set first, is borrowed."""
     kept = i16x32(-1)
     for v in unroll(range(len(strips))):
@@ -97,7 +98,7 @@ def unpack(strips: list[int], table: i8x64, lists: list[int]) -> list[i16x32]:
     """The words of each strip's group, WORDS of each. strips: addresses; lists: see _rare_words(). Most
     groups have no rare number, and take a quarter of the instructions."""
     words = [i16x32(0) for _ in unroll(range(WORDS * len(strips)))]
-    if unlikely(_one_is_rare(strips)):
+    if unlikely(one_is_rare(strips)):
         for v in unroll(range(len(strips))):
             some = _rare_words(strips[v], table, lists, v)
             for place in unroll(range(WORDS)):
@@ -128,7 +129,7 @@ def write_rare(strips: list[int], table: i8x64, lists: list[int], out: int) -> N
 
     Seldom has a group of three strips rare numbers in two of them: to ask each one once more costs less than
     to write all."""
-    if unlikely(_one_is_rare(strips)):
+    if unlikely(one_is_rare(strips)):
         for v in unroll(range(len(strips))):
-            if _one_is_rare([strips[v]]):
+            if one_is_rare([strips[v]]):
                 _write_words(_rare_words(strips[v], table, lists, v), 0, v, out)

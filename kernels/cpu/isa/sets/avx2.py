@@ -9,7 +9,7 @@ from llvmlite import ir
 from kernels.cpu.isa.dot import Dot, IntegerDot
 from kernels.cpu.isa.operations import halves_of, joined
 from kernels.cpu.isa.sets.x86_64 import X86
-from kernels.cpu.isa.vectors import I16, I32, I32S, call, opaque, splat
+from kernels.cpu.isa.vectors import BYTES, I16, I32, I32S, call, opaque, splat
 
 _BYTES = ir.VectorType(ir.IntType(8), 32)
 _INT16S, _INT32S = ir.VectorType(I16, 16), ir.VectorType(I32, 8)
@@ -89,6 +89,22 @@ class AVX2(X86):
             found = call(builder, "llvm.x86.avx2.pshuf.b", _BYTES, bytes_, builder.bitcast(half, _BYTES))
             parts.append(builder.bitcast(found, _INT32S))
         return joined(builder, *parts)
+
+    def pack_bytes(self, builder: Any, first: Any, second: Any) -> Any:
+        """See Operations: vpackuswb."""
+        sides = zip(halves_of(builder, first), halves_of(builder, second), strict=True)
+        name = "llvm.x86.avx2.packuswb"
+        return joined(builder, *(call(builder, name, _BYTES, *halves) for halves in sides))
+
+    def look_up(self, builder: Any, table: Any, indexes: Any) -> Any:
+        """See Operations: vpshufb, which makes 0 of what has the highest bit."""
+        name, each = "llvm.x86.avx2.pshuf.b", builder.and_(indexes, splat(BYTES, 15))
+        sides = zip(halves_of(builder, table), halves_of(builder, each), strict=True)
+        return joined(builder, *(call(builder, name, _BYTES, *halves) for halves in sides))
+
+    def hide(self, builder: Any, values: Any) -> Any:
+        """See Operations."""
+        return joined(builder, *(opaque(builder, half, "x") for half in halves_of(builder, values)))
 
     def round_to_int(self, builder: Any, values: Any) -> Any:
         """See Operations."""

@@ -79,6 +79,14 @@ class AVX512(X86):
         bytes_, each = ir.Constant(BYTES, 4 * list(table)), builder.bitcast(indexes, BYTES)
         return builder.bitcast(call(builder, "llvm.x86.avx512.pshuf.b.512", BYTES, bytes_, each), I32S)
 
+    def pack_bytes(self, builder: Any, first: Any, second: Any) -> Any:
+        """See Operations: vpackuswb."""
+        return call(builder, "llvm.x86.avx512.packuswb.512", BYTES, first, second)
+
+    def hide(self, builder: Any, values: Any) -> Any:
+        """See Operations."""
+        return opaque(builder, values, "v")
+
     def round_to_int(self, builder: Any, values: Any) -> Any:
         """See Operations."""
         name = "llvm.x86.avx512.mask.cvtps2dq.512"

@@ -1,5 +1,4 @@
-"""Vectors of 32 numbers of 16 bits, and of the 64 bytes of these: what AVX-512's BW, VBMI and VBMI2 parts
-compute with them.
+"""Vectors of 32 numbers of 16 bits, and of the 64 bytes of these.
 
 Each function is the reference of an intrinsic, as those of kernels.cpu.isa.simd.
 """
@@ -14,8 +13,9 @@ from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import Intrinsic, lowered_by
 from kernels.cpu.compiler.vectors import Mask, i8x64, i16x32, i32x16
 from kernels.cpu.isa import vectors
+from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import memory
-from kernels.cpu.isa.vectors import BYTES, I16, I32, I32S, I64, LANES, call
+from kernels.cpu.isa.vectors import BYTES, I32, I32S, I64, LANES, call
 
 HALVES = types.i16x32.llvm
 COUNT = 2 * LANES
@@ -59,11 +59,9 @@ def words_of(x: i16x32) -> i32x16:
     return i32x16(x.lanes.view(np.int32))
 
 
-def _packed(builder: Any, first: Any, second: Any) -> Any:
-    return call(builder, "llvm.x86.avx512.packuswb.512", BYTES, first, second)
-
-
-@lowered_by(_packed, types.i8x64(types.i16x32, types.i16x32))
+@lowered_by(
+    lambda b, first, second: OPERATIONS.pack_bytes(b, first, second), types.i8x64(types.i16x32, types.i16x32)
+)
 def packed_bytes(first: i16x32, second: i16x32) -> i8x64:
     """Numbers of 0 .. 255 as bytes: eight of the first and eight of the second, in turns."""
     both = np.stack((first.lanes.reshape(4, 8), second.lanes.reshape(4, 8)), 1)
@@ -87,14 +85,12 @@ def interleaved_bytes(x: i8x64, y: i8x64, half: int) -> i8x64:
     return i8x64(np.stack(chosen, 1).ravel())
 
 
-def _looked_up(builder: Any, table: Any, indexes: Any) -> Any:
-    return call(builder, "llvm.x86.avx512.permvar.qi.512", BYTES, table, indexes)
-
-
-@lowered_by(_looked_up, types.i8x64(types.i8x64, types.i8x64))
+@lowered_by(
+    lambda b, table, indexes: OPERATIONS.look_up(b, table, indexes), types.i8x64(types.i8x64, types.i8x64)
+)
 def bytes_of_table(table: i8x64, indexes: i8x64) -> i8x64:
-    """table[indexes % 64]."""
-    return i8x64(table.lanes[indexes.lanes & 63])
+    """table[indexes % 16]. table: 16 bytes, four times."""
+    return i8x64(table.lanes[indexes.lanes & 15])
 
 
 @lowered_by(lambda b, x, limit: b.icmp_unsigned(">=", x, limit), types.mask32(types.i16x32, types.i16x32))
@@ -123,11 +119,10 @@ def count_of(mask: Mask) -> int:
     return int(mask.lanes.sum())
 
 
-def _replaced(builder: Any, values: Any, listed: Any, chosen: Any) -> Any:
-    return call(builder, "llvm.x86.avx512.mask.expand.v32i16", HALVES, listed, values, chosen)
-
-
-@lowered_by(_replaced, types.i16x32(types.i16x32, types.i16x32, types.mask32))
+@lowered_by(
+    lambda b, values, listed, chosen: OPERATIONS.expand(b, values, listed, chosen),
+    types.i16x32(types.i16x32, types.i16x32, types.mask32),
+)
 def replaced(values: i16x32, listed: i16x32, chosen: Mask) -> i16x32:
     """The values, of which the chosen ones are the first that are listed, in their order."""
     lanes = values.lanes.copy()
@@ -135,26 +130,16 @@ def replaced(values: i16x32, listed: i16x32, chosen: Mask) -> i16x32:
     return i16x32(lanes)
 
 
-def _store_chosen(builder: Any, address: Any, x: Any, chosen: Any) -> None:
-    pointer = builder.inttoptr(address, I16.as_pointer())
-    call(builder, "llvm.masked.compressstore.v32i16", ir.VoidType(), x, pointer, chosen)
+@lowered_by(lambda b, mask: b.zext(_bits(b, mask), I64), types.int64(types.mask32))
+def bits_of_halves(mask: Mask) -> int:
+    """A number of 32 bits, of which bit i is lane i."""
+    return int(np.packbits(mask.lanes, bitorder="little").view(np.uint32)[0])
 
 
-@lowered_by(_store_chosen, types.void(types.int64, types.i16x32, types.mask32))
-def store_chosen(address: int, x: i16x32, chosen: Mask) -> None:
-    """Writes the chosen numbers, one after the other."""
-    listed = x.lanes[chosen.lanes]
-    memory(address, np.int16, len(listed))[:] = listed
-
-
-def _hidden(builder: Any, values: Any) -> Any:
-    return builder.asm(ir.FunctionType(HALVES, [HALVES]), "", "=v,0", [values], False)
-
-
-@lowered_by(_hidden, types.i16x32(types.i16x32))
+@lowered_by(lambda b, x: OPERATIONS.hide(b, x), types.i16x32(types.i16x32))
 def hidden(x: i16x32) -> i16x32:
-    """The same numbers, of which LLVM does not know that: else it computes what both branches need before
-    the branch, for all words at once, and the registers do not suffice."""
+    """The same numbers, of which LLVM does not know that on x86-64: else it computes what both branches need
+    before the branch, for all words at once, and the registers do not suffice."""
     return x
 
 

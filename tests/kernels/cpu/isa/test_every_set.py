@@ -14,7 +14,9 @@ from kernels.cpu.instruction_sets import AVX2, NEON, SETS, X86_64, InstructionSe
 pytestmark = [pytest.mark.cpu_kernels, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).parents[4]
-KERNELS = "isa/test_operations.py", "matmul", "elementwise", "attention", "runtime"
+OPERATIONS = "isa/test_operations.py", "isa/test_halves.py"
+KERNELS = *OPERATIONS, "matmul", "elementwise", "attention", "runtime"
+DIFFERING = *OPERATIONS, "matmul/test_packed12.py"
 INVARIANCE = "tests/worker/cpu/test_kernel_selection.py::test_logits_are_bitwise_the_same_in_any_company"
 BEST = host_sets()[:1]
 MODELS = [f"{INVARIANCE}[{name}]" for name in ("llama", "qwen2-int8", "odd", "odd-f32")]
@@ -41,7 +43,7 @@ def test_the_same_tests_pass(one: InstructionSet):
     """The best set's run in the process of all tests. In an architecture's lowest set all of them do; for the
     sets between, which give the same bits (see below), the operations that differ and a model are enough."""
     is_lowest = of_host(one) in (AVX2, NEON)
-    kernels = KERNELS if is_lowest else KERNELS[:1]
+    kernels = KERNELS if is_lowest else DIFFERING
     models = MODELS if is_lowest else MODELS[1:2]
     paths = [*(f"tests/kernels/cpu/{name}" for name in kernels), *models]
     printed = run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", f"--cpu-kernels={one.name}", *paths)

@@ -100,8 +100,8 @@ def test_packed_as_the_formula_says(in_features: int, out_features: int, rare: i
     assert torch.equal(torch.cat(result.lists)[: sum(map(len, lists))], torch.cat(lists))
     indexes = torch.tensor([0, out_features - 1, out_features // 2])
     assert torch.equal(result.rows(indexes).view(torch.int16), weight[indexes].view(torch.int16))
-    x = random(5, in_features, dtype=BF16, scale=1e-30 if rare else 1.0)
-    for tokens in (1, 3, 5):
+    x = random(9, in_features, dtype=BF16, scale=1e-30 if rare else 1.0)
+    for tokens in (1, 2, 3, 4, 5, 9):
         expected = packed.multiply(x[:tokens], wide=True)
         assert torch.equal(result.multiply(x[:tokens], wide=True), expected)
 
@@ -193,7 +193,7 @@ def test_compiled_code_is_python(rare: int):
 
     dense, in_features, out_features = matrix(16, 57, rare), 16, 57
     weight = compact(dense)
-    for rows in (1, 2, 5, 6, 8, 9):
+    for rows in (1, 2, 3, 5, 6, 8, 9, 13):
         x, out = random(rows, in_features, dtype=BF16, seed=2), torch.zeros(rows, out_features, dtype=BF16)
         record = weight.record(x, out)
         record.rows = rows

@@ -1,0 +1,245 @@
+"""The product of kernels.cpu.matmul.gemm12 where registers are few: 16 of 256 bits.
+
+    1 or 2 rows     48 columns: what is unpacked is multiplied in registers
+    more            16 columns: some groups at a time become float32 in the first-level cache, and are
+                    multiplied with all rows, whose sums wait in memory until the next groups are
+
+The first of many rows' tiles unpacks a group while it multiplies the one before, so that unpacking fills what
+multiplying leaves idle; the others read what it has left. The order in which products are added is that of
+kernels.cpu.matmul.gemm, so that results have the same bits.
+"""
+
+from kernels.cpu.compiler.language import Static, unlikely, unroll
+from kernels.cpu.compiler.vectors import f32x16, i8x64, i32x16
+from kernels.cpu.isa.sets.halves import words_of
+from kernels.cpu.isa.simd import (
+    PAIR_PARTS,
+    add_pairs,
+    load_f32,
+    load_i32,
+    pair_weights,
+    prefetch,
+    reread,
+    store_f32,
+)
+from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
+from kernels.cpu.matmul.gemm12_tiles import ask_ahead, strips_of
+from kernels.cpu.matmul.many_rows import AT_ONCE, SCRATCH_BYTES, write_strip
+from kernels.cpu.matmul.parts12 import (
+    HALF,
+    PARTS,
+    PARTS_BYTES,
+    half_parts,
+    words_with_one,
+    write_all_parts,
+    write_parts,
+)
+from kernels.cpu.matmul.records import Linear12Record
+from kernels.cpu.matmul.results import store_columns
+from kernels.cpu.matmul.split_inputs import PAIR_BYTES, split_pairs
+from kernels.cpu.matmul.unpack12 import GROUP, STRIP_BYTES, WORDS, one_is_rare, table_of
+from kernels.cpu.matmul.words import PAIRS
+from kernels.cpu.runtime.work_split import ROWS, VECTORS, following_block, last_block
+
+FEW = 2
+"""The most rows that multiply what is in registers."""
+LEAST, FIRST, LARGEST = 3, 4, 6
+"""Rows of a tile: the least, those of the first of several, and the most, whose sums take 12 registers.
+Unpacking, too, needs some: of more rows the first tile has 4."""
+GROUPS = AT_ONCE // PARTS
+"""Groups that are unpacked at once."""
+
+
+def _add_rows(
+    vectors: Static[int], sums: list[f32x16], weight: i32x16, v: Static[int], x_rows: list[int], offset: int
+) -> None:
+    """Adds the products of a part of strip v, of so many. x_rows: addresses of the rows' parts of words."""
+    for m in unroll(range(len(x_rows))):
+        value = i32x16(read_u32(x_rows[m] + offset))
+        sums[vectors * m + v] = add_pairs(sums[vectors * m + v], weight, value)
+
+
+def _add_strip(
+    vectors: Static[int],
+    sums: list[f32x16],
+    lists: list[int],
+    v: Static[int],
+    strips: list[int],
+    x_rows: list[int],
+    offset: int,
+    table: i8x64,
+    kept: int,
+) -> None:
+    """Adds the products of a group of strip v, of so many; where several of its numbers are rare, by way of
+    memory, at `kept`. lists: of each strip the address of its next rare number, which goes on to the next
+    group's."""
+    if unlikely(one_is_rare([strips[v]])):
+        count = [0]
+        words = words_with_one(strips[v], table, lists[v], count)
+        if unlikely(count[0] > 1):
+            write_all_parts(strips, v, table, lists, kept)
+            for i in unroll(range(PARTS)):
+                _add_rows(vectors, sums, load_i32(kept + 64 * i), v, x_rows, offset + 4 * i)
+        else:
+            lists[v] += 2
+            for i in unroll(range(PARTS)):
+                part = pair_weights(words_of(words[i // PAIR_PARTS]), i % PAIR_PARTS)
+                _add_rows(vectors, sums, part, v, x_rows, offset + 4 * i)
+    else:
+        for half in unroll(range(2)):
+            parts = half_parts(strips[v], table, half)
+            for i in unroll(range(HALF)):
+                _add_rows(vectors, sums, parts[i], v, x_rows, offset + 4 * (HALF * half + i))
+
+
+def _few_rows(
+    rows: Static[int],
+    vectors: Static[int],
+    record: Linear12Record,
+    x: int,
+    row: int,
+    strip: int,
+    w: int,
+    soon: int,
+    kept: int,
+) -> None:
+    """So many rows of x, from `row` of the result on, times 16 * vectors columns, from `strip` on. w: address
+    of the strip; soon: of what comes next. kept: of vectors of parts, for a group."""
+    groups, columns = record.words // WORDS, record.columns
+    pitch, out_bytes = record.words * PAIR_BYTES, record.out_bytes
+    rare, table = record.lists + 8 * strip, table_of(record.base)
+    sums = [f32x16(0.0) for _ in unroll(range(rows * vectors))]
+    lists = [read_i64(rare + 8 * v) for v in unroll(range(vectors))]
+    x_rows = [reread(x + pitch * m) for m in unroll(range(rows))]
+    for group in range(groups):
+        ask_ahead(vectors, w, soon, groups, group)
+        strips, offset = strips_of(vectors, w, group), 4 * PARTS * group
+        for v in unroll(range(vectors)):
+            _add_strip(vectors, sums, lists, v, strips, x_rows, offset, table, kept)
+    out = record.out + (row * columns + LANES * strip) * out_bytes
+    for v in unroll(range(vectors)):
+        bias = load_f32(record.params + 64 * (strip + v))
+        for m in unroll(range(rows)):
+            at = out + (columns * m + LANES * v) * out_bytes
+            store_columns(at, out_bytes, sums[vectors * m + v] + bias, columns - LANES * (strip + v))
+
+
+def _unpack(w: int, table: i8x64, rare: list[int], parts: int) -> None:
+    """Writes the parts of a group. rare: the address of its next rare number, which goes on to the next
+    group's."""
+    strips = [w]
+    if unlikely(one_is_rare(strips)):
+        write_all_parts(strips, 0, table, rare, parts)
+    else:
+        write_parts(strips, table, parts)
+
+
+def _tile(
+    rows: Static[int],
+    makes: Static[bool],
+    groups: int,
+    x: int,
+    pitch: int,
+    w: int,
+    base: int,
+    rare: int,
+    parts: int,
+    sums: int,
+    soon: int,
+) -> int:
+    """Adds products of so many groups to the sums of some rows. makes: the parts, which are there else, and
+    asks for as many groups from `soon` on. Returns the address of the next rare number."""
+    x_rows = [reread(x + pitch * m) for m in unroll(range(rows))]
+    totals = [load_f32(sums + 64 * m) for m in unroll(range(rows))]
+    table = table_of(base)
+    lists = [rare]
+    if makes:
+        _unpack(w, table, lists, parts)
+    for group in range(groups):
+        if makes:
+            for line in unroll(range(0, STRIP_BYTES, 64)):
+                prefetch(soon + GROUP * group + line)
+            if group + 1 < groups:
+                _unpack(w + GROUP * (group + 1), table, lists, parts + PARTS_BYTES * (group + 1))
+        for i in unroll(range(PARTS)):
+            weight = load_i32(parts + PARTS_BYTES * group + 64 * i)
+            _add_rows(1, totals, weight, 0, x_rows, 4 * (PARTS * group + i))
+    for m in unroll(range(rows)):
+        store_f32(sums + 64 * m, totals[m])
+    return lists[0]
+
+
+def _add_groups(
+    groups: int,
+    rows: int,
+    x: int,
+    pitch: int,
+    w: int,
+    base: int,
+    rare: int,
+    parts: int,
+    sums: int,
+    soon: int,
+) -> int:
+    """Adds products of so many groups to the sums of all rows: behind the first tile in tiles as even as
+    possible. Returns the address of the next rare number."""
+    done = rows if rows <= LARGEST else FIRST
+    for each in unroll(range(LEAST, LARGEST + 1)):
+        if done == each:
+            rare = _tile(each, True, groups, x, pitch, w, base, rare, parts, sums, soon)
+    tiles = (rows - done + LARGEST - 1) // LARGEST
+    for i in range(tiles):
+        size = (rows - done + tiles - i - 1) // (tiles - i)
+        at, to = x + pitch * done, sums + 64 * done
+        for each in unroll(range(LEAST, LARGEST + 1)):
+            if size == each:
+                _tile(each, False, groups, at, pitch, w, base, rare, parts, to, 0)
+        done += size
+    return rare
+
+
+def _many_rows(
+    record: Linear12Record, x: int, row: int, rows: int, strip: int, w: int, soon: int, scratch: int
+) -> None:
+    """See _few_rows(), of more rows and one strip."""
+    groups, pitch, sums = record.words // WORDS, record.words * PAIR_BYTES, scratch + 64 * AT_ONCE
+    pieces = (groups + GROUPS - 1) // GROUPS
+    step, rare = (groups + pieces - 1) // pieces, read_i64(record.lists + 8 * strip)
+    for m in range(rows):
+        store_f32(sums + 64 * m, f32x16(0.0))
+    for first in range(0, groups, step):
+        some, at = min(step, groups - first), w + GROUP * first
+        following = soon if first + some == groups else at + GROUP * some
+        x_at = x + 4 * PARTS * first
+        rare = _add_groups(some, rows, x_at, pitch, at, record.base, rare, scratch, sums, following)
+    write_strip(PAIRS, record, row, rows, strip, sums, 0)
+
+
+def multiply_strips(record: Linear12Record, first: int, count: int, thread: int) -> None:
+    """Units of a product: blocks, and strips where a block is not taken whole."""
+    words, strips = record.words, (record.columns + LANES - 1) // LANES
+    row, strip, end = first // strips * ROWS, first % strips, first % strips + count
+    rows, last = min(record.rows - row, ROWS), last_block(strips, thread)
+    scratch, block_bytes = read_i64(record.scratch + 8 * thread), words // WORDS * GROUP
+    x = split_pairs(record.x + 4 * words * row, rows, words, scratch + SCRATCH_BYTES)
+    while strip < end:
+        block, inner = strip // VECTORS, strip % VECTORS
+        begin = record.weight + block * block_bytes
+        w, soon = begin + inner * STRIP_BYTES, begin + block_bytes
+        if block == last:
+            soon = following_block(record.following, thread, begin)
+        whole = inner == 0 and (strip + VECTORS <= end or end == strips)
+        if rows <= FEW and whole:
+            for size in unroll(range(1, FEW + 1)):
+                if rows == size:
+                    _few_rows(size, VECTORS, record, x, row, strip, w, soon, scratch)
+            strip += VECTORS
+        else:
+            if inner < VECTORS - 1:
+                soon = w + STRIP_BYTES
+            for size in unroll(range(1, FEW + 1)):
+                if rows == size:
+                    _few_rows(size, 1, record, x, row, strip, w, soon, scratch)
+            if rows > FEW:
+                _many_rows(record, x, row, rows, strip, w, soon, scratch)
+            strip += 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import kernels.cpu
-from kernels.cpu.instruction_sets import AVX2, AVX512_BF16, selected_name, selected_set
+from kernels.cpu.instruction_sets import AVX2, AVX512, selected_name, selected_set
 from worker.cpu import precompile
 
 pytest.importorskip("llvmlite")
@@ -40,7 +40,7 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("kernels.cpu.compiler.cache.is_cached", lambda: True)
     monkeypatch.setattr(precompile, "_start", start)
     monkeypatch.setattr(precompile, "why_not", lambda: None)
-    monkeypatch.setattr(precompile, "selected_set", lambda: AVX2)
+    monkeypatch.setattr(precompile, "selected_set", lambda: AVX512)
     monkeypatch.setattr(precompile, "_num_processes", lambda: 1)
     return groups
 
@@ -74,7 +74,7 @@ def test_the_first_start_compiles_and_later_ones_do_not(starts: list[str], impor
 
 
 def test_weights_in_12_bits_are_for_some_sets(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precompile, "selected_set", lambda: AVX512_BF16)
+    monkeypatch.setattr(precompile, "selected_set", lambda: AVX2)
     precompile.precompile({"sampler", "compact"})
     assert starts == ["compact", "sampler"]
 

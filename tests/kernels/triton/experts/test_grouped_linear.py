@@ -140,12 +140,13 @@ def test_sizes_follow_from_powers_of_two(dtype: torch.dtype):
 
 
 def test_few_pairs_are_split_and_many_are_not():
-    """While there are processors without work."""
+    """While there are processors without work, on an H100."""
     kind = torch.bfloat16, META
-    assert choose_grouped_sizes(8, 16, 1536, 4, *kind) == LinearSizes(64, 16, 64, 4, 4, True)
-    assert not choose_grouped_sizes(128, 16, 1536, 4, *kind).splits
-    assert not choose_grouped_sizes(8, 16, 1536, 1, *kind).splits
-    assert choose_grouped_sizes(300, 128, 1536, 4, *kind) == LinearSizes(128, 128, 64, 8, 3, False)
+    with assume(90):
+        assert choose_grouped_sizes(8, 16, 1536, 4, *kind) == LinearSizes(64, 16, 64, 4, 4, True)
+        assert not choose_grouped_sizes(128, 16, 1536, 4, *kind).splits
+        assert not choose_grouped_sizes(8, 16, 1536, 1, *kind).splits
+        assert choose_grouped_sizes(300, 128, 1536, 4, *kind) == LinearSizes(128, 128, 64, 8, 3, False)
 
 
 def test_tiles_of_devices_without_matrix_units_of_warp_groups():
@@ -154,4 +155,5 @@ def test_tiles_of_devices_without_matrix_units_of_warp_groups():
         assert largest_tile(torch.bfloat16, capability) == 64
         sizes = choose_grouped_sizes(300, 64, 1536, 4, torch.bfloat16, META)
         assert sizes == LinearSizes(128, 64, 32, 8, 4, False)
-    assert choose_grouped_sizes(300, 64, 1536, 4, torch.bfloat16, META).features == 64
+    with assume(90):
+        assert choose_grouped_sizes(300, 64, 1536, 4, torch.bfloat16, META).features == 64

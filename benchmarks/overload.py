@@ -9,7 +9,8 @@ loop that keeps all rows busy. Then an open loop (see arrivals.py) offers multip
 seconds, and counts what began and ended in the last three quarters of them. Goodput is answers per second
 whose first token came within --target seconds of the attempt that was taken. Then comes a burst of five times
 the capacity, after which there is room for those that came too early: how well were they told when? The last
-run offers five times the capacity and then 0.8 times, and looks at every second after the fall.
+runs offer five times the capacity and then 0.8 times, and look at every second after the fall: once where
+rejected clients come back, up to three times within 30 s, and once where they do not.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import asyncio
 import json
 import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from benchmarks.arrivals import SPOILED_S, Client, Kind, crowd
@@ -138,11 +139,11 @@ async def run_burst(service: Service, capacity: float) -> tuple[int, int, float]
 
 
 async def run_fall(
-    service: Service, capacity: float, options: argparse.Namespace
+    service: Service, capacity: float, kind: Kind, options: argparse.Namespace
 ) -> list[tuple[int, int, float]]:
     """(second after the fall, clients, p99 of the time to the first token in ms) from 5 to 0.8 times."""
     seconds = min(10, round(options.seconds))
-    async with crowd(service.address, KIND, options.dishonest, seed=99) as people:
+    async with crowd(service.address, kind, options.dishonest, seed=99) as people:
         await people.arrive(5 * capacity, options.seconds)
         fall = time.perf_counter()
         await people.arrive(0.8 * capacity, seconds)
@@ -191,13 +192,16 @@ async def run(service: Service, options: argparse.Namespace) -> None:
     refused, at_once, error = await run_burst(service, capacity)
     print(f"a burst of 5x for {BURST_S:g} s: {refused} refused, {at_once} taken when they came back first,")
     print(f"mean error of the hints {error:.0%}")
-    fall = await run_fall(service, capacity, options)
-    print("| second after the fall from 5x to 0.8x | clients | TTFT p99 ms |")
+    persistent = await run_fall(service, capacity, KIND, options)
+    fall = await run_fall(service, capacity, replace(KIND, attempts=1), options)
+    print("| second after the fall from 5x to 0.8x | clients, TTFT p99 ms | if rejected ones give up |")
     print("| --- | --- | --- |")
-    for second, clients, ttft in fall:
-        print(f"| {second} | {clients} | {ttft:.0f} |")
+    for (second, *come_back), (_, *go_away) in zip(persistent, fall, strict=True):
+        print(f"| {second} | {', '.join(f'{each:.0f}' for each in come_back)}", end="")
+        print(f" | {', '.join(f'{each:.0f}' for each in go_away)} |")
     if options.json:
         content = {"capacity": capacity, "levels": [asdict(level) for level in levels], "fall": fall}
+        content["fall_with_returns"] = persistent
         content["burst"] = {"refused": refused, "at_once": at_once, "hint_error": error}
         options.json.write_text(json.dumps(content, indent=1) + "\n")
 

@@ -20,7 +20,7 @@ def test_figures_are_as_they_were(tmp_path: Path):
     if gpu_golden.read()[0] != gpu_golden.versions():
         pytest.skip("golden figures are of another version of Triton")
     figures = tmp_path / "figures.json"
-    own = ("TRITON_INTERPRET", "TRITON_PTXAS_PATH")  # Triton puts the choice of another test into the environment
+    own = ("TRITON_INTERPRET", "TRITON_PTXAS_PATH")  # Triton puts there what another test has chosen
     environment = {name: value for name, value in os.environ.items() if name not in own}
     words = ["--golden=quick", "--capability=80,90,100", "--jobs=2", f"--json={figures}"]
     command = [sys.executable, "-m", "benchmarks.gpu_compile", *words]

@@ -72,8 +72,9 @@ def _start_time(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
-def measure(service: Service, options: argparse.Namespace) -> tuple[list[float], int]:
-    """Returns the pauses in seconds and the number of outputs that differ."""
+def measure(service: Service, options: argparse.Namespace) -> tuple[list[tuple[float, int, float]], int]:
+    """Returns of each kill the pause in seconds, its number from 1 on, and the seconds from the streams'
+    recovery from the last one; and the number of outputs that differ."""
     prompt = prompt_of(options.prompt_tokens)
     with Client(service.address) as client:
         alone = client.generate(prompt, max_tokens=OUTPUT_TOKENS, ignore_eos=True, seed=7)
@@ -86,13 +87,15 @@ def measure(service: Service, options: argparse.Namespace) -> tuple[list[float],
     for thread in threads:
         thread.start()
     pauses = []
-    for _ in range(options.kills):
-        time.sleep(chance.uniform(options.least, options.most))
+    for number in range(1, options.kills + 1):
+        calm = chance.uniform(options.least, options.most)
+        time.sleep(calm)
         killed_at = time.monotonic()
         os.kill(active(service, options.victim), signal.SIGKILL)
         while not all(one.times and one.times[-1] > killed_at + 0.1 for one in clients):
             time.sleep(0.01)
-        pauses.append(max(one.silence(killed_at, killed_at + 0.1) for one in clients))
+        pause = max(one.silence(killed_at, killed_at + 0.1) for one in clients)
+        pauses.append((pause, number, calm))
     stopping.set()
     for thread in threads:
         thread.join()
@@ -123,8 +126,9 @@ def main() -> None:
         model=options.model, port=0, device="cpu", log_level="error", standbys=options.standbys
     )
     with Service(config) as service:
-        pauses, wrong = measure(service, options)
-    pauses.sort()
+        kills, wrong = measure(service, options)
+    kills.sort()
+    pauses = [pause for pause, _, _ in kills]
     print(
         f"{options.kills} kills of the {options.victim}, {options.streams} streams,"
         f" {options.standbys} standbys from the start"
@@ -133,6 +137,8 @@ def main() -> None:
         f"pause: median {statistics.median(pauses):.2f} s, p90 {percentile(pauses, 90):.2f} s,"
         f" p99 {percentile(pauses, 99):.2f} s, least {pauses[0]:.2f} s, most {pauses[-1]:.2f} s"
     )
+    longest = (f"{pause:.2f} s of kill {number}, {calm:.1f} s later" for pause, number, calm in kills[:-4:-1])
+    print(f"the longest: {'; '.join(longest)}")
     print(f"outputs that differ: {wrong}")
 
 

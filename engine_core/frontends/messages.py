@@ -116,6 +116,7 @@ class FrontendMessages:
                 log.warning("handles that a frontend uses twice, dropped: %d", self._counters.bad_messages)
             return  # a failure would end the request that has the handle
         try:
+            self._intake.check_aborts(message, arrival)  # a later call may have what an earlier one may not
             if self._handover.take(message, frontend, arrival):
                 return
             request = self._intake.admit(message, frontend, arrival)

@@ -57,6 +57,13 @@ class Intake:
         if self._exchange is not None:
             self._exchange.run(self._clock(), is_idle=not self._scheduler.requests)
 
+    def check_aborts(self, message: AddRequest, arrival: float) -> None:
+        """Raises Refused if the request of a message was aborted after it began."""
+        began, names = arrival - 1e-6 * message.age_us, (message.request_id, message.group)
+        if any(self.recent_aborts.includes(name, began) for name in names if name):
+            self.refused["REQUEST_ABORTED"] += 1
+            raise Refused("", "was aborted before it arrived", "REQUEST_ABORTED", Code.ABORTED)
+
     def admit(self, message: AddRequest, frontend: bytes, arrival: float) -> Request:
         """Returns the request of a message, for the scheduler. Raises Refused."""
         try:
@@ -74,9 +81,6 @@ class Intake:
         self._quotas.lost(request, self._clock())
 
     def _admit(self, message: AddRequest, frontend: bytes, arrival: float) -> Request:
-        began, names = arrival - 1e-6 * message.age_us, (message.request_id, message.group)
-        if any(self.recent_aborts.includes(name, began) for name in names if name):
-            raise Refused("", "was aborted before it arrived", "REQUEST_ABORTED", Code.ABORTED)
         if self._scheduler.requests.by_id(message.request_id):
             raise Refused(
                 "request_id", "is the id of a request in flight", "REQUEST_ID_IN_USE", Code.ALREADY_EXISTS

@@ -7,7 +7,7 @@ import pytest
 
 from engine_core import score_history
 from engine_core.frontends.handover import MOST_HANDOVERS
-from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, Hello
+from pagewire.internal.v1.engine_pb2 import Abort, AbortByIds, AddRequest, Hello, Utility
 from pagewire.ipc.columns import unpack_u8, unpack_u64
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
 from tests.engine_core.fakes import Ledger, add_request, expected_output
@@ -151,6 +151,22 @@ def test_the_earlier_call_does_not_get_it_back(house: House) -> None:
     house.run()
     is_whole(house, B, later)
     assert failures_of(house) == [(FIRST, "CONTINUED_ELSEWHERE")]
+
+
+def test_an_aborted_call_does_not_get_what_a_later_one_left(house: House) -> None:
+    """Messages wait on their way, so that a request may look younger than its Abort; its frontend is lost, and
+    sends it again with its age (simulation, seed 7184)."""
+    house.now = 100.0
+    abort = Utility(call_id=1, abort_by_ids=AbortByIds(request_ids=[submit(house, A, FIRST).request_id]))
+    house.put(abort, B)
+    house.now = 101.0
+    submit(house, A, AGAIN, age_us=500_000, grace_ms=60_000)
+    house.step(2)
+    house.lose(A)
+    again = submit(house, B, FIRST, age_us=2_000_000, again=True)
+    house.step()
+    assert (FIRST, "REQUEST_ABORTED") in failures_of(house)
+    assert not ledger_of(house, B, again).tokens
 
 
 def test_the_end_of_the_earlier_call_and_of_its_frontend_do_not_matter(house: House) -> None:

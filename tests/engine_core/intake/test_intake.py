@@ -28,6 +28,7 @@ def taken() -> Iterator[Taken]:
 
 def refusal(intake: Intake, message: AddRequest, arrival: float = 100.0) -> Refused:
     with pytest.raises(Refused) as caught:
+        intake.check_aborts(message, arrival)
         intake.admit(message, b"frontend", arrival)
     return caught.value
 
@@ -60,7 +61,8 @@ def test_an_abort_that_overtook_its_request(taken: Taken) -> None:
     late = add_request(1, request_id="same")
     late.age_us = 2_000_000
     assert refusal(intake, late).reason == "REQUEST_ABORTED"
-    assert intake.admit(add_request(2, request_id="same"), b"a", 100.0)
+    assert intake.refused == {"REQUEST_ABORTED": 1}
+    intake.check_aborts(add_request(2, request_id="same"), 100.0)
 
 
 def test_an_abort_by_group_holds_for_each_of_it(taken: Taken) -> None:

@@ -18,9 +18,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 
-from benchmarks.processes import by_role
+from benchmarks.processes import by_role, start_ticks
 from pagewire import Client
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
@@ -65,11 +64,7 @@ def stream(
 
 def active(service: Service, victim: str) -> int:
     """Returns the process to kill: the one that serves, which is older than its standby."""
-    return min(by_role(service.pid)[victim], key=_start_time)
-
-
-def _start_time(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return min(by_role(service.pid)[victim], key=start_ticks)
 
 
 def measure(service: Service, options: argparse.Namespace) -> tuple[list[tuple[float, int, float]], int]:

@@ -90,7 +90,7 @@ class MixedLoad:
             cases = {many.send(prompt, **params): number for number, prompt, params in self._cases(8)}
             async for request in many.results():
                 if request.error is not None:
-                    self.refused[request.error.reason] += 1
+                    self.refused[request.error.reason or "no reason"] += 1
                 else:
                     outputs = request.generation.outputs
                     self._compare(cases[request], [output.token_ids for output in outputs])

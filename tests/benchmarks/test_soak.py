@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from benchmarks.soak import samples as samples_module
 from benchmarks.soak.samples import Sampler, Samples, table
 
 
@@ -36,10 +37,23 @@ def test_what_was_seen_for_a_moment_is_not_judged() -> None:
     assert not short.grows
     sampler = Sampler(os.getpid())
     sampler.look()
-    assert sampler.samples[os.getpid()].megabytes[0] > 1.0 and sampler.judged() == []
+    assert sampler.samples[os.getpid(), False].megabytes[0] > 1.0 and sampler.judged() == []
 
 
 def test_the_table_names_what_grows() -> None:
     assert table([samples([50.0 + place for place in range(20)])]).splitlines()[-1] == (
         "| engine 7 | 190 | 50.0, 69.0 | +9.00 MB | 30, 30 | GROWS |"
     )
+
+
+def test_a_standby_that_begins_to_serve_is_judged_anew(monkeypatch: pytest.MonkeyPatch):
+    """It grows by what serving takes, which is no leak."""
+    workers = {"worker": [os.getppid(), os.getpid()]}
+    monkeypatch.setattr(samples_module, "by_role", lambda supervisor: workers)
+    sampler = Sampler(os.getpid())
+    sampler.look()
+    workers["worker"] = [os.getpid()]
+    sampler.look()
+    roles = {key: each.role for key, each in sampler.samples.items() if each.role != "supervisor"}
+    assert roles[os.getppid(), False] == "worker"
+    assert roles[os.getpid(), True] == "worker, standby"

@@ -154,8 +154,8 @@ def test_the_earlier_call_does_not_get_it_back(house: House) -> None:
 
 
 def test_an_aborted_call_does_not_get_what_a_later_one_left(house: House) -> None:
-    """Messages wait on their way, so that a request may look younger than its Abort; its frontend is lost, and
-    sends it again with its age (simulation, seed 7184)."""
+    """Messages wait on their way, so that a request may look younger than its Abort; its frontend is lost,
+    and sends it again with its age (simulation, seed 7184)."""
     house.now = 100.0
     abort = Utility(call_id=1, abort_by_ids=AbortByIds(request_ids=[submit(house, A, FIRST).request_id]))
     house.put(abort, B)

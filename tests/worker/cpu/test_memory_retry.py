@@ -20,11 +20,11 @@ class Scarce:
         self._model = engine.runner.backend.model  # type: ignore[attr-defined]
         engine.runner.backend.model = self  # type: ignore[attr-defined]
 
-    def __call__(self, batch, layers):
+    def forward(self, batch, layers):
         if len(batch.token_ids) > self._most:
             self.num_failed += 1
             raise self._error
-        return self._model(batch, layers)
+        return self._model.forward(batch, layers)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 
 def by_role(supervisor: int) -> dict[str, list[int]]:
-    """Process ids of a service by the command that they run: frontend, engine, worker."""
+    """Process ids of a service by the command that they run: frontend, engine, worker. Those of children that
+    run no command of ours are left out."""
     found: dict[str, list[int]] = {}
     waiting = [supervisor]
     while waiting:
@@ -13,8 +14,9 @@ def by_role(supervisor: int) -> dict[str, list[int]]:
         children = (folder / "task" / folder.name / "children").read_text().split()
         for child in children:
             words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            found.setdefault(words[words.index(b"pagewire") + 1].decode(), []).append(int(child))
             waiting.append(int(child))
+            if b"pagewire" in words:  # others compile kernels
+                found.setdefault(words[words.index(b"pagewire") + 1].decode(), []).append(int(child))
     return found
 
 

@@ -49,7 +49,7 @@ def _activation_kernel(
     elif KIND == QUICK_GELU:
         y = x / (1 + tl.exp(-1.702 * x))
     else:
-        y = tl.maximum(x, 0.0)
+        y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
     if GATED:
         y *= tl.load(gate_up + at + width, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + row * width + column, y.to(out.dtype.element_ty), mask=inside)

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from kernels.triton.experts.dispatch import ExpertOrder
-from kernels.triton.experts.grouped_linear import launch_by_expert, pairs_of_tile
+from kernels.triton.experts.grouped_linear import grouped_linear_reference, launch_by_expert, pairs_of_tile
 from kernels.triton.matmul.linear import store_sums
 from kernels.triton.matmul.low_bit_linear import E2M1, PART, TILE, low_bit_sums
 from kernels.triton.matmul.low_bit_weight import LowBitWeight, padded_rows
@@ -76,12 +76,7 @@ def grouped_low_bit_linear_reference(
 ) -> torch.Tensor:
     """The formula in float64, pair by pair, with values of w in x's dtype. Returns [P, F]."""
     values = weight.values().to(x.dtype).view(-1, padded_rows(features), weight.in_features)
-    read = range(len(owners)) if rows is None else rows.tolist()
-    pairs = list(zip(read, owners.tolist(), strict=True))
-    results = [values[expert, :features].double() @ x[row].double() for row, expert in pairs]
-    if bias is not None:
-        results = [y + bias[expert].double() for y, (_, expert) in zip(results, pairs, strict=True)]
-    return torch.stack(results)
+    return grouped_linear_reference(x, values[:, :features], bias, owners, rows)
 
 
 def grouped_low_bit_linear(

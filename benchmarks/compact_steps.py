@@ -20,7 +20,7 @@ prepare_threads()  # before torch is imported
 
 from benchmarks.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows, timed  # noqa: E402
 from kernels.cpu.instruction_sets import select, target_set  # noqa: E402
-from kernels.cpu.matmul import packed12  # noqa: E402
+from kernels.cpu.matmul.compact import weight  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
@@ -80,7 +80,7 @@ def main() -> None:
         block_size=BLOCK_SIZE,
         num_blocks=max(batches) * -(-(options.prompt + options.turns) // BLOCK_SIZE),
     )
-    with mock.patch.object(packed12, "target_set", lambda: replace(chosen, compact=False)):
+    with mock.patch.object(weight, "target_set", lambda: replace(chosen, compact=False)):
         wide, _ = load(initialize, 0, options.threads, lambda what, fraction: None)
     narrow, ready = load(initialize, 0, options.threads, lambda what, fraction: None)
     for batch in batches:

@@ -28,8 +28,8 @@ import torch  # noqa: E402
 
 from benchmarks.worker_step import BLOCK_SIZE, GREEDY, plan  # noqa: E402
 from kernels.cpu.instruction_sets import select  # noqa: E402
+from kernels.cpu.matmul.compact.weight import CompactWeight, compact_weight  # noqa: E402
 from kernels.cpu.matmul.packed import PackedWeight, pack_weight, packed_linear  # noqa: E402
-from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight  # noqa: E402
 from kernels.cpu.requirements import why_not  # noqa: E402
 from kernels.ops.layers.linear import linear  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402

@@ -58,7 +58,8 @@ def names() -> dict[int, str]:
         rms_norm,
         rotary,
     )
-    from kernels.cpu.matmul import gemm12, gemm_bfloat16, gemm_float32, gemm_int8, packed_rows, quantize
+    from kernels.cpu.matmul import gemm_bfloat16, gemm_float32, gemm_int8, packed_rows, quantize
+    from kernels.cpu.matmul.compact import product as compact_product
     from kernels.cpu.matmul.groups import e2m1_product, inputs, product
     from kernels.cpu.sampling import argmax
 
@@ -66,8 +67,8 @@ def names() -> dict[int, str]:
         gemm_bfloat16.linear_bfloat16: "product",
         gemm_int8.linear_int8: "product",
         gemm_float32.linear_float32: "product",
-        gemm12.compact_linear: "product",
-        gemm12.compact_rows: "embedding",
+        compact_product.compact_linear: "product",
+        compact_product.compact_rows: "embedding",
         packed_rows.packed_rows: "embedding",
         quantize.quantized_rows: "embedding",
         quantize.quantize_rows: "inputs to int8",

@@ -13,11 +13,11 @@ from functools import partial
 
 import torch
 
+from kernels.cpu.matmul.compact.weight import CompactWeight, compact_weight
 from kernels.cpu.matmul.groups.weight import GroupedWeight, round_in_groups
 from kernels.cpu.matmul.halves.weight import HalfWeight, narrow_weight
 from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
 from kernels.cpu.matmul.packed import PackedWeight
-from kernels.cpu.matmul.packed12 import CompactWeight, compact_weight
 from kernels.cpu.runtime.arena import Arena
 
 PackedTable = CompactWeight | HalfWeight | PackedWeight | QuantizedWeight

@@ -44,7 +44,7 @@ def test_kernels_of_x86_64_do_not():
 
 
 def test_weights_in_12_bits_are_compiled_where_they_are_fast():
-    assert not {"matmul.gemm12", "matmul.pack12"} & {*all_kernels(NEON_BF16)}
+    assert not {"matmul.compact.product", "matmul.compact.pack"} & {*all_kernels(NEON_BF16)}
 
 
 def test_functions_that_are_nowhere():

@@ -35,7 +35,7 @@ KERNELS = {
         *("attention.float32_kv", "matmul.halves.product", "matmul.gemm_float32"),
         "elementwise.float32_rows",
     ),
-    COMPACT: ("matmul.gemm12", "matmul.pack12"),
+    COMPACT: ("matmul.compact.product", "matmul.compact.pack"),
     INT8: ("matmul.gemm_int8", "matmul.quantize"),
     GROUPS: ("matmul.groups.product", "matmul.groups.inputs", "matmul.groups.rounding"),
     E2M1: ("matmul.groups.e2m1_product",),

@@ -20,15 +20,6 @@ class LinearRecord(ProductRecord):
 
 
 @record
-class Linear12Record(ProductRecord):
-    """kernels.cpu.matmul.gemm12.compact_linear. words: a multiple of 4, and at least 8."""
-
-    lists: Address  # [strips] int64: addresses of the strips' rare numbers
-    base: i64
-    scratch: Address  # [threads] int64: addresses of kernels.cpu.matmul.gemm12.scratch_bytes
-
-
-@record
 class PackedRowsRecord(OperationRecord):
     """kernels.cpu.matmul.packed_rows.packed_rows."""
 
@@ -36,15 +27,6 @@ class PackedRowsRecord(OperationRecord):
     weight: Address
     out: Address  # [rows, 2 * words] bfloat16
     words: i64
-
-
-@record
-class Rows12Record(PackedRowsRecord):
-    """kernels.cpu.matmul.gemm12.compact_rows. lists, base, scratch: see Linear12Record."""
-
-    lists: Address
-    base: i64
-    scratch: Address
 
 
 @record
@@ -67,14 +49,3 @@ class QuantizeRecord(OperationRecord):
     out: Address  # [rows, width] uint8
     scales: Address  # [rows] float32
     width: i64  # a multiple of 16
-
-
-@record
-class Pack12Record(OperationRecord):
-    """kernels.cpu.matmul.pack12.count_rare and make_compact, whose rows are strips."""
-
-    pairs: Address  # of a weight of kernels.cpu.matmul.packed
-    weight: Address  # of kernels.cpu.matmul.packed12
-    numbers: Address  # [rows] int64: count_rare() writes how many are rare, make_compact() reads addresses
-    words: i64
-    base: i64

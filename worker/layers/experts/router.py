@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.packed12 import compact_weight
+from kernels.cpu.matmul.compact.weight import compact_weight
 from kernels.ops.experts.routing import Routing
 from worker.layers.base import Weight
 from worker.layers.packed_linear import Matrix

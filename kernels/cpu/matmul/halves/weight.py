@@ -93,7 +93,8 @@ def narrow_weight(
     """weight: [N, K] float32; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None. It keeps
     32 bits where any of its values is no float16.
 
-    A matrix of this arena is no weight any more; its memory is used as kernels.cpu.matmul.packed12 does.
+    A matrix of this arena is no weight any more; its memory is used as kernels.cpu.matmul.compact.weight
+    does.
     """
     arena = arena or Arena()
     packed = pack_weight(weight, bias, arena)

@@ -37,10 +37,10 @@ def tell(name: str, *tensors: torch.Tensor) -> None:
 
 def products() -> None:
     """With each form of weights."""
+    from kernels.cpu.matmul.compact.weight import compact_weight
     from kernels.cpu.matmul.groups.weight import round_in_groups
     from kernels.cpu.matmul.int8 import quantize_weight
     from kernels.cpu.matmul.packed import pack_weight
-    from kernels.cpu.matmul.packed12 import compact_weight
 
     for n, k in ((100, 66), (576, 1536)):
         weight, bias = random(n, k), random(n)

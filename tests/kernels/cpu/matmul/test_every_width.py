@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.cpu.matmul.compact.weight import compact_weight
 from kernels.cpu.matmul.groups.weight import grouped_linear_reference, round_in_groups
 from kernels.cpu.matmul.halves.weight import narrow_weight
 from kernels.cpu.matmul.int8 import quantize_weight, quantized_linear_reference
 from kernels.cpu.matmul.packed import pack_weight
-from kernels.cpu.matmul.packed12 import compact_weight
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels

@@ -1,10 +1,10 @@
-"""The product of kernels.cpu.matmul.packed12: weights are read in 12 bits, and computed with in the 16 that
-they are.
+"""The product of kernels.cpu.matmul.compact.weight: weights are read in 12 bits, and computed with
+in the 16 that they are.
 
-Up to eight rows multiply as they unpack (kernels.cpu.matmul.gemm12_tiles), while memory delivers the next
+Up to eight rows multiply as they unpack (kernels.cpu.matmul.compact.tiles), while memory delivers the next
 weights. More than eight are multiplied as kernels.cpu.matmul.gemm does it, with a block that the first eight
 have unpacked, into a place that stays in the second-level cache. Where registers are few, see
-kernels.cpu.matmul.gemm12_few.
+kernels.cpu.matmul.compact.few_registers.
 """
 
 from kernels.cpu.attention.planning.kv_prefetch_kernel import pieces_of_block
@@ -12,9 +12,9 @@ from kernels.cpu.attention.records import PrefetchStream
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.isa.simd import PAIR_PARTS
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32, write_u32
-from kernels.cpu.matmul.gemm import BLOCK, FEW_REGISTERS, STRIP, multiply_rows
-from kernels.cpu.matmul.gemm12_few import multiply_strips
-from kernels.cpu.matmul.gemm12_tiles import (
+from kernels.cpu.matmul.compact.few_registers import multiply_strips
+from kernels.cpu.matmul.compact.records import CompactLinearRecord, CompactRowsRecord
+from kernels.cpu.matmul.compact.tiles import (
     ALL,
     FEW,
     FIRST,
@@ -24,11 +24,11 @@ from kernels.cpu.matmul.gemm12_tiles import (
     tile,
     unpack_strip,
 )
+from kernels.cpu.matmul.compact.unpack import GROUP, STRIP_BYTES, WORDS
+from kernels.cpu.matmul.gemm import BLOCK, FEW_REGISTERS, STRIP, multiply_rows
 from kernels.cpu.matmul.many_rows import SCRATCH_BYTES
-from kernels.cpu.matmul.records import Linear12Record, Rows12Record
 from kernels.cpu.matmul.split_inputs import PAIR_BYTES, split_pairs
 from kernels.cpu.matmul.split_inputs import scratch_bytes as split_bytes
-from kernels.cpu.matmul.unpack12 import GROUP, STRIP_BYTES, WORDS
 from kernels.cpu.matmul.words import PAIRS
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
@@ -46,7 +46,7 @@ def scratch_bytes(words: int) -> int:
     return max(block_bytes(words), SCRATCH_BYTES) + split_bytes(words)
 
 
-def _multiply_strips(record: Linear12Record, first: int, count: int, thread: int) -> None:
+def _multiply_strips(record: CompactLinearRecord, first: int, count: int, thread: int) -> None:
     """Units of a product, where registers are many."""
     rows, x, w, params, out = record.rows, record.x, record.weight, record.params, record.out
     columns, words, width, following = record.columns, record.words, record.out_bytes, record.following
@@ -127,7 +127,7 @@ def _multiply_strips(record: Linear12Record, first: int, count: int, thread: int
 
 
 @operation
-def compact_linear(record: Linear12Record, first: int, count: int, thread: int) -> None:
+def compact_linear(record: CompactLinearRecord, first: int, count: int, thread: int) -> None:
     """Units first .. first + count - 1, as kernels.cpu.matmul.gemm_bfloat16.linear_bfloat16."""
     if FEW_REGISTERS:
         multiply_strips(record, first, count, thread)
@@ -136,7 +136,7 @@ def compact_linear(record: Linear12Record, first: int, count: int, thread: int) 
 
 
 @operation
-def compact_rows(record: Rows12Record, first: int, count: int, thread: int) -> None:
+def compact_rows(record: CompactRowsRecord, first: int, count: int, thread: int) -> None:
     """Rows of a weight as they were."""
     w, out, words = record.weight, record.out, record.words
     lists, base, scratch = record.lists, record.base, read_i64(record.scratch + 8 * thread)

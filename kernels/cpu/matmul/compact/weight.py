@@ -8,9 +8,9 @@ deviations down to a 2,000th of one). So a weight is kept as
     code         4 bits: the sign, and which of 7 the exponent's other bits are, less base, 1 .. 7;
                  0: they are others, and the whole number is in a list of its strip, in order
 
-base is chosen for each matrix. A product gets back every bit (kernels.cpu.matmul.gemm12), and so gives the
-bits of kernels.cpu.matmul.packed's product. One token reads all weights once, and
-waits for memory: 3/4 of the bytes take 3/4 of the time.
+base is chosen for each matrix. A product gets back every bit (kernels.cpu.matmul.compact.product), and so
+gives the bits of kernels.cpu.matmul.packed's product. One token reads all weights once, and waits for memory:
+3/4 of the bytes take 3/4 of the time.
 
     data   [ceil(N / 48), K / 8, 3, 192] uint8: strips of 16 columns, 4 words of k at a time
     lists  of ceil(N / 48) * 3 strips, bfloat16 each
@@ -27,8 +27,8 @@ import torch
 
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.instruction_sets import target_set
+from kernels.cpu.matmul.compact.records import CompactLinearRecord, CompactPackRecord, CompactRowsRecord
 from kernels.cpu.matmul.packed import PackedWeight, middle_block, pack_weight
-from kernels.cpu.matmul.records import Linear12Record, Pack12Record, Rows12Record
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ class CompactWeight:
     out_features: int  # N
     in_features: int  # K
     team: "Team"
-    product: Operation[Linear12Record]  # kernels.cpu.matmul.gemm12.compact_linear
-    gather: Operation[Rows12Record]  # kernels.cpu.matmul.gemm12.compact_rows
-    scratch_bytes: int  # kernels.cpu.matmul.gemm12.scratch_bytes
+    product: Operation[CompactLinearRecord]  # kernels.cpu.matmul.compact.product.compact_linear
+    gather: Operation[CompactRowsRecord]  # kernels.cpu.matmul.compact.product.compact_rows
+    scratch_bytes: int  # kernels.cpu.matmul.compact.product.scratch_bytes
 
     @property
     def halves(self) -> tuple[int, int]:
@@ -80,10 +80,10 @@ class CompactWeight:
         """True: other weights are not compacted."""
         return True
 
-    def record(self, x: torch.Tensor, out: torch.Tensor) -> Linear12Record:
+    def record(self, x: torch.Tensor, out: torch.Tensor) -> CompactLinearRecord:
         """The product's record. x: [T, K], out: [T, N], contiguous."""
         words = self.in_features // 2
-        return Linear12Record(
+        return CompactLinearRecord(
             x=x.data_ptr(),
             weight=self.data.data_ptr(),
             params=self.bias.data_ptr(),
@@ -111,10 +111,10 @@ class CompactWeight:
         self.team.run_one(self.gather, len(indexes), record, 1)
         return out
 
-    def rows_record(self, indexes: int, out: int) -> Rows12Record:
+    def rows_record(self, indexes: int, out: int) -> CompactRowsRecord:
         """The record that looks up rows. Addresses."""
         words = self.in_features // 2
-        return Rows12Record(
+        return CompactRowsRecord(
             indexes=indexes,
             weight=self.data.data_ptr(),
             out=out,
@@ -191,8 +191,8 @@ def compact_weight(
 
 def _compacted(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWeight:
     """data: at or before the beginning of what is packed, which then is no weight any more."""
-    from kernels.cpu.matmul.gemm12 import compact_linear, compact_rows, scratch_bytes
-    from kernels.cpu.matmul.pack12 import count_rare, make_compact
+    from kernels.cpu.matmul.compact.pack import count_rare, make_compact
+    from kernels.cpu.matmul.compact.product import compact_linear, compact_rows, scratch_bytes
     from kernels.cpu.runtime.thread_pool import TEAM
 
     blocks, words = packed.pairs.shape[:2]
@@ -207,7 +207,7 @@ def _compacted(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWe
         count = min(some, blocks - first)
         numbers = starts[3 * first : 3 * (first + count)]
         copy[:count] = packed.pairs[first : first + count]
-        record = Pack12Record(
+        record = CompactPackRecord(
             pairs=copy.data_ptr(),
             weight=result.data_ptr(),
             numbers=numbers.data_ptr(),

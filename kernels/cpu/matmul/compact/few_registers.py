@@ -1,4 +1,4 @@
-"""The product of kernels.cpu.matmul.gemm12 where registers are few: 16 of 256 bits.
+"""The product of kernels.cpu.matmul.compact.product where registers are few: 16 of 256 bits.
 
     1 or 2 rows     48 columns: what is unpacked is multiplied in registers
     more            16 columns: some groups at a time become float32 in the first-level cache, and are
@@ -23,9 +23,7 @@ from kernels.cpu.isa.simd import (
     store_f32,
 )
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
-from kernels.cpu.matmul.gemm12_tiles import ask_ahead, strips_of
-from kernels.cpu.matmul.many_rows import AT_ONCE, SCRATCH_BYTES, write_strip
-from kernels.cpu.matmul.parts12 import (
+from kernels.cpu.matmul.compact.parts import (
     HALF,
     PARTS,
     PARTS_BYTES,
@@ -34,10 +32,12 @@ from kernels.cpu.matmul.parts12 import (
     write_all_parts,
     write_parts,
 )
-from kernels.cpu.matmul.records import Linear12Record
+from kernels.cpu.matmul.compact.records import CompactLinearRecord
+from kernels.cpu.matmul.compact.tiles import ask_ahead, strips_of
+from kernels.cpu.matmul.compact.unpack import GROUP, STRIP_BYTES, WORDS, one_is_rare, table_of
+from kernels.cpu.matmul.many_rows import AT_ONCE, SCRATCH_BYTES, write_strip
 from kernels.cpu.matmul.results import store_columns
 from kernels.cpu.matmul.split_inputs import PAIR_BYTES, split_pairs
-from kernels.cpu.matmul.unpack12 import GROUP, STRIP_BYTES, WORDS, one_is_rare, table_of
 from kernels.cpu.matmul.words import PAIRS
 from kernels.cpu.runtime.work_split import ROWS, VECTORS, following_block, last_block
 
@@ -95,7 +95,7 @@ def _add_strip(
 def _few_rows(
     rows: Static[int],
     vectors: Static[int],
-    record: Linear12Record,
+    record: CompactLinearRecord,
     x: int,
     row: int,
     strip: int,
@@ -199,7 +199,7 @@ def _add_groups(
 
 
 def _many_rows(
-    record: Linear12Record, x: int, row: int, rows: int, strip: int, w: int, soon: int, scratch: int
+    record: CompactLinearRecord, x: int, row: int, rows: int, strip: int, w: int, soon: int, scratch: int
 ) -> None:
     """See _few_rows(), of more rows and one strip."""
     groups, pitch, sums = record.words // WORDS, record.words * PAIR_BYTES, scratch + 64 * AT_ONCE
@@ -215,7 +215,7 @@ def _many_rows(
     write_strip(PAIRS, record, row, rows, strip, sums, 0)
 
 
-def multiply_strips(record: Linear12Record, first: int, count: int, thread: int) -> None:
+def multiply_strips(record: CompactLinearRecord, first: int, count: int, thread: int) -> None:
     """Units of a product: blocks, and strips where a block is not taken whole."""
     words, strips = record.words, (record.columns + LANES - 1) // LANES
     row, strip, end = first // strips * ROWS, first % strips, first % strips + count

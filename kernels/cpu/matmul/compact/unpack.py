@@ -1,4 +1,4 @@
-"""Bits of kernels.cpu.matmul.packed12: from 12 a number to the 16 that they are.
+"""Bits of kernels.cpu.matmul.compact.weight: from 12 a number to the 16 that they are.
 
     a group   4 words of k of 16 columns, of one strip after the other:
               low     [2, 64]  the lower bytes of two words' numbers each

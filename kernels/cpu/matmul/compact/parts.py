@@ -1,6 +1,6 @@
-"""Parts of weights in 12 bits (kernels.cpu.matmul.unpack12), as they are multiplied where no instruction
-multiplies pairs of bfloat16 (kernels.cpu.isa.dot): float32 numbers, of a word of 16 columns one vector for
-each part.
+"""Parts of weights in 12 bits (kernels.cpu.matmul.compact.unpack), as they are multiplied where no
+instruction multiplies pairs of bfloat16 (kernels.cpu.isa.dot): float32 numbers, of a word of 16 columns one
+vector for each part.
 
     parts [groups, 4 words, 2 parts, 16] float32, of one strip
 
@@ -14,7 +14,7 @@ from kernels.cpu.isa.lanes import lowest_bit
 from kernels.cpu.isa.sets.halves import bits_of_halves, count_of, hidden, load_i16x32, reaches, words_of
 from kernels.cpu.isa.simd import PAIR_PARTS, pair_weights, select, store_i32
 from kernels.cpu.isa.vectors import read_u16, write_u32
-from kernels.cpu.matmul.unpack12 import CODES, RARE, WORDS, two_words
+from kernels.cpu.matmul.compact.unpack import CODES, RARE, WORDS, two_words
 
 PARTS = WORDS * PAIR_PARTS
 """Vectors of a strip's group."""

@@ -1,4 +1,4 @@
-"""Makes weights of kernels.cpu.matmul.packed12 from packed ones (kernels.cpu.matmul.packed), strip by
+"""Makes weights of kernels.cpu.matmul.compact.weight from packed ones (kernels.cpu.matmul.packed), strip by
 strip."""
 
 from kernels.cpu.compiler.cache import operation
@@ -16,8 +16,8 @@ from kernels.cpu.isa.sets.halves import (
 )
 from kernels.cpu.isa.simd import select
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, write_i64, write_u16
-from kernels.cpu.matmul.records import Pack12Record
-from kernels.cpu.matmul.unpack12 import CODES, GROUP, NUM_CODES, STRIP_BYTES, WORDS
+from kernels.cpu.matmul.compact.records import CompactPackRecord
+from kernels.cpu.matmul.compact.unpack import CODES, GROUP, NUM_CODES, STRIP_BYTES, WORDS
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
 
@@ -69,7 +69,7 @@ def _packed_strip_at(pairs: int, strip: int, words: int) -> int:
 
 
 @operation
-def count_rare(record: Pack12Record, first: int, count: int, thread: int) -> None:
+def count_rare(record: CompactPackRecord, first: int, count: int, thread: int) -> None:
     """Writes to the numbers how many halves of each strip are rare."""
     words, base = record.words, record.base
     for strip in range(first, first + count):
@@ -78,7 +78,7 @@ def count_rare(record: Pack12Record, first: int, count: int, thread: int) -> Non
 
 
 @operation
-def make_compact(record: Pack12Record, first: int, count: int, thread: int) -> None:
+def make_compact(record: CompactPackRecord, first: int, count: int, thread: int) -> None:
     """Packs strips. The numbers are the addresses of the strips' lists, which are filled."""
     words, base, groups = record.words, record.base, record.words // WORDS
     for strip in range(first, first + count):

@@ -1,4 +1,5 @@
-"""Tiles of the product of kernels.cpu.matmul.packed12: some rows of x times a block, or a strip, in 12 bits.
+"""Tiles of the product of kernels.cpu.matmul.compact.weight: some rows of x times a block, or a strip, in
+12 bits.
 
 Up to six rows multiply what was unpacked while it is in registers. Eight need those for their sums: what is
 unpacked goes through memory. It is read a group later than it was written: a processor that reads at once
@@ -24,8 +25,7 @@ from kernels.cpu.isa.simd import (
     store_first_f32,
 )
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
-from kernels.cpu.matmul.split_inputs import PAIR_BYTES
-from kernels.cpu.matmul.unpack12 import (
+from kernels.cpu.matmul.compact.unpack import (
     AHEAD,
     GROUP,
     STRIP_BYTES,
@@ -35,6 +35,7 @@ from kernels.cpu.matmul.unpack12 import (
     write_piece,
     write_rare,
 )
+from kernels.cpu.matmul.split_inputs import PAIR_BYTES
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
 FEW, FIVE, SIX, FIRST = 4, 5, 6, 8

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.packed import PackedWeight, pack_weight
-from kernels.cpu.matmul.packed12 import (
+from kernels.cpu.matmul.compact.weight import (
     MOST_RARE,
     NUM_CODES,
     CompactWeight,
@@ -12,6 +11,7 @@ from kernels.cpu.matmul.packed12 import (
     compact_reference,
     compact_weight,
 )
+from kernels.cpu.matmul.packed import PackedWeight, pack_weight
 from kernels.cpu.runtime.arena import Arena
 from kernels.ops.layers.linear import linear_reference
 from tests.kernels.tolerances import assert_close, random
@@ -88,7 +88,7 @@ def test_the_formula_says_the_same_numbers(in_features: int, out_features: int):
 @pytest.mark.parametrize("rare", [0, 60, 2000])
 @pytest.mark.parametrize(("in_features", "out_features"), SHAPES)
 def test_packed_as_the_formula_says(in_features: int, out_features: int, rare: int):
-    from kernels.cpu.matmul import packed12 as module
+    from kernels.cpu.matmul.compact import weight as module
 
     weight = matrix(in_features, out_features, rare)
     base = choose_base(weight) or 57
@@ -189,7 +189,7 @@ def test_what_is_left_of_an_arena_goes_back():
 @pytest.mark.parametrize("rare", [0, 12])
 def test_compiled_code_is_python(rare: int):
     """Every tile, and rows of the weight, bit for bit: a block, a strip that ends early, two groups."""
-    from kernels.cpu.matmul.gemm12 import compact_linear, compact_rows
+    from kernels.cpu.matmul.compact.product import compact_linear, compact_rows
 
     dense, in_features, out_features = matrix(16, 57, rare), 16, 57
     weight = compact(dense)
@@ -207,14 +207,14 @@ def test_compiled_code_is_python(rare: int):
 @pytest.mark.compact_weights
 def test_python_packs_as_compiled_code_does():
     """What is rare is counted, and listed."""
-    from kernels.cpu.matmul.pack12 import count_rare, make_compact
-    from kernels.cpu.matmul.records import Pack12Record
+    from kernels.cpu.matmul.compact.pack import count_rare, make_compact
+    from kernels.cpu.matmul.compact.records import CompactPackRecord
 
     dense = matrix(16, 48, 12)
     weight, packed = compact(dense), pack_weight(dense.clone(), None)
     assert isinstance(packed, PackedWeight)
     numbers, data = torch.zeros(3, dtype=torch.int64), torch.zeros_like(weight.data)
-    record = Pack12Record(
+    record = CompactPackRecord(
         pairs=packed.pairs.data_ptr(),
         weight=data.data_ptr(),
         numbers=numbers.data_ptr(),

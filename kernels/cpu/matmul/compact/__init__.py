@@ -1,0 +1,1 @@
+"""Products with weights of bfloat16 in 12 bits each, without loss."""

@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pagewire.flags.errors import UsageError, did_you_mean
@@ -37,6 +38,7 @@ class Parser(argparse.ArgumentParser):
 
     def given(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Returns the given values. Raises UsageError, and SystemExit(0) after printing the help."""
+        self._refuse_value_of_switch(arguments)
         namespace, unknown = self.parse_known_args(arguments)
         values = dict(vars(namespace))
         short, everything = values.pop("_help", False), values.pop("_help_all", False)
@@ -47,6 +49,20 @@ class Parser(argparse.ArgumentParser):
             wrong = unknown[0].split("=", 1)[0]
             self.error(f"unknown argument {wrong!r}{did_you_mean(wrong, self._option_string_actions)}")
         return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+    def _refuse_value_of_switch(self, arguments: Sequence[str]) -> None:
+        """Raises UsageError for `--standby 2` where `--standbys N` is a flag: 2 would be taken for the MODEL."""
+        counts = {flag.option: flag for flag in self._config_flags.values() if flag.kind is int}
+        switches = {
+            option
+            for flag in self._config_flags.values()
+            if flag.kind is bool
+            for option in (flag.option, flag.negative)
+        }
+        words = [part for word in arguments for part in (word.split("=", 1) if word[:2] == "--" else [word])]
+        for option, value in pairwise(words):
+            if option in switches and option + "s" in counts and value.isdecimal():
+                self.error(f"{option}: it takes no value (did you mean {option}s {value}?)")
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError."""

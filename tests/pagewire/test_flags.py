@@ -110,6 +110,22 @@ def test_wrong_flags_are_named(arguments: list[str], words: list[str]):
     assert "pagewire test --help" in error.todo
 
 
+@pytest.mark.parametrize("arguments", [["--standby", "2"], ["--standby=2"], ["a-model", "--standby", "0"]])
+def test_a_number_behind_a_switch_is_not_taken_for_the_model(arguments: list[str]):
+    """--standby is on or off, --standbys a number."""
+    number = arguments[-1][-1]
+    wrong = refusal(*arguments)
+    assert wrong.what == f"--standby: it takes no value (did you mean --standbys {number}?)"
+    assert wrong.todo == "see: pagewire test --help"
+
+
+def test_a_switch_before_the_model():
+    """A model whose name is no number, or the number of another flag, is what it says."""
+    for arguments in (["--standby", "./2"], ["--standby", "--standbys=3", "./2"], ["./2", "--standby"]):
+        assert (parse(*arguments).model, parse(*arguments).no_standby) == ("./2", False)
+    assert parse("--no-pinning", "2").model == "2"
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [

@@ -27,8 +27,8 @@ class Uniforms:
         starts = [position - position % BLOCK for position in positions]
         pairs = zip(rows, starts, strict=True)
         self._refill({row: start for row, start in pairs if self._starts.get(row) != start})
-        columns = torch.tensor([position % BLOCK for position in positions])
-        return self._numbers[torch.tensor(rows), columns]
+        columns = torch.tensor([position % BLOCK for position in positions], dtype=torch.int64)
+        return self._numbers[torch.tensor(rows, dtype=torch.int64), columns]
 
     def _refill(self, starts: dict[int, int]) -> None:
         """Makes the block of numbers that begins at the given position, for each given row."""

@@ -81,6 +81,21 @@ def _choose_one(logits: torch.Tensor, row: int, params: ChoiceParams) -> torch.T
     return torch.where(index >= 0, ids[0, index], index) if k > 0 else index
 
 
+def record_of(params: ChoiceParams, vocab_size: int) -> ChooseRecord:
+    """Returns the record of some tables, which must stay in memory, without logits and tokens."""
+    return ChooseRecord(
+        vocab_size=vocab_size,
+        positions=params.positions.data_ptr(),
+        temperature=params.temperature.data_ptr(),
+        top_k=params.top_k.data_ptr(),
+        top_p=params.top_p.data_ptr(),
+        min_p=params.min_p.data_ptr(),
+        typical_p=params.typical_p.data_ptr(),
+        keys=params.keys.data_ptr(),
+        indexes=params.indexes.data_ptr(),
+    )
+
+
 class TokenChooser:
     """The compiled function, with threads, scratch memory and its record.
 
@@ -91,17 +106,7 @@ class TokenChooser:
     def __init__(self, kernels: SamplingKernels, params: ChoiceParams, vocab_size: int) -> None:
         self._kernels, self._vocab_size = kernels, vocab_size
         self._params = params  # keeps in memory what the record points to
-        self._record = ChooseRecord(
-            vocab_size=vocab_size,
-            positions=params.positions.data_ptr(),
-            temperature=params.temperature.data_ptr(),
-            top_k=params.top_k.data_ptr(),
-            top_p=params.top_p.data_ptr(),
-            min_p=params.min_p.data_ptr(),
-            typical_p=params.typical_p.data_ptr(),
-            keys=params.keys.data_ptr(),
-            indexes=params.indexes.data_ptr(),
-        )
+        self._record = record_of(params, vocab_size)
         # Pages are taken when they are first written.
         size = -(-kernels.scratch_bytes(vocab_size) // LINE) * LINE
         self._scratch = torch.empty(kernels.threads.count, size, dtype=torch.uint8)

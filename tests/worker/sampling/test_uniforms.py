@@ -45,6 +45,11 @@ def test_rows_at_positions_of_their_own_in_any_order():
             assert found == [number(*each) for each in zip(rows, positions, strict=True)]
 
 
+def test_no_rows_have_no_numbers():
+    found = Uniforms(state()).draw([], [])
+    assert found.shape == (0,) and found.dtype == torch.float64
+
+
 def test_a_row_that_begins_again_has_other_numbers():
     """Once its numbers are forgotten; those of other rows stay."""
     given = state()

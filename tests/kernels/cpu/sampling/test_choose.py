@@ -16,9 +16,9 @@ from kernels.cpu.sampling.chooser import (  # noqa: E402
     ChoiceParams,
     TokenChooser,
     choose_tokens_reference,
+    record_of,
 )
 from kernels.cpu.sampling.filters import candidates  # noqa: E402
-from kernels.cpu.sampling.records import ChooseRecord  # noqa: E402
 from kernels.cpu.sampling.scratch import BEST, LARGEST, TEMPERATURE, begin_row, scratch_bytes  # noqa: E402
 from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN  # noqa: E402
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits  # noqa: E402
@@ -58,18 +58,7 @@ def in_python(logits: torch.Tensor, params: ChoiceParams) -> int:
     doubles = scratch.view(np.float64)
     doubles[BEST // 8] = scratch.view(np.float32)[LARGEST // 4 + chunk]
     doubles[TEMPERATURE // 8] = params.temperature.item()
-    record = ChooseRecord(
-        vocab_size=vocab_size,
-        positions=params.positions.data_ptr(),
-        temperature=params.temperature.data_ptr(),
-        top_k=params.top_k.data_ptr(),
-        top_p=params.top_p.data_ptr(),
-        min_p=params.min_p.data_ptr(),
-        typical_p=params.typical_p.data_ptr(),
-        keys=params.keys.data_ptr(),
-        indexes=params.indexes.data_ptr(),
-    )
-    return module._draw(record, 0, at)
+    return module._draw(record_of(params, vocab_size), 0, at)
 
 
 KERNELS = sampling_kernels(1)

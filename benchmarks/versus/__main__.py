@@ -50,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--held-to",
         choices=[name for name in HELD_TO if name],
         default="",
-        help="an instruction set that all peers are held to; llama.cpp wants a build for it",
+        help="an instruction set that ours and all peers are held to, in copies that install.sh makes",
     )
     parser.add_argument(
         "--others", type=float, default=5, metavar="PERCENT", help="that do no harm; default: %(default)s"

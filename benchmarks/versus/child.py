@@ -14,8 +14,8 @@ from typing import Any, Self
 from benchmarks.versus.peers.harness import Settings
 from pagewire.bench.workloads import Request
 
-START_S = 300.0
-"""To load, and for some to compile."""
+START_S = 1200.0
+"""To load, and for some to compile, as vLLM does for minutes where there are two cores."""
 STOP_S = 20.0
 
 

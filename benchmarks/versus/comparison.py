@@ -20,6 +20,7 @@ from benchmarks.versus.catalog import OURS, PEERS, Missing, command, environment
 from benchmarks.versus.child import Child, PeerFailed
 from benchmarks.versus.contention import look, shares
 from benchmarks.versus.peers.harness import Settings
+from benchmarks.versus.registers import threads_with_avx512
 from benchmarks.versus.roof import Limits, read_shape
 from pagewire.bench.workloads import SHORT, WORKLOADS, Request
 
@@ -48,7 +49,7 @@ class Wishes:
     flags: Sequence[str]
     """For our own service."""
     held_to: str = ""
-    """An instruction set that all peers are held to; a key of catalog.HELD_TO."""
+    """An instruction set that ours and all peers are held to; a key of catalog.HELD_TO."""
 
 
 class Comparison:
@@ -80,6 +81,7 @@ class Comparison:
                 child = stack.enter_context(self._start_one(name, model))
                 for requests in self._warm_up(model):
                     child.run(requests, self._wishes.patience_s)
+                self._check_held(child)
             except (Missing, PeerFailed) as error:
                 self._fail(model, "start", name, error)
             else:
@@ -89,7 +91,7 @@ class Comparison:
 
     def _start_one(self, name: str, model: str) -> Child:
         wishes = self._wishes
-        start, data = command(name, wishes.folder, model)
+        start, data = command(name, wishes.folder, model, wishes.held_to)
         settings = Settings(
             model=str(data),
             weights=PEERS[name].weights,
@@ -103,6 +105,18 @@ class Comparison:
         logs = wishes.folder / "logs"
         logs.mkdir(exist_ok=True)
         return Child(start, settings, around, logs / f"{name}-{model}.log")
+
+    def _check_held(self, child: Child) -> None:
+        """Raises PeerFailed for a peer that has used registers beyond what it is held to."""
+        if not self._wishes.held_to:
+            return
+        try:
+            used = threads_with_avx512(child.pid)
+        except OSError as error:
+            raise PeerFailed(f"its registers cannot be seen: {error}") from None
+        if used:
+            threads = "; ".join(f"{thread}: {', '.join(registers)}" for thread, registers in used.items())
+            raise PeerFailed(f"it is not held to {self._wishes.held_to}, AVX-512 is in use by {threads}")
 
     def _held(self) -> list[str]:
         """Returns the flag that holds our own service to an instruction set."""
@@ -135,9 +149,11 @@ class Comparison:
             requests = self._requests(model, workload, number)
             before = look(child.pid)
             answer = child.run(requests, self._wishes.patience_s)
+            after = look(child.pid)
+            self._check_held(child)
             run = records.make_run(
                 answer,
-                shares(before, look(child.pid), os.cpu_count() or 1),
+                shares(before, after, os.cpu_count() or 1),
                 self._wishes.most_disturbance,
                 model=model,
                 workload=workload,

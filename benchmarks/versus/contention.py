@@ -6,6 +6,7 @@ host took away (steal) is time that no process of this machine had. The kernel c
 that a run of a second is known within about one percent.
 """
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -59,19 +60,27 @@ def shares(before: Look, after: Look, num_cores: int) -> Shares:
     )
 
 
+def below(root: int, proc: Path = PROC) -> list[int]:
+    """Returns a process and all below it, by their ids."""
+    parents = {pid: int(fields[1]) for pid, fields in _stats(proc).items()}
+    return sorted(pid for pid in parents if _is_below(pid, root, parents))
+
+
 def _ticks_of(root: int, proc: Path) -> int:
     """Of a process and all below it; a child that has ended counts in its parent."""
-    parents, ticks = {}, {}
+    stats = _stats(proc)
+    parents = {pid: int(fields[1]) for pid, fields in stats.items()}
+    return sum(sum(map(int, fields[11:15])) for pid, fields in stats.items() if _is_below(pid, root, parents))
+
+
+def _stats(proc: Path) -> dict[int, list[str]]:
+    """Returns the fields of each process's `stat`, from its state on."""
+    stats = {}
     for folder in proc.iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has just ended
-        parents[int(folder.name)] = int(fields[1])
-        ticks[int(folder.name)] = sum(map(int, fields[11:15]))
-    return sum(used for pid, used in ticks.items() if _is_below(pid, root, parents))
+        if folder.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                stats[int(folder.name)] = (folder / "stat").read_text().rpartition(")")[2].split()
+    return stats
 
 
 def _is_below(pid: int, root: int, parents: dict[int, int]) -> bool:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs peers for `python -m benchmarks.versus` below $BENCH_DIR, which is outside of the repository.
 #
-#     BENCH_DIR=/data/peers benchmarks/versus/install.sh all | vllm | openvino | llama.cpp | llama.cpp-avx2
+#     BENCH_DIR=/data/peers benchmarks/versus/install.sh all | vllm | openvino | llama.cpp | llama.cpp-avx2 | held-avx2
 #
 # Each has an environment of its own. The models must be there: python -m benchmarks.models $BENCH_DIR/models
 # Whatever is there already is left as it is, so that an interrupted installation can go on.
@@ -9,6 +9,7 @@ set -euo pipefail
 
 : "${BENCH_DIR:?the folder for peers and models}"
 : "${PYTHON:=python3.11}"
+: "${OURS:=$(dirname "$0")/../../.venv}" # the environment of pagewire and of transformers
 MODELS=$BENCH_DIR/models
 LLAMA_CPP=0.3.36
 export HF_HUB_OFFLINE=1
@@ -50,10 +51,26 @@ build_llama.cpp() { # FOLDER FLAG...
     "$folder/bin/ninja" -C "$folder/$1" llama
 }
 
-# For `python -m benchmarks.versus --held-to avx2`. After llama.cpp.
+# For `python -m benchmarks.versus --held-to avx2`, as the next one. After llama.cpp.
 llama.cpp-avx2() {
     build_llama.cpp build-avx2 -DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON \
         -DGGML_BMI2=ON -DGGML_AVX512=OFF
+}
+
+hold() { # NAME SOURCE FOLDER...
+    [ -d "$BENCH_DIR/held-avx2/$1" ] || [ ! -d "$2" ] ||
+        "$PYTHON" "$(dirname "$0")/held/hold.py" "$2" "$BENCH_DIR/held-avx2/$1" "${@:3}"
+}
+
+# Copies of the environments that are there, and of the one that this is run for, $OURS; minutes. After the others.
+held-avx2() {
+    mkdir -p "$BENCH_DIR/held-avx2"
+    gcc -O2 -Wall -shared -fPIC "$(dirname "$0")/held/answer_cpuid.c" -ldl \
+        -o "$BENCH_DIR/held-avx2/libanswer_cpuid.so"
+    hold pagewire "$(realpath "$OURS")" torch/lib llvmlite/binding numpy.libs numpy/_core
+    hold vllm "$BENCH_DIR/vllm" torch/lib vllm numpy.libs numpy/_core
+    hold openvino "$BENCH_DIR/openvino" openvino/libs openvino_genai openvino_tokenizers/lib numpy.libs numpy/_core
+    hold llama.cpp "$BENCH_DIR/llama.cpp" torch/lib numpy.libs numpy/_core
 }
 
 # The libraries are built once from what the Python package brings along (minutes), for this CPU.
@@ -86,7 +103,7 @@ llama.cpp() {
 }
 
 case ${1:-} in
-vllm | openvino | llama.cpp | llama.cpp-avx2) "$1" ;;
-all) vllm && openvino && llama.cpp && llama.cpp-avx2 ;;
-*) echo "one of: all vllm openvino llama.cpp llama.cpp-avx2" >&2 && exit 2 ;;
+vllm | openvino | llama.cpp | llama.cpp-avx2 | held-avx2) "$1" ;;
+all) vllm && openvino && llama.cpp && llama.cpp-avx2 && held-avx2 ;;
+*) echo "one of: all vllm openvino llama.cpp llama.cpp-avx2 held-avx2" >&2 && exit 2 ;;
 esac

@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
     def _refuse_value_of_switch(self, arguments: Sequence[str]) -> None:
-        """Raises UsageError for `--standby 2` where `--standbys N` is a flag: 2 would be taken for the MODEL."""
+        """Raises UsageError for `--standby 2` where `--standbys N` is a flag: 2 would be the MODEL."""
         counts = {flag.option: flag for flag in self._config_flags.values() if flag.kind is int}
         switches = {
             option

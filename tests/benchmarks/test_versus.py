@@ -1,5 +1,6 @@
 """What a comparison makes of its runs: turns, repetitions, roofs, tables. No peer is run."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from transformers import PretrainedConfig
 from benchmarks.models import configs, tokenizer
 from benchmarks.versus import comparison, records
 from benchmarks.versus.catalog import HERE, OURS, PEERS, Missing, command, environment
-from benchmarks.versus.child import Answer, Child
+from benchmarks.versus.child import Answer, Child, PeerFailed
 from benchmarks.versus.comparison import Comparison, Wishes
 from benchmarks.versus.contention import Shares
 from benchmarks.versus.peers.harness import Settings
@@ -114,15 +115,50 @@ def test_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert theirs["LLAMA_CPP_LIB_PATH"] == f"{tmp_path}/llama.cpp/build/bin"
 
 
-def test_peers_are_held_to_an_instruction_set(tmp_path: Path) -> None:
-    """torch and oneDNN by variables, llama.cpp by a build of its own, ours by its flag."""
-    theirs = environment("transformers", tmp_path, 2, 3, "avx2")
-    assert theirs["ONEDNN_MAX_CPU_ISA"] == "AVX2" and theirs["ATEN_CPU_CAPABILITY"] == "avx2"
-    with pytest.raises(Missing, match=r"not built for avx2: .*install\.sh llama\.cpp-avx2"):
-        environment("llama.cpp", tmp_path, 2, 3, "avx2")
+def make_held(folder: Path) -> Path:
+    """What install.sh makes for --held-to avx2, with models; returns the library that answers."""
+    held = folder / "held-avx2"
+    for path in ("models/M1", "llama.cpp/bin/python", "held-avx2/llama.cpp/bin/python"):
+        (folder / path).mkdir(parents=True)
+    for path in ("models/M1-bf16.gguf", "held-avx2/libanswer_cpuid.so"):
+        (folder / path).touch()
+    (held / "pagewire/bin/python").mkdir(parents=True)
+    return held / "libanswer_cpuid.so"
+
+
+@pytest.mark.parametrize("name", ["pagewire", "transformers-float32"])
+def test_held_peers_run_in_copies_of_their_environments(tmp_path: Path, name: str) -> None:
+    """With libraries that ask what the CPU has, and one that answers."""
+    answers = make_held(tmp_path)
+    start, _ = command(name, tmp_path, "M1", "avx2")
+    assert start[0] == f"{tmp_path}/held-avx2/pagewire/bin/python"
+    around = environment(name, tmp_path, 2, 3, "avx2")
+    assert around["LD_PRELOAD"] == str(answers) and "-AVX512F" in around["GLIBC_TUNABLES"]
+    assert around["VLLM_CACHE_ROOT"] == f"{tmp_path}/held-avx2/cache/vllm"
+    assert environment(name, tmp_path, 2, 3).get("LD_PRELOAD") == os.environ.get("LD_PRELOAD")
+
+
+def test_llama_cpp_is_built_for_what_it_is_held_to(tmp_path: Path) -> None:
+    make_held(tmp_path)
+    with pytest.raises(Missing, match=r"not made for avx2 .*install\.sh llama\.cpp-avx2"):
+        command("llama.cpp", tmp_path, "M1", "avx2")
     built = tmp_path / "llama.cpp" / "build-avx2"
-    built.mkdir(parents=True)
-    assert environment("llama.cpp-q4_0", tmp_path, 2, 3, "avx2")["LLAMA_CPP_LIB_PATH"] == f"{built}/bin"
+    built.mkdir()
+    assert command("llama.cpp", tmp_path, "M1", "avx2")[0][0] == f"{tmp_path}/held-avx2/llama.cpp/bin/python"
+    assert environment("llama.cpp", tmp_path, 2, 3, "avx2")["LLAMA_CPP_LIB_PATH"] == f"{built}/bin"
+
+
+@pytest.mark.parametrize("missing", ["libanswer_cpuid.so", "pagewire/bin/python"])
+def test_a_peer_that_cannot_be_held_says_what_makes_it_so(tmp_path: Path, missing: str) -> None:
+    make_held(tmp_path)
+    (tmp_path / "held-avx2" / missing).rename(tmp_path / "elsewhere")
+    with pytest.raises(Missing, match=r"transformers is not made for avx2 .*install\.sh held-avx2$"):
+        command("transformers", tmp_path, "M1", "avx2")
+
+
+def test_both_dtypes_of_vllm_have_what_it_is_faster_with(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match=r"lib(tcmalloc|iomp5)"):
+        environment("vllm-float32", tmp_path, 2, 3, "avx2")
 
 
 def test_each_peer_of_ours_has_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,6 +174,31 @@ def test_each_peer_of_ours_has_its_flags(tmp_path: Path, monkeypatch: pytest.Mon
     for name in ("pagewire", "transformers"):
         Comparison(held, lambda line: None, lambda text: None)._start_one(name, "M1")
     assert started == [["--a", "--cpu-kernels=avx2"], []]
+
+
+@pytest.mark.parametrize("held_to", ["", "avx2"])
+def test_a_peer_that_uses_more_than_it_is_held_to_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, held_to: str
+) -> None:
+    """Its figures would be those of another CPU."""
+    used = {"1/2 worker": ["mask registers", "registers 16 to 31"]}
+    monkeypatch.setattr(comparison, "threads_with_avx512", lambda pid: used)
+    run = Comparison(replace(WISHES, held_to=held_to), lambda line: None, lambda text: None)
+    if not held_to:
+        run._check_held(cast(Child, FakeChild()))
+        return
+    with pytest.raises(PeerFailed, match="AVX-512 is in use by 1/2 worker: mask registers, registers 16"):
+        run._check_held(cast(Child, FakeChild()))
+
+
+def test_registers_that_cannot_be_seen_are_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(pid: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(comparison, "threads_with_avx512", refused)
+    run = Comparison(replace(WISHES, held_to="avx2"), lambda line: None, lambda text: None)
+    with pytest.raises(PeerFailed, match="cannot be seen: .*not permitted"):
+        run._check_held(cast(Child, FakeChild()))
 
 
 # Turns.

@@ -6,23 +6,18 @@ from itertools import count
 from typing import Any
 
 import torch
-
-if os.environ.get("PEER_ISA") == "avx2":
-    # vLLM asks torch which of its libraries to load; so do the processes that it starts, which run this file.
-    torch.cpu._is_avx512_supported = torch.cpu._is_avx512_bf16_supported = lambda: False  # type: ignore[assignment]
-
-import vllm  # noqa: E402
-from harness import Request, Settings, Trace, serve  # noqa: E402
-from vllm.sampling_params import RequestOutputKind  # noqa: E402
+import vllm
+from harness import Request, Settings, Trace, serve
+from vllm.sampling_params import RequestOutputKind
 
 
 class VLLM:
-    """Compiled, with its prefix cache."""
+    """Compiled, with its prefix cache, in bfloat16 or as PEER_DTYPE says."""
 
     def __init__(self, settings: Settings) -> None:
         self._engine: Any = vllm.LLM(
             model=settings.model,
-            dtype="bfloat16",
+            dtype=os.environ.get("PEER_DTYPE", "bfloat16"),
             max_model_len=settings.max_model_len,
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_model_len,

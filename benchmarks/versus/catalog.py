@@ -37,7 +37,7 @@ class Hold:
     build: str
     """Of llama.cpp."""
     folder: str = ""
-    """Of environments whose libraries are answered by ANSWERS when they ask what the CPU has: held/hold.py."""
+    """Of environments whose libraries are answered by ANSWERS when they ask about the CPU: held/hold.py."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -26,6 +26,7 @@ from pagewire.ipc.curve import read_client_key
 from worker.channel import Channel, EngineGone
 from worker.core_succession import LoadedWorker, serve_cores
 from worker.cpu.instruction_set import select_instruction_set
+from worker.cpu.malloc_tuning import use_one_heap
 from worker.cpu.needed_kernels import needed_groups
 from worker.cpu.precompile import precompile
 from worker.cpu.threads import prepare_threads
@@ -51,6 +52,7 @@ def run(config: WorkerConfig) -> int:
     reports them to the user.
     """
     status = Status()
+    use_one_heap()
     _handle_signals(status.attached)
     _keep_to_cores(config)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()

@@ -5,7 +5,6 @@ it out. It is part of start-up, so that the frontend can refuse structured outpu
 built.
 """
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -55,8 +54,7 @@ def load_compiler(path: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> 
         if is_gguf(path):
             description = GGUFVocabulary(read_header(path)).make().to_str()
         else:
-            description = (path / FILE).read_text(encoding="utf-8")
-            json.loads(description)
+            description = _json_object((path / FILE).read_text(encoding="utf-8"))
         tokenizer = llguidance.LLTokenizer(description, n_vocab=vocab_size, eos_token=list(eos_token_ids))
     except ImportError:
         why = "llguidance is not installed"
@@ -70,3 +68,12 @@ def load_compiler(path: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> 
         return GrammarCompiler(tokenizer, f"llguidance {llguidance.__version__}")
     logger.info("no structured output: %s", why)
     return None
+
+
+def _json_object(text: str) -> str:
+    """Returns the text without space before it. Raises ValueError where it is no JSON object, which the
+    library would take for the path of a file. What is within the object, the library reads."""
+    text = text.lstrip()
+    if not text.startswith("{"):
+        raise ValueError(f"{FILE} holds no JSON object")
+    return text

@@ -1,8 +1,11 @@
 """Freed memory stays with the process; pages that only start-up needed do not."""
 
+import ctypes
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[3]
 FAULTS = """
@@ -28,6 +31,41 @@ def test_freed_pages_are_reused():
     run = subprocess.run([sys.executable, "-c", FAULTS], cwd=ROOT, capture_output=True, text=True, check=True)
     first, kept, later = map(int, run.stdout.split())
     assert kept == 0 or later * 10 < first, run.stdout
+
+
+HEAPS = """
+import ctypes, sys, threading
+from worker.cpu.malloc_tuning import use_one_heap
+
+use_one_heap() if sys.argv[1] == "one" else None
+gate = threading.Barrier(4)
+
+def allocate() -> None:
+    gate.wait()
+    del [bytes(5_000) for _ in range(100)][:]
+
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+library = ctypes.CDLL(None)
+library.fopen.restype = ctypes.c_void_p
+file = ctypes.c_void_p(library.fopen(sys.argv[2].encode(), b"w"))
+library.malloc_info(0, file)
+library.fclose(file)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library than glibc")
+def test_all_threads_share_a_heap(tmp_path: Path):
+    """As the C library itself says; without the setting they have their own."""
+    counts = {}
+    for which in ("one", "several"):
+        file = tmp_path / which
+        subprocess.run([sys.executable, "-c", HEAPS, which, str(file)], cwd=ROOT, check=True)
+        counts[which] = file.read_text().count("<heap nr=")
+    assert counts["one"] == 1 < counts["several"]
 
 
 LIBRARIES = """

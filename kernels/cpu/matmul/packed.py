@@ -124,12 +124,28 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | 
     whole_words = in_features * weight.dtype.itemsize % 4 == 0
     whole = arena.take_whole(weight) if arena is not None and whole_words else None
     pairs = _packed_copy(weight, blocks, arena or Arena()) if whole is None else _packed_in_place(whole)
-    added = torch.zeros(blocks * MATRIX_ROWS)
-    if bias is not None:
-        added[:out_features] = bias
-    product, scratch = _product(weight.dtype, pairs.shape[1])
+    added, (product, scratch) = padded_bias(weight, bias), _product(weight.dtype, pairs.shape[1])
     sizes = out_features, in_features
     return PackedWeight(pairs, added, *sizes, TEAM, product, packed_rows, scratch, weight.dtype)
+
+
+def padded_bias(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """[ceil(N / 48) * 48] float32, with zeros behind the bias, [N], of a weight [N, K]; None: all are."""
+    added = torch.zeros(-(-len(weight) // MATRIX_ROWS) * MATRIX_ROWS)
+    if bias is not None:
+        added[: len(weight)] = bias
+    return added
+
+
+def whole_blocks(weight: torch.Tensor, arena: Arena) -> torch.Tensor:
+    """Returns the rows of a weight [N, K] and those behind them, [ceil(N / 48) * 48, K], in this arena. A
+    matrix of the arena is given up; of any other a copy is made."""
+    whole = arena.take_whole(weight)
+    if whole is None:
+        blocks = -(-len(weight) // MATRIX_ROWS)
+        whole = arena.zeros((blocks * MATRIX_ROWS, weight.shape[1]), weight.dtype)
+        whole[: len(weight)] = weight
+    return whole
 
 
 def _product(dtype: torch.dtype, words: int) -> tuple[Operation[LinearRecord], int]:

@@ -13,6 +13,7 @@ from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import Intrinsic, lowered_by
 from kernels.cpu.compiler.vectors import Mask, i8x64, i16x32, i32x16
 from kernels.cpu.isa import vectors
+from kernels.cpu.isa.operations import joined
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import memory
 from kernels.cpu.isa.vectors import BYTES, I32, I32S, I64, LANES, call
@@ -21,6 +22,7 @@ HALVES = types.i16x32.llvm
 COUNT = 2 * LANES
 """Numbers of 16 bits in a vector."""
 _PLACES = ir.VectorType(I32, 4 * LANES)
+_FOUR_WORDS = ir.VectorType(I32, 4)
 
 
 @lowered_by(lambda b, address: vectors.load(b, address, HALVES), types.i16x32(types.int64))
@@ -33,6 +35,33 @@ def load_i16x32(address: int) -> i16x32:
 def load_i8x64(address: int) -> i8x64:
     """64 bytes."""
     return i8x64(memory(address, np.int8, 2 * COUNT).copy())
+
+
+def _four_rows(builder: Any, address: Any, stride: Any, first: int, place: int) -> Any:
+    """Word `place` of the four at each of four addresses, the first of which is that of row `first`. As LLVM
+    does for all four places with eight shuffles: words of two rows in turns, then of four."""
+    rows = []
+    for row in range(first, first + 4):
+        at = builder.add(address, builder.mul(stride, ir.Constant(I64, row)))
+        rows.append(vectors.load(builder, at, _FOUR_WORDS))
+    turns = ir.Constant(_FOUR_WORDS, [0, 4, 1, 5] if place < 2 else [2, 6, 3, 7])
+    pairs = [builder.shuffle_vector(rows[i], rows[i + 1], turns) for i in (0, 2)]
+    return builder.shuffle_vector(
+        *pairs, ir.Constant(_FOUR_WORDS, [2, 3, 6, 7] if place % 2 else [0, 1, 4, 5])
+    )
+
+
+def _halves_of_rows(builder: Any, address: Any, stride: Any, place: Any) -> Any:
+    parts = [_four_rows(builder, address, stride, first, place.constant) for first in range(0, LANES, 4)]
+    return builder.bitcast(joined(builder, joined(builder, *parts[:2]), joined(builder, *parts[2:])), HALVES)
+
+
+@lowered_by(_halves_of_rows, types.i16x32(types.int64, types.int64, types.int64))
+def halves_of_rows(address: int, stride: int, place: int) -> i16x32:
+    """Two numbers of each of 16 rows: those of the word at `place`, a constant 0 .. 3, of the four at an
+    address. stride: bytes from row to row."""
+    rows = [memory(address + row * stride + 4 * place, np.int16, 2) for row in range(LANES)]
+    return i16x32(np.concatenate(rows))
 
 
 @lowered_by(lambda b, address, x: vectors.store(b, x, address), types.void(types.int64, types.i16x32))

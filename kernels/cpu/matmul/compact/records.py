@@ -27,7 +27,7 @@ class CompactRowsRecord(PackedRowsRecord):
 class CompactPackRecord(OperationRecord):
     """kernels.cpu.matmul.compact.pack.count_rare and make_compact, whose rows are strips."""
 
-    pairs: Address  # of a weight of kernels.cpu.matmul.packed
+    rows_of_weight: Address  # [16 * rows, 2 * words] bfloat16
     weight: Address  # of kernels.cpu.matmul.compact.weight
     numbers: Address  # [rows] int64: count_rare() writes how many are rare, make_compact() reads addresses
     words: i64

@@ -28,7 +28,7 @@ import torch
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.matmul.compact.records import CompactLinearRecord, CompactPackRecord, CompactRowsRecord
-from kernels.cpu.matmul.packed import PackedWeight, middle_block, pack_weight
+from kernels.cpu.matmul.packed import PackedWeight, middle_block, pack_weight, padded_bias, whole_blocks
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 
 if TYPE_CHECKING:
@@ -181,34 +181,53 @@ def compact_weight(
     fits = fits and weight.dtype == torch.bfloat16 and chosen is not None and chosen.compact
     base = choose_base(weight) if fits else None
     arena = arena or Arena()
-    packed = pack_weight(weight, bias, arena)
     if base is None:
-        return packed
-    blocks, words = packed.pairs.shape[:2]
-    data = arena.smaller(packed.pairs, (blocks, words // _WORDS, 3, _STRIP), torch.uint8)
-    return _compacted(packed, base, data)
+        return pack_weight(weight, bias, arena)
+    rows = whole_blocks(weight, arena)
+    rows.view(torch.int16)[len(weight) :] = _padding(base)
+    size = len(rows) // MATRIX_ROWS, weight.shape[1] // (2 * _WORDS), 3, _STRIP
+    data = arena.smaller(rows, size, torch.uint8)
+    lists, starts = _compacted(rows, base, data)
+    return _compact_weight(weight, padded_bias(weight, bias), data, lists, starts, base)
 
 
-def _compacted(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWeight:
-    """data: at or before the beginning of what is packed, which then is no weight any more."""
-    from kernels.cpu.matmul.compact.pack import count_rare, make_compact
+def _compact_weight(
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    data: torch.Tensor,
+    lists: tuple[torch.Tensor, ...],
+    starts: torch.Tensor,
+    base: int,
+) -> CompactWeight:
+    """weight: what it was, of which only the size is looked at. bias: padded."""
     from kernels.cpu.matmul.compact.product import compact_linear, compact_rows, scratch_bytes
     from kernels.cpu.runtime.thread_pool import TEAM
 
-    blocks, words = packed.pairs.shape[:2]
-    used, padding = packed.out_features - (blocks - 1) * MATRIX_ROWS, _padding(base)
-    packed.pairs[-1, :, used:] = padding << 16 | padding
+    out_features, in_features = weight.shape
+    sizes, scratch = (out_features, in_features), scratch_bytes(in_features // 2)
+    return CompactWeight(data, bias, lists, starts, base, *sizes, TEAM, compact_linear, compact_rows, scratch)
+
+
+def _compacted(
+    rows: torch.Tensor, base: int, data: torch.Tensor
+) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+    """rows: [blocks * 48, K] bfloat16, which then are no weight any more where data overlap them. data: to be
+    written; they begin at or before the rows, or are elsewhere. Returns the lists, and the address of each
+    strip's."""
+    from kernels.cpu.matmul.compact.pack import count_rare, make_compact
+    from kernels.cpu.runtime.thread_pool import TEAM
+
+    blocks, words = len(rows) // MATRIX_ROWS, rows.shape[1] // 2
     some = max(1, _AT_ONCE // (192 * words))
-    starts = torch.zeros(3 * blocks, dtype=torch.int64)
-    copy = torch.empty_like(packed.pairs[:some])
-    result = torch.empty((some, words // _WORDS, 3, _STRIP), dtype=torch.uint8)
-    lists = []
+    starts, lists = torch.zeros(3 * blocks, dtype=torch.int64), []
     for first in range(0, blocks, some):
         count = min(some, blocks - first)
-        numbers = starts[3 * first : 3 * (first + count)]
-        copy[:count] = packed.pairs[first : first + count]
+        numbers, read = starts[3 * first : 3 * (first + count)], rows[MATRIX_ROWS * first :]
+        to = data[first : first + count]
+        ends_before = to.data_ptr() + to.nbytes <= read.data_ptr()
+        result = to if ends_before else torch.empty_like(to)
         record = CompactPackRecord(
-            pairs=copy.data_ptr(),
+            rows_of_weight=read.data_ptr(),
             weight=result.data_ptr(),
             numbers=numbers.data_ptr(),
             words=words,
@@ -219,9 +238,7 @@ def _compacted(packed: PackedWeight, base: int, data: torch.Tensor) -> CompactWe
         rare = torch.zeros(int(ends[-1]) + _SLACK, dtype=torch.int16)
         numbers.copy_(rare.data_ptr() + 2 * (ends - numbers))
         TEAM.run_one(make_compact, 3 * count, record, 1)
-        data[first : first + count] = result[:count]
+        if result is not to:
+            to.copy_(result)
         lists.append(rare)
-    sizes, scratch = (packed.out_features, packed.in_features), scratch_bytes(words)
-    return CompactWeight(
-        data, packed.bias, tuple(lists), starts, base, *sizes, TEAM, compact_linear, compact_rows, scratch
-    )
+    return tuple(lists), starts

@@ -19,6 +19,7 @@ from kernels.cpu.isa.sets.halves import (  # noqa: E402
     constant_i8,
     count_of,
     halves_of_bytes,
+    halves_of_rows,
     hidden,
     interleaved_bytes,
     load_i8x64,
@@ -47,6 +48,14 @@ def bytes_and_words(x: int, out: int) -> None:
     store_i32(out + 256, words_of(hidden(first >> 4)))
 
 
+def rows(x: int, out: int) -> None:
+    """Each word of four, of rows that overlap."""
+    store_i16x32(out, halves_of_rows(x, 10, 0))
+    store_i16x32(out + 64, halves_of_rows(x, 10, 1))
+    store_i16x32(out + 128, halves_of_rows(x, 10, 2))
+    store_i16x32(out + 192, halves_of_rows(x + 2, 8, 3))
+
+
 def masks(x: int, out: int) -> None:
     """Numbers without sign from a limit on: replaced, counted, and written side by side."""
     values = load_i16x32(x)
@@ -59,7 +68,7 @@ def masks(x: int, out: int) -> None:
         write_i64(out + 264, 1)
 
 
-@pytest.mark.parametrize("kernel", [bytes_and_words, masks])
+@pytest.mark.parametrize("kernel", [bytes_and_words, masks, rows])
 def test_compiled_code_is_python(kernel: Callable[[int, int], None]) -> None:
     results: list[npt.NDArray[Any]] = []
     for run in (compiled(kernel), kernel):
@@ -77,4 +86,7 @@ def test_references() -> None:
         101,
     ]
     assert count_of(reaches(i16x32(-1), 0xFFFF)) == 32 and not any_of(reaches(numbers, 32))
+    table = np.arange(16 * 12, dtype=np.int16).reshape(16, 12)
+    third = halves_of_rows(table.ctypes.data + 4, 24, 2)
+    assert third.lanes.reshape(16, 2).tolist() == table[:, 6:8].tolist()
     assert packed_bytes(numbers, i16x32(200)).lanes.view(np.uint8).tolist()[:10] == [*range(8), 200, 200]

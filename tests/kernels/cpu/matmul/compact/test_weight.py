@@ -87,16 +87,18 @@ def test_the_formula_says_the_same_numbers(in_features: int, out_features: int):
 @pytest.mark.compact_weights
 @pytest.mark.parametrize("rare", [0, 60, 2000])
 @pytest.mark.parametrize(("in_features", "out_features"), SHAPES)
-def test_packed_as_the_formula_says(in_features: int, out_features: int, rare: int):
+def test_packed_as_the_formula_says(
+    in_features: int, out_features: int, rare: int, monkeypatch: pytest.MonkeyPatch
+):
     from kernels.cpu.matmul.compact import weight as module
 
     weight = matrix(in_features, out_features, rare)
     base = choose_base(weight) or 57
     packed = pack_weight(weight, None)
-    data = torch.zeros((-(-out_features // 48), in_features // 8, 3, 192), dtype=torch.uint8)
-    result = module._compacted(packed, base, data)
+    monkeypatch.setattr(module, "choose_base", lambda weight: base)
+    result = compact(weight)
     expected, lists = compact_reference(weight, base)
-    assert torch.equal(data, expected)
+    assert torch.equal(result.data, expected)
     assert torch.equal(torch.cat(result.lists)[: sum(map(len, lists))], torch.cat(lists))
     indexes = torch.tensor([0, out_features - 1, out_features // 2])
     assert torch.equal(result.rows(indexes).view(torch.int16), weight[indexes].view(torch.int16))
@@ -169,6 +171,27 @@ def test_matrices_of_an_arena_move_together():
 
 
 @pytest.mark.compact_weights
+@pytest.mark.parametrize("at_once", [1, 2 * 48 * 2 * 64])
+def test_a_matrix_is_packed_over_itself(at_once: int, monkeypatch: pytest.MonkeyPatch):
+    """Some blocks at a time: of the first ones a copy is written, which lies where they do; later ones are
+    written at once, behind which nothing that is read begins."""
+    from kernels.cpu.matmul.compact import weight as module
+
+    monkeypatch.setattr(module, "_AT_ONCE", at_once)
+    arena, dense, bias = Arena(), matrix(64, 1000, rare=500), random(1000, dtype=BF16, seed=2)
+    tensor = arena.matrix(*dense.shape, BF16)
+    tensor.copy_(dense)
+    begin = tensor.data_ptr()
+    result = compact_weight(tensor, bias, arena)
+    assert isinstance(result, CompactWeight) and result.data.data_ptr() == begin
+    expected, lists = compact_reference(dense, result.base)
+    assert torch.equal(result.data, expected) and len(result.lists) > 5
+    rows = result.rows(torch.arange(1000))
+    assert torch.equal(rows.view(torch.int16), dense.view(torch.int16))
+    assert torch.equal(result.bias[:1000], bias.float()) and not result.bias[1000:].any()
+
+
+@pytest.mark.compact_weights
 def test_what_is_left_of_an_arena_goes_back():
     """Whole pages behind the last matrix are zeros again."""
     arena = Arena()
@@ -211,14 +234,13 @@ def test_python_packs_as_compiled_code_does():
     from kernels.cpu.matmul.compact.records import CompactPackRecord
 
     dense = matrix(16, 48, 12)
-    weight, packed = compact(dense), pack_weight(dense.clone(), None)
-    assert isinstance(packed, PackedWeight)
+    weight = compact(dense)
     numbers, data = torch.zeros(3, dtype=torch.int64), torch.zeros_like(weight.data)
     record = CompactPackRecord(
-        pairs=packed.pairs.data_ptr(),
+        rows_of_weight=dense.data_ptr(),
         weight=data.data_ptr(),
         numbers=numbers.data_ptr(),
-        words=packed.pairs.shape[1],
+        words=dense.shape[1] // 2,
         base=weight.base,
     )
     count_rare.reference(record, 0, 3, 0)

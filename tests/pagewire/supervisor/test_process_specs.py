@@ -2,12 +2,14 @@
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pagewire import flags
 from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, ServeConfig
 from pagewire.errors import StartupError
+from pagewire.host.cores import CorePlan
 from pagewire.ipc.ports import reserve_port
 from pagewire.supervisor.process_specs import (
     Ports,
@@ -16,6 +18,7 @@ from pagewire.supervisor.process_specs import (
     gateway_slots,
     reserve_ports,
 )
+from pagewire.supervisor.restart_slot import RestartSlot
 
 FOLDER = Path("/run/x")
 
@@ -70,11 +73,97 @@ def test_the_gateway_reaches_each_frontend_at_a_port_of_its_own():
     assert gateway_slots(ServeConfig(), Ports(1)) == []
 
 
-def test_a_gateways_port_that_is_taken_is_an_error_that_names_the_flag():
+def test_commands_and_names():
+    """Each process is named as its metrics are, and serves its pages to the supervisor alone."""
+    config = ServeConfig(frontends=2, gateway=0)
+    slots = [
+        *engine_slots(config, FOLDER),
+        *frontend_slots(config, FOLDER, Ports(5000)),
+        *gateway_slots(config, Ports(5000, gateway=5001)),
+    ]
+    assert [slot.arguments[0] for slot in slots] == ["engine", "frontend", "frontend", "gateway"]
+    names = ["engine-core", "frontend-1", "frontend-2", "gateway"]
+    for slot, name in zip(slots, names, strict=True):
+        assert f"--process-name={name}" in slot.arguments
+        assert (f"--http-socket=/run/x/{name}.http" in slot.arguments) == (name != "gateway")
+        assert ("--http-port=-1" in slot.arguments) == (name != "gateway")
+
+
+def test_workers_have_their_cores():
+    """By rank."""
+    plan = CorePlan(workers=((1, 2), (5,)), others=(0,))
+    slots = engine_slots(ServeConfig(data_parallel_size=2), FOLDER, plan)
+    assert [core_flags(slot) for slot in slots] == [["--worker-cores=1-2"], ["--worker-cores=5"]]
+    assert core_flags(engine_slots(ServeConfig(), FOLDER)[0]) == []
+
+
+def test_two_engine_cores_record_into_two_files():
+    slots = engine_slots(ServeConfig(data_parallel_size=2, record="r"), FOLDER)
+    assert ["--record=r.0" in slots[0].arguments, "--record=r.1" in slots[1].arguments] == [True, True]
+
+
+def core_flags(slot: RestartSlot) -> list[str]:
+    return [flag for flag in slot.arguments if flag.startswith("--worker-cores")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "standbys", "outlives"),
+    [
+        ({}, 2, True),
+        ({"standbys": 3}, 3, True),
+        ({"no_standby": True}, 0, True),
+        ({"no_restart": True}, 0, False),
+    ],
+)
+def test_what_is_kept_for_a_restart(settings: dict[str, Any], standbys: int, outlives: bool):
+    """Standbys of cores and their workers; and workers, which the supervisor then starts."""
+    config = ServeConfig(**settings)
+    (core,) = engine_slots(config, FOLDER)
+    (frontend,) = frontend_slots(config, FOLDER, Ports(5000))
+    assert (core.num_standbys, frontend.num_standbys) == (standbys, 0)
+    assert ("--parent-starts-worker" in core.arguments) == outlives
+
+
+@pytest.mark.parametrize(("no_restart", "deaths"), [(False, 3), (True, 1)])
+def test_after_how_many_deaths_a_service_ends(no_restart: bool, deaths: int):
+    config = ServeConfig(max_deaths=3, no_restart=no_restart, gateway=0, max_restart_pause=7.0)
+    ports = Ports(5000, gateway=5001)
+    slots = [
+        *engine_slots(config, FOLDER),
+        *frontend_slots(config, FOLDER, ports),
+        *gateway_slots(config, ports),
+    ]
+    assert [(slot._max_deaths, slot._longest_pause) for slot in slots] == [(deaths, 7.0)] * 3
+
+
+@pytest.mark.parametrize(("given", "of_smg"), [(0.0, 0.0), (2.0, 10.0), (60.0, 60.0)])
+def test_the_gateway_has_the_services_settings(given: float, of_smg: float):
+    """smg is given 10 s to answer at least, or for ever."""
+    config = ServeConfig(gateway=0, hang_timeout=given, log_level="debug", log_format="json")
+    (slot,) = gateway_slots(config, Ports(5000, gateway=5001))
+    gateway = flags.parse(GatewayConfig, slot.arguments[1:], command="gateway", environment={})
+    assert (gateway.hang_timeout, gateway.log_level, gateway.log_format) == (of_smg, "debug", "json")
+    assert slot.name == "gateway"
+
+
+def test_the_port_of_openais_api_is_held_and_shared():
+    """And a service without a gateway looks for no port of one."""
+    with ExitStack() as stack:
+        ports = reserve_ports(ServeConfig(port=0, openai_port=0), stack)
+        assert ports.openai and ports.openai != ports.grpc
+        assert (ports.gateway, ports.loopback) == (None, ())
+        with pytest.raises(StartupError, match="in use"):
+            reserve_port("127.0.0.1", ports.openai)
+    (slot,) = frontend_slots(ServeConfig(), FOLDER, ports)
+    assert f"--openai-port={ports.openai}" in slot.arguments
+
+
+@pytest.mark.parametrize("flag", ["port", "openai_port", "gateway"])
+def test_a_port_that_is_taken_is_an_error_that_names_the_flag(flag: str):
     with (
         reserve_port("127.0.0.1", 0) as taken,
         ExitStack() as stack,
         pytest.raises(StartupError) as refused,
     ):
-        reserve_ports(ServeConfig(port=0, gateway=taken.getsockname()[1]), stack)
-    assert "--gateway" in refused.value.todo
+        reserve_ports(ServeConfig(**{"port": 0, flag: taken.getsockname()[1]}), stack)
+    assert f"choose another --{flag.replace('_', '-')} (" in refused.value.todo

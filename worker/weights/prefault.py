@@ -49,8 +49,11 @@ class WeightsMemory:
         """Returns the pages behind an address to the system, if the address is within. They read as zeros."""
         self._stopping.set()
         self._thread.join()
-        first = -(-(unused - self._address) // mmap.PAGESIZE) * mmap.PAGESIZE
-        if 0 <= first < len(self._memory):
+        offset = unused - self._address
+        if offset < 0:  # not even just below: rounded up, that would be all of it
+            return
+        first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        if first < len(self._memory):
             self._memory.madvise(mmap.MADV_DONTNEED, first)
 
     def _populate(self) -> None:

@@ -1,12 +1,18 @@
 """Memory that is cleared ahead is zeros, holds what is written, and goes back where it is not needed."""
 
+import errno
+import mmap
+import threading
 from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 import torch
 
 from kernels.cpu.runtime.arena import Arena
 from pagewire.internal.v1.worker_pb2 import Initialize
+from worker.weights import prefault
 from worker.weights.prefault import WeightsMemory, weights_memory
 
 MIB = 1 << 20
@@ -24,6 +30,7 @@ def test_an_arena_begins_in_it_and_the_rest_goes_back():
     arena = Arena(memory.tensor())
     weight = arena.matrix(1000, 1024, torch.bfloat16).fill_(1)
     assert weight.data_ptr() == memory.tensor().data_ptr()
+    memory._thread.join()  # all of it is resident, where the system can populate
     memory.release(arena.unused_address)
     assert resident_kib(weight.data_ptr()) <= 2 * 1024
     assert (weight == 1).all()
@@ -42,6 +49,66 @@ def test_a_model_that_is_larger_than_its_files():
 
 
 @pytest.mark.parametrize(
+    ("unused", "kept"), [(0, 0), (1, 4096), (4096, 4096), (5000, 8192), (3 * 4096, 3 * 4096)]
+)
+def test_whole_pages_go_back_and_read_as_zeros(unused: int, kept: int):
+    assert mmap.PAGESIZE == 4096
+    memory = WeightsMemory(4 * 4096)
+    tensor = memory.tensor().fill_(1)
+    memory.release(tensor.data_ptr() + unused)
+    assert (tensor[:kept] == 1).all() and (tensor[kept:] == 0).all()
+
+
+@pytest.mark.parametrize("unused", [-1, -4096, 4 * 4096, 1 << 40])
+def test_nothing_goes_back_where_the_address_is_elsewhere(unused: int):
+    """Below, even by a byte, at the end, and behind: of an arena that has gone on to other memory."""
+    memory = WeightsMemory(4 * 4096)
+    tensor = memory.tensor().fill_(1)
+    memory.release(tensor.data_ptr() + unused)
+    assert (tensor == 1).all()
+
+
+def test_all_of_it_is_populated_in_order(monkeypatch: pytest.MonkeyPatch):
+    """By a thread that the end of the process does not wait for."""
+    calls: list[tuple[int, int]] = []
+    monkeypatch.setattr(prefault, "populate", lambda address, count: calls.append((address, count)))
+    memory = WeightsMemory(5 * MIB)
+    memory._thread.join()
+    first = memory.tensor().data_ptr()
+    assert calls == [(first, 2 * MIB), (first + 2 * MIB, 2 * MIB), (first + 4 * MIB, MIB)]
+    assert memory._thread.daemon and memory._thread is not threading.current_thread()
+
+
+def test_a_system_that_cannot_populate_is_asked_once(monkeypatch: pytest.MonkeyPatch):
+    calls: list[int] = []
+    monkeypatch.setattr(prefault, "populate", lambda address, count: calls.append(count) or errno.ENOMEM)
+    memory = WeightsMemory(5 * MIB)
+    memory._thread.join()
+    assert calls == [2 * MIB]
+
+
+def test_release_ends_the_thread_before_pages_go_back(monkeypatch: pytest.MonkeyPatch):
+    """A thread that goes on would populate them again."""
+    entered, made, stages = threading.Event(), threading.Event(), list[str]()
+
+    def populate(address: int, count: int) -> int:
+        stages.append("entered")
+        entered.set()
+        assert made.wait(60) and memory._stopping.wait(60)
+        threading.Event().wait(0.05)  # release() could be done meanwhile
+        stages.append("ended")
+        return 0
+
+    monkeypatch.setattr(prefault, "populate", populate)
+    memory = WeightsMemory(5 * MIB)
+    made.set()
+    assert entered.wait(60)
+    memory.release(memory.tensor().data_ptr())
+    assert stages == ["entered", "ended"], "no step after the one it was in"
+    assert not memory._thread.is_alive()
+
+
+@pytest.mark.parametrize(
     "fields", [{"model_path": "/nowhere"}, {"quantization": "int8"}, {"load_format": "dummy"}]
 )
 def test_where_there_is_none(fields: dict[str, str], tmp_path: Path):
@@ -55,3 +122,22 @@ def test_as_large_as_the_files(tmp_path: Path):
     memory = weights_memory(Initialize(model_path=str(tmp_path)))
     assert memory is not None and len(memory.tensor()) == 10_000
     memory.release(memory.tensor().data_ptr())
+
+
+def test_values_of_a_gguf_file_take_16_bits_but_those_that_stay_packed(tmp_path: Path):
+    file = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_tensor("a", np.zeros((3, 32), np.float32))
+    writer.add_tensor("b", np.zeros((5, 32), np.float16))
+    for name, kind in (("c", gguf.GGMLQuantizationType.Q4_0), ("d", gguf.GGMLQuantizationType.Q8_0)):
+        values = gguf.quants.quantize(np.zeros((4, 64), np.float32), kind)
+        writer.add_tensor(name, values, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    memory = weights_memory(Initialize(model_path=str(file)))
+    assert memory is not None
+    memory.release(memory.tensor().data_ptr())
+    packed = 4 * 64 // 32 * (2 + 16)  # a scale in float16, and 32 values of 4 bits
+    assert len(memory.tensor()) == 2 * (3 * 32 + 5 * 32 + 4 * 64) + packed

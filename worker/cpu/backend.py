@@ -11,8 +11,10 @@ from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.ops.attention.ragged import Integers
 from kernels.ops.delta.spans import Spans
 from pagewire.internal.v1 import worker_pb2
-from worker.cpu.inputs import input_builder
+from worker.cpu.fused_decoder.decoder import FusedDecoder
+from worker.cpu.inputs import BlockInputs, input_builder
 from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions
+from worker.cpu.step_repeater import StepRepeater
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.memory.kv_cache import KVCache
 from worker.memory.row_states import RowStates, layer_caches
@@ -61,6 +63,8 @@ class CpuBackend:
         self._caches = layer_caches(model, cache, states)
         has_states = states is not None
         self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels, has_states)
+        self._repeater = self._make_repeater()
+        self._plan: worker_pb2.StepPlan | None = None  # that is launched
         self._batch: StepBatch
         self._step: Step
         self._is_greedy = False
@@ -74,7 +78,32 @@ class CpuBackend:
 
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
         """See Backend."""
+        self._plan = plan
+        if self._repeater is not None:
+            self._repeater.forget()
         return torch.inference_mode()
+
+    def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
+        """See Backend."""
+        return None if self._repeater is None else self._repeater.repeat(plan, clock)
+
+    def _make_repeater(self) -> StepRepeater | None:
+        """None where a step is more than the model's program, or its inputs are not compiled."""
+        if self.states is not None or self._observe is not None or self.plan_check is None:
+            return None
+        if not isinstance(self._build_inputs, BlockInputs) or not isinstance(self.model, FusedDecoder):
+            return None
+        return StepRepeater(self._rows, self.plan_check, self._build_inputs)
+
+    def remember(self, tokens: torch.Tensor) -> None:
+        """The last step may be repeated, as far as its outputs say: all of it was computed at once, and its
+        program has chosen all its tokens [A] int64."""
+        if self._repeater is None or self._plan is None or not isinstance(self.model, FusedDecoder):
+            return
+        program = self.model.fixed_program(self._batch)
+        if program is not None:
+            positions = self.sampler.state.position_column
+            self._repeater.remember(self._plan, self._step, program, tokens, positions)
 
     def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:
         """See Backend."""
@@ -106,7 +135,9 @@ class CpuBackend:
         have changed states already."""
         try:
             hidden = self.compute(self._step, self._batch)
-            return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden)
+            return CpuOutputs(
+                self.model, self.sampler, self._rows, self._batch, hidden, remember=self.remember
+            )
         except (MemoryError, RuntimeError) as error:
             if self.states is not None or not is_out_of_memory(error):
                 raise
@@ -152,8 +183,11 @@ class CpuOutputs:
         hidden: torch.Tensor,
         *,
         is_whole: bool = True,
+        remember: Callable[[torch.Tensor], None] = lambda tokens: None,
     ) -> None:
-        """hidden: [T, E], of the batch. is_whole: the batch is all that the plan computes."""
+        """hidden: [T, E], of the batch. is_whole: the batch is all that the plan computes. remember: called
+        with the tokens [A] int64 of a step that has chosen all of them with its logits."""
+        self._remember = remember
         self._is_whole = is_whole
         self._model, self._sampler, self._rows = model, sampler, rows
         self._batch, self._hidden = batch, hidden
@@ -185,6 +219,8 @@ class CpuOutputs:
                 chosen = chosen[torch.from_numpy(index)]
             tokens = chosen.numpy().copy()  # the next step overwrites them
             self._sampler.append(rows.tolist(), chosen)
+            if index is None:
+                self._remember(chosen)
             return SampledTokens(tokens, lambda: tokens, lambda: None)
         scores = SampledScores(logprobs)
         tokens = self._sampler.sample(self._logits(index), rows.tolist(), scores).numpy()

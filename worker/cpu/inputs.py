@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.attention.planning.work_items import ITEM_WORDS, plan_sizes
-from kernels.cpu.step.records import PrepareInputsJob
+from kernels.cpu.attention.planning.work_items import ITEM_WORDS, JOINED_SHARES, SHARES, plan_sizes
+from kernels.cpu.step.records import PrepareInputsJob, RepeatStepJob
 from kernels.ops.delta.spans import Spans
 from worker.attention.block_plan import BlockStep
 from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec
@@ -46,7 +46,7 @@ def input_builder(
     reads and writes the cache; None: torch. has_states: other layers keep a state per row."""
     kinds = tuple(dict.fromkeys(specs))
     if kernels is not None:
-        return BlockInputs(rows, kinds, kernels, has_states).build
+        return BlockInputs(rows, kinds, kernels, has_states)
 
     def build(step: Step, greedy: bool) -> StepBatch:
         work = step.rows, step.starts, step.counts, step.sample_sources
@@ -127,7 +127,7 @@ class BlockInputs:
         self._prepared: _Prepared
         self._kept: OrderedDict[_Layout, _Prepared] = OrderedDict()
 
-    def build(self, step: Step, greedy: bool = False) -> StepBatch:
+    def __call__(self, step: Step, greedy: bool = False) -> StepBatch:
         """Returns the inputs of a step, valid until the next call.
 
         The same object as in the last call of this layout: only the contents of its tensors have changed. But
@@ -149,6 +149,23 @@ class BlockInputs:
             prepared.batch, prepared.items = replace(prepared.batch), prepared.made
         batch = prepared.batch
         return batch if step.num_logits is None else with_all_positions(batch, step.num_logits)
+
+    def describe(self, job: RepeatStepJob) -> None:
+        """Writes down what was made in the last call, for a step that repeats it."""
+        job.inputs, job.items = self._job.address, self._prepared.items
+        kernels, rows = self._kernels, self._job.num_rows
+        joins = self._joins and kernels.joins and rows >= 2 * JOINED_SHARES
+        job.joined_shares = JOINED_SHARES * kernels.team.threads if joins else 0
+
+    def steps_alike(self, step: Step) -> int:
+        """How many further steps of these rows have the layout of this one, if each computes its next token:
+        only starts differ then. 0 also where long rows may be divided anew in each step."""
+        kernels, rows, context = self._kernels, len(step.rows), step.measures.context
+        if context <= kernels.part:
+            return -context % CONTEXT_STEP
+        if rows * (context + CONTEXT_STEP) > kernels.part * SHARES * kernels.team.threads:
+            return 0
+        return int((-(step.starts + step.counts) % CONTEXT_STEP).min())
 
     def _layout_of(self, step: Step, greedy: bool) -> tuple[_Layout, tuple[int, int]]:
         """Returns a step's layout, and the most positions of an unsplit row and of two rows in one item."""

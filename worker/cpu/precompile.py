@@ -55,7 +55,7 @@ KERNELS = {
         *("elementwise.activation", "elementwise.adjust_logits", "elementwise.gated_gelu"),
         *("elementwise.clamped_swiglu", "elementwise.plain_activation", "elementwise.scaled_add"),
         *("elementwise.rms_norm", "elementwise.rotary", "matmul.packed_rows"),
-        *("runtime.program", "sampling.argmax", "step.check_step"),
+        *("runtime.program", "sampling.argmax", "step.check_step", "step.repeat_step"),
     ),
 }
 """Modules of kernels.cpu that compile when they are imported. What takes longest comes first: then processes

@@ -76,6 +76,10 @@ class CudaBackend:
         self._step: Step
         self._free_since_ns = time.monotonic_ns()
 
+    def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
+        """See Backend. No step is shorter."""
+        return None
+
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
         """See Backend."""
         return torch.inference_mode()

@@ -127,6 +127,11 @@ class Backend(Protocol):
     plan_check: StepCheck | None
     """A compiled check of plans; None: numpy checks them."""
 
+    def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
+        """Executes a plan in a shorter way, with everything that it changes in rows, where it repeats the
+        last one, each row one token further. None: it does not, and is to be launched. Called only where
+        nothing is drafted. Raises PlanError."""
+
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
         """Returns a context that surrounds the whole launch of a plan, entered before anything changes."""
 

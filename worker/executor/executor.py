@@ -63,6 +63,16 @@ class StepExecutor(Generic[B]):
     def launch(self, plan: worker_pb2.StepPlan) -> None:
         """Launches a step. Raises PlanError when the plan does not fit the rows."""
         clock, pending = LaunchClock(), PendingStep(plan.step)
+        repeated = self.backend.repeat(plan, clock) if self._speculator is None else None
+        if repeated is None:
+            self._launch(plan, clock, pending)
+        else:
+            pending.add_sampled(repeated)
+            pending.complete_with(self.backend.submit(clock))
+        self._pending.append(pending)
+
+    def _launch(self, plan: worker_pb2.StepPlan, clock: LaunchClock, pending: PendingStep) -> None:
+        """Launches a step that repeats no other one."""
         with self.backend.step(plan):
             apply_changes(plan, self.rows, self._features)
             appended, token_ids = append_tokens(plan, self.rows)
@@ -71,7 +81,6 @@ class StepExecutor(Generic[B]):
             if plan.rows:
                 self._compute(plan, clock, pending)
             pending.complete_with(self.backend.submit(clock))
-        self._pending.append(pending)
 
     @property
     def drafts(self) -> bool:

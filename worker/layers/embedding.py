@@ -65,7 +65,7 @@ class VocabEmbedding(Matrix):
                 out[: len(batch.token_ids)] = self(batch)
 
         builder.on_batch(look_up)
-        builder.on_run(copy_in)
+        builder.on_run(copy_in, lambda batch: batch.input_embeddings is None)
         return out
 
     def _lookup(self, token_ids: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ from worker.attention.plan import LayerCache
 from worker.lowering.attention import AttentionRecords
 from worker.lowering.buffers import FEW, ActivationBuffers
 from worker.lowering.decided_rows import DecidedRows
-from worker.lowering.program import LoweredProgram, Records, Update
+from worker.lowering.program import Fixed, LoweredProgram, Records, Update
 from worker.model_input import InputBatch
 
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
@@ -55,7 +55,7 @@ class ProgramBuilder:
         self._halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
         self._decided: list[DecidedRows] = []
         self._on_batch: list[Update] = []
-        self._on_run: list[Update] = []
+        self._on_run: list[tuple[Update, Fixed]] = []
 
     @property
     def next_index(self) -> int:
@@ -93,9 +93,10 @@ class ProgramBuilder:
         records have been set to the number of tokens."""
         self._on_batch.append(update)
 
-    def on_run(self, update: Update) -> None:
-        """Calls update before each run."""
-        self._on_run.append(update)
+    def on_run(self, update: Update, is_fixed: Fixed = lambda batch: False) -> None:
+        """Calls update before each run. is_fixed: whether it would change nothing before another run of the
+        batch that it was called with last, after numbers in its tensors have changed."""
+        self._on_run.append((update, is_fixed))
 
     @contextmanager
     def layer(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # it compiles when it is imported
 
 Records = npt.NDArray[np.int64]
 """[records, words]: what a program's operations read; words of a step are written before it runs."""
+Fixed = Callable[[InputBatch], bool]
 Update = Callable[[InputBatch, Records], None]
 """Writes what a step changes into the records, or computes an input of the program."""
 ROWS = ProgramRecord.word("rows")
@@ -29,12 +30,12 @@ class LoweredProgram:
         team: "Team",
         hidden: torch.Tensor,
         on_batch: Sequence[Update],
-        on_run: Sequence[Update],
+        on_run: Sequence[tuple[Update, Fixed]],
         memory: object,
     ) -> None:
         """hidden: [M, E], where the program leaves the hidden states. memory: what records point at.
         on_batch: called for a batch whose tensors lie elsewhere than those of the last one. on_run: called
-        before each run."""
+        before each run, with what says whether that would change nothing, see ProgramBuilder.on_run."""
         self.program, self.hidden = program, hidden
         self._team, self._on_batch, self._on_run, self._memory = team, on_batch, on_run, memory
         self._batch: InputBatch | None = None
@@ -51,6 +52,11 @@ class LoweredProgram:
             self._first_rows = self.hidden[:tokens]
         return self._first_rows
 
+    def is_fixed(self, batch: InputBatch) -> bool:
+        """Whether another run of the batch that ran last needs no update, after numbers in its tensors have
+        changed."""
+        return batch is self._batch and all(is_fixed(batch) for _, is_fixed in self._on_run)
+
     def run(self, batch: InputBatch) -> None:
         """Computes a step of T tokens: the first T rows of `hidden`, which the next run overwrites.
 
@@ -62,6 +68,6 @@ class LoweredProgram:
             for update in self._on_batch:
                 update(batch, records)
             self._batch = batch
-        for update in self._on_run:
+        for update, _ in self._on_run:
             update(batch, records)
         self._team.run(self.program)

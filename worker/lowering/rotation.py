@@ -21,6 +21,10 @@ class LoweredRotation:
         self._addresses = 0, 0, 0
         self._indexes: list[int] = []
 
+    def is_fixed(self, batch: InputBatch) -> bool:
+        """Whether the angles are looked up by the positions of the batch, as its next ones will be."""
+        return self._rotation.index is not None
+
     def add(self, index: int) -> None:
         """index: of a RotaryRecord."""
         self._indexes.append(index)

@@ -89,7 +89,7 @@ class Decoder(LanguageModel):
             each: LoweredRotation(each.rotation, each.queries_only) for each in self._distinct_rotaries()
         }
         for lowered in rotations.values():
-            builder.on_run(lowered.update)
+            builder.on_run(lowered.update, lowered.is_fixed)
         x: torch.Tensor = self.lower_embed(builder)
         residual: torch.Tensor | None = None
         for number, (block, cache, rotary) in enumerate(

@@ -67,6 +67,10 @@ class SimulatedBackend:
         self._step: Step | None = None
         self._num_logits = 0
 
+    def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
+        """See Backend. No step is shorter."""
+        return None
+
     @contextmanager
     def step(self, plan: worker_pb2.StepPlan) -> Iterator[None]:
         """See Backend. Faults strike before anything changes."""

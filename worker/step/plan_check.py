@@ -40,6 +40,11 @@ class StepCheck:
             max_length=rows.max_model_len,
         )
 
+    @property
+    def address(self) -> int:
+        """Of the job of the last check."""
+        return self._job.address
+
     def __call__(self, columns: Integers, address: int, num_rows: int, num_samples: int) -> Measures:
         """Checks a step and returns its sizes. Raises PlanError when it does not fit.
 

@@ -220,12 +220,17 @@ def _help(control: int, thread: int) -> None:
             spins = 0
 
 
+def run_program(control: int, program: int) -> None:
+    """Runs a program as thread 0. Addresses of the control block and of the program's head."""
+    run, threads = _begin(control, program), atomics.read(control + HELPERS) + 1
+    _take_part(control, program, run, 0, threads)
+    _end(control, program, run)
+
+
 @compiled
 def enter(control: int, program: int, thread: int) -> None:
     """Thread 0 runs the program; others help with every run from now on. Addresses."""
     if thread > 0:
         _help(control, thread)
     else:
-        run, threads = _begin(control, program), atomics.read(control + HELPERS) + 1
-        _take_part(control, program, run, 0, threads)
-        _end(control, program, run)
+        run_program(control, program)

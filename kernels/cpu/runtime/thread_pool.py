@@ -7,15 +7,18 @@ while it runs waits.
 
 import ctypes
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from kernels.cpu.compiler.records import Operation, OwnRecord
+from kernels.cpu.compiler.records import Operation, OwnRecord, Record
 from kernels.cpu.runtime import program
 from kernels.cpu.runtime.records import FIELDS_BYTES, ProgramHead, ProgramRecord
 
 Words = npt.NDArray[np.int64]
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 WORDS = ProgramRecord.size() // 8
 LINE = 64
 
@@ -116,6 +119,16 @@ class Team:
         """Returns when all is done."""
         with self._lock:
             program.enter(self._address, work.address, 0)
+
+    @property
+    def address(self) -> int:
+        """Of the control block: kernels.cpu.runtime.program."""
+        return self._address
+
+    def call(self, function: Callable[[AnyRecord], None], job: AnyRecord) -> None:
+        """Calls a compiled function that runs a program of this team itself."""
+        with self._lock:
+            function(job)
 
     def run_one(self, operation: Operation[OwnRecord], rows: int, record: OwnRecord, grain: int) -> None:
         """Runs a program of one record."""

@@ -72,8 +72,7 @@ def _forget(job: CheckStepJob, first: int, count: int) -> None:
             write_i64(job.marks + 8 * row, 0)
 
 
-@compiled
-def check_step(job: CheckStepJob) -> None:
+def check(job: CheckStepJob) -> None:
     """Writes the job's results."""
     job.context = 0
     tokens = _check_rows(job)
@@ -82,3 +81,9 @@ def check_step(job: CheckStepJob) -> None:
     job.in_order = in_order
     _forget(job, job.columns, job.num_rows)
     _forget(job, job.columns + 24 * job.num_rows, job.num_samples)
+
+
+@compiled
+def check_step(job: CheckStepJob) -> None:
+    """Writes the job's results."""
+    check(job)

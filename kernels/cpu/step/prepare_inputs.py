@@ -76,8 +76,7 @@ def _write_logit_tokens(job: PrepareInputsJob) -> None:
         write_i64(job.out_logit_tokens + 8 * sample, last)
 
 
-@compiled
-def prepare_inputs(job: PrepareInputsJob) -> None:
+def prepare(job: PrepareInputsJob) -> None:
     """Writes the job's results."""
     token = item = slot = 0
     items, room, group, most = job.out_items, job.num_items, job.group, job.joined
@@ -91,3 +90,9 @@ def prepare_inputs(job: PrepareInputsJob) -> None:
     sort_items(items, item, group)
     write_i64(job.out_made, item)
     _write_logit_tokens(job)
+
+
+@compiled
+def prepare_inputs(job: PrepareInputsJob) -> None:
+    """Writes the job's results."""
+    prepare(job)

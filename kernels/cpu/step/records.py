@@ -1,4 +1,5 @@
-"""Jobs of the functions that check a plan and prepare the inputs of a step. All arrays are int64."""
+"""Jobs of the functions that check a plan, prepare the inputs of a step, and repeat one. All arrays are
+int64."""
 
 from kernels.cpu.compiler.records import Address, Record, i64, record
 
@@ -55,3 +56,19 @@ class PrepareInputsJob(Record):
     joined: i64 = 0  # two rows of no more positions together may be one item
     num_items: i64 = 0  # I: there is room for so many
     out_made: Address = 0  # [1]: how many items are taken by themselves
+
+
+@record
+class RepeatStepJob(Record):
+    """kernels.cpu.step.repeat_step.repeat_step."""
+
+    check: Address = 0  # CheckStepJob of the last step
+    inputs: Address = 0  # PrepareInputsJob of the last step, whose starts are those of the check
+    items: i64 = 0  # of attention that are taken by themselves, as in the last step
+    joined_shares: i64 = 0  # two rows may be one item of that share of all positions; 0: they may not
+    program: Address = 0  # its head
+    control: Address = 0  # of the team
+    tokens: Address = 0  # [num_rows]: what the program chooses
+    positions: Address = 0  # of the sampler, by row of the table
+    # Result.
+    done: i64 = 0  # 0: another way is needed, and nothing has changed

@@ -121,55 +121,55 @@ def _check_attention(
 def test_prompts_and_tokens(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
     """With rows in the plan's order, and without padding."""
     step = step_of(rows, ([3, 0, 1, 4], [0, 299, 2, 30], [17, 1, 1, 60]), [1, 2, 3], kernels)
-    batch = inputs.build(step)
+    batch = inputs(step)
     check(batch, step, rows, kernels)
     assert batch.logit_tokens is not None and batch.logit_tokens.tolist() == [17, 18, 78]
 
 
 def test_what_is_there_is_used_again(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
     """Steps that decode as many rows have one batch, with the numbers of the last one."""
-    first = inputs.build(step_of(rows, ([0, 1], [299, 2], [1, 1]), [0, 1], kernels))
+    first = inputs(step_of(rows, ([0, 1], [299, 2], [1, 1]), [0, 1], kernels))
     assert first.logit_tokens is None, "every token is sampled from, in order"
     rows.append(np.array([0, 1]), np.array([7, 8]))
     step = step_of(rows, ([1, 0], [3, 300], [1, 1]), [0, 1], kernels)
-    assert inputs.build(step) is first
+    assert inputs(step) is first
     check(first, step, rows, kernels)
     swapped = step_of(rows, ([1, 0], [3, 300], [1, 1]), [1, 0], kernels)
-    second = inputs.build(swapped)
+    second = inputs(swapped)
     assert second is not first, "samples come in another order"
     check(second, swapped, rows, kernels)
     piece = step_of(rows, ([2], [0], [40]), [], kernels)
-    check(inputs.build(piece), piece, rows, kernels)
-    assert inputs.build(step) is first, "those of the last few shapes are kept"
+    check(inputs(piece), piece, rows, kernels)
+    assert inputs(step) is first, "those of the last few shapes are kept"
     check(first, step, rows, kernels)
     for count in range(1, KEPT + 1):
-        inputs.build(step_of(rows, ([2], [0], [count]), [], kernels))
-    assert inputs.build(step) is not first
-    check(inputs.build(step), step, rows, kernels)
+        inputs(step_of(rows, ([2], [0], [count]), [], kernels))
+    assert inputs(step) is not first
+    check(inputs(step), step, rows, kernels)
     assert first.row_starts.tolist() == [0, 1]
 
 
 def test_shapes_that_take_turns(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
     """As steps with drafts of different lengths do: each has its own tensors, with its own numbers."""
     steps = [step_of(rows, ([0], [300 - count], [count]), [], kernels) for count in (1, 5, 3)]
-    batches = [inputs.build(step) for step in steps]
+    batches = [inputs(step) for step in steps]
     for step, batch in zip(steps, batches, strict=True):
-        assert inputs.build(step) is batch
+        assert inputs(step) is batch
         check(batch, step, rows, kernels)
 
 
 def test_a_long_prompt_is_not_kept(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
     prompt, token = (step_of(rows, ([0], [0], [count]), [], kernels) for count in (KEPT_TOKENS + 1, 1))
-    before = inputs.build(prompt)
-    inputs.build(token)
-    assert inputs.build(prompt) is not before
+    before = inputs(prompt)
+    inputs(token)
+    assert inputs(prompt) is not before
 
 
 def test_a_row_that_outgrows_its_plan(inputs: BlockInputs, rows: RowTable, kernels: BlockKernels):
     """Plans for attention have room for a context, and are made anew for a longer one."""
-    before = inputs.build(step_of(rows, ([0], [255], [1]), [], kernels))
+    before = inputs(step_of(rows, ([0], [255], [1]), [], kernels))
     step = step_of(rows, ([0], [256], [1]), [], kernels)
-    after = inputs.build(step)
+    after = inputs(step)
     assert after is not before
     check(after, step, rows, kernels)
 
@@ -180,21 +180,21 @@ def test_long_rows_are_split(inputs: BlockInputs, rows: RowTable, kernels: Block
     kernels.team.set_threads(2)
     rows.add(new_row(5, list(range(600)), list(range(38)), prompt_len=598))
     alone = step_of(rows, ([5, 1], [599, 2], [1, 1]), [], kernels)
-    batch = inputs.build(alone)
+    batch = inputs(alone)
     check(batch, alone, rows, kernels)
     plan = plan_of(batch, SPECS[0])
     assert plan.items[:, 5].tolist() == [0, 1, -1]
     rows.append(np.array([5]), np.array([7]))
     following = step_of(rows, ([5, 1], [600, 2], [1, 1]), [], kernels)
-    assert inputs.build(following) is batch
+    assert inputs(following) is batch
     check(batch, following, rows, kernels)
     several = step_of(rows, ([5], [594], [7]), [], kernels)
-    batch = inputs.build(several)
+    batch = inputs(several)
     check(batch, several, rows, kernels)
     parts = plan_of(batch, SPECS[0]).items[:, 5]
     assert len(parts) > 2 and parts.tolist() == sorted(parts.tolist()), "items of a part are neighbours"
     beside = step_of(rows, ([5, 4, 2], [600, 0, 0], [1, 90, 40]), [], kernels)
-    batch = inputs.build(beside)
+    batch = inputs(beside)
     check(batch, beside, rows, kernels)
     plan = plan_of(batch, SPECS[0])
     assert not len(plan.partials)
@@ -223,7 +223,7 @@ def test_rows_with_a_common_prefix(seed: int):
         number = [order.index(row) for row in chosen]
         work = chosen, [starts[at] for at in number], [counts[at] for at in number]
         step = step_of(rows, work, [], kernels)
-        plan = plan_of(inputs.build(step), WIDE)
+        plan = plan_of(inputs(step), WIDE)
         reference = plan_blocks(kernels, step.starts, step.counts, rows.blocks[step.rows], None, 64, 2)
         assert _pairs_of(plan) == _pairs_of(reference)
         assert len(chosen) < 60 or len(plan.items) > plan.made[0]
@@ -245,7 +245,7 @@ def test_another_number_of_items_is_another_batch(kernels: BlockKernels):
     batches, made = [], []
     for _ in range(4):
         starts = [length - 1 for length in lengths]
-        batches.append(inputs.build(step_of(rows, (list(range(12)), starts, [1] * 12), [], kernels)))
+        batches.append(inputs(step_of(rows, (list(range(12)), starts, [1] * 12), [], kernels)))
         plan = plan_of(batches[-1], WIDE)
         made.append(int(plan.made[0]))
         rows.append(np.arange(12), np.full(12, 7))

@@ -37,6 +37,9 @@ class RecordingBackend:
         self.done = 0  # steps that are
         self._launched = 0
 
+    def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
+        return None
+
     @contextmanager
     def step(self, plan: worker_pb2.StepPlan) -> Iterator[None]:
         self.calls.append("begin")

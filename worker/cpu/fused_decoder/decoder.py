@@ -98,6 +98,12 @@ class FusedDecoder(LanguageModel):
         head = self._head_of(hidden)
         return None if head is None else head.tokens
 
+    def fixed_program(self, batch: InputBatch) -> LoweredProgram | None:
+        """Returns the program of the last step if it may run again as it is, after numbers in the tensors of
+        the batch have changed, which was the last one; None: something is to be written before."""
+        program = self.programs.get(self._last.few)
+        return program if program is not None and program.is_fixed(batch) else None
+
     def _head_of(self, hidden: torch.Tensor) -> FusedHead | None:
         """The head, if `hidden` is all that the last step computed, and it was one of few tokens."""
         return self._head if self._last.few and hidden is self._last.hidden else None

@@ -1,0 +1,105 @@
+"""Repeats a step: rows that decode greedily, each one token further, in one compiled call.
+
+Most steps of a service with few rows are of this kind. For a small model the Python around a step, on caches
+that the weights have gone through, is a tenth of it (docs/performance.md). The reference is a launch of the
+plan by worker.executor.executor, as it happens after any other step: equal tokens, rows and caches.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from kernels.cpu.step.records import RepeatStepJob
+from pagewire.internal.v1 import worker_pb2
+from worker.cpu.inputs import BlockInputs
+from worker.executor.backend import LaunchClock, SampledTokens
+from worker.lowering.program import LoweredProgram
+from worker.step.plan_check import StepCheck
+from worker.step.plan_reader import Step
+from worker.step.rows import RowTable, column
+
+_FIELDS = frozenset(
+    worker_pb2.StepPlan.DESCRIPTOR.fields_by_name[name].number
+    for name in (
+        *("step", "rows", "starts", "counts", "sample_rows", "sample_sources", "kept_changes"),
+        *("table_rows", "table_starts", "table_counts", "table_blocks"),
+    )
+)
+"""Of a plan that may repeat the last one. Rows get blocks as they grow."""
+_Columns = tuple[bytes, bytes, bytes, bytes]
+
+
+def _columns(plan: worker_pb2.StepPlan) -> _Columns:
+    """Those that are equal in steps that repeat one another."""
+    return plan.rows, plan.counts, plan.sample_rows, plan.sample_sources
+
+
+class StepRepeater:
+    """What one backend's next step may repeat."""
+
+    def __init__(self, rows: RowTable, check: StepCheck, inputs: BlockInputs) -> None:
+        from kernels.cpu.runtime.thread_pool import TEAM
+        from kernels.cpu.step.repeat_step import repeat_step  # compiles, the first time
+
+        self._kernel: Callable[[RepeatStepJob], None] = repeat_step
+        self._rows, self._check, self._inputs, self._team = rows, check, inputs, TEAM
+        self._job = RepeatStepJob(control=TEAM.address)
+        self._left = 0  # steps that may be repeated yet
+        self._step: Step  # its columns are those of the job
+        self._columns: _Columns
+        self._starts = b""  # of the next step
+        self._tokens: npt.NDArray[np.int64]  # [R] where the program leaves them
+
+    def forget(self) -> None:
+        """The next step repeats nothing, unless another one is remembered before."""
+        self._left = 0
+
+    def remember(
+        self,
+        plan: worker_pb2.StepPlan,
+        step: Step,
+        program: LoweredProgram,
+        tokens: torch.Tensor,
+        positions: npt.NDArray[np.int64],
+    ) -> None:
+        """The next step may repeat this one, the last that was computed. program: its own, which has chosen
+        all its tokens [R] int64 without anything that Python writes for each run. positions: of the sampler,
+        by row."""
+        measures = step.measures
+        if not measures.in_order or measures.num_tokens != len(step.rows) or step.num_logits is not None:
+            return
+        self._left = self._inputs.steps_alike(step)
+        if not self._left:
+            return
+        self._step, self._columns, self._tokens = step, _columns(plan), tokens.numpy()
+        self._starts = self._next_starts()
+        job = self._job
+        self._inputs.describe(job)
+        job.check = self._check.address
+        job.program, job.tokens = program.program.address, tokens.data_ptr()
+        job.positions = positions.ctypes.data
+
+    def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
+        """Executes a plan. None: it does not repeat the last one, and nothing has changed but blocks that the
+        plan gives to rows, which may be given again. Raises PlanError."""
+        if not self._left or plan.starts != self._starts or _columns(plan) != self._columns:
+            return None
+        if not _FIELDS.issuperset([field.number for field, _ in plan.ListFields()]):
+            return None
+        if plan.table_rows:
+            changes = plan.table_rows, plan.table_starts, plan.table_counts, plan.table_blocks
+            self._rows.set_blocks(*map(column, changes))
+        clock.mark_uploaded()
+        self._team.call(self._kernel, self._job)
+        if not self._job.done:
+            return None
+        clock.mark_forwarded()
+        self._left -= 1
+        self._starts = self._next_starts()
+        tokens = self._tokens.copy()  # the next step overwrites them
+        return SampledTokens(tokens, lambda: tokens, lambda: None)
+
+    def _next_starts(self) -> bytes:
+        return (self._step.starts + 1).astype("<u4").tobytes()

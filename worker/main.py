@@ -19,7 +19,7 @@ from pagewire import __version__
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError, install_hint
 from pagewire.host.cores import GPU, parse_cores, pin
-from pagewire.host.gc_tuning import freeze_heap
+from pagewire.host.gc_tuning import freeze_heap, freeze_imports
 from pagewire.host.spawn import Status
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import read_client_key
@@ -113,7 +113,7 @@ def _import_ahead(cpu_kernels: str) -> None:
         compiled = precompile(wanted=None)
         compiled.begin()
         compiled.wait(lambda what, fraction: None)
-    freeze_heap()  # the collections of a load then leave out what was imported: 0.1 s each
+    freeze_imports()
 
 
 def _load(channel: Channel, config: WorkerConfig) -> LoadedWorker | None:
@@ -146,6 +146,7 @@ def _load_model(
         with quick_imports():
             from worker.cpu.load import load
             from worker.startup.device_choice import choose_device
+        freeze_imports()
 
         if choose_device(initialize.device).type == "cuda":
             _refuse_faults(config, "a GPU")

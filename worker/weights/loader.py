@@ -130,8 +130,12 @@ def check_finite(tensor: torch.Tensor, checkpoint: TensorSource, name: str) -> N
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    """True if no value is NaN or infinite. A sum tells, unless it overflows itself."""
-    return bool(tensor.sum(dtype=torch.float32).isfinite()) or bool(tensor.isfinite().all())
+    """True if no value is NaN or infinite. A sum tells, unless it overflows itself.
+
+    bfloat16 has the exponents of float32, and its own sum makes no copy in float32: a quarter of the time.
+    """
+    total = tensor.sum() if tensor.dtype == torch.bfloat16 else tensor.sum(dtype=torch.float32)
+    return bool(total.isfinite()) or bool(tensor.isfinite().all())
 
 
 def fill_dummy(

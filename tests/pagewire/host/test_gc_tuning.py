@@ -4,11 +4,12 @@ import gc
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pagewire.host.gc_tuning import freeze_heap
+from pagewire.host.gc_tuning import freeze_heap, freeze_imports
 
 FREED = """
 from pagewire.host.gc_tuning import give_back_freed_memory
@@ -37,14 +38,47 @@ def test_freed_memory_goes_back():
     assert not worked or kib > 40_000
 
 
-def test_only_the_main_thread_freezes_its_heap(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("tune", "expected"), [(freeze_heap, ["collect", "freeze"]), (freeze_imports, ["freeze"])]
+)
+def test_only_the_main_thread_freezes_its_heap(
+    tune: Callable[[], None], expected: list[str], monkeypatch: pytest.MonkeyPatch
+):
     """A worker that runs in a thread of another program must not collect that program's garbage."""
     calls: list[str] = []
     for name in ("collect", "freeze"):
         monkeypatch.setattr(gc, name, lambda name=name: calls.append(name))
-    thread = threading.Thread(target=freeze_heap)
+    thread = threading.Thread(target=tune)
     thread.start()
     thread.join()
     assert calls == []
-    freeze_heap()
-    assert calls == ["collect", "freeze"]
+    tune()
+    assert calls == expected
+
+
+IMPORTS = """
+import gc
+from worker.cpu.threads import prepare_threads
+from worker.imports import quick_imports
+from pagewire.host.gc_tuning import freeze_imports
+
+prepare_threads()
+with quick_imports():
+    import worker.cpu.load
+garbage = gc.collect()
+freeze_imports()
+print(garbage, gc.get_freeze_count(), len(gc.get_objects()))
+"""
+
+
+def test_imports_leave_no_garbage():
+    """So a worker does not look for it; what it collects later is a hundredth of what is there."""
+    run = subprocess.run(
+        [sys.executable, "-c", IMPORTS],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    garbage, frozen, left = map(int, run.stdout.split())
+    assert garbage < 1000 and 100 * left < frozen

@@ -41,3 +41,9 @@ def test_a_prompt_is_doubled_until_it_takes_long_enough(us: int, most_tokens: in
     assert measure_prefill(machine.execute, most_tokens, 4) == (us if sizes else 0)
     assert machine.sizes == [size for size in sizes for _ in range(2)]
     assert not machine.rows, "the rows end"
+
+
+def test_a_long_step_is_not_repeated():
+    machine = Machine(2000)
+    assert measure_prefill(machine.execute, 4096, 4) == 4000, "of the first step"
+    assert machine.sizes == [16] and not machine.rows

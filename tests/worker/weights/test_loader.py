@@ -21,7 +21,7 @@ from worker.models.base import LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import ParallelGroup, Placement
 from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint
-from worker.weights.loader import load_weights
+from worker.weights.loader import check_finite, load_weights
 from worker.weights.weight_table import weight_table
 
 Checkpoints = Callable[..., Path]
@@ -358,6 +358,21 @@ def test_weights_that_are_no_numbers(value: float, what: str, llama: Path):
 
     change(llama, alter)
     assert failure(llama) == f"tensor {Q_PROJ} in model.safetensors holds {what}"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_what_is_finite(dtype: torch.dtype, tmp_path: Path):
+    """Of each dtype, at any place, also what a sum would cancel out or overflow by."""
+    largest = torch.finfo(dtype).max
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with Checkpoint(tmp_path) as checkpoint:
+        for value in (largest, -largest, torch.finfo(dtype).tiny):
+            check_finite(torch.full((3, 1000), value, dtype=dtype), checkpoint, "x")
+        for values in ((float("nan"),), (float("inf"), float("-inf")), (largest, float("-inf"))):
+            tensor = torch.zeros(3, 1000, dtype=dtype)
+            tensor[-1, -len(values) :] = torch.tensor(values)
+            with pytest.raises(StartupError, match="NaN" if len(values) == 1 else "infinity"):
+                check_finite(tensor, checkpoint, "x")
 
 
 def test_large_weights_whose_sum_overflows(llama: Path):

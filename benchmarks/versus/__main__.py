@@ -57,7 +57,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tries", type=int, default=3, help="of a disturbed run; default: %(default)s")
     parser.add_argument("--patience", type=float, default=300, help="seconds for a run; default: %(default)s")
-    parser.add_argument("--json", type=Path, default=Path("runs.jsonl"), help="lines go there: %(default)s")
+    parser.add_argument(
+        "--json", type=Path, help="lines go there; default: runs.jsonl, or runs-avx2.jsonl of peers so held"
+    )
     return parser
 
 
@@ -91,8 +93,9 @@ def main() -> None:
             flags=theirs.split(),
             held_to=options.held_to,
         )
-        files = [options.json]
-        with options.json.open("a", buffering=1) as file:
+        held = f"-{options.held_to}" if options.held_to else ""  # a table of both would mix them
+        files = [options.json or Path(f"runs{held}.jsonl")]
+        with files[0].open("a", buffering=1) as file:
             Comparison(
                 wishes, lambda line: print(line, file=file), lambda text: print(text, flush=True)
             ).run()

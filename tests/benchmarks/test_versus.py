@@ -315,9 +315,19 @@ def test_the_table() -> None:
     assert "pagewire" in OURS
 
 
-def versus(*arguments: object) -> "subprocess.CompletedProcess[str]":
+def versus(*arguments: object, folder: Path = HERE.parents[1]) -> "subprocess.CompletedProcess[str]":
+    """folder: that it is called in."""
     command = [sys.executable, "-m", "benchmarks.versus", *map(str, arguments)]
-    return subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True, timeout=60)
+    around = os.environ | {"PYTHONPATH": str(HERE.parents[1])}
+    return subprocess.run(command, cwd=folder, env=around, capture_output=True, text=True, timeout=60)
+
+
+def test_runs_of_held_peers_have_a_file_of_their_own(tmp_path: Path) -> None:
+    """A table of both would mix them."""
+    for more, name in (([], "runs.jsonl"), (["--held-to", "avx2"], "runs-avx2.jsonl")):
+        versus("--folder", tmp_path, "--peers", "pagewire", "--models", "M1", *more, folder=tmp_path)
+        assert (tmp_path / name).exists()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["runs-avx2.jsonl", "runs.jsonl"]
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ class DeviceInTime(FakeWorker):
         self.step_s, self.planning_s = STEP_S, PLANNING_S
         self.own_gap_s = 0.0
         self.num_collected = 0
+        self.waits: list[float] = []
 
     def submit(self, plan: Plan) -> None:
         super().submit(plan)
@@ -43,6 +44,7 @@ class DeviceInTime(FakeWorker):
         )
 
     def await_result(self, seconds: float) -> None:
+        self.waits.append(seconds)
         left = self.spans[self.num_collected][1] - self._house.now
         self._house.pass_time(min(seconds, left))
 
@@ -157,3 +159,14 @@ def test_after_a_long_step_a_short_one_is_not_waited_for() -> None:
     house.device.step_s = STEP_S / 2
     house.step(20)
     assert not any(house.device.gaps())
+
+
+@pytest.mark.parametrize(("step_s", "waits"), [(0.0025, False), (0.005, True)])
+def test_a_short_wait_is_left_out(step_s: float, waits: bool) -> None:
+    """The core is not woken once more for each step where that is the length of one."""
+    house = HouseInTime()
+    house.device.step_s, house.device.planning_s = step_s, 0.0002
+    house.put(add_request(1, prompt=1, max_tokens=40))
+    house.run_out()
+    assert not any(house.device.gaps())
+    assert (len(house.device.waits) > 30) == waits and all(wait >= 0.002 for wait in house.device.waits)

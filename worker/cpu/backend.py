@@ -67,7 +67,7 @@ class CpuBackend:
         self._plan: worker_pb2.StepPlan | None = None  # that is launched
         self._batch: StepBatch
         self._step: Step
-        self._is_greedy = False
+        self._is_greedy = self._tokens_only = False
         self._num_retried = 0
 
     @property
@@ -95,15 +95,24 @@ class CpuBackend:
             return None
         return StepRepeater(self._rows, self.plan_check, self._build_inputs)
 
-    def remember(self, tokens: torch.Tensor) -> None:
-        """The last step may be repeated, as far as its outputs say: all of it was computed at once, and its
-        program has chosen all its tokens [A] int64."""
+    def remember(self, chosen: torch.Tensor | None) -> None:
+        """The last step may be repeated, as far as its outputs say: all of it was computed at once, and all
+        its rows have sampled. chosen: [A] int64 tokens of the program; None: the sampler's."""
         if self._repeater is None or self._plan is None or not isinstance(self.model, FusedDecoder):
+            return
+        rows, logits = self._step.sample_rows.tolist(), self.model.logits_of_program
+        if chosen is None and (logits is None or not self._tokens_only or self.grammars.users(rows)):
             return
         program = self.model.fixed_program(self._batch)
         if program is not None:
+
+            def sample() -> Integers:
+                assert logits is not None
+                tokens: Integers = self.sampler.sample(logits, rows).numpy()
+                return tokens
+
             positions = self.sampler.state.position_column
-            self._repeater.remember(self._plan, self._step, program, tokens, positions)
+            self._repeater.remember(self._plan, self._step, program, positions, chosen, sample)
 
     def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:
         """See Backend."""
@@ -125,6 +134,7 @@ class CpuBackend:
         if self.states is not None:
             self.states.check(step)
         self._step = step
+        self._tokens_only = tokens_only
         self._is_greedy = tokens_only and self.sampler.all_greedy(step.sample_rows.tolist())
         self._batch = self._build_inputs(step, self._is_greedy)
         if self.states is not None and isinstance(self._batch.spans, Spans):
@@ -183,10 +193,11 @@ class CpuOutputs:
         hidden: torch.Tensor,
         *,
         is_whole: bool = True,
-        remember: Callable[[torch.Tensor], None] = lambda tokens: None,
+        remember: Callable[[torch.Tensor | None], None] = lambda chosen: None,
     ) -> None:
         """hidden: [T, E], of the batch. is_whole: the batch is all that the plan computes. remember: called
-        with the tokens [A] int64 of a step that has chosen all of them with its logits."""
+        when all rows have sampled, with the tokens [A] int64 that were chosen with the logits; None: they
+        were not."""
         self._remember = remember
         self._is_whole = is_whole
         self._model, self._sampler, self._rows = model, sampler, rows
@@ -224,6 +235,8 @@ class CpuOutputs:
             return SampledTokens(tokens, lambda: tokens, lambda: None)
         scores = SampledScores(logprobs)
         tokens = self._sampler.sample(self._logits(index), rows.tolist(), scores).numpy()
+        if index is None:
+            self._remember(None)
         columns = scores.columns()
         return SampledTokens(tokens, lambda: tokens, lambda: columns)
 

@@ -1,4 +1,5 @@
-"""Repeats a step: rows that decode greedily, each one token further, in one compiled call.
+"""Repeats a step: rows that decode, each one token further, in one compiled call; where the model's program
+does not choose the tokens, up to its logits.
 
 Most steps of a service with few rows are of this kind. For a small model the Python around a step, on caches
 that the weights have gone through, is a tenth of it (docs/performance.md). The reference is a launch of the
@@ -28,6 +29,7 @@ _FIELDS = frozenset(
     )
 )
 """Of a plan that may repeat the last one. Rows get blocks as they grow."""
+Sample = Callable[[], npt.NDArray[np.int64]]
 _Columns = tuple[bytes, bytes, bytes, bytes]
 
 
@@ -50,7 +52,8 @@ class StepRepeater:
         self._step: Step  # its columns are those of the job
         self._columns: _Columns
         self._starts = b""  # of the next step
-        self._tokens: npt.NDArray[np.int64]  # [R] where the program leaves them
+        self._chosen: npt.NDArray[np.int64] | None = None
+        self._sample: Sample
 
     def forget(self) -> None:
         """The next step repeats nothing, unless another one is remembered before."""
@@ -61,25 +64,28 @@ class StepRepeater:
         plan: worker_pb2.StepPlan,
         step: Step,
         program: LoweredProgram,
-        tokens: torch.Tensor,
         positions: npt.NDArray[np.int64],
+        chosen: torch.Tensor | None,
+        sample: Sample,
     ) -> None:
-        """The next step may repeat this one, the last that was computed. program: its own, which has chosen
-        all its tokens [R] int64 without anything that Python writes for each run. positions: of the sampler,
-        by row."""
+        """The next step may repeat this one, the last that was computed. program: its own, which needs
+        nothing that Python writes for each run. positions: of the sampler, by row. chosen: where the program leaves
+        its tokens [R] int64; None: it computes logits, from which `sample` takes tokens [R], for the sampler,
+        too."""
         measures = step.measures
         if not measures.in_order or measures.num_tokens != len(step.rows) or step.num_logits is not None:
             return
         self._left = self._inputs.steps_alike(step)
         if not self._left:
             return
-        self._step, self._columns, self._tokens = step, _columns(plan), tokens.numpy()
+        self._step, self._columns = step, _columns(plan)
+        self._chosen, self._sample = None if chosen is None else chosen.numpy(), sample
         self._starts = self._next_starts()
         job = self._job
         self._inputs.describe(job)
         job.check = self._check.address
-        job.program, job.tokens = program.program.address, tokens.data_ptr()
-        job.positions = positions.ctypes.data
+        job.program, job.positions = program.program.address, positions.ctypes.data
+        job.tokens = 0 if chosen is None else chosen.data_ptr()
 
     def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
         """Executes a plan. None: it does not repeat the last one, and nothing has changed but blocks that the
@@ -98,7 +104,11 @@ class StepRepeater:
         clock.mark_forwarded()
         self._left -= 1
         self._starts = self._next_starts()
-        tokens = self._tokens.copy()  # the next step overwrites them
+        if self._chosen is not None:
+            tokens = self._chosen.copy()  # the next step overwrites them
+        else:
+            tokens = self._sample()
+            self._rows.append(self._step.rows, np.maximum(tokens, 0))
         return SampledTokens(tokens, lambda: tokens, lambda: None)
 
     def _next_starts(self) -> bytes:

@@ -68,7 +68,7 @@ class RepeatStepJob(Record):
     joined_shares: i64 = 0  # two rows may be one item of that share of all positions; 0: they may not
     program: Address = 0  # its head
     control: Address = 0  # of the team
-    tokens: Address = 0  # [num_rows]: what the program chooses
-    positions: Address = 0  # of the sampler, by row of the table
+    tokens: Address = 0  # [num_rows]: what the program chooses; 0: it computes logits
+    positions: Address = 0  # of the sampler, by row of the table, where there are tokens
     # Result.
     done: i64 = 0  # 0: another way is needed, and nothing has changed

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.cpu_kernels
 
 Checkpoints = Callable[..., Path]
 GREEDY, DRAWN = resolved_params(), resolved_params(temperature=1, seed=3)
+TOP_K = resolved_params(temperature=0.5, top_k=3, seed=4)
 BLOCK_SIZE, NO_TOKEN_COLUMN = 16, 0xFFFFFFFF
 
 
@@ -111,18 +112,34 @@ def test_rows_with_a_common_prefix(checkpoint: Checkpoints) -> None:
 
 
 def test_rows_that_are_not_greedy(folder: Path) -> None:
-    """Each step is launched; after them, the greedy row beside them is repeated again."""
+    """They are repeated up to their logits, as long as their number stays; the sampler goes on as in steps
+    that are launched, with its processors."""
+    found = []
+    for repeats in (True, False):
+        driver = Watched(folder, repeats)
+        wanted = [(GREEDY, 20), (DRAWN, 8), (resolved_params(repetition_penalty=1.7), 15), (TOP_K, 12)]
+        sequences = [
+            driver.add([3 + number, 4, 5], most, params)[0] for number, (params, most) in enumerate(wanted)
+        ]
+        driver.run()
+        found.append(([sequence.output for sequence in sequences], driver.state))
+        assert driver.repeated == repeats * (6 + 3 + 2 + 4)
+    assert found[0] == found[1]
+
+
+def test_a_row_with_a_grammar(folder: Path) -> None:
+    """What its matcher says of a step is asked for where steps are launched."""
     driver = Watched(folder)
-    greedy, drawn = driver.add([3, 4, 5], 20)[0], driver.add([6, 7], 8, DRAWN)[0]
-    while not drawn.done:
+    sequence = driver.add([3, 4, 5], 6)[0]
+    driver.step()
+    driver.step()
+    users = driver.backend.grammars.users
+    driver.backend.grammars.users = lambda rows: [0]  # type: ignore[method-assign]
+    driver.backend.sampler.all_greedy = lambda rows: False  # type: ignore[method-assign]
+    driver.runner.execute(worker_pb2.StepPlan(step=77))
+    while not sequence.done:
         driver.step()
-    assert driver.repeated == 0
-    driver.run()
-    assert driver.repeated == 11
-    alone = Watched(folder, repeats=False)
-    expected = alone.add([3, 4, 5], 20)[0]
-    alone.run()
-    assert greedy.output == expected.output
+    assert driver.repeated == 0 and not users([sequence.row])
 
 
 def test_a_row_that_wants_log_probabilities(folder: Path) -> None:

@@ -98,6 +98,12 @@ class FusedDecoder(LanguageModel):
         head = self._head_of(hidden)
         return None if head is None else head.tokens
 
+    @property
+    def logits_of_program(self) -> torch.Tensor | None:
+        """[T, V] float32, where the last step has computed them and the next one of its shape will; None: it
+        has not."""
+        return self._head.logits if self._last.few and self._head is not None else None
+
     def fixed_program(self, batch: InputBatch) -> LoweredProgram | None:
         """Returns the program of the last step if it may run again as it is, after numbers in the tensors of
         the batch have changed, which was the last one; None: something is to be written before."""

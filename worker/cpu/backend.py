@@ -111,8 +111,8 @@ class CpuBackend:
                 tokens: Integers = self.sampler.sample(logits, rows).numpy()
                 return tokens
 
-            positions = self.sampler.state.position_column
-            self._repeater.remember(self._plan, self._step, program, positions, chosen, sample)
+            columns = None if chosen is None else (chosen.numpy(), self.sampler.state.position_column)
+            self._repeater.remember(self._plan, self._step, program, columns, sample)
 
     def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:
         """See Backend."""

@@ -9,10 +9,9 @@ plan by worker.executor.executor, as it happens after any other step: equal toke
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
 from kernels.cpu.step.records import RepeatStepJob
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.inputs import BlockInputs
 from worker.executor.backend import LaunchClock, SampledTokens
@@ -29,7 +28,7 @@ _FIELDS = frozenset(
     )
 )
 """Of a plan that may repeat the last one. Rows get blocks as they grow."""
-Sample = Callable[[], npt.NDArray[np.int64]]
+Sample = Callable[[], Integers]
 _Columns = tuple[bytes, bytes, bytes, bytes]
 
 
@@ -52,7 +51,7 @@ class StepRepeater:
         self._step: Step  # its columns are those of the job
         self._columns: _Columns
         self._starts = b""  # of the next step
-        self._chosen: npt.NDArray[np.int64] | None = None
+        self._chosen: Integers | None = None
         self._sample: Sample
 
     def forget(self) -> None:
@@ -64,14 +63,15 @@ class StepRepeater:
         plan: worker_pb2.StepPlan,
         step: Step,
         program: LoweredProgram,
-        positions: npt.NDArray[np.int64],
-        chosen: torch.Tensor | None,
+        chosen: tuple[Integers, Integers] | None,
         sample: Sample,
     ) -> None:
-        """The next step may repeat this one, the last that was computed. program: its own, which needs
-        nothing that Python writes for each run. positions: of the sampler, by row. chosen: where the program leaves
-        its tokens [R] int64; None: it computes logits, from which `sample` takes tokens [R], for the sampler,
-        too."""
+        """The next step may repeat this one, the last that was computed.
+
+        program: its own, which needs nothing that Python writes for each run. chosen: where it leaves its
+        tokens [R], and the sampler's positions by row; None: it computes logits, from which `sample` takes
+        tokens [R], for the sampler, too.
+        """
         measures = step.measures
         if not measures.in_order or measures.num_tokens != len(step.rows) or step.num_logits is not None:
             return
@@ -79,13 +79,15 @@ class StepRepeater:
         if not self._left:
             return
         self._step, self._columns = step, _columns(plan)
-        self._chosen, self._sample = None if chosen is None else chosen.numpy(), sample
+        tokens, positions = chosen or (None, None)
+        self._chosen, self._sample = tokens, sample
         self._starts = self._next_starts()
         job = self._job
         self._inputs.describe(job)
         job.check = self._check.address
-        job.program, job.positions = program.program.address, positions.ctypes.data
-        job.tokens = 0 if chosen is None else chosen.data_ptr()
+        job.program = program.program.address
+        job.tokens = 0 if tokens is None else tokens.ctypes.data
+        job.positions = 0 if positions is None else positions.ctypes.data
 
     def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
         """Executes a plan. None: it does not repeat the last one, and nothing has changed but blocks that the

@@ -31,7 +31,7 @@ from kernels.cpu.compiler.arithmetic import (
 )
 from kernels.cpu.compiler.record_values import RecordValue, is_record, locate, record_at, widen
 from kernels.cpu.compiler.types import Signature, Type
-from kernels.cpu.compiler.vectors import Mask, f32x8, f32x16, f64x8, i8x64, i16x32, i32x16, i64x8
+from kernels.cpu.compiler.vectors import Mask, f32x8, f32x16, f64x8, i8x64, i16x32, i32x8, i32x16, i64x8
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ VECTORS: dict[Any, Type] = {
     f32x16: types.f32x16,
     i32x16: types.i32x16,
     f32x8: types.f32x8,
+    i32x8: types.i32x8,
     f64x8: types.f64x8,
     i64x8: types.i64x8,
     i16x32: types.i16x32,

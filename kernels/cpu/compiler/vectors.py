@@ -130,6 +130,12 @@ class f32x8(Vector):
     dtype, count = np.float32, 8
 
 
+class i32x8(Vector):
+    """8 int32, which wrap around."""
+
+    dtype, count = np.int32, 8
+
+
 class f64x8(Vector):
     """8 float64."""
 

@@ -51,9 +51,10 @@ class FloatDot(Dot):
         super().__init__(F32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """F32S."""
-        weight, value = builder.bitcast(weight, F32S), builder.bitcast(value, F32S)
-        return call(builder, "llvm.fma.v16f32", F32S, weight, value, sums)
+        """Of as many floats as there are sums."""
+        kind = sums.type
+        weight, value = builder.bitcast(weight, kind), builder.bitcast(value, kind)
+        return call(builder, f"llvm.fma.v{kind.count}f32", kind, weight, value, sums)
 
 
 class PairDot(FloatDot):

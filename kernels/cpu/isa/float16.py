@@ -7,12 +7,12 @@ from llvmlite import ir
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import lowered_by
-from kernels.cpu.compiler.vectors import i32x16
+from kernels.cpu.compiler.vectors import i32x8, i32x16
 from kernels.cpu.isa.simd import memory
 from kernels.cpu.isa.vectors import F32, F32S, I32, I32S, LANES, load
 
 _HALF = ir.HalfType()
-_HALVES = ir.VectorType(_HALF, LANES)
+_HALVES, _EIGHT_HALVES = ir.VectorType(_HALF, LANES), ir.VectorType(_HALF, 8)
 
 
 def _widened(builder: Any, address: Any, kind: Any, wide: Any, bits: Any) -> Any:
@@ -23,6 +23,15 @@ def _widened(builder: Any, address: Any, kind: Any, wide: Any, bits: Any) -> Any
 def load_halves(address: int) -> i32x16:
     """16 of them."""
     return i32x16(memory(address, np.float16, LANES).astype(np.float32).view(np.int32))
+
+
+@lowered_by(
+    lambda b, address: _widened(b, address, _EIGHT_HALVES, types.f32x8.llvm, types.i32x8.llvm),
+    types.i32x8(types.int64),
+)
+def load_halves_x8(address: int) -> i32x8:
+    """8 of them."""
+    return i32x8(memory(address, np.float16, 8).astype(np.float32).view(np.int32))
 
 
 @lowered_by(lambda b, address: _widened(b, address, _HALF, F32, I32), types.uint32(types.int64))

@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import lowered_by
-from kernels.cpu.compiler.vectors import Mask, Vector, f32x16, f64x8, i32x16
+from kernels.cpu.compiler.vectors import Mask, Vector, f32x8, f32x16, f64x8, i32x8, i32x16
 from kernels.cpu.isa import vectors
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import F32, F32S, I32S, LANES, call, first_lanes, splat, word
@@ -25,6 +25,8 @@ PAIR_PARTS, QUAD_PARTS = OPERATIONS.pairs.parts, OPERATIONS.quads.parts
 (kernels.cpu.isa.dot)."""
 
 AnyVector = TypeVar("AnyVector", bound=Vector)
+AnyWords = TypeVar("AnyWords", i32x8, i32x16)
+_WORDS = types.i32x8, types.i32x16
 
 
 def memory(address: int, dtype: Any, count: int) -> Any:
@@ -43,6 +45,12 @@ def load_f32(address: int) -> f32x16:
 def load_i32(address: int) -> i32x16:
     """16 words of 32 bits."""
     return i32x16(memory(address, np.int32, LANES).copy())
+
+
+@lowered_by(lambda b, address: vectors.load(b, address, types.i32x8.llvm), types.i32x8(types.int64))
+def load_i32x8(address: int) -> i32x8:
+    """8 words of 32 bits."""
+    return i32x8(memory(address, np.int32, 8).copy())
 
 
 @lowered_by(vectors.widened, types.f32x16(types.int64))
@@ -143,8 +151,8 @@ def _named(name: str, builder: Any, *values: Any) -> Any:
     return call(builder, f"llvm.{name}.{_NAMES[kind]}", kind, *values)
 
 
-_NAMES = {F32S: "v16f32", types.f64x8.llvm: "v8f64"}
-_FLOATS = types.f32x16, types.f64x8
+_NAMES = {F32S: "v16f32", types.f32x8.llvm: "v8f32", types.f64x8.llvm: "v8f64"}
+_FLOATS = types.f32x16, types.f32x8, types.f64x8
 
 
 @lowered_by(lambda b, x, y, z: _named("fma", b, x, y, z), *(kind(kind, kind, kind) for kind in _FLOATS))
@@ -279,9 +287,9 @@ def store_first_bf16(address: int, x: f32x16, count: int) -> None:
 
 @lowered_by(
     lambda b, words, part: OPERATIONS.pairs.weights(b, words)[part.constant],
-    types.i32x16(types.i32x16, types.int64),
+    *(kind(kind, types.int64) for kind in _WORDS),
 )
-def pair_weights(words: i32x16, part: int) -> i32x16:
+def pair_weights(words: AnyWords, part: int) -> AnyWords:
     """A part of each word of two bfloat16, for add_pairs(). part: a constant below PAIR_PARTS."""
     return words if PAIR_PARTS == 1 else words & -65536 if part == 0 else words << 16
 
@@ -295,10 +303,10 @@ def pair_inputs(words: i32x16, part: int) -> i32x16:
     return words if PAIR_PARTS == 1 else words & -65536 if part == 0 else words << 16
 
 
-_ADD_PAIRS = types.f32x16(types.f32x16, types.i32x16, types.i32x16)
+_ADD_FLOATS = [floats(floats, words, words) for floats, words in ((types.f32x8, types.i32x8), (types.f32x16, types.i32x16))]
 
 
-@lowered_by(lambda b, sums, weights, x: OPERATIONS.pairs.add(b, sums, weights, x), _ADD_PAIRS)
+@lowered_by(lambda b, sums, weights, x: OPERATIONS.pairs.add(b, sums, weights, x), *_ADD_FLOATS)
 def add_pairs(sums: f32x16, weights: i32x16, x: i32x16) -> f32x16:
     """sums + weights * x, of a part of words of two bfloat16; of whole words the second product is added
     first. Some instruction sets take denormal numbers for 0."""
@@ -308,9 +316,10 @@ def add_pairs(sums: f32x16, weights: i32x16, x: i32x16) -> f32x16:
     return fma(_as_f32(weights << 16), _as_f32(x << 16), upper)
 
 
-def _as_f32(bits: i32x16) -> f32x16:
+def _as_f32(bits: Vector) -> Any:
     """The float32 that have these bits."""
-    return f32x16(bits.lanes.view(np.float32))
+    kind = f32x16 if bits.count == LANES else f32x8
+    return kind(bits.lanes.view(np.float32))
 
 
 @lowered_by(
@@ -334,13 +343,13 @@ def quad_inputs(words: i32x16, part: int) -> i32x16:
     return words if QUAD_PARTS == 1 else (words >> 8 if part else words) & 0x00FF00FF
 
 
-@lowered_by(lambda b, words, part: words, types.i32x16(types.i32x16, types.int64))
-def whole_words(words: i32x16, part: int) -> i32x16:
+@lowered_by(lambda b, words, part: words, *(kind(kind, types.int64) for kind in _WORDS))
+def whole_words(words: AnyWords, part: int) -> AnyWords:
     """The words, of which there is one part."""
     return words
 
 
-@lowered_by(lambda b, sums, weights, x: OPERATIONS.floats.add(b, sums, weights, x), _ADD_PAIRS)
+@lowered_by(lambda b, sums, weights, x: OPERATIONS.floats.add(b, sums, weights, x), *_ADD_FLOATS)
 def add_floats(sums: f32x16, weights: i32x16, x: i32x16) -> f32x16:
     """sums + weights * x, of words that are a float32 each; rounded once."""
     return fma(_as_f32(weights), _as_f32(x), sums)

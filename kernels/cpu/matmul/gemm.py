@@ -32,6 +32,7 @@ from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import load_f32, prefetch, reread
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
 from kernels.cpu.matmul import many_rows, split_inputs
+from kernels.cpu.matmul.few_rows import multiply_few
 from kernels.cpu.matmul.many_rows import multiply_many
 from kernels.cpu.matmul.records import LinearRecord
 from kernels.cpu.matmul.results import dequantized, store_columns
@@ -214,6 +215,8 @@ def multiply_strips(kind: Static[Words], record: LinearRecord, first: int, count
     x, pitch = _inputs(kind, record, row, rows, thread)
     if FEW_REGISTERS:
         strip = multiply_many(kind, record, x, pitch, row, rows, strip, end, thread)
+        if kind.has_eights:
+            strip = multiply_few(kind, record, x, pitch, row, rows, strip, end, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
         w = record.weight + block * words * kind.size * COLUMNS + LANES * kind.size * inner

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.cpu.compiler.vectors import i32x16
-from kernels.cpu.isa.float16 import load_halves
+from kernels.cpu.compiler.vectors import i32x8, i32x16
+from kernels.cpu.isa.float16 import load_halves, load_halves_x8
 from kernels.cpu.isa.simd import (
     PAIR_PARTS,
     QUAD_PARTS,
@@ -18,6 +18,7 @@ from kernels.cpu.isa.simd import (
     add_pairs,
     add_quads,
     load_i32,
+    load_i32x8,
     pair_weights,
     quad_weights,
     whole_words,
@@ -42,9 +43,23 @@ class Words:
     """(address): 16 words of weights."""
     size: int = 4
     """Bytes of a word of weights, in memory."""
+    load_eight: Callable[[int], i32x8] | None = None
+    """(address): 8 words of weights, where these are multiplied, too."""
+
+    @property
+    def has_eights(self) -> bool:
+        """Whether vectors of 8 words are multiplied, too."""
+        return self.load_eight is not None
 
 
-FLOATS = Words(1, False, whole_words, add_floats, as_they_are)
-HALVES = Words(1, False, whole_words, add_floats, as_they_are, load_halves, 2)
-PAIRS = Words(PAIR_PARTS, False, pair_weights, add_pairs, split_pairs)
+FLOATS = Words(1, False, whole_words, add_floats, as_they_are, load_eight=load_i32x8)
+HALVES = Words(1, False, whole_words, add_floats, as_they_are, load_halves, 2, load_halves_x8)
+PAIRS = Words(
+    PAIR_PARTS,
+    False,
+    pair_weights,
+    add_pairs,
+    split_pairs,
+    load_eight=load_i32x8 if PAIR_PARTS > 1 else None,
+)
 QUADS = Words(QUAD_PARTS, True, quad_weights, add_quads, split_integers)

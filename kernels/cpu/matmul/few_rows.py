@@ -1,4 +1,19 @@
-"""The product of some rows with a packed weight (kernels.cpu.matmul.gemm) where registers are few."""
+"""The product of a few rows with a packed weight (kernels.cpu.matmul.gemm) where registers are few.
+
+A core that begins two products in a cycle, and has each sum after four, needs eight registers of sums at
+least, and more to make up for what delays one. 16 registers hold twelve, beside weights and an input:
+
+    3 or 4 rows    24 columns, half of a block     9 or 12 registers of sums
+    5 or 6 rows    16 columns, a strip             10 or 12
+
+More rows are tiles of these, as even as possible. A strip that is not taken with its block has tiles of 16
+columns for any number of rows.
+
+Of a block some words are multiplied at a time, with all rows, whose sums wait in memory until the next words
+are: so inputs stay in the first-level cache, and weights are read in the order in which they lie in memory. A
+row's products are added in the order in which a tile of gemm adds them, so that its results have the same
+bits.
+"""
 
 from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import i32x8, i32x16
@@ -12,11 +27,21 @@ from kernels.cpu.matmul.words import Words
 from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS, following_block, last_block
 
-FEW, LEAST, LARGEST = 3, 3, 6
-WORDS = 160
+LEAST, LARGEST = 3, 6
+"""Rows of a tile."""
+WIDE_ROWS = 4
+"""The most rows that are multiplied with half of a block."""
 EIGHT = 8
-NEAR = 24 << 10
-SUMS = 4 * COLUMNS
+"""Columns of a vector here, which is one register of 256 bits."""
+IN_STRIP, IN_HALF = LANES // EIGHT, COLUMNS // EIGHT // 2
+"""Such vectors of a strip, and of half of a block."""
+PIECE = 32 << 10
+"""The most bytes of a block that are multiplied at a time."""
+NEAR = 256
+"""Numbers of a column between weights and those that are prefetched with them. With half as many, tiles of 3
+to 6 rows wait for memory; with twice as many, what was prefetched is often gone again."""
+SUMS_BYTES = 4 * COLUMNS
+"""Of a row's sums."""
 
 
 def _tile(
@@ -28,16 +53,17 @@ def _tile(
     pitch: int,
     w: int,
     sums: int,
-    soon: int,
+    ahead: int,
 ) -> None:
+    """Adds products of so many words to the sums of some rows, in 8 * eights columns. ahead: what is
+    prefetched, for weights at `w`."""
     x_rows = [reread(x + pitch * m) for m in unroll(range(rows))]
-    totals = [
-        load_f32x8(sums + SUMS * (i // eights) + 32 * (i % eights)) for i in unroll(range(rows * eights))
-    ]
+    places = [sums + SUMS_BYTES * (i // eights) + 32 * (i % eights) for i in unroll(range(rows * eights))]
+    totals = [load_f32x8(places[i]) for i in unroll(range(rows * eights))]
     across = kind.size * COLUMNS
     for k in range(words):
         for line in unroll(range(0, EIGHT * kind.size * eights, 64)):
-            prefetch(soon + across * k + line)
+            prefetch(ahead + across * k + line)
         for part in unroll(range(kind.parts)):
             at, offset = reread(w) + across * k, 4 * (kind.parts * k + part)
             weights = [
@@ -48,58 +74,57 @@ def _tile(
                 for v in unroll(range(eights)):
                     totals[eights * m + v] = kind.add(totals[eights * m + v], weights[v], value)
     for i in unroll(range(rows * eights)):
-        store_f32x8(sums + SUMS * (i // eights) + 32 * (i % eights), totals[i])
+        store_f32x8(places[i], totals[i])
 
 
-def _add_words(
+def add_words(
     kind: Static[Words],
-    whole: Static[bool],
+    strips: int,
     words: int,
     rows: int,
     x: int,
     pitch: int,
     w: int,
     sums: int,
-    soon: int,
+    ahead: int,
 ) -> None:
+    """Adds products of so many words to the sums of all rows, in so many strips; see _tile()."""
+    strip_bytes, half_bytes = LANES * kind.size, COLUMNS * kind.size // 2
     tiles, done = (rows + LARGEST - 1) // LARGEST, 0
     for i in range(tiles):
         size = (rows - done + tiles - i - 1) // (tiles - i)
-        at, to = x + pitch * done, sums + SUMS * done
+        x_at, sums_at = x + pitch * done, sums + SUMS_BYTES * done
+        for each in unroll(range(LEAST, WIDE_ROWS + 1)):
+            if size == each and strips == VECTORS:
+                for half in range(2):
+                    at, to = half_bytes * half, sums_at + SUMS_BYTES // 2 * half
+                    _tile(kind, each, IN_HALF, words, x_at, pitch, w + at, to, ahead + at)
         for each in unroll(range(LEAST, LARGEST + 1)):
-            if size == each:
-                if whole and each <= 4:
-                    for half in range(2):
-                        _tile(
-                            kind,
-                            each,
-                            3,
-                            words,
-                            at,
-                            pitch,
-                            w + 24 * kind.size * half,
-                            to + 96 * half,
-                            soon + 24 * kind.size * half,
-                        )
-                else:
-                    for v in range(VECTORS if whole else 1):
-                        _tile(
-                            kind,
-                            each,
-                            2,
-                            words,
-                            at,
-                            pitch,
-                            w + LANES * kind.size * v,
-                            to + 64 * v,
-                            soon + LANES * kind.size * v,
-                        )
+            if size == each and (each > WIDE_ROWS or strips < VECTORS):
+                for v in range(strips):
+                    at, to = strip_bytes * v, sums_at + 4 * LANES * v
+                    _tile(kind, each, IN_STRIP, words, x_at, pitch, w + at, to, ahead + at)
         done += size
+
+
+def clear_sums(rows: int, sums: int) -> None:
+    """Writes zeros."""
+    for i in range(VECTORS * rows):
+        store_i32(sums + 4 * LANES * i, i32x16(0))
+
+
+def write_results(record: ProductRecord, row: int, rows: int, strip: int, strips: int, sums: int) -> None:
+    """Writes the results of so many strips, from `strip` on."""
+    for v in range(strips):
+        out = record.out + (row * record.columns + LANES * (strip + v)) * record.out_bytes
+        bias, columns = load_f32(record.params + 64 * (strip + v)), record.columns - LANES * (strip + v)
+        for m in range(rows):
+            at, total = out + record.columns * record.out_bytes * m, sums + SUMS_BYTES * m + 4 * LANES * v
+            store_columns(at, record.out_bytes, load_f32(total) + bias, columns)
 
 
 def _multiply(
     kind: Static[Words],
-    whole: Static[bool],
     record: ProductRecord,
     x: int,
     pitch: int,
@@ -107,25 +132,22 @@ def _multiply(
     row: int,
     rows: int,
     strip: int,
+    strips: int,
     sums: int,
     soon: int,
 ) -> None:
+    """Rows of x, from `row` of the result on, times so many strips: a whole block, or one. x, w: addresses of
+    their first words; soon: of the block that comes next."""
     words, across = record.words, kind.size * COLUMNS
-    pieces = (words + WORDS - 1) // WORDS
+    pieces, near = (words * across + PIECE - 1) // PIECE, NEAR // kind.parts * across
     step = (words + pieces - 1) // pieces
-    for i in range(VECTORS * rows):
-        store_i32(sums + 64 * i, i32x16(0))
+    clear_sums(rows, sums)
     for first in range(0, words, step):
-        some, at = min(step, words - first), w + across * first
-        left = across * (words - first)
-        following = at + NEAR if left > NEAR else soon + NEAR - left
-        _add_words(kind, whole, some, rows, x + 4 * kind.parts * first, pitch, at, sums, following)
-    for v in range(VECTORS if whole else 1):
-        out = record.out + (row * record.columns + LANES * (strip + v)) * record.out_bytes
-        bias, columns = load_f32(record.params + 64 * (strip + v)), record.columns - LANES * (strip + v)
-        for m in range(rows):
-            at = out + record.columns * record.out_bytes * m
-            store_columns(at, record.out_bytes, load_f32(sums + SUMS * m + 64 * v) + bias, columns)
+        at, left = w + across * first, across * (words - first)
+        ahead = at + near if left > near else soon + near - left
+        x_at = x + 4 * kind.parts * first
+        add_words(kind, strips, min(step, words - first), rows, x_at, pitch, at, sums, ahead)
+    write_results(record, row, rows, strip, strips, sums)
 
 
 def multiply_few(
@@ -139,21 +161,20 @@ def multiply_few(
     end: int,
     thread: int,
 ) -> int:
-    if rows < FEW or rows >= MANY:
+    """LEAST rows of x or more, and fewer than MANY, from `row` of the result on, times strips up to `end`. x,
+    pitch: see kernels.cpu.matmul.gemm.multiply_rows. Returns the first strip that is not multiplied: `strip`,
+    where there are fewer rows or more."""
+    if rows < LEAST or rows >= MANY:
         return strip
     words, size = record.words, LANES * kind.size
-    strips = (record.columns + LANES - 1) // LANES
-    last, sums = last_block(strips, thread), read_i64(record.scratch + 8 * thread) + 64 * AT_ONCE
+    count = (record.columns + LANES - 1) // LANES
+    last, sums = last_block(count, thread), read_i64(record.scratch + 8 * thread) + 64 * AT_ONCE
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
-        w = record.weight + block * words * VECTORS * size + inner * size
-        soon = w + words * VECTORS * size
-        if block == last:
-            soon = following_block(record.following, thread, w)
-        if inner == 0 and (strip + VECTORS <= end or end == strips):
-            _multiply(kind, True, record, x, pitch, w, row, rows, strip, sums, soon)
-            strip += VECTORS
-        else:
-            _multiply(kind, False, record, x, pitch, w, row, rows, strip, sums, soon)
-            strip += 1
+        w = record.weight + (block * words * VECTORS + inner) * size
+        soon = following_block(record.following, thread, w) if block == last else w + words * VECTORS * size
+        whole = inner == 0 and (strip + VECTORS <= end or end == count)
+        taken = VECTORS if whole else 1
+        _multiply(kind, record, x, pitch, w, row, rows, strip, taken, sums, soon)
+        strip += taken
     return end

@@ -230,6 +230,9 @@ def multiply_strips(kind: Static[Words], record: LinearRecord, first: int, count
                 *(soon, soon_tiles, pieces, keys),
             )
             strip += VECTORS
+        elif FEW_REGISTERS and kind.has_eights:
+            multiply_rows(*(kind, 1, BLOCK, record, x, pitch, w, row, rows, strip, scales), *(soon, 0, 0, 0))
+            strip += 1
         else:
             multiply_rows(*(kind, 1, STRIP, record, x, pitch, w, row, rows, strip, scales), *(soon, 0, 0, 0))
             strip += 1

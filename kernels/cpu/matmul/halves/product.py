@@ -1,8 +1,9 @@
 """The product with weights of float16 (kernels.cpu.matmul.halves.weight) and inputs of float32: that of
 kernels.cpu.matmul.gemm_float32, bit for bit.
 
-Some rows widen the weights as they multiply. Many rows would widen a word once for each tile: for them a
-block is widened first, into a place that stays in the second-level cache, and multiplied as float32.
+Where registers are many, some rows widen the weights as they multiply. Many rows would widen a word once for
+each tile: for them a block is widened first, into a place that stays in the second-level cache, and
+multiplied as float32.
 """
 
 from kernels.cpu.compiler.cache import operation
@@ -18,8 +19,6 @@ from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_blo
 
 MANY = 16
 """From so many rows on, blocks are widened first."""
-MORE = many_rows.MANY if FEW_REGISTERS else 1 << 30
-"""From so many on, the first rows that are multiplied widen words (kernels.cpu.matmul.many_rows)."""
 LINE = 4 * COLUMNS
 """Bytes of a word of all columns of a block, once they are float32."""
 SOON = 1
@@ -34,7 +33,7 @@ def _widen(w: int, words: int, to: int) -> None:
 
 
 def _multiply_widened(record: LinearRecord, first: int, count: int, thread: int) -> None:
-    """As multiply_strips(), of many rows."""
+    """As multiply_strips(), of many rows, where registers are many."""
     words, strips, scratch = (
         record.words,
         (record.columns + LANES - 1) // LANES,
@@ -68,7 +67,9 @@ def linear_halves(record: LinearRecord, first: int, count: int, thread: int) -> 
     """Units first .. first + count - 1: strips, within a chunk of rows."""
     strips = (record.columns + LANES - 1) // LANES
     rows = min(record.rows - first // strips * ROWS, ROWS)
-    if rows >= MANY and rows < MORE:
+    if FEW_REGISTERS:
+        multiply_strips(HALVES, record, first, count, thread)
+    elif rows >= MANY:
         _multiply_widened(record, first, count, thread)
     else:
         multiply_strips(HALVES, record, first, count, thread)

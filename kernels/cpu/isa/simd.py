@@ -15,7 +15,7 @@ from llvmlite import ir
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import lowered_by
-from kernels.cpu.compiler.vectors import Mask, Vector, f32x8, f32x16, f64x8, i32x8, i32x16
+from kernels.cpu.compiler.vectors import Mask, Vector, f32x16, f64x8, i32x8, i32x16
 from kernels.cpu.isa import vectors
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.vectors import F32, F32S, I32S, LANES, call, first_lanes, splat, word
@@ -303,23 +303,25 @@ def pair_inputs(words: i32x16, part: int) -> i32x16:
     return words if PAIR_PARTS == 1 else words & -65536 if part == 0 else words << 16
 
 
-_ADD_FLOATS = [floats(floats, words, words) for floats, words in ((types.f32x8, types.i32x8), (types.f32x16, types.i32x16))]
+_ADD_FLOATS = [
+    floats(floats, words, words)
+    for floats, words in ((types.f32x8, types.i32x8), (types.f32x16, types.i32x16))
+]
 
 
 @lowered_by(lambda b, sums, weights, x: OPERATIONS.pairs.add(b, sums, weights, x), *_ADD_FLOATS)
-def add_pairs(sums: f32x16, weights: i32x16, x: i32x16) -> f32x16:
+def add_pairs(sums: AnyVector, weights: AnyWords, x: AnyWords) -> AnyVector:
     """sums + weights * x, of a part of words of two bfloat16; of whole words the second product is added
     first. Some instruction sets take denormal numbers for 0."""
     if PAIR_PARTS > 1:
-        return fma(_as_f32(weights), _as_f32(x), sums)
-    upper = fma(_as_f32(weights & -65536), _as_f32(x & -65536), sums)
-    return fma(_as_f32(weights << 16), _as_f32(x << 16), upper)
+        return fma(_as_f32(weights, sums), _as_f32(x, sums), sums)
+    upper = fma(_as_f32(weights & -65536, sums), _as_f32(x & -65536, sums), sums)
+    return fma(_as_f32(weights << 16, sums), _as_f32(x << 16, sums), upper)
 
 
-def _as_f32(bits: Vector) -> Any:
-    """The float32 that have these bits."""
-    kind = f32x16 if bits.count == LANES else f32x8
-    return kind(bits.lanes.view(np.float32))
+def _as_f32(bits: Vector, sums: AnyVector) -> AnyVector:
+    """The float32 that have these bits, as many as there are sums."""
+    return type(sums)(bits.lanes.view(np.float32))
 
 
 @lowered_by(
@@ -350,9 +352,9 @@ def whole_words(words: AnyWords, part: int) -> AnyWords:
 
 
 @lowered_by(lambda b, sums, weights, x: OPERATIONS.floats.add(b, sums, weights, x), *_ADD_FLOATS)
-def add_floats(sums: f32x16, weights: i32x16, x: i32x16) -> f32x16:
+def add_floats(sums: AnyVector, weights: AnyWords, x: AnyWords) -> AnyVector:
     """sums + weights * x, of words that are a float32 each; rounded once."""
-    return fma(_as_f32(weights), _as_f32(x), sums)
+    return fma(_as_f32(weights, sums), _as_f32(x, sums), sums)
 
 
 _ADD_QUADS = types.i32x16(types.i32x16, types.i32x16, types.i32x16)

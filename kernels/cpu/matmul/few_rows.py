@@ -54,16 +54,17 @@ def _tile(
     w: int,
     sums: int,
     ahead: int,
+    step: int,
 ) -> None:
-    """Adds products of so many words to the sums of some rows, in 8 * eights columns. ahead: what is
-    prefetched, for weights at `w`."""
+    """Adds products of so many words to the sums of some rows, in 8 * eights columns. ahead, step: what is
+    prefetched with the first word, and bytes from there to what is with the next one."""
     x_rows = [reread(x + pitch * m) for m in unroll(range(rows))]
     places = [sums + SUMS_BYTES * (i // eights) + 32 * (i % eights) for i in unroll(range(rows * eights))]
     totals = [load_f32x8(places[i]) for i in unroll(range(rows * eights))]
     across = kind.size * COLUMNS
     for k in range(words):
         for line in unroll(range(0, EIGHT * kind.size * eights, 64)):
-            prefetch(ahead + across * k + line)
+            prefetch(ahead + step * k + line)
         for part in unroll(range(kind.parts)):
             at, offset = reread(w) + across * k, 4 * (kind.parts * k + part)
             weights = [
@@ -88,8 +89,10 @@ def add_words(
     sums: int,
     ahead: int,
 ) -> None:
-    """Adds products of so many words to the sums of all rows, in so many strips; see _tile()."""
-    strip_bytes, half_bytes = LANES * kind.size, COLUMNS * kind.size // 2
+    """Adds products of so many words to the sums of all rows, in so many strips, of a whole block or one.
+    ahead: what is prefetched, as many bytes as these weights have. Of a block it is one byte after the other,
+    in which order memory gives most."""
+    strip_bytes, half_bytes, across = LANES * kind.size, COLUMNS * kind.size // 2, COLUMNS * kind.size
     tiles, done = (rows + LARGEST - 1) // LARGEST, 0
     for i in range(tiles):
         size = (rows - done + tiles - i - 1) // (tiles - i)
@@ -98,12 +101,18 @@ def add_words(
             if size == each and strips == VECTORS:
                 for half in range(2):
                     at, to = half_bytes * half, sums_at + SUMS_BYTES // 2 * half
-                    _tile(kind, each, IN_HALF, words, x_at, pitch, w + at, to, ahead + at)
+                    _tile(
+                        *(kind, each, IN_HALF, words, x_at, pitch, w + at, to),
+                        *(ahead + at * words, half_bytes),
+                    )
         for each in unroll(range(LEAST, LARGEST + 1)):
             if size == each and (each > WIDE_ROWS or strips < VECTORS):
                 for v in range(strips):
                     at, to = strip_bytes * v, sums_at + 4 * LANES * v
-                    _tile(kind, each, IN_STRIP, words, x_at, pitch, w + at, to, ahead + at)
+                    _tile(
+                        *(kind, each, IN_STRIP, words, x_at, pitch, w + at, to),
+                        *(ahead + at * words, strip_bytes if strips == VECTORS else across),
+                    )
         done += size
 
 

@@ -33,9 +33,9 @@ class Words:
 
     parts: int
     integers: bool
-    weights: Callable[[i32x16, int], i32x16]
+    weights: Callable[[Any, int], Any]
     """(words, part): a part of weights."""
-    add: Callable[[Any, i32x16, i32x16], Any]
+    add: Callable[[Any, Any, Any], Any]
     """(sums, weights, x): the sums, and the products of a part of weights and of inputs."""
     split: Callable[[int, int, int, int], int]
     """(x, rows, words, to): writes the parts of inputs side by side, where there are several."""
@@ -43,23 +43,13 @@ class Words:
     """(address): 16 words of weights."""
     size: int = 4
     """Bytes of a word of weights, in memory."""
-    load_eight: Callable[[int], i32x8] | None = None
-    """(address): 8 words of weights, where these are multiplied, too."""
-
-    @property
-    def has_eights(self) -> bool:
-        """Whether vectors of 8 words are multiplied, too."""
-        return self.load_eight is not None
+    has_eights: bool = False
+    """Whether weights() and add() take vectors of 8 words, too."""
+    load_eight: Callable[[int], i32x8] = load_i32x8
+    """(address): 8 words of weights."""
 
 
-FLOATS = Words(1, False, whole_words, add_floats, as_they_are, load_eight=load_i32x8)
-HALVES = Words(1, False, whole_words, add_floats, as_they_are, load_halves, 2, load_halves_x8)
-PAIRS = Words(
-    PAIR_PARTS,
-    False,
-    pair_weights,
-    add_pairs,
-    split_pairs,
-    load_eight=load_i32x8 if PAIR_PARTS > 1 else None,
-)
+FLOATS = Words(1, False, whole_words, add_floats, as_they_are, has_eights=True)
+HALVES = Words(1, False, whole_words, add_floats, as_they_are, load_halves, 2, True, load_halves_x8)
+PAIRS = Words(PAIR_PARTS, False, pair_weights, add_pairs, split_pairs, has_eights=PAIR_PARTS > 1)
 QUADS = Words(QUAD_PARTS, True, quad_weights, add_quads, split_integers)

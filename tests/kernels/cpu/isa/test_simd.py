@@ -12,10 +12,11 @@ import torch
 
 pytest.importorskip("llvmlite")
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
-from kernels.cpu.compiler.vectors import f32x16, i32x16  # noqa: E402
+from kernels.cpu.compiler.vectors import f32x8, f32x16, i32x8, i32x16  # noqa: E402
 from kernels.cpu.elementwise.elements import BFLOAT16, FLOAT32  # noqa: E402
+from kernels.cpu.isa.doubles import load_f32x8, store_f32x8  # noqa: E402
 from kernels.cpu.isa.exp import precise_exp  # noqa: E402
-from kernels.cpu.isa.float16 import load_halves, read_half  # noqa: E402
+from kernels.cpu.isa.float16 import load_halves, load_halves_x8, read_half  # noqa: E402
 from kernels.cpu.isa.lanes import (  # noqa: E402
     as_f32,
     bits_of,
@@ -42,6 +43,7 @@ from kernels.cpu.isa.simd import (  # noqa: E402
     load_first_f32,
     load_first_i32,
     load_i32,
+    load_i32x8,
     pair_inputs,
     pair_weights,
     quad_inputs,
@@ -55,6 +57,7 @@ from kernels.cpu.isa.simd import (  # noqa: E402
     store_i32,
     sum_in_order,
     to_f32,
+    whole_words,
 )
 from kernels.cpu.isa.soft_cap import capped  # noqa: E402
 from kernels.cpu.isa.softplus import softplus  # noqa: E402
@@ -263,6 +266,25 @@ def test_products_of_words():
     assert machine[3].tolist() == (-3 + ((left & 127) * right).sum(1)).tolist()
     bytes_of_both = (left & 63) * right + ((left & 255) >> 2) * left
     assert machine[4].tolist() == (-3 + bytes_of_both.sum(1)).tolist()
+
+
+def eights(x: int, y: int, halves: int, out: int) -> None:
+    """Of 8 words, as of 16."""
+    first, second = load_i32x8(x), load_i32x8(y)
+    store_f32x8(out, add_floats(f32x8(0.5), first, second))
+    store_f32x8(out + 32, fma(load_f32x8(x), load_f32x8(y), f32x8(0.5)))
+    store_f32x8(out + 64, add_floats(f32x8(0.0), whole_words(load_halves_x8(halves), 0), i32x8(0x3F800000)))
+    if PAIR_PARTS > 1:
+        store_f32x8(out + 96, add_pairs(f32x8(0.5), pair_weights(first, 0), pair_weights(second, 1)))
+
+
+def test_vectors_of_eight():
+    values = np.random.default_rng(6).standard_normal((2, 8)).astype(np.float32)
+    halves = np.arange(8).astype(np.float16) - 0.5
+    machine, python = results(eights, "float32", 2, *values, halves)
+    assert np.array_equal(machine, python)
+    both = (values[0].astype(np.float64) * values[1] + 0.5).astype(np.float32)
+    assert machine[0].tolist() == [*both, *both] and machine[1, :8].tolist() == halves.tolist()
 
 
 def functions(x: int, out: int) -> None:

@@ -11,10 +11,10 @@ products per row.
     x row 1  [k, k+1]   sums    sums  sums       with AVX-512 up to 8 rows: 24 of the 32 registers
 
 Where a vector takes two registers of 16, a tile is 6 rows times 16 columns, and of one or two rows times 48
-(kernels.cpu.isa.operations); of floats, 3 rows and more have tiles of their own (kernels.cpu.matmul.few_rows).
-Where no instruction multiplies pairs, the parts of x's words (kernels.cpu.isa.dot) are written to the
-thread's scratch memory first, once for all columns that the thread takes; the parts of a weight's words are
-made in each tile, or, of many rows where registers are few, in the first one (kernels.cpu.matmul.many_rows).
+(kernels.cpu.isa.operations); from 3 rows of floats on see kernels.cpu.matmul.few_rows. Where no instruction
+multiplies pairs, the parts of x's words (kernels.cpu.isa.dot) are written to the thread's scratch memory
+first, once for all columns that the thread takes; the parts of a weight's words are made in each tile, or, of
+many rows where registers are few, in the first one (kernels.cpu.matmul.many_rows).
 
 Every tile adds the pairs of k in the same order, so that a result does not depend on the tile, that
 is, on how many rows there are. In integers a word holds four of k, the sums are exact, and a tile ends

@@ -56,7 +56,9 @@ def make_parser() -> argparse.ArgumentParser:
         "--others", type=float, default=5, metavar="PERCENT", help="that do no harm; default: %(default)s"
     )
     parser.add_argument("--tries", type=int, default=3, help="of a disturbed run; default: %(default)s")
-    parser.add_argument("--patience", type=float, default=300, help="seconds for a run; default: %(default)s")
+    parser.add_argument(
+        "--patience", type=float, help="seconds for a run; default: 300, or 1800 of peers that are held"
+    )
     parser.add_argument(
         "--json", type=Path, help="lines go there; default: runs.jsonl, or runs-avx2.jsonl of peers so held"
     )
@@ -89,7 +91,7 @@ def main() -> None:
             threads=options.threads,
             most_disturbance=options.others,
             tries=options.tries,
-            patience_s=options.patience,
+            patience_s=options.patience or (1800 if options.held_to else 300),
             flags=theirs.split(),
             held_to=options.held_to,
         )

@@ -52,7 +52,7 @@ class Child:
             )
         try:
             self.versions: dict[str, str] = self._read(START_S)["versions"]
-        except PeerFailed:
+        except BaseException:  # also SystemExit, of a signal while the peer loads
             self.close()
             raise
 

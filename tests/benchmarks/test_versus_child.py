@@ -52,3 +52,20 @@ def test_failures_are_one_line(child: Child, output: int, patience_s: float, why
 def test_one_that_cannot_start(tmp_path: Path) -> None:
     with pytest.raises(PeerFailed, match="it ended with 2: .*no-such-script.py"):
         start(tmp_path / "log", tmp_path / "no-such-script.py")
+
+
+def test_one_that_loads_when_the_comparison_is_told_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go on loading, and then wait for ever."""
+    started: list[int] = []
+
+    def told_to_end(child: Child, patience_s: float) -> None:
+        started.append(child.pid)
+        raise SystemExit(143)
+
+    monkeypatch.setattr(Child, "_read", told_to_end)
+    with pytest.raises(SystemExit):
+        start(tmp_path / "log")
+    with pytest.raises(ProcessLookupError):
+        os.kill(started[0], 0)

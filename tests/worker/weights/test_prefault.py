@@ -16,6 +16,7 @@ from worker.weights import prefault
 from worker.weights.prefault import WeightsMemory, weights_memory
 
 MIB = 1 << 20
+PAGE = mmap.PAGESIZE
 
 
 def resident_kib(address: int) -> int:
@@ -49,20 +50,19 @@ def test_a_model_that_is_larger_than_its_files():
 
 
 @pytest.mark.parametrize(
-    ("unused", "kept"), [(0, 0), (1, 4096), (4096, 4096), (5000, 8192), (3 * 4096, 3 * 4096)]
+    ("unused", "kept"), [(0, 0), (1, PAGE), (PAGE, PAGE), (PAGE + 904, 2 * PAGE), (3 * PAGE, 3 * PAGE)]
 )
 def test_whole_pages_go_back_and_read_as_zeros(unused: int, kept: int):
-    assert mmap.PAGESIZE == 4096
-    memory = WeightsMemory(4 * 4096)
+    memory = WeightsMemory(4 * PAGE)
     tensor = memory.tensor().fill_(1)
     memory.release(tensor.data_ptr() + unused)
     assert (tensor[:kept] == 1).all() and (tensor[kept:] == 0).all()
 
 
-@pytest.mark.parametrize("unused", [-1, -4096, 4 * 4096, 1 << 40])
+@pytest.mark.parametrize("unused", [-1, -PAGE, 4 * PAGE, 1 << 40])
 def test_nothing_goes_back_where_the_address_is_elsewhere(unused: int):
     """Below, even by a byte, at the end, and behind: of an arena that has gone on to other memory."""
-    memory = WeightsMemory(4 * 4096)
+    memory = WeightsMemory(4 * PAGE)
     tensor = memory.tensor().fill_(1)
     memory.release(tensor.data_ptr() + unused)
     assert (tensor == 1).all()

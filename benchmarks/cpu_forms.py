@@ -20,9 +20,8 @@ prepare_threads()  # before torch is imported
 import torch  # noqa: E402
 
 from kernels.cpu.instruction_sets import select  # noqa: E402
-from kernels.cpu.matmul.groups.weight import round_in_groups  # noqa: E402
 from kernels.cpu.matmul.int8 import quantize_weight  # noqa: E402
-from kernels.cpu.weight_forms import GROUP_SIZES, PackedMatrix, exact_weight  # noqa: E402
+from kernels.cpu.weight_forms import IN_4_BITS, PackedMatrix, exact_weight, weight_forms  # noqa: E402
 
 SHAPES = (960, 576), (576, 576), (3072, 576), (576, 1536)
 """(N, K)."""
@@ -36,8 +35,8 @@ def forms(shape: tuple[int, int]) -> dict[str, list[PackedMatrix]]:
         "exact": [exact_weight(weight.clone(), None) for weight in weights],
         "int8": [quantize_weight(weight, None) for weight in weights],
     }
-    for name, size in GROUP_SIZES.items():
-        made[name] = [round_in_groups(weight, None, size) for weight in weights]
+    for name in IN_4_BITS:
+        made[name] = [weight_forms(name).matrix(weight, None, None) for weight in weights]
     return made
 
 

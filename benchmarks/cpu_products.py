@@ -21,11 +21,9 @@ prepare_threads()  # before torch is imported
 import torch  # noqa: E402
 
 from kernels.cpu.instruction_sets import select  # noqa: E402
-from kernels.cpu.matmul.groups.weight import round_in_groups  # noqa: E402
 from kernels.cpu.matmul.halves.weight import narrow_weight  # noqa: E402
-from kernels.cpu.matmul.int8 import quantize_weight  # noqa: E402
 from kernels.cpu.matmul.packed import pack_weight  # noqa: E402
-from kernels.cpu.weight_forms import PackedMatrix  # noqa: E402
+from kernels.cpu.weight_forms import IN_4_BITS, PackedMatrix, weight_forms  # noqa: E402
 
 SHAPES = (960, 576), (3072, 576), (576, 1536), (576, 576), (9728, 896), (896, 4864)
 """(N, K), of M1 and M2."""
@@ -33,18 +31,14 @@ AT_ONCE = 1 << 25
 """Bytes of weights that a shape's products go through, about."""
 
 
-INTEGERS = "int8", "int4"
-GROUP = 32
-"""Inputs that share a scale in int4."""
+INTEGERS = "int8", *IN_4_BITS
 
 
 def packed(shape: tuple[int, int], dtype: str) -> PackedMatrix:
     """A random weight. float16: computed in float32, held in 16 bits."""
     weight = 0.02 * torch.randn(shape)
-    if dtype == "int8":
-        return quantize_weight(weight.bfloat16(), None)
-    if dtype == "int4":
-        return round_in_groups(weight.bfloat16(), None, GROUP)
+    if dtype in INTEGERS:
+        return weight_forms(dtype).matrix(weight.bfloat16(), None, None)
     if dtype == "float16":
         return narrow_weight(weight.half().float(), None)
     return pack_weight(weight.to(getattr(torch, dtype)), None)
@@ -88,7 +82,9 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cpu-kernels", default="auto", help="auto or an instruction set of this host")
-    parser.add_argument("--dtypes", default="bfloat16", help="of bfloat16, float16, float32, int8, int4")
+    parser.add_argument(
+        "--dtypes", default="bfloat16", help="of bfloat16, float16, float32, int8, int4, int4-g64, int4-g128"
+    )
     parser.add_argument("--rows", default="32,128,256")
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()

@@ -30,7 +30,7 @@ import numpy as np  # noqa: E402
 from benchmarks.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS  # noqa: E402
 from kernels.cpu.runtime.records import ProductRecord  # noqa: E402
-from kernels.cpu.weight_forms import GROUP_SIZES  # noqa: E402
+from kernels.cpu.weight_forms import IN_4_BITS  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
@@ -60,7 +60,7 @@ def names() -> dict[int, str]:
     )
     from kernels.cpu.matmul import gemm_bfloat16, gemm_float32, gemm_int8, packed_rows, quantize
     from kernels.cpu.matmul.compact import product as compact_product
-    from kernels.cpu.matmul.groups import e2m1_product, inputs, product
+    from kernels.cpu.matmul.groups import e2m1_product, inputs, product, two_level_product
     from kernels.cpu.sampling import argmax
 
     return {
@@ -74,6 +74,7 @@ def names() -> dict[int, str]:
         quantize.quantize_rows: "inputs to int8",
         product.group_linear: "product",
         e2m1_product.e2m1_linear: "product",
+        two_level_product.two_level_linear: "product",
         inputs.quantize_groups: "inputs to int8",
         rms_norm.rms_norm: "norms",
         layer_norm.layer_norm: "norms",
@@ -105,11 +106,13 @@ def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict
     from kernels.cpu.matmul.gemm_int8 import linear_int8
     from kernels.cpu.matmul.groups.e2m1_product import e2m1_linear
     from kernels.cpu.matmul.groups.product import group_linear
+    from kernels.cpu.matmul.groups.two_level_product import two_level_linear
 
     operation = int(record[OPERATION])
     if known[operation] != "product":
         return known[operation]
-    in_word = {group_linear: 8, e2m1_linear: 8, linear_float32: 1, linear_int8: 4}.get(operation, 2)
+    in_eights = dict.fromkeys((group_linear, e2m1_linear, two_level_linear), 8)
+    in_word = {**in_eights, linear_float32: 1, linear_int8: 4}.get(operation, 2)
     return f"product {record[COLUMNS]} x {record[WORDS] * in_word}"
 
 
@@ -190,7 +193,7 @@ def main() -> None:
     parser.add_argument("--batch", default="1,32")
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--shared", type=int, default=0, help="of the prompt; a multiple of 16")
-    parser.add_argument("--quantization", default="", choices=["", "int8", *GROUP_SIZES])
+    parser.add_argument("--quantization", default="", choices=["", "int8", *IN_4_BITS])
     parser.add_argument("--kv-cache-dtype", default="", choices=["", "fp8_e4m3"])
     options = parser.parse_args()
     batches = [int(batch) for batch in options.batch.split(",")]

@@ -263,7 +263,7 @@ class EngineConfig(ModelConfig):
     dtype: Dtype = flag("auto", "type of weights and KV cache; auto: the checkpoint's", common=True)
     quantization: Quantization = flag(
         "none",
-        "weights, converted from 16 bits at load: int8, or int4 in groups of 32 inputs, or of 64 (int4-g64)"
+        "weights, converted from 16 bits at load: int8, or int4, with a scale for 32 inputs, 64 (int4-g64)"
         " or 128 (int4-g128); on a CPU activations have 8 bits then, on CUDA 16",
     )
     no_quantize_head: bool = flag(False, "with --quantization: keep the head in 16 bits; otherwise it has 8")

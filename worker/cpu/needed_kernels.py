@@ -22,6 +22,7 @@ from worker.cpu.precompile import (
     MODEL,
     SAMPLER,
     STATES,
+    TWO_LEVELS,
 )
 
 MXFP4 = "mxfp4"
@@ -41,7 +42,7 @@ def needed_groups(initialize: worker_pb2.Initialize) -> set[str]:
     loaded."""
     groups, in_groups = {SAMPLER, MODEL}, may_have_groups(initialize)
     if in_groups:
-        groups.add(GROUPS)
+        groups.add(TWO_LEVELS if initialize.quantization == "int4" else GROUPS)
     if initialize.kv_cache_dtype:
         groups.add(EIGHT_BITS)
     if initialize.quantization:  # it makes integers, of weights in bfloat16; those of the head have 8 bits

@@ -22,10 +22,12 @@ from pagewire.host import spawn as process
 
 SAMPLER, MODEL, BFLOAT16, FLOAT32 = "sampler", "model", "bfloat16", "float32"
 COMPACT, INT8, GROUPS, E2M1, EIGHT_BITS = "compact", "int8", "groups", "e2m1", "eight_bits"
+TWO_LEVELS = "two_levels"
 LATENTS, EXPERTS, STATES = "latents", "experts", "states"
 """Groups of kernels: the sampler's, for any CPU, those of any model, those of bfloat16 and of float32, those
 of weights in 12 bits, which some instruction sets have, of weights in 8 bits and in groups, of floats of 4
-bits, those of keys and values of 8 bits, of latents, of experts, and of layers that keep a state."""
+bits, of 4 bits with two levels of scales, those of keys and values of 8 bits, of latents, of experts, and of
+layers that keep a state."""
 KERNELS = {
     BFLOAT16: (
         *("matmul.gemm_bfloat16", "attention.bfloat16_kv", "attention.combine_parts"),
@@ -38,6 +40,10 @@ KERNELS = {
     COMPACT: ("matmul.compact.product", "matmul.compact.pack"),
     INT8: ("matmul.gemm_int8", "matmul.quantize"),
     GROUPS: ("matmul.groups.product", "matmul.groups.inputs", "matmul.groups.rounding"),
+    TWO_LEVELS: (
+        *("matmul.groups.two_level_product", "matmul.groups.two_level_rounding"),
+        "matmul.groups.inputs",
+    ),
     E2M1: ("matmul.groups.e2m1_product",),
     EIGHT_BITS: ("attention.e4m3_kv",),
     LATENTS: ("attention.latent.bfloat16", "attention.latent.float32", "attention.latent.copy_heads"),

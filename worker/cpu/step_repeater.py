@@ -6,7 +6,6 @@ that the weights have gone through, is a tenth of it (docs/performance.md). The 
 plan by worker.executor.executor, as it happens after any other step: equal tokens, rows and caches.
 """
 
-from array import array
 from collections.abc import Callable
 
 import numpy as np
@@ -52,7 +51,6 @@ class StepRepeater:
         self._step: Step  # its columns are those of the job
         self._columns: _Columns
         self._starts = b""  # of the next step
-        self._next_starts: array[int]  # the same, where the kernel writes them
         self._chosen: Integers | None = None
         self._sample: Sample
 
@@ -83,12 +81,11 @@ class StepRepeater:
         self._step, self._columns = step, _columns(plan)
         tokens, positions = chosen or (None, None)
         self._chosen, self._sample = tokens, sample
-        self._next_starts = array("I", (step.starts + 1).tolist())
-        self._starts = self._next_starts.tobytes()
+        self._starts = self._next_starts()
         job = self._job
         self._inputs.describe(job)
         job.check = self._check.address
-        job.program, job.next_starts = program.program.address, self._next_starts.buffer_info()[0]
+        job.program = program.program.address
         job.tokens = 0 if tokens is None else tokens.ctypes.data
         job.positions = 0 if positions is None else positions.ctypes.data
 
@@ -108,10 +105,13 @@ class StepRepeater:
             return None
         clock.mark_forwarded()
         self._left -= 1
-        self._starts = self._next_starts.tobytes()
+        self._starts = self._next_starts()
         if self._chosen is not None:
             tokens = self._chosen.copy()  # the next step overwrites them
         else:
             tokens = self._sample()
             self._rows.append(self._step.rows, np.maximum(tokens, 0))
         return SampledTokens(tokens, lambda: tokens, lambda: None)
+
+    def _next_starts(self) -> bytes:
+        return (self._step.starts + 1).astype("<u4").tobytes()

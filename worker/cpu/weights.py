@@ -8,7 +8,7 @@ import torch
 
 from kernels.cpu.requirements import why_not
 from kernels.cpu.runtime.arena import Arena
-from kernels.cpu.weight_forms import GROUP_SIZES
+from kernels.cpu.weight_forms import IN_4_BITS
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype
@@ -37,7 +37,7 @@ def load_cpu_weights(
     """memory: for the weights; None: they get new one. Raises StartupError."""
     chosen = initialize.quantization
     if chosen:
-        if chosen in GROUP_SIZES:
+        if chosen in IN_4_BITS:
             refuse_second_quantization(chosen, Path(initialize.model_path))
         own_bits = OwnBits(f"--quantization {chosen} rounds them again")
         model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype, bits=own_bits)

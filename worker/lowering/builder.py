@@ -117,7 +117,7 @@ class ProgramBuilder:
             record = weight.record(integers, scales, out)
         elif isinstance(weight, GroupedWeight):
             integers = self.buffers.output(weight.padded, torch.int8)
-            terms = self.buffers.output(2 * weight.groups, torch.int32)
+            terms = self.buffers.output(weight.terms, torch.int32)
             self.put(weight.quantize, weight.quantize_record(x, integers, terms), row_grain(weight.padded))
             record = weight.record(integers, terms, out)
         else:

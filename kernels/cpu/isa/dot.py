@@ -20,6 +20,8 @@ class Dot(ABC):
 
     parts = 1
     """Of a word. An input that is multiplied with many weights is best split once, in memory."""
+    takes_bytes = True
+    """Whether unsigned bytes may be 128 or more."""
 
     def __init__(self, sums: Any) -> None:
         """sums: their type, F32S or I32S."""

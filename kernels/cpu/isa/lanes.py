@@ -13,6 +13,7 @@ from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import Intrinsic, lowered_by
 from kernels.cpu.compiler.vectors import Mask, f32x16, i32x16
 from kernels.cpu.isa import vectors
+from kernels.cpu.isa.dot import I16_PAIRS
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import memory, select
 from kernels.cpu.isa.vectors import BITS, F32, F32S, I8S, I32, I32S, I64, LANES, call
@@ -46,6 +47,17 @@ def truncated(x: f32x16) -> i32x16:
 def multiply_small(x: i32x16, y: i32x16) -> i32x16:
     """x * y, of numbers of 16 bits: x of 0 .. 32767, y signed."""
     return i32x16(x.lanes.astype(np.int16).astype(np.int32) * y.lanes.astype(np.int16))
+
+
+def _of_halves(builder: Any, x: Any, y: Any) -> Any:
+    return builder.bitcast(builder.mul(*(builder.bitcast(side, I16_PAIRS) for side in (x, y))), I32S)
+
+
+@lowered_by(_of_halves, types.i32x16(types.i32x16, types.i32x16))
+def multiply_halves(x: i32x16, y: i32x16) -> i32x16:
+    """x * y of each 16 bits of theirs, of which the lower 16 bits stay."""
+    with np.errstate(over="ignore"):
+        return i32x16((x.lanes.view(np.int16) * y.lanes.view(np.int16)).view(np.int32))
 
 
 @lowered_by(

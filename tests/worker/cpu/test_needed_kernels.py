@@ -33,7 +33,8 @@ def test_of_a_dtype(tmp_path: Path) -> None:
     assert groups_of(tmp_path, {"dtype": "float16"}) == {"float32"}
     assert groups_of(tmp_path, {}) == both
     assert groups_of(tmp_path, {"dtype": "float16"}, quantization="int8") == {"bfloat16", "int8"}
-    assert groups_of(tmp_path, {}, quantization="int4") == {"bfloat16", "int8", "groups"}
+    assert groups_of(tmp_path, {}, quantization="int4") == {"bfloat16", "int8", "two_levels"}
+    assert groups_of(tmp_path, {}, quantization="int4-g64") == {"bfloat16", "int8", "groups"}
     assert groups_of(tmp_path, {}, dtype="bfloat16", kv_cache_dtype="fp8") == {*bfloat16, "eight_bits"}
     gptq = {"dtype": "float16", "quantization_config": {"quant_method": "gptq"}}
     assert groups_of(tmp_path, gptq) == {*bfloat16, "groups"}

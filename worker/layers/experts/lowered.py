@@ -121,7 +121,7 @@ class LoweredExperts:
             integers, scales = self.pairs(4 * first.words.shape[1], torch.uint8), self.pairs(1, torch.float32)
             field, width = LinearRecord.offset("scales"), first.in_features
         elif isinstance(first, GroupedWeight):
-            integers, scales = self.pairs(first.padded, torch.int8), self.pairs(2 * first.groups, torch.int32)
+            integers, scales = self.pairs(first.padded, torch.int8), self.pairs(first.terms, torch.int32)
             field, width = GroupLinearRecord.offset("terms"), first.padded
         else:
             plain = [(packed.product, packed.record(x, out)) for packed in matrices.packed]  # type: ignore[call-arg]

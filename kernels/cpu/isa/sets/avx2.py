@@ -34,6 +34,8 @@ class _PairsOfWords(IntegerDot):
 class _Nibbles(Dot):
     """vpmaddubsw, and vpmaddwd by 1. Two products of 7 bits by 8 never exceed 16 bits, nor do four of 6."""
 
+    takes_bytes = False
+
     def __init__(self) -> None:
         super().__init__(I32S)
 

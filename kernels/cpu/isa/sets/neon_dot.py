@@ -32,6 +32,8 @@ def dot_of_bytes(builder: Any, name: str, sums: Any, one: Any, other: Any) -> An
 class SignedBytes(Dot):
     """sdot."""
 
+    takes_bytes = False
+
     def __init__(self) -> None:
         super().__init__(I32S)
 

@@ -4,9 +4,10 @@
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.matmul.groups.product import multiply_strips
 from kernels.cpu.matmul.groups.records import GroupLinearRecord
+from kernels.cpu.matmul.groups.vectors import E2M1
 
 
 @operation
 def e2m1_linear(record: GroupLinearRecord, first: int, count: int, thread: int) -> None:
     """Units first .. first + count - 1, of weights that are floats of 4 bits."""
-    multiply_strips(True, record, first, count, thread)
+    multiply_strips(E2M1, record, first, count, thread)

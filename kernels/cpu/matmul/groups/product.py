@@ -13,7 +13,8 @@ the zero point's part, and two products of floats. Inner sums begin at the bits 
 bit is 1: so their bits are those of BASE + sum, and (BASE + sum) * s - BASE * s, rounded once, is s * sum.
 BASE * s is exact; sums are below 2 ** 22, since a group has at most 128 inputs and |p - z| <= 64.
 
-Of many rows, the words of a block are taken apart once (kernels.cpu.matmul.groups.many_rows).
+Of many rows, the words of a block are taken apart once (kernels.cpu.matmul.groups.many_rows). With two levels
+of scales a group's sum is another one (kernels.cpu.matmul.groups.two_levels).
 """
 
 from typing import Any
@@ -22,51 +23,37 @@ from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.lanes import as_f32, multiply_small
-from kernels.cpu.isa.simd import add_two_nibbles, fma, load_f32, load_i32, prefetch
+from kernels.cpu.isa.selected import OPERATIONS
+from kernels.cpu.isa.simd import fma, load_f32, load_i32
 from kernels.cpu.isa.vectors import LANES, read_f32, read_u32
-from kernels.cpu.matmul.groups.many_rows import LINE, WIDE, multiply_many
+from kernels.cpu.matmul.groups.many_rows import WIDE, multiply_many
 from kernels.cpu.matmul.groups.records import GroupLinearRecord
-from kernels.cpu.matmul.groups.vectors import BASE, BASE_BITS, OFFSET_SHIFT, integers_in
+from kernels.cpu.matmul.groups.sums import add_group
+from kernels.cpu.matmul.groups.two_levels import two_level_tile
+from kernels.cpu.matmul.groups.vectors import (
+    BASE,
+    BASE_BITS,
+    LINE,
+    OFFSET_SHIFT,
+    ONE_LEVEL,
+    TWO_LEVELS,
+    params_of,
+    result_of,
+    scale_of,
+)
 from kernels.cpu.matmul.results import store_columns
 from kernels.cpu.runtime.work_split import ROWS, VECTORS, following_block, last_block
 
-AHEAD = 16 * LINE
-"""Bytes between what one row multiplies with and what it prefetches."""
-MANY = 8
+MANY = 4
 """Of more rows than these, words are taken apart once."""
 TILE_ROWS = 4
 """12 sums of integers and 12 of floats fill 32 registers."""
 
 
-def _add_group(
-    rows: Static[int],
-    vectors: Static[int],
-    e2m1: Static[bool],
-    totals: list[Any],
-    xs: list[Any],
-    x_offset: int,
-    w: int,
-    words: int,
-) -> None:
-    """Adds the products of a group's words. w: their address."""
-    at, offset = w, x_offset
-    for _ in range(words):
-        for v in unroll(range(vectors)):
-            word = load_i32(at + 64 * v)
-            lower, upper = integers_in(e2m1, word, 0), integers_in(e2m1, word, 1)
-            for m in unroll(range(rows)):
-                first, second = i32x16(read_u32(xs[m] + offset)), i32x16(read_u32(xs[m] + offset + 4))
-                total = totals[vectors * m + v]
-                totals[vectors * m + v] = add_two_nibbles(total, lower, first, upper, second)
-            prefetch(at + AHEAD + 64 * v)
-        at += LINE
-        offset += 8
-
-
 def _tile(
     rows: Static[int],
     vectors: Static[int],
-    e2m1: Static[bool],
+    kind: Static[int],
     record: GroupLinearRecord,
     row: int,
     strip: int,
@@ -74,6 +61,22 @@ def _tile(
 ) -> None:
     """Rows of the result from `row` on, times columns of the strips from `strip` on. w: address of the first
     strip's words."""
+    if kind == TWO_LEVELS:
+        two_level_tile(rows, vectors, record, row, strip, w)
+    else:
+        _one_level_tile(rows, vectors, kind, record, row, strip, w)
+
+
+def _one_level_tile(
+    rows: Static[int],
+    vectors: Static[int],
+    kind: Static[int],
+    record: GroupLinearRecord,
+    row: int,
+    strip: int,
+    w: int,
+) -> None:
+    """See _tile()."""
     words, groups = record.group_words, record.words // record.group_words
     stride, term_stride = record.columns * record.out_bytes, 8 * groups
     xs = [record.x + 8 * record.words * (row + m) for m in unroll(range(rows))]
@@ -88,7 +91,7 @@ def _tile(
             + BASE_BITS
             for i in unroll(range(rows * vectors))
         ]
-        _add_group(rows, vectors, e2m1, totals, xs, 8 * words * group, column - LINE * words, words)
+        add_group(rows, vectors, kind, totals, xs, 8 * words * group, column - LINE * words, words)
         for v in unroll(range(vectors)):
             scale = as_f32(load_i32(column + 64 * v) & -256)
             less = scale * -BASE
@@ -99,16 +102,18 @@ def _tile(
         column += LINE * (words + 1)
         x_terms += 8
     for v in unroll(range(vectors)):
-        bias = load_f32(record.params + 64 * (strip + v))
+        params = params_of(kind, record.params, strip + v)
+        scale, bias = scale_of(kind, params), load_f32(params)
         out = record.out + row * stride + LANES * (strip + v) * record.out_bytes
         for m in unroll(range(rows)):
             left = record.columns - LANES * (strip + v)
-            store_columns(out + stride * m, record.out_bytes, sums[vectors * m + v] + bias, left)
+            result = result_of(kind, sums[vectors * m + v], scale, bias)
+            store_columns(out + stride * m, record.out_bytes, result, left)
 
 
 def _multiply(
     vectors: Static[int],
-    e2m1: Static[bool],
+    kind: Static[int],
     record: GroupLinearRecord,
     row: int,
     rows: int,
@@ -118,17 +123,24 @@ def _multiply(
     """So many rows, in tiles."""
     done = 0
     while rows - done >= TILE_ROWS:
-        _tile(TILE_ROWS, vectors, e2m1, record, row + done, strip, w)
+        _tile(TILE_ROWS, vectors, kind, record, row + done, strip, w)
         done += TILE_ROWS
     if rows - done >= 2:
-        _tile(2, vectors, e2m1, record, row + done, strip, w)
+        _tile(2, vectors, kind, record, row + done, strip, w)
         done += 2
     if rows - done >= 1:
-        _tile(1, vectors, e2m1, record, row + done, strip, w)
+        _tile(1, vectors, kind, record, row + done, strip, w)
+
+
+def _takes_apart_once(kind: Static[int], rows: int) -> bool:
+    """Whether the words of a block are, for so many rows."""
+    if kind == TWO_LEVELS and not OPERATIONS.nibbles.takes_bytes:
+        return False
+    return rows > MANY
 
 
 def multiply_strips(
-    e2m1: Static[bool], record: GroupLinearRecord, first: int, count: int, thread: int
+    kind: Static[int], record: GroupLinearRecord, first: int, count: int, thread: int
 ) -> None:
     """Units first .. first + count - 1: strips, within a chunk of rows."""
     strips = (record.columns + LANES - 1) // LANES
@@ -140,19 +152,19 @@ def multiply_strips(
         w = record.weight + block * block_bytes + 64 * inner
         is_whole = inner == 0 and (strip + VECTORS <= end or end == strips)
         if not is_whole:
-            _multiply(1, e2m1, record, row, rows, strip, w)
+            _multiply(1, kind, record, row, rows, strip, w)
         elif rows == 1:
-            _tile(1, VECTORS, e2m1, record, row, strip, w)
-        elif rows <= MANY:
-            for v in unroll(range(0, VECTORS, WIDE)):
-                _multiply(WIDE, e2m1, record, row, rows, strip + v, w + 64 * v)
-        else:
+            _tile(1, VECTORS, kind, record, row, strip, w)
+        elif _takes_apart_once(kind, rows):
             soon = following_block(record.following, thread, w) if block == last else w + block_bytes
-            multiply_many(e2m1, record, row, rows, strip, w, soon, thread)
+            multiply_many(kind, record, row, rows, strip, w, soon, thread)
+        else:
+            for v in unroll(range(0, VECTORS, WIDE)):
+                _multiply(WIDE, kind, record, row, rows, strip + v, w + 64 * v)
         strip += VECTORS if is_whole else 1
 
 
 @operation
 def group_linear(record: GroupLinearRecord, first: int, count: int, thread: int) -> None:
     """Units first .. first + count - 1, of weights that are integers."""
-    multiply_strips(False, record, first, count, thread)
+    multiply_strips(ONE_LEVEL, record, first, count, thread)

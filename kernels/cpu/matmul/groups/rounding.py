@@ -27,7 +27,7 @@ from kernels.cpu.isa.lanes import (
 from kernels.cpu.isa.simd import fma, select, to_f32
 from kernels.cpu.isa.vectors import LANES, read_u16, write_u32
 from kernels.cpu.matmul.groups.records import RoundWeightRecord
-from kernels.cpu.matmul.groups.vectors import values_at
+from kernels.cpu.matmul.groups.vectors import LINE, values_at
 from kernels.cpu.runtime.work_split import COLUMNS
 
 LEAST = 1e-30
@@ -44,7 +44,7 @@ _first_word = constant_i32([-1] * 8 + [0] * 8)
 """Of 16 values: their bits in two words, and which of them are in the first one."""
 
 
-def _extremes(x: int, left: int, size: int) -> tuple[float, float]:
+def extremes(x: int, left: int, size: int) -> tuple[float, float]:
     """The largest value of a group and the largest of those below 0, without its sign; 0: there is none."""
     most, least = f32x16(0.0), f32x16(0.0)
     for k in range(0, size, LANES):
@@ -53,13 +53,18 @@ def _extremes(x: int, left: int, size: int) -> tuple[float, float]:
     return largest_lane(most), largest_lane(least)
 
 
+def value_at(address: int) -> f32x16:
+    """A bfloat16 in all lanes, as float32."""
+    return as_f32(i32x16(read_u16(address) << 16))
+
+
 def _limited(integers: f32x16, zeros: f32x16) -> f32x16:
     """p - z of integers near it."""
     return smaller(larger(integers, zeros * -1.0), f32x16(MOST) - zeros)
 
 
 def _best(x: int, left: int, size: int, most: float, least: float) -> tuple[int, float]:
-    """Bits of the scale, and the zero point, of the best range of a group. most, least: see _extremes()."""
+    """Bits of the scale, and the zero point, of the best range of a group. most, least: see extremes()."""
     span, extreme = f32x16(most) + f32x16(least), f32x16(most)
     if least > most:
         extreme = f32x16(least) * -1.0
@@ -68,7 +73,7 @@ def _best(x: int, left: int, size: int, most: float, least: float) -> tuple[int,
     factors = select(whole, f32x16(MOST) / span, f32x16(-8.0) / extreme) / _shares()
     products, squares = f32x16(0.0), f32x16(0.0)
     for k in range(min(size, left)):
-        value = as_f32(i32x16(read_u16(x + 2 * k) << 16))
+        value = value_at(x + 2 * k)
         integers = _limited(to_f32(nearest(value * factors)), zeros)
         products, squares = fma(value, integers, products), fma(integers, integers, squares)
     scales = products / larger(squares, f32x16(0.5))
@@ -81,10 +86,17 @@ def _best(x: int, left: int, size: int, most: float, least: float) -> tuple[int,
     return (bits_of(scale) + 128) & -256, largest_lane(select(here, zeros, nowhere))
 
 
+def write_words(integers: i32x16, to: int) -> None:
+    """Two words of a column, of 16 integers of 0 .. 15. to: the address of the first one."""
+    placed = integers << _places()
+    write_u32(to, sum_of_lanes(placed & _first_word()))
+    write_u32(to + LINE, sum_of_lanes(placed & ~_first_word()))
+
+
 def _write_group(x: int, left: int, size: int, words: int) -> None:
     """One group of a row. words: the address of its first word, whose next one is a line of its block
     further; behind the words is the scale with the zero point."""
-    most, least = _extremes(x, left, size)
+    most, least = extremes(x, left, size)
     bits, zero, factor = 0, 0.0, f32x16(0.0)
     if most + least > LEAST:
         bits, zero = _best(x, left, size, most, least)
@@ -93,18 +105,15 @@ def _write_group(x: int, left: int, size: int, words: int) -> None:
     for k in range(0, size, LANES):
         values = values_at(x + 2 * k, left - k)
         integers = _limited(to_f32(nearest(values * factor)), zeros) + zeros
-        placed = nearest(integers) << _places()
-        to = words + 4 * COLUMNS * (k // 8)
-        write_u32(to, sum_of_lanes(placed & _first_word()))
-        write_u32(to + 4 * COLUMNS, sum_of_lanes(placed & ~_first_word()))
-    write_u32(words + 4 * COLUMNS * (size // 8), bits | sum_of_lanes(nearest(zeros) & 255) // LANES)
+        write_words(nearest(integers), words + LINE * (k // 8))
+    write_u32(words + LINE * (size // 8), bits | sum_of_lanes(nearest(zeros) & 255) // LANES)
 
 
 @operation
 def round_weight(record: RoundWeightRecord, first: int, count: int, thread: int) -> None:
     """Rows first .. first + count - 1 of the weight, which are columns of its blocks."""
     width, groups, size = record.width, record.groups, record.group_size
-    group_bytes = 4 * COLUMNS * (size // 8 + 1)
+    group_bytes = LINE * (size // 8 + 1)
     for row in range(first, first + count):
         x = record.weight + 2 * width * row
         to = record.words + row // COLUMNS * groups * group_bytes + 4 * (row % COLUMNS)

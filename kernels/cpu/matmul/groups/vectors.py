@@ -3,11 +3,17 @@
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.lanes import byte_table
-from kernels.cpu.isa.simd import load_first_bf16
+from kernels.cpu.isa.simd import fma, load_f32, load_first_bf16
 from kernels.cpu.isa.vectors import LANES
 from kernels.cpu.matmul.groups.e2m1 import INTEGERS
-from kernels.cpu.matmul.groups.records import LARGEST_ZERO
+from kernels.cpu.matmul.groups.records import LARGEST_ZERO, PART
+from kernels.cpu.runtime.work_split import COLUMNS
 
+ONE_LEVEL, E2M1, TWO_LEVELS = range(3)
+"""Kinds of weights (kernels.cpu.matmul.groups.weight): a float for each group as its scale, the same with
+codes of floats in place of integers, and two levels of scales."""
+LINE = 4 * COLUMNS
+"""Bytes of a word of all columns of a block."""
 LOWER = 0x0F0F0F0F
 """Of a word, the lower 4 bits of each byte."""
 BASE, BASE_BITS = 1.5 * 2**23, 0x4B400000
@@ -16,14 +22,17 @@ OFFSET_SHIFT = 6
 OFFSET = 1 << OFFSET_SHIFT
 """What is added to p - z, so that a byte of it has no sign (kernels.cpu.matmul.groups.many_rows)."""
 assert OFFSET == LARGEST_ZERO
+MIDDLE = 128
+"""What is added to m * (p - z) of two levels of scales, likewise."""
+PART_WORDS = PART // 8
 
 integers_of_e2m1 = byte_table(INTEGERS)
 """The integer of each byte, a code of 0 .. 15 (kernels.cpu.matmul.groups.e2m1)."""
 
 
-def integers_in(e2m1: Static[bool], words: i32x16, part: Static[int]) -> i32x16:
-    """Four of the eight integers of each word, a byte each. e2m1: the words hold codes of floats."""
-    if e2m1:
+def integers_in(kind: Static[int], words: i32x16, part: Static[int]) -> i32x16:
+    """Four of the eight integers of each word, a byte each."""
+    if kind == E2M1:
         return integers_of_e2m1(words >> (4 * part) & LOWER)
     return words >> (4 * part) & LOWER
 
@@ -31,3 +40,31 @@ def integers_in(e2m1: Static[bool], words: i32x16, part: Static[int]) -> i32x16:
 def values_at(address: int, left: int) -> f32x16:
     """16 bfloat16 of a row of which so many are left, as float32; behind its end are zeros."""
     return load_first_bf16(address, max(0, min(left, LANES)))
+
+
+def bytes_of_terms(kind: Static[int], words: int) -> int:
+    """What a row of x has for a group of so many words (kernels.cpu.matmul.groups.inputs)."""
+    if kind == TWO_LEVELS:
+        return 8 + words // PART_WORDS * 4
+    return 8
+
+
+def params_of(kind: Static[int], params: int, strip: int) -> int:
+    """The address of the biases of 16 columns; with two levels of scales, these follow."""
+    if kind == TWO_LEVELS:
+        return params + 128 * strip
+    return params + 64 * strip
+
+
+def scale_of(kind: Static[int], params: int) -> f32x16:
+    """The scales of the second level of 16 columns. params: address of their biases."""
+    if kind == TWO_LEVELS:
+        return load_f32(params + 64)
+    return f32x16(1.0)
+
+
+def result_of(kind: Static[int], total: f32x16, scale: f32x16, bias: f32x16) -> f32x16:
+    """Results of 16 columns."""
+    if kind == TWO_LEVELS:
+        return fma(total, scale, bias)
+    return total + bias

@@ -16,6 +16,16 @@ Bytes moved: N * K / 2 of weights and 4 * N * K / G of scales: 5, 4.5 or 4.25 bi
 64 or 128.
 
 p may be what stands for a float of 4 bits (kernels.cpu.matmul.groups.e2m1): then words hold its code.
+
+**Two levels of scales**, which weights are rounded to by --quantization int4: integers m for each part h of
+PART inputs, and a float for the whole output.
+
+    w[n, k] ~ s[n] * m[n, h] * (p[n, k] - z[n, h])       p, m, z of 0 .. 15, |m * (p - z)| < 128
+
+The products of a group are whole numbers then (kernels.cpu.matmul.groups.two_levels); its size says only how
+many inputs share their scale. A group's last word has a byte m + 16 * z of each part, and s lies beside the
+bias: 4.25 bits a weight with groups of 128, 4.5 with 64. The idea is that of QServe's weights (Lin et al.,
+2024), where the parts have 128 inputs and m 8 bits.
 """
 
 from collections.abc import Sequence
@@ -26,7 +36,13 @@ import torch
 import torch.nn.functional as F
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.matmul.groups.records import GroupLinearRecord, QuantizeGroupsRecord, RoundWeightRecord
+from kernels.cpu.matmul.groups.records import (
+    PART,
+    GroupLinearRecord,
+    QuantizeGroupsRecord,
+    RoundLevelsRecord,
+    RoundWeightRecord,
+)
 from kernels.cpu.matmul.groups.words import GroupedWords, empty_words, integers_of
 from kernels.cpu.matmul.packed import middle_block
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
@@ -39,6 +55,8 @@ SIZES = (32, 64, 128)
 """Sizes of groups that weights are rounded in."""
 SMALLEST = 16
 """Sizes are multiples of it."""
+STRIP = 16
+"""Columns whose biases and scales are neighbours."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +64,13 @@ class GroupedWeight:
     """A weight and its bias, as the product with groups wants them."""
 
     words: torch.Tensor  # [ceil(N / 48), groups, G / 8 + 1, 48] int32
-    bias: torch.Tensor  # [ceil(N / 48) * 48] float32
+    params: torch.Tensor  # [ceil(N / 48) * 3, levels, STRIP] float32: biases, and scales with two levels
     out_features: int  # N
     in_features: int  # K
     group_size: int  # G
     order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
     team: "Team"
-    product: Operation[GroupLinearRecord]  # kernels.cpu.matmul.groups.product.group_linear, or that of e2m1
+    product: Operation[GroupLinearRecord]  # kernels.cpu.matmul.groups.product.group_linear, or its like
     quantize: Operation[QuantizeGroupsRecord]  # kernels.cpu.matmul.groups.inputs.quantize_groups
     scratch_bytes: int
     e2m1: bool = False  # whether words hold codes of floats
@@ -61,6 +79,16 @@ class GroupedWeight:
     def groups(self) -> int:
         """Of the inputs."""
         return self.words.shape[1]
+
+    @property
+    def levels(self) -> int:
+        """Of scales: 1 or 2."""
+        return self.params.shape[1]
+
+    @property
+    def terms(self) -> int:
+        """Numbers of 32 bits of a row of inputs, beside its integers (kernels.cpu.matmul.groups.inputs)."""
+        return self.groups * (2 + (self.group_size // PART if self.levels == 2 else 0))
 
     @property
     def padded(self) -> int:
@@ -75,7 +103,7 @@ class GroupedWeight:
     @property
     def nbytes(self) -> int:
         """Of memory."""
-        return self.words.nbytes + self.bias.nbytes + (0 if self.order is None else self.order.nbytes)
+        return self.words.nbytes + self.params.nbytes + (0 if self.order is None else self.order.nbytes)
 
     @property
     def is_unpadded(self) -> bool:
@@ -83,11 +111,11 @@ class GroupedWeight:
         return True
 
     def record(self, x: torch.Tensor, terms: torch.Tensor, out: torch.Tensor) -> GroupLinearRecord:
-        """The product's record. x: [T, padded K] int8; terms: [T, groups, 2] int32."""
+        """The product's record. x: [T, padded K] int8; terms: [T, terms] int32."""
         return GroupLinearRecord(
             x=x.data_ptr(),
             weight=self.words.data_ptr(),
-            params=self.bias.data_ptr(),
+            params=self.params.data_ptr(),
             out=out.data_ptr(),
             columns=self.out_features,
             words=self.padded // 8,
@@ -109,6 +137,7 @@ class GroupedWeight:
             width=self.in_features,
             groups=self.groups,
             group_size=self.group_size,
+            levels=self.levels,
             scratch=self.team.scratch(self.scratch_bytes),
         )
 
@@ -123,10 +152,21 @@ class GroupedWeight:
         nibbles = torch.stack([packed >> shift & 15 for shift in (0, 8, 16, 24, 4, 12, 20, 28)], 3)
         integers = nibbles.permute(0, 4, 1, 2, 3).reshape(blocks * MATRIX_ROWS, groups, self.group_size)
         integers = integers_of(integers).int() if self.e2m1 else integers
-        scales, zeros = (part.transpose(1, 2).reshape(-1, groups) for part in (last & -256, last & 255))
-        values = (integers - zeros[:, :, None]) * scales.contiguous().view(torch.float32)[:, :, None]
+        last = last.transpose(1, 2).reshape(-1, groups, 1)
+        if self.levels == 2:
+            values = _of_two_levels(integers, last, self.params[:, 1].flatten())
+        else:
+            values = (integers - (last & 255)) * (last & -256).view(torch.float32)
         values = values.flatten(1)[: self.out_features, : self.in_features]
         return values if self.order is None else values[:, self.order.argsort()]
+
+
+def _of_two_levels(integers: torch.Tensor, last: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """integers: [N, groups, G]; last: their last words, [N, groups, 1]; scales: [N] -> [N, groups, G]."""
+    parts = integers.view(*integers.shape[:2], -1, PART)
+    bytes_ = last >> torch.arange(0, 8 * parts.shape[2], 8, dtype=torch.int32)
+    levels: torch.Tensor = (parts - (bytes_ >> 4 & 15)[..., None]) * (bytes_ & 15)[..., None]
+    return levels.flatten(2) * scales[:, None, None]
 
 
 def grouped_linear(x: torch.Tensor, weight: GroupedWeight, wide: bool = False) -> torch.Tensor:
@@ -135,7 +175,7 @@ def grouped_linear(x: torch.Tensor, weight: GroupedWeight, wide: bool = False) -
     assert x.dtype == torch.bfloat16 and x.shape[1] == weight.in_features
     x = x.contiguous()
     integers = torch.empty((tokens, weight.padded), dtype=torch.int8)
-    terms = torch.empty((tokens, weight.groups, 2), dtype=torch.int32)
+    terms = torch.empty((tokens, weight.terms), dtype=torch.int32)
     out = x.new_empty((tokens, weight.out_features), dtype=torch.float32 if wide else torch.bfloat16)
     record = weight.quantize_record(x, integers, terms)
     weight.team.run_one(weight.quantize, tokens, record, row_grain(weight.padded))
@@ -186,34 +226,63 @@ def round_in_groups(
     return made
 
 
-def grouped_weight(words: GroupedWords, bias: torch.Tensor | None) -> GroupedWeight:
-    """Words, with what multiplies with them. bias: [N] or None. Where kernels.cpu.requirements.why_not() is
-    None."""
+def round_to_two_levels(
+    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
+) -> GroupedWeight:
+    """The same with two levels of scales. K is at least PART; groups have as many inputs as take the least
+    memory."""
+    from kernels.cpu.matmul.groups.two_level_rounding import round_levels  # compiles, the first time
+
+    weight, (rows, width) = weight.contiguous(), weight.shape
+    group_size = min(SIZES, key=lambda size: (-(-width // size) * (size + 8), -size))
+    groups = -(-width // group_size)
+    made = grouped_weight(empty_words((rows, width), group_size, groups, arena=arena), bias, levels=2)
+    record = RoundLevelsRecord(
+        weight=weight.data_ptr(),
+        words=made.words.data_ptr(),
+        width=width,
+        groups=groups,
+        group_size=group_size,
+        params=made.params.data_ptr(),
+    )
+    made.team.run_one(round_levels, rows, record, 1)
+    return made
+
+
+def grouped_weight(words: GroupedWords, bias: torch.Tensor | None, levels: int = 1) -> GroupedWeight:
+    """Words, with what multiplies with them. bias: [N] or None; levels: of scales, of which those of the
+    second level are 0. Where kernels.cpu.requirements.why_not() is None."""
     from kernels.cpu.matmul.groups.inputs import quantize_groups  # compiles, the first time
     from kernels.cpu.matmul.groups.many_rows import scratch_bytes
     from kernels.cpu.runtime.thread_pool import TEAM
 
-    biases = torch.zeros(len(words.words) * MATRIX_ROWS)
+    params = torch.zeros(len(words.words) * MATRIX_ROWS // STRIP, levels, STRIP)
     if bias is not None:
+        biases = torch.zeros(len(params) * STRIP)
         biases[: words.out_features] = bias
+        params[:, 0] = biases.view(-1, STRIP)
     scratch = max(scratch_bytes(words.group_size // 8), 2 * words.in_features)
     return GroupedWeight(
         words=words.words,
-        bias=biases,
+        params=params,
         out_features=words.out_features,
         in_features=words.in_features,
         group_size=words.group_size,
         order=words.order,
         team=TEAM,
-        product=_product(words.e2m1),
+        product=_product(words.e2m1, levels),
         quantize=quantize_groups,
         scratch_bytes=scratch,
         e2m1=words.e2m1,
     )
 
 
-def _product(e2m1: bool) -> Operation[GroupLinearRecord]:
-    """Compiles it, the first time. e2m1: of words that hold codes of floats."""
+def _product(e2m1: bool, levels: int) -> Operation[GroupLinearRecord]:
+    """Compiles it, the first time. e2m1: of words that hold codes of floats; levels: of scales."""
+    if levels == 2:
+        from kernels.cpu.matmul.groups.two_level_product import two_level_linear
+
+        return two_level_linear
     if e2m1:
         from kernels.cpu.matmul.groups.e2m1_product import e2m1_linear
 
@@ -226,8 +295,8 @@ def _product(e2m1: bool) -> Operation[GroupLinearRecord]:
 def have_same_inputs(weights: Sequence[GroupedWeight]) -> bool:
     """True if the integers of one input serve all of these."""
     return all(
-        (each.group_size, each.groups, each.in_features)
-        == (weights[0].group_size, weights[0].groups, weights[0].in_features)
+        (each.group_size, each.groups, each.in_features, each.levels)
+        == (weights[0].group_size, weights[0].groups, weights[0].in_features, weights[0].levels)
         and _same_order(each.order, weights[0].order)
         for each in weights[1:]
     )

@@ -38,7 +38,7 @@ def tell(name: str, *tensors: torch.Tensor) -> None:
 def products() -> None:
     """With each form of weights."""
     from kernels.cpu.matmul.compact.weight import compact_weight
-    from kernels.cpu.matmul.groups.weight import round_in_groups
+    from kernels.cpu.matmul.groups.weight import round_in_groups, round_to_two_levels
     from kernels.cpu.matmul.int8 import quantize_weight
     from kernels.cpu.matmul.packed import pack_weight
 
@@ -49,7 +49,8 @@ def products() -> None:
             tell("product", pack_weight(weight.clone(), bias).multiply(x, True))
             tell("compact", compact_weight(weight.clone(), bias).multiply(x))
             tell("int8", quantize_weight(weight, bias).multiply(x))
-            tell("int4", round_in_groups(weight, bias, 64).multiply(x, True))
+            tell("int4", round_to_two_levels(weight, bias).multiply(x, True))
+            tell("int4-g64", round_in_groups(weight, bias, 64).multiply(x, True))
             if k % 32 == 0:
                 tell("e2m1", floats_of_4_bits(weight).multiply(x, True))
             tell("float32", pack_weight(weight.float(), bias.float()).multiply(x.float()))

@@ -9,7 +9,11 @@ import pytest
 import torch
 
 from kernels.cpu.matmul.compact.weight import compact_weight
-from kernels.cpu.matmul.groups.weight import grouped_linear_reference, round_in_groups
+from kernels.cpu.matmul.groups.weight import (
+    grouped_linear_reference,
+    round_in_groups,
+    round_to_two_levels,
+)
 from kernels.cpu.matmul.halves.weight import narrow_weight
 from kernels.cpu.matmul.int8 import quantize_weight, quantized_linear_reference
 from kernels.cpu.matmul.packed import pack_weight
@@ -48,6 +52,9 @@ FORMS = {
     "4 bits": Form(
         lambda weight, bias: round_in_groups(weight, bias, 32),
         exact=lambda x, _, bias, made: grouped_linear_reference(x, made, bias),
+    ),
+    "4 bits, two levels": Form(
+        round_to_two_levels, exact=lambda x, _, bias, made: grouped_linear_reference(x, made, bias)
     ),
 }
 

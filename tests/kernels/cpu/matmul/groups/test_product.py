@@ -116,6 +116,7 @@ def test_inputs_have_a_scale_per_group() -> None:
         width=100,
         groups=4,
         group_size=32,
+        levels=1,
         scratch=0,
     )
     TEAM.run_one(quantize_groups, 5, record, 1)

@@ -140,7 +140,7 @@ def compare(folder: Path) -> None:
     """Prints the error of the logits."""
     generator = torch.Generator().manual_seed(SEED)
     plain = make_runner(folder, "")
-    token_ids = torch.randint(0, plain._rows.vocab_size, (LENGTH - 1,), generator=generator).tolist()
+    token_ids = torch.randint(0, plain.rows.vocab_size, (LENGTH - 1,), generator=generator).tolist()
     exact = logits_of(plain, token_ids)
     spread = exact.std(-1, keepdim=True)
     print(f"{folder.name}, {len(token_ids)} tokens: by how much of their spread logits differ")

@@ -16,6 +16,7 @@ import random
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -96,8 +97,20 @@ def perplexity(runner: StepExecutor[CpuBackend], texts: list[list[int]]) -> floa
     return math.exp(float(torch.cat(losses).mean()))
 
 
+def divergence(
+    plain: StepExecutor[CpuBackend], lossy: StepExecutor[CpuBackend], texts: list[list[int]]
+) -> float:
+    """The mean Kullback-Leibler divergence of the distributions after all tokens, in nats."""
+    sums, count = 0.0, 0
+    for token_ids in texts:
+        exact, other = (logits_of(each, token_ids).double().log_softmax(-1) for each in (plain, lossy))
+        sums += float((exact.exp() * (exact - other)).sum())
+        count += len(token_ids)
+    return sums / count
+
+
 def demo() -> None:
-    """Prints the perplexities."""
+    """Prints the perplexities, and the divergences from bfloat16."""
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from scripts.demo_model.text import EOS, document
 
@@ -107,15 +120,27 @@ def demo() -> None:
     drawn = ["".join(segment.text for segment in document(rng)) for _ in range(DOCUMENTS)]
     encoded = [tokenizer.encode(text.removesuffix(EOS), add_special_tokens=False).ids for text in drawn]
     texts = [ids[: LENGTH - 1] for ids in encoded if len(ids) > 1]
-    plain = perplexity(make_runner(folder, ""), texts)
+    exact = make_runner(folder, "")
+    plain = perplexity(exact, texts)
     print(f"demo model, {sum(map(len, texts))} tokens: perplexity {plain:.3f} in bfloat16")
-    value = perplexity(make_runner(folder, "", kv_cache_dtype="fp8_e4m3"), texts)
-    print(f"  fp8 cache {value:8.3f}  {100 * (value / plain - 1):+.2f} %", flush=True)
+
+    def tell(name: str, runner: StepExecutor[CpuBackend]) -> None:
+        value, nats = perplexity(runner, texts), divergence(exact, runner, texts)
+        print(
+            f"  {name:<9} {value:8.3f}  {100 * (value / plain - 1):+.2f} %, divergence {nats:.4f}", flush=True
+        )
+
+    tell("fp8 cache", make_runner(folder, "", kv_cache_dtype="fp8_e4m3"))
     with tempfile.TemporaryDirectory() as copy:
-        forms = [*((form, form, folder) for form in FORMS), ("q4_0", "", q4_0(folder, Path(copy)))]
-        for name, form, path in forms:
-            value = perplexity(make_runner(path, form), texts)
-            print(f"  {name:<9} {value:8.3f}  {100 * (value / plain - 1):+.2f} %", flush=True)
+        for name, runner in lossy_runners(folder, Path(copy)):
+            tell(name, runner)
+
+
+def lossy_runners(folder: Path, copy: Path) -> Iterator[tuple[str, StepExecutor[CpuBackend]]]:
+    """Yields the name of each form with its model, that of q4_0 in a copy of the checkpoint."""
+    for form in FORMS:
+        yield form, make_runner(folder, form)
+    yield "q4_0", make_runner(q4_0(folder, copy), "")
 
 
 def q4_0(folder: Path, to: Path) -> Path:
@@ -144,13 +169,14 @@ def compare(folder: Path) -> None:
     exact = logits_of(plain, token_ids)
     spread = exact.std(-1, keepdim=True)
     print(f"{folder.name}, {len(token_ids)} tokens: by how much of their spread logits differ")
-    for form in FORMS:
-        lossy = logits_of(make_runner(folder, form), token_ids)
-        errors = (lossy - exact) / spread
-        same = (exact.argmax(-1) == lossy.argmax(-1)).double().mean()
-        mean, most = errors.square().mean().sqrt(), errors.abs().max()
-        line = f"  {form:<9} {mean:.4f} (rms), {most:.3f} at most;"
-        print(f"{line} the largest logit is the same at {100 * same:.1f} % of the positions", flush=True)
+    with tempfile.TemporaryDirectory() as copy:
+        for name, runner in lossy_runners(folder, Path(copy)):
+            lossy = logits_of(runner, token_ids)
+            errors = (lossy - exact) / spread
+            same = (exact.argmax(-1) == lossy.argmax(-1)).double().mean()
+            mean, most = errors.square().mean().sqrt(), errors.abs().max()
+            line = f"  {name:<9} {mean:.4f} (rms), {most:.3f} at most;"
+            print(f"{line} the largest logit is the same at {100 * same:.1f} % of the positions", flush=True)
 
 
 def main() -> None:

@@ -5,13 +5,17 @@
     python -m benchmarks.worker_step MODEL --quantization int4
 
 One line per batch size: the prefill of all prompts, in steps of at most 8192 tokens, and the decode
-steps that follow (median and 10th percentile).
+steps that follow (median and 10th percentile), with the microseconds of a decode step that are not of
+compiled programs but around them: reading the plan, sampling, the result.
 """
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 from worker.cpu.threads import prepare_threads
 
@@ -75,6 +79,27 @@ def timed(
     return 1000 * (clock() - began)
 
 
+@contextmanager
+def programs_timed() -> Iterator[list[float]]:
+    """Adds up the milliseconds that programs of compiled operations take, in the list's one number."""
+    from kernels.cpu.runtime.thread_pool import Team
+
+    spent, run, call = [0.0], Team.run, Team.call
+
+    def timed_run(team: Team, work: Any) -> None:
+        began = time.perf_counter()
+        run(team, work)
+        spent[0] += 1000 * (time.perf_counter() - began)
+
+    def timed_call(team: Team, function: Any, job: Any) -> None:
+        began = time.perf_counter()
+        call(team, function, job)
+        spent[0] += 1000 * (time.perf_counter() - began)
+
+    with patch.object(Team, "run", timed_run), patch.object(Team, "call", timed_call):
+        yield spent
+
+
 def measure(runner: StepExecutor[CpuBackend], vocab_size: int, batch: int, prompt: int, output: int) -> None:
     """Prints one line."""
     new_rows = random_rows(vocab_size, batch, prompt, prompt + output)
@@ -83,12 +108,19 @@ def measure(runner: StepExecutor[CpuBackend], vocab_size: int, batch: int, promp
     for first in range(0, batch, most):
         rows = range(first, min(batch, first + most))
         prefill += timed(runner, plan(rows, 0, prompt, new_rows[rows.start : rows.stop]))
-    decode = [timed(runner, plan(range(batch), prompt + step, 1, [])) for step in range(output - 1)]
+    decode, around = [], []
+    with programs_timed() as programs:
+        for step in range(output - 1):
+            programs[0] = 0.0
+            decode.append(timed(runner, plan(range(batch), prompt + step, 1, [])))
+            around.append(1000 * (decode[-1] - programs[0]))
     runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32(range(batch))))
     median, low = statistics.median(decode), statistics.quantiles(decode, n=10)[0]
+    outside, least = statistics.median(around), statistics.quantiles(around, n=10)[0]
     print(
         f"batch {batch:4}: prefill of {batch * prompt:6} tokens {prefill:8.1f} ms;"
-        f" decode step {median:7.2f} ms (p10 {low:.2f}), {1000 * batch / median:7.0f} tokens/s"
+        f" decode step {median:7.2f} ms (p10 {low:.2f}), {1000 * batch / median:7.0f} tokens/s,"
+        f" {outside:.0f} us around programs (p10 {least:.0f})"
     )
 
 

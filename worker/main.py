@@ -26,7 +26,7 @@ from pagewire.ipc.curve import read_client_key
 from worker.channel import Channel, EngineGone
 from worker.core_succession import LoadedWorker, serve_cores
 from worker.cpu.instruction_set import select_instruction_set
-from worker.cpu.malloc_tuning import use_one_heap
+from worker.cpu.malloc_tuning import release_import_memory, use_one_heap
 from worker.cpu.needed_kernels import needed_groups
 from worker.cpu.precompile import precompile
 from worker.cpu.threads import prepare_threads
@@ -114,6 +114,7 @@ def _import_ahead(cpu_kernels: str) -> None:
         compiled.begin()
         compiled.wait(lambda what, fraction: None)
     freeze_imports()
+    release_import_memory()
 
 
 def _load(channel: Channel, config: WorkerConfig) -> LoadedWorker | None:

@@ -6,6 +6,7 @@ that the weights have gone through, is a tenth of it (docs/performance.md). The 
 plan by worker.executor.executor, as it happens after any other step: equal tokens, rows and caches.
 """
 
+from array import array
 from collections.abc import Callable
 
 import numpy as np
@@ -51,6 +52,7 @@ class StepRepeater:
         self._step: Step  # its columns are those of the job
         self._columns: _Columns
         self._starts = b""  # of the next step
+        self._next_starts: array[int]  # the same, where the kernel writes them
         self._chosen: Integers | None = None
         self._sample: Sample
 
@@ -81,11 +83,12 @@ class StepRepeater:
         self._step, self._columns = step, _columns(plan)
         tokens, positions = chosen or (None, None)
         self._chosen, self._sample = tokens, sample
-        self._starts = self._next_starts()
+        self._next_starts = array("I", (step.starts + 1).tolist())
+        self._starts = self._next_starts.tobytes()
         job = self._job
         self._inputs.describe(job)
         job.check = self._check.address
-        job.program = program.program.address
+        job.program, job.next_starts = program.program.address, self._next_starts.buffer_info()[0]
         job.tokens = 0 if tokens is None else tokens.ctypes.data
         job.positions = 0 if positions is None else positions.ctypes.data
 
@@ -105,13 +108,10 @@ class StepRepeater:
             return None
         clock.mark_forwarded()
         self._left -= 1
-        self._starts = self._next_starts()
+        self._starts = self._next_starts.tobytes()
         if self._chosen is not None:
             tokens = self._chosen.copy()  # the next step overwrites them
         else:
             tokens = self._sample()
             self._rows.append(self._step.rows, np.maximum(tokens, 0))
         return SampledTokens(tokens, lambda: tokens, lambda: None)
-
-    def _next_starts(self) -> bytes:
-        return (self._step.starts + 1).astype("<u4").tobytes()

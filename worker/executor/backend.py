@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
@@ -34,8 +34,7 @@ class SampledTokens:
     logprobs: Deferred[engine_pb2.LogprobColumns | None]  # of those rows that requested them, in order
 
 
-@dataclass(frozen=True, slots=True)
-class StepTimes:
+class StepTimes(NamedTuple):
     """The times of a StepResult. Phases of 0 are not measured."""
 
     started_ns: int

@@ -70,5 +70,6 @@ class RepeatStepJob(Record):
     control: Address = 0  # of the team
     tokens: Address = 0  # [num_rows]: what the program chooses; 0: it computes logits
     positions: Address = 0  # of the sampler, by row of the table, where there are tokens
-    # Result.
+    # Results.
     done: i64 = 0  # 0: another way is needed, and nothing has changed
+    next_starts: Address = 0  # [num_rows] uint32: of the next step

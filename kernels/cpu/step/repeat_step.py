@@ -7,7 +7,7 @@ plan by worker.executor.executor, which calls the same functions one by one.
 """
 
 from kernels.cpu.compiler.cache import compiled
-from kernels.cpu.isa.vectors import read_i64, write_i64
+from kernels.cpu.isa.vectors import read_i64, write_i64, write_u32
 from kernels.cpu.runtime.program import run_program
 from kernels.cpu.step.check_step import check
 from kernels.cpu.step.prepare_inputs import prepare
@@ -50,6 +50,12 @@ def _append_tokens(job: RepeatStepJob) -> None:
         write_i64(position, read_i64(position) + 1)
 
 
+def _write_next_starts(job: RepeatStepJob) -> None:
+    inputs = PrepareInputsJob.at(job.inputs)
+    for i in range(inputs.num_rows):
+        write_u32(job.next_starts + 4 * i, read_i64(inputs.starts + 8 * i) + 1)
+
+
 @compiled
 def repeat_step(job: RepeatStepJob) -> None:
     """Writes the job's result, and what a step writes."""
@@ -61,6 +67,7 @@ def repeat_step(job: RepeatStepJob) -> None:
         run_program(job.control, job.program)
         if job.tokens != 0:
             _append_tokens(job)
+        _write_next_starts(job)
         job.done = 1
     else:
         _advance(inputs, -1)

@@ -69,8 +69,9 @@ def test_all_threads_share_a_heap(tmp_path: Path):
 
 
 LIBRARIES = """
+import sys
 import numpy as np
-from worker.cpu.malloc_tuning import release_startup_memory
+from worker.cpu import malloc_tuning
 
 def in_libraries() -> int:
     (line,) = (line for line in open("/proc/self/smaps_rollup") if line.startswith("Pss_File:"))
@@ -79,15 +80,16 @@ def in_libraries() -> int:
 x = np.arange(10_000.0).reshape(100, 100)
 product = x @ x
 before = in_libraries()
-release_startup_memory()
+getattr(malloc_tuning, sys.argv[1])()
 after = in_libraries()
 print(before, after, int((x @ x == product).all()))
 """
 
 
-def test_library_code_is_dropped_and_still_runs():
+@pytest.mark.parametrize("release", ["release_startup_memory", "release_import_memory"])
+def test_library_code_is_dropped_and_still_runs(release: str):
     run = subprocess.run(
-        [sys.executable, "-c", LIBRARIES], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", LIBRARIES, release], cwd=ROOT, capture_output=True, text=True, check=True
     )
     before, after, same = map(int, run.stdout.split())
     assert after * 2 < before and same

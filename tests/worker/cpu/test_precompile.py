@@ -197,7 +197,7 @@ def test_nothing_is_compiled_while_serving(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(root)}
     chosen = selected_set()
     compact = ["compact"] if chosen is not None and chosen.compact else []
-    needed = ["sampler", "model", "bfloat16", "int8", "groups", *compact]
+    needed = ["sampler", "model", "bfloat16", "int8", "two_levels", *compact]
     compiling = ["-m", "worker.cpu.precompile", selected_name(), *needed]
     for command in (compiling, ["-c", SERVE, selected_name()]):
         run = subprocess.run(

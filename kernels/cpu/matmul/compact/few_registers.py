@@ -169,6 +169,13 @@ def _tile(
     return lists[0]
 
 
+def _first_rows(rows: int) -> int:
+    """Rows of the first of several tiles: one or two more where the others would be tiles of 4 and 3 rows,
+    which wait for their own sums."""
+    over = (rows - FIRST) % LARGEST
+    return FIRST + over if over <= LARGEST - FIRST else FIRST
+
+
 def _add_groups(
     groups: int,
     rows: int,
@@ -183,7 +190,7 @@ def _add_groups(
 ) -> int:
     """Adds products of so many groups to the sums of all rows: behind the first tile in tiles as even as
     possible. Returns the address of the next rare number."""
-    done = rows if rows <= LARGEST else FIRST
+    done = rows if rows <= LARGEST else _first_rows(rows)
     for each in unroll(range(LEAST, LARGEST + 1)):
         if done == each:
             rare = _tile(each, True, groups, x, pitch, w, base, rare, parts, sums, soon)

@@ -19,7 +19,7 @@ from tests.kernels.tolerances import assert_close, random
 BF16 = torch.bfloat16
 SHAPES = [(16, 1), (16, 48), (40, 47), (64, 49), (64, 96), (576, 100), (1536, 33)]
 """(K, N): few groups and many, strips and blocks that end early."""
-TOKENS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 40, 255, 259]
+TOKENS = [1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 16, 17, 40, 255, 259]
 """Every tile, and more than a chunk."""
 
 

@@ -48,7 +48,7 @@ from worker.cache_contents import CacheContents
 from worker.executor.executor import StepExecutor
 from worker.grammar.matcher import RowMatcher
 
-MAX_SEEDS = 80
+MAX_SEEDS = 160
 """Each of them is found by one of the first so many."""
 
 Mutate = Callable[[Callable[[type | object, str, object], None]], None]

@@ -91,11 +91,9 @@ class ParallelSampling:
 
     @property
     def followers(self) -> list[Sequence]:
-        """See SequenceGroup."""
         return []
 
     def fork(self, leader: Sequence, tables: BlockTables) -> list[Sequence]:
-        """See SequenceGroup."""
         siblings = list(self._request.forking)
         for sibling in siblings:
             tables.fork(leader, sibling)
@@ -104,49 +102,40 @@ class ParallelSampling:
         return siblings
 
     def writers(self, sequence: Sequence) -> Iterable[Sequence]:
-        """See SequenceGroup."""
         return (sequence,)
 
     def reserve(self, sequence: Sequence, tables: BlockTables, plan: Plan) -> bool:
-        """See SequenceGroup."""
         return tables.reserve(sequence, sequence.num_tokens, plan)
 
     def join(self, leader: Sequence, plan: Plan, rows: RowSlots) -> list[Sequence]:
-        """See SequenceGroup."""
         return []
 
     def take(self, candidates: Mapping[Sequence, TokenLogprobs], tables: BlockTables) -> bool:
-        """See SequenceGroup."""
         raise AssertionError("the rows of parallel sampling sample for themselves")
 
     def num_tokens_lost(self, sequence: Sequence, tables: BlockTables) -> int:
-        """See SequenceGroup."""
         return num_tokens_lost(sequence, tables)
 
     def preempted(self) -> None:
-        """See SequenceGroup."""
+        pass
 
     def ended_by(self, indexes: Collection[int]) -> Collection[int]:
-        """See SequenceGroup."""
         return indexes or range(len(self._request.sequences))
 
     def results(self) -> list[array[int]] | None:
-        """See SequenceGroup."""
         return None
 
     def is_finished(self) -> bool:
-        """See SequenceGroup."""
         return all(sequence.finish()[0] is not FinishReason.NONE for sequence in self._request.sequences)
 
     def num_pending_plans(self, num_plans: int) -> int:
-        """See SequenceGroup."""
         return num_plans
 
     def clear(self) -> None:
-        """See SequenceGroup."""
+        pass
 
     def check_invariants(self) -> None:
-        """See SequenceGroup."""
+        pass
 
 
 def split_candidates(

@@ -248,7 +248,6 @@ class _ServiceRecovery(Recovery):
         self._service = service
 
     def after(self, error: RpcError) -> float | None:
-        """See Recovery."""
         if not self._service.is_running:
             error.todo = "the service of this LLM has ended, as its last log lines say: make a new LLM"
             return None

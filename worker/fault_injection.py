@@ -87,24 +87,20 @@ class FaultyRunner:
         self._faults = faults
 
     def launch(self, plan: worker_pb2.StepPlan) -> None:
-        """See worker.loop.StepRunner."""
         self._faults.strike(plan)
         self._runner.launch(plan)
 
     def compile_grammar(self, grammar: str) -> Compilation:
-        """See worker.loop.StepRunner."""
         return self._runner.compile_grammar(grammar)
 
     def abandon(self) -> None:
-        """See worker.loop.StepRunner."""
         self._runner.abandon()
 
     def seconds_left(self) -> float | None:
-        """See worker.loop.StepRunner."""
         return self._runner.seconds_left()
 
     def finish(self) -> worker_pb2.StepResult:
-        """See worker.loop.StepRunner. Sleeps for what the slow factor adds."""
+        """Sleeps for what the slow factor adds."""
         result = self._runner.finish()
         extra_us = int(result.duration_us * (self._faults.slow_factor - 1))
         if extra_us > 0:

@@ -49,7 +49,6 @@ class BeamGroup:
 
     @property
     def followers(self) -> list[Sequence]:
-        """See SequenceGroup."""
         return self._sequences[1:] if self.search.length else []
 
     def fork(self, leader: Sequence, tables: BlockTables) -> list[Sequence]:
@@ -58,11 +57,9 @@ class BeamGroup:
         return []
 
     def writers(self, sequence: Sequence) -> Iterable[Sequence]:
-        """See SequenceGroup."""
         return self.carriers
 
     def reserve(self, sequence: Sequence, tables: BlockTables, plan: Plan) -> bool:
-        """See SequenceGroup."""
         if self._num_missing_blocks(tables) > tables.pool.num_free:
             return False
         for carrier in self.carriers:
@@ -96,7 +93,6 @@ class BeamGroup:
         return self.search.done
 
     def num_tokens_lost(self, sequence: Sequence, tables: BlockTables) -> int:
-        """See SequenceGroup."""
         return self._sequences[0].num_computed_tokens + len(self.followers) * self.search.length
 
     def preempted(self) -> None:
@@ -118,19 +114,15 @@ class BeamGroup:
         return range(len(self._sequences))
 
     def results(self) -> list[array[int]] | None:
-        """See SequenceGroup."""
         return [hypothesis.output for hypothesis in self.search.results()]
 
     def is_finished(self) -> bool:
-        """See SequenceGroup."""
         return self.search.done
 
     def num_pending_plans(self, num_plans: int) -> int:
-        """See SequenceGroup."""
         return 0 if self.is_void else num_plans
 
     def clear(self) -> None:
-        """See SequenceGroup."""
         self._sequences, self.carriers = [], []
 
     def check_invariants(self) -> None:

@@ -71,7 +71,6 @@ class WorkerGroup:
 
     @property
     def on_wait(self) -> Callable[[], None]:
-        """See engine_core.core.Worker."""
         return self._socket.on_wait
 
     @on_wait.setter
@@ -189,7 +188,7 @@ class WorkerGroup:
         return result
 
     def await_result(self, seconds: float) -> None:
-        """See engine_core.core.Worker. Raises WorkerDied, Stopped."""
+        """Raises WorkerDied, Stopped."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0 and not self._socket.has_news:
             if self._socket.descriptor in self._socket.poll(min(left, LOOK_S)):

@@ -84,7 +84,6 @@ class WorkerChild:
                         self._failure = event
 
     def cause_of_death(self, name: str, why: str) -> WorkerDied:
-        """See WorkerProcess."""
         _ends_within(self.pidfd, SHUTDOWN_GRACE_S)
         self.read_status()
         if self._failure is not None:
@@ -92,11 +91,9 @@ class WorkerChild:
         return _death(name, self.pid, self._process.poll(), why)
 
     def kill(self) -> None:
-        """See WorkerProcess."""
         self._process.kill()
 
     def close(self, grace: float) -> None:
-        """See WorkerProcess."""
         if not _ends_within(self.pidfd, grace):
             self._process.kill()
         self._process.wait()
@@ -115,20 +112,17 @@ class ParentsWorker:
         self._on_dismissed = on_dismissed
 
     def read_status(self) -> None:
-        """See WorkerProcess. Its parent reads its status pipe."""
+        """Its parent reads its status pipe."""
 
     def cause_of_death(self, name: str, why: str) -> WorkerDied:
-        """See WorkerProcess."""
         _ends_within(self.pidfd, SHUTDOWN_GRACE_S)
         return _death(name, self.pid, read_exit_code(self.pid), why)
 
     def kill(self) -> None:
-        """See WorkerProcess."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self, grace: float) -> None:
-        """See WorkerProcess."""
         if not _ends_within(self.pidfd, grace):
             self.kill()
         os.close(self.pidfd)

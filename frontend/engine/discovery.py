@@ -34,7 +34,6 @@ class GivenAddresses:
         ]
 
     def look(self) -> list[str]:
-        """See AddressSource."""
         return list(dict.fromkeys(address for source in self._sources for address in source))
 
 

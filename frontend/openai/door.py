@@ -69,7 +69,6 @@ class OpenAiServer:
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
-        """See frontend.rpc.shutdown.Stoppable."""
         await self._server.stop(grace)
         if self._console is not None:
             await self._console.stop()

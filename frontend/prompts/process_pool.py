@@ -60,7 +60,7 @@ class PromptProcesses:
         await asyncio.gather(*(running.close() for running in (*self._idle, *self._busy)))
 
     async def read_prompt(self, job: reader_pb2.ReadPrompt, tenant: str | None = None) -> TokenizedPrompt:
-        """See PromptEncoder.read. tenant: whose turn it takes, here and below. Raises ServiceError."""
+        """tenant: whose turn it takes, here and below. Raises ServiceError."""
         answer = await self._ask(reader_pb2.ReadRequest(prompt=job), job.path, tenant)
         read = answer.prompt
         return TokenizedPrompt(
@@ -70,19 +70,19 @@ class PromptProcesses:
         )
 
     async def read_words(self, words: Sequence[str], path: str, tenant: str | None = None) -> list[list[int]]:
-        """See PromptEncoder.words. Raises ServiceError, naming the path."""
+        """Raises ServiceError, naming the path."""
         request = reader_pb2.ReadRequest(words=reader_pb2.Texts(texts=words))
         return _lists(await self._ask(request, path, tenant))
 
     async def read_continuations(
         self, texts: Sequence[str], path: str, tenant: str | None = None
     ) -> list[list[int]]:
-        """See PromptEncoder.continuations. Raises ServiceError, naming the path."""
+        """Raises ServiceError, naming the path."""
         request = reader_pb2.ReadRequest(continuations=reader_pb2.Texts(texts=texts))
         return _lists(await self._ask(request, path, tenant))
 
     async def read_grammar(self, form: reader_pb2.AnswerForm, tenant: str | None = None) -> str:
-        """See PromptEncoder.grammar. Raises ServiceError."""
+        """Raises ServiceError."""
         request = reader_pb2.ReadRequest(answer_form=form)
         path = "prompt.chat.tools" if form.tools else "structured_output"
         return (await self._ask(request, path, tenant)).grammar

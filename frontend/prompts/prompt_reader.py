@@ -116,7 +116,6 @@ class PromptReader:
         return await self._do(here, there, _weight(prompt))
 
     async def read_words(self, words: Sequence[str], tenant: str | None = None) -> list[list[int]]:
-        """See PromptEncoder.words."""
         return await self._do(
             lambda: self._encoder.words(words),
             lambda processes: processes.read_words(words, "sampling.bad_words", tenant),
@@ -124,7 +123,7 @@ class PromptReader:
         )
 
     async def read_grammar(self, form: reader_pb2.AnswerForm, tenant: str | None = None) -> str:
-        """See PromptEncoder.grammar. In a process, if there are any: a grammar can be made to take long."""
+        """In a process, if there are any: a grammar can be made to take long."""
         grammar = self._grammars.get(form)
         if grammar is None:
             grammar = await self._do(
@@ -136,7 +135,6 @@ class PromptReader:
         return grammar
 
     async def read_continuations(self, texts: Sequence[str], tenant: str | None = None) -> list[list[int]]:
-        """See PromptEncoder.continuations."""
         return await self._do(
             lambda: self._encoder.continuations(texts),
             lambda processes: processes.read_continuations(texts, "continuations", tenant),

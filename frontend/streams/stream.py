@@ -123,7 +123,6 @@ class Stream:
             self._cached_tokens = min(cached_tokens, self._header.prompt_tokens)
 
     def drafted(self, method: int, num_drafted: int, num_accepted: int) -> None:
-        """See frontend.engine.journal.Sink."""
         self._drafts.add(method, num_drafted, num_accepted)
 
     def paused(self, pause_us: int, now: int) -> None:
@@ -132,7 +131,6 @@ class Stream:
 
     @property
     def missing_prompt_logprobs(self) -> int | None:
-        """See frontend.engine.journal.Sink."""
         scores = self._header.prompt_scores
         return scores.missing if scores is not None else None
 

@@ -86,7 +86,7 @@ class _Device:
 
 @contextmanager
 def compiling(capability: int = DEFAULT, machine_code: bool = False) -> Iterator[list[Compiled]]:
-    """See above. machine_code: it is looked at, too, which takes half a second for each kernel."""
+    """machine_code: it is looked at, too, which takes half a second for each kernel."""
     results: list[Compiled] = []
     known: dict[int, Compiled] = {}
     run = JITFunction.run

@@ -39,7 +39,7 @@ class RequestFieldsFilter(logging.Filter):
     """Writes the fields into each record; those of its own `extra` stay."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See logging.Filter. Drops nothing."""
+        """Drops nothing."""
         for name, value in _current.get().items():
             if value and not hasattr(record, name):
                 setattr(record, name, value)

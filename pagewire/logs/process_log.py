@@ -26,7 +26,6 @@ class JsonFormatter(logging.Formatter):
         self._process_name = process_name
 
     def format(self, record: logging.LogRecord) -> str:
-        """See logging.Formatter."""
         time = datetime.fromtimestamp(record.created, UTC)
         fields: dict[str, object] = {
             "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
@@ -46,7 +45,6 @@ class TextFormatter(logging.Formatter):
     """Formats a record as text, with the fields of its request before the message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See logging.Formatter."""
         vars(record)["fields"] = in_text(record)
         return super().format(record)
 

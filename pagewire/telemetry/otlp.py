@@ -53,19 +53,15 @@ class OtlpTracer:
         self._tracer = self._provider.get_tracer("pagewire", __version__)
 
     def begin(self, name: str, parent: TraceContext) -> "OtlpSpan":
-        """See Tracer."""
         headers = {"traceparent": parent.traceparent, "tracestate": parent.tracestate}
         context = _W3C.extract({key: value for key, value in headers.items() if value})
         return OtlpSpan(self._tracer, self._tracer.start_span(name, context, SpanKind.SERVER))
 
     def close(self) -> None:
-        """See Tracer."""
         self._provider.shutdown()
 
 
 class OtlpSpan:
-    """See Span."""
-
     def __init__(self, tracer: LibraryTracer, span: Span) -> None:
         self._tracer = tracer
         self._span = span
@@ -73,13 +69,11 @@ class OtlpSpan:
 
     @property
     def context(self) -> TraceContext:
-        """See Span."""
         headers: dict[str, str] = {}
         _W3C.inject(headers, self._context)
         return TraceContext(headers.get("traceparent", ""), headers.get("tracestate", ""))
 
     def end(self, attributes: Attributes, parts: Iterable[Part], *, failed: bool) -> None:
-        """See Span."""
         if self._span.is_recording():
             begin: int = getattr(self._span, "start_time")  # noqa: B009  # the API has no name for it
             for part in parts:

@@ -28,7 +28,6 @@ class TreePages:
         self._folder = folder
 
     async def answer(self, path: str, accept: str) -> Page:
-        """See Pages.answer."""
         if path == "/metrics":
             return await self._metrics(accept)
         if path == "/healthz":

@@ -66,7 +66,19 @@ def test_annotations_are_counted_without_self():
     assert function.has_docstring and function.has_return
 
 
-def test_a_public_class_name_stands_once():
-    one, two = module("room.one", set()), module("room.two", set())
-    one.classes, two.classes = ["Same", "_Own", "A"], ["Same", "_Own", "B"]
-    assert repeated_classes([one, two]) == ["Same"]
+def test_a_public_class_name_stands_once_in_a_folder():
+    one, two, other = (module(name, set()) for name in ("room.a.one", "room.a.two", "room.b.one"))
+    one.classes, two.classes, other.classes = ["Same", "_Own", "A"], ["Same", "_Own", "B"], ["Same", "A"]
+    assert repeated_classes([one, two, other]) == ["room.a.Same"]
+
+
+def test_a_docstring_that_only_points_elsewhere_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(house, "ROOT", tmp_path)
+    path = tmp_path / "room" / "one.py"
+    path.parent.mkdir()
+    path.write_text(
+        'class One:\n    def f(self):\n        """See Base."""\n'
+        '    def g(self):\n        """See Base. Copies the rows first."""\n'
+        '    def h(self):\n        """Sees all."""\n'
+    )
+    assert house.read_module(path, set()).pointers == ["f"]

@@ -39,7 +39,6 @@ class BlockAttentionPlan:
         rotation: Rotation | None = None,
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
-        """See AttentionPlan."""
         key_cache, value_cache = cache
         query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
         self.plan.kernels.store_kv(key, value, key_cache, value_cache, self.slot_rows)

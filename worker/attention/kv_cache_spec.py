@@ -124,15 +124,12 @@ class AttentionSpec:
     def block_kernels(
         self, dtype: torch.dtype, block_size: int, group: int, e4m3: bool = False
     ) -> BlockKernels | None:
-        """See KVCacheSpec."""
         return block_kernels(dtype, block_size, self.head_dim, group, e4m3)
 
     def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
-        """See KVCacheSpec."""
         return TorchAttentionPlan(*gathering_plan(self, step, layout))
 
     def block_plan(self, step: BlockStep) -> AttentionPlan:
-        """See KVCacheSpec."""
         plan = block_plan(
             *(step.kernels, step.items, step.made, step.block_tables, step.context, step.num_partials),
             window=self.window,
@@ -142,7 +139,6 @@ class AttentionSpec:
         return BlockAttentionPlan(plan, step.slot_rows)
 
     def paged_plan(self, step: DeviceStep) -> AttentionPlan:
-        """See KVCacheSpec."""
         return PagedAttentionPlan(step, self.window, self.chunked)
 
 

@@ -51,22 +51,19 @@ class LatentSpec:
         return False
 
     def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
-        """See KVCacheSpec."""
         return (Plane((1, block_size, self.head_dim), dtype),)
 
     def block_kernels(
         self, dtype: torch.dtype, block_size: int, group: int, e4m3: bool = False
     ) -> BlockKernels | None:
-        """See KVCacheSpec. No kernel reads latents of 8 bits (worker.startup.checks refuses them)."""
+        """No kernel reads latents of 8 bits (worker.startup.checks refuses them)."""
         assert not e4m3
         return latent_kernels(dtype, block_size, self.head_dim, group)
 
     def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
-        """See KVCacheSpec."""
         return TorchLatentPlan(*gathering_plan(self, step, layout), self.rank)
 
     def block_plan(self, step: BlockStep) -> AttentionPlan:
-        """See KVCacheSpec."""
         plan = block_plan(
             *(step.kernels, step.items, step.made, step.block_tables, step.context, step.num_partials),
             window=None,
@@ -75,7 +72,6 @@ class LatentSpec:
         return BlockLatentPlan(plan, step.slot_rows, self.rank)
 
     def paged_plan(self, step: DeviceStep) -> AttentionPlan:
-        """See KVCacheSpec."""
         return PagedLatentPlan(step, self.rank)
 
 
@@ -100,7 +96,6 @@ class TorchLatentPlan:
         rotation: Rotation | None = None,
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
-        """See the module."""
         assert rotation is None and norms is None
         query, latents = _split(qkv)
         (plane,) = cache
@@ -123,7 +118,6 @@ class BlockLatentPlan(BlockAttentionPlan):
         rotation: Rotation | None = None,
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
-        """See the module."""
         assert rotation is None and norms is None
         query, latents = _split(qkv)
         (plane,) = cache
@@ -147,7 +141,6 @@ class PagedLatentPlan:
         rotation: Rotation | None = None,
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
-        """See the module."""
         assert rotation is None and norms is None
         query, latents = _split(qkv)
         (plane,) = cache

@@ -40,7 +40,6 @@ class PagedAttentionPlan:
         rotation: Rotation | None = None,
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
-        """See AttentionPlan."""
         kernels, slots, (key_cache, value_cache) = self.step.kernels, self.step.slots, cache
         query, key, value = split_heads(qkv, key_cache.shape[1])
         scales = self.step.unit_scales if key_cache.dtype == E4M3 else None

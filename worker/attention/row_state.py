@@ -54,7 +54,6 @@ class DeltaStateSpec(RowStateSpec):
         return last, Plane((shape.value_heads, shape.key_dim, shape.value_dim), wide)
 
     def draft_planes(self, drafts: int) -> tuple[Plane, ...]:
-        """See RowStateSpec."""
         shape = self.shape
         return _drafted(shape.channels, shape.value_heads, shape.key_dim, shape.value_dim, drafts)
 
@@ -73,6 +72,5 @@ class MambaStateSpec(RowStateSpec):
         return last, Plane((shape.heads, shape.state_size, shape.head_dim), wide)
 
     def draft_planes(self, drafts: int) -> tuple[Plane, ...]:
-        """See RowStateSpec."""
         shape = self.shape
         return _drafted(shape.channels, shape.heads, shape.state_size, shape.head_dim, drafts)

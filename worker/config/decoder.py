@@ -125,17 +125,14 @@ class DecoderConfig(ModelConfig):
 
     @property
     def kv_values(self) -> int:
-        """See ModelConfig."""
         return super().kv_values if self.latent is None else self.latent.rank + self.latent.rotary_dim
 
     @property
     def pair_values(self) -> int:
-        """See ModelConfig."""
         return super().pair_values if self.latent is None else self.latent.rank + self.kv_values
 
     @property
     def has_states(self) -> bool:
-        """See ModelConfig."""
         return any(self.deltas) or any(self.mambas)
 
     @property

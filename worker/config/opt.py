@@ -25,7 +25,6 @@ class OPTConfig(ModelConfig):
 
     @property
     def state_size(self) -> int:
-        """See ModelConfig."""
         return self.embedding_size
 
 

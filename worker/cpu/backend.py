@@ -77,14 +77,12 @@ class CpuBackend:
         return [*self.cache.pools, *self._swap_space.tensors, *states, *self.drafter_tensors]
 
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
-        """See Backend."""
         self._plan = plan
         if self._repeater is not None:
             self._repeater.forget()
         return torch.inference_mode()
 
     def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
-        """See Backend."""
         return None if self._repeater is None else self._repeater.repeat(plan, clock)
 
     def _make_repeater(self) -> StepRepeater | None:
@@ -115,22 +113,18 @@ class CpuBackend:
             self._repeater.remember(self._plan, self._step, program, columns, sample)
 
     def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:
-        """See Backend."""
         if appended:
             self.sampler.append(appended, torch.from_numpy(token_ids))
         if self.states is not None:
             self.states.begin(plan)
 
     def swap(self, swaps: Swaps) -> None:
-        """See Backend."""
         self._swap_space.execute(swaps)
 
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
-        """See Backend."""
         self.cache.copy_blocks(torch.from_numpy(sources), torch.from_numpy(targets))
 
     def upload(self, step: Step, tokens_only: bool) -> None:
-        """See Backend."""
         if self.states is not None:
             self.states.check(step)
         self._step = step
@@ -177,7 +171,6 @@ class CpuBackend:
         self.compute(piece, self._build_inputs(piece, False))
 
     def submit(self, clock: LaunchClock) -> Completion:
-        """See Backend."""
         return Completed(clock.times(clock.launched_ns, time.monotonic_ns()))
 
 
@@ -207,7 +200,7 @@ class CpuOutputs:
     def prompt_logprobs(
         self, parts: Sequence[PromptPart]
     ) -> Deferred[Iterable[worker_pb2.RowPromptLogprobs]]:
-        """See StepOutputs. Raises MemoryError when the step was computed in pieces."""
+        """Raises MemoryError when the step was computed in pieces."""
         if not self._is_whole:
             raise MemoryError("log-probabilities of a prompt need a step that is computed as a whole")
 
@@ -223,7 +216,6 @@ class CpuOutputs:
     def sample(
         self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
     ) -> SampledTokens:
-        """See StepOutputs."""
         chosen = self._model.greedy_tokens(self._hidden) if self._batch.greedy else None
         if chosen is not None:
             if index is not None:
@@ -241,19 +233,17 @@ class CpuOutputs:
         return SampledTokens(tokens, lambda: tokens, lambda: columns)
 
     def beam_candidates(self, rows: Integers, index: Integers, count: int) -> Deferred[BeamCandidates]:
-        """See StepOutputs."""
         ids, logprobs = self._sampler.beam_candidates(self._logits(index), rows.tolist(), count)
         candidates = BeamCandidates(ids.numpy(), logprobs.numpy())
         return lambda: candidates
 
     def sampled_states(self, index: Integers) -> States:
-        """See StepOutputs."""
         places, tokens = torch.from_numpy(index), self._batch.logit_tokens
         states = self._hidden.index_select(0, places if tokens is None else tokens[places]).float().numpy()
         return lambda: states
 
     def row_states(self, entry: int, count: int) -> States:
-        """See StepOutputs. Raises MemoryError when the step was computed in pieces."""
+        """Raises MemoryError when the step was computed in pieces."""
         if not self._is_whole:
             raise MemoryError("the mean of a prompt needs a step that is computed as a whole")
         first = int(self._batch.row_starts[entry])
@@ -276,9 +266,7 @@ class Completed:
         self._times = times
 
     def seconds_left(self, followed: bool) -> float:
-        """See Completion."""
         return 0.0
 
     def wait(self) -> StepTimes:
-        """See Completion."""
         return self._times

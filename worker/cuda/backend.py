@@ -77,15 +77,13 @@ class CudaBackend:
         self._free_since_ns = time.monotonic_ns()
 
     def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
-        """See Backend. No step is shorter."""
+        """No step is shorter."""
         return None
 
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
-        """See Backend."""
         return torch.inference_mode()
 
     def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:
-        """See Backend."""
         self.device_rows.update(plan, appended)
         if appended:
             self.sampler.append(appended, self.device.send(token_ids))
@@ -94,16 +92,13 @@ class CudaBackend:
             self.states.begin(plan)
 
     def swap(self, swaps: Swaps) -> None:
-        """See Backend."""
         self._swap_space.execute(swaps)
 
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
-        """See Backend."""
         for part in copy_parts(sources, targets, self.bytes_per_block):
             self.cache.copy_blocks(self.device.send(sources[part]), self.device.send(targets[part]))
 
     def upload(self, step: Step, tokens_only: bool) -> None:
-        """See Backend."""
         if step.num_logits is not None:
             self.device_rows.write_drafts(step)
         self._step, spans = step, None
@@ -115,7 +110,6 @@ class CudaBackend:
         self._layout = self.buffers.load(step, spans)
 
     def forward(self) -> StepOutputs:
-        """See Backend."""
         graph = self.graphs.find(self._layout.shape.tokens)
         hidden = self._forward(self._layout.shape) if graph is None else graph()
         if self.states is not None:
@@ -123,7 +117,6 @@ class CudaBackend:
         return CudaOutputs(self, self._layout, hidden, graph is not None)
 
     def submit(self, clock: LaunchClock) -> Completion:
-        """See Backend."""
         return CudaCompletion(self, self.device.record(), clock)
 
     def completed(self, clock: LaunchClock) -> StepTimes:
@@ -210,7 +203,6 @@ class CudaOutputs:
     def prompt_logprobs(
         self, parts: Sequence[PromptPart]
     ) -> Deferred[Iterable[worker_pb2.RowPromptLogprobs]]:
-        """See StepOutputs."""
         backend, scores = self._backend, PromptScores()
 
         def logits_of(tokens: Integers) -> torch.Tensor:
@@ -223,7 +215,6 @@ class CudaOutputs:
     def sample(
         self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
     ) -> SampledTokens:
-        """See StepOutputs."""
         backend, scores, names = self._backend, PendingSampledScores(logprobs), rows.tolist()
         tokens = None
         if self._in_graph and index is None and not scores.concern(names):
@@ -266,21 +257,18 @@ class CudaOutputs:
             self._backend.grammars.record(rows, tokens)
 
     def beam_candidates(self, rows: Integers, index: Integers, count: int) -> Deferred[BeamCandidates]:
-        """See StepOutputs."""
         device = self._backend.device
         logits = self._logits().index_select(0, device.send(index))
         ids, logprobs = map(device.fetch, self._backend.sampler.beam_candidates(logits, rows.tolist(), count))
         return lambda: BeamCandidates(ids.numpy(), logprobs.numpy())
 
     def sampled_states(self, index: Integers) -> States:
-        """See StepOutputs."""
         backend = self._backend
         tokens = backend.buffers.logit_tokens(self._layout.num_logits)
         members = tokens.index_select(0, backend.device.send(index))
         return backend.device.fetch(self._hidden.index_select(0, members).float()).numpy
 
     def row_states(self, entry: int, count: int) -> States:
-        """See StepOutputs."""
         first = int(self._layout.row_starts[entry])
         return self._backend.device.fetch(self._hidden[first : first + count].float()).numpy
 
@@ -299,10 +287,9 @@ class CudaCompletion:
         self._backend, self._event, self._clock = backend, event, clock
 
     def seconds_left(self, followed: bool) -> float:
-        """See Completion. With another step behind it there is no plan to listen for: wait() is due."""
+        """With another step behind it there is no plan to listen for: wait() is due."""
         return 0.0 if followed or self._event.query() else POLL_S
 
     def wait(self) -> StepTimes:
-        """See Completion."""
         self._event.synchronize()  # the step's one wait
         return self._backend.completed(self._clock)

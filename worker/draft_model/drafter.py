@@ -70,7 +70,6 @@ class ModelDrafter:
             feature.remove_row(row)
 
     def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
-        """See worker.speculation.speculator.BlockUser."""
         if swaps is not None:
             self.slots.forget(swaps.in_blocks)
         if len(sources):
@@ -78,11 +77,9 @@ class ModelDrafter:
             self._backend.copy_blocks(sources, targets)
 
     def write_blocks(self, rows: Integers, starts: Integers, counts: Integers) -> None:
-        """See worker.speculation.speculator.BlockUser."""
         self.slots.write(rows, starts, counts)
 
     def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
-        """See Drafter."""
         drafts: dict[int, list[int]] = {row: [] for row in rows}
         wanted, index = dict(zip(rows, most, strict=True)), np.array(rows, np.int64)
         num_tokens, num_computed = self._rows.num_tokens[index], self._rows.num_computed[index]

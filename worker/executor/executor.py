@@ -88,19 +88,16 @@ class StepExecutor(Generic[B]):
         return self._speculator is not None
 
     def seconds_left(self) -> float | None:
-        """See worker.loop.StepRunner."""
         return self._pending[0].seconds_left(len(self._pending) > 1) if self._pending else None
 
     def finish(self) -> worker_pb2.StepResult:
-        """See worker.loop.StepRunner."""
         return self._pending.popleft().result()
 
     def compile_grammar(self, grammar: str) -> "Future[Matcher]":
-        """See worker.loop.StepRunner."""
         return self.backend.grammars.compile(grammar)
 
     def abandon(self) -> None:
-        """See worker.loop.StepRunner. Blocks keep what they hold."""
+        """Blocks keep what they hold."""
         while self._pending:
             self.finish()
         rows = np.flatnonzero(self.rows.num_tokens).tolist()

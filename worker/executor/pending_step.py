@@ -75,7 +75,6 @@ class PendingStep:
         self._completion = completion
 
     def seconds_left(self, followed: bool) -> float:
-        """See worker.executor.backend.Completion."""
         return self._completion.seconds_left(followed)
 
     def result(self) -> worker_pb2.StepResult:

@@ -47,7 +47,6 @@ class HeadDrafter(ModelDrafter):
         self._target_rows, self._features = rows[0], features
 
     def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
-        """See Drafter."""
         index, target, own = np.array(rows, np.int64), self._target_rows, self._rows
         for lengths, of_target in (
             (own.num_tokens, target.num_tokens),
@@ -62,6 +61,5 @@ class HeadDrafter(ModelDrafter):
         return drafts
 
     def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
-        """See ModelDrafter."""
         super().move_blocks(swaps, sources, targets)
         self._features.move_blocks(swaps, sources, targets)

@@ -78,15 +78,13 @@ class EagleHead(Head):
 
     @property
     def looked_up(self) -> VocabEmbedding | None:
-        """See LanguageModel."""
         return self.own_embedding
 
     def fuse(self, captured: Sequence[torch.Tensor]) -> torch.Tensor:
-        """See Head."""
         return self.fc.product(torch.cat(tuple(captured), dim=-1))
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """See LanguageModel. The batch has for each position the token behind it."""
+        """The batch has for each position the token behind it."""
         (embed,), features = self._embed, self.features
         normed = self.feature_norm(features)
         x = torch.cat((self.token_norm(embed(batch)), normed), dim=-1)

@@ -64,16 +64,15 @@ class MtpHead(Head):
 
     @property
     def looked_up(self) -> None:
-        """See LanguageModel: the table is the target's."""
+        """The table is the target's."""
         return None
 
     def fuse(self, captured: Sequence[torch.Tensor]) -> torch.Tensor:
-        """See Head."""
         (stream,) = captured
         return self.target_norm(stream)
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """See LanguageModel. The batch has for each position the token behind it."""
+        """The batch has for each position the token behind it."""
         (embed,) = self._embed
         both = self.token_norm(embed(batch)), self.feature_norm(self.features)
         x = self.join(torch.cat(both, dim=-1), batch)

@@ -22,7 +22,6 @@ class AdjustedLogits(Layer):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer."""
         return self.kernels is not None
 
     def forward(self, logits: torch.Tensor) -> torch.Tensor:
@@ -32,7 +31,6 @@ class AdjustedLogits(Layer):
         return adjust_logits(logits, self.scale, self.cap)
 
     def lower(self, builder: ProgramBuilder, logits: torch.Tensor) -> torch.Tensor:
-        """See forward()."""
         out = builder.buffers.shared("adjusted logits", self.vocab_size, torch.float32)
         record = adjust_logits_record(logits, out, self.scale, self.cap)
         builder.put(builder.rows.logits, record, row_grain(self.vocab_size), repeatable=True)

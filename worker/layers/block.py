@@ -55,7 +55,6 @@ class Block(Layer):
         cache: LayerCache,
         rotation: LoweredRotation | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See forward()."""
         x, residual = self.attention_norm.lower(builder, x, residual)
         attended = self.attention.lower(builder, x, cache, rotation)
         x, residual = self.mlp_norm.lower(builder, attended, residual)
@@ -85,7 +84,6 @@ class AroundNormBlock(Block):
         cache: LayerCache,
         rotation: Rotation | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """See Block."""
         x, residual = self.attention_norm.add(x, residual)
         attended, _ = self.attention_output_norm.add(self.attention(x, batch, cache, rotation), None)
         x, residual = self.mlp_norm.add(attended, residual)
@@ -99,7 +97,6 @@ class AroundNormBlock(Block):
         cache: LayerCache,
         rotation: LoweredRotation | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See forward()."""
         x, residual = self.attention_norm.lower(builder, x, residual)
         attended = self.attention.lower(builder, x, cache, rotation)
         attended, _ = self.attention_output_norm.lower(builder, attended, None, OUTPUT)
@@ -130,7 +127,6 @@ class OutputNormBlock(Layer):
         cache: LayerCache,
         rotation: Rotation | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """See Block."""
         stream = x if residual is None else self.add(x, residual)
         attended, _ = self.attention_output_norm.add(self.attention(stream, batch, cache, rotation), None)
         stream = self.add(attended, stream)
@@ -144,7 +140,6 @@ class OutputNormBlock(Layer):
         cache: LayerCache,
         rotation: LoweredRotation | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See forward()."""
         stream = x if residual is None else self.add.lower(builder, x, residual, residual)
         attended = self.attention.lower(builder, stream, cache, rotation)
         attended, _ = self.attention_output_norm.lower(builder, attended, None, OUTPUT)
@@ -169,7 +164,6 @@ class ParallelBlock(Layer):
         cache: LayerCache,
         rotation: Rotation | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """See Block."""
         x, residual = self.attention_norm.add(x, residual)
         return self.add(self.attention(x, batch, cache, rotation), self.mlp(x, batch)), residual
 
@@ -181,7 +175,6 @@ class ParallelBlock(Layer):
         cache: LayerCache,
         rotation: LoweredRotation | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See forward()."""
         x, residual = self.attention_norm.lower(builder, x, residual)
         attended, fed = self.attention.lower(builder, x, cache, rotation), self.mlp.lower(builder, x)
         return self.add.lower(builder, attended, fed, builder.buffers.shared(OUTPUT, x.shape[1])), residual

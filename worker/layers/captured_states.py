@@ -35,7 +35,6 @@ class CapturedStates(Layer):
     def lower(
         self, builder: ProgramBuilder, number: int, x: torch.Tensor, residual: torch.Tensor | None
     ) -> None:
-        """See forward()."""
         if number in self.after:
             buffer = builder.buffers.shared(f"captured {number}", x.shape[1])
             self._states[number] = self.copy.lower(builder, x, residual, buffer)

@@ -37,7 +37,7 @@ class VocabEmbedding(Matrix):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer. Where the table is not packed, the host looks up rows."""
+        """Where the table is not packed, the host looks up rows."""
         return self.group.size == 1 and (self.packed is None or self.packed.is_unpadded)
 
     def forward(self, batch: InputBatch) -> torch.Tensor:
@@ -48,7 +48,6 @@ class VocabEmbedding(Matrix):
         return x.index_copy(0, batch.input_embeddings.tokens, batch.input_embeddings.values)
 
     def lower_lookup(self, builder: ProgramBuilder) -> torch.Tensor:
-        """See forward()."""
         if self.table is None:
             return builder.host_input("embedded", self.width, self)
         out = builder.buffers.shared("embedded", self.width)
@@ -78,7 +77,7 @@ class VocabEmbedding(Matrix):
         return self.group.all_reduce(found * ours[:, None])
 
     def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor:
-        """See logits(). The table must be packed."""
+        """The table must be packed."""
         assert self.packed is not None
         logits = builder.buffers.shared("logits", self.vocab_size, torch.float32)
         return builder.product(self.packed, hidden, logits)
@@ -111,7 +110,7 @@ class PositionEmbedding(WeightOwner):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer: the host looks up rows."""
+        """The host looks up rows."""
         return True
 
     def forward(self, batch: InputBatch) -> torch.Tensor:

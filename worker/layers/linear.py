@@ -131,7 +131,7 @@ class RowLinear(Matrix):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer. A program does not sum over ranks."""
+        """A program does not sum over ranks."""
         return self.group.size == 1 and super().can_lower
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:

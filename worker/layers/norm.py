@@ -25,7 +25,7 @@ class Norm(WeightOwner):
     def lower(
         self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None, name: str = "normed"
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See add(). The sum replaces the residual in its buffer. name: of the shared buffer of the norm."""
+        """The sum replaces the residual in its buffer. name: of the shared buffer of the norm."""
 
 
 class RMSNorm(Norm):
@@ -58,7 +58,6 @@ class RMSNorm(Norm):
         return rms_norm(x, self.weight, self.eps, self.offset)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """See Norm."""
         if residual is None:
             return self(x), x
         numbers = self.weight, self.eps, self.offset, self.residual_scale
@@ -68,13 +67,11 @@ class RMSNorm(Norm):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer."""
         return self.kernels is not None
 
     def lower(
         self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None, name: str = "normed"
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See Norm."""
         total, width = x if residual is None else residual, self.weight.shape[0]
         normed = builder.buffers.shared(name, width)
         record = NormRecord(
@@ -120,7 +117,7 @@ class UnitNorm(Layer):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer: programs norm heads where they attend (worker.layers.attention.attention)."""
+        """Programs norm heads where they attend (worker.layers.attention.attention)."""
         return self.kernels is not None
 
 
@@ -157,7 +154,6 @@ class LayerNorm(Norm):
         return layer_norm(x, self.weight, self.bias, self.eps)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """See Norm."""
         if self.kernels is not None and self.weight is not None and self.bias is not None:
             return self.kernels.layer_norm(x, residual, self.weight, self.bias, self.eps)
         total = x if residual is None else residual + x
@@ -165,13 +161,11 @@ class LayerNorm(Norm):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer."""
         return self.kernels is not None
 
     def lower(
         self, builder: ProgramBuilder, x: torch.Tensor, residual: torch.Tensor | None, name: str = "normed"
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See Norm."""
         assert self.weight is not None and self.bias is not None
         total, width = x if residual is None else residual, self.weight.shape[0]
         normed = builder.buffers.shared(name, width)

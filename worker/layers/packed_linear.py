@@ -42,7 +42,6 @@ class Matrix(WeightOwner):
         self.low_bits: LowBitWeight | None = None
 
     def slots(self) -> Iterator[WeightSlot]:
-        """See WeightOwner."""
         if self.holds_words and not self.is_table:
             yield WeightSlot(self.weight, self.hold)
 
@@ -80,7 +79,7 @@ class Matrix(WeightOwner):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer. Buffers of programs have no room for padding."""
+        """Buffers of programs have no room for padding."""
         return self.packed is not None and self.packed.is_unpadded and super().can_lower
 
     def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,6 @@ class ScaledAdd(Layer):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer."""
         return self.kernels is not None
 
     def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
@@ -33,7 +32,7 @@ class ScaledAdd(Layer):
     def lower(
         self, builder: ProgramBuilder, x: torch.Tensor, y: torch.Tensor | None, out: torch.Tensor
     ) -> torch.Tensor:
-        """See forward(). out: the buffer of the result, which may be that of x or of y. Returns it."""
+        """out: the buffer of the result, which may be that of x or of y. Returns it."""
         record = scaled_add_record(x, y, out, self.factor)
         builder.put(builder.rows.add, record, row_grain(self.width))
         return out

@@ -50,5 +50,4 @@ class DecidedRows:
         self.record.targets = self._pairs.ctypes.data
 
     def update(self, batch: InputBatch, records: Records) -> None:
-        """See ProgramBuilder.on_batch()."""
         records[self._index, ROWS] = len(self._targets)

@@ -67,15 +67,14 @@ class RowStates:
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
-        """See RowFeature. Layers take a row's state for zeros at its first token."""
+        """Layers take a row's state for zeros at its first token."""
         self._lengths[row] = self._accepted[row] = 0
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
-        """See RowFeature."""
         self._copy(source_row, row)
 
     def remove_row(self, row: int) -> None:
-        """See RowFeature."""
+        pass
 
     def begin(self, plan: worker_pb2.StepPlan) -> None:
         """Restores rows of a plan whose changes have been applied, and notes what it saves. Raises

@@ -50,7 +50,7 @@ class Decoder(LanguageModel):
 
     @property
     def captured(self) -> Sequence[torch.Tensor]:
-        """See LanguageModel; of a program that was lowered last, its buffers [M, E]."""
+        """Those of the step; of a program that was lowered last, its buffers [M, E]."""
         return () if self.capturing is None else self.capturing.states
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
@@ -58,7 +58,6 @@ class Decoder(LanguageModel):
         return self.embedding(batch)
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """See LanguageModel."""
         rotations = {rotary: rotary.rotation(batch) for rotary in self._distinct_rotaries()}
         x: torch.Tensor = self.embed(batch)
         residual: torch.Tensor | None = None
@@ -75,15 +74,12 @@ class Decoder(LanguageModel):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer."""
         return self.norm is not None and super().can_lower
 
     def lower_embed(self, builder: ProgramBuilder) -> torch.Tensor:
-        """See embed()."""
         return self.embedding.lower_lookup(builder)
 
     def lower(self, builder: ProgramBuilder, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """See forward()."""
         assert self.norm is not None
         rotations = {
             each: LoweredRotation(each.rotation, each.queries_only) for each in self._distinct_rotaries()

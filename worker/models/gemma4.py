@@ -59,16 +59,14 @@ class Gemma4Model(LanguageModel):
         self.capturing: CapturedStates | None = None
 
     def capture(self, after: Sequence[int]) -> None:
-        """See Decoder."""
         self.capturing = CapturedStates(after, self.embedding.width)
 
     @property
     def captured(self) -> Sequence[torch.Tensor]:
-        """See LanguageModel."""
         return () if self.capturing is None else self.capturing.states
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """See LanguageModel. caches: one per layer that keeps keys and values."""
+        """caches: one per layer that keeps keys and values."""
         rotations = {rotary: rotary.rotation(batch) for rotary in dict.fromkeys(self.rotary_of)}
         x: torch.Tensor = self.scaled(self.embedding(batch))
         inputs = None if self.per_layer is None else self.per_layer(x, batch)
@@ -80,12 +78,11 @@ class Gemma4Model(LanguageModel):
         return self.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See LanguageModel."""
         logits = super().logits(hidden)
         return logits if self.adjusted is None else self.adjusted(logits)
 
     def attention_heads(self) -> tuple[int, int] | None:
-        """See LanguageModel: where the heads differ in size alone, the largest."""
+        """Where the heads differ in size alone, the largest."""
         layers = [layer for layer in self.modules() if isinstance(layer, Attention)]
         counts = {(each.spec.num_kv_heads, each.num_heads) for each in layers}
         if len(counts) > 1:

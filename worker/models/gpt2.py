@@ -58,11 +58,10 @@ class GPT2Model(Decoder):
         self.positions = PositionEmbedding(config.max_position, config.hidden_size, place)
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
-        """See Decoder."""
         return self.embedding(batch) + self.positions(batch)
 
     def lower_embed(self, builder: ProgramBuilder) -> torch.Tensor:
-        """See Decoder: the host computes it."""
+        """The host computes it."""
         return builder.host_input("embedded", self.embedding.width, self.embed)
 
 

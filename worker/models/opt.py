@@ -66,14 +66,13 @@ class OPTModel(Decoder):
         self.positions = PositionEmbedding(config.max_position, wide, place, POSITION_OFFSET)
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
-        """See Decoder."""
         x = self.embedding(batch)
         if self.project_in is not None:
             x = self.project_in(x, batch)
         return x + self.positions(batch)
 
     def lower_embed(self, builder: ProgramBuilder) -> torch.Tensor:
-        """See Decoder: the host computes it."""
+        """The host computes it."""
         return builder.host_input("embedded", self.positions.width, self.embed)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -83,7 +82,6 @@ class OPTModel(Decoder):
         return super().logits(hidden)
 
     def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor | None:
-        """See Decoder."""
         if self.project_out is not None:
             hidden = self.project_out.lower(builder, hidden)
         return super().lower_logits(builder, hidden)

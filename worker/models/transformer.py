@@ -57,24 +57,20 @@ class Transformer(Decoder):
             self.adjusted = AdjustedLogits(config.vocab_size, config.logit_scale, config.logit_cap)
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
-        """See Decoder."""
         x = super().embed(batch)
         return x if self.scaled is None else self.scaled(x)
 
     def lower_embed(self, builder: ProgramBuilder) -> torch.Tensor:
-        """See Decoder."""
         x = super().lower_embed(builder)
         if self.scaled is None:
             return x
         return self.scaled.lower(builder, x, None, builder.buffers.shared("scaled", x.shape[1]))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See LanguageModel."""
         logits = super().logits(hidden)
         return logits if self.adjusted is None else self.adjusted(logits)
 
     def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor | None:
-        """See Decoder."""
         logits = super().lower_logits(builder, hidden)
         if logits is None or self.adjusted is None:
             return logits

@@ -19,10 +19,10 @@ class HiddenStates(Protocol):
     """The part of worker.executor.backend.StepOutputs that pooling reads."""
 
     def sampled_states(self, index: Integers) -> States:
-        """See StepOutputs."""
+        pass
 
     def row_states(self, entry: int, count: int) -> States:
-        """See StepOutputs."""
+        pass
 
 
 def finish(state: Floats, options: engine_pb2.Pooling) -> Floats | None:

@@ -68,41 +68,36 @@ class SimulatedBackend:
         self._num_logits = 0
 
     def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
-        """See Backend. No step is shorter."""
+        """No step is shorter."""
         return None
 
     @contextmanager
     def step(self, plan: worker_pb2.StepPlan) -> Iterator[None]:
-        """See Backend. Faults strike before anything changes."""
+        """Faults strike before anything changes."""
         self._launched, self._seconds, self._step = self._clock.now(), 0.0, None
         self._faults.strike(plan)
         yield
 
     def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:
-        """See Backend."""
         if appended:
             self._histories.append(appended, token_ids)
             self.grammars.record(appended, lambda: token_ids)
 
     def swap(self, swaps: Swaps) -> None:
-        """See Backend."""
         self._seconds = len(swaps) * self._host_link.seconds_per_block
 
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
-        """See Backend. Copies within the cache take no time."""
+        """Copies within the cache take no time."""
 
     def upload(self, step: Step, tokens_only: bool) -> None:
-        """See Backend."""
         self._step, self._num_logits = step, step.num_sampled_positions
 
     def forward(self) -> StepOutputs:
-        """See Backend."""
         return self
 
     def prompt_logprobs(
         self, parts: Sequence[PromptPart]
     ) -> Deferred[Iterable[worker_pb2.RowPromptLogprobs]]:
-        """See StepOutputs."""
         self._num_logits += sum(part.end - part.start for part in parts)
         scored = list(self._scores.prompts(parts, self._rows.token_ids))
         return lambda: scored
@@ -110,23 +105,19 @@ class SimulatedBackend:
     def sample(
         self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
     ) -> SampledTokens:
-        """See StepOutputs."""
         num_tokens = self._rows.num_tokens[rows]
         tokens = self._tokens.sample(rows, num_tokens - self._rows.prompt_lens[rows])
         columns = self._scores.sampled(rows, num_tokens, np.maximum(tokens, 0), logprobs)
         return SampledTokens(tokens, lambda: tokens, lambda: columns)
 
     def beam_candidates(self, rows: Integers, index: Integers, count: int) -> Deferred[BeamCandidates]:
-        """See StepOutputs."""
         candidates = self._histories.candidates(rows, count)
         return lambda: candidates
 
     def sampled_states(self, index: Integers) -> States:
-        """See StepOutputs."""
         return self._states().sampled_states(index)
 
     def row_states(self, entry: int, count: int) -> States:
-        """See StepOutputs."""
         return self._states().row_states(entry, count)
 
     def _states(self) -> SimulatedStates:
@@ -134,7 +125,6 @@ class SimulatedBackend:
         return SimulatedStates(self._rows, self._step, self._state_size)
 
     def submit(self, clock: LaunchClock) -> Completion:
-        """See Backend."""
         seconds, step = self._seconds, self._step
         if step is not None:
             seconds += self._roofline.seconds(step.starts, step.counts, self._num_logits)
@@ -166,11 +156,9 @@ class SimulatedCompletion:
         self._backend, self._times, self._end = backend, times, end
 
     def seconds_left(self, followed: bool) -> float:
-        """See Completion."""
         return self._backend.seconds_until(self._end)
 
     def wait(self) -> StepTimes:
-        """See Completion."""
         self._backend.wait_until(self._end)
         return self._times
 

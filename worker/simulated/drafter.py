@@ -24,11 +24,10 @@ class SimulatedDrafter:
         self._rows, self._tokens, self._acceptance = rows, tokens, acceptance
 
     def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
-        """See Drafter."""
         return [self._draft_row(row, length) for row, length in zip(rows, most, strict=True)]
 
     def remove_row(self, row: int) -> None:
-        """See Drafter."""
+        pass
 
     def _draft_row(self, row: int, most: int) -> list[int]:
         if row in self._tokens.grammars:

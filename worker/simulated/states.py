@@ -26,14 +26,12 @@ class SimulatedStates:
         self._steps = np.uint64(GAMMA) * np.arange(1, size + 1, dtype=np.uint64)
 
     def sampled_states(self, index: Integers) -> States:
-        """See StepOutputs."""
         step = self._step
         rows = step.sample_rows if step.num_logits is None else np.repeat(step.sample_rows, step.num_logits)
         found = [self._contexts(row, int(self._rows.num_tokens[row]))[-1] for row in rows[index].tolist()]
         return self._states(np.array(found, np.uint64))
 
     def row_states(self, entry: int, count: int) -> States:
-        """See StepOutputs."""
         start = int(self._step.starts[entry])
         return self._states(self._contexts(int(self._step.rows[entry]), start + count)[start + 1 :])
 

@@ -19,8 +19,7 @@ class ForcedDrafter:
         self._grammars = grammars
 
     def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
-        """See Drafter."""
         return [self._grammars.forced(row)[:length] for row, length in zip(rows, most, strict=True)]
 
     def remove_row(self, row: int) -> None:
-        """See Drafter. The grammar ends with the backend's row."""
+        """The grammar ends with the backend's row."""

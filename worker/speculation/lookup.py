@@ -36,11 +36,9 @@ class LookupDrafter:
         self._texts: dict[int, _Text] = {}
 
     def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
-        """See Drafter."""
         return [self._look_up(row, length) for row, length in zip(rows, most, strict=True)]
 
     def remove_row(self, row: int) -> None:
-        """See Drafter."""
         self._texts.pop(row, None)
 
     def _look_up(self, row: int, most: int) -> list[int]:

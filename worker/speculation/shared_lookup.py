@@ -50,7 +50,6 @@ class SharedLookupDrafter:
             self._texts.popitem(last=False)
 
     def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
-        """See Drafter."""
         return [self._look_up(row, length) for row, length in zip(rows, most, strict=True)]
 
     def _look_up(self, row: int, most: int) -> list[int]:

@@ -39,7 +39,7 @@ class DraftedStep(Protocol):
 
     @property
     def num_logits(self) -> Integers:
-        """See Step."""
+        pass
 
 
 @dataclass(slots=True)

@@ -26,7 +26,6 @@ class TransformersConfig(ModelConfig):
 
     @property
     def implementation(self) -> str:
-        """See ModelConfig."""
         from transformers import __version__
 
         return f"transformers {__version__}"

@@ -33,7 +33,7 @@ class StepAttention:
         mask: torch.Tensor | None,
         options: Mapping[str, Any],
     ) -> torch.Tensor:
-        """See Router. Values that are narrower than keys are stored with zeros behind them."""
+        """Values that are narrower than keys are stored with zeros behind them."""
         layer = int(module.layer_idx)  # type: ignore[arg-type]
         shape, (batch, caches) = self._shapes[layer], self._step
         heads, kv_heads, width = shape.num_heads, shape.num_kv_heads, shape.value_dim
@@ -98,11 +98,9 @@ class TransformersModel(LanguageModel):
 
     @property
     def looked_up(self) -> Layer | None:
-        """See LanguageModel."""
         return None
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """See LanguageModel."""
         self._router.begin(batch, caches)
         out = self.trunk.inner(
             input_ids=batch.token_ids[None], position_ids=batch.positions[None], use_cache=False
@@ -111,7 +109,6 @@ class TransformersModel(LanguageModel):
         return hidden
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See LanguageModel."""
         self.trunk.given = hidden[None]
         try:
             ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=hidden.device)

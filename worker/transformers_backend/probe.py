@@ -63,7 +63,6 @@ class Recorder:
         mask: torch.Tensor | None,
         options: Mapping[str, Any],
     ) -> torch.Tensor:
-        """See Router."""
         self.num_calls += 1
         layer = getattr(module, "layer_idx", None)
         if not isinstance(layer, int):

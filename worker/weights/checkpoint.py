@@ -41,7 +41,6 @@ class Checkpoint(TensorSource):
         return self
 
     def close(self) -> None:
-        """See TensorSource."""
         self._stack.close()
 
     def __contains__(self, name: object) -> bool:

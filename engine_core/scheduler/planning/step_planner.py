@@ -38,7 +38,6 @@ class StepPlanner:
         share_rows: bool,
         num_rows: int,
     ) -> None:
-        """See Scheduler."""
         self.slots = SlotAllocator(states, states.tables, states.prefix_cache)
         self.draft_room = DraftRoom(self.slots, samples_per_row, speculative_tokens_per_step)
         self.admission = Admission(states, states.tables, states.prefix_cache)

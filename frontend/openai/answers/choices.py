@@ -75,7 +75,6 @@ class ChatFormat:
         self._begun: set[int] = set()
 
     def choice(self, place: int, response: Response, output: Output) -> Json:
-        """See AnswerFormat."""
         message: Json = {"role": "assistant", "content": output.text, "refusal": None}
         if output.reasoning:
             message["reasoning_content"] = output.reasoning
@@ -85,7 +84,7 @@ class ChatFormat:
         return {"index": output.index, "message": message, **self._rest(output)}
 
     def deltas(self, place: int, response: Response, output: Output) -> Iterator[Json]:
-        """See AnswerFormat. The role comes in a chunk of its own, as clients expect."""
+        """The role comes in a chunk of its own, as clients expect."""
         if output.index not in self._begun:
             self._begun.add(output.index)
             yield {
@@ -123,13 +122,11 @@ class CompletionFormat:
         self._prompts: dict[int, Response] = {}
 
     def choice(self, place: int, response: Response, output: Output) -> Json:
-        """See AnswerFormat."""
         index = place * self._sequences + output.index
         logprobs = self._lists_of(index, place, response, output) if self._logprobs else None
         return {"index": index, "text": output.text, "logprobs": logprobs, **_finish(output)}
 
     def deltas(self, place: int, response: Response, output: Output) -> Iterator[Json]:
-        """See AnswerFormat."""
         yield self.choice(place, response, output)
 
     def _lists_of(self, index: int, place: int, response: Response, output: Output) -> Json:

@@ -34,7 +34,6 @@ class TextItem:
         self._stem = "response.reasoning_text" if reasoning else "response.output_text"
 
     def content(self, status: str) -> Json:
-        """See Item."""
         begun = status != IN_PROGRESS
         shared: Json = {"id": self._id, "status": status, "content": [self._part()] if begun else []}
         if self.is_reasoning:
@@ -42,7 +41,6 @@ class TextItem:
         return {"type": "message", "role": "assistant", **shared}
 
     def begin(self) -> Iterator[Json]:
-        """See Item."""
         yield self._of_part({"type": "response.content_part.added", "part": self._part()})
 
     def add(self, text: str, logprobs: list[Json]) -> Iterator[Json]:
@@ -52,7 +50,6 @@ class TextItem:
         yield self._of_part({"type": f"{self._stem}.delta", "delta": text, **self._scores(logprobs)})
 
     def end(self) -> Iterator[Json]:
-        """See Item."""
         text = "".join(self._pieces)
         yield self._of_part({"type": f"{self._stem}.done", "text": text, **self._scores(self._logprobs)})
         yield self._of_part({"type": "response.content_part.done", "part": self._part()})
@@ -80,7 +77,6 @@ class CallItem:
         self._arguments: list[str] = []
 
     def content(self, status: str) -> Json:
-        """See Item."""
         return {
             "type": "function_call",
             "id": self._id,
@@ -91,7 +87,6 @@ class CallItem:
         }
 
     def begin(self) -> Iterator[Json]:
-        """See Item."""
         yield from ()
 
     def add(self, arguments: str) -> Iterator[Json]:
@@ -104,7 +99,6 @@ class CallItem:
         }
 
     def end(self) -> Iterator[Json]:
-        """See Item."""
         yield {
             "type": "response.function_call_arguments.done",
             "item_id": self._id,

@@ -8,5 +8,4 @@ from kernels.cpu.compiler.cache import operation
 
 @operation
 def attention_bfloat16(record: AttentionRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.attention.attention."""
     attend_units(BFLOAT16, record, first, count, thread)

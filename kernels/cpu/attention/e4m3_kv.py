@@ -19,13 +19,11 @@ from kernels.cpu.isa.vectors import read_i64, read_u16, read_u32, write_u8
 
 @operation
 def attention_of_e4m3(record: AttentionRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.attention.attention."""
     attend_units(BFLOAT16_OF_E4M3, record, first, count, thread)
 
 
 @operation
 def attention_float32_of_e4m3(record: AttentionRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.attention.attention."""
     attend_units(FLOAT32_OF_E4M3, record, first, count, thread)
 
 
@@ -45,7 +43,7 @@ def _store_row_float32(key: int, value: int, k_to: int, v_to: int, head_dim: int
 
 @operation
 def store_e4m3(record: StoreKVRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.attention.store_kv. Threads may write neighbouring bytes, and never the same one."""
+    """Threads may write neighbouring bytes, and never the same one."""
     heads, head_dim = record.heads, record.head_dim
     for token in range(first, first + count):
         for head in range(heads):
@@ -58,7 +56,6 @@ def store_e4m3(record: StoreKVRecord, first: int, count: int, thread: int) -> No
 
 @operation
 def store_e4m3_of_float32(record: StoreKVRecord, first: int, count: int, thread: int) -> None:
-    """See store_e4m3()."""
     heads, head_dim = record.heads, record.head_dim
     for token in range(first, first + count):
         for head in range(heads):

@@ -16,13 +16,11 @@ from kernels.cpu.isa.vectors import read_i64, read_u32, write_u32
 
 @operation
 def attention_float32(record: AttentionRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.attention.attention."""
     attend_units(FLOAT32, record, first, count, thread)
 
 
 @operation
 def combine_parts_float32(record: AttentionRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.attention.split_kv."""
     combine_rows(FLOAT32.element, record, first, count, thread)
 
 
@@ -35,7 +33,6 @@ def _store_row(key: int, value: int, k_to: int, v_to: int, head_dim: int) -> Non
 
 @operation
 def store_kv_float32(record: StoreKVRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.attention.store_kv."""
     heads, head_dim = record.heads, record.head_dim
     for token in range(first, first + count):
         for head in range(heads):

@@ -50,7 +50,7 @@ def soften(
     totals: int,
     soon: int,
 ) -> None:
-    """See kernels.cpu.attention.tiles.weigh_tiles(). element: of weights. asks: for what is needed soon."""
+    """element: of weights. asks: for what is needed soon."""
     found = [f32x16(NOTHING) for _ in unroll(range(rows))]
     for tile in range(tiles):
         for m in unroll(range(rows)):
@@ -100,7 +100,6 @@ def _weights(element: Static[Element], exponents: f32x16) -> f32x16:
 
 
 def _hide(rows: Static[int], scores: int, tile: int, tiles: int, base: int, seen: int) -> None:
-    """See hide_unseen()."""
     for number in range(tile, tile + tiles):
         position = _numbers() + (base + LANES * number)
         for m in unroll(range(rows)):

@@ -26,11 +26,10 @@ class HostLinker(Linker):
     """Into this process."""
 
     def load(self, machine_code: bytes, name: str) -> int:
-        """See Linker."""
         return llvm.load(machine_code, name)
 
     def function(self, address: int, kinds: Sequence[Any]) -> Callable[..., Any]:
-        """See Linker. The function does not hold the interpreter's lock while it runs."""
+        """The function does not hold the interpreter's lock while it runs."""
         return ctypes.CFUNCTYPE(*kinds)(address)
 
 
@@ -42,12 +41,12 @@ class Collector(Linker):
         """By the names of the kernels."""
 
     def load(self, machine_code: bytes, name: str) -> int:
-        """See Linker. There is no address."""
+        """There is no address."""
         self.objects[name] = machine_code
         return 0
 
     def function(self, address: int, kinds: Sequence[Any]) -> Callable[..., Any]:
-        """See Linker. The result raises RuntimeError."""
+        """The result raises RuntimeError."""
 
         def refuse(*args: object) -> None:
             raise RuntimeError("this kernel is compiled for a processor that this host is not")
@@ -65,5 +64,4 @@ def link_with(linker: Linker) -> None:
 
 
 def current_linker() -> Linker:
-    """See link_with()."""
     return _linker

@@ -29,7 +29,7 @@ class ConvolutionKernels:
         spans: Spans,
         drafted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See kernels.ops.delta.convolution; x may have longer rows."""
+        """x may have longer rows."""
         out = torch.empty((len(x), weight.shape[1]))
         record = self.convolution_record(x, weight, bias, state, out, drafted)
         record.spans = spans.columns.ctypes.data

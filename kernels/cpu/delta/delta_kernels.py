@@ -31,7 +31,7 @@ class DeltaKernels(ConvolutionKernels):
         spans: Spans,
         log: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See kernels.ops.delta.delta_rule; gates may have longer rows."""
+        """gates may have longer rows."""
         out = torch.empty((len(mixed), shape.value_heads, shape.value_dim))
         record = self.delta_record(mixed, gates, (decay, bias), state, out, shape, log)
         record.spans = spans.columns.ctypes.data
@@ -73,7 +73,7 @@ class DeltaKernels(ConvolutionKernels):
     def gated_norm(
         self, x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
-        """See kernels.ops.delta.gated_norm; gate may have longer rows."""
+        """gate may have longer rows."""
         out = gate.new_empty((len(x), x.shape[1] * x.shape[2]))
         record = gated_norm_record(x, gate, weight, out, eps)
         self.team.run_one(self.norm, len(x), record, row_grain(out.shape[1]))

@@ -22,41 +22,34 @@ from kernels.cpu.elementwise.scaled_add import scaled_add_rows
 
 @operation
 def rms_norm_float32(record: NormRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.elementwise.rms_norm."""
     rms_norm_rows(FLOAT32, record, first, count)
 
 
 @operation
 def layer_norm_float32(record: LayerNormRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.elementwise.layer_norm."""
     layer_norm_rows(FLOAT32, record, first, count)
 
 
 @operation
 def gated_silu_float32(record: GatedSiluRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.elementwise.activation."""
     gate_rows(FLOAT32, record, first, count)
 
 
 @operation
 def activation_float32(record: ActivationRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.elementwise.plain_activation."""
     activate_rows(FLOAT32, record, first, count)
 
 
 @operation
 def rotary_float32(record: RotaryRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.elementwise.rotary."""
     rotate_rows(FLOAT32, record, first, count)
 
 
 @operation
 def gated_gelu_float32(record: GatedGeluRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.elementwise.gated_gelu."""
     gate_gelu_rows(FLOAT32, record, first, count)
 
 
 @operation
 def scaled_add_float32(record: ScaledAddRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.elementwise.scaled_add."""
     scaled_add_rows(FLOAT32, record, first, count)

@@ -42,7 +42,6 @@ class ExpertKernels:
     def route(
         self, logits: torch.Tensor, correction: torch.Tensor | None, routing: Routing
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See kernels.ops.experts.route."""
         logits, tokens = logits.contiguous(), len(logits)
         weights = torch.empty((tokens, routing.top_k))
         experts = torch.empty((tokens, routing.top_k), dtype=torch.int64)
@@ -88,7 +87,6 @@ class ExpertKernels:
         shared: torch.Tensor | None = None,
         gate: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See kernels.ops.experts.combine."""
         out = y.new_empty((len(places), y.shape[1]))
         gate = gate if gate is None else gate.contiguous()
         record = combine_record(y, weights, places, shared, gate, out)

@@ -29,7 +29,7 @@ class MambaKernels(ConvolutionKernels):
         spans: Spans,
         log: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See kernels.ops.mamba.selective_scan; steps may have longer rows."""
+        """steps may have longer rows."""
         out = torch.empty((len(mixed), shape.values))
         record = self.scan_record(mixed, steps, rates, state, out, shape, log)
         record.spans = spans.columns.ctypes.data
@@ -76,7 +76,7 @@ class MambaKernels(ConvolutionKernels):
         eps: float,
         factor: float = 1.0,
     ) -> torch.Tensor:
-        """See kernels.ops.mamba.grouped_norm; gate may have longer rows. x changes."""
+        """gate may have longer rows. x changes."""
         out = gate.new_empty(x.shape)
         record = grouped_norm_record(x, gate, weight, out, groups, eps, factor)
         self.team.run_one(self.norm, len(x), record, row_grain(x.shape[1]))

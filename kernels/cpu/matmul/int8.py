@@ -96,7 +96,6 @@ class QuantizedWeight:
         )
 
     def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
-        """See quantized_linear()."""
         return quantized_linear(x, self, wide)
 
     def rows(self, indexes: torch.Tensor) -> torch.Tensor:

@@ -73,7 +73,6 @@ class PackedWeight:
         )
 
     def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
-        """See packed_linear()."""
         return packed_linear(x, self, wide)
 
     def rows(self, indexes: torch.Tensor) -> torch.Tensor:

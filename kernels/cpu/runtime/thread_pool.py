@@ -41,7 +41,7 @@ class Program:
 
     @property
     def slack(self) -> int:
-        """See __init__(). It may be changed between runs."""
+        """How many records a thread may lag behind; see __init__(). It may be changed between runs."""
         return self._head.slack
 
     @slack.setter

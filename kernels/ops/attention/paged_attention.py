@@ -212,7 +212,6 @@ def _attend_all(
     soft_cap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """See paged_attention()."""
     widen = query.device.type == "cpu" and query.dtype.itemsize == 2
     num_heads, head_dim = query.shape[1:]
     num_kv_heads, block_size = key_cache.shape[1:3]

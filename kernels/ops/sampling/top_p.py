@@ -40,7 +40,7 @@ def top_mass_reference(scores: torch.Tensor, weights: torch.Tensor, share: torch
 
 
 def top_mass(scores: torch.Tensor, weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    """See the module's docstring. Dispatches on the device."""
+    """Dispatches on the device."""
     width = weights.shape[-1]
     target = share * weights.cumsum(-1)[:, -1]
     tried = FIRST_WIDTH if scores.device.type == "cpu" else width

@@ -54,8 +54,6 @@ class WorkShape:
 
 @dataclass(frozen=True)
 class WorkList:
-    """See the module's docstring."""
-
     items: torch.Tensor
     count: torch.Tensor
     places: torch.Tensor

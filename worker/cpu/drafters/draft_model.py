@@ -64,17 +64,15 @@ class DraftModel:
 
     @property
     def block_bytes(self) -> int:
-        """See LoadedDrafter."""
         return block_bytes(self.model.kv_cache_specs(), self.command.block_size, self.dtype)
 
     @property
     def host_block_bytes(self) -> int:
-        """See LoadedDrafter: what was swapped out is computed again."""
+        """What was swapped out is computed again."""
         return 0
 
     @contextmanager
     def names_both(self) -> Iterator[None]:
-        """See LoadedDrafter."""
         try:
             yield
         except StartupError as error:
@@ -83,7 +81,6 @@ class DraftModel:
             raise StartupError(what, why, error.todo) from error
 
     def make_drafter(self, rows: RowTable, num_host_blocks: int, target: LanguageModel) -> Drafting:
-        """See LoadedDrafter."""
         size, num_blocks = self.command.block_size, rows.cache_blocks
         layout = CacheLayout(size, num_blocks, self.dtype, CPU, each_alone=self.kernels is None)
         with self.names_both():

@@ -160,23 +160,21 @@ class LoadedHead:
 
     @property
     def block_bytes(self) -> int:
-        """See LoadedDrafter: keys and values, and features."""
+        """Keys and values, and features."""
         size = self.plan.initialize.block_size
         return block_bytes(self.head.kv_cache_specs(), size, self.dtype) + self.host_block_bytes
 
     @property
     def host_block_bytes(self) -> int:
-        """See LoadedDrafter: features are swapped, keys and values are computed again."""
+        """Features are swapped, keys and values are computed again."""
         width = self.plan.config.layer.hidden_size
         return self.plan.initialize.block_size * width * self.dtype.itemsize
 
     def names_both(self) -> AbstractContextManager[None]:
-        """See LoadedDrafter."""
         beside = f"; {self.block_bytes >> 10} KiB of each block are the head's"
         return names_both(self.plan.what_fails, beside)
 
     def make_drafter(self, rows: RowTable, num_host_blocks: int, target: LanguageModel) -> Drafting:
-        """See LoadedDrafter."""
         initialize, num_blocks = self.plan.initialize, rows.cache_blocks
         layout = CacheLayout(initialize.block_size, num_blocks, self.dtype, CPU, self.kernels is None)
         own_rows = rows_of_head(rows)
@@ -223,7 +221,6 @@ class HeadBackend(CpuBackend):
         self.head, self.cached_features = head, features
 
     def compute(self, step: Step, batch: StepBatch) -> torch.Tensor:
-        """See CpuBackend."""
         self.head.features = self.cached_features.gather(step, batch.row_starts)
         hidden = super().compute(step, batch)
         self.cached_features.hand_on(step, batch.row_starts, self.head.states)

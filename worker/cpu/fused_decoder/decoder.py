@@ -70,7 +70,7 @@ class FusedDecoder(LanguageModel):
         self._captures: dict[bool, Sequence[torch.Tensor]] = {}  # of each program: buffers [M, E]
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
-        """See LanguageModel. The next step overwrites the result."""
+        """The next step overwrites the result."""
         tokens = len(batch.token_ids)
         few = tokens <= FEW
         program = self.programs.get(few)
@@ -85,7 +85,6 @@ class FusedDecoder(LanguageModel):
 
     @property
     def captured(self) -> Sequence[torch.Tensor]:
-        """See LanguageModel."""
         return [buffer[: len(self._last.hidden)] for buffer in self._captures[self._last.few]]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -94,7 +93,6 @@ class FusedDecoder(LanguageModel):
         return self.model.logits(hidden) if head is None or head.logits is None else head.logits
 
     def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """See LanguageModel."""
         head = self._head_of(hidden)
         return None if head is None else head.tokens
 

@@ -84,26 +84,23 @@ class CudaDevice:
         self._pool = torch.cuda.graph_pool_handle()  # graphs run one after another, in the same memory
 
     def send(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
-        """See Device."""
         return upload(values, self.place)
 
     def send_into(self, target: torch.Tensor, values: npt.NDArray[np.generic]) -> None:
-        """See Device."""
         target.copy_(torch.from_numpy(values).pin_memory(), non_blocking=True)
 
     def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See Device."""
         host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return host.copy_(tensor, non_blocking=True)
 
     def record(self) -> Event:
-        """See Device. A thread that waits for the event sleeps, which leaves its core to other processes."""
+        """A thread that waits for the event sleeps, which leaves its core to other processes."""
         event = torch.cuda.Event(blocking=True)
         event.record()
         return event
 
     def capture(self, run: Run) -> Run:
-        """See Device. Call run() once before: initialization on first use cannot be captured."""
+        """Call run() once before: initialization on first use cannot be captured."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             output = run()
@@ -115,18 +112,16 @@ class CudaDevice:
         return replay
 
     def synchronize(self) -> None:
-        """See Device."""
         torch.cuda.synchronize(self.place)
 
     def memory(self) -> Memory:
-        """See Device."""
         self.synchronize()
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self.place)
         return Memory(total, free)
 
     def peak_of(self, run: Callable[[], object]) -> int:
-        """See Device. Counts the memory that torch reserves, fragmentation included."""
+        """Counts the memory that torch reserves, fragmentation included."""
         self.memory()
         torch.cuda.reset_peak_memory_stats(self.place)
         before = torch.cuda.memory_reserved(self.place)

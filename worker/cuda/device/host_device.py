@@ -21,11 +21,10 @@ class Passed:
     """An event of a device whose work is always done."""
 
     def query(self) -> bool:
-        """See worker.cuda.device.device.Event."""
         return True
 
     def synchronize(self) -> None:
-        """See worker.cuda.device.device.Event."""
+        pass
 
 
 class HostDevice:
@@ -39,33 +38,27 @@ class HostDevice:
         self._memory = memory or Memory(available, available)
 
     def send(self, values: npt.NDArray[np.generic]) -> torch.Tensor:
-        """See Device."""
         return torch.from_numpy(values.copy())
 
     def send_into(self, target: torch.Tensor, values: npt.NDArray[np.generic]) -> None:
-        """See Device."""
         target.copy_(torch.from_numpy(values))
 
     def fetch(self, tensor: torch.Tensor) -> torch.Tensor:
-        """See Device."""
         return tensor.clone()
 
     def record(self) -> Event:
-        """See Device."""
         return Passed()
 
     def capture(self, run: Run) -> Run:
-        """See Device."""
         return run
 
     def synchronize(self) -> None:
-        """See Device."""
+        pass
 
     def memory(self) -> Memory:
-        """See Device."""
         return self._memory
 
     def peak_of(self, run: Callable[[], object]) -> int:
-        """See Device. Always 0: allocations are not counted."""
+        """Always 0: allocations are not counted."""
         run()
         return 0

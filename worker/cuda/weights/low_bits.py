@@ -84,7 +84,6 @@ class LowBits(HeldBits):
         return self._asked or ", ".join(sorted(self._held))
 
     def takes(self, checkpoint: TensorSource, dtype: torch.dtype) -> bool:
-        """See HeldBits."""
         if self.rounds:
             return True
         self._kinds = {name: kind for name in checkpoint.names() if (kind := checkpoint.packing_of(name))}
@@ -101,7 +100,6 @@ class LowBits(HeldBits):
         return True
 
     def choose_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """See HeldBits."""
         if dtype == torch.float32:
             raise StartupError(
                 f"cannot quantize the weights to {self._asked}",
@@ -112,7 +110,7 @@ class LowBits(HeldBits):
         return dtype
 
     def hold(self, model: torch.nn.Module, table: list[Weight], names: Mapping[str, str]) -> list[Weight]:
-        """See HeldBits. Allocates everything else, too."""
+        """Allocates everything else, too."""
         by_memory: dict[int, list[Weight]] = {}
         for weight in table:
             by_memory.setdefault(_memory(weight.target), []).append(weight)
@@ -183,7 +181,6 @@ class LowBits(HeldBits):
         return replaced
 
     def fill(self, checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
-        """See HeldBits."""
         held = self._rows.get(id(weight))
         if held is None:
             yield from fill_target(checkpoint, weight, name)
@@ -215,7 +212,6 @@ class LowBits(HeldBits):
         return form.rounded(values.to(self._place))
 
     def write(self, weight: Weight, tensor: torch.Tensor) -> None:
-        """See HeldBits."""
         held = self._rows.get(id(weight))
         if held is None or held.form.rounded is None:
             super().write(weight, tensor)
@@ -225,7 +221,6 @@ class LowBits(HeldBits):
         held.put(first + torch.arange(len(values)), held.form.rounded(values))
 
     def log(self, checkpoint: TensorSource, table: list[Weight], dtype: torch.dtype) -> None:
-        """See HeldBits."""
         packing, name = checkpoint.packing(), str(dtype).removeprefix("torch.")
         if not packing:
             return

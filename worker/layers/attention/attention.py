@@ -61,7 +61,6 @@ class Attention(Layer):
         rotation: LoweredRotation | None = None,
         norms: HeadNorms | None = None,
     ) -> torch.Tensor:
-        """See forward()."""
         head_dim, kv_heads, blocks = self.spec.head_dim, self.spec.num_kv_heads, builder.blocks
         stride, head_bytes = qkv.itemsize * qkv.shape[1], qkv.itemsize * head_dim
         query = key = qkv

@@ -37,7 +37,7 @@ class QueryTemperature(Angles):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer: programs rotate where they attend (worker.layers.attention.attention)."""
+        """Programs rotate where they attend (worker.layers.attention.attention)."""
         return self.kernels is not None
 
     def rotation(self, batch: InputBatch) -> Rotation:

@@ -80,7 +80,7 @@ class Rotary(Angles):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer: programs rotate where they attend (worker.layers.attention.attention)."""
+        """Programs rotate where they attend (worker.layers.attention.attention)."""
         return self.kernels is not None
 
     def rotation(self, batch: InputBatch) -> Rotation:

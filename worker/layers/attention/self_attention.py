@@ -34,7 +34,7 @@ class AttentionPart(Layer, ABC):
         cache: LayerCache,
         rotation: LoweredRotation | None = None,
     ) -> torch.Tensor:
-        """See forward()."""
+        pass
 
 
 class StatefulPart(AttentionPart, ABC):
@@ -87,6 +87,5 @@ class SelfAttention(AttentionPart):
         cache: LayerCache,
         rotation: LoweredRotation | None = None,
     ) -> torch.Tensor:
-        """See forward()."""
         attended = self.attention.lower(builder, self.qkv.lower(builder, x), cache, rotation, self.norms)
         return self.output.lower(builder, attended)

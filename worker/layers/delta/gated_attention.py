@@ -48,7 +48,6 @@ class GatedAttention(SelfAttention):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer."""
         return self.kernels is not None and super().can_lower
 
     def lower(
@@ -58,7 +57,6 @@ class GatedAttention(SelfAttention):
         cache: LayerCache,
         rotation: LoweredRotation | None = None,
     ) -> torch.Tensor:
-        """See forward()."""
         assert self.kernels is not None
         attended = self.attention.lower(builder, self.qkv.lower(builder, x), cache, rotation, self.norms)
         gate = self.gate.lower(builder, x)

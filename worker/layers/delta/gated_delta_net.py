@@ -142,7 +142,7 @@ class GatedDeltaNet(StatefulPart):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer. Parts with weights alone have no lower() of their own."""
+        """Parts with weights alone have no lower() of their own."""
         linear = self.projections, self.delta_output
         return self.kernels is not None and all(part.can_lower for part in linear)
 
@@ -153,7 +153,6 @@ class GatedDeltaNet(StatefulPart):
         cache: LayerCache,
         rotation: LoweredRotation | None = None,
     ) -> torch.Tensor:
-        """See forward()."""
         assert self.kernels is not None
         kernels, shape, buffers = self.kernels, self.shape, builder.buffers
         last, state, drafted, log = cache

@@ -135,11 +135,10 @@ class Experts(FeedForward):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer. A program does not sum over ranks."""
+        """A program does not sum over ranks."""
         return self.kernels is not None and self.group.size == 1 and super().can_lower
 
     def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
-        """See forward()."""
         assert self.kernels is not None
         lowered = LoweredExperts(builder, self.kernels, self.router, x)
         rows = lowered.weigh() if self.weighs_inputs else lowered.gather()

@@ -62,7 +62,6 @@ class LoweredExperts:
         )
 
     def _update(self, batch: InputBatch, records: Records) -> None:
-        """See ProgramBuilder.on_batch()."""
         tokens = len(batch.token_ids)
         records[self._sorts, ROWS], records[self._sorts, _TOKENS] = 1, tokens
         records[self._per_pair, ROWS] = self._top_k * tokens

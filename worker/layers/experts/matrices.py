@@ -60,7 +60,6 @@ class ExpertMatrices(WeightOwner):
         self.words: dict[int, GroupedWords] = {}  # by expert, of those without a parameter
 
     def slots(self) -> Iterator[WeightSlot]:
-        """See WeightOwner."""
         for expert in range(0 if self.on_device else self.num_experts):
             yield WeightSlot(self.each[expert], partial(self.hold, expert))
 

@@ -42,7 +42,6 @@ class CompressedQueries(Layer):
         return self.up(self.norm(self.down(x, batch)), batch)
 
     def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
-        """See forward()."""
         normed, _ = self.norm.lower(builder, self.down.lower(builder, x), None, "queries")
         return self.up.lower(builder, normed)
 
@@ -87,7 +86,7 @@ class LatentAttention(AttentionPart):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer. Heads are copied in words of 32 bits."""
+        """Heads are copied in words of 32 bits."""
         sizes = (self.spec.rank, self.spec.rotary_dim, self.output.in_share // self.num_heads)
         return all(size % 2 == 0 for size in sizes) and super().can_lower
 
@@ -98,7 +97,6 @@ class LatentAttention(AttentionPart):
         cache: LayerCache,
         rotation: LoweredRotation | None = None,
     ) -> torch.Tensor:
-        """See forward()."""
         assert rotation is not None
         rank, heads, width = self.spec.rank, self.num_heads, self.spec.head_dim
         queries = self.queries.lower(builder, x)

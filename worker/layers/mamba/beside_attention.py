@@ -24,7 +24,6 @@ class AttentionBesideMamba2(SideBySide):
 
     @property
     def specs(self) -> tuple[KVCacheSpec, RowStateSpec]:
-        """See SideBySide."""
         return self.attention.attention.spec, self.mamba.state_spec
 
     def forward(
@@ -42,7 +41,6 @@ class AttentionBesideMamba2(SideBySide):
         cache: LayerCache,
         rotation: LoweredRotation | None = None,
     ) -> torch.Tensor:
-        """See forward()."""
         keys_and_values, states = self._split(cache)
         scanned = self.mamba.lower(builder, x, states)
         attended = self.attention.lower(builder, x, keys_and_values, rotation)

@@ -149,7 +149,7 @@ class Mamba2(StatefulPart):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer. Parts with weights alone have no lower() of their own."""
+        """Parts with weights alone have no lower() of their own."""
         linear = self.projections, self.mamba_output
         return self.kernels is not None and all(part.can_lower for part in linear)
 
@@ -160,7 +160,6 @@ class Mamba2(StatefulPart):
         cache: LayerCache,
         rotation: LoweredRotation | None = None,
     ) -> torch.Tensor:
-        """See forward()."""
         assert self.kernels is not None
         kernels, shape, norm = self.kernels, self.shape, self.norm
         last, state, drafted, log = cache

@@ -33,7 +33,6 @@ class ClampedGate(Layer):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer."""
         return self.kernels is not None
 
     def forward(self, gate_up: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,6 @@ class GatedActivation(Layer):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer."""
         return self.kernels is not None
 
     def forward(self, gate_up: torch.Tensor) -> torch.Tensor:

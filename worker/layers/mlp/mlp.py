@@ -22,7 +22,7 @@ class FeedForward(Layer, ABC):
 
     @abstractmethod
     def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
-        """See forward()."""
+        pass
 
 
 class MLP(FeedForward):
@@ -39,7 +39,6 @@ class MLP(FeedForward):
 
     @property
     def can_lower(self) -> bool:
-        """See Layer."""
         return self.kernels is not None and super().can_lower
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
@@ -50,7 +49,6 @@ class MLP(FeedForward):
         return self.down(activation(x, self.activation), batch)
 
     def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
-        """See forward()."""
         x = self.up.lower(builder, x)
         activated = builder.buffers.output(x.shape[1])
         record = activation_record(x, activated, self.activation)
@@ -73,7 +71,6 @@ class GatedMLP(FeedForward):
         return self.down(self.activation(self.gate_up(x, batch)), batch)
 
     def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
-        """See forward()."""
         gated = builder.buffers.output(self.down.in_share)
         self.activation.lower(builder, self.gate_up.lower(builder, x), gated)
         return self.down.lower(builder, gated)

@@ -40,26 +40,21 @@ class QuantizedCheckpoint(TensorSource):
         self._plain = [name for name in stored.names() if name not in parts and name not in packed]
 
     def close(self) -> None:
-        """See TensorSource."""
         self._stored.close()
 
     def names(self) -> list[str]:
-        """See TensorSource."""
         return [*self._packed, *self._plain]
 
     def __contains__(self, name: object) -> bool:
         return name in self._packed or name in self._stored
 
     def file_of(self, name: str) -> str:
-        """See TensorSource."""
         return self._stored.file_of(self._packed[name].parts[0] if name in self._packed else name)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """See TensorSource."""
         return self._packed[name].shape if name in self._packed else self._stored.shape(name)
 
     def dtype(self, name: str) -> torch.dtype:
-        """See TensorSource."""
         return torch.float32 if name in self._packed else self._stored.dtype(name)
 
     def main_dtype(self) -> torch.dtype:
@@ -67,7 +62,6 @@ class QuantizedCheckpoint(TensorSource):
         return torch.bfloat16
 
     def read(self, name: str, part: tuple[slice, ...]) -> torch.Tensor:
-        """See TensorSource."""
         if name not in self._packed:
             return self._stored.read(name, part)
         tensor = self._packed[name]
@@ -76,23 +70,18 @@ class QuantizedCheckpoint(TensorSource):
         return tensor.unpack(first, end)[(slice(None), *columns)]
 
     def packing(self) -> str:
-        """See TensorSource."""
         return self._kind if self._packed else ""
 
     def packing_of(self, name: str) -> str:
-        """See TensorSource."""
         return self._kind if name in self._packed else ""
 
     def grouped(self, name: str) -> GroupedIntegers | None:
-        """See TensorSource."""
         return self._packed[name].grouped if name in self._packed else None
 
     def scaled(self, name: str) -> ScaledValues | None:
-        """See TensorSource."""
         return self._packed[name].scaled if name in self._packed else None
 
     def stored_bytes(self) -> int:
-        """See TensorSource."""
         return sum(map(self._stored.num_bytes, self._stored.names()))
 
 

@@ -73,19 +73,15 @@ class GGUFTensors(TensorSource):
         return name in self._infos
 
     def names(self) -> list[str]:
-        """See TensorSource."""
         return list(self._infos)
 
     def file_of(self, name: str) -> str:
-        """See TensorSource."""
         return self._path.name
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """See TensorSource."""
         return self._infos[name].shape
 
     def dtype(self, name: str) -> torch.dtype:
-        """See TensorSource."""
         return torch.float32
 
     def main_dtype(self) -> torch.dtype:
@@ -97,16 +93,14 @@ class GGUFTensors(TensorSource):
         return {F32.name: torch.float32, F16.name: torch.float16}.get(most, torch.bfloat16)
 
     def packing(self) -> str:
-        """See TensorSource."""
         return ", ".join(sorted({each.type.name for each in self._infos.values()} - FLOATS))
 
     def packing_of(self, name: str) -> str:
-        """See TensorSource."""
         kind = self._infos[name].type.name
         return "" if kind in FLOATS else kind
 
     def grouped(self, name: str) -> GroupedIntegers | None:
-        """See TensorSource. Those of Q4_0."""
+        """Only tensors of Q4_0."""
         info = self._infos[name]
         if info.type != Q4_0 or len(info.shape) != 2:
             return None
@@ -119,11 +113,10 @@ class GGUFTensors(TensorSource):
         return GroupedIntegers(4, group, info.shape[1] // Q4_0.block_values, "F16", read)
 
     def stored_bytes(self) -> int:
-        """See TensorSource."""
         return sum(info.num_bytes for info in self._infos.values())
 
     def read(self, name: str, part: tuple[slice, ...]) -> torch.Tensor:
-        """See TensorSource. float32."""
+        """Returns float32."""
         info = self._infos[name]
         if len(info.shape) > 2:
             raise StartupError(WHAT, f"{self._path}: tensor {name} has shape {list(info.shape)}")

@@ -20,7 +20,7 @@ _LOOPS = latent_loops(BFLOAT16)
 
 @operation
 def latent_attention(record: AttentionRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.attention.attention. key_cache and value_cache are the same plane."""
+    """key_cache and value_cache are the same plane."""
     attend_units(_LOOPS, record, first, count, thread)
 
 

@@ -13,13 +13,11 @@ _LOOPS = latent_loops(FLOAT32)
 
 @operation
 def latent_attention_float32(record: AttentionRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.attention.latent.bfloat16."""
     attend_units(_LOOPS, record, first, count, thread)
 
 
 @operation
 def store_latents_float32(record: StoreKVRecord, first: int, count: int, thread: int) -> None:
-    """See kernels.cpu.attention.latent.bfloat16."""
     head_dim = record.head_dim
     for token in range(first, first + count):
         row = read_i64(record.slot_rows + 8 * token)

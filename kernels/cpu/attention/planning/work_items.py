@@ -147,7 +147,6 @@ def _length(kernels: BlockKernels, item: _Item) -> int:
 
 
 def _words(items: list[_Item]) -> Int64s:
-    """See list_items()."""
     pairs = [(item, item.paired) for item in items if item.paired is not None]
     words = np.empty((len(items) + len(pairs), ITEM_WORDS), np.int64)
     for number, (item, paired) in enumerate(pairs, len(items)):

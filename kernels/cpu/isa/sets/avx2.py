@@ -19,12 +19,10 @@ class _PairsOfWords(IntegerDot):
     """vpmaddwd: unlike vpmaddubsw, its sums are exact."""
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         total = super().add(builder, sums, weight, value)
         return joined(builder, *(opaque(builder, half, "x") for half in halves_of(builder, total)))
 
     def multiply_pairs(self, builder: Any, one: Any, other: Any) -> Any:
-        """See IntegerDot."""
         name, parts = "llvm.x86.avx2.pmadd.wd", []
         for sides in zip(halves_of(builder, one), halves_of(builder, other), strict=True):
             parts.append(call(builder, name, _INT32S, *(builder.bitcast(side, _INT16S) for side in sides)))
@@ -40,11 +38,9 @@ class _Nibbles(Dot):
         super().__init__(I32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         return self._add_sums(builder, sums, self._sums_of_two(builder, weight, value))
 
     def add_two(self, builder: Any, sums: Any, weights: Any, values: Any) -> Any:
-        """See Dot."""
         first, second = (
             self._sums_of_two(builder, weight, value) for weight, value in zip(weights, values, strict=True)
         )
@@ -81,11 +77,11 @@ class AVX2(X86):
     nibbles: Dot = _Nibbles()
 
     def multiply_small(self, builder: Any, one: Any, other: Any) -> Any:
-        """See Operations: half of each pair is 0, and vpmulld takes twice as long."""
+        """Half of each pair is 0, and vpmulld takes twice as long."""
         return _WORDS.multiply_pairs(builder, one, other)
 
     def from_table(self, builder: Any, table: Sequence[int], indexes: Any) -> Any:
-        """See Operations: vpshufb."""
+        """vpshufb."""
         bytes_, parts = ir.Constant(_BYTES, 2 * list(table)), []
         for half in halves_of(builder, indexes):
             found = call(builder, "llvm.x86.avx2.pshuf.b", _BYTES, bytes_, builder.bitcast(half, _BYTES))
@@ -93,23 +89,21 @@ class AVX2(X86):
         return joined(builder, *parts)
 
     def pack_bytes(self, builder: Any, first: Any, second: Any) -> Any:
-        """See Operations: vpackuswb."""
+        """vpackuswb."""
         sides = zip(halves_of(builder, first), halves_of(builder, second), strict=True)
         name = "llvm.x86.avx2.packuswb"
         return joined(builder, *(call(builder, name, _BYTES, *halves) for halves in sides))
 
     def look_up(self, builder: Any, table: Any, indexes: Any) -> Any:
-        """See Operations: vpshufb, which makes 0 of what has the highest bit."""
+        """vpshufb, which makes 0 of what has the highest bit."""
         name, each = "llvm.x86.avx2.pshuf.b", builder.and_(indexes, splat(BYTES, 15))
         sides = zip(halves_of(builder, table), halves_of(builder, each), strict=True)
         return joined(builder, *(call(builder, name, _BYTES, *halves) for halves in sides))
 
     def hide(self, builder: Any, values: Any) -> Any:
-        """See Operations."""
         return joined(builder, *(opaque(builder, half, "x") for half in halves_of(builder, values)))
 
     def round_to_int(self, builder: Any, values: Any) -> Any:
-        """See Operations."""
         name = "llvm.x86.avx.cvt.ps2dq.256"
         return joined(builder, *(call(builder, name, _INT32S, half) for half in halves_of(builder, values)))
 

@@ -19,7 +19,6 @@ class _Quads(Dot):
         super().__init__(I32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         name, parts = "llvm.x86.avx512.vpdpbusd.256", []
         sides = (halves_of(builder, side) for side in (sums, value, weight))
         for total, unsigned, signed in zip(*sides, strict=True):
@@ -32,7 +31,6 @@ class _Nibbles(_Quads):
     """vpdpbusd too: here it is the weights that have no sign."""
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         return super().add(builder, sums, value, weight)
 
 

@@ -18,11 +18,9 @@ class _PairsOfWords(IntegerDot):
     """vpmaddwd."""
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         return opaque(builder, super().add(builder, sums, weight, value), "v")
 
     def multiply_pairs(self, builder: Any, one: Any, other: Any) -> Any:
-        """See IntegerDot."""
         sides = (builder.bitcast(side, I16_PAIRS) for side in (one, other))
         return call(builder, "llvm.x86.avx512.pmaddw.d.512", I32S, *sides)
 
@@ -36,11 +34,9 @@ class _Nibbles(Dot):
         super().__init__(I32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         return self._add_sums(builder, sums, self._sums_of_two(builder, weight, value))
 
     def add_two(self, builder: Any, sums: Any, weights: Any, values: Any) -> Any:
-        """See Dot."""
         first, second = (
             self._sums_of_two(builder, weight, value) for weight, value in zip(weights, values, strict=True)
         )
@@ -73,34 +69,30 @@ class AVX512(X86):
     nibbles: Dot = _Nibbles()
 
     def multiply_small(self, builder: Any, one: Any, other: Any) -> Any:
-        """See Operations: half of each pair is 0, and vpmulld takes twice as long."""
+        """Half of each pair is 0, and vpmulld takes twice as long."""
         return _WORDS.multiply_pairs(builder, one, other)
 
     def from_table(self, builder: Any, table: Sequence[int], indexes: Any) -> Any:
-        """See Operations: vpshufb."""
+        """vpshufb."""
         bytes_, each = ir.Constant(BYTES, 4 * list(table)), builder.bitcast(indexes, BYTES)
         return builder.bitcast(call(builder, "llvm.x86.avx512.pshuf.b.512", BYTES, bytes_, each), I32S)
 
     def pack_bytes(self, builder: Any, first: Any, second: Any) -> Any:
-        """See Operations: vpackuswb."""
+        """vpackuswb."""
         return call(builder, "llvm.x86.avx512.packuswb.512", BYTES, first, second)
 
     def hide(self, builder: Any, values: Any) -> Any:
-        """See Operations."""
         return opaque(builder, values, "v")
 
     def round_to_int(self, builder: Any, values: Any) -> Any:
-        """See Operations."""
         name = "llvm.x86.avx512.mask.cvtps2dq.512"
         return call(builder, name, I32S, values, splat(I32S, 0), _EVERY, _TO_NEAREST)
 
     def scale(self, builder: Any, values: Any, exponents: Any) -> Any:
-        """See Operations."""
         name = "llvm.x86.avx512.mask.scalef.ps.512"
         return call(builder, name, F32S, values, exponents, values, _EVERY, _TO_NEAREST)
 
     def store_first(self, builder: Any, values: Any, address: Any, mask: Any, whole: Any) -> None:
-        """See Operations."""
         store_lanes(builder, values, address, mask)
 
 

@@ -18,7 +18,6 @@ class _Pairs(Dot):
         super().__init__(F32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         sides = (builder.bitcast(side, BFloats(2 * LANES)) for side in (weight, value))
         return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32S, sums, *sides)
 
@@ -29,12 +28,12 @@ class AVX512BF16(AVX512VBMI):
     pairs: Dot = _Pairs()
 
     def round_to_bfloat16(self, builder: Any, values: Any) -> Any:
-        """See Operations; denormal numbers become 0."""
+        """Denormal numbers become 0."""
         rounded = call(builder, "llvm.x86.avx512bf16.cvtneps2bf16.512", BFloats(LANES), values)
         return builder.bitcast(rounded, I16S)
 
     def reciprocal(self, builder: Any, values: Any) -> Any:
-        """See Operations; to 2 ** -14 of it."""
+        """Accurate to 2 ** -14, relative."""
         every = ir.Constant(I16, -1)
         return call(builder, "llvm.x86.avx512.rcp14.ps.512", F32S, values, values, every)
 

@@ -32,15 +32,15 @@ class AVX512VBMI(AVX512VNNI):
     """Weights in 12 bits, and numbers of 8 bits, are unpacked by tables of bytes."""
 
     def look_up(self, builder: Any, table: Any, indexes: Any) -> Any:
-        """See Operations: vpermb, which takes places below 64."""
+        """vpermb takes places below 64."""
         return call(builder, "llvm.x86.avx512.permvar.qi.512", BYTES, table, indexes)
 
     def expand(self, builder: Any, values: Any, listed: Any, chosen: Any) -> Any:
-        """See Operations: vpexpandw."""
+        """vpexpandw."""
         return call(builder, "llvm.x86.avx512.mask.expand.v32i16", HALVES, listed, values, chosen)
 
     def widen_e4m3(self, builder: Any, codes: Any) -> Any:
-        """See Operations. Each byte looks up both bytes of its bfloat16."""
+        """Each byte looks up both bytes of its bfloat16."""
         count = codes.type.count
         twice = ir.VectorType(ir.IntType(32), 4 * LANES)
         lanes = [min(lane // 2, count - 1) for lane in range(4 * LANES)]

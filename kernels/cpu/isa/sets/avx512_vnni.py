@@ -14,7 +14,6 @@ class _Quads(Dot):
         super().__init__(I32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         unsigned, signed = (builder.bitcast(side, BYTES) for side in (value, weight))
         return call(builder, "llvm.x86.avx512.vpdpbusd.512", I32S, sums, unsigned, signed)
 
@@ -23,7 +22,6 @@ class _Nibbles(_Quads):
     """vpdpbusd too: here it is the weights that have no sign."""
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         return super().add(builder, sums, value, weight)
 
 

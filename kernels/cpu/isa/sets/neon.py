@@ -30,11 +30,11 @@ class NEON(Operations):
     """A vector takes four registers."""
 
     def pause(self, builder: Any) -> None:
-        """See Operations: an instruction barrier, since a yield is over at once."""
+        """An instruction barrier, since a yield is over at once."""
         call(builder, "llvm.aarch64.isb", ir.VoidType(), _FULL_SYSTEM)
 
     def from_table(self, builder: Any, table: Sequence[int], indexes: Any) -> Any:
-        """See Operations: tbl."""
+        """tbl."""
         bytes_, quarters = ir.Constant(_BYTES, list(table)), []
         for quarter in quarters_of(builder, indexes):
             each = builder.bitcast(quarter, _BYTES)
@@ -43,14 +43,14 @@ class NEON(Operations):
         return of_quarters(builder, quarters)
 
     def round_to_int(self, builder: Any, values: Any) -> Any:
-        """See Operations. The instruction makes 0 of NaN, and of large numbers the nearest int32."""
+        """The instruction makes 0 of NaN, and of large numbers the nearest int32."""
         name = "llvm.aarch64.neon.fcvtns.v4i32.v4f32"
         rounded = [call(builder, name, _INT32S, quarter) for quarter in quarters_of(builder, values)]
         fits = builder.fcmp_ordered("<", values, splat(F32S, 2.0**31))
         return builder.select(fits, of_quarters(builder, rounded), splat(I32S, -(2**31)))
 
     def load_first(self, builder: Any, address: Any, kind: Any, mask: Any, whole: Any) -> Any:
-        """See Operations. No instruction loads masked lanes: they are loaded one by one."""
+        """No instruction loads masked lanes: they are loaded one by one."""
         with builder.if_else(whole) as (at_once, some):
             with at_once:
                 every, block = load(builder, address, kind), builder.block
@@ -62,7 +62,7 @@ class NEON(Operations):
         return loaded
 
     def store_first(self, builder: Any, values: Any, address: Any, mask: Any, whole: Any) -> None:
-        """See Operations. No instruction stores masked lanes: they are stored one by one."""
+        """No instruction stores masked lanes: they are stored one by one."""
         with builder.if_else(whole) as (at_once, some):
             with at_once:
                 store(builder, values, address)

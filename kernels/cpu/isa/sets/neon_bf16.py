@@ -26,7 +26,6 @@ class _Pairs(Dot):
         super().__init__(F32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         added = []
         sides = (quarters_of(builder, side) for side in (sums, weight, value))
         for total, *words in zip(*sides, strict=True):
@@ -44,7 +43,6 @@ class _Quads(Dot):
         super().__init__(I32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         return dot_of_bytes(builder, "llvm.aarch64.neon.usdot.v4i32.v16i8", sums, value, weight)
 
 
@@ -55,7 +53,7 @@ class NEONBF16(NEONDot):
     quads: Dot = _Quads()
 
     def round_to_bfloat16(self, builder: Any, values: Any) -> Any:
-        """See Operations: bfcvtn."""
+        """bfcvtn."""
         return builder.bitcast(builder.fptrunc(values, BFloats(LANES)), I16S)
 
 

@@ -38,7 +38,7 @@ class SignedBytes(Dot):
         super().__init__(I32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot. Weights of 4 bits are signed bytes too."""
+        """Weights of 4 bits are signed bytes too."""
         return dot_of_bytes(builder, "llvm.aarch64.neon.sdot.v4i32.v16i8", sums, weight, value)
 
 
@@ -46,7 +46,6 @@ class _Quads(SignedBytes):
     """sdot of inputs less 128, and 128 times the sum of weights, which all rows of a tile share."""
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        """See Dot."""
         total = super().add(builder, splat(I32S, 0), weight, splat(I32S, _ONES))
         sums = builder.add(sums, builder.shl(total, splat(I32S, 7)))
         return super().add(builder, sums, weight, builder.xor(value, splat(I32S, _SIGNS)))

@@ -14,7 +14,6 @@ class X86(Operations):
     futex = 202
 
     def pause(self, builder: Any) -> None:
-        """See Operations."""
         call(builder, "llvm.x86.sse2.pause", ir.VoidType())
 
 

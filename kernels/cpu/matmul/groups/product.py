@@ -76,7 +76,6 @@ def _one_level_tile(
     strip: int,
     w: int,
 ) -> None:
-    """See _tile()."""
     words, groups = record.group_words, record.words // record.group_words
     stride, term_stride = record.columns * record.out_bytes, 8 * groups
     xs = [record.x + 8 * record.words * (row + m) for m in unroll(range(rows))]

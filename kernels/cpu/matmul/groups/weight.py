@@ -142,7 +142,6 @@ class GroupedWeight:
         )
 
     def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
-        """See grouped_linear()."""
         return grouped_linear(x, self, wide)
 
     def values(self) -> torch.Tensor:

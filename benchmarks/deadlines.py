@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks.pipeline import LLAMA_3_8B
 from benchmarks.scheduler import SAMPLING
+from engine_core.identity import Limits
 from engine_core.intake.deadlines import predicted_wait
-from engine_core.intake.limits import Limits
 from engine_core.intake.validation import make_request
 from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import Request

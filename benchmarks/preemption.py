@@ -28,7 +28,7 @@ from worker.cpu.threads import prepare_threads
 prepare_threads()  # before torch is imported
 
 from benchmarks.pipeline import LLAMA_3_8B  # noqa: E402
-from engine_core.intake.limits import Limits  # noqa: E402
+from engine_core.identity import Limits  # noqa: E402
 from engine_core.intake.validation import make_request  # noqa: E402
 from engine_core.kv_cache.host_swap import SwapCosts  # noqa: E402
 from engine_core.scheduler.scheduler import Scheduler  # noqa: E402

@@ -12,7 +12,7 @@ import argparse
 from dataclasses import dataclass
 
 from benchmarks.scheduler import SAMPLING
-from engine_core.intake.limits import Limits
+from engine_core.identity import Limits
 from engine_core.intake.validation import make_request
 from engine_core.kv_cache.fragmentation import count_empty
 from engine_core.scheduler.scheduler import Scheduler

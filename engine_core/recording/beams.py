@@ -8,8 +8,7 @@ the search ended, every candidate is a stop token.
 from collections.abc import Callable
 from math import inf
 
-from engine_core.beam_parameters import BeamParameters
-from engine_core.beam_search.search import BeamSearch
+from engine_core.beam_search.search import BeamParameters, BeamSearch
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedChoice
 from pagewire.ipc.columns import unpack_u32
 

@@ -13,7 +13,7 @@ from itertools import count
 
 from engine_core.beam_search.search import BeamSearch
 from engine_core.recording.beams import HASH_BYTES, Candidates, candidates_of, replayed_search
-from engine_core.request import MAX_DRAFTS, FinishReason, PendingPromptLogprobs, Request
+from engine_core.request import MAX_DRAFTS, FinishReason, PendingPromptLogprobs, Request, RequestOwner
 from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.engine_pb2 import Pooling, PoolingType
 from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedCall, RecordedChoice, RecordedEnd
@@ -136,7 +136,7 @@ class ReconstructedRequests:
             max_drafts=arrival.max_draft_tokens if arrival.HasField("max_draft_tokens") else MAX_DRAFTS,
             time_limit_at=arrival.time_limit_at if arrival.HasField("time_limit_at") else None,
             deadline_at=arrival.deadline_at if arrival.HasField("deadline_at") else None,
-            abort_at=arrival.deadline_at if arrival.HasField("deadline_at") else None,
+            owner=RequestOwner(abort_at=arrival.deadline_at if arrival.HasField("deadline_at") else None),
             beam_search=replayed_search(arrival),
         )
         if arrival.prompt_logprobs_start:

@@ -8,7 +8,7 @@ from engine_core.beam_search.sequences import BeamGroup
 from engine_core.recording.beams import Candidates
 from engine_core.recording.reconstructed_requests import ReconstructedRequests
 from engine_core.request import NO_TOKEN, Request
-from engine_core.sequence_group import SequenceGroup
+from engine_core.scheduler.states.sequence_group import SequenceGroup
 from engine_core.step.plan import NewRow, Plan
 from engine_core.step.result import Result
 from pagewire.internal.v1.engine_pb2 import LogprobColumns

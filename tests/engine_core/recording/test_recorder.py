@@ -105,16 +105,11 @@ def test_all_that_scheduling_depends_on_is_recorded():
         "parameters",  # of them, n and min_tokens
         "content_hashes",  # with the tokens, in hashes of blocks
     }
-    names = {"frontend", "handle", "request_id", "trace_id", "group", "content"}
+    names = {"frontend", "handle", "request_id", "trace_id", "group"}
     state = {"sequences", "forking", "num_live", "num_running", "num_preemptions", "num_made", "scheduled"}
     state |= {"num_paid", "row_error"}  # of its tenant's quota; from the worker, for the error
     state.add("history")  # for operators: no decision reads it
-    state |= {"disconnect_grace", "ended_elsewhere", "prompt_scores"}  # for another call of it
-    state |= {
-        "abort_at",
-        "submitted",
-        "num_handovers",
-    }  # deadline_at until RecordedDeadline; for the choice of a call
+    state.add("owner")  # for another call of it; its abort_at is deadline_at until RecordedDeadline
     assert {field.name for field in dataclasses.fields(Request)} == recorded | names | state
 
 

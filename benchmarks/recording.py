@@ -24,6 +24,7 @@ from pathlib import Path
 from benchmarks import scheduler as scheduler_benchmark
 from benchmarks.pipeline import CLIENTS, LOADS, MAX_NUM_SEQS, Load, model_folder, run_once
 from engine_core.recording.file import RecordingReader, RecordingWriter, open_recording
+from engine_core.recording.reconstructed_requests import facts_of
 from engine_core.recording.recorder import RecordedScheduler
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
@@ -115,7 +116,8 @@ def main() -> None:
         steps = tokens = 0
         for call in RecordingReader(path):
             steps += call.HasField("result")
-            tokens += call.end.num_output_tokens
+            if call.event.name == "ended":
+                tokens += facts_of(call.event)["num_output_tokens"]
         size = path.stat().st_size
         print(f"the service's recording: {size / steps:.0f} bytes per step, {size / tokens:.2f} per token")
 

@@ -1,114 +1,107 @@
-"""Plans in a recording: columns, each plan written as changes to the plan before it.
+"""Plans in a recording: of each plan the columns that are not as expected after the plan before it.
 
 A batch that decodes has the same rows for many steps, and `starts` that grow by one. Such a plan takes about
-thirty bytes. A column that is left out of the file is covered by its sum, which the reader verifies.
+thirty bytes: nothing of it is written but the sum of `starts`, which the reader verifies.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from itertools import chain
 
+from engine_core.request import Request
 from engine_core.scheduler.planning.step_batch import first_numbers
-from engine_core.step.plan import NewRow, Plan
-from pagewire.internal.v1.recording_pb2 import RecordedNewRow, RecordedPlan
+from engine_core.scheduler.states.sequence_states import SequenceStates
+from engine_core.step.plan import Plan
+from pagewire.internal.v1.recording_pb2 import RecordedPlan
+from pagewire.internal.v1.worker_pb2 import StepPlan
 from pagewire.ipc.columns import pack_u32, unpack_u32
 
-NumberOf = Callable[[NewRow], int]
-"""Returns the number of the request that a row belongs to."""
-Columns = dict[str, list[Any]]
+Columns = dict[str, list[int]]
 """A plan by column name, without token ids; `step` alone for a plan without rows."""
 
-_SPARSE = (
-    "removed_rows",
-    "table_rows",
-    "table_starts",
-    "table_counts",
-    "table_blocks",
-    "copy_sources",
-    "copy_targets",
-    "append_rows",
-    "swap_out_blocks",
-    "swap_out_host_blocks",
-    "swap_in_host_blocks",
-    "swap_in_blocks",
-    "sample_counts",
-    "restore_rows",
-    "restore_checkpoints",
-    "save_rows",
-    "save_positions",
-    "save_checkpoints",
-)
-"""Columns that are empty in most plans."""
-_BATCH = ("rows", "starts", "counts", "sample_rows", "sample_sources")
+_FIELDS = {
+    field.name: field.number
+    for field in StepPlan.DESCRIPTOR.fields
+    if field.name not in ("step", "append_token_ids", "kept_changes")
+}
+_LISTS = [name for name in _FIELDS if name not in ("new_rows", "forks")]
 
 
-def columns_of(plan: Plan, number_of: NumberOf) -> Columns:
-    """Returns the columns of a plan."""
-    columns: Columns = {"step": [plan.step]}
+def columns_of(plan: Plan, numbers: Mapping[int, int]) -> Columns:
+    """Returns the columns of a plan. numbers: of requests, by row that begins.
+
+    `new_rows` has for each: row, request, sequence, tokens, where log-probabilities of its prompt begin,
+    candidates of a beam, number of blocks, and these blocks.
+    """
+    columns = {"step": [plan.step]}
     if not plan.rows:
         return columns
-    for name in (*_SPARSE, *_BATCH):
+    for name in _LISTS:
         columns[name] = getattr(plan, name)
     columns["new_rows"] = [
-        (
+        number
+        for new in plan.new_rows
+        for number in (
             new.row,
-            number_of(new),
+            numbers[new.row],
             new.sequence_index,
             len(new.token_ids),
-            tuple(new.blocks),
             new.prompt_logprobs_start,
             new.num_beam_candidates,
+            len(new.blocks),
+            *new.blocks,
         )
-        for new in plan.new_rows
     ]
-    columns["forks"] = [(fork.row, fork.source_row, fork.sequence_index) for fork in plan.forks]
+    forks = ((fork.row, fork.source_row, fork.sequence_index) for fork in plan.forks)
+    columns["forks"] = list(chain.from_iterable(forks))
     return columns
+
+
+def requests_of(plan: Plan, states: SequenceStates) -> dict[int, Request]:
+    """Returns the requests of the rows that begin in a plan, by row.
+
+    states: of the scheduler that has just made the plan.
+    """
+    if not plan.new_rows:
+        return {}
+    held = {sequence.row: sequence.request for sequence in states.holders()}
+    return {new.row: held[new.row] for new in plan.new_rows}
+
+
+def _expected(name: str, columns: Columns) -> list[int]:
+    """Returns a column as it is in most plans. columns: at least those before it in StepPlan."""
+    if name == "counts":
+        return [1] * len(columns["rows"])
+    if name == "sample_rows":
+        return columns["rows"]
+    if name == "sample_sources":
+        return first_numbers(len(columns["sample_rows"]))
+    return []
 
 
 class PlanWriter:
     """Writes plans, each as changes to the one before it."""
 
     def __init__(self) -> None:
-        self._rows: list[int] = []
+        self._rows: list[int] = []  # that may go on in the next plan
 
     def write(self, columns: Columns, record: RecordedPlan) -> None:
         """Fills in the record of one plan. Cost of a step that only decodes: about 5 ns per row."""
         (record.step,) = columns["step"]
         if not record.step:
             return
-        for name in _SPARSE:
-            if column := columns[name]:
-                setattr(record, name, pack_u32(column))
-        for row, number, index, num_tokens, blocks, logprobs_start, num_candidates in columns["new_rows"]:
-            record.new_rows.add(
-                row=row,
-                number=number,
-                sequence_index=index,
-                num_tokens=num_tokens,
-                blocks=pack_u32(blocks),
-                prompt_logprobs_start=logprobs_start,
-                num_beam_candidates=num_candidates,
-            )
-        if columns["forks"]:
-            record.forks = pack_u32(number for fork in columns["forks"] for number in fork)
-        self._write_batch(columns, record)
-
-    def _write_batch(self, columns: Columns, record: RecordedPlan) -> None:
-        rows, starts, counts, samples, sources = (columns[name] for name in _BATCH)
-        is_same = rows == self._rows and not (
+        rows = columns["rows"]
+        goes_on = rows == self._rows and not (
             columns["removed_rows"] or columns["new_rows"] or columns["forks"]
         )
-        if is_same:
-            record.starts_sum = sum(starts)
-        else:
-            record.rows, record.starts = pack_u32(rows), pack_u32(starts)
+        if goes_on:
+            record.starts_sum = sum(columns["starts"])
+        for name, field in _FIELDS.items():
+            if goes_on and name in ("rows", "starts"):
+                continue
+            column = columns[name]
+            if column != _expected(name, columns):
+                record.columns.add(field=field, values=pack_u32(column))
         self._rows = [] if columns["sample_counts"] else rows  # a shorter result moves the next `starts`
-        if counts.count(1) != len(counts):
-            record.counts = pack_u32(counts)
-        if samples != rows:
-            record.sample_rows = pack_u32(samples)
-            record.is_sample_empty = not samples
-        if sources != first_numbers(len(sources)):
-            record.sample_sources = pack_u32(sources)
 
 
 class PlanReader:
@@ -126,31 +119,18 @@ class PlanReader:
         columns: Columns = {"step": [record.step]}
         if not record.step:
             return columns
-        columns |= {name: unpack_u32(getattr(record, name)) for name in _SPARSE}
-        columns["new_rows"] = [_read_new_row(new) for new in record.new_rows]
-        forks = iter(unpack_u32(record.forks))
-        columns["forks"] = list(zip(forks, forks, forks, strict=True))
-        rows = unpack_u32(record.rows) or self._rows
-        starts = unpack_u32(record.starts) if record.rows else self._ends
-        counts = unpack_u32(record.counts) or [1] * len(rows)
-        samples = unpack_u32(record.sample_rows)
-        if not samples and not record.is_sample_empty:
-            samples = rows
-        self._rows = rows
-        self._ends = [start + count for start, count in zip(starts, counts, strict=True)]
-        if not record.rows and sum(starts) != record.starts_sum:
-            starts = []
-        sources = unpack_u32(record.sample_sources) or list(range(len(samples)))
-        return columns | dict(zip(_BATCH, (rows, starts, counts, samples, sources), strict=True))
-
-
-def _read_new_row(new: RecordedNewRow) -> tuple[Any, ...]:
-    return (
-        new.row,
-        new.number,
-        new.sequence_index,
-        new.num_tokens,
-        tuple(unpack_u32(new.blocks)),
-        new.prompt_logprobs_start,
-        new.num_beam_candidates,
-    )
+        written = {each.field: each.values for each in record.columns}
+        goes_on = record.HasField("starts_sum")
+        for name, field in _FIELDS.items():
+            if field in written:
+                columns[name] = unpack_u32(written[field])
+            elif goes_on and name in ("rows", "starts"):
+                columns[name] = self._rows if name == "rows" else self._ends
+            else:
+                columns[name] = _expected(name, columns)
+        self._rows = columns["rows"]
+        ends = zip(columns["starts"], columns["counts"], strict=True)
+        self._ends = [start + count for start, count in ends]
+        if goes_on and sum(columns["starts"]) != record.starts_sum:
+            columns["starts"] = []
+        return columns

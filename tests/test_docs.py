@@ -11,6 +11,7 @@ import pytest
 
 from pagewire import command_config, config, flags
 from pagewire.cli import COMMANDS
+from pagewire.flags.synonyms import COUNTERPARTS, RENAMED, WITHOUT_EFFECT, WITHOUT_EFFECT_OF_A_VALUE
 
 ROOT = Path(__file__).parent.parent
 OWN_PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -35,6 +36,7 @@ FLAGS = {
 OTHER_FLAGS = {
     *("--config", "--help", "--help-all", "--some-name"),
     *("--cpus", "--no-recreate", "--scale"),  # of docker
+    *(name for table in (RENAMED, WITHOUT_EFFECT, WITHOUT_EFFECT_OF_A_VALUE, COUNTERPARTS) for name in table),
     *("--client-env", "--server-env"),  # benchmarks.grpc_floor makes them of two names
 }
 MADE = {"pagewire/site.zip"}

@@ -28,6 +28,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "examples/*/README.md",
     ),
     "Reference": (
+        "docs/command-line.md",
         "docs/limits.md",
         "docs/metrics.md",
         "docs/models.md",

@@ -11,6 +11,7 @@ import pytest
 
 from pagewire import command_config, config, flags
 from pagewire.cli import COMMANDS
+from pagewire.flags.synonyms import COUNTERPARTS, RENAMED, WITHOUT_EFFECT, WITHOUT_EFFECT_OF_A_VALUE
 
 ROOT = Path(__file__).parent.parent
 OWN_PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -35,6 +36,7 @@ FLAGS = {
 OTHER_FLAGS = {
     *("--config", "--help", "--help-all", "--some-name"),
     *("--cpus", "--no-recreate", "--scale"),  # of docker
+    *(name for table in (RENAMED, WITHOUT_EFFECT, WITHOUT_EFFECT_OF_A_VALUE, COUNTERPARTS) for name in table),
     *("--client-env", "--server-env"),  # benchmarks.grpc_floor makes them of two names
 }
 MADE = {"pagewire/site.zip"}
@@ -139,6 +141,7 @@ def is_runnable(module: Path) -> bool:
     return module.with_suffix(".py").exists() or (module / "__main__.py").exists()
 
 
-def test_the_readme_lists_the_commands() -> None:
-    lines = re.findall(r"^pagewire (.+?)(?:  |$)", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_a_page_lists_the_commands() -> None:
+    page = (ROOT / "docs/command-line.md").read_text()
+    lines = re.findall(r"^pagewire (.+?)(?:  |$)", page, re.MULTILINE)
     assert COMMANDS.keys() <= set(" ".join(lines).split())

@@ -7,6 +7,7 @@ from pagewire.checkpoints.hub import with_local_model
 from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.cli.common.extras import check_gateway, require_doors, require_worker
 from pagewire.config import ServeConfig
+from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 from pagewire.logs import process_log
 from pagewire.supervisor.child import Facts
@@ -32,9 +33,24 @@ def run(config: ServeConfig) -> int:
     require_worker("start a service", config.device)
     require_doors(config)
     check_gateway(config)
+    _check_parallelism(config)
     config = with_local_model(config)
     checkpoint_path(config.model)
     return Supervisor(config, partial(_announce, config)).run()
+
+
+def _check_parallelism(config: ServeConfig) -> None:
+    """Raises StartupError before a model is downloaded for several ranks, which no worker supports yet."""
+    for flag, size in (
+        ("--tensor-parallel-size", config.tensor_parallel_size),
+        ("--pipeline-parallel-size", config.pipeline_parallel_size),
+    ):
+        if size > 1:
+            raise StartupError(
+                "cannot split the model",
+                f"{flag} is {size}, and a model runs in one worker",
+                "leave it out; --data-parallel-size N starts N engines, each with the whole model",
+            )
 
 
 def _announce(config: ServeConfig, facts: Facts) -> None:

@@ -5,7 +5,6 @@ thirty bytes: nothing of it is written but the sum of `starts`, which the reader
 """
 
 from collections.abc import Mapping
-from itertools import chain
 
 from engine_core.request import Request
 from engine_core.scheduler.planning.step_batch import first_numbers
@@ -24,6 +23,9 @@ _FIELDS = {
     if field.name not in ("step", "append_token_ids", "kept_changes")
 }
 _LISTS = [name for name in _FIELDS if name not in ("new_rows", "forks")]
+_BATCH = ("rows", "starts", "counts", "sample_rows", "sample_sources")
+_SPARSE = [name for name in _FIELDS if name not in _BATCH]
+"""Columns that are empty in most plans."""
 
 
 def columns_of(plan: Plan, numbers: Mapping[int, int]) -> Columns:
@@ -37,22 +39,12 @@ def columns_of(plan: Plan, numbers: Mapping[int, int]) -> Columns:
         return columns
     for name in _LISTS:
         columns[name] = getattr(plan, name)
-    columns["new_rows"] = [
-        number
-        for new in plan.new_rows
-        for number in (
-            new.row,
-            numbers[new.row],
-            new.sequence_index,
-            len(new.token_ids),
-            new.prompt_logprobs_start,
-            new.num_beam_candidates,
-            len(new.blocks),
-            *new.blocks,
-        )
-    ]
-    forks = ((fork.row, fork.source_row, fork.sequence_index) for fork in plan.forks)
-    columns["forks"] = list(chain.from_iterable(forks))
+    new_rows, forks = columns["new_rows"], columns["forks"] = list[int](), list[int]()
+    for new in plan.new_rows:
+        new_rows += (new.row, numbers[new.row], new.sequence_index, len(new.token_ids))
+        new_rows += (new.prompt_logprobs_start, new.num_beam_candidates, len(new.blocks), *new.blocks)
+    for fork in plan.forks:
+        forks += (fork.row, fork.source_row, fork.sequence_index)
     return columns
 
 
@@ -67,17 +59,6 @@ def requests_of(plan: Plan, states: SequenceStates) -> dict[int, Request]:
     return {new.row: held[new.row] for new in plan.new_rows}
 
 
-def _expected(name: str, columns: Columns) -> list[int]:
-    """Returns a column as it is in most plans. columns: at least those before it in StepPlan."""
-    if name == "counts":
-        return [1] * len(columns["rows"])
-    if name == "sample_rows":
-        return columns["rows"]
-    if name == "sample_sources":
-        return first_numbers(len(columns["sample_rows"]))
-    return []
-
-
 class PlanWriter:
     """Writes plans, each as changes to the one before it."""
 
@@ -89,18 +70,20 @@ class PlanWriter:
         (record.step,) = columns["step"]
         if not record.step:
             return
-        rows = columns["rows"]
-        goes_on = rows == self._rows and not (
-            columns["removed_rows"] or columns["new_rows"] or columns["forks"]
-        )
-        if goes_on:
-            record.starts_sum = sum(columns["starts"])
-        for name, field in _FIELDS.items():
-            if goes_on and name in ("rows", "starts"):
-                continue
-            column = columns[name]
-            if column != _expected(name, columns):
-                record.columns.add(field=field, values=pack_u32(column))
+        rows, starts, counts, samples, sources = (columns[name] for name in _BATCH)
+        written = [name for name in _SPARSE if columns[name]]
+        if rows == self._rows and not (columns["removed_rows"] or columns["new_rows"] or columns["forks"]):
+            record.starts_sum = sum(starts)
+        else:
+            written += ["rows", "starts"]
+        if counts.count(1) != len(counts):
+            written.append("counts")
+        if samples != rows:
+            written.append("sample_rows")
+        if sources != first_numbers(len(samples)):
+            written.append("sample_sources")
+        for name in written:
+            record.columns.add(field=_FIELDS[name], values=pack_u32(columns[name]))
         self._rows = [] if columns["sample_counts"] else rows  # a shorter result moves the next `starts`
 
 
@@ -119,18 +102,15 @@ class PlanReader:
         columns: Columns = {"step": [record.step]}
         if not record.step:
             return columns
-        written = {each.field: each.values for each in record.columns}
-        goes_on = record.HasField("starts_sum")
-        for name, field in _FIELDS.items():
-            if field in written:
-                columns[name] = unpack_u32(written[field])
-            elif goes_on and name in ("rows", "starts"):
-                columns[name] = self._rows if name == "rows" else self._ends
-            else:
-                columns[name] = _expected(name, columns)
-        self._rows = columns["rows"]
-        ends = zip(columns["starts"], columns["counts"], strict=True)
-        self._ends = [start + count for start, count in ends]
+        written = {each.field: unpack_u32(each.values) for each in record.columns}
+        columns |= {name: written.get(field, []) for name, field in _FIELDS.items()}
+        if goes_on := record.HasField("starts_sum"):
+            columns["rows"], columns["starts"] = self._rows, self._ends
+        rows = self._rows = columns["rows"]
+        counts = columns["counts"] = columns["counts"] or [1] * len(rows)
+        samples = columns["sample_rows"] = written.get(_FIELDS["sample_rows"], rows)
+        columns["sample_sources"] = columns["sample_sources"] or first_numbers(len(samples))
+        self._ends = [start + count for start, count in zip(columns["starts"], counts, strict=True)]
         if goes_on and sum(columns["starts"]) != record.starts_sum:
             columns["starts"] = []
         return columns

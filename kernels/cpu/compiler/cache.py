@@ -110,8 +110,8 @@ def _only_process(file: Path) -> Iterator[None]:
 
 
 def _keep(machine_code: bytes, file: Path) -> None:
-    """Another process sees all of it or nothing. Where there is no room, it is not kept. It need not be on the
-    disk yet: what a crash of the machine has torn, its digest does not fit."""
+    """Another process sees all of it or nothing. Where there is no room, it is not kept. It need not be on
+    the disk yet: what a crash of the machine has torn, its digest does not fit."""
     try:
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
             temporary.write(hashlib.sha256(machine_code).digest() + machine_code)

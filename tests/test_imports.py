@@ -114,7 +114,7 @@ SEAMS = {
         *("pagewire.errors", "pagewire.flags", "pagewire.v1"),
     },
     "pagewire_console": {
-        *("frontend.auth", "frontend.call", "frontend.engine", "frontend.errors", "frontend.http"),
+        *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),
         *("frontend.inspection.inspector", "frontend.openai.answers.errors", "frontend.openai.app"),
         *("frontend.parts", "frontend.telemetry.counters"),
         *("pagewire", "pagewire.host.loopback", "pagewire.telemetry.figures", "pagewire.v1"),
@@ -231,7 +231,7 @@ def loaded_by(statement: str) -> set[str]:
         ),
         (
             "import frontend.streams.multiplexer, frontend.streams.continuation_scorer,"
-            " frontend.write_timeout, frontend.auth.authenticator",
+            " frontend.call.write_timeout, frontend.auth.authenticator",
             HEAVY | {"numpy", "grpc", "grpc_status"},
         ),
         ("import frontend.openai.door", HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"}),

@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from starlette.routing import Route
 
-from frontend.call import Call
+from frontend.call.call import Call
 from frontend.errors import InvalidRequest
 from frontend.http.exchange import Exchange, event
 from frontend.inspection.inspector import Inspector

@@ -9,7 +9,7 @@ _QUIET_S = 5.0
 
 
 def tell(text: str, stream: TextIO | None, end: str = "\n") -> None:
-    """Writes and flushes. A stream that takes nothing, such as a file on a full disk, does not end the service."""
+    """Writes and flushes. A stream that takes nothing, as on a full disk, does not end the service."""
     if stream is not None:
         with contextlib.suppress(OSError):
             print(text, file=stream, flush=True, end=end)

@@ -22,7 +22,7 @@ def install_hint(extra: str) -> str:
         return f"in pagewire's source tree: pip install '.[{extra}]'"
     from importlib.metadata import requires  # takes 20 ms
 
-    # An installation knows what its extras require; the name of this project on an index is not ours to promise.
+    # An installation knows what its extras require; no index has this project.
     marker = f'extra == "{extra}"'
     needed = [each.partition(";")[0].strip() for each in requires("pagewire") or () if marker in each]
     return f"pip install {' '.join(map(quote, needed))}"

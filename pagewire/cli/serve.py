@@ -52,8 +52,8 @@ def run(config: ServeConfig) -> int:
 
 @contextmanager
 def _api_keys(config: ServeConfig) -> Iterator[ServeConfig]:
-    """Yields the configuration with --api-key as a token file, which has the hashes of the keys and is removed at
-    the end. Raises UsageError."""
+    """Yields the configuration with --api-key as a token file, which has the hashes of the keys and is
+    removed at the end. Raises UsageError."""
     if not config.api_key:
         yield config
         return

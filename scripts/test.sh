@@ -30,7 +30,7 @@ groups() {
     printf '%s\n' "--share 0/2 tests/$room tests/test_imports.py" "--share 1/2 tests/$room"
     return
   fi
-  local others="tests" folder
+  local others="tests packages" folder
   for folder in e2e chaos worker kernels; do others+=" --ignore=tests/$folder"; done
   printf '%s\n' tests/e2e "$others" tests/worker tests/kernels/cpu/isa "tests/kernels --ignore=tests/kernels/cpu" \
     tests/chaos "tests/kernels/cpu --ignore=tests/kernels/cpu/isa"

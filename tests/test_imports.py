@@ -18,8 +18,6 @@ GROUND = {
     "telemetry",
     "v1",
     "internal",
-    "inference",
-    "orca",
     "config",
     "errors",
     "gguf",
@@ -112,6 +110,11 @@ SEAMS = {
     "pagewire_bench": {
         *("pagewire", "pagewire.cli.common.connect", "pagewire.client", "pagewire.command_config"),
         *("pagewire.errors", "pagewire.flags", "pagewire.v1"),
+    },
+    "pagewire_gateways": {
+        *("frontend.call.call", "frontend.engine", "frontend.errors", "frontend.parts", "frontend.rpc"),
+        *("frontend.servicers.tokenizer", "frontend.streams", "frontend.validation"),
+        *("pagewire", "pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.retry_after", "pagewire.v1"),
     },
     "pagewire_console": {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),

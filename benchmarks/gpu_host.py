@@ -146,7 +146,7 @@ def without_launches(capability: int = 90) -> Iterator[Counter[str]]:
     kernel."""
     from triton.runtime.jit import JITFunction
 
-    from kernels.triton.compile_check import believing
+    from ptx_emulator.compile_check import believing
 
     counts, run = Counter[str](), JITFunction.run
 

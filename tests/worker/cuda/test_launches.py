@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import torch
 from torch.overrides import TorchFunctionMode
 
-from kernels.triton.compile_check import compiling
+from ptx_emulator.compile_check import compiling
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.worker.cuda.sampling.test_sampler import random_case

@@ -15,6 +15,7 @@ from frontend.model.info import ModelInfo, limits_of
 from frontend.model.pooling_config import PoolingDefaults
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.generator import Generator
+from frontend.streams.request_spec import CallMode
 from frontend.streams.scoring_turns import ScoringTurns
 from frontend.telemetry.log_fields import put_log_fields
 from frontend.validation.pooling import check_embed
@@ -147,7 +148,9 @@ class Embedder:
         async with job.slots, self._turns.turn(job.call.caller):
             left = None if job.ends is None else max(job.ends - asyncio.get_running_loop().time(), 0.0)
             call = replace(job.call, time_left=left)
-            async with self._generator.open(request, call, whole=True, pooling=job.pooling) as stream:
+            async with self._generator.open(
+                request, call, CallMode(one_message=True, pooling=job.pooling)
+            ) as stream:
                 message = await stream.take()
                 if message is None or stream.vector is None:
                     raise Aborted

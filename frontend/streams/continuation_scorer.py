@@ -17,6 +17,7 @@ from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest
 from frontend.model.info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.generator import Generator
+from frontend.streams.request_spec import ONE_MESSAGE
 from frontend.streams.scoring_turns import ScoringTurns
 from frontend.telemetry.log_fields import put_log_fields
 from frontend.validation.requests import check_continuations
@@ -110,7 +111,7 @@ class ContinuationScorer:
         async with self._turns.turn(call.caller):
             request = _request(whole, prompt, tokens, request_id)  # each has a copy of the prompt
             left = None if ends is None else max(ends - asyncio.get_running_loop().time(), 0.0)
-            async with self._generator.open(request, replace(call, time_left=left), whole=True) as stream:
+            async with self._generator.open(request, replace(call, time_left=left), ONE_MESSAGE) as stream:
                 message = await stream.take()
                 assert message is not None  # a stream ends with a message or raises
                 logprobs = list(message.prompt.logprobs.logprobs)

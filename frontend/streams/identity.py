@@ -26,6 +26,8 @@ class RequestIdentity:
     seed: int
     content: bytes
     """Digest of what determines the answer, equal for every attempt; empty: no call can take it over."""
+    tenant: str
+    """The owner of the request."""
 
 
 def identify(
@@ -37,7 +39,7 @@ def identify(
     engine_id = caller.scope(request_id)
     seed = request.sampling.seed if request.sampling.HasField("seed") else _seed_of(request, engine_id)
     content = b"" if is_pooled else _digest(request, seed, tenant)
-    return RequestIdentity(request_id, engine_id, seed, content)
+    return RequestIdentity(request_id, engine_id, seed, content, tenant)
 
 
 def _seed_of(request: generation_pb2.GenerateRequest, engine_id: str) -> int:

@@ -20,6 +20,7 @@ from frontend.engine.socket import Listener
 from frontend.model.info import DEFAULT_SAMPLING, ModelInfo
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.generator import Generator
+from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream
 from frontend.text.tokenizer import Tokenizer
 from pagewire.config import FrontendConfig
@@ -161,6 +162,6 @@ class FrontendProcess:
         self, request: generation_pb2.GenerateRequest, time_left: float | None, deliver: Deliver, whole: bool
     ) -> None:
         call = Call(ANONYMOUS, time_left)
-        async with self.generator.open(request, call, whole=whole, resumable=True) as stream:
+        async with self.generator.open(request, call, CallMode(one_message=whole, resumable=True)) as stream:
             while (message := await stream.take()) is not None:
                 await deliver(message)

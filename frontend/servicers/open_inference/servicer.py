@@ -29,6 +29,7 @@ from frontend.servicers.open_inference.requests import INPUTS, read_infer_reques
 from frontend.servicers.open_inference.responses import FINAL, OUTPUTS, TensorWriter
 from frontend.streams.generator import Generator
 from frontend.streams.multiplexer import Multiplexer
+from frontend.streams.request_spec import ONE_MESSAGE
 from pagewire import __version__
 from pagewire.config import FrontendConfig
 from pagewire.inference import open_inference_pb2 as oip
@@ -113,7 +114,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
         if asked.stream:
             raise InvalidRequest({"stream": "needs ModelStreamInfer"})
         try:
-            async with self._generator.open(asked.request, current_call(context), whole=True) as stream:
+            async with self._generator.open(asked.request, current_call(context), ONE_MESSAGE) as stream:
                 message = await stream.take()
         except ServiceError as error:
             raise translated(error) from None

@@ -11,7 +11,7 @@ from frontend.call.messages import LargeMessages, ReceivingSlots
 from frontend.call.serving_state import ServingState
 from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
-from frontend.engine.discovery import GivenAddresses
+from frontend.engine.core_list import GivenAddresses
 from frontend.engine.socket import EngineSocket
 from frontend.model.info import ModelInfo
 from frontend.pooling.embedder import Embedder

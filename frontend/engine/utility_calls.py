@@ -2,10 +2,9 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable
 
-from frontend.errors import EngineNotReady, ServiceError
+from frontend.errors import EngineNotReady
 from pagewire.internal.v1 import engine_pb2
 
 ANSWER = 10.0
@@ -53,35 +52,3 @@ class UtilityCalls:
         for answer in answers.values():
             if not answer.done():
                 answer.set_exception(EngineNotReady("the engine went away"))
-
-
-class Callee(Protocol):
-    """A core that can be called."""
-
-    epoch: int
-    differs: str
-    utility_calls: UtilityCalls
-
-
-C = TypeVar("C", bound=Callee)
-
-
-async def ask_all(
-    cores: Sequence[C], call: engine_pb2.Utility, *, all_must_answer: bool = False
-) -> list[tuple[C, engine_pb2.UtilityResult]]:
-    """Returns the replies of all connected cores in use. Raises EngineNotReady when there are none, or when
-    one is missing and all_must_answer."""
-    asked = [core for core in cores if core.epoch and not core.differs]
-    answers = await asyncio.gather(*(core.utility_calls.ask(call) for core in asked), return_exceptions=True)
-    found = []
-    failed: BaseException = EngineNotReady("the engine went away")
-    for core, answer in zip(asked, answers, strict=True):
-        if isinstance(answer, engine_pb2.UtilityResult):
-            found.append((core, answer))
-            continue
-        failed = answer
-        if not isinstance(answer, ServiceError) or (all_must_answer and core.epoch):
-            raise answer
-    if not found:
-        raise failed
-    return found

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from frontend.auth.caller import Caller, scope
 from frontend.engine.client import EngineClient
-from frontend.engine.connection import EngineConnection
+from frontend.engine.core import Core
 from frontend.errors import EngineNotReady, InvalidRequest, RequestNotFound
 from frontend.inspection.local_requests import LocalRequests
 from frontend.streams.request_registry import RequestRegistry
@@ -120,10 +120,10 @@ class Inspector:
 
     async def _ask(
         self, call: engine_pb2.Utility, caller: Caller
-    ) -> list[tuple[EngineConnection, engine_pb2.UtilityResult]]:
+    ) -> list[tuple[Core, engine_pb2.UtilityResult]]:
         """Returns the cores' answers. Raises EngineNotReady, also when a core has none."""
         async with self._turn(caller):
-            answers = await self._engine.ask(call)
+            answers = await self._engine.questions.ask(call)
         if any(result.WhichOneof("result") is None for _, result in answers):
             raise EngineNotReady("the engine has too many questions to answer, or does not know this one")
         return answers
@@ -146,7 +146,7 @@ def _public_id(engine_id: str, tenant: str, caller: Caller) -> str:
     return engine_id if caller.tenant is None else engine_id.removeprefix(f"{tenant}/")
 
 
-def _describe(core: EngineConnection) -> pb.EngineInfo:
+def _describe(core: Core) -> pb.EngineInfo:
     """Returns what this frontend knows of an engine core."""
     state = pb.ENGINE_STATE_SERVING
     if not core.epoch:

@@ -9,7 +9,7 @@ import socket
 from typing import Protocol
 
 from frontend.call.serving_state import ServingState
-from frontend.engine.connection import EngineConnection
+from frontend.engine.core import Core
 from frontend.engine.questions import CoreQuestions
 from frontend.errors import FrontendNotFound, InvalidRequest, ShuttingDown
 from frontend.rpc.drain import Drain, Requests
@@ -26,7 +26,7 @@ NO_ANSWER = "it does not answer"
 _SHOWN_ID = 8
 _MOST_LISTED = 16
 
-Known = tuple[admin_pb2.FrontendStatus, EngineConnection]
+Known = tuple[admin_pb2.FrontendStatus, Core]
 """A frontend, and a core that is connected to it."""
 Order = admin_pb2.DrainRequest | admin_pb2.ResumeRequest
 
@@ -100,7 +100,7 @@ class Fleet:
         )
 
     async def _tell(
-        self, order: Order, status: admin_pb2.FrontendStatus, core: EngineConnection
+        self, order: Order, status: admin_pb2.FrontendStatus, core: Core
     ) -> admin_pb2.FrontendStatus:
         command = engine_pb2.FrontendCommand(frontend=bytes.fromhex(status.instance_id))
         if isinstance(order, admin_pb2.DrainRequest):

@@ -158,7 +158,7 @@ class Stream:
         now: int,
         scores: Scores | None = None,
     ) -> bool:
-        """Appends output of one sequence; see frontend.engine.journal.Sink. Raises ProtocolError."""
+        """Appends output of one sequence; see frontend.engine.core.Sink. Raises ProtocolError."""
         if index >= len(self._sequences):
             raise ProtocolError(f"there is no sequence {index}")
         sequence = self._sequences[index]

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from frontend.engine import utility_calls
-from frontend.engine.utility_calls import UtilityCalls, ask_all
+from frontend.engine.questions import ask_all
+from frontend.engine.utility_calls import UtilityCalls
 from frontend.errors import EngineNotReady
 from pagewire.internal.v1 import engine_pb2
 

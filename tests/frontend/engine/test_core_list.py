@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from frontend.engine.discovery import GivenAddresses
+from frontend.engine.core_list import GivenAddresses
 from pagewire.errors import StartupError
 
 

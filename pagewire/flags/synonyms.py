@@ -66,7 +66,7 @@ COUNTERPARTS = {
     "--api-key": "--auth-file FILE (make a token with: pagewire token)",
     "--scheduling-policy": "--policy fair|fcfs",
     "--speculative-config": "--speculate METHOD",
-    "--kv-cache-memory-bytes": "--num-blocks N",
+    "--kv-cache-memory-bytes": "--kv-cache-memory GIB",
     "--gpu-layers": "--device cuda, which holds all layers on the GPU",
     "-ngl": "--device cuda, which holds all layers on the GPU",
     "--runner": "--pooling-type last|mean, for embeddings",

@@ -40,6 +40,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Explanation": (
         "docs/structure.md",
+        "docs/worker.md",
         "docs/scheduling.md",
         "docs/speculation.md",
         "docs/gpu.md",

@@ -17,3 +17,20 @@ def test_several_ranks_are_refused_before_a_download(name: str, monkeypatch: pyt
     with pytest.raises(StartupError) as caught:
         serve.run(ServeConfig(model="no-such-organisation/no-such-model", **{name: 2}))
     assert caught.value.why == f"--{name.replace('_', '-')} is 2, and a model runs in one worker"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"frontends": 0}, "frontends elsewhere need an address"),
+        ({"frontends": 0, "listen": "ipc:///x", "openai_port": 0}, "are served by frontends"),
+        ({"listen": "ipc:///x", "data_parallel_size": 2}, "--data-parallel-size is larger"),
+    ],
+)
+def test_engine_cores_that_no_frontend_could_reach(
+    flags: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(serve.process_log, "setup", lambda *arguments: None)
+    with pytest.raises(StartupError) as caught:
+        serve.run(ServeConfig(**flags))
+    assert words in caught.value.why

@@ -22,8 +22,8 @@ from frontend.servicers.health import HealthServicer
 from frontend.servicers.model import ModelServicer
 from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
-from frontend.streams.aborts import Aborts
 from frontend.streams.continuation_scorer import ContinuationScorer
+from frontend.streams.request_registry import Aborts
 from pagewire.v1 import (
     admin_pb2,
     admin_pb2_grpc,

@@ -20,7 +20,7 @@ from frontend.rpc.grpc_server import GrpcServer
 from frontend.rpc.listening.options import bind, server_options
 from frontend.rpc.listening.tls import certificates_of
 from frontend.rpc.shutdown import Shutdown
-from frontend.streams.aborts import Aborts
+from frontend.streams.request_registry import Aborts
 from frontend.telemetry.tracing import close_tracer
 from pagewire.config import FrontendConfig
 from pagewire.host.file_watch import FileWatch

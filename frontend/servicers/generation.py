@@ -11,9 +11,9 @@ from frontend.call.write_timeout import WriteTimeouts
 from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
-from frontend.streams.aborts import Aborts
 from frontend.streams.generator import Generator
 from frontend.streams.multiplexer import Multiplexer
+from frontend.streams.request_registry import Aborts
 from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_abort
 from pagewire.config import FrontendConfig

@@ -28,8 +28,8 @@ from frontend.rpc.writing import sender
 from frontend.servicers.tokenizer import CHUNK
 from frontend.servicers.vllm_kv_events import KvEventWriter
 from frontend.servicers.vllm_messages import AnswerWriter, read_request, translated
-from frontend.streams.aborts import Aborts
 from frontend.streams.generator import Generator
+from frontend.streams.request_registry import Aborts
 from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_abort
 from pagewire import __version__

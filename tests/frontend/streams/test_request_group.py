@@ -5,15 +5,13 @@ from contextlib import AsyncExitStack
 
 from frontend.auth.caller import ANONYMOUS, Caller, Terms
 from frontend.call.limits import ConcurrencyLimits
-from frontend.streams.scoring_turns import BESIDE_OTHERS, ScoringTurns
+from frontend.streams.request_group import BESIDE_OTHERS, GroupTurns
 
 ALICE = Caller("alice", terms=Terms(max_requests=16))
 BOB = Caller("bob")
 
 
-async def begin(
-    turns: ScoringTurns, caller: Caller, count: int
-) -> tuple[list[asyncio.Task[None]], list[int]]:
+async def begin(turns: GroupTurns, caller: Caller, count: int) -> tuple[list[asyncio.Task[None]], list[int]]:
     """Requests that run until they are cancelled; which of them have begun, in order."""
     begun: list[int] = []
 
@@ -36,7 +34,7 @@ async def cancel(*tasks: asyncio.Task[None]) -> None:
 
 
 async def test_calls_of_a_tenant_share_what_its_quota_allows():
-    turns = ScoringTurns(lambda caller: False)
+    turns = GroupTurns(lambda caller: False)
     first, begun = await begin(turns, ALICE, 10)
     second, more = await begin(turns, ALICE, 10)
     assert len(begun) == 10 and more == list(range(6))
@@ -45,12 +43,12 @@ async def test_calls_of_a_tenant_share_what_its_quota_allows():
     await cancel(*first[1:])
     assert more == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     await cancel(*(task for task in second if not task.done()))
-    assert not turns._lines
+    assert not turns._callers
 
 
 async def test_few_run_while_others_have_calls():
     limits = ConcurrencyLimits(0, 0)
-    turns = ScoringTurns(limits.serves_others)
+    turns = GroupTurns(limits.serves_others)
     async with AsyncExitStack() as calls:
         calls.enter_context(limits.call(ALICE))
         alone, begun = await begin(turns, ALICE, 8)
@@ -67,7 +65,7 @@ async def test_few_run_while_others_have_calls():
 
 
 async def test_a_turn_that_is_granted_to_a_request_that_is_cancelled_goes_on():
-    turns = ScoringTurns(lambda caller: True)
+    turns = GroupTurns(lambda caller: True)
     running, begun = await begin(turns, BOB, BESIDE_OTHERS + 2)
     running[0].cancel()
     await asyncio.sleep(0)  # its turn is granted, and the next request has not run yet
@@ -76,5 +74,5 @@ async def test_a_turn_that_is_granted_to_a_request_that_is_cancelled_goes_on():
 
 
 async def test_without_tenants_none_waits():
-    _, begun = await begin(ScoringTurns(lambda caller: True), ANONYMOUS, 100)
+    _, begun = await begin(GroupTurns(lambda caller: True), ANONYMOUS, 100)
     assert len(begun) == 100

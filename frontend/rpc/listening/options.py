@@ -1,9 +1,12 @@
-"""The listening address and the options of the gRPC server."""
+"""The listening address, the credentials and the options of the gRPC server."""
+
+import threading
 
 import grpc
 
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
+from pagewire.host.tls import Certificates, TlsContent
 
 MAX_SEND_BYTES = 64 << 20
 MAX_STREAMS = 4096
@@ -13,23 +16,48 @@ PING_INTERVAL_MS = 5_000
 
 
 def bind(
-    server: grpc.aio.Server, config: FrontendConfig, port: int, credentials: grpc.ServerCredentials | None
+    server: grpc.aio.Server, config: FrontendConfig, port: int, certificates: Certificates | None
 ) -> int:
     """Opens the port, or a free one when it is 0; returns its number. Opens --loopback-port, too.
-    credentials: None: no TLS. Raises StartupError."""
+    certificates: None: no TLS. Raises StartupError."""
     address = f"{host_in_address(config.host)}:{port}"
     try:
         if config.loopback_port is not None:
             server.add_insecure_port(f"127.0.0.1:{config.loopback_port}")
-        if credentials is None:
+        if certificates is None:
             return server.add_insecure_port(address)
-        return server.add_secure_port(address, credentials)
+        return server.add_secure_port(address, server_credentials(certificates))
     except RuntimeError as error:
         raise StartupError(
             f"cannot listen on {address}",
             "the address is in use or is not this machine's",
             "choose another --port (0: a free one) or --host",
         ) from error
+
+
+def server_credentials(certificates: Certificates) -> grpc.ServerCredentials:
+    """Returns credentials for a port: each handshake uses the newest certificate. With --tls-client-ca,
+    clients need a certificate."""
+    served, lock = certificates.content, threading.Lock()  # gRPC fetches in threads of its own
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        """Called by gRPC before each handshake; None: nothing has changed since the last call."""
+        nonlocal served
+        with lock:
+            if served is certificates.content:
+                return None
+            served = certificates.content
+            return _configuration(served)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(served),
+        fetch,  # type: ignore[arg-type]  # its types omit None, which means no change
+        served.client_ca is not None,
+    )
+
+
+def _configuration(content: TlsContent) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(content.key, content.cert)], content.client_ca)
 
 
 def host_in_address(host: str) -> str:

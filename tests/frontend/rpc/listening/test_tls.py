@@ -10,10 +10,10 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from frontend.rpc.listening.tls import certificates_of
 from frontend.server import Frontend
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
+from pagewire.host.tls import Certificates, read_certificates
 from tests.frontend.fakes import engine_address
 
 PATIENCE_S = 60.0
@@ -184,8 +184,8 @@ async def test_the_watch_notices_by_itself(checkpoint, model, authority):
             await asyncio.sleep(0.01)
 
 
-def config(**values) -> FrontendConfig:
-    return FrontendConfig(**values)
+def read(tls_cert: str = "", tls_key: str = "", tls_client_ca: str = "") -> Certificates | None:
+    return read_certificates("--tls", tls_cert, tls_key, tls_client_ca)
 
 
 @pytest.mark.parametrize("flag", ["tls_cert", "tls_key", "tls_client_ca"])
@@ -201,7 +201,7 @@ def test_what_cannot_be_used_is_named(authority, flag, fault):
     else:
         path.write_bytes(b"nonsense" if fault == "nonsense" else b"")
     with pytest.raises(StartupError) as caught:
-        certificates_of(config(**files))
+        read(**files)
     assert "--" + flag.replace("_", "-") in caught.value.why and str(path) in caught.value.why
 
 
@@ -209,18 +209,18 @@ def test_what_cannot_be_used_is_named(authority, flag, fault):
 def test_certificate_and_key_belong_together(authority, missing):
     files = authority.write() | {missing: ""}
     with pytest.raises(StartupError) as caught:
-        certificates_of(config(**files))
+        read(**files)
     assert "--" + missing.replace("_", "-") in caught.value.why
     with pytest.raises(StartupError):
-        certificates_of(config(tls_client_ca=str(authority.ca_file)))
-    assert certificates_of(config()) is None
+        read(tls_client_ca=str(authority.ca_file))
+    assert read() is None
 
 
 def test_a_key_of_another_certificate(authority):
     files = authority.write()
     Path(files["tls_key"]).write_bytes(authority.issue()[1])
     with pytest.raises(StartupError) as caught:
-        certificates_of(config(**files))
+        read(**files)
     assert "does not belong" in caught.value.why and "--tls-key" in caught.value.why
 
 
@@ -234,5 +234,5 @@ def test_an_encrypted_key_does_not_ask_the_terminal(authority):
     form = serialization.PrivateFormat.PKCS8
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, locked))
     with pytest.raises(StartupError) as caught:
-        certificates_of(config(**files))
+        read(**files)
     assert "encrypted" in caught.value.why

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from frontend.rpc.listening.certificates import warnings_about
+from pagewire.host.tls import warnings_about
 
 DAY = datetime.timedelta(days=1)
 NOW = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)

@@ -12,8 +12,7 @@ from frontend.rpc.fleet import Fleet
 from frontend.rpc.interceptors.auth import AuthInterceptor
 from frontend.rpc.interceptors.decoding import DecodingInterceptor
 from frontend.rpc.interceptors.limits import LimitsInterceptor
-from frontend.rpc.interceptors.metrics import MetricsInterceptor
-from frontend.rpc.interceptors.tracing import TraceInterceptor
+from frontend.rpc.interceptors.metrics import MetricsInterceptor, TraceInterceptor
 from frontend.rpc.interceptors.unary import UnaryInterceptor
 from frontend.rpc.reflection import add_reflection
 from frontend.servicers.admin import AdminServicer

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 import grpc
 
 from frontend.auth.authenticator import AnonymousAuthenticator, TokenAuthenticator
-from frontend.auth.token_file import TokenFile
+from frontend.auth.token_list import TokenFile
 from frontend.grpc_services import Services
 from frontend.inspection.inspector import Inspector
 from frontend.metrics import FrontendWatch
 from frontend.model.info import ModelInfo
 from frontend.parts import FrontendParts, make_parts
-from frontend.rpc.drain import Drain
 from frontend.rpc.fleet import Fleet, address_of
 from frontend.rpc.grpc_server import GrpcServer
 from frontend.rpc.listening.options import bind, server_options
-from frontend.rpc.shutdown import Shutdown
+from frontend.rpc.shutdown import Drain, Shutdown
 from frontend.streams.request_registry import Aborts
 from frontend.telemetry.tracing import close_tracer
 from pagewire.config import FrontendConfig

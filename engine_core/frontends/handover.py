@@ -1,6 +1,6 @@
 """A request in flight that is submitted again goes on for the call that submitted it last.
 
-It is the same request if id and content are equal; see frontend/streams/identity.py. The call that had it is
+It is the same request if id and content are equal; see the frontend's identify(). The call that had it is
 told, if there is one (see detached.py), and the new one is sent what it lacks, by position: nothing is
 computed again. What cannot be sent once more is computed once more, with what the prefix cache has: tokens of
 a client that holds more, or other ones, than the core; log-probabilities that were not kept (see

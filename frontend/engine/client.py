@@ -12,13 +12,12 @@ from frontend.call.serving_state import FAILED, SERVING, ServingState
 from frontend.engine.cache_feed import CacheFeeds
 from frontend.engine.compatibility import agree, combine, difference
 from frontend.engine.connection import EngineConnection
-from frontend.engine.core import Core, Sink
+from frontend.engine.core import ANYWHERE, Core, Routing, Sink
 from frontend.engine.core_list import CoreList, GivenAddresses
 from frontend.engine.dispatcher import Dispatcher
 from frontend.engine.events import EngineEvents
 from frontend.engine.journal import Journal
 from frontend.engine.questions import CoreQuestions
-from frontend.engine.routing import ANYWHERE, Routing
 from frontend.engine.socket import EngineSocket, MakeSocket
 from frontend.errors import EngineDead, EngineNotReady
 from pagewire import __version__

@@ -10,13 +10,29 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from frontend.engine.logprobs import Scores
-from frontend.engine.routing import ANYWHERE, Routing
 from frontend.engine.utility_calls import UtilityCalls
 from frontend.errors import ServiceError
 from pagewire.internal.v1 import engine_pb2
-from pagewire.v1 import admin_pb2
+from pagewire.v1 import admin_pb2, generation_pb2
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """A request's routing hints."""
+
+    rank: int | None = None
+    session_id: str = ""
+
+
+ANYWHERE = Routing()
+
+
+def routing_of(hints: generation_pb2.RoutingHints) -> Routing:
+    """Returns the hints of a public request."""
+    rank = hints.data_parallel_rank if hints.HasField("data_parallel_rank") else None
+    return Routing(rank, hints.session_id) if rank is not None or hints.session_id else ANYWHERE
 
 
 class Sink(Protocol):

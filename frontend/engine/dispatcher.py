@@ -18,10 +18,9 @@ from collections.abc import Callable, Collection, Sequence
 from hashlib import blake2b
 from random import Random
 
-from frontend.engine.core import Core, JournalEntry, Sink
+from frontend.engine.core import Core, JournalEntry, Routing, Sink
 from frontend.engine.events import EngineEvents
 from frontend.engine.journal import Journal
-from frontend.engine.routing import Routing
 from frontend.errors import (
     EngineDead,
     EngineNotReady,
@@ -30,7 +29,7 @@ from frontend.errors import (
     Quarantined,
     ServiceError,
 )
-from frontend.telemetry.log_fields import about
+from frontend.telemetry.tracing import about
 from pagewire.internal.v1 import engine_pb2
 from pagewire.logs.redaction import traceback_of
 

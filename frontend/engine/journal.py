@@ -18,8 +18,7 @@ from math import inf
 
 from google.protobuf.duration_pb2 import Duration
 
-from frontend.engine.core import Core, JournalEntry, Sink
-from frontend.engine.routing import ANYWHERE, Routing
+from frontend.engine.core import ANYWHERE, Core, JournalEntry, Routing, Sink
 from frontend.errors import EngineDead, EngineNotReady, ServiceError
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32

@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from frontend.engine.core import Core
+from frontend.engine.core import Core, Routing
 from frontend.engine.core_list import CoreList
-from frontend.engine.routing import Routing
 from frontend.errors import EngineNotReady, ServiceError
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import admin_pb2

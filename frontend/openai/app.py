@@ -19,8 +19,7 @@ from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.call.messages import LARGE_MESSAGE_BYTES
 from frontend.errors import InternalError, ServiceError, SlowConsumer
-from frontend.http.body import Receive
-from frontend.http.disconnect import until_disconnect
+from frontend.http.body import Receive, until_disconnect
 from frontend.http.errors import BodyTooSlow, DeadlineExceeded, Disconnected, NotServed
 from frontend.http.exchange import Exchange, Scope, Send
 from frontend.http.origin import check_origin

@@ -20,7 +20,6 @@ from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
 from frontend.errors import InvalidRequest, ServiceError, Unimplemented
 from frontend.model.info import ModelInfo
-from frontend.pooling.embedder import Embedder
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.call_context import Context, current_call, current_caller
 from frontend.rpc.error_mapping import guarded
@@ -28,6 +27,7 @@ from frontend.rpc.writing import sender
 from frontend.servicers.tokenizer import CHUNK
 from frontend.servicers.vllm_kv_events import KvEventWriter
 from frontend.servicers.vllm_messages import AnswerWriter, read_request, translated
+from frontend.streams.embedder import Embedder
 from frontend.streams.generator import Generator
 from frontend.streams.request_registry import Aborts
 from frontend.streams.request_spec import CallMode

@@ -13,22 +13,29 @@ from frontend.answers.reader import open_answers
 from frontend.call.call import Call
 from frontend.call.limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
+from frontend.engine.core import Routing, routing_of
 from frontend.engine.journal import put_delivered
 from frontend.engine.logprobs import check_prompt_logprobs
-from frontend.engine.routing import Routing, routing_of
 from frontend.errors import InvalidRequest
 from frontend.model.info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import FinishRules, check_complete, resume
-from frontend.streams.identity import RequestIdentity, identify
 from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.request_registry import RequestRegistry
 from frontend.streams.request_span import RequestSpan
-from frontend.streams.request_spec import STREAMING, CallMode, RequestSpec, to_engine, to_stream
+from frontend.streams.request_spec import (
+    STREAMING,
+    CallMode,
+    RequestIdentity,
+    RequestSpec,
+    identify,
+    to_engine,
+    to_stream,
+)
 from frontend.streams.stream import Stream
 from frontend.telemetry.counters import Counters
-from frontend.telemetry.log_fields import put_log_fields
 from frontend.telemetry.timings import RequestTimings
+from frontend.telemetry.tracing import put_log_fields
 from frontend.validation.defaults import resolve
 from frontend.validation.requests import check_generate
 from frontend.validation.response_size import check_answer_size

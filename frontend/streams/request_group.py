@@ -20,7 +20,7 @@ from frontend.call.turns import TenantTurns
 from frontend.streams.generator import Generator
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream
-from frontend.telemetry.log_fields import put_log_fields
+from frontend.telemetry.tracing import put_log_fields
 from frontend.validation.rules import MAX_COUNT
 from frontend.validation.terms import check_terms
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2

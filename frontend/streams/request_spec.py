@@ -1,15 +1,17 @@
 """A request as the frontend runs it, and the two things that follow from it: the message for the engine core,
 and the stream for the client. Pure."""
 
+import secrets
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from frontend.answers.reader import AnswerReader
+from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.engine.logprobs import PromptScores
 from frontend.model.info import ModelInfo
 from frontend.prompts.prompt_encoding import TokenizedPrompt
-from frontend.streams.identity import RequestIdentity
 from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.sequence import OutputFields, RepetitionDetector, Sequence
 from frontend.streams.stream import DeliveryMode, Header, Stream
@@ -24,6 +26,54 @@ from pagewire.v1 import generation_pb2
 
 CUMULATIVE = generation_pb2.OutputOptions.MODE_CUMULATIVE
 FINAL = generation_pb2.OutputOptions.MODE_FINAL
+
+
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RequestIdentity:
+    """A request's names."""
+
+    request_id: str
+    """The client's, or one that the server has drawn."""
+    engine_id: str
+    """The same, within its tenant."""
+    seed: int
+    content: bytes
+    """Digest of what determines the answer, equal for every attempt; empty: no call can take it over."""
+    tenant: str
+    """The owner of the request."""
+
+
+def identify(
+    request: generation_pb2.GenerateRequest, caller: Caller, tenant: str, *, is_pooled: bool = False
+) -> RequestIdentity:
+    """Returns the identity of a validated request. tenant: its owner. is_pooled: it ends with a vector, which
+    is sent once: it has no digest."""
+    request_id = request.request_id or secrets.token_hex(16)
+    engine_id = caller.scope(request_id)
+    seed = request.sampling.seed if request.sampling.HasField("seed") else _seed_of(request, engine_id)
+    content = b"" if is_pooled else _digest(request, seed, tenant)
+    return RequestIdentity(request_id, engine_id, seed, content, tenant)
+
+
+def _seed_of(request: generation_pb2.GenerateRequest, engine_id: str) -> int:
+    if not request.request_id:
+        return secrets.randbits(64)
+    return int.from_bytes(blake2b(engine_id.encode(), digest_size=8, person=b"seed").digest(), "little")
+
+
+def _digest(request: generation_pb2.GenerateRequest, seed: int, tenant: str) -> bytes:
+    """Leaves out what differs between attempts: what was delivered, the time that is left, the place."""
+    content = generation_pb2.GenerateRequest()
+    content.CopyFrom(request)
+    for name in ("request_id", "continuation", "routing", "speculation"):
+        content.ClearField(name)
+    content.sampling.seed, content.tenant = seed, tenant
+    content.stopping.ClearField("time_limit")
+    content.stopping.SetInParent()
+    return blake2b(content.SerializeToString(deterministic=True), digest_size=DIGEST_BYTES).digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import pytest
 from frontend.call.serving_state import FAILED, SERVING, ServingState
 from frontend.engine import client as engine_client
 from frontend.engine.client import EngineClient
+from frontend.engine.core import ANYWHERE, Routing
 from frontend.engine.core_list import GivenAddresses
-from frontend.engine.routing import ANYWHERE, Routing
 from frontend.errors import EngineDead, EngineNotReady, EngineRefused
 from pagewire.internal.v1 import engine_pb2
 from tests.frontend.engine.test_client import FakeSink, next_of, reaches

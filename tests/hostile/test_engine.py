@@ -8,8 +8,8 @@ import pytest
 
 from frontend.call.serving_state import ServingState
 from frontend.engine.client import EngineClient
+from frontend.engine.core import Routing
 from frontend.engine.core_list import GivenAddresses
-from frontend.engine.routing import Routing
 from frontend.engine.socket import Listener, Socket
 from frontend.errors import EngineRefused, ServiceError, to_status
 from frontend.streams.stream import Stream

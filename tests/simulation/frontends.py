@@ -12,9 +12,8 @@ from frontend.call.call import Call
 from frontend.call.limits import ConcurrencyLimits
 from frontend.call.serving_state import ServingState
 from frontend.engine.client import EngineClient
-from frontend.engine.core import Core, Sink
+from frontend.engine.core import ANYWHERE, Core, Routing, Sink
 from frontend.engine.core_list import GivenAddresses
-from frontend.engine.routing import ANYWHERE, Routing
 from frontend.engine.socket import Listener
 from frontend.model.info import DEFAULT_SAMPLING, ModelInfo
 from frontend.prompts.prompt_reader import PromptReader

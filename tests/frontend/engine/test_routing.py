@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
+from frontend.engine.core import ANYWHERE, Routing, routing_of
 from frontend.engine.dispatcher import choose
-from frontend.engine.routing import ANYWHERE, Routing, routing_of
 from pagewire.v1 import generation_pb2
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from frontend.errors import InvalidRequest
-from frontend.pooling.vectors import as_dtype, write_vector
+from frontend.servicers.pooling import as_dtype, write_vector
 from frontend.validation.pooling import DTYPES
 from pagewire.ipc.columns import pack_f32
 from pagewire.v1 import pooling_pb2

@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from pagewire.telemetry.board import Board
 from pagewire.telemetry.figures import Metric, Reading
 from pagewire.telemetry.http import HttpThread, listen_unix
+from pagewire.telemetry.merged_pages import MergedPages, get, merge
 from pagewire.telemetry.pages import Pages
-from pagewire.telemetry.tree import TreePages, get, merge
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 THINGS = Metric("things", "gauge", "Things.")
@@ -46,7 +46,7 @@ async def test_each_family_is_there_once(tmp_path: Path, start: Callable[..., No
     start("frontend-1")
     start("engine-core")
     listen_unix(str(tmp_path / "gone.http")).close()  # it was killed, and left this behind
-    tree = TreePages(pages_of("supervisor").answer, tmp_path)
+    tree = MergedPages(pages_of("supervisor").answer, tmp_path)
     page = await tree.answer("/metrics", accept)
     families = {family.name: family.samples for family in parse(page.body.decode())}
     assert page.body.count(b"# HELP things ") == 1
@@ -56,7 +56,7 @@ async def test_each_family_is_there_once(tmp_path: Path, start: Callable[..., No
 
 
 async def test_ready_when_a_frontend_is(tmp_path: Path, start: Callable[..., None]):
-    tree = TreePages(pages_of("supervisor").answer, tmp_path)
+    tree = MergedPages(pages_of("supervisor").answer, tmp_path)
     assert (await tree.answer("/readyz", "")).status == 503
     start("engine-core")
     start("frontend-1", serves=False)
@@ -68,14 +68,14 @@ async def test_ready_when_a_frontend_is(tmp_path: Path, start: Callable[..., Non
 async def test_ready_when_an_engine_core_is_where_there_are_no_frontends(
     tmp_path: Path, start: Callable[..., None]
 ):
-    tree = TreePages(pages_of("supervisor").answer, tmp_path, "engine")
+    tree = MergedPages(pages_of("supervisor").answer, tmp_path, "engine")
     assert (await tree.answer("/readyz", "")).status == 503
     start("engine-core")
     assert (await tree.answer("/readyz", "")).status == 200
 
 
 async def test_the_rest_is_the_supervisors_own(tmp_path: Path):
-    tree = TreePages(pages_of("supervisor").answer, tmp_path)
+    tree = MergedPages(pages_of("supervisor").answer, tmp_path)
     assert (await tree.answer("/healthz", "")).status == 200
     assert (await tree.answer("/x", "")).status == 404
 

@@ -20,7 +20,7 @@ MAX_PAGE_BYTES = 64 << 20
 _EOF = b"# EOF\n"
 
 
-class TreePages:
+class MergedPages:
     """The supervisor's own pages and those of all sockets in the folder."""
 
     def __init__(

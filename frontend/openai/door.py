@@ -1,6 +1,7 @@
 """The OpenAI API on a port of its own, as one object: opened, started and stopped like the gRPC server."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 from starlette.routing import Route
@@ -12,8 +13,10 @@ from pagewire.host.tls import Certificates
 
 
 class Extension(Protocol):
-    """Something else that the port serves: the console."""
+    """What else the port serves: a plug-in of the group `pagewire.http`, such as the console."""
 
+    name: str
+    """Names its URL in the ready line."""
     path: str
     """Where it begins."""
 
@@ -35,26 +38,24 @@ class OpenAiServer:
         parts: FrontendParts,
         port: int,
         certificates: Certificates | None = None,
-        console: Extension | None = None,
+        extensions: Sequence[Extension] = (),
     ) -> None:
-        """port: 0: a free one. certificates: None: no TLS. console: None: it is off. Raises StartupError."""
+        """port: 0: a free one. certificates: None: no TLS. Raises StartupError."""
         self._config = parts.config
         self._port = port
         self._scheme = "http" if certificates is None else "https"
         context = certificates.server_context() if certificates is not None else None
-        self._console = console
-        more_routes = console.routes() if console is not None else ()
+        self._extensions = extensions
+        more_routes = chain.from_iterable(each.routes() for each in extensions)
         self._server = HttpServer(make_app(parts, more_routes), parts.config, context)
 
     @property
     def facts(self) -> dict[str, str]:
-        """Facts for the ready line: the base URL of clients, and the console's."""
+        """Facts for the ready line: the base URL of clients, and those of extensions."""
         host = self._config.openai_host
         host = f"[{host}]" if ":" in host else host
         base = f"{self._scheme}://{host}:{self._port}"
-        return {"openai": f"{base}/v1"} | (
-            {"console": f"{base}{self._console.path}"} if self._console is not None else {}
-        )
+        return {"openai": f"{base}/v1"} | {each.name: f"{base}{each.path}" for each in self._extensions}
 
     def open(self) -> int:
         """Opens the port and returns its number. Raises StartupError."""
@@ -63,11 +64,11 @@ class OpenAiServer:
 
     async def start(self) -> None:
         """Starts answering."""
-        if self._console is not None:
-            self._console.start()
+        for each in self._extensions:
+            each.start()
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
         await self._server.stop(grace)
-        if self._console is not None:
-            await self._console.stop()
+        for each in self._extensions:
+            await each.stop()

@@ -16,7 +16,7 @@ from frontend.model.info import ModelInfo
 from frontend.parts import FrontendParts, make_parts
 from frontend.rpc.fleet import Fleet, address_of
 from frontend.rpc.grpc_server import GrpcServer
-from frontend.rpc.listening.options import bind, server_options
+from frontend.rpc.options import bind, server_options
 from frontend.rpc.shutdown import Drain, Shutdown
 from frontend.streams.request_registry import Aborts
 from frontend.telemetry.tracing import close_tracer

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from frontend.call.serving_state import ServingState
 from frontend.errors import Draining, ShuttingDown
-from frontend.rpc.listening.listener import close_listener
+from frontend.rpc.listener import close_listener
 from frontend.streams.request_registry import RequestRegistry
 
 log = logging.getLogger(__name__)

@@ -14,10 +14,9 @@ from frontend.engine.client import EngineClient
 from frontend.engine.core import Core
 from frontend.errors import Draining, Unimplemented
 from frontend.inspection.inspector import Inspector
-from frontend.rpc.call_context import Context, current_caller
+from frontend.rpc.call_context import Context, current_caller, sender
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.fleet import Fleet
-from frontend.rpc.writing import sender
 from frontend.validation.durations import seconds_of
 from pagewire import __version__
 from pagewire.config import FrontendConfig

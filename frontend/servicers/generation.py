@@ -8,9 +8,8 @@ from functools import partial
 from frontend.call.limits import ConcurrencyLimits
 from frontend.call.serving_state import ServingState
 from frontend.call.write_timeout import WriteTimeouts
-from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call
+from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call, sender
 from frontend.rpc.error_mapping import guarded
-from frontend.rpc.writing import sender
 from frontend.streams.generator import Generator
 from frontend.streams.multiplexer import Multiplexer
 from frontend.streams.request_registry import Aborts

@@ -21,9 +21,8 @@ from frontend.engine.client import EngineClient
 from frontend.errors import InvalidRequest, ServiceError, Unimplemented
 from frontend.model.info import ModelInfo
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.rpc.call_context import Context, current_call, current_caller
+from frontend.rpc.call_context import Context, current_call, current_caller, sender
 from frontend.rpc.error_mapping import guarded
-from frontend.rpc.writing import sender
 from frontend.servicers.tokenizer import CHUNK
 from frontend.servicers.vllm_kv_events import KvEventWriter
 from frontend.servicers.vllm_messages import AnswerWriter, read_request, translated

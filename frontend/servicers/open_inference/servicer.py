@@ -21,9 +21,8 @@ from frontend.call.serving_state import ServingState
 from frontend.call.write_timeout import WriteTimeouts
 from frontend.errors import InvalidRequest, ModelNotFound, ServiceError
 from frontend.model.info import ModelInfo
-from frontend.rpc.call_context import Context, current_call, reauthenticated_call
+from frontend.rpc.call_context import Context, current_call, reauthenticated_call, sender
 from frontend.rpc.error_mapping import guarded
-from frontend.rpc.writing import sender
 from frontend.servicers.open_inference.field_names import translated, translated_text
 from frontend.servicers.open_inference.requests import INPUTS, read_infer_request
 from frontend.servicers.open_inference.responses import FINAL, OUTPUTS, TensorWriter

@@ -5,8 +5,8 @@ import socket
 
 import grpc
 import pytest
-from frontend.rpc.listening import listener
 
+from frontend.rpc import listener
 from frontend.rpc.listener import close_listener
 from tests.frontend.fakes import make_request, new_channel, run_service, say, text_of
 

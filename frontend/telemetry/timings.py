@@ -1,5 +1,5 @@
-"""Where the time of a request goes: phases that sum to the total, to the nanosecond, and causes of waiting; and
-what was drafted for it."""
+"""Where a request spends its time: phases that sum to the total, to the nanosecond, and causes of waiting.
+And what was drafted for it."""
 
 import time
 from collections.abc import Sequence

@@ -17,6 +17,10 @@ from pagewire.v1 import admin_pb2, generation_pb2
 
 log = logging.getLogger(__name__)
 
+ANSWER = 10.0
+"""Seconds until a call times out. A core answers from its step loop, so this must exceed the longest step: a
+large prompt on a slow CPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class Routing:
@@ -112,11 +116,6 @@ class JournalEntry:
     def ticket(self) -> int:
         """The entry's key in the journal. (The handle changes with each resend.)"""
         return self.request.handle
-
-
-ANSWER = 10.0
-"""Seconds until a call times out. A core answers from its step loop, so this must exceed the longest step: a
-large prompt on a slow CPU."""
 
 
 class UtilityCalls:

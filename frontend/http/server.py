@@ -24,7 +24,6 @@ _KEEP_ALIVE_S = 5
 """Seconds that a connection may stay idle after an answer."""
 _BACKLOG = 1024
 
-
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _LENGTHS = frozenset({b"content-length", b"transfer-encoding"})

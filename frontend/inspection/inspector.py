@@ -22,8 +22,6 @@ DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
 """Requests, or tenants, in an answer."""
 DEFAULT_CELLS, MAX_CELLS = 1024, 16_384
 """Cells in the picture of a KV pool."""
-
-
 _MEASURED_HERE = (pb.REQUEST_PHASE_PREFILL, pb.REQUEST_PHASE_DECODE, pb.REQUEST_PHASE_FINISHING)
 
 

@@ -18,7 +18,10 @@ from frontend.streams.request_registry import RequestRegistry
 
 log = logging.getLogger(__name__)
 
-
+SETTLE_S = 0.2
+"""Seconds for calls on connections that were made just before the listening socket was closed."""
+FLUSH_S = 0.3
+"""Seconds for the final messages of streams that outlast the grace period."""
 Timer = asyncio.TimerHandle
 CallLater = Callable[[float, Callable[[], None]], Timer]
 
@@ -87,12 +90,6 @@ class Drain:
     def _time_out(self) -> None:
         self._state.refuse()  # also where the timeout is shorter than the delay
         self._requests.end_all(Draining())
-
-
-SETTLE_S = 0.2
-"""Seconds for calls on connections that were made just before the listening socket was closed."""
-FLUSH_S = 0.3
-"""Seconds for the final messages of streams that outlast the grace period."""
 
 
 class Stoppable(Protocol):

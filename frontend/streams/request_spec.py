@@ -26,14 +26,18 @@ from pagewire.v1 import generation_pb2
 
 CUMULATIVE = generation_pb2.OutputOptions.MODE_CUMULATIVE
 FINAL = generation_pb2.OutputOptions.MODE_FINAL
-
-
 DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class RequestIdentity:
-    """A request's names."""
+    """Which request a request is.
+
+    A client that does not know what has become of a request submits it again, under the same id, at any
+    frontend. The same content under the same id is the same request. Its seed is the same too: one that the
+    client leaves to the server is a function of the id, so that the tokens are those of the first submit in
+    any case.
+    """
 
     request_id: str
     """The client's, or one that the server has drawn."""

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Generator
 from operator import eq
 
+from engine_core.admin.requests import cost_of, describe, phase_of_sequence, put_seconds
 from engine_core.intake.deadlines import predicted_wait
 from engine_core.request import Request, Sequence, Status
 from engine_core.scheduler.scheduler import Scheduler
-from engine_core.utilities.requests import cost_of, describe, phase_of_sequence, put_seconds
 from pagewire.v1 import inspection_pb2 as pb
 
 MAX_SEQUENCES = 128

@@ -71,8 +71,8 @@ def describe(request: Request, states: SequenceStates, now: float, info: pb.Requ
     info.preemptions = request.num_preemptions
     info.frontend = request.frontend.hex()
     info.trace_id = request.trace_id
-    if request.abort_at is not None:
-        put_seconds(info.deadline, request.abort_at - now)
+    if request.owner.abort_at is not None:
+        put_seconds(info.deadline, request.owner.abort_at - now)
     _put_timings(request, states, now, info)
 
 

@@ -5,9 +5,9 @@ The core keeps nothing of a command: it goes to the frontend that is meant, its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from engine_core.context import CoreContext
 from pagewire.internal.v1.engine_pb2 import (
     EngineMessage,
     FrontendCommand,
@@ -35,10 +35,8 @@ class _Entry:
 class FrontendDirectory:
     """Frontends by socket identity. All methods are O(number of frontends)."""
 
-    def __init__(self, send: Callable[[bytes, EngineMessage], None], clock: Callable[[], float]) -> None:
-        """send, clock: see EngineCore."""
-        self._send = send
-        self._clock = clock
+    def __init__(self, context: CoreContext) -> None:
+        self._send, self._clock = context.send, context.clock
         self._entries: dict[bytes, _Entry] = {}
 
     def present(self, frontend: bytes, hello: Hello) -> None:

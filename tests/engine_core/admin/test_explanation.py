@@ -6,9 +6,9 @@ import pytest
 
 from pagewire.internal.v1.engine_pb2 import ExplainRequest
 from pagewire.v1 import inspection_pb2 as pb
+from tests.engine_core.admin.asking import ask
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House
-from tests.engine_core.utilities.asking import ask
 
 LONG = list(range(20, 32))
 

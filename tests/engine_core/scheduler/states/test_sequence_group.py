@@ -2,7 +2,7 @@
 
 from engine_core.beam_search.sequences import BeamGroup
 from engine_core.request import Status
-from engine_core.sequence_group import ParallelSampling, SequenceGroup
+from engine_core.scheduler.states.sequence_group import ParallelSampling, SequenceGroup
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.world import World
 

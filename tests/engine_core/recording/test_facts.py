@@ -2,7 +2,7 @@
 
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.queue.token_counters import Weights
-from engine_core.recording.settings import read_settings, write_settings
+from engine_core.recording.facts import read_settings, write_settings
 
 
 def test_settings_come_back_as_they_were():

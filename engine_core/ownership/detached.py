@@ -13,11 +13,9 @@ from itertools import count
 from math import inf
 from typing import NamedTuple
 
+from engine_core.context import NOWHERE, CoreContext
 from engine_core.request import Request, Sequence
-from engine_core.scheduler.scheduler import Scheduler
 
-NOWHERE = b""
-"""The frontend of a request that is detached. Nothing is sent there; no socket has this identity."""
 MOST_PER_TENANT = 64
 """Detached requests of one tenant; one more that its client has left ends the oldest. (A frontend that dies
 leaves as many as it had.)"""
@@ -33,12 +31,10 @@ class _Detached(NamedTuple):
 class DetachedRequests:
     """The detached requests of a core, also those that have ended since."""
 
-    def __init__(
-        self, scheduler: Scheduler, clock: Callable[[], float], refund: Callable[[Request], None]
-    ) -> None:
-        """clock: seconds. refund: takes a request that ended through no fault of its tenant."""
-        self._scheduler = scheduler
-        self._clock = clock
+    def __init__(self, context: CoreContext, refund: Callable[[Request], None]) -> None:
+        """refund: takes a request that ended through no fault of its tenant."""
+        self._scheduler = context.scheduler
+        self._clock = context.clock
         self._refund = refund
         self._by_id: dict[str, _Detached] = {}
         self._of_tenants: dict[str, dict[str, None]] = {}  # ids, the oldest first
@@ -62,11 +58,11 @@ class DetachedRequests:
 
         is_refunded: its tenant need not pay twice for it; the frontend is gone, not the client.
         """
-        if not (request.disconnect_grace and request.content):
+        if not (request.owner.disconnect_grace and request.owner.content):
             self._end(_Detached(request, (), 0.0, is_refunded))
             return
         self._scheduler.requests.move(request, NOWHERE, next(self._handles))
-        until = self._clock() + request.disconnect_grace
+        until = self._clock() + request.owner.disconnect_grace
         self._by_id[request.request_id] = _Detached(request, tuple(request.sequences), until, is_refunded)
         self._next_end = min(self._next_end, until)
         of_tenant = self._of_tenants.setdefault(request.tenant, {})

@@ -4,27 +4,23 @@ It is the same request if id and content are equal; see the frontend's identify(
 told, if there is one (see detached.py), and the new one is sent what it lacks, by position: nothing is
 computed again. What cannot be sent once more is computed once more, with what the prefix cache has: tokens of
 a client that holds more, or other ones, than the core; log-probabilities that were not kept (see
-scheduler/score_history.py); sequences that ended by their text before this core had the request; the output
+score_history.py); sequences that ended by their text before this core had the request; the output
 of a request that was submitted MOST_HANDOVERS times before.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
 
-from engine_core.counters import Counters
+from engine_core.context import CoreContext
 from engine_core.errors import Code, Refused
-from engine_core.frontends.detached import DetachedRequests
-from engine_core.intake.limits import Limits
 from engine_core.intake.validation import deadline_of, disconnect_grace_of, read_delivered, submitted_at
-from engine_core.io.error_replies import ErrorReplies
+from engine_core.ownership.detached import DetachedRequests
+from engine_core.ownership.score_history import ScoreHistory
 from engine_core.request import FinishReason, Request, Sequence, Status
 from engine_core.scheduler.outputs.outputs import NO_DRAFT, Outputs, Scores, Start, encode_outputs
-from engine_core.scheduler.scheduler import Scheduler
-from engine_core.score_history import ScoreHistory
 from pagewire.internal.v1.engine_pb2 import AddRequest, EngineMessage
 from pagewire.ipc.logprob_columns import split
 
@@ -40,41 +36,27 @@ Delivered = dict[int, "array[int]"]
 def keep_scores(outputs: Outputs) -> None:
     """Keeps the log-probabilities of requests that another call may take over."""
     for scores in outputs.scores:
-        if not any(outputs.sequences[entry].request.disconnect_grace for entry in scores.entries):
+        if not any(outputs.sequences[entry].request.owner.disconnect_grace for entry in scores.entries):
             continue
         tokens = zip(scores.entries, split(scores.columns), strict=True)
         for entry, own in groupby(tokens, key=itemgetter(0)):
             sequence, position = outputs.sequences[entry], outputs.positions[entry]
-            if sequence.request.disconnect_grace:
+            if sequence.request.owner.disconnect_grace:
                 sequence.scores = sequence.scores or ScoreHistory(position)
                 sequence.scores.add(position, (columns for _, columns in own))
     for request, start, columns in outputs.prompt_parts:
-        if request.disconnect_grace:
-            request.prompt_scores = request.prompt_scores or ScoreHistory(start)
-            request.prompt_scores.add(start, split(columns))
+        if (owner := request.owner).disconnect_grace:
+            owner.prompt_scores = owner.prompt_scores or ScoreHistory(start)
+            owner.prompt_scores.add(start, split(columns))
 
 
 class Handover:
     """Gives requests in flight to their last submitters."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        limits: Limits,
-        detached: DetachedRequests,
-        replies: ErrorReplies,
-        counters: Counters,
-        epoch: int,
-        send: Callable[[bytes, EngineMessage], None],
-    ) -> None:
-        """send: see EngineCore."""
-        self._scheduler = scheduler
-        self._limits = limits
+    def __init__(self, context: CoreContext, detached: DetachedRequests) -> None:
+        self._context = context
+        self._scheduler = context.scheduler
         self._detached = detached
-        self._replies = replies
-        self._counters = counters
-        self._epoch = epoch
-        self._send = send
 
     def take(self, message: AddRequest, frontend: bytes, arrival: float) -> bool:
         """Gives a request in flight to the sender of the message, if it is the same.
@@ -84,17 +66,18 @@ class Handover:
         """
         detached = self._detached.find(message.request_id)
         request = detached or self._scheduler.requests.by_id(message.request_id)
-        if request is None or not request.content or request.content != message.content_digest:
+        if request is None or not request.owner.content or request.owner.content != message.content_digest:
             if detached is not None:
                 self._detached.end(detached)  # its client has another request now
             return False
-        if detached is None and submitted_at(message, arrival) < request.submitted:
+        if detached is None and submitted_at(message, arrival) < request.owner.submitted:
             raise Refused("", _TEXT, REASON, Code.ABORTED)
-        delivered = read_delivered(message, len(request.prompt), len(request.sequences), self._limits)
-        goes_on = request.num_handovers < MOST_HANDOVERS and _can_go_on(request, message, delivered)
-        self._counters.handovers[str(goes_on).lower()] += 1
+        limits = self._context.identity.limits
+        delivered = read_delivered(message, len(request.prompt), len(request.sequences), limits)
+        goes_on = request.owner.num_handovers < MOST_HANDOVERS and _can_go_on(request, message, delivered)
+        self._context.counters.handovers[str(goes_on).lower()] += 1
         if detached is None:
-            self._replies.fail(request.frontend, request.handle, Code.ABORTED, REASON, _TEXT)
+            self._context.replies.fail(request.frontend, request.handle, Code.ABORTED, REASON, _TEXT)
         if not goes_on:
             self._end(request, detached is not None)
             return False
@@ -109,7 +92,7 @@ class Handover:
         """Ends the sequences of which a call has the end already, and this core perhaps not all tokens."""
         if message.ended_indexes and request.num_live:
             ended = frozenset(message.ended_indexes)
-            request.ended_elsewhere |= ended
+            request.owner.ended_elsewhere |= ended
             self._scheduler.abort(request, ended)
 
     def _end(self, request: Request, is_detached: bool) -> None:
@@ -126,9 +109,9 @@ class Handover:
             self._detached.attach(request, frontend, message.handle)
         else:
             self._scheduler.requests.move(request, frontend, message.handle)
-        request.num_handovers += 1
-        request.submitted = submitted_at(message, arrival)
-        request.disconnect_grace = disconnect_grace_of(message)
+        owner = request.owner
+        owner.num_handovers += 1
+        owner.submitted, owner.disconnect_grace = submitted_at(message, arrival), disconnect_grace_of(message)
         if request.num_live:
             self._scheduler.set_deadline(request, deadline_of(message, arrival))
 
@@ -138,8 +121,8 @@ class Handover:
         if request.scheduled:
             outputs.started.append(Start(request, 0.0, request.history.num_cached_tokens))
         if (start := _missing_prompt_scores(request, message)) is not None:
-            assert request.prompt_scores is not None
-            columns = request.prompt_scores.between(start, _num_prompt_scores(request))
+            assert request.owner.prompt_scores is not None
+            columns = request.owner.prompt_scores.between(start, _num_prompt_scores(request))
             assert columns is not None
             outputs.add_prompt_part(request, start, columns)
         for sequence in request.sequences if request.beam_search is None else ():
@@ -156,14 +139,15 @@ class Handover:
                 assert columns is not None
                 outputs.scores.append(Scores([entry] * (end - position), columns))
         if outputs:
-            for owner, part in encode_outputs(outputs, self._epoch, self._scheduler.step):
-                self._send(owner, EngineMessage(step_outputs=part))
+            epoch = self._context.identity.epoch
+            for frontend, part in encode_outputs(outputs, epoch, self._scheduler.step):
+                self._context.send(frontend, EngineMessage(step_outputs=part))
 
 
 def _can_go_on(request: Request, message: AddRequest, delivered: Delivered) -> bool:
     """Returns whether the core can send all that a call lacks which has this output already."""
     start = _missing_prompt_scores(request, message)
-    if start is not None and not _holds(request.prompt_scores, start, _num_prompt_scores(request)):
+    if start is not None and not _holds(request.owner.prompt_scores, start, _num_prompt_scores(request)):
         return False
     pending = request.prompt_logprobs
     if pending is not None and not 0 < _first_prompt_score(message) <= pending.next:
@@ -184,7 +168,7 @@ def _has_what_follows(sequence: Sequence, delivered: array[int]) -> bool:
     position, end = len(delivered), len(sequence.output)
     if sequence.output[:position] != delivered:
         return False
-    if sequence.index in sequence.request.ended_elsewhere:
+    if sequence.index in sequence.request.owner.ended_elsewhere:
         return False
     if sequence.request.parameters.logprobs is None or position == end:
         return True

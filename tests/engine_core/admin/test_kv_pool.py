@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from pagewire.v1 import inspection_pb2 as pb
+from tests.engine_core.admin.asking import ask
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House
-from tests.engine_core.utilities.asking import ask
 
 LONG = list(range(20, 32))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_core.utilities.frontend_directory import MAX_FRONTENDS
+from engine_core.admin.frontend_directory import MAX_FRONTENDS
 from pagewire.internal.v1.engine_pb2 import (
     EngineMessage,
     FrontendCommand,

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import NamedTuple
 
-from engine_core.counters import Counters
-from engine_core.intake.intake import Intake
+from engine_core.admin.explanation import explain
+from engine_core.admin.frontend_directory import FrontendDirectory
+from engine_core.admin.kv_pool import draw_pool
+from engine_core.admin.requests import list_requests
+from engine_core.admin.tenants import list_tenants
+from engine_core.context import CoreContext
+from engine_core.intake.recent_aborts import RecentAborts
 from engine_core.intake.validation import is_too_long
-from engine_core.request import FinishReason, Request
-from engine_core.scheduler.scheduler import Scheduler
-from engine_core.utilities.explanation import explain
-from engine_core.utilities.frontend_directory import FrontendDirectory
-from engine_core.utilities.kv_pool import draw_pool
-from engine_core.utilities.requests import list_requests
-from engine_core.utilities.tenants import list_tenants
-from pagewire.internal.v1.engine_pb2 import AbortByIds, EngineMessage, Load, Utility, UtilityResult
+from engine_core.ownership.detached import DetachedRequests
+from engine_core.request import FinishReason
+from pagewire.internal.v1.engine_pb2 import AbortByIds, EngineMessage, Utility, UtilityResult
 
 log = logging.getLogger(__name__)
 
@@ -46,24 +46,16 @@ class UtilityAnswers:
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        intake: Intake,
-        find_detached: Callable[[str], Request | None],
+        context: CoreContext,
+        recent_aborts: RecentAborts,
+        detached: DetachedRequests,
         directory: FrontendDirectory,
-        load: Callable[[], Load],
-        send: Callable[[bytes, EngineMessage], None],
-        clock: Callable[[], float],
-        counters: Counters,
     ) -> None:
-        """find_detached: of DetachedRequests. load: describes the load now. send, clock: see EngineCore."""
-        self._scheduler = scheduler
-        self._intake = intake
-        self._find_detached = find_detached
+        self._context = context
+        self._scheduler = context.scheduler
+        self._recent_aborts = recent_aborts
+        self._detached = detached
         self._directory = directory
-        self._load = load
-        self._send = send
-        self._clock = clock
-        self._counters = counters
         self._pending: deque[_Pending] = deque()
 
     def __len__(self) -> int:
@@ -76,13 +68,13 @@ class UtilityAnswers:
         if call == "abort_by_ids":
             result.aborted.CopyFrom(AbortByIds(request_ids=self._abort(utility.abort_by_ids, arrival)))
         elif call == "get_load":
-            result.load.CopyFrom(self._load())
+            result.load.CopyFrom(self._context.describe_load())
         elif call == "reset_cache":
             self._scheduler.reset_cache()
             result.cache_reset.SetInParent()
         elif call == "find_request":
             name = utility.find_request.request_id
-            request = self._scheduler.requests.by_id(name) or self._find_detached(name)
+            request = self._scheduler.requests.by_id(name) or self._detached.find(name)
             result.found.in_flight = request is not None
         elif call == "list_frontends":
             result.frontends.SetInParent()
@@ -93,7 +85,7 @@ class UtilityAnswers:
         elif call is not None and len(self._pending) < MAX_PENDING:
             self._pending.append(_Pending(frontend, result, self._begin(call, utility, result)))
             return True
-        self._send(frontend, EngineMessage(utility_result=result))
+        self._context.send(frontend, EngineMessage(utility_result=result))
         return call is not None
 
     def advance(self) -> None:
@@ -108,14 +100,14 @@ class UtilityAnswers:
                 if done >= WORK_PER_STEP:
                     return
         except Exception:  # a question must not end the core
-            self._counters.internal_errors += 1
+            self._context.counters.internal_errors += 1
             log.exception("cannot answer a question of kind %s", result.WhichOneof("result"))
             result.ClearField(result.WhichOneof("result") or "load")
         self._pending.popleft()
-        self._send(frontend, EngineMessage(utility_result=result))
+        self._context.send(frontend, EngineMessage(utility_result=result))
 
     def _begin(self, call: str, utility: Utility, result: UtilityResult) -> Work:
-        now = self._clock()
+        now = self._context.clock()
         if call == "list_requests":
             return list_requests(self._scheduler.states, utility.list_requests, result.requests, now)
         if call == "explain_request":
@@ -132,7 +124,7 @@ class UtilityAnswers:
         for name in message.request_ids:
             if is_too_long(name):
                 continue  # no request has such a name, and aborted names are kept
-            self._intake.recent_aborts.add(name, arrival)  # the request may still arrive, or be resent
+            self._recent_aborts.add(name, arrival)  # the request may still arrive, or be resent
             found = self._scheduler.requests.named(name)
             for request in found:
                 self._scheduler.finish(request, FinishReason.ABORTED)

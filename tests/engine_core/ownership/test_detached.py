@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from engine_core.frontends import detached
+from engine_core.ownership import detached
 from pagewire.internal.v1.engine_pb2 import Abort, AbortByIds, AddRequest, Hello, TenantTerms, Utility
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.engine_core.fakes import Ledger, add_request, expected_output
@@ -148,10 +148,10 @@ def test_the_grace_ends(house: House, has_ended: bool) -> None:
     house.now = 1.9
     submit(house, A, 7, number=2)
     house.step()
-    assert len(house.core._detached) == 1
+    assert len(house.core._frontends.detached) == 1
     house.now = 2.0
     house.step()
-    assert not len(house.core._detached) and not house.scheduler.requests.by_id("request-1")
+    assert not len(house.core._frontends.detached) and not house.scheduler.requests.by_id("request-1")
     again = submit(house, B, AGAIN)
     house.run()
     is_whole(house, again)
@@ -166,7 +166,7 @@ def test_a_request_without_a_grace_or_a_digest_ends_at_once(
     house.step(3)
     break_call(house)
     house.step()
-    assert not house.scheduler.requests and not len(house.core._detached)
+    assert not house.scheduler.requests and not len(house.core._frontends.detached)
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
@@ -179,7 +179,7 @@ def test_its_id_is_free_for_another_content(house: House, has_ended: bool) -> No
     other = submit(house, B, AGAIN, content=b"other", max_tokens=5)
     house.run()
     is_whole(house, other)
-    assert not house.failures() and not len(house.core._detached)
+    assert not house.failures() and not len(house.core._frontends.detached)
 
 
 def test_it_can_be_aborted_by_its_id(house: House) -> None:
@@ -231,7 +231,9 @@ def test_a_frontend_that_dies_leaves_all_that_it_had(house: House, monkeypatch: 
 def test_it_is_paid_once_when_its_frontend_is_gone(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as its client may come back nothing is refunded; afterwards what it cost is a credit."""
     refunded: list[str] = []
-    monkeypatch.setattr(house.core._detached, "_refund", lambda request: refunded.append(request.request_id))
+    monkeypatch.setattr(
+        house.core._frontends.detached, "_refund", lambda request: refunded.append(request.request_id)
+    )
     submit(house, max_tokens=40)
     house.step(3)
     house.lose(A)

@@ -1,11 +1,11 @@
 """Tenants with requests in flight."""
 
-from engine_core.utilities import tenants
+from engine_core.admin import tenants
 from pagewire.internal.v1.engine_pb2 import TenantTerms
 from pagewire.v1 import inspection_pb2 as pb
+from tests.engine_core.admin.asking import ask
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House
-from tests.engine_core.utilities.asking import ask
 
 
 def test_what_tenants_have_and_are_entitled_to() -> None:

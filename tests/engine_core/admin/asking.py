@@ -1,6 +1,6 @@
 """Asks a core in the house a question."""
 
-from engine_core.utilities.answers import MAX_PENDING
+from engine_core.admin.answers import MAX_PENDING
 from pagewire.internal.v1.engine_pb2 import Utility, UtilityResult
 from tests.engine_core.house import House
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
-from engine_core.counters import Counters
+from engine_core.admin.answers import UtilityAnswers
+from engine_core.admin.frontend_directory import FrontendDirectory
+from engine_core.context import CoreContext
 from engine_core.errors import Code, Refused
-from engine_core.frontends.detached import DetachedRequests
-from engine_core.frontends.handover import Handover
 from engine_core.intake.grammar_preparation import GrammarPreparation
 from engine_core.intake.intake import Intake
-from engine_core.io.error_replies import BUG, ErrorReplies
+from engine_core.io.error_replies import BUG
 from engine_core.io.inbox import Received
 from engine_core.kv_cache.cache_watches import CacheWatches
+from engine_core.ownership.detached import DetachedRequests
+from engine_core.ownership.handover import Handover
 from engine_core.request import Request
-from engine_core.scheduler.scheduler import Scheduler
-from engine_core.utilities.answers import UtilityAnswers
-from engine_core.utilities.frontend_directory import FrontendDirectory
-from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, EngineMessage, Hello, Load, Welcome
+from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, EngineMessage, Hello
 from pagewire.logs.fields import about
 
 log = logging.getLogger(__name__)
@@ -27,36 +25,17 @@ log = logging.getLogger(__name__)
 class FrontendMessages:
     """What frontends send, message by message. All methods run in the step loop's thread."""
 
-    def __init__(
-        self,
-        welcome: Welcome,
-        scheduler: Scheduler,
-        handover: Handover,
-        detached: DetachedRequests,
-        intake: Intake,
-        grammars: GrammarPreparation,
-        utilities: UtilityAnswers,
-        directory: FrontendDirectory,
-        cache_watches: CacheWatches,
-        replies: ErrorReplies,
-        counters: Counters,
-        load: Callable[[], Load],
-        send: Callable[[bytes, EngineMessage], None],
-    ) -> None:
-        """load: describes the load now. send: see EngineCore."""
-        self._welcome = welcome
-        self._scheduler = scheduler
-        self._handover = handover
-        self._detached = detached
+    def __init__(self, context: CoreContext, intake: Intake, grammars: GrammarPreparation) -> None:
+        self.detached = DetachedRequests(context, intake.lost)
+        self.cache_watches = CacheWatches(context.scheduler.prefix_cache, context.send)
+        self._directory = FrontendDirectory(context)
+        self.utilities = UtilityAnswers(context, intake.recent_aborts, self.detached, self._directory)
+        self._context = context
+        self._scheduler = context.scheduler
+        self._counters = context.counters
+        self._handover = Handover(context, self.detached)
         self._intake = intake
         self._grammars = grammars
-        self._utilities = utilities
-        self._directory = directory
-        self._cache_watches = cache_watches
-        self._replies = replies
-        self._counters = counters
-        self._load = load
-        self._send = send
 
     def handle(self, event: Received) -> None:
         """Handles one message. An exception fails that message alone."""
@@ -70,10 +49,10 @@ class FrontendMessages:
             elif kind == "hello":
                 self._answer_hello(frontend, event.message.hello)
             elif kind == "utility":
-                known = self._utilities.ask(frontend, event.message.utility, event.at)
+                known = self.utilities.ask(frontend, event.message.utility, event.at)
                 self._counters.bad_messages += not known
             elif kind == "watch_cache":
-                self._cache_watches.take(frontend, event.message.watch_cache)
+                self.cache_watches.take(frontend, event.message.watch_cache)
             elif kind == "frontend_reply":
                 self._directory.reply(frontend, event.message.frontend_reply)
         except Exception:
@@ -87,14 +66,14 @@ class FrontendMessages:
 
     def lose(self, frontend: bytes) -> None:
         """Fails the requests of a frontend, which may be alive and only have been too slow."""
-        self._cache_watches.drop(frontend)
+        self.cache_watches.drop(frontend)
         self._directory.gone(frontend)
         requests = self._scheduler.requests.of_frontend(frontend)
         self._counters.frontends_lost += bool(requests)
         for request in requests:
             text = "the engine could not reach the frontend"
-            self._replies.fail(frontend, request.handle, Code.UNAVAILABLE, "FRONTEND_LOST", text)
-            self._detached.detach(request, is_refunded=True)
+            self._context.replies.fail(frontend, request.handle, Code.UNAVAILABLE, "FRONTEND_LOST", text)
+            self.detached.detach(request, is_refunded=True)
         if requests:
             num_kept = sum(request.num_live > 0 for request in requests)
             log.warning(
@@ -106,7 +85,7 @@ class FrontendMessages:
     def fail(self, request: Request, code: Code, reason: str, message: str) -> None:
         """Ends a request, and tells its frontend why."""
         self._scheduler.abort(request)
-        self._replies.fail(request.frontend, request.handle, code, reason, message)
+        self._context.replies.fail(request.frontend, request.handle, code, reason, message)
 
     def _add_request(self, frontend: bytes, message: AddRequest, arrival: float) -> None:
         requests = self._scheduler.requests
@@ -121,7 +100,7 @@ class FrontendMessages:
                 return
             request = self._intake.admit(message, frontend, arrival)
         except Refused as refusal:
-            self._replies.refuse(frontend, message.handle, refusal)
+            self._context.replies.refuse(frontend, message.handle, refusal)
         else:
             self._counters.requests += 1
             self._grammars.add(request)
@@ -130,24 +109,25 @@ class FrontendMessages:
     def _abort(self, frontend: bytes, message: Abort) -> None:
         request = self._scheduler.requests.by_handle(frontend, message.handle)
         if request and message.detach:
-            self._detached.detach(request)
+            self.detached.detach(request)
         elif request:
             self._scheduler.abort(request, frozenset(message.indexes))
 
     def _answer_hello(self, frontend: bytes, hello: Hello) -> None:
         self._directory.present(frontend, hello)
-        if hello.known_epoch == self._welcome.epoch:
-            self._send(frontend, EngineMessage(load=self._load()))
+        welcome = self._context.identity.welcome
+        if hello.known_epoch == welcome.epoch:
+            self._context.send(frontend, EngineMessage(load=self._context.describe_load()))
             return
         # A frontend that does not know this epoch has forgotten the requests that it sent under it.
         for request in self._scheduler.requests.of_frontend(frontend):
-            self._detached.detach(request)
-        self._cache_watches.drop(frontend)
-        self._send(frontend, EngineMessage(welcome=self._welcome))
+            self.detached.detach(request)
+        self.cache_watches.drop(frontend)
+        self._context.send(frontend, EngineMessage(welcome=welcome))
 
     def _give_up(self, frontend: bytes, handle: int) -> None:
         """Ends a request whose arrival raised, if it was added."""
         request = self._scheduler.requests.by_handle(frontend, handle)
         if request:
             self._scheduler.abort(request)
-        self._replies.fail(frontend, handle, *BUG)
+        self._context.replies.fail(frontend, handle, *BUG)

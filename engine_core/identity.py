@@ -1,6 +1,8 @@
-"""Limits of requests at an engine core."""
+"""What an engine core is to its frontends: the facts in its Welcome, and the limits of requests."""
 
 from dataclasses import dataclass
+
+from pagewire.internal.v1.engine_pb2 import Welcome
 
 MAX_PRIORITY = 1000
 
@@ -21,3 +23,16 @@ class Limits:
     """The worker masks tokens by grammars."""
     embedding_size: int = 0
     """Elements of the vector of a row that pools; 0: rows cannot pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the core tells each frontend about itself, and what it checks requests against."""
+
+    welcome: Welcome
+    limits: Limits
+
+    @property
+    def epoch(self) -> int:
+        """Number of this start of the core."""
+        return self.welcome.epoch

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_core.utilities import answers as module
+from engine_core.admin import answers as module
 from pagewire.internal.v1.engine_pb2 import Abort, ListRequests, Utility
+from tests.engine_core.admin.asking import FRONTEND, answers, ask
 from tests.engine_core.fakes import add_request, expected_output
 from tests.engine_core.house import House
-from tests.engine_core.utilities.asking import FRONTEND, answers, ask
 
 
 @pytest.fixture

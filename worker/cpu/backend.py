@@ -109,7 +109,7 @@ class CpuBackend:
                 tokens: Integers = self.sampler.sample(logits, rows).numpy()
                 return tokens
 
-            columns = None if chosen is None else (chosen.numpy(), self.sampler.state.position_column)
+            columns = None if chosen is None else (chosen.numpy(), self.sampler.columns["position"])
             self._repeater.remember(self._plan, self._step, program, columns, sample)
 
     def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:

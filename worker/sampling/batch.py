@@ -28,12 +28,7 @@ class SampleBatch:
 
     logits: torch.Tensor  # [A, V] float32, changed in place
     rows: list[int]  # [A]
-    positions: list[int]  # [A] output tokens that the row has
 
     def users(self, rows: Container[int]) -> list[int]:
         """Returns the batch indexes [U] of the rows that are in the container."""
         return [index for index, row in enumerate(self.rows) if row in rows]
-
-    def index(self, users: list[int]) -> torch.Tensor:
-        """Returns batch indexes [U] as int64, on the device of the logits."""
-        return torch.tensor(users, device=self.logits.device)

@@ -15,11 +15,11 @@ from kernels.ops.attention.ragged import Integers
 from kernels.triton.sampling.token_logprobs import token_logprobs
 from kernels.triton.sampling.top_n import MOST
 from pagewire.internal.v1 import engine_pb2, worker_pb2
-from worker.cuda.device.upload import upload
 from worker.cuda.sampling.top_n import top_tokens
 from worker.sampling.logprobs import scores as by_torch
 from worker.sampling.logprobs.columns import ScoreTable, to_columns
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.upload import upload
 
 LOGITS = 1 << 25
 """Logits of prompts computed at a time: 128 MB, 220 rows of 152,000."""

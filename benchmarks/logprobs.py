@@ -16,11 +16,10 @@ from pathlib import Path
 
 import torch
 
+from worker.sampling.batch import PIECE
 from worker.sampling.logprobs.columns import to_columns
 from worker.sampling.logprobs.requests import LogprobCandidates
-from worker.sampling.logprobs.sampled import SampledScores
-from worker.sampling.logprobs.scores import score
-from worker.sampling.sampler import PIECE
+from worker.sampling.logprobs.scores import SampledScores, score
 
 SIZES = ((1, 1024), (32, 1024), (1, 32_000), (32, 32_000), (1, 152_000), (32, 152_000))
 WISHES = {
@@ -87,7 +86,7 @@ def sampled(logits: torch.Tensor, tokens: torch.Tensor, wish: LogprobCandidates)
 
 
 def prompt(logits: torch.Tensor, tokens: torch.Tensor, wish: LogprobCandidates) -> object:
-    """As worker.sampling.logprobs.prompts does with the logits of a piece."""
+    """As worker.sampling.logprobs.scores does with the logits of a piece."""
     size = max(1, PIECE // logits.shape[1])
     tables = [
         score(

@@ -7,6 +7,11 @@ import torch
 
 from pagewire.internal.v1 import worker_pb2
 
+PIECE = 1 << 19
+"""Logits that torch works on at a time. Float64 temporaries of 4 MB are reused by the allocator; larger ones
+are new pages from the system each time: 32 rows of 152,000 at temperature 0.8 take 51 ms in one piece and 18
+ms in pieces."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewSequence:

@@ -24,6 +24,8 @@ Slot = TypeVar("Slot")
 MIRRORED = tuple(name for name in COLUMNS if name != "seed")
 """The columns that a device has in 32 bits: floats as float32, others as int32. Those of RowSlots follow."""
 
+FILTERED = tuple(Filters.__dataclass_fields__)
+"""The columns of filters that one kernel applies."""
 ALIGNMENT = 4
 """Rows of a step are padded to a multiple of this, so that each column begins at a multiple of 16 bytes:
 Triton compiles a kernel once more for pointers that do not."""
@@ -102,7 +104,7 @@ class DeviceParameters:
         seeds = self._seeds_on_device.index_select(0, row_index)
         return Parameters(
             Draws(values["temperature"], seeds, values["sequence_index"], values["position"]),
-            Filters(values["top_k"], values["top_p"], values["min_p"]),
+            Filters(*(values[name] for name in FILTERED)),
             values["typical_p"],
             RowSlots(*numbers[len(MIRRORED) :]),
         )

@@ -13,17 +13,15 @@ import torch
 from kernels.ops.attention.ragged import Integers
 from kernels.ops.logits.log_softmax import log_softmax
 from kernels.ops.sampling.columns import SamplingColumns
-from kernels.triton.sampling.filtered_sample import filtered_sample
+from kernels.triton.sampling.choose import choose_tokens
 from kernels.triton.sampling.forbid_tokens import forbid_tokens
-from kernels.triton.sampling.sample import argmax, sample
-from kernels.triton.sampling.tile_stats import tile_stats
-from kernels.triton.sampling.typical_p import typical_p
+from kernels.triton.sampling.sample import argmax
+from kernels.triton.sampling.top_n import top_tokens
 from kernels.triton.step.record_tokens import History, record_tokens
 from worker.cuda.sampling.logit_adjustments import LogitAdjustments
-from worker.cuda.sampling.logprobs import PendingSampledScores
-from worker.cuda.sampling.row_parameters import ALIGNMENT, DeviceParameters, Parameters, RowSlots
-from worker.cuda.sampling.top_n import top_tokens
+from worker.cuda.sampling.row_parameters import ALIGNMENT, FILTERED, DeviceParameters, Parameters, RowSlots
 from worker.grammar.rows import GrammarRows
+from worker.sampling.logprobs.scores import SampledScores
 from worker.sampling.rows import SamplingRows
 from worker.sampling.token_bans import TokenBans
 
@@ -80,7 +78,7 @@ class CudaSampler(SamplingRows):
         work = Work.ADJUST if adjust >= 0 else Work.NONE
         if self.columns["temperature"][row] > 0:
             work |= Work.DRAW
-            work |= Work.FILTER if uses(row, "top_k", "top_p", "min_p") else Work.NONE
+            work |= Work.FILTER if uses(row, *FILTERED) else Work.NONE
             work |= Work.TYPICAL if uses(row, "typical_p") else Work.NONE
         self._work[row] = work
 
@@ -89,7 +87,7 @@ class CudaSampler(SamplingRows):
         self,
         logits: torch.Tensor,
         rows: Sequence[int],
-        scores: PendingSampledScores | None = None,
+        scores: SampledScores | None = None,
         row_index: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Samples a token for each of A distinct rows and appends it to their output. Returns tokens [A]
@@ -134,9 +132,14 @@ class CudaSampler(SamplingRows):
         else:
             parameters = self._parameters.gather(row_index)
             self._process(logits, parameters, work)
-            tokens = _choose(logits, parameters, work)
+            tokens = argmax(logits) if not work & Work.DRAW else self._draw(logits, parameters, work)
         record_tokens(tokens, row_index[: logits.shape[0]], self._history())
         return tokens
+
+    def _draw(self, logits: torch.Tensor, parameters: Parameters, work: Work) -> torch.Tensor:
+        """Returns tokens [A] for logits [A, V] after penalties and masks, which it overwrites."""
+        share = parameters.typical_p if work & Work.TYPICAL else None
+        return choose_tokens(logits, parameters.draws, parameters.filters, bool(work & Work.FILTER), share)
 
     @torch.inference_mode()
     def beam_candidates(
@@ -186,17 +189,3 @@ class CudaSampler(SamplingRows):
         positions, slots = self._parameters.positions, self._parameters.slots
         outputs = self._bans.prohibitions.outputs
         return History(positions, slots.adjust, slots.output, self._adjustments.counts, outputs)
-
-
-def _choose(logits: torch.Tensor, parameters: Parameters, work: Work) -> torch.Tensor:
-    """Returns tokens [A] for logits [A, V] after penalties and masks, which it overwrites."""
-    if not work & Work.DRAW:
-        return argmax(logits)
-    draws, filters = parameters.draws, parameters.filters
-    if work & Work.TYPICAL:
-        typical_p(logits, draws.temperature, filters, parameters.typical_p)
-    stats = tile_stats(logits, draws.temperature, groups=bool(work & Work.FILTER))
-    tokens = sample(logits, draws, stats)
-    if work & Work.FILTER:
-        filtered_sample(logits, draws, filters, stats, tokens)
-    return tokens

@@ -12,6 +12,7 @@ from pagewire.host import spawn as process
 from pagewire.logs import process_log
 from pagewire.supervisor.child import Facts
 from pagewire.supervisor.exposure_warning import log_exposure
+from pagewire.supervisor.progress import tell
 from pagewire.supervisor.supervisor import Supervisor
 
 CONFIG = ServeConfig
@@ -79,12 +80,12 @@ def _check_frontends(config: ServeConfig) -> None:
 def _announce(config: ServeConfig, facts: Facts) -> None:
     rest = " ".join(f"{name}={value}" for name, value in facts.items() if name not in _HIDDEN_FACTS)
     address = f"grpc://{facts['address']}" if config.frontends else facts["address"]
-    print(f"ready: {address} {rest}", flush=True)
+    tell(f"ready: {address} {rest}", sys.stdout)
     if not config.frontends:
         return
     log_exposure(config)
     if not process.is_child() and not process_log.writes_json():
-        print(_how_to_call(config, str(facts["address"])), file=sys.stderr, flush=True)
+        tell(_how_to_call(config, str(facts["address"])), sys.stderr)
 
 
 def _how_to_call(config: ServeConfig, address: str) -> str:

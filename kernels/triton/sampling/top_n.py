@@ -13,7 +13,6 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.ops.sampling.ranking import ranking
 from kernels.triton.requirements import next_power_of_2
 from kernels.triton.sampling.candidates import (
     CANDIDATES,
@@ -147,10 +146,3 @@ def top_n(logits: torch.Tensor, n: int) -> torch.Tensor:
             maxnreg=96,  # without a bound, ptxas 13.1 spills to fit a second one
         )
     return out
-
-
-def top_tokens(logits: torch.Tensor, n: int) -> torch.Tensor:
-    """Returns the ids [A, n] int64 of the n >= 1 highest of logits [A, V] float32; above MOST, by torch."""
-    if n > MOST:
-        return ranking(logits, n)
-    return top_n(logits, min(USUAL if n <= USUAL else MOST, logits.shape[1]))[:, :n]

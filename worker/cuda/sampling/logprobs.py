@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from kernels.ops.sampling.ranking import ranking
 from kernels.triton.sampling.token_logprobs import token_logprobs
-from kernels.triton.sampling.top_n import MOST, top_tokens
+from kernels.triton.sampling.top_n import MOST, USUAL, top_n
 from worker.sampling.logprobs import scores as by_torch
 from worker.sampling.logprobs.columns import ScoreTable
 from worker.sampling.logprobs.requests import LogprobCandidates
@@ -50,6 +51,13 @@ def score(
     ids = _ids(logits, tokens, requests, max(counts))
     logprobs, ranks = token_logprobs(logits, ids)
     return [PendingScores(counts, _to_host(ids), _to_host(logprobs), _to_host(ranks))]
+
+
+def top_tokens(logits: torch.Tensor, n: int) -> torch.Tensor:
+    """Returns the ids [A, n] int64 of the n >= 1 highest of logits [A, V] float32; above MOST, by torch."""
+    if n > MOST:
+        return ranking(logits, n)
+    return top_n(logits, min(USUAL if n <= USUAL else MOST, logits.shape[1]))[:, :n]
 
 
 def _ids(

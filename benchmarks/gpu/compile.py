@@ -58,7 +58,6 @@ def sampler_launches() -> Iterator[tuple[str, Launch]]:
     from kernels.triton.cache.copy_segments import copy_segments
     from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
     from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
-    from kernels.triton.sampling.philox import uniforms
     from kernels.triton.sampling.sample import Draws, argmax, sample
     from kernels.triton.sampling.tile_stats import GROUP, TILE, TileStats, tile_stats
     from kernels.triton.sampling.token_logprobs import token_logprobs
@@ -69,7 +68,6 @@ def sampler_launches() -> Iterator[tuple[str, Launch]]:
     numbers, shares = empty(rows), empty(rows, dtype=FP32)
     seeds = empty(rows, dtype=torch.int64)
     draws, filters = Draws(shares, seeds, numbers, numbers), Filters(numbers, shares, shares)
-    yield "uniforms", partial(uniforms, seeds, numbers, numbers)
     blocks, out = empty(512, 512), StepInputs(*(seeds,) * 4, empty(rows + 1), numbers, empty(rows, 512))
     columns = numbers, numbers, numbers, empty(1), empty(512, 8192), blocks, empty(512), 16, out
     yield "prepare_inputs", partial(prepare_inputs, *columns)

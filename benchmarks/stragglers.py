@@ -26,8 +26,8 @@ from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
 from worker.cpu.load import load  # noqa: E402
+from worker.cpu.program.buffers import FEW  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
-from worker.lowering.buffers import FEW  # noqa: E402
 
 TURN = 10
 BUSY = """

@@ -9,11 +9,10 @@ import grpc
 
 from frontend.auth.authenticator import AnonymousAuthenticator, TokenAuthenticator
 from frontend.auth.token_file import TokenFile
-from frontend.file_watch import FileWatch
 from frontend.grpc_services import Services
 from frontend.inspection.inspector import Inspector
 from frontend.metrics import FrontendWatch
-from frontend.model_info import ModelInfo
+from frontend.model.info import ModelInfo
 from frontend.parts import FrontendParts, make_parts
 from frontend.rpc.drain import Drain
 from frontend.rpc.fleet import Fleet, address_of
@@ -24,6 +23,8 @@ from frontend.rpc.shutdown import Shutdown
 from frontend.streams.aborts import Aborts
 from frontend.telemetry.tracing import close_tracer
 from pagewire.config import FrontendConfig
+from pagewire.host.file_watch import FileWatch
+from pagewire.plugins import plugins
 
 if TYPE_CHECKING:
     from frontend.openai.door import OpenAiServer
@@ -125,10 +126,12 @@ class Frontend:
 
 
 def _make_openai(parts: FrontendParts, inspector: Inspector) -> "OpenAiServer | None":
-    """Returns the server of --openai-port, whose modules are loaded only here. Raises StartupError."""
+    """Returns the server of --openai-port, whose modules and plug-ins are loaded only here. Raises
+    StartupError."""
     if parts.config.openai_port is None:
         return None
-    from frontend.console.console import console_of
     from frontend.openai.door import OpenAiServer
 
-    return OpenAiServer(parts, parts.config.openai_port, console_of(parts, inspector))
+    made = [plugin.load()(parts, inspector) for plugin in plugins("pagewire.http").values()]
+    extensions = [each for each in made if each is not None]
+    return OpenAiServer(parts, parts.config.openai_port, extensions)

@@ -11,7 +11,7 @@ from scripts.site.reference import errors_page, flags_page
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("README.md", "docs/tutorial.md"),
+    "Start": ("README.md", "docs/tutorial.md", "docs/coming-from.md"),
     "How to": (
         "docs/operations.md",
         "docs/security.md",
@@ -28,17 +28,20 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "examples/*/README.md",
     ),
     "Reference": (
+        "docs/command-line.md",
         "docs/limits.md",
         "docs/metrics.md",
         "docs/models.md",
         "docs/sampling.md",
         "docs/streams.md",
         "docs/promises.md",
+        "docs/reports.md",
         "protos/pagewire/v1/*.proto",
         "CHANGELOG.md",
     ),
     "Explanation": (
         "docs/structure.md",
+        "docs/worker.md",
         "docs/scheduling.md",
         "docs/speculation.md",
         "docs/gpu.md",

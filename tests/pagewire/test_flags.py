@@ -13,7 +13,7 @@ from pagewire.command_config import GenerateConfig
 from pagewire.config import EngineConfig, FrontendConfig, ServeConfig, WorkerConfig
 from pagewire.flags import UsageError
 
-ROOMS = ("frontend", "engine_core", "worker", "pagewire")
+ROOMS = ("frontend", "engine_core", "worker", "pagewire", "packages")
 
 
 def parse(*arguments: str, config=ServeConfig, environment=None):
@@ -100,7 +100,7 @@ def test_one_file_may_configure_every_process(tmp_path: Path):
         (["--shutdown-grace", "nan"], ["--shutdown-grace", "nan"]),
         (["--port"], ["--port", "expected one argument"]),
         (["one", "two"], ["'two'"]),
-        (["--listen", "ipc:///x"], ["--listen"]),  # the supervisor decides it
+        (["--listen-workers", "ipc:///x"], ["--listen-workers"]),  # the supervisor decides it
     ],
 )
 def test_wrong_flags_are_named(arguments: list[str], words: list[str]):

@@ -1,0 +1,280 @@
+"""The frontend's knowledge of the model, from the checkpoint's small files, and its description
+for clients."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from frontend.answers.choice import AnswerFormats, choose
+from frontend.errors import ModelNotFound, Unsupported
+from frontend.model.pooling_config import PoolingDefaults, read_pooling
+from frontend.templates.chat_template import ChatTemplate
+from frontend.templates.template_files import find_templates, read_template
+from frontend.text.checkpoint_text import CheckpointText
+from frontend.text.gguf_text import read_gguf_text
+from frontend.text.tokenizer import Tokenizer
+from frontend.text.tokenizer_files import (
+    TokenizerArchive,
+    load_tokenizer,
+    read_json,
+    special_tokens,
+    tokenizer_config,
+)
+from frontend.validation.fields import FIELDS, Kind
+from frontend.validation.requests import MAX_SCORED_BYTES
+from frontend.validation.rules import (
+    MAX_ID_BYTES,
+    MAX_STOP_REGEXES,
+    MAX_STRING_BYTES,
+    Limits,
+)
+from pagewire.checkpoints.files import BARE_DECODERS
+from pagewire.checkpoints.paths import checkpoint_path, default_served_name
+from pagewire.config import FrontendConfig
+from pagewire.errors import StartupError
+from pagewire.gguf.header import is_gguf
+from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES, MAX_PROMPT_CANDIDATES
+from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
+from pagewire.limits.beams import MAX_LENGTH_PENALTY, MAX_STOPS
+from pagewire.limits.grammars import MAX_CHOICES, MAX_GRAMMAR_BYTES
+from pagewire.v1 import generation_pb2, model_pb2
+
+DEFAULT_SAMPLING = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "n": 1,
+}
+"""Defaults where generation_config.json has none."""
+_LARGEST = 1 << 31
+"""Bound of every sampling parameter's absolute value."""
+FROM_GENERATION_CONFIG = ("temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty")
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """A served model, without the facts that only the engine knows."""
+
+    name: str
+    source: str
+    tokenizer: Tokenizer
+    chat_template: ChatTemplate | None
+    default_sampling: generation_pb2.SamplingParams
+    bos_token_id: int | None
+    pad_token_id: int | None
+    archive: TokenizerArchive
+    answers: AnswerFormats
+    pooling: PoolingDefaults | None = None
+    """How prompts are embedded; None: they are not."""
+    generates: bool = True
+    """False for a checkpoint without an output head."""
+
+    def require_head(self) -> None:
+        """Raises Unsupported if this model cannot generate."""
+        if not self.generates:
+            raise Unsupported({"model": "only makes embeddings: its checkpoint has no output head"})
+
+    def check_name(self, name: str) -> None:
+        """Raises ModelNotFound unless a request for `name` means this model."""
+        if name not in ("", self.name):
+            raise ModelNotFound(name)
+
+    def describe(self, welcome: engine_pb2.Welcome, config: FrontendConfig) -> model_pb2.Model:
+        """Returns the model's description for ModelService."""
+        facts, limits = welcome.model, limits_of(welcome, config)
+        capabilities = self._ways_to_generate(limits) if self.generates else []
+        embedding_size = facts.embedding_size if self.pooling is not None else 0
+        if embedding_size:
+            capabilities.append(model_pb2.CAPABILITY_EMBED)
+        return model_pb2.Model(
+            name=self.name,
+            source=self.source,
+            architecture=facts.architecture,
+            dtype=facts.dtype,
+            quantization=facts.quantization,
+            kv_cache_dtype=facts.kv_cache_dtype,
+            max_model_len=facts.max_model_len,
+            vocab_size=facts.vocab_size,
+            eos_token_ids=facts.eos_token_ids,
+            bos_token_id=self.bos_token_id,
+            pad_token_id=self.pad_token_id,
+            capabilities=capabilities,
+            default_sampling=self.default_sampling,
+            limits=_limits_message(limits, config),
+            implementation=facts.implementation,
+            embedding_size=embedding_size,
+            exactness=model_pb2.Exactness(
+                bitwise=not facts.exactness_caveat,
+                reason=facts.exactness_caveat,
+                arithmetic=facts.arithmetic,
+            ),
+        )
+
+    def _ways_to_generate(self, limits: Limits) -> list[model_pb2.Capability]:
+        found = [
+            model_pb2.CAPABILITY_GENERATE,
+            model_pb2.CAPABILITY_BEAM_SEARCH,
+            model_pb2.CAPABILITY_PROMPT_LOGPROBS,
+        ]
+        if self.chat_template is not None:
+            found.append(model_pb2.CAPABILITY_CHAT)
+            if self.answers.tools is not None:
+                found.append(model_pb2.CAPABILITY_TOOLS)
+            if self.answers.reasons:
+                found.append(model_pb2.CAPABILITY_REASONING)
+        if limits.has_grammars:
+            found.append(model_pb2.CAPABILITY_STRUCTURED_OUTPUT)
+        return found
+
+
+def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
+    """Returns the limits on requests for clients."""
+    return model_pb2.Limits(
+        max_sequences=limits.max_sequences,
+        max_stop_strings=limits.max_stop_strings,
+        max_bad_words=MAX_BAD_WORDS,
+        max_bad_word_tokens=MAX_BAD_WORD_TOKENS,
+        max_string_bytes=MAX_STRING_BYTES,
+        max_logprobs=limits.max_logprobs,
+        max_prompt_candidates=MAX_PROMPT_CANDIDATES,
+        max_output_values=MAX_OUTPUT_VALUES,
+        max_beam_stop_tokens=MAX_STOPS,
+        max_length_penalty=MAX_LENGTH_PENALTY,
+        max_continuations=config.max_continuations,
+        max_continuation_bytes=MAX_SCORED_BYTES,
+        max_request_bytes=config.max_request_bytes,
+        max_priority=limits.max_priority,
+        max_draft_tokens=limits.max_draft_tokens,
+        max_tenant_bytes=MAX_ID_BYTES,
+        max_grammar_bytes=MAX_GRAMMAR_BYTES,
+        max_choices=MAX_CHOICES,
+        max_stop_regexes=MAX_STOP_REGEXES,
+    )
+
+
+def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
+    """Returns the limits that requests are validated against."""
+    vocab_size = welcome.model.vocab_size
+    return Limits(
+        vocab_size=vocab_size,
+        max_model_len=welcome.model.max_model_len,
+        eos_token_ids=frozenset(welcome.model.eos_token_ids),
+        max_sequences=min(config.max_sequences, welcome.max_num_seqs),
+        max_stop_strings=config.max_stop_strings,
+        max_priority=welcome.max_priority,
+        max_draft_tokens=welcome.max_draft_tokens,
+        max_logprobs=vocab_size if config.max_logprobs < 0 else min(config.max_logprobs, vocab_size),
+        num_ranks=welcome.parallelism.data,
+        has_grammars=bool(welcome.model.grammar_engine),
+    )
+
+
+def load_model(config: FrontendConfig) -> ModelInfo:
+    """Reads what a checkpoint has for a frontend. Raises StartupError."""
+    path = checkpoint_path(config.model)
+    text = read_gguf_text(path) if is_gguf(path) else _read_folder(path)
+    template, origin, for_tools = text.template, text.template_origin, text.tool_template
+    if config.chat_template:
+        origin = str(Path(config.chat_template).expanduser())
+        template, for_tools = read_template(Path(origin)), None
+
+    def compiled(source: str | None, other: ChatTemplate | None = None) -> ChatTemplate | None:
+        special, most = text.special_tokens, config.max_request_bytes
+        if source is None:
+            return None
+        return ChatTemplate(source, special, max_bytes=most, origin=origin, for_tools=other)
+
+    def token_id(name: str) -> int | None:
+        token = text.special_tokens.get(f"{name}_token")
+        found = text.tokenizer.token_id(token) if token is not None else None
+        stated = text.token_ids.get(f"{name}_token_id")
+        return found if found is not None else stated if _is_token_id(stated) else None
+
+    pooling, bare = read_pooling(path, config.pooling_type), _bare_decoder(text.token_ids)
+    if bare and pooling is None:
+        raise StartupError(
+            "cannot generate with this checkpoint",
+            f"config.json: {bare} is a decoder without an output head",
+            "--pooling-type last or mean embeds with it",
+        )
+    return ModelInfo(
+        name=config.served_model_name or default_served_name(config.model),
+        source=config.model,
+        tokenizer=text.tokenizer,
+        chat_template=compiled(template, compiled(for_tools)),
+        default_sampling=default_sampling(text.generation_config),
+        bos_token_id=token_id("bos"),
+        pad_token_id=token_id("pad"),
+        archive=text.archive(template),
+        answers=choose(
+            *(text.tokenizer, text.response_template, for_tools or template),
+            *(config.tool_format, config.reasoning_format),
+        ),
+        pooling=pooling,
+        generates=not bare,
+    )
+
+
+def _bare_decoder(config: Mapping[str, Any]) -> str:
+    """Returns the architecture of a config.json that has no output head; empty for any other."""
+    names = config.get("architectures")
+    if not isinstance(names, list):
+        return ""
+    return next((name for name in names if isinstance(name, str) and name in BARE_DECODERS), "")
+
+
+def _read_folder(folder: Path) -> CheckpointText:
+    """Reads a checkpoint's small files. Raises StartupError."""
+    config = tokenizer_config(folder)
+    templates = find_templates(folder, config)
+    return CheckpointText(
+        tokenizer=load_tokenizer(folder, config),
+        special_tokens=special_tokens(config),
+        token_ids=read_json(folder / "config.json"),
+        generation_config=folder / "generation_config.json",
+        template=templates.default,
+        template_origin=templates.origin,
+        tool_template=templates.tool_use,
+        archive=lambda chosen: TokenizerArchive(folder, chosen),
+        response_template=config.get("response_template"),
+    )
+
+
+def _is_token_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
+
+
+def default_sampling(path: Path | None) -> generation_pb2.SamplingParams:
+    """Returns the values of absent sampling fields, from a generation_config.json if there is one. Raises
+    StartupError.
+
+    do_sample: false means greedy; a file without it leaves sampling on, as other servers do.
+    """
+    stated = {} if path is None else read_json(path)
+    values: dict[str, Any] = dict(DEFAULT_SAMPLING)
+    for name in FROM_GENERATION_CONFIG:
+        value = stated.get(name)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST:
+            raise StartupError("cannot read the checkpoint", f"{path}: {name} is not a number")
+        values[name] = max(int(value), 0) if name == "top_k" else float(value)  # -1: all, too
+        problem = _sampling_problem(name, values[name])
+        if problem is not None:
+            raise StartupError("cannot read the checkpoint", f"{path}: {name} {problem}")
+    if stated.get("do_sample") is False:
+        values["temperature"] = 0.0
+    return generation_pb2.SamplingParams(**values)
+
+
+def _sampling_problem(name: str, value: float) -> str | None:
+    check = FIELDS[f"sampling.{name}"]
+    assert not isinstance(check, Kind)
+    return check(value, Limits(1, 1, frozenset(), 1, 1))

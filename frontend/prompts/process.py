@@ -1,0 +1,93 @@
+"""A prompt process: tokenizes prompts and compiles grammars, one request after the other, within limits that
+the kernel enforces.
+
+It communicates over standard input and output, and ends with its frontend.
+"""
+
+import signal
+import sys
+from collections.abc import Sequence
+from typing import BinaryIO
+
+from frontend.errors import ServiceError
+from frontend.model.info import load_model
+from frontend.prompts.process_pool import LENGTH
+from frontend.prompts.prompt_encoding import PromptEncoder
+from frontend.text.rlimits import limit_memory
+from pagewire.config import FrontendConfig
+from pagewire.internal.v1 import reader_pb2
+from pagewire.ipc.columns import pack_u32
+
+CPU_LIMIT = 5.0
+"""Seconds of CPU time per request. 2 MiB of text, the maximum, take about one."""
+MEMORY = 2 << 30
+"""Bytes of address space beyond those in use once the model's files are loaded. 2 MiB of text take 300 MB."""
+
+
+def run(config: FrontendConfig) -> int:
+    """Answers requests until standard input ends; returns the exit code."""
+    model = load_model(config)
+    reading = PromptEncoder(model.tokenizer, model.chat_template, model.answers)
+    limit_memory(MEMORY)
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    while (request := _receive(source)) is not None:
+        # The default action of SIGVTALRM ends the process, whatever it is doing.
+        signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT)
+        answer = answer_to(request, reading).SerializeToString()
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        sink.write(LENGTH.pack(len(answer)) + answer)
+        sink.flush()
+    return 0
+
+
+def answer_to(request: reader_pb2.ReadRequest, reading: PromptEncoder) -> reader_pb2.ReadResponse:
+    """Returns the response to a request."""
+    try:
+        kind = request.WhichOneof("job")
+        if kind == "prompt":
+            return reader_pb2.ReadResponse(prompt=_read(request.prompt, reading))
+        if kind == "answer_form":
+            return reader_pb2.ReadResponse(grammar=reading.grammar(request.answer_form))
+        if kind == "words":
+            return _texts(reading.words(request.words.texts))
+        return _texts(reading.continuations(request.continuations.texts))
+    except ServiceError as error:
+        return reader_pb2.ReadResponse(
+            error=reader_pb2.ReadError(
+                code=error.code,
+                reason=error.reason,
+                message=error.message,
+                violations=error.violations,
+                metadata=error.metadata,
+            )
+        )
+
+
+def _read(job: reader_pb2.ReadPrompt, reading: PromptEncoder) -> reader_pb2.Reading:
+    read = reading.read(
+        job.prompt,
+        job.path,
+        vocab_size=job.vocab_size,
+        max_model_len=job.max_model_len if job.HasField("max_model_len") else None,
+        offsets=job.offsets,
+    )
+    return reader_pb2.Reading(
+        token_ids=pack_u32(read.token_ids),
+        text=read.text,
+        starts=pack_u32(start for start, _ in read.offsets),
+        ends=pack_u32(end for _, end in read.offsets),
+    )
+
+
+def _texts(token_ids: Sequence[Sequence[int]]) -> reader_pb2.ReadResponse:
+    return reader_pb2.ReadResponse(texts=reader_pb2.Readings(token_ids=map(pack_u32, token_ids)))
+
+
+def _receive(source: BinaryIO) -> reader_pb2.ReadRequest | None:
+    """Returns the next request; None at the end."""
+    head = source.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (size,) = LENGTH.unpack(head)
+    data = source.read(size)
+    return reader_pb2.ReadRequest.FromString(data) if len(data) == size else None

@@ -1,0 +1,44 @@
+"""The serving state: what health checks report, and when requests are refused."""
+
+import asyncio
+
+import pytest
+
+from frontend.call.serving_state import DRAINING, FAILED, SERVING, STARTING, ServingState
+from frontend.errors import Draining
+
+
+def test_a_drain_fails_health_checks_before_it_refuses():
+    state = ServingState()
+    assert state.state == STARTING and not state.serves
+    state.set_engine(SERVING)
+    assert state.serves
+    state.drain()
+    assert state.state == DRAINING and not state.serves and not state.leaves
+    state.require_open()
+    state.refuse()
+    assert state.leaves
+    with pytest.raises(Draining):
+        state.require_open()
+    state.resume()
+    assert state.serves and not state.leaves
+    state.require_open()
+
+
+def test_the_end_of_the_server_cannot_be_undone():
+    state = ServingState()
+    state.set_engine(FAILED)
+    state.close()
+    state.resume()
+    assert state.closes and state.leaves and state.engine == FAILED
+
+
+async def test_every_waiter_sees_a_change():
+    state = ServingState()
+    waiters = [asyncio.ensure_future(state.changed()) for _ in range(3)]
+    await asyncio.sleep(0)
+    state.set_engine(STARTING)  # no change
+    await asyncio.sleep(0)
+    assert not any(waiter.done() for waiter in waiters)
+    state.set_engine(SERVING)
+    await asyncio.wait_for(asyncio.gather(*waiters), 10)

@@ -1,0 +1,85 @@
+"""How a checkpoint says that it pools."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from frontend.model.pooling_config import PoolingDefaults, read_pooling
+from pagewire.errors import StartupError
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN
+
+OLD, NEW = "sentence_transformers.models.", "sentence_transformers.sentence_transformer.modules."
+LAST = {"pooling_mode_cls_token": False, "pooling_mode_lasttoken": True, "include_prompt": True}
+
+
+def write(folder: Path, modules: Any, pooling: Any = None) -> Path:
+    (folder / "modules.json").write_text(json.dumps(modules))
+    if pooling is not None:
+        (folder / "1_Pooling").mkdir()
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    return folder
+
+
+def modules(*kinds: str, prefix: str = OLD) -> list[dict[str, Any]]:
+    paths = [f"{place}_{kind}" if place else "" for place, kind in enumerate(kinds)]
+    return [
+        {"idx": place, "name": str(place), "path": path, "type": prefix + kind}
+        for place, (kind, path) in enumerate(zip(kinds, paths, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pooling", "expected"),
+    [
+        (("Transformer", "Pooling", "Normalize"), LAST, (POOLING_TYPE_LAST, True)),
+        (("Transformer", "Pooling"), LAST, (POOLING_TYPE_LAST, False)),
+        (("Transformer", "Pooling"), {"pooling_mode_mean_tokens": True}, (POOLING_TYPE_MEAN, False)),
+        (("Transformer", "Pooling"), {"pooling_mode": "lasttoken"}, (POOLING_TYPE_LAST, False)),
+        (("Transformer", "Pooling"), {"pooling_mode": ["mean"]}, (POOLING_TYPE_MEAN, False)),
+    ],
+)
+@pytest.mark.parametrize("prefix", [OLD, NEW])
+def test_files_of_sentence_transformers(tmp_path: Path, kinds, pooling, expected, prefix: str):
+    folder = write(tmp_path, modules(*kinds, prefix=prefix), pooling)
+    assert read_pooling(folder, "auto") == PoolingDefaults(*expected)
+    assert read_pooling(folder, "none") is None
+    assert read_pooling(folder, "mean") == PoolingDefaults(POOLING_TYPE_MEAN, True)
+
+
+def test_a_checkpoint_that_says_nothing(tmp_path: Path):
+    assert read_pooling(tmp_path, "auto") is None
+    assert read_pooling(tmp_path, "last") == PoolingDefaults(POOLING_TYPE_LAST, True)
+    file = tmp_path / "model.gguf"
+    file.touch()
+    assert read_pooling(file, "auto") is None
+
+
+@pytest.mark.parametrize(
+    ("content", "pooling", "why"),
+    [
+        (modules("Transformer", "Pooling", "Dense", "Normalize"), LAST, "Dense"),
+        (modules("Transformer"), None, "modules.json: Transformer is not"),
+        (modules("Transformer", "Pooling"), None, "1_Pooling/config.json"),
+        (modules("Transformer", "Pooling"), {"pooling_mode_cls_token": True}, "by cls"),
+        (modules("Transformer", "Pooling"), {"pooling_mode": "max"}, "by max"),
+        (modules("Transformer", "Pooling"), {**LAST, "pooling_mode_mean_tokens": True}, "mean, lasttoken"),
+        (modules("Transformer", "Pooling"), {}, "by nothing"),
+        (
+            modules("Transformer", "Pooling"),
+            {"pooling_mode": "mean", "include_prompt": False},
+            "include_prompt",
+        ),
+        ({"type": "x"}, None, "not a list"),
+        ([5], None, "not a list"),
+        (5, None, "not a list"),
+        ([{"path": "x"}], None, "not a list"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, content: Any, pooling: Any, why: str):
+    folder = write(tmp_path, content, pooling)
+    with pytest.raises(StartupError) as refused:
+        read_pooling(folder, "auto")
+    assert why in refused.value.why and "--pooling-type" in refused.value.todo
+    assert read_pooling(folder, "none") is None

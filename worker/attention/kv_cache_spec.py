@@ -12,10 +12,7 @@ from typing import Protocol
 
 import torch
 
-from kernels.cpu.attention.block_attention import block_kernels, block_plan
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.ops.attention.paged_attention import AttentionPlan as GatherPlan
-from kernels.ops.attention.paged_attention import CacheShape, plan_attention
+from kernels.api import BlockKernels, CacheShape, GatherPlan, block_kernels, block_plan, plan_attention
 from worker.attention.block_plan import BlockAttentionPlan, BlockStep
 from worker.attention.paged_plan import DeviceStep, PagedAttentionPlan
 from worker.attention.plan import AttentionPlan, LatentPlan

@@ -11,11 +11,16 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.cpu.attention.block_attention import BlockPlan, block_plan
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels, store_latents
-from kernels.ops.attention.paged_attention import AttentionPlan as GatherPlan
-from kernels.ops.attention.paged_attention import paged_attention
+from kernels.api import (
+    BlockKernels,
+    BlockPlan,
+    GatherPlan,
+    block_plan,
+    latent_attention,
+    latent_kernels,
+    paged_attention,
+    store_latents,
+)
 from worker.attention.block_plan import BlockStep
 from worker.attention.kv_cache_spec import CacheLayout, Plane, gathering_plan
 from worker.attention.paged_plan import DeviceStep

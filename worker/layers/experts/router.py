@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import Arena, WeightForms, compact_weight
-from kernels.ops.experts.routing import Routing
+from kernels.api import Arena, Routing, WeightForms, compact_weight
 from worker.layers.base import Weight
 from worker.layers.packed_linear import Matrix
 from worker.parallel import Placement

@@ -26,7 +26,7 @@ from worker.parallel import Placement
 
 
 class Gemma4Model(LanguageModel):
-    """A decoder without its weights. Its steps are not lowered."""
+    """A decoder without its weights. Its steps are computed layer by layer."""
 
     def __init__(self, config: Gemma4Config, place: Placement) -> None:
         super().__init__()

@@ -35,7 +35,8 @@ def fuse(model: LanguageModel, ops: CpuOps | None, blocks: BlockKernels | None) 
     if ops is None or blocks is None or not isinstance(model, Decoder):
         return model
     try:
-        record(model, RecordingOps(ops, blocks, 1), _small_caches(model, ops.dtype, blocks.block_size))
+        caches = _small_caches(model, ops.dtype, blocks.block_size)
+        record(model, RecordingOps(ops, blocks, 1), caches, checks=True)
     except CannotRecord as error:
         part = layer_that_failed(model, error)
         logger.info("steps are computed layer by layer: %s has no program: %s", part, error)
@@ -45,11 +46,11 @@ def fuse(model: LanguageModel, ops: CpuOps | None, blocks: BlockKernels | None) 
 
 @torch.inference_mode()
 def record(
-    model: Decoder, ops: RecordingOps, caches: Sequence[LayerCache]
+    model: Decoder, ops: RecordingOps, caches: Sequence[LayerCache], checks: bool = False
 ) -> tuple[torch.Tensor, FusedHead | None]:
-    """Returns the buffer of hidden states [M, E], and the head where steps have few tokens. Raises
-    CannotRecord."""
-    with ops.recording(model):
+    """Returns the buffer of hidden states [M, E], and the head where steps have few tokens. checks: see
+    RecordingOps.recording(). Raises CannotRecord."""
+    with ops.recording(model, checks):
         hidden = model.forward(ops.batch(model.kv_cache_specs()), caches)
         if ops.most_tokens > FEW:
             return hidden, None

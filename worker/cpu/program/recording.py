@@ -10,14 +10,13 @@ CannotRecord.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.overrides import TorchFunctionMode
 
 from kernels.api import HeadNorm
 from kernels.cpu.attention.block_kernels import BlockKernels
@@ -82,12 +81,13 @@ class RecordingOps(CpuOps):
         self._constants: list[torch.Tensor] = []
 
     @contextmanager
-    def recording(self, model: Layer) -> Iterator[None]:
-        """What the layers of a model compute within is recorded. Raises CannotRecord."""
+    def recording(self, model: Layer, checks: bool = False) -> Iterator[None]:
+        """What the layers of a model compute within is recorded. checks: raises CannotRecord where torch
+        computes with buffers, which takes some milliseconds; a model needs it once."""
         ops = model.ops
         model.compute_by(self)
         try:
-            with _OnlyViews(self.buffers):
+            with _OnlyViews(self.buffers) if checks else nullcontext():
                 yield
         finally:
             model.compute_by(ops)
@@ -382,22 +382,30 @@ def _check_unpadded(weight: Any) -> None:
         raise CannotRecord("buffers have no room for padding")
 
 
-class _OnlyViews(TorchDispatchMode):  # type: ignore[no-untyped-call]
+_CHANGES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"))
+"""Functions of tensors that change one, beside those whose names end with _."""
+
+
+class _OnlyViews(TorchFunctionMode):
     """Raises CannotRecord where torch computes with buffers: once, on what is not there yet."""
 
     def __init__(self, buffers: ActivationBuffers) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._buffers = buffers
 
-    def __torch_dispatch__(
+    def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if any(self._buffered((args, kwargs))) and (
-            func._schema.is_mutable or not all(self._buffered(result))
-        ):
-            raise CannotRecord(f"torch computes {func}")
+        result, name = func(*args, **(kwargs or {})), func.__name__
+        changes = name in _CHANGES or (name.endswith("_") and not name.endswith("__"))
+        if any(self._buffered(args)) and (changes or not all(self._buffered((result,)))):
+            raise CannotRecord(f"torch computes {name}()")
         return result
 
-    def _buffered(self, values: object) -> Iterator[bool]:
-        return (leaf in self._buffers for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+    def _buffered(self, values: Iterable[object]) -> Iterator[bool]:
+        """Says of each tensor among values, and among lists of them, whether it is part of a buffer."""
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                yield value in self._buffers
+            elif isinstance(value, list | tuple):
+                yield from self._buffered(value)

@@ -264,3 +264,17 @@ def test_transformers_does_not_take_our_kernels_for_its_own():
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert Path(run.stdout.strip()) == ROOT / "kernels" / "__init__.py"
+
+
+BEHIND_THE_DOOR = ("layers", "models", "attention")
+"""Folders of the worker that know no platform."""
+MOST_NAMES = 60
+
+
+def test_layers_import_kernels_through_one_module():
+    """kernels.api, which has few names: layers call operations, and loading chooses whose."""
+    for folder in BEHIND_THE_DOOR:
+        for path in sorted((ROOT / "worker" / folder).rglob("*.py")):
+            modules = {name.rpartition(".")[0] for name in imports_of(path) if name.startswith("kernels.")}
+            assert modules <= {"kernels.api"}, f"{path.relative_to(ROOT)} imports {modules}"
+    assert len({*imports_of(ROOT / "kernels" / "api.py")}) <= MOST_NAMES

@@ -1,13 +1,15 @@
-"""Experts in a lowered program: layers whose rows are known only when the program is there."""
+"""Experts in a program: layers whose rows are known only when the program is there."""
 
 import pytest
 import torch
 
 from kernels.cpu.attention.block_attention import block_kernels
-from kernels.cpu.elementwise.row_kernels import row_kernels
+from kernels.cpu.runtime.arena import Arena
+from kernels.cpu.weight_forms import IN_16_BITS
+from kernels.cpu_ops import CpuOps
+from worker.cpu.program.recording import RecordingOps
 from worker.layers.linear import RowLinear, column_linear
 from worker.layers.mlp.mlp import GatedMLP
-from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 from worker.parallel import Placement
 
@@ -22,8 +24,9 @@ def expert(seed: int) -> GatedMLP:
     generator = torch.Generator().manual_seed(seed)
     for parameter in layer.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=generator) / 8)
-    for part in (layer.gate_up, layer.activation, layer.down):
-        part.use_kernels(row_kernels())
+    layer.compute_by(CpuOps(torch.bfloat16))
+    for part in (layer.gate_up, layer.down):
+        part.pack(IN_16_BITS, Arena())
     return layer
 
 
@@ -38,18 +41,18 @@ def test_each_expert_computes_its_own_rows(most_tokens: int):
     with torch.inference_mode():
         blocks = block_kernels(torch.bfloat16, 16, 32, group=1)
         assert blocks is not None
-        builder = ProgramBuilder(row_kernels(), blocks, most_tokens)
+        ops = RecordingOps(CpuOps(torch.bfloat16), blocks, most_tokens)
         counts = torch.zeros(EXPERTS, dtype=torch.int64)
-        x = builder.buffers.shared("x", WIDTH)
+        x = ops.buffers.lasting((most_tokens, WIDTH), torch.bfloat16)
         x.copy_(torch.randn(x.shape, generator=torch.Generator().manual_seed(9)))
         experts = [expert(seed) for seed in range(EXPERTS)]
         outputs = []
-        with builder.layer():
-            decided = builder.decide_rows(counts)
+        with ops.layer():
+            decided = ops.decide_rows(counts)
             for number, layer in enumerate(experts):
-                with decided.of(number):
-                    outputs.append(layer.lower(builder, x))
-        program = builder.build(outputs[0])
+                with decided.of(number), ops.recording(layer):
+                    outputs.append(layer(x, step(most_tokens)))
+        program = ops.build(outputs[0])
         for tokens, chosen in ((40, [40, 0, 7]), (40, [1, 33, 0]), (3, [0, 3, 2]), (40, [5, 5, 30])):
             counts.copy_(torch.tensor(chosen))
             for output in outputs:

@@ -1,4 +1,4 @@
-"""Values in place of token ids, in a lowered program."""
+"""Values in place of token ids, in a program."""
 
 from collections.abc import Callable
 from dataclasses import replace

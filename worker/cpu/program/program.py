@@ -1,4 +1,4 @@
-"""A model's forward pass as one call: the program that worker.lowering.builder makes of its layers."""
+"""A model's forward pass as one call: the program that worker.cpu.program.recording makes of its layers."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -21,22 +21,28 @@ Update = Callable[[InputBatch, Records], None]
 ROWS = ProgramRecord.word("rows")
 
 
-class LoweredProgram:
+class CannotRecord(Exception):
+    """An operation that no program has. A message says which, the traceback the layer."""
+
+
+class StepProgram:
     """The program of one model on one cache."""
 
     def __init__(
         self,
         program: "Program",
+        factors: npt.NDArray[np.int64],
         team: "Team",
         hidden: torch.Tensor,
         on_batch: Sequence[Update],
         on_run: Sequence[tuple[Update, Fixed]],
         memory: object,
     ) -> None:
-        """hidden: [M, E], where the program leaves the hidden states. memory: what records point at.
-        on_batch: called for a batch whose tensors lie elsewhere than those of the last one. on_run: called
-        before each run, with what says whether that would change nothing, see ProgramBuilder.on_run."""
-        self.program, self.hidden = program, hidden
+        """factors: rows of each record for each token. hidden: [M, E], where the program leaves the hidden
+        states. memory: what records point at. on_batch: called for a batch whose tensors lie elsewhere than
+        those of the last one. on_run: called before each run, with what says whether that would change
+        nothing, see RecordingOps.on_run."""
+        self.program, self.hidden, self._factors = program, hidden, factors
         self._team, self._on_batch, self._on_run, self._memory = team, on_batch, on_run, memory
         self._batch: InputBatch | None = None
         self._first_rows = hidden
@@ -64,7 +70,7 @@ class LoweredProgram:
         """
         records = self.program.records
         if batch is not self._batch:
-            records[:, ROWS] = len(batch.token_ids)
+            records[:, ROWS] = self._factors * len(batch.token_ids)
             for update in self._on_batch:
                 update(batch, records)
             self._batch = batch

@@ -1,4 +1,4 @@
-"""Rows that a lowered program decides itself: those of experts, from what an operation before has
+"""Rows that a program decides itself: those of experts, from what an operation before has
 computed."""
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.cpu.runtime.records import DecideRowsRecord, ProgramRecord
-from worker.lowering.program import ROWS, Records
+from worker.cpu.program.program import ROWS, Records
 from worker.model_input import InputBatch
 
 if TYPE_CHECKING:  # it compiles when it is imported

@@ -22,8 +22,8 @@ import torch  # noqa: E402
 from benchmarks.cpu_kernels import MODELS, shapes  # noqa: E402
 from kernels.cpu.instruction_sets import select  # noqa: E402
 from kernels.cpu.matmul.compact.weight import compact_weight  # noqa: E402
+from kernels.cpu.matmul.matrix import PackedMatrix  # noqa: E402
 from kernels.cpu.matmul.packed import pack_weight  # noqa: E402
-from kernels.cpu.weight_forms import PackedMatrix  # noqa: E402
 
 LEAST_BYTES = 50 << 20
 """Of the weights of a shape: more than caches hold."""

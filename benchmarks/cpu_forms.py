@@ -21,7 +21,8 @@ import torch  # noqa: E402
 
 from kernels.cpu.instruction_sets import select  # noqa: E402
 from kernels.cpu.matmul.int8 import quantize_weight  # noqa: E402
-from kernels.cpu.weight_forms import IN_4_BITS, PackedMatrix, exact_weight, weight_forms  # noqa: E402
+from kernels.cpu.matmul.matrix import PackedMatrix  # noqa: E402
+from kernels.cpu.weight_forms import IN_4_BITS, exact_weight, weight_forms  # noqa: E402
 
 SHAPES = (960, 576), (576, 576), (3072, 576), (576, 1536)
 """(N, K)."""

@@ -28,8 +28,9 @@ import torch  # noqa: E402
 
 from benchmarks.worker_step import BLOCK_SIZE, GREEDY, plan  # noqa: E402
 from kernels.cpu.instruction_sets import select  # noqa: E402
-from kernels.cpu.matmul.compact.weight import CompactWeight, compact_weight  # noqa: E402
-from kernels.cpu.matmul.packed import PackedWeight, pack_weight, packed_linear  # noqa: E402
+from kernels.cpu.matmul.compact.weight import compact_weight  # noqa: E402
+from kernels.cpu.matmul.matrix import PackedMatrix  # noqa: E402
+from kernels.cpu.matmul.packed import pack_weight  # noqa: E402
 from kernels.cpu.requirements import why_not  # noqa: E402
 from kernels.ops.layers.linear import linear  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
@@ -102,8 +103,8 @@ def multiply(product: Callable[..., torch.Tensor], x: torch.Tensor, weights: Seq
         product(x, weight)
 
 
-def times(x: torch.Tensor, weight: CompactWeight | PackedWeight) -> torch.Tensor:
-    """As packed_linear()."""
+def times(x: torch.Tensor, weight: PackedMatrix) -> torch.Tensor:
+    """Returns the product."""
     return weight.multiply(x)
 
 
@@ -128,7 +129,7 @@ def products(name: str, repeats: int, clock: Clock) -> None:
             x = torch.randn(tokens, columns).to(torch.bfloat16)
             calls = (
                 partial(multiply, linear, x, plain),
-                partial(multiply, packed_linear, x, packed),
+                partial(multiply, times, x, packed),
                 partial(multiply, times, x, narrow),
             )
             theirs, wide, ours = (t / layers for t in in_turns(calls, repeats, clock))

@@ -22,8 +22,9 @@ import torch  # noqa: E402
 
 from kernels.cpu.instruction_sets import select  # noqa: E402
 from kernels.cpu.matmul.halves.weight import narrow_weight  # noqa: E402
+from kernels.cpu.matmul.matrix import PackedMatrix  # noqa: E402
 from kernels.cpu.matmul.packed import pack_weight  # noqa: E402
-from kernels.cpu.weight_forms import IN_4_BITS, PackedMatrix, weight_forms  # noqa: E402
+from kernels.cpu.weight_forms import IN_4_BITS, weight_forms  # noqa: E402
 
 SHAPES = (960, 576), (3072, 576), (576, 1536), (576, 576), (9728, 896), (896, 4864)
 """(N, K), of M1 and M2."""

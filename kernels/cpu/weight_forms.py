@@ -15,17 +15,14 @@ from functools import partial
 
 import torch
 
-from kernels.cpu.matmul.compact.weight import CompactWeight, compact_weight
+from kernels.cpu.matmul.compact.weight import compact_weight
 from kernels.cpu.matmul.groups.records import PART
-from kernels.cpu.matmul.groups.weight import GroupedWeight, round_in_groups, round_to_two_levels
-from kernels.cpu.matmul.halves.weight import HalfWeight, narrow_weight
-from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
-from kernels.cpu.matmul.packed import PackedWeight
+from kernels.cpu.matmul.groups.weight import round_in_groups, round_to_two_levels
+from kernels.cpu.matmul.halves.weight import narrow_weight
+from kernels.cpu.matmul.int8 import quantize_weight
+from kernels.cpu.matmul.matrix import PackedMatrix, PackedTable
 from kernels.cpu.runtime.arena import Arena
 
-PackedTable = CompactWeight | HalfWeight | PackedWeight | QuantizedWeight
-"""Forms whose rows can be looked up."""
-PackedMatrix = PackedTable | GroupedWeight
 Pack = Callable[[torch.Tensor, torch.Tensor | None, Arena | None], PackedMatrix]
 """From a weight [N, K] and a bias [N] or None; arena: of the model."""
 PackTable = Callable[[torch.Tensor, torch.Tensor | None, Arena | None], PackedTable]
@@ -70,5 +67,5 @@ def weight_forms(quantization: str, plain_head: bool = False) -> WeightForms:
 
 def _round_in_groups(
     size: int, weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None
-) -> GroupedWeight:
+) -> PackedMatrix:
     return round_in_groups(weight, bias, size, arena)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.groups.weight import GroupedWeight, grouped_weight
+from kernels.cpu.matmul.groups.weight import grouped_weight
 from kernels.cpu.matmul.groups.words import GroupedWords
-from kernels.cpu.weight_forms import PackedMatrix, PackedTable
+from kernels.cpu.matmul.matrix import PackedMatrix, PackedTable
 from kernels.ops.layers.linear import linear
 from kernels.ops.layers.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import LowBitWeight
@@ -74,7 +74,7 @@ class Matrix(WeightOwner):
     @property
     def table(self) -> PackedTable | None:
         """`packed`, of a table."""
-        assert not isinstance(self.packed, GroupedWeight)
+        assert self.packed is None or isinstance(self.packed, PackedTable)
         return self.packed
 
     @property

@@ -17,11 +17,9 @@ import torch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.compiler.records import Operation, OperationRecord
-from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
-from kernels.cpu.matmul.groups.weight import GroupedWeight
-from kernels.cpu.matmul.int8 import QuantizedWeight
+from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.cpu.matmul.matrix import PackedMatrix
 from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord
-from kernels.cpu.weight_forms import PackedMatrix
 from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.plan import LayerCache
 from worker.lowering.attention import AttentionRecords
@@ -108,20 +106,8 @@ class ProgramBuilder:
 
     def product(self, weight: PackedMatrix, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Puts out = x @ weight.T + bias. x: [M, in], out: [M, out] of x's dtype or float32. Returns out."""
-        record: ProductRecord
-        if isinstance(weight, QuantizedWeight):
-            integers = self.buffers.output(4 * weight.words.shape[1], torch.uint8)
-            scales = self.buffers.output(1, torch.float32)
-            quantize = weight.quantize_record(x, integers, scales)
-            self.put(weight.quantize, quantize, row_grain(weight.in_features))
-            record = weight.record(integers, scales, out)
-        elif isinstance(weight, GroupedWeight):
-            integers = self.buffers.output(weight.padded, torch.int8)
-            terms = self.buffers.output(weight.terms, torch.int32)
-            self.put(weight.quantize, weight.quantize_record(x, integers, terms), row_grain(weight.padded))
-            record = weight.record(integers, terms, out)
-        else:
-            record = weight.record(x, out)
+        inputs, terms = weight.prepare(x, self.buffers.output, self.put)
+        record = weight.record(inputs, out, terms)
         self._products.append(self.put(weight.product, record, 0, repeatable=True))
         self._halves.append(weight.halves)
         return out

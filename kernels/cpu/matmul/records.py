@@ -30,14 +30,10 @@ class PackedRowsRecord(OperationRecord):
 
 
 @record
-class QuantizedRowsRecord(OperationRecord):
-    """kernels.cpu.matmul.quantize.quantized_rows."""
+class QuantizedRowsRecord(PackedRowsRecord):
+    """kernels.cpu.matmul.quantize.quantized_rows. out: [rows, width] bfloat16."""
 
-    indexes: Address  # [rows] int64
-    weight: Address
     params: Address
-    out: Address  # [rows, width] bfloat16
-    words: i64
     width: i64
 
 

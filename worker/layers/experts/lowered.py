@@ -3,16 +3,14 @@ operation sorts the pairs by expert and writes down the rows of each product; th
 operation."""
 
 import ctypes
+from typing import Any
 
 import torch
 
+from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.elementwise.row_kernels import row_grain
 from kernels.cpu.experts.expert_kernels import ExpertKernels, ProductGroup, combine_record
 from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, WeighRecord
-from kernels.cpu.matmul.groups.records import GroupLinearRecord
-from kernels.cpu.matmul.groups.weight import GroupedWeight
-from kernels.cpu.matmul.int8 import QuantizedWeight
-from kernels.cpu.matmul.records import LinearRecord
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.experts.router import ExpertRouter
 from worker.lowering.builder import ProgramBuilder
@@ -116,20 +114,13 @@ class LoweredExperts:
     def _group(self, matrices: ExpertMatrices, x: torch.Tensor, out: torch.Tensor) -> ProductGroup:
         """Puts what makes integers of the inputs, where the weights are such. x: [M * k, in]."""
         first = matrices.packed[0]
-        if isinstance(first, QuantizedWeight):
-            integers, scales = self.pairs(4 * first.words.shape[1], torch.uint8), self.pairs(1, torch.float32)
-            field, width = LinearRecord.offset("scales"), first.in_features
-        elif isinstance(first, GroupedWeight):
-            integers, scales = self.pairs(first.padded, torch.int8), self.pairs(first.terms, torch.int32)
-            field, width = GroupLinearRecord.offset("terms"), first.padded
-        else:
-            plain = [(packed.product, packed.record(x, out)) for packed in matrices.packed]  # type: ignore[call-arg]
-            return ProductGroup(plain, x, out)
-        record = first.quantize_record(x, integers, scales)
-        self.add_per_pair(self._builder.put(first.quantize, record, row_grain(width)))
-        weights = [packed for packed in matrices.packed if isinstance(packed, type(first))]
-        records = [(weight.product, weight.record(integers, scales, out)) for weight in weights]
-        return ProductGroup(records, integers, out, scales, field)
+
+        def put(operation: Operation[Any], record: OperationRecord, grain: int) -> None:
+            self.add_per_pair(self._builder.put(operation, record, grain))
+
+        inputs, terms = first.prepare(x, self.pairs, put)
+        products = [(packed.product, packed.record(inputs, out, terms)) for packed in matrices.packed]
+        return ProductGroup(products, inputs, out, terms, first.terms_field)
 
     def combine(
         self, y: torch.Tensor, shared: torch.Tensor | None, gate: torch.Tensor | None

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.groups.weight import GroupedWeight, grouped_weight, have_same_inputs
+from kernels.cpu.matmul.groups.weight import grouped_weight
 from kernels.cpu.matmul.groups.words import GroupedWords
-from kernels.cpu.weight_forms import PackedMatrix
+from kernels.cpu.matmul.matrix import PackedMatrix
 from kernels.ops.layers.linear import linear
 from kernels.ops.layers.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import MOST_ROWS, LowBitWeight, padded_rows
@@ -91,15 +91,16 @@ class ExpertMatrices(WeightOwner):
     def can_lower(self) -> bool:
         """See Layer. Buffers of programs have no room for padding, and one operation makes the integers that
         the products of all experts read."""
-        grouped = [packed for packed in self.packed if isinstance(packed, GroupedWeight)]
-        alike = len(grouped) in (0, len(self.packed)) and have_same_inputs(grouped)
-        return bool(self.packed) and alike and all(packed.is_unpadded for packed in self.packed)
+        return bool(self.packed) and all(
+            packed.is_unpadded and packed.has_inputs_of(self.packed[0]) for packed in self.packed
+        )
 
     @property
     def nbytes(self) -> int:
         """Bytes of the packed matrices, and of what becomes such."""
         low_bits = 0 if self.low_bits is None else self.low_bits.nbytes
-        return low_bits + sum(held.nbytes for held in (*self.packed, *self.words.values()))
+        words = sum(words.nbytes for words in self.words.values())
+        return low_bits + words + sum(packed.nbytes for packed in self.packed)
 
     @property
     def most_pairs(self) -> int:

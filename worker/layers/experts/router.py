@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.compact.weight import compact_weight
+from kernels.cpu.weight_forms import exact_weight
 from kernels.ops.experts.routing import Routing
 from worker.layers.base import Weight
 from worker.layers.packed_linear import Matrix
@@ -21,7 +21,7 @@ class WideMatrix(Matrix):
 
     def use_kernels(self, kernels: RowKernels) -> None:
         """Packs the weight; see Matrix."""
-        self.packed = compact_weight(self.weight, self.bias, kernels.arena)
+        self.packed = exact_weight(self.weight, self.bias, kernels.arena)
         del self.weight
 
     def lower_logits(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:

@@ -28,9 +28,7 @@ bias: 4.25 bits a weight with groups of 128, 4.5 with 64. The idea is that of QS
 2024), where the parts have 128 inputs and m 8 bits.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -44,12 +42,9 @@ from kernels.cpu.matmul.groups.records import (
     RoundWeightRecord,
 )
 from kernels.cpu.matmul.groups.words import GroupedWords, empty_words, integers_of
-from kernels.cpu.matmul.packed import middle_block
+from kernels.cpu.matmul.matrix import Allocate, PackedMatrix, Put
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 from kernels.cpu.runtime.grain import row_grain
-
-if TYPE_CHECKING:
-    from kernels.cpu.runtime.thread_pool import Team
 
 SIZES = (32, 64, 128)
 """Sizes of groups that weights are rounded in."""
@@ -59,21 +54,16 @@ STRIP = 16
 """Columns whose biases and scales are neighbours."""
 
 
-@dataclass(frozen=True)
-class GroupedWeight:
-    """A weight and its bias, as the product with groups wants them."""
+@dataclass(frozen=True, kw_only=True)
+class GroupedWeight(PackedMatrix):
+    """words: [ceil(N / 48), groups, G / 8 + 1, 48] int32; params: [ceil(N / 48) * 3, levels, STRIP] float32:
+    biases, and scales with two levels. Terms: kernels.cpu.matmul.groups.inputs."""
 
-    words: torch.Tensor  # [ceil(N / 48), groups, G / 8 + 1, 48] int32
-    params: torch.Tensor  # [ceil(N / 48) * 3, levels, STRIP] float32: biases, and scales with two levels
-    out_features: int  # N
-    in_features: int  # K
     group_size: int  # G
     order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
-    team: "Team"
-    product: Operation[GroupLinearRecord]  # kernels.cpu.matmul.groups.product.group_linear, or its like
     quantize: Operation[QuantizeGroupsRecord]  # kernels.cpu.matmul.groups.inputs.quantize_groups
-    scratch_bytes: int
     e2m1: bool = False  # whether words hold codes of floats
+    terms_field = GroupLinearRecord.offset("terms")
 
     @property
     def groups(self) -> int:
@@ -86,52 +76,38 @@ class GroupedWeight:
         return self.params.shape[1]
 
     @property
-    def terms(self) -> int:
-        """Numbers of 32 bits of a row of inputs, beside its integers (kernels.cpu.matmul.groups.inputs)."""
-        return self.groups * (2 + (self.group_size // PART if self.levels == 2 else 0))
-
-    @property
     def padded(self) -> int:
         """K, and zeros up to whole groups."""
         return self.groups * self.group_size
 
     @property
-    def halves(self) -> tuple[int, int]:
-        """Addresses of the first block, and of that where the second half begins."""
-        return self.words.data_ptr(), self.words[middle_block(self.out_features)].data_ptr()
-
-    @property
     def nbytes(self) -> int:
-        """Of memory."""
-        return self.words.nbytes + self.params.nbytes + (0 if self.order is None else self.order.nbytes)
+        return super().nbytes + (0 if self.order is None else self.order.nbytes)
 
     @property
-    def is_unpadded(self) -> bool:
-        """True: rows of inputs are read as they are."""
-        return True
+    def row_words(self) -> int:
+        return self.padded // 8
 
-    def record(self, x: torch.Tensor, terms: torch.Tensor, out: torch.Tensor) -> GroupLinearRecord:
-        """The product's record. x: [T, padded K] int8; terms: [T, terms] int32."""
-        return GroupLinearRecord(
-            x=x.data_ptr(),
-            weight=self.words.data_ptr(),
-            params=self.params.data_ptr(),
-            out=out.data_ptr(),
-            columns=self.out_features,
-            words=self.padded // 8,
-            out_bytes=out.dtype.itemsize,
-            terms=terms.data_ptr(),
-            group_words=self.group_size // 8,
-            scratch=self.team.scratch(self.scratch_bytes),
-        )
+    def has_inputs_of(self, other: PackedMatrix) -> bool:
+        if not isinstance(other, GroupedWeight) or self._input_form != other._input_form:
+            return False
+        if self.order is None or other.order is None:
+            return self.order is other.order
+        return torch.equal(self.order, other.order)
 
-    def quantize_record(
-        self, x: torch.Tensor, out: torch.Tensor, terms: torch.Tensor
-    ) -> QuantizeGroupsRecord:
-        """The record before it, which makes its input. x: [T, K] bfloat16."""
-        return QuantizeGroupsRecord(
+    @property
+    def _input_form(self) -> tuple[int, int, int, int]:
+        return self.group_size, self.groups, self.in_features, self.levels
+
+    def prepare(
+        self, x: torch.Tensor, allocate: Allocate, put: Put
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        terms_of_group = 2 + (self.group_size // PART if self.levels == 2 else 0)
+        integers = allocate(self.padded, torch.int8)
+        terms = allocate(self.groups * terms_of_group, torch.int32)
+        record = QuantizeGroupsRecord(
             x=x.data_ptr(),
-            out=out.data_ptr(),
+            out=integers.data_ptr(),
             terms=terms.data_ptr(),
             order=0 if self.order is None else self.order.data_ptr(),
             width=self.in_features,
@@ -140,9 +116,16 @@ class GroupedWeight:
             levels=self.levels,
             scratch=self.team.scratch(self.scratch_bytes),
         )
+        put(self.quantize, record, row_grain(self.padded))
+        return integers, terms
 
-    def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
-        return grouped_linear(x, self, wide)
+    def record(
+        self, x: torch.Tensor, out: torch.Tensor, terms: torch.Tensor | None = None
+    ) -> GroupLinearRecord:
+        assert terms is not None
+        return GroupLinearRecord(
+            **self._fields(x, out), terms=terms.data_ptr(), group_words=self.group_size // 8
+        )
 
     def values(self) -> torch.Tensor:
         """The weight as it is computed with: [N, K] float32, its inputs in their own order."""
@@ -166,20 +149,6 @@ def _of_two_levels(integers: torch.Tensor, last: torch.Tensor, scales: torch.Ten
     bytes_ = last >> torch.arange(0, 8 * parts.shape[2], 8, dtype=torch.int32)
     levels: torch.Tensor = (parts - (bytes_ >> 4 & 15)[..., None]) * (bytes_ & 15)[..., None]
     return levels.flatten(2) * scales[:, None, None]
-
-
-def grouped_linear(x: torch.Tensor, weight: GroupedWeight, wide: bool = False) -> torch.Tensor:
-    """[T, K] bfloat16 -> [T, N] bfloat16, or float32 that was never rounded."""
-    tokens = x.shape[0]
-    assert x.dtype == torch.bfloat16 and x.shape[1] == weight.in_features
-    x = x.contiguous()
-    integers = torch.empty((tokens, weight.padded), dtype=torch.int8)
-    terms = torch.empty((tokens, weight.terms), dtype=torch.int32)
-    out = x.new_empty((tokens, weight.out_features), dtype=torch.float32 if wide else torch.bfloat16)
-    record = weight.quantize_record(x, integers, terms)
-    weight.team.run_one(weight.quantize, tokens, record, row_grain(weight.padded))
-    weight.team.run_one(weight.product, tokens, weight.record(integers, terms, out), 0)
-    return out
 
 
 def quantize_inputs_reference(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -253,25 +222,22 @@ def grouped_weight(words: GroupedWords, bias: torch.Tensor | None, levels: int =
     second level are 0. Where kernels.cpu.requirements.why_not() is None."""
     from kernels.cpu.matmul.groups.inputs import quantize_groups  # compiles, the first time
     from kernels.cpu.matmul.groups.many_rows import scratch_bytes
-    from kernels.cpu.runtime.thread_pool import TEAM
 
     params = torch.zeros(len(words.words) * MATRIX_ROWS // STRIP, levels, STRIP)
     if bias is not None:
         biases = torch.zeros(len(params) * STRIP)
         biases[: words.out_features] = bias
         params[:, 0] = biases.view(-1, STRIP)
-    scratch = max(scratch_bytes(words.group_size // 8), 2 * words.in_features)
     return GroupedWeight(
         words=words.words,
         params=params,
         out_features=words.out_features,
         in_features=words.in_features,
+        product=_product(words.e2m1, levels),
+        scratch_bytes=max(scratch_bytes(words.group_size // 8), 2 * words.in_features),
         group_size=words.group_size,
         order=words.order,
-        team=TEAM,
-        product=_product(words.e2m1, levels),
         quantize=quantize_groups,
-        scratch_bytes=scratch,
         e2m1=words.e2m1,
     )
 
@@ -289,17 +255,3 @@ def _product(e2m1: bool, levels: int) -> Operation[GroupLinearRecord]:
     from kernels.cpu.matmul.groups.product import group_linear
 
     return group_linear
-
-
-def have_same_inputs(weights: Sequence[GroupedWeight]) -> bool:
-    """True if the integers of one input serve all of these."""
-    return all(
-        (each.group_size, each.groups, each.in_features, each.levels)
-        == (weights[0].group_size, weights[0].groups, weights[0].in_features, weights[0].levels)
-        and _same_order(each.order, weights[0].order)
-        for each in weights[1:]
-    )
-
-
-def _same_order(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    return one is other or (one is not None and other is not None and torch.equal(one, other))

@@ -6,7 +6,6 @@ import torch
 from kernels.cpu.matmul.groups.e2m1 import MIDDLE
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
-    grouped_linear,
     grouped_linear_reference,
     grouped_weight,
 )
@@ -42,9 +41,9 @@ def test_the_formula(in_features: int, out_features: int, tokens: int) -> None:
     x, bias = random(tokens, in_features, dtype=BF16), random(out_features, dtype=BF16, seed=2)
     packed, values = weight_of(in_features, out_features, bias)
     assert torch.equal(packed.values(), values)
-    result = grouped_linear(x, packed, wide=True)
+    result = packed.multiply(x, wide=True)
     assert_close(result, grouped_linear_reference(x, packed, bias), 4e-6, 2e-6)
-    assert torch.equal(grouped_linear(x[-1:], packed, wide=True), result[-1:])
+    assert torch.equal(packed.multiply(x[-1:], wide=True), result[-1:])
 
 
 @pytest.mark.parametrize("rows", [1, 9])

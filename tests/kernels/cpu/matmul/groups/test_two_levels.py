@@ -6,7 +6,6 @@ import torch
 from kernels.cpu.matmul.groups.records import PART, GroupLinearRecord, QuantizeGroupsRecord
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
-    grouped_linear,
     grouped_linear_reference,
     grouped_weight,
     quantize_inputs_reference,
@@ -78,17 +77,17 @@ def test_the_formula(shape: tuple[int, int, int], tokens: int) -> None:
     packed = weight_of(shape, bias)
     exact = grouped_linear_reference(x, packed, bias)
     assert float(exact.abs().max()) > 0.1
-    assert_close(grouped_linear(x, packed, wide=True), exact, 4e-6, 2e-6)
-    assert_close(grouped_linear(x, packed), exact, 4e-6, 2**-8)
+    assert_close(packed.multiply(x, wide=True), exact, 4e-6, 2e-6)
+    assert_close(packed.multiply(x), exact, 4e-6, 2**-8)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_company_changes_nothing(shape: tuple[int, int, int]) -> None:
     x = random(300, shape[0], dtype=BF16)
     packed = weight_of(shape)
-    together = grouped_linear(x, packed, wide=True)
+    together = packed.multiply(x, wide=True)
     for first, last in [(0, 1), (7, 9), (100, 103), (255, 258), (20, 60), (299, 300), (3, 8), (40, 52)]:
-        assert torch.equal(grouped_linear(x[first:last], packed, wide=True), together[first:last])
+        assert torch.equal(packed.multiply(x[first:last], wide=True), together[first:last])
 
 
 @pytest.mark.parametrize("tokens", [1, 6, 12])
@@ -101,9 +100,7 @@ def test_the_largest_sums(tokens: int, small: int, zero: int, integer: int, leve
     x = torch.ones(tokens, 256, dtype=BF16)
     x[::2, :128] = -1
     expected = torch.tensor([0.0 if token % 2 == 0 else 0.25 * level * 256 for token in range(tokens)])
-    assert_close(
-        grouped_linear(x, packed, wide=True), expected.double()[:, None].expand(tokens, 50), 1e-3, 1e-6
-    )
+    assert_close(packed.multiply(x, wide=True), expected.double()[:, None].expand(tokens, 50), 1e-3, 1e-6)
 
 
 def test_what_is_packed_comes_back() -> None:
@@ -174,9 +171,9 @@ def test_a_broken_row_stays_broken(value: float, tokens: int) -> None:
     """As in floating point, so that its request is told; its neighbours compute."""
     x = random(tokens, 96, dtype=BF16)
     packed = weight_of((96, 20, 32))
-    expected = grouped_linear(x, packed, wide=True)
+    expected = packed.multiply(x, wide=True)
     x[1, 45] = value
-    result = grouped_linear(x, packed, wide=True)
+    result = packed.multiply(x, wide=True)
     assert bool(result[1].isnan().all())
     others = [0, *range(2, tokens)]
     assert torch.equal(result[others], expected[others])

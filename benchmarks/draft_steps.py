@@ -26,7 +26,7 @@ from pathlib import Path
 from benchmarks.draft_pairs import write_pair
 from benchmarks.speculation import Theory, requests
 from benchmarks.worker_step import BLOCK_SIZE, BUDGET, GREEDY, plan  # prepares threads
-from frontend.model_info import load_model
+from frontend.model.info import load_model
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.quantization import FORMS as QUANTIZED
 from benchmarks.quantization import LENGTH, make_runner, perplexity
-from frontend.model_info import load_model
+from frontend.model.info import load_model
 from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.config import FrontendConfig
 

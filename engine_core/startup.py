@@ -62,6 +62,12 @@ def _check_combinations(config: EngineConfig) -> None:
         raise StartupError(
             _CANNOT_START, "--standby is for an engine core that starts its worker", "leave it out"
         )
+    if config.num_blocks and config.kv_cache_memory:
+        raise StartupError(
+            _CANNOT_START,
+            "--num-blocks and --kv-cache-memory both size the KV cache",
+            "leave one of them out",
+        )
     if config.record_tokens and not config.record:
         raise StartupError(_CANNOT_START, "--record-tokens without --record", "add --record FILE")
     if 0 < config.hang_timeout < LEAST_PATIENCE_S:
@@ -113,6 +119,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         max_num_batched_tokens=config.max_num_batched_tokens,
         block_size=config.block_size,
         num_blocks=config.num_blocks,
+        kv_cache_bytes=int(config.kv_cache_memory * (1 << 30)),
         gpu_memory_utilization=config.gpu_memory_utilization,
         enforce_eager=config.enforce_eager,
         fast_matmul=config.fast_matmul,

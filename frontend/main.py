@@ -6,7 +6,7 @@ import signal
 import sys
 from functools import partial
 
-from frontend.model_info import ModelInfo, load_model
+from frontend.model.info import ModelInfo, load_model
 from frontend.server import Frontend
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError

@@ -6,21 +6,20 @@ from functools import partial
 from hashlib import sha256
 
 from frontend.auth.authenticator import Authenticator
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.limits import ConcurrencyLimits
+from frontend.call.messages import LargeMessages, ReceivingSlots
+from frontend.call.serving_state import ServingState
+from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
 from frontend.engine.discovery import GivenAddresses
 from frontend.engine.socket import EngineSocket
-from frontend.large_messages import LargeMessages
-from frontend.model_info import ModelInfo
+from frontend.model.info import ModelInfo
 from frontend.pooling.embedder import Embedder
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.receiving_slots import ReceivingSlots
-from frontend.state import ServingState
 from frontend.streams.generator import Generator
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.tracing import make_tracer
-from frontend.write_timeout import WriteTimeouts
 from pagewire import __version__
 from pagewire.config import FrontendConfig
 from pagewire.ipc.curve import read_client_key

@@ -9,11 +9,10 @@ import grpc
 
 from frontend.auth.authenticator import AnonymousAuthenticator, TokenAuthenticator
 from frontend.auth.token_file import TokenFile
-from frontend.file_watch import FileWatch
 from frontend.grpc_services import Services
 from frontend.inspection.inspector import Inspector
 from frontend.metrics import FrontendWatch
-from frontend.model_info import ModelInfo
+from frontend.model.info import ModelInfo
 from frontend.parts import FrontendParts, make_parts
 from frontend.rpc.drain import Drain
 from frontend.rpc.fleet import Fleet, address_of
@@ -24,6 +23,7 @@ from frontend.rpc.shutdown import Shutdown
 from frontend.streams.aborts import Aborts
 from frontend.telemetry.tracing import close_tracer
 from pagewire.config import FrontendConfig
+from pagewire.host.file_watch import FileWatch
 
 if TYPE_CHECKING:
     from frontend.openai.door import OpenAiServer

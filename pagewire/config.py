@@ -299,7 +299,7 @@ class EngineConfig(ModelConfig):
     )
     max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)
     max_num_seqs: int = flag(256, "maximum number of running sequences", common=True, at_least=1)
-    max_num_batched_tokens: int = flag(2048, "maximum number of tokens per step", common=True, at_least=1)
+    max_num_batched_tokens: int = flag(2048, "maximum number of tokens per step", at_least=1)
     max_num_queued_reqs: int = flag(
         2048,
         "maximum number of queued requests; more are refused with a retry delay; 0: no limit",
@@ -312,7 +312,15 @@ class EngineConfig(ModelConfig):
         60.0, "seconds; requests predicted to wait longer are refused at once; 0: no limit", at_least=0
     )
     block_size: int = flag(16, "tokens per KV block", at_least=1)
-    num_blocks: int = flag(0, "KV blocks; 0: as many as fit", at_least=0)
+    kv_cache_memory: float = flag(
+        0.0,
+        "KV cache of each engine in GiB; 0: by the model's size",
+        common=True,
+        at_least=0,
+        at_most=1 << 20,
+        metavar="GIB",
+    )
+    num_blocks: int = flag(0, "KV blocks, in place of --kv-cache-memory; 0: as that says", at_least=0)
     threads: int = flag(
         0,
         "CPU threads of the worker; 0: one per core that it may use, one for a small model",
@@ -460,7 +468,13 @@ class GatewayConfig(CommonConfig):
 class ServeConfig(FrontendConfig, EngineConfig):
     """`pagewire serve`: frontends, engine cores and workers on this host, until Ctrl-C."""
 
-    frontends: int = flag(1, "frontend processes", common=True, at_least=1, at_most=64)
+    frontends: int = flag(1, "frontend processes; 0: none, see --listen", common=True, at_least=0, at_most=64)
+    listen: str = flag(
+        "",
+        "address of the engine core for frontends of other containers or hosts (ipc:///folder/frontends.ipc,"
+        " or tcp://HOST:PORT with --curve-key)",
+        metavar="ADDRESS",
+    )
     data_parallel_size: int = flag(
         1,
         "engine cores; streams survive the death of one",
@@ -505,7 +519,6 @@ class ServeConfig(FrontendConfig, EngineConfig):
             "engine",
             "external_workers",
             "http_socket",
-            "listen",
             "listen_workers",
             "loopback_port",
             "parent_starts_worker",

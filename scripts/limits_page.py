@@ -30,7 +30,7 @@ WORK = """## A request as a whole
 | --- | --- | --- |
 | bytes of one message | `--max-request-bytes` (16 MiB), before it is parsed | gRPC: RESOURCE_EXHAUSTED |
 | bytes of one answer | 64 MiB | gRPC |
-| calls like GenerateMultiplexed of a tenant | 64 | frontend/concurrency_limits.py |
+| calls like GenerateMultiplexed of a tenant | 64 | frontend/call/limits.py |
 | requests of one stream at once | `--max-multiplexed-requests` (1,024) | frontend/streams/multiplexer.py |
 | bytes of an answer to many | 1 MiB, or what one request has | frontend/streams/multiplexer.py |
 | nesting | 100 messages deep; deeper is MALFORMED_MESSAGE | protobuf, frontend/rpc/interceptors/decoding.py |
@@ -39,7 +39,7 @@ WORK = """## A request as a whole
 | values of JSON | 1,048,576, estimated, a key counting as four | frontend/validation/json_objects.py |
 | messages inside a request | 16,384 | frontend/validation/requests.py |
 | tokenizing, small prompts | a thread, 10 s; then only processes read | frontend/prompts/prompt_reader.py |
-| tokenizing, above 64 KiB | a process: 5 s of CPU, 2 GiB more at most | frontend/prompt_process.py |
+| tokenizing, above 64 KiB | a process: 5 s of CPU, 2 GiB more at most | frontend/prompts/process.py |
 | a chat template's processor time | 1 s | frontend/templates/watchdog.py |
 | a chat template's memory | 32 Mi characters per value, 256 Mi in all | frontend/templates/jinja_sandbox.py |
 """

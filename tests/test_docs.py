@@ -1,8 +1,9 @@
-"""What the pages name exists: the walk of docs/structure.md, links, paths, commands."""
+"""What the pages name exists: the walk of docs/structure.md, links, paths, commands, flags."""
 
 import ast
 import dataclasses
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from pagewire import command_config, config, flags
 from pagewire.cli import COMMANDS
+from pagewire.flags.synonyms import COUNTERPARTS, RENAMED, WITHOUT_EFFECT, WITHOUT_EFFECT_OF_A_VALUE
 
 ROOT = Path(__file__).parent.parent
 OWN_PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
@@ -18,7 +20,18 @@ PAGES = [*OWN_PAGES, *sorted(ROOT.glob("examples/**/README.md"))]
 FOLDERS = {
     path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "build"
 }
-FILE_NAMES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")}
+FILES = {str(path.relative_to(ROOT)) for each in FOLDERS for path in (ROOT / each).rglob("*.py")}
+
+
+def ends_of(path: str) -> list[str]:
+    """All ends of a path, the shortest first."""
+    parts = path.split("/")
+    return ["/".join(parts[-length:]) for length in range(1, 1 + len(parts))]
+
+
+ENDS = Counter(end for path in FILES for end in ends_of(path))
+MAPS = {"structure.md", "reading.md", "limits.md", "models.md", "CHANGELOG.md"}
+"""Pages that name files by their whole path: the map, the reading route, and those that scripts write."""
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 CONFIGS = [
     each
@@ -35,6 +48,7 @@ FLAGS = {
 OTHER_FLAGS = {
     *("--config", "--help", "--help-all", "--some-name"),
     *("--cpus", "--no-recreate", "--scale"),  # of docker
+    *(name for table in (RENAMED, WITHOUT_EFFECT, WITHOUT_EFFECT_OF_A_VALUE, COUNTERPARTS) for name in table),
     *("--client-env", "--server-env"),  # benchmarks.grpc_floor makes them of two names
 }
 MADE = {"pagewire/site.zip"}
@@ -60,7 +74,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def test_the_walk_is_found() -> None:
-    assert len(walk_rows()) > 20
+    assert walk_rows()
 
 
 @pytest.mark.parametrize(("file", "name"), walk_rows())
@@ -85,19 +99,30 @@ def per_page(test: Any) -> Any:
 
 @per_page
 def test_paths_exist(page: Path) -> None:
-    """`folder/file` from the root, or from `tests` in tables of tests; capitals stand for any name."""
-    paths = re.findall(r"`([\w.-]+/[\w./-]+)`", page.read_text())
-    ours = [path for path in paths if path.split("/")[0] in FOLDERS and not re.search(r"[A-Z]{4}|\.\.", path)]
-    found = (
-        path for path in ours if path in MADE or (ROOT / path).exists() or (ROOT / "tests" / path).exists()
-    )
-    assert set(ours) == set(found)
+    """Folders by their path from the root or `tests`, files by an end of it; capitals are for any name."""
+    paths = set(re.findall(r"`([\w.-]+/[\w./-]+|\w+\.py)(?:::\w+)?`", page.read_text()))
+    ours = {path for path in paths if path.endswith(".py") or path.split("/")[0] in FOLDERS}
+    named = {path for path in ours - MADE if not re.search(r"[A-Z]{4}|\.\.", path)}
+    assert not {path for path in named if not is_path(path)}
 
 
 @per_page
-def test_files_of_a_folder_exist(page: Path) -> None:
-    """`file.py` stands for a file of a folder that the text has named."""
-    assert set(re.findall(r"`(\w+\.py)`", page.read_text())) <= FILE_NAMES
+def test_files_are_named_by_the_end_of_their_path(page: Path) -> None:
+    """Moving a file then changes the map alone."""
+    named = (
+        set(re.findall(r"`([\w./-]+\.py)(?:::\w+)?`", page.read_text())) if page.name not in MAPS else set()
+    )
+    assert not {path for path in named if path in FILES and shortest_end(path) != path}
+
+
+def is_path(path: str) -> bool:
+    """Whether a page may call a file or folder so."""
+    return (ROOT / path).exists() or (ROOT / "tests" / path).exists() or path in ENDS
+
+
+def shortest_end(path: str) -> str:
+    """The shortest end of a file's path that no other file has; the path itself if there is none."""
+    return next((end for end in ends_of(path) if ENDS[end] == 1), path)
 
 
 @per_page
@@ -139,6 +164,7 @@ def is_runnable(module: Path) -> bool:
     return module.with_suffix(".py").exists() or (module / "__main__.py").exists()
 
 
-def test_the_readme_lists_the_commands() -> None:
-    lines = re.findall(r"^pagewire (.+?)(?:  |$)", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_a_page_lists_the_commands() -> None:
+    page = (ROOT / "docs/command-line.md").read_text()
+    lines = re.findall(r"^pagewire (.+?)(?:  |$)", page, re.MULTILINE)
     assert COMMANDS.keys() <= set(" ".join(lines).split())

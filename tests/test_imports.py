@@ -175,7 +175,7 @@ def loaded_by(statement: str) -> set[str]:
         ),
         (
             "import frontend.streams.multiplexer, frontend.streams.continuation_scorer,"
-            " frontend.write_timeout, frontend.auth.authenticator",
+            " frontend.call.write_timeout, frontend.auth.authenticator",
             HEAVY | {"numpy", "grpc", "grpc_status"},
         ),
         ("import frontend.openai.door", HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"}),

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from frontend.auth.token_list import BadTokenList, read_tokens
 from frontend.auth.tokens import TokenTable
-from frontend.file_watch import Signature, signature_of
 from pagewire.errors import StartupError
+from pagewire.host.file_watch import Signature, signature_of
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from starlette.routing import Route
 
-from frontend.call import Call
+from frontend.call.call import Call
 from frontend.console.feed import Feed
 from frontend.console.history import COLUMNS, INTERVAL_S, LENGTH, History
 from frontend.console.page_files import HOME, page_routes

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from random import Random
 
+from frontend.call.serving_state import FAILED, SERVING, ServingState
 from frontend.engine.cache_feed import CacheFeeds
 from frontend.engine.compatibility import agree, combine, difference
 from frontend.engine.connection import EngineConnection, MakeSocket
@@ -27,7 +28,6 @@ from frontend.errors import (
     Quarantined,
     ServiceError,
 )
-from frontend.state import FAILED, SERVING, ServingState
 from pagewire import __version__
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.transport import new_identity

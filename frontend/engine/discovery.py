@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from frontend.file_watch import Signature, signature_of
 from pagewire.errors import StartupError
+from pagewire.host.file_watch import Signature, signature_of
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from typing import Protocol
 
 from google.protobuf.duration_pb2 import Duration
 
+from frontend.engine.logprobs import Scores
 from frontend.engine.routing import ANYWHERE, Routing
 from frontend.errors import EngineDead, EngineNotReady, ServiceError
-from frontend.logprobs import Scores
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
 

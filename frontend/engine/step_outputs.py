@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from frontend.engine.journal import JournalEntry
+from frontend.engine.logprobs import Scores, split_scores
 from frontend.errors import ProtocolError
-from frontend.logprobs import Scores, split_scores
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl
 
+from frontend.call.write_timeout import TimedWriter
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.body import Receive, parse_object, read_body
 from frontend.http.connection import ABORT
-from frontend.write_timeout import TimedWriter
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

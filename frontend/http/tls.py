@@ -8,9 +8,9 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from frontend.file_watch import signature_of
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
+from pagewire.host.file_watch import signature_of
 
 
 class TlsContext:

@@ -16,14 +16,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from frontend.auth.caller import Caller
-from frontend.call import Call
+from frontend.call.call import Call
+from frontend.call.messages import LARGE_MESSAGE_BYTES
 from frontend.errors import InternalError, ServiceError, SlowConsumer
 from frontend.http.body import Receive
 from frontend.http.disconnect import until_disconnect
 from frontend.http.errors import BodyTooSlow, DeadlineExceeded, Disconnected, NotServed
 from frontend.http.exchange import Exchange, Scope, Send
 from frontend.http.origin import check_origin
-from frontend.large_messages import LARGE_MESSAGE_BYTES
 from frontend.openai import embeddings, endpoints, tokens
 from frontend.openai.answers.errors import error_body, error_headers
 from frontend.parts import FrontendParts

@@ -5,11 +5,11 @@ from typing import Protocol
 
 from starlette.routing import Route
 
-from frontend.file_watch import Refreshable
 from frontend.http.server import HttpServer
 from frontend.http.tls import tls_of
 from frontend.openai.app import make_app
 from frontend.parts import FrontendParts
+from pagewire.host.file_watch import Refreshable
 
 
 class Extension(Protocol):

@@ -4,7 +4,7 @@ import secrets
 import time
 from typing import Any
 
-from frontend.call import Call
+from frontend.call.call import Call
 from frontend.errors import InvalidRequest
 from frontend.http.exchange import Exchange
 from frontend.openai.answers.choices import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from frontend.call import Call
+from frontend.call.call import Call
 from frontend.errors import ServiceError
 from frontend.http.exchange import Exchange, Headers
 from frontend.openai.requests.fields import Names

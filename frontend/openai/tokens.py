@@ -3,7 +3,7 @@
 from array import array
 from typing import Any
 
-from frontend.call import Call
+from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange
 from frontend.openai.requests import values

@@ -7,12 +7,12 @@ import asyncio
 import secrets
 from dataclasses import dataclass, replace
 
-from frontend.call import Call
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.call import Call
+from frontend.call.limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.errors import Aborted, Unsupported
-from frontend.model_info import ModelInfo, limits_of
-from frontend.pooling_config import PoolingDefaults
+from frontend.model.info import ModelInfo, limits_of
+from frontend.model.pooling_config import PoolingDefaults
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.generator import Generator
 from frontend.streams.scoring_turns import ScoringTurns

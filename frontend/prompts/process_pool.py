@@ -2,7 +2,7 @@
 
 Tokenizers and chat templates come with checkpoints, and prompts from clients; together they may take any time
 and memory, in calls into C that cannot be interrupted. A prompt process has limits for both
-(frontend.prompt_process). When it exceeds them it dies, its request is refused, and the next request gets a
+(frontend.prompts.process). When it exceeds them it dies, its request is refused, and the next request gets a
 new process.
 """
 
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
+from frontend.call.turns import TenantTurns
 from frontend.errors import InternalError, InvalidRequest, ServiceError
 from frontend.prompts.prompt_encoding import TokenizedPrompt
-from frontend.tenant_turns import TenantTurns
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.host.exit_codes import describe_exit

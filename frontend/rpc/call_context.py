@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from frontend.auth.caller import Caller
-from frontend.call import Call
+from frontend.call.call import Call
 from pagewire.logs import fields as log_fields
 from pagewire.telemetry.tracing import NO_TRACE, TraceContext, trace_id_of
 

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from frontend.call.serving_state import ServingState
 from frontend.errors import Draining, ServiceError, ShuttingDown
-from frontend.state import ServingState
 
 log = logging.getLogger(__name__)
 

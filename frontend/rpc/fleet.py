@@ -8,12 +8,12 @@ import asyncio
 import socket
 from typing import Protocol
 
+from frontend.call.serving_state import ServingState
 from frontend.engine.connection import EngineConnection
 from frontend.engine.questions import CoreQuestions
 from frontend.errors import FrontendNotFound, InvalidRequest, ShuttingDown
 from frontend.rpc.drain import Drain, Requests
 from frontend.rpc.listening.options import host_in_address
-from frontend.state import ServingState
 from frontend.validation.durations import seconds_of
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import admin_pb2

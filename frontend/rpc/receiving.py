@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 from frontend.auth.caller import Caller
-from frontend.receiving_slots import NO_TENANT, ReceivingSlots
+from frontend.call.messages import NO_TENANT, ReceivingSlots
 from frontend.rpc.call_context import Context, on_decoded
 from frontend.rpc.handlers import Behavior
 from frontend.telemetry.counters import Counters

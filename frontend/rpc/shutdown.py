@@ -5,10 +5,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
+from frontend.call.serving_state import ServingState
 from frontend.errors import Draining
 from frontend.rpc.drain import Drain, Requests
 from frontend.rpc.listening.listener import close_listener
-from frontend.state import ServingState
 
 SETTLE_S = 0.2
 """Seconds for calls on connections that were made just before the listening socket was closed."""

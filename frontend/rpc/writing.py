@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from frontend.call.write_timeout import Send
 from frontend.rpc.call_context import Context
-from frontend.write_timeout import Send
 
 
 def sender(context: Context) -> Send:

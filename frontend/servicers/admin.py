@@ -8,6 +8,8 @@ from typing import Any
 
 from google.protobuf import struct_pb2, timestamp_pb2
 
+from frontend.call.serving_state import ServingState
+from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
 from frontend.engine.connection import EngineConnection
 from frontend.errors import Draining, Unimplemented
@@ -16,9 +18,7 @@ from frontend.rpc.call_context import Context, current_caller
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.fleet import Fleet
 from frontend.rpc.writing import sender
-from frontend.state import ServingState
 from frontend.validation.durations import seconds_of
-from frontend.write_timeout import WriteTimeouts
 from pagewire import __version__
 from pagewire.config import FrontendConfig
 from pagewire.v1 import admin_pb2, admin_pb2_grpc, inspection_pb2

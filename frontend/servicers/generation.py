@@ -5,16 +5,16 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
 
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.limits import ConcurrencyLimits
+from frontend.call.serving_state import ServingState
+from frontend.call.write_timeout import WriteTimeouts
 from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
-from frontend.state import ServingState
 from frontend.streams.aborts import Aborts
 from frontend.streams.generator import Generator
 from frontend.streams.multiplexer import Multiplexer
 from frontend.validation.requests import check_abort
-from frontend.write_timeout import WriteTimeouts
 from pagewire.config import FrontendConfig
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
 

@@ -2,7 +2,7 @@
 
 from frontend.engine.client import EngineClient
 from frontend.errors import Unimplemented
-from frontend.model_info import ModelInfo
+from frontend.model.info import ModelInfo
 from frontend.rpc.call_context import Context
 from frontend.rpc.error_mapping import guarded
 from pagewire.config import FrontendConfig

@@ -1,12 +1,12 @@
 """PoolingService."""
 
+from frontend.call.serving_state import ServingState
 from frontend.errors import Unimplemented
 from frontend.pooling.embedder import Embedder
 from frontend.pooling.vectors import write_vector
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.call_context import Context, current_call
 from frontend.rpc.error_mapping import guarded
-from frontend.state import ServingState
 from frontend.streams.continuation_scorer import ContinuationScorer
 from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
 

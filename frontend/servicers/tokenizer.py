@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.limits import ConcurrencyLimits
+from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
-from frontend.model_info import ModelInfo
+from frontend.model.info import ModelInfo
 from frontend.prompts.prompt_encoding import TokenizedPrompt, copy_token_ids
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.call_context import Context, current_caller
@@ -12,7 +13,6 @@ from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
 from frontend.validation.requests import check_detokenize, check_tokenize
 from frontend.validation.rules import Limits
-from frontend.write_timeout import WriteTimeouts
 from pagewire.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 CHUNK = 1 << 20

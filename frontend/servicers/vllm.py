@@ -15,9 +15,11 @@ from google.protobuf.json_format import MessageToDict
 from smg_grpc_proto import vllm_engine_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
+from frontend.call.serving_state import ServingState
+from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
 from frontend.errors import InvalidRequest, ServiceError, Unimplemented
-from frontend.model_info import ModelInfo
+from frontend.model.info import ModelInfo
 from frontend.pooling.embedder import Embedder
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.call_context import Context, current_call, current_caller
@@ -26,11 +28,9 @@ from frontend.rpc.writing import sender
 from frontend.servicers.tokenizer import CHUNK
 from frontend.servicers.vllm_kv_events import KvEventWriter
 from frontend.servicers.vllm_messages import AnswerWriter, read_request, translated
-from frontend.state import ServingState
 from frontend.streams.aborts import Aborts
 from frontend.streams.generator import Generator
 from frontend.validation.requests import check_abort
-from frontend.write_timeout import WriteTimeouts
 from pagewire import __version__
 from pagewire.ipc.columns import unpack_f32_array
 from pagewire.v1 import admin_pb2, generation_pb2, pooling_pb2

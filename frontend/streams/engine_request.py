@@ -1,7 +1,7 @@
 """What a frontend sends to an engine core for a request, and how its stream delivers the answer. Pure."""
 
 from frontend.auth.caller import Caller
-from frontend.logprobs import PromptScores
+from frontend.engine.logprobs import PromptScores
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.streams.identity import RequestIdentity
 from frontend.streams.stream import DeliveryMode

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 
 from frontend.answers.form import answer_form
 from frontend.answers.reader import AnswerReader, open_answers
-from frontend.call import Call
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.call import Call
+from frontend.call.limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
 from frontend.engine.journal import put_delivered
+from frontend.engine.logprobs import PromptScores, prompt_scores_of
 from frontend.engine.routing import routing_of
 from frontend.errors import InvalidRequest
-from frontend.logprobs import PromptScores, prompt_scores_of
-from frontend.model_info import ModelInfo, limits_of
+from frontend.model.info import ModelInfo, limits_of
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import FinishRules, check_complete, resume

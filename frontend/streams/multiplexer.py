@@ -14,8 +14,9 @@ from collections.abc import Callable
 from functools import partial
 
 from frontend.auth.caller import Caller
-from frontend.call import Call
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.call import Call
+from frontend.call.limits import ConcurrencyLimits
+from frontend.call.serving_state import ServingState
 from frontend.errors import (
     Draining,
     InternalError,
@@ -25,7 +26,6 @@ from frontend.errors import (
     StreamFull,
     to_status,
 )
-from frontend.state import ServingState
 from frontend.streams.generator import Generator
 from frontend.streams.stream import Stream, wake
 from frontend.validation.requests import check_abort

@@ -6,7 +6,7 @@ from typing import Self
 
 from google.rpc import code_pb2
 
-from frontend.call import Call
+from frontend.call.call import Call
 from frontend.errors import ServiceError
 from frontend.streams.stream import Stream
 from frontend.telemetry.counters import Counters

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from frontend.answers.answer import Answer
-from frontend.logprobs import Scores
+from frontend.engine.logprobs import Scores
 from frontend.streams.repetition import RepetitionDetector
 from frontend.text.detokenizer import Detokenizer
 from frontend.text.stop_strings import StopMatcher

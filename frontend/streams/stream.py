@@ -12,8 +12,8 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from functools import partial
 
+from frontend.engine.logprobs import PromptScores, Scores, TokenBytes
 from frontend.errors import ProtocolError, ServiceError
-from frontend.logprobs import PromptScores, Scores, TokenBytes
 from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.sequence import Sequence, most_probable
 from frontend.telemetry.draft_counts import DraftCounts

@@ -142,7 +142,7 @@ FIELDS: dict[str, Rule | Kind] = {
     "output.prompt_logprobs.token_ids": Kind.NESTED,
     "output.prompt_logprobs.token_ids.ids": CANDIDATE_IDS,
     "output.prompt_logprobs.all": ALL_CANDIDATES,
-    "output.prompt_logprobs_start": Kind.FREE,  # see frontend.logprobs
+    "output.prompt_logprobs_start": Kind.FREE,  # see frontend.engine.logprobs
     "output.echo": Kind.FREE,
     "output.skip_special_tokens": Kind.FREE,
     "output.stream_interval": AT_LEAST_ONE,

@@ -23,7 +23,7 @@ def check_answer_size(
     """Raises InvalidRequest when log-probabilities may exceed a message.
 
     A token has its own and its candidates' log-probability; with bytes each counts twice. (Those of a prompt
-    have a limit of their own: see frontend/logprobs.py.)
+    have a limit of their own: see frontend/engine/logprobs.py.)
     """
     output = request.output
     if not output.HasField("logprobs"):

@@ -9,6 +9,6 @@ CONFIG = FrontendConfig
 def run(config: FrontendConfig) -> int:
     """Tokenizes prompts for the frontend that started it; returns the exit code."""
     process_log.setup("reader", config.log_level)
-    from frontend.prompt_process import run as run_reader
+    from frontend.prompts.process import run as run_reader
 
     return run_reader(config)

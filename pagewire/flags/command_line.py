@@ -2,12 +2,14 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pagewire.flags.errors import UsageError, did_you_mean
 from pagewire.flags.flag import Flag
+from pagewire.flags.synonyms import COUNTERPARTS, translate
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,6 +40,7 @@ class Parser(argparse.ArgumentParser):
 
     def given(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Returns the given values. Raises UsageError, and SystemExit(0) after printing the help."""
+        arguments = translate(arguments, self._option_string_actions, _note)
         self._refuse_value_of_switch(arguments)
         namespace, unknown = self.parse_known_args(arguments)
         values = dict(vars(namespace))
@@ -47,6 +50,8 @@ class Parser(argparse.ArgumentParser):
             raise SystemExit(0)
         if unknown:
             wrong = unknown[0].split("=", 1)[0]
+            if "--model" in self._option_string_actions and wrong in COUNTERPARTS:
+                self.error(f"unknown argument {wrong!r}; use {COUNTERPARTS[wrong]}")
             self.error(f"unknown argument {wrong!r}{did_you_mean(wrong, self._option_string_actions)}")
         return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
@@ -68,6 +73,11 @@ class Parser(argparse.ArgumentParser):
         """Raises UsageError."""
         what = re.sub(r"^argument (\S+?)(/\S+)?: ", r"\1: ", message)
         raise UsageError(what, todo=f"see: {self.prog} --help")
+
+
+def _note(sentence: str) -> None:
+    """Prints a sentence on standard error: logging is not set up yet."""
+    print(f"note: {sentence}", file=sys.stderr)
 
 
 def help_text(prog: str, description: str, flags: Iterable[Flag], everything: bool) -> str:

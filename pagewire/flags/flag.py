@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pagewire.flags.errors import did_you_mean
+from pagewire.flags.synonyms import CHECKPOINT_METHODS, VALUES, integer
 
 PREFIX = "PAGEWIRE_"
 _PATHS = ("FILE", "FOLDER", "PATH", "MODEL")
@@ -58,10 +59,14 @@ class Flag:
     def convert(self, value: object) -> Any:
         """Converts text, or a value from a file, to the field's type. Raises ValueError."""
         kind = self.kind
+        if isinstance(value, str):
+            value = VALUES.get(self.name, {}).get(value, value)
         if self.many:
             if self.pairs and isinstance(value, dict):
                 value = [f"{name}={number}" for name, number in value.items()]
             return tuple(map(self.convert_part, value if isinstance(value, list | tuple) else [value]))
+        if self.name == "quantization" and value in CHECKPOINT_METHODS:
+            raise ValueError(f"{value!r} is a method of checkpoints, which is detected: leave out the flag")
         if get_origin(kind) is Literal:
             return _choice(str(value), get_args(kind))
         if kind is bool:
@@ -97,7 +102,7 @@ class Flag:
         if kind is int and isinstance(value, float) and not whole:
             raise ValueError(f"{value!r} is not {noun}")
         try:
-            number: int | float = kind(value)
+            number: int | float = integer(value) if kind is int and isinstance(value, str) else kind(value)
         except ValueError:
             raise ValueError(f"{value!r} is not {noun}") from None
         if self.at_least is not None and not number >= self.at_least:

@@ -36,6 +36,8 @@ def reserve_ports(config: ServeConfig, stack: ExitStack) -> Ports:
     def reserve(host: str, port: int, flag: str) -> int:
         return int(stack.enter_context(reserve_port(host, port, flag)).getsockname()[1])
 
+    if not config.frontends:
+        return Ports(0)
     grpc = reserve(config.host, config.port, "--port")
     openai = config.openai_port
     if openai is not None:
@@ -52,10 +54,9 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
     """Returns the engine cores by rank; each starts its worker itself. folder: holds their sockets. plan:
     cores of the workers; None: all."""
     slots = []
+    addresses = engine_addresses(config, folder)
     for rank, name in enumerate(_names("engine core", config.data_parallel_size)):
-        engine = replace(
-            config, listen=frontends_address(folder, rank), listen_workers=workers_address(folder, rank)
-        )
+        engine = replace(config, listen=addresses[rank], listen_workers=workers_address(folder, rank))
         if plan is not None:
             engine = replace(engine, worker_cores=format_cores(plan.workers[rank]))
         if config.record and config.data_parallel_size > 1:
@@ -67,9 +68,16 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
     return slots
 
 
+def engine_addresses(config: ServeConfig, folder: Path) -> tuple[str, ...]:
+    """Returns the address of each engine core for frontends: --listen, or sockets in the folder."""
+    if config.listen:
+        return (config.listen,)
+    return tuple(frontends_address(folder, rank) for rank in range(config.data_parallel_size))
+
+
 def frontend_slots(config: ServeConfig, folder: Path, ports: Ports) -> list[RestartSlot]:
     """Returns the frontends, which share all ports but those on the loopback address."""
-    engines = tuple(frontends_address(folder, rank) for rank in range(config.data_parallel_size))
+    engines = engine_addresses(config, folder)
     frontend = replace(config, port=ports.grpc, openai_port=ports.openai, engine=engines, reuse_port=True)
     slots = []
     for number, name in enumerate(_names("frontend", config.frontends)):

@@ -104,7 +104,9 @@ class Supervisor:
         self._selector.register(calls, selectors.EVENT_READ, calls)
         self._watch.pages.begin(lambda answer: calls.put(lambda: answer(True)))
         watch(self._watch.board, self._counters, self._slots)
-        pages = TreePages(self._watch.pages.answer, folder)
+        pages = TreePages(
+            self._watch.pages.answer, folder, "frontend" if self._config.frontends else "engine"
+        )
         self._watch.open(PORT if self._config.port else 0, pages.answer)
 
     def _slots(self) -> list[RestartSlot]:
@@ -224,7 +226,7 @@ class Supervisor:
             child.loading = None
 
     def _announce(self, port: int) -> None:
-        facts: Facts = {"address": f"{self._config.host}:{port}"}
+        facts: Facts = {"address": f"{self._config.host}:{port}" if port else self._config.listen}
         facts["model"] = self._config.served_model_name or default_served_name(self._config.model)
         for child in self._children():
             facts |= child.facts or {}

@@ -193,8 +193,13 @@ def _encode(page: Page, *, body: bool) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + (page.body if body else b"")
 
 
+class PortInUse(StartupError):
+    """Another process listens on the port."""
+
+
 def listen(host: str, port: int) -> socket.socket:
-    """Returns a listening TCP socket; port 0: a free one. Raises StartupError."""
+    """Returns a listening TCP socket; port 0: a free one. Raises StartupError, PortInUse for a port that is
+    taken."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -202,7 +207,7 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address[:2], family=family)
     except OSError as error:
         taken = error.errno == errno.EADDRINUSE
-        raise StartupError(
+        raise (PortInUse if taken else StartupError)(
             f"cannot listen on {host}:{port} for metrics and health",
             "the port is already in use: perhaps another service is running"
             if taken

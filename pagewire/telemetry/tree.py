@@ -23,9 +23,12 @@ _EOF = b"# EOF\n"
 class TreePages:
     """The supervisor's own pages and those of all sockets in the folder."""
 
-    def __init__(self, own: Callable[[str, str], Awaitable[Page]], folder: Path) -> None:
-        self._own = own
-        self._folder = folder
+    def __init__(
+        self, own: Callable[[str, str], Awaitable[Page]], folder: Path, serving: str = "frontend"
+    ) -> None:
+        """own: answers for the supervisor itself. serving: begins the names of the children of which one must
+        be ready."""
+        self._own, self._folder, self._serving = own, folder, serving
 
     async def answer(self, path: str, accept: str) -> Page:
         if path == "/metrics":
@@ -43,8 +46,9 @@ class TreePages:
         return Page(200, own.content_type, merge([own.body, *(page.body for page in pages)]))
 
     async def _readiness(self) -> Page:
-        """Ready if a frontend is: they share a port."""
-        answers = await asyncio.gather(*(get(path, "/readyz", "") for path in self._sockets("frontend*")))
+        """Ready if a frontend is, since they share a port; without frontends, if an engine core is."""
+        sockets = self._sockets(f"{self._serving}*")
+        answers = await asyncio.gather(*(get(path, "/readyz", "") for path in sockets))
         if any(page is not None and page.status == 200 for page in answers):
             return text_page(200, "ok")
         return text_page(503, "not serving")

@@ -1,13 +1,16 @@
 """The metrics of a process and the HTTP servers that publish them."""
 
+import logging
 import socket
 
 from pagewire.config import WatchedConfig
 from pagewire.host.loopback import is_loopback
 from pagewire.telemetry.board import Board
-from pagewire.telemetry.http import Answer, HttpThread, listen, listen_unix
+from pagewire.telemetry.http import Answer, HttpThread, PortInUse, listen, listen_unix
 from pagewire.telemetry.http_tls import HttpTls, make_http_tls
 from pagewire.telemetry.pages import Pages
+
+log = logging.getLogger(__name__)
 
 PORT = 9464
 """Default of --http-port, for processes that have one by default."""
@@ -40,7 +43,7 @@ class Watch:
         listeners: list[tuple[socket.socket, HttpTls | None]] = []
         if port >= 0:
             tls = make_http_tls(config.http_tls_cert, config.http_tls_key)
-            listeners.append((listen(config.http_host, port), tls))
+            listeners.append((self._listen(port), tls))
             host = f"[{config.http_host}]" if ":" in config.http_host else config.http_host
             self.address = f"{host}:{listeners[0][0].getsockname()[1]}"
         if config.http_socket:
@@ -50,6 +53,23 @@ class Watch:
             any_host = listener.family == socket.AF_UNIX or not is_loopback(config.http_host)
             self._threads.append(HttpThread(answer, listener, its_tls, any_host=any_host))
             self._threads[-1].start()
+
+    def _listen(self, port: int) -> socket.socket:
+        """Returns the socket of the HTTP port: of a free one where the default is taken, as by a second service
+        on this host. Raises StartupError."""
+        host, chosen = self._config.http_host, self._config.http_port
+        try:
+            return listen(host, port)
+        except PortInUse:
+            if chosen is not None:
+                raise
+        listener = listen(host, 0)
+        log.warning(
+            "port %d is in use: metrics and health are on port %d (--http-port)",
+            port,
+            listener.getsockname()[1],
+        )
+        return listener
 
     def close(self) -> None:
         """Stops the servers."""

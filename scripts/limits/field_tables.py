@@ -22,7 +22,7 @@ VALIDATION = "frontend/validation/requests.py"
 POOLING = "frontend/validation/pooling.py"
 PROMPTS = "frontend/prompts/prompt_encoding.py"
 TEMPLATE = "frontend/templates/chat_template.py"
-MODEL = "frontend/model_info.py"
+MODEL = "frontend/model/info.py"
 MULTIPLEXER = "frontend/streams/multiplexer.py"
 ADMIN = "frontend/servicers/admin.py"
 FLEET = "frontend/rpc/fleet.py"
@@ -53,7 +53,7 @@ JUDGED_ELSEWHERE: dict[str, Elsewhere] = {
     "prompt.chat.messages.reasoning": Elsewhere("where the template reads it", TEMPLATE),
     "prompt.chat.continue_final_message": Elsewhere("not with add_generation_prompt", VALIDATION),
     "prompt.chat.template_kwargs": Elsewhere("names that the template does not reserve", TEMPLATE),
-    "output.prompt_logprobs_start": Elsewhere("below the prompt's length", "frontend/logprobs.py"),
+    "output.prompt_logprobs_start": Elsewhere("below the prompt's length", "frontend/engine/logprobs.py"),
     "output.echo": Elsewhere("not with output.text = false", VALIDATION),
     "continuation.sequences.index": Elsewhere("below n; each once", VALIDATION),
     "continuation.sequences.token_ids": Elsewhere(

@@ -11,7 +11,7 @@ from scripts.site.reference import errors_page, flags_page
 
 ROOT = Path(__file__).resolve().parents[2]
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("README.md", "docs/tutorial.md"),
+    "Start": ("README.md", "docs/tutorial.md", "docs/coming-from.md"),
     "How to": (
         "docs/operations.md",
         "docs/security.md",
@@ -28,6 +28,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "examples/*/README.md",
     ),
     "Reference": (
+        "docs/command-line.md",
         "docs/limits.md",
         "docs/metrics.md",
         "docs/models.md",
@@ -39,6 +40,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Explanation": (
         "docs/structure.md",
+        "docs/worker.md",
         "docs/scheduling.md",
         "docs/speculation.md",
         "docs/gpu.md",

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from frontend.answers.machine import Machine
 from frontend.answers.reader import text_with_marks
-from frontend.model_info import ModelInfo, load_model
+from frontend.model.info import ModelInfo, load_model
 from pagewire.config import FrontendConfig
 from pagewire.v1 import prompt_pb2
 from tests.demo_model.test_demo_model import EOS, FOLDER

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from frontend.model_info import ModelInfo, load_model
+from frontend.model.info import ModelInfo, load_model
 from pagewire.config import FrontendConfig
 from tests.frontend import fakes
 

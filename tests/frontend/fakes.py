@@ -19,7 +19,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
-from frontend.model_info import ModelInfo, load_model
+from frontend.model.info import ModelInfo, load_model
 from frontend.server import Frontend
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2

@@ -130,7 +130,7 @@ async def test_what_is_refused(checkpoint, model, output, path):
 
 
 async def test_a_prompt_with_too_many_candidates_is_refused(checkpoint, model, monkeypatch):
-    monkeypatch.setattr("frontend.logprobs.MAX_PROMPT_CANDIDATES", 15)
+    monkeypatch.setattr("frontend.engine.logprobs.MAX_PROMPT_CANDIDATES", 15)
     async with run_service(checkpoint, say(HELLO), model=model, max_logprobs=-1) as service:
         fields = {"prompt": {"token_ids": {"ids": HELLO}}}
         await service.generate(**fields, output={"prompt_logprobs": {"top_n": 3}})

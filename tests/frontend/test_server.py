@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
 from frontend.grpc_services import SERVICES
-from frontend.model_info import load_model
+from frontend.model.info import load_model
 from frontend.server import Frontend
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError

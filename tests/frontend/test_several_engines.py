@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
+from frontend.call.serving_state import FAILED, SERVING, ServingState
 from frontend.engine import client as engine_client
 from frontend.engine.client import EngineClient
 from frontend.engine.discovery import GivenAddresses
 from frontend.engine.routing import ANYWHERE, Routing
 from frontend.errors import EngineDead, EngineNotReady, EngineRefused
-from frontend.state import FAILED, SERVING, ServingState
 from pagewire.internal.v1 import engine_pb2
 from tests.frontend.engine.test_client import FakeSink, next_of, reaches
 from tests.frontend.fakes import FakeEngine, Output, engine_address

@@ -22,9 +22,9 @@ from engine_core.step.result import decode_result
 from frontend.auth.token_list import BadTokenList, read_tokens
 from frontend.auth.tokens import token_in
 from frontend.engine.journal import JournalEntry
+from frontend.engine.logprobs import Scores
 from frontend.engine.step_outputs import dispatch
 from frontend.errors import ProtocolError, Unauthenticated
-from frontend.logprobs import Scores
 from frontend.streams.sequence import OutputFields, Sequence
 from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.timings import RequestTimings

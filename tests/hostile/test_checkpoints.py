@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from frontend.model_info import load_model as read_model
+from frontend.model.info import load_model as read_model
 from frontend.text.tokenizer_files import TokenizerArchive
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
@@ -412,7 +412,7 @@ def see(event, arguments):
 armed = False
 from pathlib import Path
 import torch
-from frontend.model_info import load_model as read_model
+from frontend.model.info import load_model as read_model
 from pagewire.config import FrontendConfig
 from tests.hostile.test_checkpoints import load
 folder = Path(sys.argv[1])

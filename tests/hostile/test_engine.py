@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from frontend.call.serving_state import ServingState
 from frontend.engine.client import EngineClient
 from frontend.engine.connection import Listener, Socket
 from frontend.engine.discovery import GivenAddresses
 from frontend.engine.routing import Routing
 from frontend.errors import EngineRefused, ServiceError, to_status
-from frontend.state import ServingState
 from frontend.streams.stream import Stream
 from pagewire.internal.v1.engine_pb2 import AddRequest, EngineMessage, FrontendMessage, StepOutputs, Welcome
 from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64

@@ -10,9 +10,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from frontend.auth.caller import ANONYMOUS, Caller
 from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of
-from frontend.concurrency_limits import MAX_REQUEST_STREAMS, ConcurrencyLimits
+from frontend.call.limits import MAX_REQUEST_STREAMS, ConcurrencyLimits
+from frontend.call.messages import MAX_HELD_BYTES, MAX_RECEIVED_BYTES
 from frontend.errors import FrontendFull
-from frontend.receiving_slots import MAX_HELD_BYTES, MAX_RECEIVED_BYTES
 from pagewire.config import FrontendConfig
 from pagewire.v1 import model_pb2
 from tests.frontend.fakes import make_request, run_service, say

@@ -1,10 +1,11 @@
 """Every bug, and the test that finds it: python -m tests.mutants.run. docs/testing.md.
 
 Each bug is put into a copy of the tree, one at a time, and the tests that have to notice run there, until the
-first one fails. Before that, all these tests have to pass in a copy without bugs.
+first one fails. Before that, every bug must match the source, and the tests pass without bugs.
 """
 
 import argparse
+import ast
 import os
 import re
 import shutil
@@ -74,11 +75,12 @@ def write(path: Path, source: str) -> None:
 
 def find(mutant: Mutant, tree: Path) -> Outcome:
     """Puts the bug in, runs its tests, and takes it out again."""
-    began, path = time.monotonic(), tree / mutant.file
+    began = time.monotonic()
+    path, changed = mutant.mutated(tree)
     sound = path.read_text(encoding="utf-8")
-    write(path, mutant.mutated(tree))
+    write(path, changed)
     try:
-        run = run_tests(tree, mutant.tests)
+        run = run_tests(tree, mutant.test_paths(tree))
     finally:
         write(path, sound)
     caught_by = ""
@@ -107,9 +109,25 @@ def find_all(mutants: Sequence[Mutant], processes: int) -> Iterator[Outcome]:
         yield from pool.map(find_in_some_tree, mutants)
 
 
+def unmatched(mutants: Sequence[Mutant]) -> Iterator[str]:
+    """What is wrong with each bug that cannot be made in today's source."""
+    names = set[str]()
+    for mutant in mutants:
+        try:
+            path, changed = mutant.mutated(ROOT)
+            if ast.dump(ast.parse(changed)) == ast.dump(ast.parse(path.read_text(encoding="utf-8"))):
+                yield f"{mutant.name}: changes nothing"
+            mutant.test_paths(ROOT)
+        except (ValueError, SyntaxError) as error:
+            yield str(error)
+        if mutant.name in names:
+            yield f"{mutant.name}: a second bug of this name"
+        names.add(mutant.name)
+
+
 def check_baseline(mutants: Sequence[Mutant]) -> bool:
     """Whether the tests pass where there is no bug; prints what does not."""
-    tests = sorted({test for mutant in mutants for test in mutant.tests})
+    tests = sorted({test for mutant in mutants for test in mutant.test_paths(ROOT)})
     with copy_of_the_tree() as tree:
         run = run_tests(tree, tests)
     if run.returncode != _PASSED:
@@ -131,13 +149,18 @@ def print_row(outcome: Outcome) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; 1 when a bug survives, or when tests fail without one."""
+    """The command; 1 when a bug survives or does not match the source, or when tests fail without one."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.run", description=__doc__)
     parser.add_argument("--only", default="", metavar="WORDS", help="bugs with these words in their names")
     parser.add_argument("--processes", type=int, choices=(1, 2), default=2)
     parser.add_argument("--no-baseline", action="store_true", help="do not run the tests without a bug first")
+    parser.add_argument("--check", action="store_true", help="only check that each bug matches the source")
     options = parser.parse_args(arguments)
     mutants = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    wrong = list(unmatched(mutants))
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    if wrong or options.check:
+        return int(bool(wrong))
     if not options.no_baseline and not check_baseline(mutants):
         print("these tests fail without any bug")
         return 1

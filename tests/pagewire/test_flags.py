@@ -100,7 +100,7 @@ def test_one_file_may_configure_every_process(tmp_path: Path):
         (["--shutdown-grace", "nan"], ["--shutdown-grace", "nan"]),
         (["--port"], ["--port", "expected one argument"]),
         (["one", "two"], ["'two'"]),
-        (["--listen", "ipc:///x"], ["--listen"]),  # the supervisor decides it
+        (["--listen-workers", "ipc:///x"], ["--listen-workers"]),  # the supervisor decides it
     ],
 )
 def test_wrong_flags_are_named(arguments: list[str], words: list[str]):

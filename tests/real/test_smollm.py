@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from frontend.model_info import load_model
+from frontend.model.info import load_model
 from pagewire.config import FrontendConfig
 from pagewire.v1 import prompt_pb2
 from tests.gguf_files import MODULES

@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 
 from frontend.answers.choice import AnswerFormats
 from frontend.auth.caller import ANONYMOUS
-from frontend.call import Call
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.call import Call
+from frontend.call.limits import ConcurrencyLimits
+from frontend.call.serving_state import ServingState
 from frontend.engine.client import EngineClient
 from frontend.engine.connection import EngineConnection
 from frontend.engine.discovery import GivenAddresses
 from frontend.engine.journal import Sink
 from frontend.engine.routing import ANYWHERE, Routing
 from frontend.engine.socket import Listener
-from frontend.model_info import DEFAULT_SAMPLING, ModelInfo
+from frontend.model.info import DEFAULT_SAMPLING, ModelInfo
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.state import ServingState
 from frontend.streams.generator import Generator
 from frontend.streams.stream import Stream
 from frontend.text.tokenizer import Tokenizer

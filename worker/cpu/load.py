@@ -138,6 +138,8 @@ class Loaded:
                 self.max_model_len,
                 size,
                 num_workers=max(1, self.initialize.data_parallel_size),
+                requested_bytes=self.initialize.kv_cache_bytes,
+                num_threads=torch.get_num_threads(),
                 reserved=states_bytes(
                     self.model.state_specs(),
                     self.initialize.max_num_seqs,

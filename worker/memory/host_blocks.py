@@ -26,3 +26,9 @@ def choose_num_host_blocks(swap_space_bytes: int, bytes_per_block: int, availabl
             "choose a smaller --swap-space, or leave it out",
         )
     return min(swap_space_bytes // bytes_per_block, _U32)
+
+
+def requested_blocks(blocks: int, num_bytes: int, bytes_per_block: int) -> int:
+    """Returns the blocks that --num-blocks or --kv-cache-memory ask for, without the one for padding;
+    0: neither does."""
+    return blocks or (max(1, num_bytes // bytes_per_block - 1) if num_bytes else 0)

@@ -19,10 +19,16 @@ from pagewire.errors import StartupError
 from pagewire.host.memory import available_memory
 from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec, Plane, bytes_per_block
 from worker.attention.plan import LayerCache
+from worker.memory.host_blocks import requested_blocks
 
 MEMORY_PART = 0.5
 """The share of the memory available after loading the weights that the cache may take on a CPU. The rest is
 for activations and other processes."""
+USUAL_LEN, ROWS_PER_THREAD = 512, 16
+"""The sequences for which the cache is sized by default: their length, and how many each thread computes at a
+time. More wait for blocks, or are preempted."""
+SMALL_BYTES = 256 << 20
+"""A cache of this size is never too large."""
 _LOOK_S, _MOST_LOOKS, _STEADY_BYTES = 0.01, 500, 64 << 20
 """Of await_freed_memory(): what comes back within a look, at least, while a process is being taken apart."""
 WHAT = "cannot allocate the KV cache"
@@ -77,24 +83,31 @@ def choose_num_blocks(
     block_size: int,
     num_workers: int = 1,
     reserved: int = 0,
+    requested_bytes: int = 0,
+    num_threads: int = 1,
 ) -> int:
-    """Returns how many blocks to allocate. requested: 0 for what max_num_seqs sequences of full length can
-    use, limited to MEMORY_PART of the available memory, divided among the workers that share it.
-    reserved: bytes that something else takes.
+    """Returns how many blocks to allocate.
+
+    requested: blocks. requested_bytes: of all blocks, where `requested` is 0. Without either, the cache holds
+    one sequence of full length, and ROWS_PER_THREAD * num_threads usual ones; it takes at most MEMORY_PART of
+    the available memory, divided among the workers that share it. reserved: bytes that something else takes.
 
     Raises StartupError when not one block fits, or fewer than requested.
     """
     available = available_memory() - reserved
-    if requested:
-        needed = (requested + 1) * bytes_per_block
+    if blocks := requested_blocks(requested, requested_bytes, bytes_per_block):
+        needed = (blocks + 1) * bytes_per_block
         if needed > available:
+            flag = "--num-blocks" if requested else "--kv-cache-memory"
             raise StartupError(
                 WHAT,
-                f"num_blocks = {requested} needs {needed >> 20} MiB, but {available >> 20} MiB are available",
-                "ask for fewer blocks, or leave --num-blocks out",
+                f"{flag}: {blocks} blocks need {needed >> 20} MiB, but {available >> 20} MiB are available",
+                f"ask for less, or leave {flag} out",
             )
-        return requested
-    useful = max_num_seqs * -(-max_model_len // block_size)
+        return blocks
+    per_sequence = -(-max_model_len // block_size)
+    usual = min(max_num_seqs, ROWS_PER_THREAD * num_threads) * -(-min(max_model_len, USUAL_LEN) // block_size)
+    useful = min(max_num_seqs * per_sequence, max(per_sequence, usual, SMALL_BYTES // bytes_per_block))
     affordable = int(available * MEMORY_PART / num_workers) // bytes_per_block - 1
     if affordable < 1:
         raise StartupError(

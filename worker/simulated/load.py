@@ -12,7 +12,7 @@ from worker.exactness import SIMULATED
 from worker.executor.executor import StepExecutor
 from worker.fault_injection import Faults
 from worker.grammar.tokenizer import GrammarsToCome
-from worker.memory.host_blocks import choose_num_host_blocks
+from worker.memory.host_blocks import choose_num_host_blocks, requested_blocks
 from worker.simulated.backend import HostLink, SimulatedBackend, sleep_precisely
 from worker.simulated.clock import REAL_TIME, Clock
 from worker.simulated.drafter import SimulatedDrafter
@@ -118,12 +118,13 @@ def choose_num_blocks(
     length can use. Raises StartupError when none fits, or fewer than requested."""
     free = int(profile.memory * initialize.gpu_memory_utilization) - weight_bytes
     affordable = max(0, free) // block_bytes
-    if affordable < max(1, initialize.num_blocks):
+    requested = requested_blocks(initialize.num_blocks, initialize.kv_cache_bytes, block_bytes)
+    if affordable < max(1, requested):
         raise StartupError(
             "cannot allocate the KV cache",
             f"the profile {profile.name} has room for {affordable} KV blocks of {block_bytes >> 10} KiB"
             f" beside {weight_bytes / 1e9:.1f} GB of weights",
-            "use fewer --num-blocks, a smaller model, or another --profile",
+            "use fewer --num-blocks or less --kv-cache-memory, a smaller model, or another --profile",
         )
     useful = initialize.max_num_seqs * -(-max_model_len // initialize.block_size)
-    return initialize.num_blocks or min(useful, affordable)
+    return requested or min(useful, affordable)

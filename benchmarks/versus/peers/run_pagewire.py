@@ -21,6 +21,7 @@ class Pagewire:
             "--dtype=bfloat16",
             f"--max-model-len={settings.max_model_len}",
             f"--max-num-seqs={settings.max_num_seqs}",
+            "--kv-cache-memory=4",  # as vLLM's on a CPU
             *([f"--quantization={settings.weights}"] if settings.weights.startswith("int") else []),
             *settings.flags,
         ]

@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from frontend.call.messages import LARGE_MESSAGE_BYTES, LargeMessages
 from frontend.errors import Malformed, ServiceError, TooManyFields
-from frontend.large_messages import LARGE_MESSAGE_BYTES, LargeMessages
 from frontend.rpc.call_context import Context, decoded, find_caller
 from frontend.rpc.error_mapping import to_grpc
 from frontend.rpc.handlers import Behavior, Handler, kind_of, wrapped

@@ -16,9 +16,9 @@ from typing import Any
 import grpc
 
 from frontend.auth.caller import Caller
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.limits import ConcurrencyLimits
+from frontend.call.messages import NO_TENANT, ReceivingSlots
 from frontend.errors import ServiceError
-from frontend.receiving_slots import NO_TENANT, ReceivingSlots
 from frontend.rpc.call_context import Context, find_caller
 from frontend.rpc.error_mapping import refusing_handler
 from frontend.rpc.handlers import Handler, kind_of, wrapped

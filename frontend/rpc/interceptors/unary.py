@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 
 import grpc
 
+from frontend.call.write_timeout import WriteTimeouts
 from frontend.errors import SlowConsumer
 from frontend.rpc.call_context import Context
 from frontend.rpc.error_mapping import to_grpc
 from frontend.rpc.handlers import Handler
 from frontend.rpc.writing import sender
-from frontend.write_timeout import WriteTimeouts
 
 _METHODS = frozenset(
     {

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import grpc
 
-from frontend.file_watch import signature_of
 from frontend.rpc.listening.certificates import BadCertificate, check_authorities, check_pair, warnings_about
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
+from pagewire.host.file_watch import signature_of
 
 log = logging.getLogger(__name__)
 

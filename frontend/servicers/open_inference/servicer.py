@@ -15,20 +15,20 @@ from itertools import count
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from frontend.call import Call
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.call import Call
+from frontend.call.limits import ConcurrencyLimits
+from frontend.call.serving_state import ServingState
+from frontend.call.write_timeout import WriteTimeouts
 from frontend.errors import InvalidRequest, ModelNotFound, ServiceError
-from frontend.model_info import ModelInfo
+from frontend.model.info import ModelInfo
 from frontend.rpc.call_context import Context, current_call, reauthenticated_call
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.writing import sender
 from frontend.servicers.open_inference.field_names import translated, translated_text
 from frontend.servicers.open_inference.requests import INPUTS, read_infer_request
 from frontend.servicers.open_inference.responses import FINAL, OUTPUTS, TensorWriter
-from frontend.state import ServingState
 from frontend.streams.generator import Generator
 from frontend.streams.multiplexer import Multiplexer
-from frontend.write_timeout import WriteTimeouts
 from pagewire import __version__
 from pagewire.config import FrontendConfig
 from pagewire.inference import open_inference_pb2 as oip

@@ -6,7 +6,7 @@ import pytest
 
 from frontend.answers.form import answer_form
 from frontend.errors import Unsupported
-from frontend.model_info import ModelInfo, load_model
+from frontend.model.info import ModelInfo, load_model
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import generation_pb2, prompt_pb2

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import pytest
 import zmq
 
+from frontend.call.serving_state import FAILED, SERVING, STARTING, ServingState
 from frontend.engine import client as engine_client
 from frontend.engine import utility_calls as utility_calls
 from frontend.engine.client import EngineClient
+from frontend.engine.logprobs import Scores
 from frontend.errors import EngineDead, EngineNotReady, EngineRefused, InternalError, ProtocolError
-from frontend.logprobs import Scores
-from frontend.state import FAILED, SERVING, STARTING, ServingState
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from frontend import prompt_process as reader_main
 from frontend.errors import ContextLengthExceeded, InternalError, InvalidRequest, ServiceError
+from frontend.prompts import process as reader_main
 from frontend.prompts import prompt_reader as prompts_module
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
@@ -98,7 +98,7 @@ async def test_errors_are_those_of_a_thread(pair):
 def limited(monkeypatch, checkpoint, **limits):
     """PromptProcesses whose processes have other limits."""
     lines = [
-        "from frontend import prompt_process as reader_main",
+        "from frontend.prompts import process as reader_main",
         "from pagewire.config import FrontendConfig",
     ]
     lines += [f"reader_main.{name} = {value}" for name, value in limits.items()]

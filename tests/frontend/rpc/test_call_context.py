@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from frontend.auth.caller import Caller
-from frontend.call import Call
+from frontend.call.call import Call
 from frontend.errors import Unauthenticated
 from frontend.rpc.call_context import (
     current_call,

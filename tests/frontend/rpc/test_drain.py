@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from frontend.call.serving_state import DRAINING, SERVING, ServingState
 from frontend.errors import Draining, ServiceError, ShuttingDown
 from frontend.rpc.drain import Drain
-from frontend.state import DRAINING, SERVING, ServingState
 
 DELAY = 5.0
 

@@ -7,7 +7,7 @@ import types
 import grpc
 import pytest
 
-from frontend.large_messages import LARGE_MESSAGE_BYTES
+from frontend.call.messages import LARGE_MESSAGE_BYTES
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import details_of, run_service
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 import grpc
 import pytest
 
+from frontend.call.serving_state import DRAINING, SERVING
 from frontend.engine import questions
 from frontend.rpc.fleet import MAX_NAME_BYTES, address_of
 from frontend.server import Frontend
-from frontend.state import DRAINING, SERVING
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import admin_pb2
 from tests.frontend.fakes import Service, details_of, make_request, run_service

@@ -8,7 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from frontend.model_info import ModelInfo, load_model
+from frontend.model.info import ModelInfo, load_model
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import unpack_u32

@@ -11,18 +11,18 @@ import pytest
 from frontend.auth.authenticator import TokenAuthenticator
 from frontend.auth.caller import Caller
 from frontend.auth.tokens import TokenEntry, TokenTable, digest_of
-from frontend.call import Call
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.call import Call
+from frontend.call.limits import ConcurrencyLimits
+from frontend.call.serving_state import ServingState
+from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
 from frontend.engine.discovery import GivenAddresses
 from frontend.engine.socket import EngineSocket
 from frontend.errors import ServiceError
-from frontend.model_info import ModelInfo
+from frontend.model.info import ModelInfo
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.state import ServingState
 from frontend.streams.generator import Generator
-from frontend.write_timeout import WriteTimeouts
 from pagewire.config import FrontendConfig
 from pagewire.telemetry.tracing import read_trace_context
 from pagewire.v1 import generation_pb2

@@ -11,9 +11,9 @@ import pytest
 from google.rpc import code_pb2, error_details_pb2
 
 from frontend.auth.caller import ANONYMOUS
-from frontend.call import Call
-from frontend.concurrency_limits import ConcurrencyLimits
-from frontend.state import SERVING, ServingState
+from frontend.call.call import Call
+from frontend.call.limits import ConcurrencyLimits
+from frontend.call.serving_state import SERVING, ServingState
 from frontend.streams import multiplexer
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from frontend.auth.caller import ANONYMOUS
-from frontend.call import Call
+from frontend.call.call import Call
 from frontend.errors import EngineDead, InvalidRequest
 from frontend.streams.request_span import RequestSpan
 from frontend.streams.sequence import OutputFields, Sequence

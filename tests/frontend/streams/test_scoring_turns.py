@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from frontend.auth.caller import ANONYMOUS, Caller, Terms
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.limits import ConcurrencyLimits
 from frontend.streams.scoring_turns import BESIDE_OTHERS, ScoringTurns
 
 ALICE = Caller("alice", terms=Terms(max_requests=16))

@@ -8,8 +8,8 @@ from array import array
 import pytest
 
 import frontend.streams.stream as stream_module
+from frontend.engine.logprobs import Scores
 from frontend.errors import EngineDead, InternalError, ProtocolError
-from frontend.logprobs import Scores
 from frontend.streams.sequence import OutputFields, Sequence
 from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.timings import RequestTimings

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from frontend.model_info import load_model
+from frontend.model.info import load_model
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.v1 import prompt_pb2

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tokenizers import Regex, pre_tokenizers
 
-from frontend.model_info import load_model
+from frontend.model.info import load_model
 from frontend.text.tekken import make_tekken
 from frontend.text.tokenizer import Tokenizer
 from pagewire.config import FrontendConfig

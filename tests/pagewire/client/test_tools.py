@@ -11,7 +11,7 @@ import pytest
 from tokenizers import AddedToken
 
 import pagewire
-from frontend.model_info import load_model
+from frontend.model.info import load_model
 from pagewire import AsyncClient
 from pagewire.client.params import generate_request
 from pagewire.client.results import FinishReason, Generation, ToolCall

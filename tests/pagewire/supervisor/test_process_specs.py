@@ -55,6 +55,24 @@ def test_several_of_each():
         assert frontend.loopback_port is None and not frontend.vllm_engine
 
 
+def test_engine_cores_alone_listen_for_frontends_elsewhere():
+    config = ServeConfig(frontends=0, listen="ipc:///run/shared/frontends.ipc")
+    (slot,) = engine_slots(config, FOLDER)
+    engine = flags.parse(EngineConfig, slot.arguments[1:], command="engine", environment={})
+    assert (engine.listen, engine.listen_workers) == (config.listen, "ipc:///run/x/workers.ipc")
+    assert engine.parent_starts_worker and slot.num_standbys
+    with ExitStack() as stack:
+        assert reserve_ports(config, stack) == Ports(0)
+    assert frontend_slots(config, FOLDER, Ports(0)) == []
+
+
+def test_frontends_of_the_service_find_a_core_that_others_share():
+    config = ServeConfig(listen="ipc:///run/shared/frontends.ipc")
+    (slot,) = frontend_slots(config, FOLDER, Ports(5000))
+    frontend = flags.parse(FrontendConfig, slot.arguments[1:], command="frontend", environment={})
+    assert frontend.engine == (config.listen,)
+
+
 def test_the_gateway_reaches_each_frontend_at_a_port_of_its_own():
     config = ServeConfig(port=0, frontends=2, gateway=0, shutdown_grace=2.5)
     with ExitStack() as stack:

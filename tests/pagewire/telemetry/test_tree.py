@@ -65,6 +65,15 @@ async def test_ready_when_a_frontend_is(tmp_path: Path, start: Callable[..., Non
     assert (await tree.answer("/readyz", "")).status == 200
 
 
+async def test_ready_when_an_engine_core_is_where_there_are_no_frontends(
+    tmp_path: Path, start: Callable[..., None]
+):
+    tree = TreePages(pages_of("supervisor").answer, tmp_path, "engine")
+    assert (await tree.answer("/readyz", "")).status == 503
+    start("engine-core")
+    assert (await tree.answer("/readyz", "")).status == 200
+
+
 async def test_the_rest_is_the_supervisors_own(tmp_path: Path):
     tree = TreePages(pages_of("supervisor").answer, tmp_path)
     assert (await tree.answer("/healthz", "")).status == 200

@@ -22,6 +22,24 @@ def test_as_many_as_the_rows_can_use(monkeypatch: pytest.MonkeyPatch):
     assert choose_num_blocks(0, 1024, max_num_seqs=3, max_model_len=33, block_size=16) == 9
 
 
+def test_as_many_as_usual_sequences_need(monkeypatch: pytest.MonkeyPatch):
+    """A long context, or many rows, do not claim half of the machine."""
+    monkeypatch.setattr(kv_cache, "available_memory", lambda: 100_000 * MIB)
+    assert choose_num_blocks(0, MIB, max_num_seqs=256, max_model_len=8192, block_size=16) == 16 * 32
+    assert choose_num_blocks(0, MIB, 256, 8192, 16, num_threads=4) == 64 * 32
+    assert choose_num_blocks(0, MIB, 256, 131_072, 16) == 8192  # one sequence of full length
+    assert choose_num_blocks(0, MIB, 256, 256, 16) == 256  # SMALL_BYTES, more than 16 sequences of 256
+    assert choose_num_blocks(0, MIB, 4, 256, 16) == 64  # all that four rows can use
+
+
+def test_as_many_bytes_as_asked_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(kv_cache, "available_memory", lambda: 100 * MIB)
+    assert choose_num_blocks(0, MIB, 1, 16, 16, requested_bytes=64 * MIB + 5) == 63
+    assert choose_num_blocks(0, MIB, 1, 16, 16, requested_bytes=1) == 1
+    with pytest.raises(StartupError, match="--kv-cache-memory: 100 blocks need 101 MiB, but 100 MiB"):
+        choose_num_blocks(0, MIB, 1, 16, 16, requested_bytes=101 * MIB)
+
+
 def test_at_most_a_part_of_the_memory(monkeypatch: pytest.MonkeyPatch):
     """Half of it, and the dummy block is paid from the same."""
     monkeypatch.setattr(kv_cache, "available_memory", lambda: 100 * MIB)
@@ -38,7 +56,7 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch):
 def test_more_was_asked_for_than_there_is(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kv_cache, "available_memory", lambda: 100 * MIB)
     assert choose_num_blocks(99, MIB, 1, 16, 16) == 99
-    with pytest.raises(StartupError, match="num_blocks = 100 needs 101 MiB, but 100 MiB"):
+    with pytest.raises(StartupError, match="--num-blocks: 100 blocks need 101 MiB, but 100 MiB"):
         choose_num_blocks(100, MIB, 1, 16, 16)
 
 
@@ -55,7 +73,7 @@ def test_memory_that_something_else_takes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kv_cache, "available_memory", lambda: 100 * MIB)
     assert choose_num_blocks(0, MIB, 100, 1000, 10, reserved=40 * MIB) == 29
     assert choose_num_blocks(59, MIB, 1, 16, 16, reserved=40 * MIB) == 59
-    with pytest.raises(StartupError, match="needs 61 MiB, but 60 MiB"):
+    with pytest.raises(StartupError, match="need 61 MiB, but 60 MiB"):
         choose_num_blocks(60, MIB, 1, 16, 16, reserved=40 * MIB)
 
 

@@ -37,6 +37,7 @@ from worker.grammar.tokenizer import GrammarsToCome
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.latent.head_linear import HeadLinear
 from worker.layers.packed_linear import Matrix
+from worker.memory.host_blocks import requested_blocks
 from worker.memory.kv_cache import KVCache, block_bytes
 from worker.memory.row_states import RowStates
 from worker.memory.swap_space import SwapSpace, make_swap_space
@@ -216,9 +217,10 @@ def find_num_blocks(loaded: LoadedModel, report: Report) -> int:
                 "use fewer --max-num-batched-tokens, a larger device, or a smaller model",
             ) from error
     per_sequence = -(-loaded.max_model_len // size)
+    each = block_bytes(loaded.model.kv_cache_specs(), size, stored_dtype(initialize, loaded.dtype))
     demand = Demand(
-        block_bytes(loaded.model.kv_cache_specs(), size, stored_dtype(initialize, loaded.dtype)),
-        initialize.num_blocks,
+        each,
+        requested_blocks(initialize.num_blocks, initialize.kv_cache_bytes, each),
         initialize.max_num_seqs * per_sequence,
         per_sequence if initialize.max_model_len else 0,
         initialize.gpu_memory_utilization or 1.0,

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
+from frontend.call.write_timeout import WriteTimeouts
 from frontend.rpc.interceptors.unary import UnaryInterceptor
-from frontend.write_timeout import WriteTimeouts
 
 
 async def test_a_client_that_has_left_is_no_error():

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from frontend.call.write_timeout import WriteTimeouts
 from frontend.errors import SlowConsumer
-from frontend.write_timeout import WriteTimeouts
 
 
 class Client:

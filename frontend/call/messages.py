@@ -1,17 +1,26 @@
-"""Bounds how many request messages are received at once, over gRPC and over HTTP together.
+"""Bounds the request messages that are received and decoded at once, over gRPC and over HTTP together.
 
 What has arrived of a message is in memory before its size is known, and it may be the most of
 --max-request-bytes. So a slot stands for as many bytes, and all of them together have a bound, of which each
 tenant may have half of what the others leave. The sizes of the messages that a tenant sends then say how many
 of its next ones are received at once.
+
+gRPC decodes every message that has arrived before the event loop does anything else. A message of four
+million token ids takes 25 ms: a few hundred of them at once stopped all streams of a frontend for longer
+than its watchdog waits. So large messages are decoded one by one, tenants in turns, and the event loop goes
+on between them.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from time import perf_counter
+from typing import Any
 
 from frontend.auth.caller import Caller
-from frontend.tenant_turns import TenantTurns
+from frontend.call.limits import ConcurrencyLimits
+from frontend.call.turns import TenantTurns
 
 NO_TENANT = ""
 """Whose slots the callers of public methods share."""
@@ -24,6 +33,13 @@ MAX_RECEIVED_BYTES = 32 << 20
 """Bytes of them, if they are as large as those before; but one message is always received."""
 FIRST_SIZE = 1 << 20
 """Bytes that the messages of a tenant are expected to have while none has come."""
+LARGE_MESSAGE_BYTES = 128 << 10
+"""Smaller messages, which are decoded in less than a millisecond, are decoded as they come."""
+PAUSE = 2.0
+"""Between two large messages, in times of what decoding the first one took: two thirds of the loop's time
+remain for everything else."""
+BYTES_PER_SECOND = 64 << 20
+"""Of large messages, at most: receiving them takes time of the other threads."""
 
 
 class ReceivingSlots:
@@ -76,3 +92,24 @@ class ReceivingSlots:
         expected, left = self._sizes.get(tenant, FIRST_SIZE), self._turns.num_free
         assert left is not None
         return max(1, min(MAX_RECEIVED, left, MAX_RECEIVED_BYTES // max(expected, 1)))
+
+
+class LargeMessages:
+    """The large messages that wait for their decoding. Belongs to the event loop's thread."""
+
+    def __init__(self, limits: ConcurrencyLimits) -> None:
+        """limits: count the bytes that wait, as bytes that are tokenized."""
+        self._limits = limits
+        self._turns = TenantTurns(1)
+
+    async def decode(self, decode: Callable[[bytes], Any], data: bytes, caller: Caller | None) -> Any:
+        """Returns decode(data), in the caller's turn. Raises FrontendFull, and what decode() raises."""
+        tenant = caller.tenant if caller is not None else None
+        with self._limits.reading(len(data), caller):
+            await self._turns.begin(tenant)
+            began = perf_counter()
+            try:
+                return decode(data)
+            finally:
+                pause = max(PAUSE * (perf_counter() - began), len(data) / BYTES_PER_SECOND)
+                asyncio.get_running_loop().call_later(pause, self._turns.end, tenant)

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from frontend.call.serving_state import DRAINING, FAILED, SERVING, STARTING, ServingState
 from frontend.errors import Draining
-from frontend.state import DRAINING, FAILED, SERVING, STARTING, ServingState
 
 
 def test_a_drain_fails_health_checks_before_it_refuses():

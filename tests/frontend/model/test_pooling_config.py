@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from frontend.pooling_config import PoolingDefaults, read_pooling
+from frontend.model.pooling_config import PoolingDefaults, read_pooling
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN
 

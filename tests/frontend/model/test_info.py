@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontend.model_info import default_sampling, limits_of, load_model
+from frontend.model.info import default_sampling, limits_of, load_model
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2

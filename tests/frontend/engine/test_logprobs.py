@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.logprobs import PromptScores, Scores, split_scores
+from frontend.engine.logprobs import PromptScores, Scores, split_scores
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from frontend.call.turns import TenantTurns
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.tenant_turns import TenantTurns
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2

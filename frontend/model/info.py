@@ -8,7 +8,7 @@ from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
 from frontend.errors import ModelNotFound, Unsupported
-from frontend.pooling_config import PoolingDefaults, read_pooling
+from frontend.model.pooling_config import PoolingDefaults, read_pooling
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.template_files import find_templates, read_template
 from frontend.text.checkpoint_text import CheckpointText

@@ -9,7 +9,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from frontend.auth.caller import ANONYMOUS, Caller
-from frontend.concurrency_limits import ConcurrencyLimits
+from frontend.call.limits import ConcurrencyLimits
 from frontend.errors import FrontendFull
 from frontend.rpc.error_mapping import RETRY_PUSHBACK
 from pagewire.retry_after import UNKNOWN_S

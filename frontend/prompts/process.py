@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from frontend.errors import ServiceError
-from frontend.model_info import load_model
+from frontend.model.info import load_model
 from frontend.prompts.process_pool import LENGTH
 from frontend.prompts.prompt_encoding import PromptEncoder
 from frontend.text.rlimits import limit_memory

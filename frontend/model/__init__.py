@@ -1,0 +1,1 @@
+"""What the frontend knows of the served model, from the checkpoint's small files."""

@@ -22,7 +22,7 @@ import torch  # noqa: E402
 from kernels.cpu.instruction_sets import select  # noqa: E402
 from kernels.cpu.matmul.int8 import quantize_weight  # noqa: E402
 from kernels.cpu.matmul.matrix import PackedMatrix  # noqa: E402
-from kernels.cpu.weight_forms import IN_4_BITS, exact_weight, weight_forms  # noqa: E402
+from kernels.cpu.weight_forms import exact_weight, weight_forms  # noqa: E402
 
 SHAPES = (960, 576), (576, 576), (3072, 576), (576, 1536)
 """(N, K)."""
@@ -32,13 +32,11 @@ LAYERS = 8
 def forms(shape: tuple[int, int]) -> dict[str, list[PackedMatrix]]:
     """A weight of each layer, by form."""
     weights = [(0.02 * torch.randn(shape)).bfloat16() for _ in range(LAYERS)]
-    made: dict[str, list[PackedMatrix]] = {
+    return {
         "exact": [exact_weight(weight.clone(), None) for weight in weights],
         "int8": [quantize_weight(weight, None) for weight in weights],
+        "int4": [weight_forms("int4").matrix(weight, None, None) for weight in weights],
     }
-    for name in IN_4_BITS:
-        made[name] = [weight_forms(name).matrix(weight, None, None) for weight in weights]
-    return made
 
 
 def microseconds(weights: list[PackedMatrix], x: torch.Tensor) -> float:

@@ -24,7 +24,7 @@ from kernels.cpu.instruction_sets import select  # noqa: E402
 from kernels.cpu.matmul.halves.weight import narrow_weight  # noqa: E402
 from kernels.cpu.matmul.matrix import PackedMatrix  # noqa: E402
 from kernels.cpu.matmul.packed import pack_weight  # noqa: E402
-from kernels.cpu.weight_forms import IN_4_BITS, weight_forms  # noqa: E402
+from kernels.cpu.weight_forms import weight_forms  # noqa: E402
 
 SHAPES = (960, 576), (3072, 576), (576, 1536), (576, 576), (9728, 896), (896, 4864)
 """(N, K), of M1 and M2."""
@@ -32,7 +32,7 @@ AT_ONCE = 1 << 25
 """Bytes of weights that a shape's products go through, about."""
 
 
-INTEGERS = "int8", *IN_4_BITS
+INTEGERS = "int8", "int4"
 
 
 def packed(shape: tuple[int, int], dtype: str) -> PackedMatrix:
@@ -83,9 +83,7 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--cpu-kernels", default="auto", help="auto or an instruction set of this host")
-    parser.add_argument(
-        "--dtypes", default="bfloat16", help="of bfloat16, float16, float32, int8, int4, int4-g64, int4-g128"
-    )
+    parser.add_argument("--dtypes", default="bfloat16", help="of bfloat16, float16, float32, int8, int4")
     parser.add_argument("--rows", default="32,128,256")
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()

@@ -28,7 +28,6 @@ from worker.cuda.startup.limits import (
 )
 from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_steps
 from worker.cuda.startup.warm_up import warm_up
-from worker.cuda.weights.low_bit_forms import GROUP_SIZES
 from worker.cuda.weights.low_bits import LowBits
 from worker.exactness import Exactness, on_cuda
 from worker.executor.executor import StepExecutor
@@ -47,6 +46,7 @@ from worker.parallel import Placement
 from worker.startup.checks import (
     check_cache_dtype,
     check_group,
+    check_quantization,
     choose_max_model_len,
     refuse_second_quantization,
 )
@@ -140,7 +140,8 @@ def load_on_device(
 ) -> LoadedModel:
     """Loads the model, after all checks that need no weights. Raises StartupError."""
     check_group(rank, initialize.tensor_parallel_size)
-    if initialize.quantization in GROUP_SIZES:
+    check_quantization(initialize.quantization, "cuda")
+    if initialize.quantization == "int4-g32":
         refuse_second_quantization(initialize.quantization, Path(initialize.model_path))
     speculation = read_speculation(initialize.speculation, "cuda")
     config = choose_implementation(initialize, "cuda")

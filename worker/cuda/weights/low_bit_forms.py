@@ -19,8 +19,6 @@ from worker.weights.own_bits.group_form import group_form
 from worker.weights.own_bits.stored_rows import StoredRows, stored_rows
 from worker.weights.source import GroupedIntegers, ScaledValues, TensorSource
 
-GROUP_SIZES = {"int4": 32, "int4-g64": 64, "int4-g128": 128}
-"""Values of --quantization with groups, and their inputs."""
 _CODES = {torch.int8: Code.INT8, torch.float8_e4m3fn: Code.E4M3}
 
 
@@ -55,8 +53,8 @@ def rounding_form(quantization: str) -> LowBitForm:
     """Returns the form that values are rounded to. quantization: as in Initialize, not empty."""
     if quantization == "int8":
         return LowBitForm(Code.INT8, 1 << 62, rounded=lambda rows: CodedRows(*round_to_int8(rows), None))
-    size = GROUP_SIZES[quantization]
-    return LowBitForm(Code.INT4, size, rounded=lambda rows: CodedRows(*round_to_int4(rows, size)))
+    assert quantization == "int4-g32"
+    return LowBitForm(Code.INT4, 32, rounded=lambda rows: CodedRows(*round_to_int4(rows, 32)))
 
 
 def stored_form(checkpoint: TensorSource, name: str) -> LowBitForm | str:

@@ -38,18 +38,12 @@ class QuantizeGroupsRecord(OperationRecord):
 
 
 @record
-class RoundWeightRecord(OperationRecord):
-    """kernels.cpu.matmul.groups.rounding.round_weight, whose rows are those of the weight."""
+class RoundLevelsRecord(OperationRecord):
+    """kernels.cpu.matmul.groups.two_level_rounding.round_levels, whose rows are those of the weight."""
 
     weight: Address  # [rows, width] bfloat16
     words: Address  # of kernels.cpu.matmul.groups.weight
     width: i64
     groups: i64
-    group_size: i64  # a multiple of 16
-
-
-@record
-class RoundLevelsRecord(RoundWeightRecord):
-    """kernels.cpu.matmul.groups.two_level_rounding.round_levels; group_size: a multiple of PART."""
-
+    group_size: i64  # a multiple of PART
     params: Address  # as in GroupLinearRecord: the scales are written

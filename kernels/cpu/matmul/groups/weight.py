@@ -39,7 +39,6 @@ from kernels.cpu.matmul.groups.records import (
     GroupLinearRecord,
     QuantizeGroupsRecord,
     RoundLevelsRecord,
-    RoundWeightRecord,
 )
 from kernels.cpu.matmul.groups.words import GroupedWords, empty_words, integers_of
 from kernels.cpu.matmul.matrix import Allocate, PackedMatrix, Put
@@ -173,32 +172,12 @@ def grouped_linear_reference(
     return result if bias is None else result + bias.double()
 
 
-def round_in_groups(
-    weight: torch.Tensor, bias: torch.Tensor | None, group_size: int, arena: Arena | None = None
-) -> GroupedWeight:
-    """weight: [N, K] bfloat16, K at least a group; bias: [N] or None. Where
-    kernels.cpu.requirements.why_not() is None. group_size: one of SIZES. arena: of the model."""
-    from kernels.cpu.matmul.groups.rounding import round_weight  # compiles, the first time
-
-    weight, groups = weight.contiguous(), -(-weight.shape[1] // group_size)
-    rows, width = weight.shape
-    made = grouped_weight(empty_words((rows, width), group_size, groups, arena=arena), bias)
-    record = RoundWeightRecord(
-        weight=weight.data_ptr(),
-        words=made.words.data_ptr(),
-        width=width,
-        groups=groups,
-        group_size=group_size,
-    )
-    made.team.run_one(round_weight, rows, record, 1)
-    return made
-
-
 def round_to_two_levels(
     weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
 ) -> GroupedWeight:
-    """The same with two levels of scales. K is at least PART; groups have as many inputs as take the least
-    memory."""
+    """Rounds with two levels of scales; groups have as many inputs as take the least memory. weight: [N, K]
+    bfloat16, K at least PART; bias: [N] or None; arena: of the model. Where
+    kernels.cpu.requirements.why_not() is None."""
     from kernels.cpu.matmul.groups.two_level_rounding import round_levels  # compiles, the first time
 
     weight, (rows, width) = weight.contiguous(), weight.shape

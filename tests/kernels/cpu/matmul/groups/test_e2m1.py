@@ -57,7 +57,7 @@ def test_python_gives_the_same(rows: int) -> None:
     scales = random(rows, 2, dtype=torch.float32).view(torch.int32)
     terms = torch.stack([scales, sums], -1).contiguous()
     both = torch.zeros(2, rows, 50)
-    records = [packed.record(x, terms, out) for out in both]
+    records = [packed.record(x, out, terms) for out in both]
     TEAM.run_one(packed.product, rows, records[0], 0)
     records[1].rows = rows
     packed.product.reference(records[1], 0, 4, 0)

@@ -10,9 +10,9 @@ from kernels.cpu.matmul.groups.weight import (
     grouped_linear_reference,
     grouped_weight,
     quantize_inputs_reference,
-    round_in_groups,
 )
 from kernels.cpu.matmul.groups.words import empty_words
+from tests.kernels.cpu.matmul.groups.one_level import one_level
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -142,7 +142,7 @@ def test_python_gives_the_same(rows: int) -> None:
     scales = random(rows, 2, dtype=torch.float32).view(torch.int32)
     terms = torch.stack([scales, sums], -1).contiguous()
     both = torch.zeros(2, rows, 70)
-    records: list[GroupLinearRecord] = [packed.record(x, terms, out) for out in both]
+    records: list[GroupLinearRecord] = [packed.record(x, out, terms) for out in both]
     TEAM.run_one(group_linear, rows, records[0], 0)
     records[1].rows = rows
     group_linear.reference(records[1], 0, 5, 0)
@@ -153,7 +153,7 @@ def test_what_activations_of_8_bits_lose() -> None:
     """Beside exact ones, with one value in 100 that is thirty times as large: 1 % with a scale per group."""
     x = random(64, 1024, dtype=BF16)
     x[:, ::100] *= 30
-    packed = round_in_groups(random(256, 1024, dtype=BF16, seed=1), None, 64)
+    packed = one_level(random(256, 1024, dtype=BF16, seed=1), None, 64)
     exact = x.double() @ packed.values().double().T
     lost = packed.multiply(x, wide=True).double() - exact
     assert 0.001 < lost.square().mean().sqrt() / exact.square().mean().sqrt() < 0.02

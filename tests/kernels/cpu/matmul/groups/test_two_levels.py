@@ -158,7 +158,7 @@ def test_python_gives_the_same(rows: int) -> None:
     scales = random(rows, 2, 1, dtype=torch.float32).view(torch.int32)
     terms = torch.cat([scales, begin, -parts], -1).contiguous()
     both = torch.zeros(2, rows, 70)
-    records: list[GroupLinearRecord] = [packed.record(x, terms, out) for out in both]
+    records: list[GroupLinearRecord] = [packed.record(x, out, terms) for out in both]
     TEAM.run_one(two_level_linear, rows, records[0], 0)
     records[1].rows = rows
     two_level_linear.reference(records[1], 0, 5, 0)

@@ -14,7 +14,7 @@ from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype
 from worker.models.base import LanguageModel
 from worker.startup.checks import check_quantization, refuse_second_quantization
 from worker.startup.model import Report, load_model
-from worker.weights.own_bits.own_bits import OwnBits
+from worker.weights.own_bits import OwnBits
 from worker.weights.prefault import WeightsMemory
 
 CPU = torch.device("cpu")

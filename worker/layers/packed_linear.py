@@ -43,7 +43,7 @@ class Matrix(WeightOwner):
 
     def slots(self) -> Iterator[WeightSlot]:
         if self.holds_words and not self.is_table:
-            yield WeightSlot(self.weight, self.hold)
+            yield WeightSlot(self.weight, self.hold, self.hold_low_bits)
 
     def hold(self, words: GroupedWords) -> None:
         """Takes words in place of the weight. use_kernels() must follow."""

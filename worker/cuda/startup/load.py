@@ -15,6 +15,7 @@ from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device
+from worker.cuda.low_bits import LowBits
 from worker.cuda.sampling.sampler import CudaSampler
 from worker.cuda.startup.compile_watch import CompileWatch
 from worker.cuda.startup.limits import (
@@ -28,7 +29,6 @@ from worker.cuda.startup.limits import (
 )
 from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_steps
 from worker.cuda.startup.warm_up import warm_up
-from worker.cuda.weights.low_bits import LowBits
 from worker.exactness import Exactness, on_cuda
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows

@@ -60,8 +60,11 @@ class ExpertMatrices(WeightOwner):
         self.words: dict[int, GroupedWords] = {}  # by expert, of those without a parameter
 
     def slots(self) -> Iterator[WeightSlot]:
-        for expert in range(0 if self.on_device else self.num_experts):
-            yield WeightSlot(self.each[expert], partial(self.hold, expert))
+        if self.stacked is not None:
+            yield WeightSlot(self.stacked, partial(self.hold, 0), self.hold_low_bits)
+            return
+        for expert, weight in enumerate(self.each):
+            yield WeightSlot(weight, partial(self.hold, expert), self.hold_low_bits)
 
     def hold(self, expert: int, words: GroupedWords) -> None:
         """Takes words in place of a weight. use_kernels() must follow."""

@@ -33,17 +33,18 @@ class GroupedWords:
         return self.words.nbytes + (0 if self.order is None else self.order.nbytes)
 
     def put(
-        self, rows: torch.Tensor, integers: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor
+        self, rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None = None
     ) -> None:
-        """Writes some rows. rows: [R] int64, which ones; integers: [R, groups, G] uint8 of 0 .. 15, in the
+        """Writes some rows. rows: [R] int64, which ones; codes: [R, groups * G] uint8 of 0 .. 15, in the
         order of the groups; scales: [R, groups] float32, of which the lowest 8 bits are 0; zeros: [R, groups]
-        of 0 .. LARGEST_ZERO."""
+        of 0 .. LARGEST_ZERO; None: MIDDLE, of floats."""
         if not len(rows):
             return
         bits = scales.contiguous().view(torch.int32)
+        zeros = torch.full_like(bits, MIDDLE) if zeros is None else zeros
         assert not (bits & 255).any() and int(zeros.min()) >= 0 and int(zeros.max()) <= LARGEST_ZERO
         assert not self.e2m1 or bool((zeros == MIDDLE).all())
-        fours = integers.contiguous().view(torch.int32)  # little-endian: the lowest byte first
+        fours = codes.contiguous().view(torch.int32)  # little-endian: the lowest byte first
         eights = fours.view(len(rows), self.groups, -1, 2)
         words = torch.empty(len(rows), *self.words.shape[1:3], dtype=torch.int32)
         torch.bitwise_or(eights[..., 0], eights[..., 1] << 4, out=words[..., :-1])

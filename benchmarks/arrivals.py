@@ -17,8 +17,8 @@ import grpc.aio
 from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
-from pagewire.bench.arrivals import due_times
 from pagewire.v1 import generation_pb2
+from pagewire_bench.load import due_times
 
 SPOILED_S = 0.02
 IMPATIENT_S = 0.05

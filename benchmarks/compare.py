@@ -24,9 +24,9 @@ from unittest.mock import patch
 from benchmarks.processes import by_role, processor_seconds
 from benchmarks.serve import run_once
 from pagewire import AsyncClient, flags, rooms
-from pagewire.bench.workloads import ALL, Request
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
+from pagewire_bench.workloads import ALL, Request
 
 COLUMNS = {
     "ttft_p50": "TTFT p50",

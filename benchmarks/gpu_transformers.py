@@ -5,7 +5,7 @@
 
 static: `generate` with a static cache, which compiles the decoding step into graphs; for each batch the
 prompts of one workload. continuous: `generate_batch`, which takes requests in and out of its batch as we
-do. Both greedy, to the last token that was asked for, with the requests of pagewire/bench/workloads.py; the
+do. Both greedy, to the last token that was asked for, with the requests of pagewire_bench.workloads; the
 first run, in which everything is compiled, does not count. Attention is torch's SDPA in both: flash kernels
 for it would have to be fetched. Weights are drawn on the device.
 """
@@ -21,7 +21,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers import __version__ as version
 
-from pagewire.bench.workloads import ALL, Request
+from pagewire_bench.workloads import ALL, Request
 
 NAMES = {"static": ("single", "batch"), "continuous": ("batch", "crowd")}
 """Workloads whose requests are all of one length, which a static batch needs."""

@@ -19,10 +19,10 @@ from collections.abc import Sequence
 from benchmarks.health_probe import probing
 from benchmarks.pipeline import model_folder
 from pagewire import AsyncClient
-from pagewire.bench.figures import percentile
 from pagewire.config import ServeConfig
 from pagewire.errors import PagewireError
 from pagewire.local_service import Service
+from pagewire_bench.figures import percentile
 
 WORDS = "the quick brown fox jumps over the lazy dog, "
 CONTEXT = 262_144

@@ -25,9 +25,9 @@ from benchmarks.arrivals import SPOILED_S, Client, Kind, crowd
 from benchmarks.health_probe import probing
 from benchmarks.pipeline import model_folder
 from benchmarks.processes import by_role, resident_mb
-from pagewire.bench.figures import percentile
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
+from pagewire_bench.figures import percentile
 
 KIND = Kind(prompt_tokens=64, output_tokens=64, attempts=4, patience=30.0)
 ROWS = 4

@@ -27,11 +27,11 @@ from typing import Any
 
 from benchmarks.breakdown import Breakdown, Meter, between, print_breakdowns
 from pagewire import AsyncClient, SamplingParams, __version__, flags
-from pagewire.bench.figures import percentile
-from pagewire.bench.trace import Trace
-from pagewire.bench.workloads import ALL, WORKLOADS, Request
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
+from pagewire_bench.figures import percentile
+from pagewire_bench.trace import Trace
+from pagewire_bench.workloads import ALL, WORKLOADS, Request
 
 
 @dataclass

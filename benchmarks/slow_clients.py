@@ -20,10 +20,10 @@ import grpc.aio
 from benchmarks.pipeline import model_folder
 from benchmarks.processes import by_role, resident_mb
 from pagewire import Client
-from pagewire.bench.figures import percentile
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2
+from pagewire_bench.figures import percentile
 from tests.stalled import StalledClient
 
 PER_CONNECTION = 50

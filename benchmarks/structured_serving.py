@@ -3,7 +3,7 @@
     python -m benchmarks.structured_serving                            # the demo model
     python -m benchmarks.structured_serving --model /data/models/M1    # benchmarks/models.py
 
-W2 is 32 requests at once (pagewire/bench/workloads.py). The schema is a list of so many objects that no
+W2 is 32 requests at once (pagewire_bench.workloads). The schema is a list of so many objects that no
 answer ends before its tokens are made. A turn is one round with it and one without, at the same service, the
 one that comes first in turns; no two rounds have a prompt in common, which the second would find in the
 prefix cache. The ratio is the median over turns of tokens per second with the schema over those without. The
@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks.processes import by_role, processor_seconds
 from pagewire import AsyncClient
-from pagewire.bench.workloads import WORKLOADS, Request
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
+from pagewire_bench.workloads import WORKLOADS, Request
 
 WORKLOAD = WORKLOADS["batch"]
 ITEM = {

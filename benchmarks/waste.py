@@ -17,10 +17,10 @@ from engine_core.intake.validation import make_request
 from engine_core.kv_cache.fragmentation import count_empty
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.result import Result
-from pagewire.bench.workloads import WORKLOADS
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
+from pagewire_bench.workloads import WORKLOADS
 
 VOCAB = 1 << 15
 CONTEXT = 8192

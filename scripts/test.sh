@@ -19,7 +19,7 @@ run_group() {
 }
 export -f run_group
 
-others="tests"
+others="tests packages"
 for folder in e2e chaos worker kernels; do others+=" --ignore=tests/$folder"; done
 xargs -P "${JOBS:-$(($(getconf _NPROCESSORS_ONLN) + 1))}" -d '\n' -I{} bash -c 'run_group "$1" || exit 1' group {} <<GROUPS
 tests/e2e

@@ -24,7 +24,7 @@ from benchmarks.versus import records
 from benchmarks.versus.catalog import HELD_TO, PEERS
 from benchmarks.versus.comparison import Comparison, Wishes
 from benchmarks.versus.table import render
-from pagewire.bench.workloads import SHORT
+from pagewire_bench.workloads import SHORT
 
 MODELS = ("M1", "M2", "M3", "M4", "M5")
 """See benchmarks.models."""

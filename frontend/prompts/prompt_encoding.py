@@ -13,6 +13,7 @@ from frontend.answers.choice import AnswerFormats
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.control_tokens import ControlTokens
+from frontend.templates.taint import Tainted
 from frontend.text.tokenizer import Encoding, Tokenizer
 from frontend.validation.requests import check_token_ids
 from pagewire.internal.v1 import reader_pb2
@@ -125,17 +126,14 @@ class PromptEncoder:
         if self._chat_template is None:
             raise Unsupported({chat: "the model has no chat template"})
         _check_bytes(_text_size(prompt.chat), max_bytes, chat)
-        conversation = self._chat_template.read(prompt.chat, chat, self._control_tokens.mark)
-        text = self._chat_template.render(conversation, chat)
-        self._check_size(self._control_tokens.unmark(text), path, "chat", max_bytes, limit)
+        text = self._chat_template.render(self._chat_template.read(prompt.chat, chat), chat)
+        self._check_size(text, path, "chat", max_bytes, limit)
         special = prompt.add_special_tokens  # default false: templates carry their own
-        if not (self._control_tokens.is_marked(text) or self._control_tokens.may_appear):
-            return text, self._tokenizer.encode(text, add_special_tokens=special, offsets=offsets)
-        if offsets:
+        encoding = self._control_tokens.encode(text, add_special_tokens=special, offsets=offsets)
+        if encoding is None:
             problem = "offsets are not known where a message contains the text of a control token"
             raise InvalidRequest({chat: problem})
-        encoding = self._control_tokens.encode(text, add_special_tokens=special)
-        return self._control_tokens.unmark(text), encoding
+        return text.plain if isinstance(text, Tainted) else text, encoding
 
     def _check_size(self, text: str, path: str, kind: str, max_bytes: int, limit: int | None) -> None:
         longest = self._tokenizer.longest_token

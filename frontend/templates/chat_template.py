@@ -6,7 +6,7 @@ take away from all other requests.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from frontend.templates.conversation import (
     read_conversation,
 )
 from frontend.templates.jinja_sandbox import Sandbox
+from frontend.templates.taint import taint_of, tainted
 from frontend.templates.watchdog import Watchdog
 from pagewire.errors import StartupError
 from pagewire.v1 import prompt_pb2
@@ -76,16 +77,13 @@ class ChatTemplate:
             return self._for_tools.features(with_tools=True)
         return self._features
 
-    def read(self, chat: prompt_pb2.Chat, path: str, protect: Callable[[str], str] = str) -> Conversation:
+    def read(self, chat: prompt_pb2.Chat, path: str) -> Conversation:
         """Returns the conversation of a validated Chat. Raises InvalidRequest and Unsupported, below
-        `path`.
-
-        protect: applied to all text that users wrote (see frontend.templates.control_tokens).
-        """
+        `path`."""
         if self._for_tools is not None and chat.tools:
-            return self._for_tools.read(chat, path, protect)
+            return self._for_tools.read(chat, path)
         as_text = self.arguments_are_text if any(each.tool_calls for each in chat.messages) else False
-        return read_conversation(chat, path, self._features, arguments_are_text=as_text, protect=protect)
+        return read_conversation(chat, path, self._features, arguments_are_text=as_text)
 
     @cached_property
     def arguments_are_text(self) -> bool:
@@ -107,7 +105,8 @@ class ChatTemplate:
         return "{'pagewire'" not in text
 
     def render(self, conversation: Conversation, path: str) -> str:
-        """Returns the prompt's text. Raises InvalidRequest, naming `path`."""
+        """Returns the prompt's text, which knows what in it a client wrote (frontend.templates.taint). Raises
+        InvalidRequest, naming `path`."""
         if self._for_tools is not None and conversation.tools:
             return self._for_tools.render(conversation, path)
         try:
@@ -156,7 +155,7 @@ class ChatTemplate:
                 size += len(piece)
                 if size > self._max_bytes:
                     raise _TooLong(f"its text exceeds {self._max_bytes} bytes")
-        text = "".join(pieces)
+        text: str = tainted("").join(pieces)
         if conversation.continue_final_message:
             text = _cut_open_end(text, conversation.messages[-1]["content"])
         if not text.isascii() and len(text.encode()) > self._max_bytes:
@@ -173,5 +172,8 @@ def _cut_open_end(text: str, message: str) -> str:
     if place < 0 or message.strip() not in text:
         raise TemplateError("continue_final_message: the final message does not come out as it is")
     head = text[:place]
-    # Where the template trims messages, it would have trimmed the real end of this one too.
-    return head if text.startswith(_OPEN_END, place) else head.rstrip()
+    if not text.startswith(_OPEN_END, place):
+        # The template trims messages; it would have trimmed the real end of this one too.
+        end = taint_of(head[len(head.rstrip()) :])
+        head = head[: len(head) - (len(end) - len(end.rstrip(b"\1")))]
+    return head

@@ -1,13 +1,14 @@
 """What a chat template sees of a conversation: messages, tools and variables as plain Python values."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from google.protobuf import struct_pb2
 
 from frontend.errors import InvalidRequest, Unsupported
+from frontend.templates.taint import tainted
 from frontend.validation.json_objects import read_object
 from pagewire.v1 import prompt_pb2
 
@@ -31,8 +32,8 @@ _RESERVED = frozenset(
     }
 )
 
-Protect = Callable[[str], str]
-"""Applied to all text that users wrote (see frontend.templates.control_tokens)."""
+_ROLES = frozenset({SYSTEM, DEVELOPER, "assistant", "function", "ipython", "model", "tool", "user"})
+"""Roles of which a template may make control tokens, as `'<|' + role + '|>'` does; others are text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +84,13 @@ def read_conversation(
     features: TemplateFeatures,
     *,
     arguments_are_text: bool,
-    protect: Protect = str,
 ) -> Conversation:
-    """Returns the conversation of a validated Chat. Raises InvalidRequest and Unsupported, with paths below
-    `path`.
+    """Returns the conversation of a validated Chat, with its text tainted (frontend.templates.taint). Raises
+    InvalidRequest and Unsupported, with paths below `path`.
 
     arguments_are_text: the template takes the arguments of calls as JSON text, not as an object.
     """
-    reader = _Reader(features, arguments_are_text, protect)
+    reader = _Reader(features, arguments_are_text)
     messages = [
         reader.message(message, f"{path}.messages[{place}]") for place, message in enumerate(chat.messages)
     ]
@@ -105,7 +105,9 @@ def offers_tools(chat: prompt_pb2.Chat) -> bool:
 
 
 def _variables(chat: prompt_pb2.Chat, path: str, features: TemplateFeatures) -> dict[str, Any]:
-    variables = _plain(chat.template_kwargs)
+    variables: dict[str, Any] = {
+        str(name): _tainted(value) for name, value in _plain(chat.template_kwargs).items()
+    }
     for name in variables.keys() & features.reserved:
         raise InvalidRequest({f"{path}.template_kwargs.{name}": "is a name that the server sets"})
     if chat.HasField("enable_thinking"):
@@ -118,28 +120,26 @@ def _variables(chat: prompt_pb2.Chat, path: str, features: TemplateFeatures) -> 
 
 
 class _Reader:
-    def __init__(self, features: TemplateFeatures, arguments_are_text: bool, protect: Protect) -> None:
+    def __init__(self, features: TemplateFeatures, arguments_are_text: bool) -> None:
         self._features = features
         self._arguments_are_text = arguments_are_text
-        self._protect = protect
 
     def message(self, message: prompt_pb2.ChatMessage, path: str) -> dict[str, Any]:
-        protect = self._protect
         role = message.role
         if role == DEVELOPER and not self._features.developer:
             role = SYSTEM
         read: dict[str, Any] = {
-            "role": protect(role),
-            "content": protect("".join(part.text for part in message.content)),
+            "role": role if role in _ROLES else tainted(role),
+            "content": tainted("".join(part.text for part in message.content)),
         }
         if message.name:
-            read["name"] = protect(message.name)
+            read["name"] = tainted(message.name)
         if message.tool_call_id:
-            read["tool_call_id"] = protect(message.tool_call_id)
+            read["tool_call_id"] = tainted(message.tool_call_id)
         if message.reasoning:
             if not self._features.reasoning:
                 raise Unsupported({f"{path}.reasoning": NOT_USED})
-            read["reasoning_content"] = read["thinking"] = protect(message.reasoning)
+            read["reasoning_content"] = read["thinking"] = tainted(message.reasoning)
         if message.tool_calls:
             if not self._features.tool_calls:
                 raise Unsupported({f"{path}.tool_calls": NOT_USED})
@@ -151,11 +151,11 @@ class _Reader:
 
     def _call(self, call: prompt_pb2.ToolCall, path: str) -> dict[str, Any]:
         arguments = read_object(call.arguments or "{}", f"{path}.arguments")
-        given: Any = _mapped(arguments, self._protect)
+        given: Any = _tainted(arguments)
         if self._arguments_are_text:
-            given = self._protect(call.arguments or "{}")
-        function = {"name": self._protect(call.name), "arguments": given}
-        return {"id": self._protect(call.id), "type": "function", "function": function}
+            given = tainted(call.arguments or "{}")
+        function = {"name": tainted(call.name), "arguments": given}
+        return {"id": tainted(call.id), "type": "function", "function": function}
 
     def tools(self, chat: prompt_pb2.Chat, path: str) -> list[dict[str, Any]] | None:
         if not offers_tools(chat):
@@ -167,9 +167,9 @@ class _Reader:
     def _tool(self, tool: prompt_pb2.Tool, path: str) -> dict[str, Any]:
         schema = read_object(tool.parameters or '{"type":"object","properties":{}}', f"{path}.parameters")
         function = {
-            "name": self._protect(tool.name),
-            "description": self._protect(tool.description),
-            "parameters": _mapped(schema, self._protect),
+            "name": tainted(tool.name),
+            "description": tainted(tool.description),
+            "parameters": _tainted(schema),
         }
         return {"type": "function", "function": function}
 
@@ -177,15 +177,15 @@ class _Reader:
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _mapped(value: Any, protect: Protect) -> Any:
-    """Applies protect to all strings of a JSON value. An unpaired surrogate, which JSON can spell and UTF-8
-    cannot, becomes U+FFFD."""
+def _tainted(value: Any) -> Any:
+    """Taints all strings of a JSON value. An unpaired surrogate, which JSON can spell and UTF-8 cannot,
+    becomes U+FFFD."""
     if isinstance(value, str):
-        return protect(_SURROGATE.sub("\ufffd", value))
+        return tainted(_SURROGATE.sub("\ufffd", value))
     if isinstance(value, list):
-        return [_mapped(item, protect) for item in value]
+        return [_tainted(item) for item in value]
     if isinstance(value, dict):
-        return {_mapped(name, protect): _mapped(item, protect) for name, item in value.items()}
+        return {_tainted(name): _tainted(item) for name, item in value.items()}
     return value
 
 

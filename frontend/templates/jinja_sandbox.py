@@ -4,8 +4,10 @@ Templates come with checkpoints, so they are untrusted code. Jinja's immutable s
 Python's internals; this one also bounds what they can allocate: an operation whose result can be larger than
 its inputs is sized before it runs, and its result is charged to the rendering's budget. So are copies: a
 slice, and what filters and methods of strings return, since a template may keep any number of them. Time is
-bounded by
-frontend.templates.watchdog, which works because no single call into C takes long once sizes are bounded.
+bounded by frontend.templates.watchdog, which works because no single call into C takes long once sizes are
+bounded.
+
+Every operation that makes strings also keeps track of what in them a client wrote (frontend.templates.taint).
 """
 
 import json
@@ -19,10 +21,11 @@ from jinja2 import nodes
 from jinja2.compiler import CodeGenerator, Frame, operators
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension
+from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
-from jinja2.runtime import Context
+from jinja2.runtime import BlockReference, Context, LoopContext, Macro
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2.utils import Cycler, Joiner, Namespace, pass_environment
 
 from frontend.templates.size_bounds import (
     DEEP,
@@ -33,6 +36,7 @@ from frontend.templates.size_bounds import (
     repeated,
     weight,
 )
+from frontend.templates.taint import FollowingFormatter, Tainted, is_clean, kept, method_of, percent, shown
 
 MAX_STRING = 32 << 20
 """Characters of one string, items of one list."""
@@ -45,6 +49,14 @@ _FORBIDDEN_METHODS = frozenset({"encode", "maketrans", "to_bytes", "translate"})
 """Methods whose results grow, and which no template needs: bytes have no use in a prompt."""
 _JINJA_ARGUMENTS = frozenset({"_block_vars", "_loop_vars"})
 """Keyword arguments that compiled templates add to calls for Jinja's own use."""
+_CHOOSERS = frozenset({"attr", "d", "default", "first", "last", "max", "min", "random"})
+"""Filters that return one of their arguments, or of its items."""
+_EXACT = frozenset(
+    {"capitalize", "format", "join", "lower", "replace", "reverse", "safe", "string", "trim", "upper"}
+)
+"""Filters whose strings are of methods that know the taint; other filters join strings by themselves."""
+_FOLLOWED = (Macro, BlockReference, LoopContext, Cycler, Joiner, Mapping, list, tuple)
+"""What returns strings as it has got them, or made of strings that know their taint."""
 
 
 class GenerationTag(Extension):
@@ -72,7 +84,7 @@ class _Generator(CodeGenerator):
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.concat((")
         for argument in node.nodes:
-            self.write("str(environment.bounded(")
+            self.write("str(environment.printed(")
             self.visit(argument, frame)
             self.write(")), ")
         self.write("))")
@@ -99,12 +111,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,  # nothing is computed while a template is compiled
-            finalize=self.bounded,
+            finalize=self.printed,
             extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
         )
         self._local = threading.local()
-        self.filters["tojson"] = _to_json
+        self.filters |= {"tojson": _to_json, "join": _join, "format": _format, "safe": _safe}
         for name, function in self.filters.items():
+            if name not in _CHOOSERS:
+                function = _keeping(function, exact=name in _EXACT)
             if name in GROWTH or name in DEEP:
                 self.filters[name] = self._bounded_filter(function, GROWTH.get(name))
             else:
@@ -151,11 +165,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise SecurityError("the chat template makes too large a value")
         return value
 
+    def printed(self, value: Any) -> Any:
+        """Returns what is printed for a value. Raises SecurityError."""
+        return shown(self.bounded(value))
+
     def concat(self, parts: Iterable[str]) -> str:
         """Joins the parts of `~`, macros and captured blocks."""
         parts = list(parts)
         self.charge(sum(map(len, parts)))
-        return "".join(parts)
+        clean = not any(isinstance(part, Tainted) for part in parts)
+        return "".join(parts) if clean else str(method_of("", "join")(parts))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Applies an operator whose result can be larger than its operands."""
@@ -167,7 +186,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
             self.charge(len(left) + len(right))
         elif operator == "%" and isinstance(left, str):
             self.charge(formatted(left, *(right if isinstance(right, tuple) else (right,))))
-        return super().call_binop(context, operator, left, right)
+            return percent(left, right)
+        return kept(super().call_binop(context, operator, left, right), left, right)
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902
         """Calls a function. Methods of strings are bounded like the filters of the same name."""
@@ -177,7 +197,12 @@ class Sandbox(ImmutableSandboxedEnvironment):
             args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
             own = {name: value for name, value in kwargs.items() if name not in _JINJA_ARGUMENTS}
             __self.charge(growth(owner, *args, **own))
+        given = [*args, *kwargs.values()]
+        if isinstance(owner, str) and not isinstance(owner, Tainted) and not all(map(is_clean, given)):
+            __obj = method_of(owner, __obj.__name__)
         result = super().call(__context, __obj, *args, **kwargs)
+        if not isinstance(__obj, _FOLLOWED) and not isinstance(owner, _FOLLOWED):
+            result = kept(result, owner, *given)
         if isinstance(owner, str | list | tuple | Mapping):
             __self.charged(result)
             if isinstance(owner, str) and isinstance(result, list | tuple):  # of its parts
@@ -192,7 +217,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         def bounded(*args: Any, **kwargs: Any) -> str:
             self.charge(formatted(value.__self__, *args, **kwargs))
-            return method(*args, **kwargs)
+            formatter = FollowingFormatter(self)
+            mapping = args[0] if value.__name__ == "format_map" else kwargs
+            given = () if value.__name__ == "format_map" else args
+            return formatter.result(formatter.vformat(value.__self__, given, mapping))
 
         return bounded
 
@@ -221,6 +249,38 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         bounded.__dict__.update(function.__dict__)
         return bounded
+
+
+def _keeping(function: Callable[..., Any], *, exact: bool) -> Callable[..., Any]:
+    """Returns a filter whose strings are tainted where an argument may be. exact: the filter keeps track of
+    the taint of tainted strings by itself."""
+    first = 1 if hasattr(function, "jinja_pass_arg") else 0
+
+    def keeping(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        if isinstance(result, Tainted) and not exact:
+            result = result.plain
+        return kept(result, *args[first:], *kwargs.values())
+
+    keeping.__dict__.update(getattr(function, "__dict__", {}))
+    return keeping
+
+
+@pass_environment
+def _join(environment: Sandbox, value: Iterable[Any], d: Any = "", attribute: Any = None) -> str:
+    """Jinja's own filter loses the taint."""
+    items = value if attribute is None else map(make_attrgetter(environment, attribute), value)
+    return str(method_of(str(shown(d)), "join")([str(shown(item)) for item in items]))
+
+
+def _format(value: Any, *args: Any, **kwargs: Any) -> str:
+    """Jinja's own filter loses the taint."""
+    return percent(str(shown(value)), kwargs or args)
+
+
+def _safe(value: Any) -> Any:
+    """Does nothing: nothing is escaped."""
+    return value
 
 
 def _to_json(

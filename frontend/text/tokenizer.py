@@ -116,6 +116,11 @@ class Tokenizer:
         return self._tokenizer.normalizer is not None
 
     @property
+    def added_tokens(self) -> dict[int, AddedToken]:
+        """The tokens that have been added to the vocabulary, special or not, by id."""
+        return self._added
+
+    @property
     def special_tokens(self) -> dict[int, AddedToken]:
         """The special tokens, by id."""
         return {token: self._added[token] for token in self._special}

@@ -9,7 +9,7 @@ from pagewire.telemetry.tracing import Attributes, Part, TraceContext
 
 try:
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.resources import OTELResourceDetector, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
     from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
@@ -43,9 +43,11 @@ class OtlpTracer:
                 "use http://HOST:PORT",
             )
         names = {"service.name": "pagewire", "service.version": __version__, "service.instance.id": process}
+        # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
+        resource = Resource.create(names).merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(sample_rate)),
-            resource=Resource.create(names),
+            resource=resource,
             shutdown_on_exit=False,
         )
         exporter = OTLPSpanExporter(endpoint=endpoint, timeout=_EXPORT_S)

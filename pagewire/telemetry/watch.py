@@ -55,7 +55,7 @@ class Watch:
             self._threads[-1].start()
 
     def _listen(self, port: int) -> socket.socket:
-        """Returns the socket of the HTTP port: of a free one where the default is taken, as by a second service
+        """Returns the socket of the HTTP port, a free one where the default is taken, as by a second service
         on this host. Raises StartupError."""
         host, chosen = self._config.http_host, self._config.http_port
         try:

@@ -35,6 +35,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "docs/sampling.md",
         "docs/streams.md",
         "docs/promises.md",
+        "docs/reports.md",
         "protos/pagewire/v1/*.proto",
         "CHANGELOG.md",
     ),

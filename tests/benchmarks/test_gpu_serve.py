@@ -17,7 +17,7 @@ from benchmarks.gpu_serve import Plan, measure, order, run_part, table
 from benchmarks.gpu_steps import Steps, load_runner, measure_all
 from benchmarks.gpu_transformers import make_model, run_continuous, run_static
 from benchmarks.gpu_transformers import measure as measure_peer
-from pagewire.bench.workloads import Request
+from pagewire_bench.workloads import Request
 from worker.families.registry import read_model_config
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import structured, structured_serving
-from pagewire.bench.workloads import Request
+from pagewire_bench.workloads import Request
 
 
 def test_a_corpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from benchmarks.versus.peers.harness import Settings
 from benchmarks.versus.records import Failure, Records, Run, Timings
 from benchmarks.versus.roof import Limits, Shape, roof_seconds, shape_of
 from benchmarks.versus.table import render
-from pagewire.bench.workloads import SHORT, WORKLOADS, Request
+from pagewire_bench.workloads import SHORT, WORKLOADS, Request
 
 LIMITS = Limits(40e9, 469e9, 939e9)
 SHAPES = {name: shape_of(config.to_dict()) for name, config in configs().items()}

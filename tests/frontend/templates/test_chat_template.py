@@ -115,7 +115,21 @@ def test_equal_to_transformers(name, messages):
             with pytest.raises(InvalidRequest):
                 ours(source, chat)
         else:
-            assert ours(source, chat) == expected
+            found = ours(source, chat)
+            if chat.continue_final_message and not messages[-1][1].strip():
+                # transformers drops the line breaks that the template writes before a blank message.
+                expected, found = expected.rstrip(), found.rstrip()
+            assert found == expected
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\n", " \n\n"])
+def test_a_blank_message_that_goes_on_leaves_what_the_template_wrote(blank):
+    chat = make_chat([("user", "a"), ("assistant", blank)], continue_final_message=True)
+    header = "<s>\n<|start|>user<|stop|>\n\na<|turn|>\n<|start|>assistant<|stop|>\n\n"
+    assert ours(TEMPLATES["headers"], chat) == header
+    kept = make_chat([("user", "a"), ("assistant", f"so{blank}")], continue_final_message=True)
+    assert ours(TEMPLATES["headers"], kept) == f"{header}so"
+    assert ours(TEMPLATE, chat) == f"<s><|user|>a</s><|assistant|>{blank}"
 
 
 def test_the_generation_prompt_is_the_default_unless_a_message_stays_open():

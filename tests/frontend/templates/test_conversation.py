@@ -1,6 +1,7 @@
 """What templates see of tools, calls, their results and the thinking switch."""
 
 import json
+from typing import Any
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -8,6 +9,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from frontend.errors import InvalidRequest, Unsupported
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.conversation import read_object
+from frontend.templates.taint import taint_of
 from pagewire.v1 import prompt_pb2
 
 TEMPLATE = (
@@ -105,20 +107,33 @@ def test_parameters_and_arguments_are_json_objects(text: str, problem: str) -> N
     assert caught.value.violations == {"c.tools[0].parameters": problem}
 
 
-def test_texts_of_tools_are_protected() -> None:
-    def protect(text: str) -> str:
-        return text.replace("<", "*")
-
+def test_all_that_a_client_writes_is_tainted() -> None:
     chat = prompt_pb2.Chat(
         messages=[
-            {"role": "assistant", "tool_calls": [{"id": "<", "name": "f", "arguments": '{"<": ["<"]}'}]},
+            {
+                "role": "oracle<",
+                "name": "n<",
+                "content": [{"text": "<"}, {"text": ">"}],
+                "tool_calls": [{"id": "<", "name": "f<", "arguments": '{"<": ["<"]}'}],
+            },
             {"role": "tool", "tool_call_id": "<"},
         ],
-        tools=[{"name": "f", "description": "<", "parameters": '{"<": "<"}'}],
+        tools=[{"name": "f<", "description": "<", "parameters": '{"<": "<"}'}],
+        template_kwargs={"effort": "<", "more": {"<": ["<"]}},
     )
-    compiled = template()
-    conversation = compiled.read(chat, "c", protect)
-    assert "<" not in json.dumps([conversation.messages, conversation.tools])
+    read = template().read(chat, "c")
+
+    def check(value: Any) -> None:
+        if isinstance(value, dict):
+            value = [*value, *value.values()]
+        if isinstance(value, list):
+            for each in value:
+                check(each)
+        elif isinstance(value, str) and "<" in value:
+            assert taint_of(value) == b"\1" * len(value), value
+
+    check([read.messages, read.tools, read.variables])
+    assert taint_of(read.messages[1]["role"]) == bytes(4), "a known role is no free text"
 
 
 def test_a_developers_messages_are_the_systems_where_the_template_has_no_such_role() -> None:

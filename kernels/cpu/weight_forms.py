@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 
 from kernels.cpu.matmul.compact.weight import compact_weight
-from kernels.cpu.matmul.groups.records import PART
 from kernels.cpu.matmul.groups.weight import round_to_two_levels
 from kernels.cpu.matmul.halves.weight import narrow_weight
 from kernels.cpu.matmul.int8 import quantize_weight
 from kernels.cpu.matmul.matrix import PackedMatrix, PackedTable
+from kernels.cpu.matmul.records import PART
 from kernels.cpu.runtime.arena import Arena
 
 Pack = Callable[[torch.Tensor, torch.Tensor | None, Arena | None], PackedMatrix]

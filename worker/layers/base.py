@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.groups.words import GroupedWords
+from kernels.cpu.matmul.groups.weight import GroupedWords
 from kernels.triton.matmul.low_bit_weight import LowBitWeight
 
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.groups.weight import grouped_weight
-from kernels.cpu.matmul.groups.words import GroupedWords
+from kernels.cpu.matmul.groups.weight import GroupedWords
 from kernels.cpu.matmul.matrix import PackedMatrix, PackedTable
 from kernels.ops.layers.linear import linear
 from kernels.ops.layers.low_bit_linear import low_bit_linear
@@ -59,7 +58,7 @@ class Matrix(WeightOwner):
         """Packs the weight."""
         bias = self.bias if self.adds_bias else None
         if self.words is not None:
-            self.packed, self.words = grouped_weight(self.words, bias), None
+            self.packed, self.words = self.words.pack(bias), None
             return
         pack = kernels.forms.head if self.is_table else kernels.forms.matrix
         self.packed = pack(self.weight, bias, kernels.arena)

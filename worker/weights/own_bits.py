@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import torch
 
-from kernels.cpu.matmul.groups.words import empty_words
+from kernels.cpu.matmul.groups.weight import empty_words
 from kernels.cpu.runtime.arena import Arena
 from kernels.triton.matmul.low_bit_weight import Code
 from worker.layers.base import WeightSlot

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.weight import grouped_weight
-from kernels.cpu.matmul.groups.words import empty_words
+from kernels.cpu.matmul.groups.weight import empty_words
 from worker.weights.source import GroupedIntegers, GroupedRows
 from worker.weights.stored_forms import HeldForm, group_form
 
@@ -60,7 +59,7 @@ def test_the_same_values(name: str) -> None:
     words = empty_words((ROWS + 3, len(group)), size, groups, form.order)
     for first, end in ((0, 5), (5, 50), (50, ROWS)):
         words.put(torch.arange(first, end) + 2, *form.read(first, end))
-    values = grouped_weight(words, None).values()
+    values = words.pack(None).values()
     assert torch.equal(values[2:-1], source.unpack(0, ROWS))
     assert not values[:2].any() and not values[-1].any()
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.groups.weight import grouped_weight
-from kernels.cpu.matmul.groups.words import GroupedWords
+from kernels.cpu.matmul.groups.weight import GroupedWords
 from kernels.cpu.matmul.matrix import PackedMatrix
 from kernels.ops.layers.linear import linear
 from kernels.ops.layers.low_bit_linear import low_bit_linear
@@ -81,7 +80,7 @@ class ExpertMatrices(WeightOwner):
         for expert in range(self.num_experts):
             bias, words = self._bias_of(expert), self.words.pop(expert, None)
             weight = self.each[expert]
-            packed = pack(weight, bias, kernels.arena) if words is None else grouped_weight(words, bias)
+            packed = pack(weight, bias, kernels.arena) if words is None else words.pack(bias)
             self.packed.append(packed)
             self._free(expert)
         del self.each

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import torch
 
 from kernels.cpu.instruction_sets import target_set
-from kernels.cpu.matmul.compact.records import CompactLinearRecord, CompactPackRecord, CompactRowsRecord
 from kernels.cpu.matmul.matrix import PackedTable, padded_bias, whole_blocks
 from kernels.cpu.matmul.packed import PackedWeight, pack_weight
+from kernels.cpu.matmul.records import CompactLinearRecord, CompactPackRecord, CompactRowsRecord
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 
 NUM_CODES = 7

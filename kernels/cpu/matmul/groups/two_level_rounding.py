@@ -29,8 +29,8 @@ from kernels.cpu.isa.lanes import (
 )
 from kernels.cpu.isa.simd import fma, rint, select, sum_in_order, to_f32
 from kernels.cpu.isa.vectors import LANES, read_u16, write_u32
-from kernels.cpu.matmul.groups.records import PART, RoundLevelsRecord
 from kernels.cpu.matmul.groups.vectors import LINE, PART_WORDS, values_at
+from kernels.cpu.matmul.records import PART, RoundLevelsRecord
 from kernels.cpu.runtime.work_split import COLUMNS
 
 LEAST = 1e-30

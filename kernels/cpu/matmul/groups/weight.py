@@ -34,14 +34,15 @@ import torch
 import torch.nn.functional as F
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.matmul.groups.records import (
+from kernels.cpu.matmul.groups.e2m1 import INTEGERS, MIDDLE
+from kernels.cpu.matmul.matrix import Allocate, PackedMatrix, Put
+from kernels.cpu.matmul.records import (
+    LARGEST_ZERO,
     PART,
     GroupLinearRecord,
     QuantizeGroupsRecord,
     RoundLevelsRecord,
 )
-from kernels.cpu.matmul.groups.words import GroupedWords, empty_words, integers_of
-from kernels.cpu.matmul.matrix import Allocate, PackedMatrix, Put
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 from kernels.cpu.runtime.grain import row_grain
 
@@ -51,6 +52,107 @@ SMALLEST = 16
 """Sizes are multiples of it."""
 STRIP = 16
 """Columns whose biases and scales are neighbours."""
+
+
+@dataclass(frozen=True)
+class GroupedWords:
+    """Integers of 4 bits, scales and zero points; or codes of floats of 4 bits
+    (kernels.cpu.matmul.groups.e2m1), whose zero points are MIDDLE."""
+
+    words: torch.Tensor  # [ceil(N / 48), groups, G / 8 + 1, 48] int32
+    out_features: int  # N
+    in_features: int  # K
+    group_size: int  # G
+    order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
+    e2m1: bool = False  # whether they are codes of floats
+
+    @property
+    def groups(self) -> int:
+        """Of the inputs."""
+        return self.words.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory."""
+        return self.words.nbytes + (0 if self.order is None else self.order.nbytes)
+
+    def put(
+        self, rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None = None
+    ) -> None:
+        """Writes some rows. rows: [R] int64, which ones; codes: [R, groups * G] uint8 of 0 .. 15, in the
+        order of the groups; scales: [R, groups] float32, of which the lowest 8 bits are 0; zeros: [R, groups]
+        of 0 .. LARGEST_ZERO; None: MIDDLE, of floats."""
+        if not len(rows):
+            return
+        bits = scales.contiguous().view(torch.int32)
+        zeros = torch.full_like(bits, MIDDLE) if zeros is None else zeros
+        assert not (bits & 255).any() and int(zeros.min()) >= 0 and int(zeros.max()) <= LARGEST_ZERO
+        assert not self.e2m1 or bool((zeros == MIDDLE).all())
+        fours = codes.contiguous().view(torch.int32)  # little-endian: the lowest byte first
+        eights = fours.view(len(rows), self.groups, -1, 2)
+        words = torch.empty(len(rows), *self.words.shape[1:3], dtype=torch.int32)
+        torch.bitwise_or(eights[..., 0], eights[..., 1] << 4, out=words[..., :-1])
+        torch.bitwise_or(bits, zeros.int(), out=words[..., -1])
+        self._scatter(rows, words.flatten(1))
+
+    def pack(self, bias: torch.Tensor | None, levels: int = 1) -> "GroupedWeight":
+        """Returns these words with what multiplies with them. bias: [N] or None; levels: of scales, of which
+        those of the second level are 0. Where kernels.cpu.requirements.why_not() is None."""
+        from kernels.cpu.matmul.groups.inputs import quantize_groups  # compiles, the first time
+        from kernels.cpu.matmul.groups.many_rows import scratch_bytes
+
+        params = torch.zeros(len(self.words) * MATRIX_ROWS // STRIP, levels, STRIP)
+        if bias is not None:
+            biases = torch.zeros(len(params) * STRIP)
+            biases[: self.out_features] = bias
+            params[:, 0] = biases.view(-1, STRIP)
+        return GroupedWeight(
+            words=self.words,
+            params=params,
+            out_features=self.out_features,
+            in_features=self.in_features,
+            product=_product(self.e2m1, levels),
+            scratch_bytes=max(scratch_bytes(self.group_size // 8), 2 * self.in_features),
+            group_size=self.group_size,
+            order=self.order,
+            quantize=quantize_groups,
+            e2m1=self.e2m1,
+        )
+
+    def _scatter(self, rows: torch.Tensor, words: torch.Tensor) -> None:
+        """Writes the words of some rows, [R, groups * (G / 8 + 1)] int32. Rows that become neighbours in a
+        block are written together: one by one, each of their words would be a cache line of its own."""
+        if not bool((rows.diff() > 0).all()):
+            order = rows.argsort()
+            rows, words = rows[order], words[order]
+        ends = (rows.diff() != 1) | (rows[1:] % MATRIX_ROWS == 0)
+        begin = 0
+        for end in (*(ends.nonzero().flatten() + 1).tolist(), len(rows)):
+            block, first = divmod(int(rows[begin]), MATRIX_ROWS)
+            target = self.words[block].view(-1, MATRIX_ROWS)[:, first : first + end - begin]
+            target.copy_(words[begin:end].t())
+            begin = end
+
+
+def empty_words(
+    shape: tuple[int, int],
+    group_size: int,
+    groups: int,
+    order: torch.Tensor | None = None,
+    arena: Arena | None = None,
+    e2m1: bool = False,
+) -> GroupedWords:
+    """Words that are 0. shape: [N, K]; group_size: a multiple of 16; arena: of the model; e2m1: see
+    GroupedWords."""
+    out_features, in_features = shape
+    size = -(-out_features // MATRIX_ROWS), groups, group_size // 8 + 1, MATRIX_ROWS
+    words = (arena or Arena()).zeros(size, torch.int32)
+    return GroupedWords(words, out_features, in_features, group_size, order, e2m1)
+
+
+def integers_of(codes: torch.Tensor) -> torch.Tensor:
+    """What stands for floats of 4 bits. codes: [...] of 0 .. 15 -> the same shape, uint8."""
+    return torch.tensor(INTEGERS, dtype=torch.uint8)[codes.long()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +285,7 @@ def round_to_two_levels(
     weight, (rows, width) = weight.contiguous(), weight.shape
     group_size = min(SIZES, key=lambda size: (-(-width // size) * (size + 8), -size))
     groups = -(-width // group_size)
-    made = grouped_weight(empty_words((rows, width), group_size, groups, arena=arena), bias, levels=2)
+    made = empty_words((rows, width), group_size, groups, arena=arena).pack(bias, levels=2)
     record = RoundLevelsRecord(
         weight=weight.data_ptr(),
         words=made.words.data_ptr(),
@@ -194,31 +296,6 @@ def round_to_two_levels(
     )
     made.team.run_one(round_levels, rows, record, 1)
     return made
-
-
-def grouped_weight(words: GroupedWords, bias: torch.Tensor | None, levels: int = 1) -> GroupedWeight:
-    """Words, with what multiplies with them. bias: [N] or None; levels: of scales, of which those of the
-    second level are 0. Where kernels.cpu.requirements.why_not() is None."""
-    from kernels.cpu.matmul.groups.inputs import quantize_groups  # compiles, the first time
-    from kernels.cpu.matmul.groups.many_rows import scratch_bytes
-
-    params = torch.zeros(len(words.words) * MATRIX_ROWS // STRIP, levels, STRIP)
-    if bias is not None:
-        biases = torch.zeros(len(params) * STRIP)
-        biases[: words.out_features] = bias
-        params[:, 0] = biases.view(-1, STRIP)
-    return GroupedWeight(
-        words=words.words,
-        params=params,
-        out_features=words.out_features,
-        in_features=words.in_features,
-        product=_product(words.e2m1, levels),
-        scratch_bytes=max(scratch_bytes(words.group_size // 8), 2 * words.in_features),
-        group_size=words.group_size,
-        order=words.order,
-        quantize=quantize_groups,
-        e2m1=words.e2m1,
-    )
 
 
 def _product(e2m1: bool, levels: int) -> Operation[GroupLinearRecord]:

@@ -233,7 +233,7 @@ def test_compiled_code_is_python(rare: int):
 def test_python_packs_as_compiled_code_does():
     """What is rare is counted, and listed."""
     from kernels.cpu.matmul.compact.pack import count_rare, make_compact
-    from kernels.cpu.matmul.compact.records import CompactPackRecord
+    from kernels.cpu.matmul.records import CompactPackRecord
 
     dense = matrix(16, 48, 12)
     weight = compact(dense)

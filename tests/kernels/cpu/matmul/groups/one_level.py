@@ -2,8 +2,7 @@
 
 import torch
 
-from kernels.cpu.matmul.groups.weight import GroupedWeight, grouped_weight
-from kernels.cpu.matmul.groups.words import empty_words
+from kernels.cpu.matmul.groups.weight import GroupedWeight, empty_words
 from kernels.triton.matmul.low_bit_weight import round_to_int4
 
 
@@ -13,4 +12,4 @@ def one_level(weight: torch.Tensor, bias: torch.Tensor | None, size: int) -> Gro
     rows, groups = scales.shape
     words = empty_words((rows, weight.shape[1]), size, groups)
     words.put(torch.arange(rows), integers.view(rows, groups, size), scales, zeros)
-    return grouped_weight(words, bias)
+    return words.pack(bias)

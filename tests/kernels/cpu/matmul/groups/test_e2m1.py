@@ -6,10 +6,9 @@ import torch
 from kernels.cpu.matmul.groups.e2m1 import MIDDLE
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
+    empty_words,
     grouped_linear_reference,
-    grouped_weight,
 )
-from kernels.cpu.matmul.groups.words import empty_words
 from kernels.cpu.runtime.thread_pool import TEAM
 from tests.kernels.tolerances import assert_close, random
 
@@ -31,7 +30,7 @@ def weight_of(
     scales = 2.0 ** torch.randint(-8, -4, shape, generator=generator)
     words = empty_words((out_features, in_features), 32, shape[1], e2m1=True)
     words.put(torch.arange(out_features), codes, scales / 2, torch.full(shape, MIDDLE))
-    return grouped_weight(words, bias), (VALUES[codes.long()] * scales[:, :, None]).flatten(1)
+    return words.pack(bias), (VALUES[codes.long()] * scales[:, :, None]).flatten(1)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 4, 7, 9, 35])

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.records import GroupLinearRecord, QuantizeGroupsRecord
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
+    empty_words,
     grouped_linear_reference,
-    grouped_weight,
     quantize_inputs_reference,
 )
-from kernels.cpu.matmul.groups.words import empty_words
+from kernels.cpu.matmul.records import GroupLinearRecord, QuantizeGroupsRecord
 from tests.kernels.cpu.matmul.groups.one_level import one_level
 from tests.kernels.tolerances import assert_close, random
 
@@ -45,7 +44,7 @@ def pack(
     words = empty_words((rows, in_features), size, groups, order)
     for some in torch.arange(rows).flip(0).chunk(2):
         words.put(some, integers[some], scales[some], zeros[some])
-    return grouped_weight(words, bias)
+    return words.pack(bias)
 
 
 def weight_of(in_features: int, out_features: int, size: int, bias: torch.Tensor | None) -> GroupedWeight:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.records import RoundLevelsRecord
 from kernels.cpu.matmul.groups.weight import round_to_two_levels
+from kernels.cpu.matmul.records import RoundLevelsRecord
 from tests.kernels.cpu.matmul.groups.one_level import one_level
 from tests.kernels.tolerances import random
 

@@ -3,15 +3,14 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.records import PART, GroupLinearRecord, QuantizeGroupsRecord
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
+    empty_words,
     grouped_linear_reference,
-    grouped_weight,
     quantize_inputs_reference,
     round_to_two_levels,
 )
-from kernels.cpu.matmul.groups.words import empty_words
+from kernels.cpu.matmul.records import PART, GroupLinearRecord, QuantizeGroupsRecord
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -56,7 +55,7 @@ def pack(
     blocks = torch.zeros(len(words.words) * 48, groups, size // 8 + 1, dtype=torch.int64)
     blocks[:rows] = each
     words.words.copy_(blocks.view(-1, 48, *blocks.shape[1:]).permute(0, 2, 3, 1).to(torch.int32))
-    packed = grouped_weight(words, bias, levels=2)
+    packed = words.pack(bias, levels=2)
     padded = torch.zeros(len(packed.params) * 16)
     padded[:rows] = scales
     packed.params[:, 1] = padded.view(-1, 16)

@@ -44,7 +44,7 @@ def test_float32(in_features: int, out_features: int):
     arena = Arena()
     own = arena.matrix(out_features, in_features, torch.float32).copy_(weight)
     packed, in_place = pack_weight(weight, bias), pack_weight(own, bias, arena)
-    assert torch.equal(packed.pairs, in_place.pairs) and in_place.pairs.data_ptr() == own.data_ptr()
+    assert torch.equal(packed.words, in_place.words) and in_place.words.data_ptr() == own.data_ptr()
     together = packed.multiply(x)
     assert_close(together, x.double() @ weight.double().T + bias.double(), 5e-6, 5e-6)
     for first, last in [
@@ -109,7 +109,7 @@ def test_packed_where_it_lies(in_features: int, out_features: int):
         neighbour.fill_(7)
     original = weight.copy_(inputs(1, in_features, out_features, torch.bfloat16)[1]).clone()
     packed = pack_weight(weight, None, arena)
-    assert torch.equal(packed.pairs, pack_weight(original, None).pairs)
+    assert torch.equal(packed.words, pack_weight(original, None).words)
     assert (packed.words.data_ptr() == weight.data_ptr()) == (in_features % 2 == 0)
     assert (before == 7).all() and (after == 7).all()
     assert arena.take_whole(weight) is None or in_features % 2, "it cannot be packed again"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 Device = Literal["auto", "cpu", "cuda", "simulated"]
-Quantization = Literal["none", "int8", "int4", "int4-g64", "int4-g128"]
+Quantization = Literal["none", "int8", "int4", "int4-g32"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 KVCacheDtype = Literal["auto", "fp8_e4m3"]
 LoadFormat = Literal["auto", "dummy"]
@@ -265,8 +265,8 @@ class EngineConfig(ModelConfig):
     dtype: Dtype = flag("auto", "type of weights and KV cache; auto: the checkpoint's", common=True)
     quantization: Quantization = flag(
         "none",
-        "weights, converted from 16 bits at load: int8, or int4, with a scale for 32 inputs, 64 (int4-g64)"
-        " or 128 (int4-g128); on a CPU activations have 8 bits then, on CUDA 16",
+        "weights, converted from 16 bits at load: int8; on a CPU int4, with two levels of scales; on CUDA"
+        " int4-g32, with a scale for 32 inputs; on a CPU activations have 8 bits then, on CUDA 16",
     )
     no_quantize_head: bool = flag(False, "with --quantization: keep the head in 16 bits; otherwise it has 8")
     kv_cache_dtype: KVCacheDtype = flag(

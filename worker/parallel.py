@@ -60,9 +60,10 @@ class Placement:
 
     def empty(self, *shape: int) -> torch.nn.Parameter:
         """Returns a parameter that loading fills."""
-        if self.arena is not None and len(shape) == 2:
+        if self.later and len(shape) >= 2:
+            tensor = torch.empty(shape, dtype=self.dtype, device="meta")
+        elif self.arena is not None and len(shape) == 2:
             tensor = self.arena.matrix(*shape, self.dtype)
         else:
-            device = torch.device("meta") if self.later and len(shape) >= 2 else self.device
-            tensor = torch.empty(shape, dtype=self.dtype, device=device)
+            tensor = torch.empty(shape, dtype=self.dtype, device=self.device)
         return torch.nn.Parameter(tensor, requires_grad=False)

@@ -30,7 +30,6 @@ import numpy as np  # noqa: E402
 from benchmarks.steps.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS  # noqa: E402
 from kernels.cpu.runtime.records import ProductRecord  # noqa: E402
-from kernels.cpu.weight_forms import IN_4_BITS  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
@@ -193,7 +192,7 @@ def main() -> None:
     parser.add_argument("--batch", default="1,32")
     parser.add_argument("--prompt", type=int, default=128)
     parser.add_argument("--shared", type=int, default=0, help="of the prompt; a multiple of 16")
-    parser.add_argument("--quantization", default="", choices=["", "int8", *IN_4_BITS])
+    parser.add_argument("--quantization", default="", choices=["", "int8", "int4"])
     parser.add_argument("--kv-cache-dtype", default="", choices=["", "fp8_e4m3"])
     options = parser.parse_args()
     batches = [int(batch) for batch in options.batch.split(",")]

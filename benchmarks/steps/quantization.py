@@ -30,7 +30,7 @@ from worker.cpu.backend import CpuBackend
 from worker.cpu.load import load
 from worker.executor.executor import StepExecutor
 
-FORMS = "int8", "int4", "int4-g64", "int4-g128"
+FORMS = "int8", "int4"
 BLOCK_SIZE, LENGTH, DOCUMENTS, SEED = 16, 512, 400, 2026
 
 

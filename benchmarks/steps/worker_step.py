@@ -23,7 +23,6 @@ prepare_threads()  # before torch is imported
 
 import numpy as np  # noqa: E402
 
-from kernels.cpu.weight_forms import IN_4_BITS  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
@@ -132,7 +131,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=100)
     parser.add_argument("--output", type=int, default=60)
     parser.add_argument("--dtype", default="auto")
-    parser.add_argument("--quantization", default="", choices=["", "int8", *IN_4_BITS])
+    parser.add_argument("--quantization", default="", choices=["", "int8", "int4"])
     parser.add_argument("--dummy", action="store_true", help="random weights")
     options = parser.parse_args()
     batches = [int(batch) for batch in options.batch.split(",")]

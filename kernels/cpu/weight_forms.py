@@ -3,37 +3,26 @@
     ""       16 bits, in 12 where that loses nothing; float32, in 16 where that loses nothing
     int8     8 bits, the head too (kernels.cpu.matmul.int8)
     int4     4 bits with two levels of scales (kernels.cpu.matmul.groups), the head in 8
-    int4-g64, int4-g128
-             4 bits in groups of so many inputs, a float each as their scale, the head in 8
 
 With plain_head the head is held as if nothing were quantized. An embedding that only looks up always is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 
-from kernels.cpu.matmul.compact.weight import CompactWeight, compact_weight
-from kernels.cpu.matmul.groups.records import PART
-from kernels.cpu.matmul.groups.weight import GroupedWeight, round_in_groups, round_to_two_levels
-from kernels.cpu.matmul.halves.weight import HalfWeight, narrow_weight
-from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_weight
-from kernels.cpu.matmul.packed import PackedWeight
+from kernels.cpu.matmul.compact.weight import compact_weight
+from kernels.cpu.matmul.groups.weight import round_to_two_levels
+from kernels.cpu.matmul.halves.weight import narrow_weight
+from kernels.cpu.matmul.int8 import quantize_weight
+from kernels.cpu.matmul.matrix import PackedMatrix, PackedTable
+from kernels.cpu.matmul.records import PART
 from kernels.cpu.runtime.arena import Arena
 
-PackedTable = CompactWeight | HalfWeight | PackedWeight | QuantizedWeight
-"""Forms whose rows can be looked up."""
-PackedMatrix = PackedTable | GroupedWeight
 Pack = Callable[[torch.Tensor, torch.Tensor | None, Arena | None], PackedMatrix]
 """From a weight [N, K] and a bias [N] or None; arena: of the model."""
 PackTable = Callable[[torch.Tensor, torch.Tensor | None, Arena | None], PackedTable]
-
-GROUP_SIZES: Mapping[str, int] = {"int4-g64": 64, "int4-g128": 128}
-"""Values of --quantization with groups of one size, and their inputs."""
-IN_4_BITS = ("int4", *GROUP_SIZES)
-"""Values of --quantization with 4 bits."""
 
 
 def exact_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None) -> PackedTable:
@@ -62,13 +51,4 @@ def weight_forms(quantization: str, plain_head: bool = False) -> WeightForms:
         return WeightForms(quantize_weight, head)
     if quantization == "int4":
         return WeightForms(round_to_two_levels, head, PART)
-    if quantization in GROUP_SIZES:
-        size = GROUP_SIZES[quantization]
-        return WeightForms(partial(_round_in_groups, size), head, size)
     return IN_16_BITS
-
-
-def _round_in_groups(
-    size: int, weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None
-) -> GroupedWeight:
-    return round_in_groups(weight, bias, size, arena)

@@ -8,7 +8,6 @@ import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.instruction_sets import target_set
-from kernels.cpu.matmul.groups.records import PART
 from kernels.cpu.requirements import why_not
 from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.weight_forms import WeightForms, weight_forms
@@ -129,7 +128,7 @@ def _check_quantized(model: LanguageModel, dtype: torch.dtype, quantization: str
             raise StartupError(
                 f"cannot quantize the weights to {quantization}",
                 f"{name} has {inputs} inputs, and a group has {forms.group_size}",
-                f"use --quantization {'int4 or ' if forms.group_size > PART else ''}int8",
+                "use --quantization int8",
             )
 
 

@@ -42,7 +42,7 @@ def needed_groups(initialize: worker_pb2.Initialize) -> set[str]:
     loaded."""
     groups, in_groups = {SAMPLER, MODEL}, may_have_groups(initialize)
     if in_groups:
-        groups.add(TWO_LEVELS if initialize.quantization == "int4" else GROUPS)
+        groups.add(TWO_LEVELS if initialize.quantization else GROUPS)
     if initialize.kv_cache_dtype:
         groups.add(EIGHT_BITS)
     if initialize.quantization:  # it makes integers, of weights in bfloat16; those of the head have 8 bits
@@ -75,7 +75,7 @@ def _groups_of_dtype(asked: str, sections: list[Fields], in_groups: bool) -> set
 def may_have_groups(initialize: worker_pb2.Initialize) -> bool:
     """True if weights are made to integers in groups, or may be stored as such."""
     if initialize.quantization or initialize.load_format == "dummy":
-        return initialize.quantization.startswith("int4")
+        return initialize.quantization == "int4"
     path = Path(initialize.model_path)
     try:
         if is_gguf(path):

@@ -39,7 +39,7 @@ KERNELS = {
     ),
     COMPACT: ("matmul.compact.product", "matmul.compact.pack"),
     INT8: ("matmul.gemm_int8", "matmul.quantize"),
-    GROUPS: ("matmul.groups.product", "matmul.groups.inputs", "matmul.groups.rounding"),
+    GROUPS: ("matmul.groups.product", "matmul.groups.inputs"),
     TWO_LEVELS: (
         *("matmul.groups.two_level_product", "matmul.groups.two_level_rounding"),
         "matmul.groups.inputs",

@@ -8,14 +8,13 @@ import torch
 
 from kernels.cpu.requirements import why_not
 from kernels.cpu.runtime.arena import Arena
-from kernels.cpu.weight_forms import IN_4_BITS
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype
 from worker.models.base import LanguageModel
-from worker.startup.checks import refuse_second_quantization
+from worker.startup.checks import check_quantization, refuse_second_quantization
 from worker.startup.model import Report, load_model
-from worker.weights.own_bits.own_bits import OwnBits
+from worker.weights.own_bits import OwnBits
 from worker.weights.prefault import WeightsMemory
 
 CPU = torch.device("cpu")
@@ -37,7 +36,8 @@ def load_cpu_weights(
     """memory: for the weights; None: they get new one. Raises StartupError."""
     chosen = initialize.quantization
     if chosen:
-        if chosen in IN_4_BITS:
+        check_quantization(chosen, "cpu")
+        if chosen == "int4":
             refuse_second_quantization(chosen, Path(initialize.model_path))
         own_bits = OwnBits(f"--quantization {chosen} rounds them again")
         model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype, bits=own_bits)

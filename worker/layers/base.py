@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernels.api import Arena, GroupedWords, Ops, WeightForms, default_ops
+from kernels.api import Arena, GroupedWords, LowBitWeight, Ops, WeightForms, default_ops
 
 
 class Layer(torch.nn.Module):
@@ -52,17 +52,23 @@ class Weight:
 
 @dataclass(frozen=True)
 class WeightSlot:
-    """A matrix whose layer takes words in groups in place of its parameter."""
+    """A matrix whose layer takes values of few bits in place of its parameter."""
 
-    weight: torch.Tensor  # [out, in], not filled yet
-    hold: Callable[[GroupedWords], None]
+    weight: torch.Tensor  # [out, in], or [experts, out, in] of all experts on a CUDA device; not filled yet
+    hold: Callable[[GroupedWords], None]  # on a CPU
+    hold_low_bits: Callable[[LowBitWeight], None]  # on a CUDA device
+
+    @property
+    def inputs(self) -> int:
+        """Of an output."""
+        return self.weight.shape[-1]
 
 
 class WeightOwner(Layer, ABC):
     """A layer with parameters of its own."""
 
     def slots(self) -> Iterator[WeightSlot]:
-        """The matrices that may become words, before they are filled. None, unless a layer has some."""
+        """The matrices that may be held in few bits, before they are filled; by default none."""
         return iter(())
 
     @abstractmethod

@@ -4,16 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import (
-    Arena,
-    GroupedWeight,
-    GroupedWords,
-    LowBitWeight,
-    PackedMatrix,
-    PackedTable,
-    WeightForms,
-    grouped_weight,
-)
+from kernels.api import Arena, GroupedWords, LowBitWeight, PackedMatrix, PackedTable, WeightForms
 from worker.layers.base import WeightOwner, WeightSlot
 
 
@@ -43,7 +34,7 @@ class Matrix(WeightOwner):
 
     def slots(self) -> Iterator[WeightSlot]:
         if self.holds_words and not self.is_table:
-            yield WeightSlot(self.weight, self.hold)
+            yield WeightSlot(self.weight, self.hold, self.hold_low_bits)
 
     def hold(self, words: GroupedWords) -> None:
         """Takes words in place of the weight. pack() must follow."""
@@ -58,7 +49,7 @@ class Matrix(WeightOwner):
     def pack(self, forms: WeightForms, arena: Arena) -> None:
         bias = self.bias if self.adds_bias else None
         if self.words is not None:
-            self.packed, self.words = grouped_weight(self.words, bias), None
+            self.packed, self.words = self.words.pack(bias), None
             return
         self.packed = (forms.head if self.is_table else forms.matrix)(self.weight, bias, arena)
         del self.weight
@@ -72,7 +63,7 @@ class Matrix(WeightOwner):
     @property
     def table(self) -> PackedTable | None:
         """`packed`, of a table."""
-        assert not isinstance(self.packed, GroupedWeight)
+        assert self.packed is None or isinstance(self.packed, PackedTable)
         return self.packed
 
     def product(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:

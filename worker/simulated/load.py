@@ -22,10 +22,10 @@ from worker.simulated.tokens import TokenSource
 from worker.simulated.weights import count_weights
 from worker.startup.checks import (
     check_group,
+    check_quantization,
     choose_max_model_len,
     refuse_cache_dtype,
     refuse_fast_matmul,
-    refuse_quantization,
 )
 from worker.startup.implementation import choose_implementation
 from worker.startup.speculation import make_speculator, read_speculation
@@ -43,7 +43,7 @@ def load(
     """Returns the executor and what the core is told. Raises StartupError when anything does not fit."""
     profile = find_profile(initialize.profile)
     check_group(config.rank, initialize.tensor_parallel_size)
-    refuse_quantization(initialize.quantization, "simulated")
+    check_quantization(initialize.quantization, "simulated")
     refuse_fast_matmul(initialize.fast_matmul, "simulated")
     refuse_cache_dtype(initialize.kv_cache_dtype, "simulated")
     speculation = read_speculation(initialize.speculation, "simulated")

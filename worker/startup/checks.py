@@ -7,15 +7,27 @@ from pagewire.gguf.header import is_gguf
 from worker.config.decoder import DecoderConfig
 from worker.config.hf_config import ModelConfig, read_config, read_quantization
 
+QUANTIZATIONS = {"cpu": ("int8", "int4"), "cuda": ("int8", "int4-g32")}
+"""Values of --quantization, by device."""
 
-def refuse_quantization(quantization: str, device: str) -> None:
-    """Raises StartupError when quantization is requested on a device that has no weights."""
-    if quantization:
+
+def check_quantization(quantization: str, device: str) -> None:
+    """Raises StartupError when a device does not round weights to what is requested."""
+    if not quantization or quantization in QUANTIZATIONS.get(device, ()):
+        return
+    what = f"cannot quantize the weights to {quantization}"
+    if device not in QUANTIZATIONS:
         raise StartupError(
-            f"cannot quantize the weights to {quantization}",
+            what,
             f"only CPUs and CUDA devices compute with quantized weights, and the device is {device}",
             "leave --quantization out, or use --device cpu or cuda",
         )
+    raise StartupError(
+        what,
+        "int4, of CPUs, has two levels of scales, and int4-g32, of CUDA devices, a scale for each 32 inputs;"
+        f" the device is {device}",
+        f"use --quantization {' or '.join(reversed(QUANTIZATIONS[device]))}",
+    )
 
 
 def refuse_fast_matmul(fast_matmul: bool, device: str) -> None:

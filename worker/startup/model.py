@@ -1,6 +1,7 @@
 """A model with its weights, on any device."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from worker.transformers_backend.load import load_transformers
 from worker.weights.held_bits import HeldBits
 from worker.weights.loader import fill_dummy, load_weights, stored_names
 from worker.weights.open import open_checkpoint
-from worker.weights.own_bits.own_bits import OwnBits
+from worker.weights.own_bits import OwnBits
 from worker.weights.source import WHAT, TensorSource
 from worker.weights.tied_head import check_tied_head
 from worker.weights.weight_table import weight_table
@@ -60,28 +61,29 @@ def load_model(
     family = FAMILIES[config.architecture]
     if initialize.load_format == "dummy":
         wanted = _choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"])
-        dtype = bits.choose_dtype(wanted) if bits.rounds else choose(wanted)
-        model = _build(family, config, Placement(dtype, device, arena=arena, later=bits.rounds))
+        held = bits.choose_dtype(None, wanted)
+        place = Placement(held or choose(wanted), device, arena=arena, later=held is not None)
+        model = _build(family, config, place)
         table = weight_table(model, family.names)
-        table = bits.hold(model, table, {}) if bits.rounds else table
+        if held is not None:
+            table = bits.hold(model, table, {}, replace(place, later=False))
         fill_dummy(table, initialize.seed, progress, device, bits.write)
-        return model, dtype
+        return model, place.dtype
     with open_checkpoint(Path(initialize.model_path)) as checkpoint:
         stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
         wanted = _choose_dtype(initialize.dtype, stored)
-        holds = bits.takes(checkpoint, wanted)
-        dtype = bits.choose_dtype(wanted) if holds else choose(wanted)
-        # Parameters whose place words take are never written, and must not cost what the arena has ready.
-        place = Placement(dtype, device, arena=None if holds else arena, later=holds and bits.allocates)
+        held = bits.choose_dtype(checkpoint, wanted)
+        place = Placement(held or choose(wanted), device, arena=arena, later=held is not None)
         model = _build(family, config, place)
         table = _fitting_table(model, family, checkpoint)
         if config.tied:
             check_tied_head(checkpoint, family.names, family.optional_prefix)
-        if holds:
-            table = bits.hold(model, table, stored_names(checkpoint, table, family.optional_prefix))
-        bits.log(checkpoint, table, dtype)
+        if held is not None:
+            names = stored_names(checkpoint, table, family.optional_prefix)
+            table = bits.hold(model, table, names, replace(place, later=False))
+        bits.log(checkpoint, table, place.dtype)
         load_weights(checkpoint, table, family.unused, progress, family.optional_prefix, bits.fill)
-    return model, dtype
+    return model, place.dtype
 
 
 def _fitting_table(model: LanguageModel, family: Family, checkpoint: TensorSource) -> list[Weight]:

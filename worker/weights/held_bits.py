@@ -1,48 +1,262 @@
-"""What decides in which bits a model's matrices are held, while its checkpoint is loaded."""
+"""Decides in which bits a model's matrices are held, while its checkpoint is loaded, and fills those that are
+not plain floats of the model's dtype.
+
+    choose_dtype()   before the model is made: can any matrix be held so
+    hold()           other memory takes the place of parameters, which never had any
+    fill()           fills it from one tensor, a few rows at a time
+    log()            says what is held, and what is unpacked and why
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 
-from worker.layers.base import Weight
+from worker.layers.base import Weight, WeightOwner, WeightSlot
+from worker.parallel import Placement
+from worker.weights.loader import PIECE_VALUES, check_finite, fill_target, read_finite
 from worker.weights.source import TensorSource
+from worker.weights.stored_forms import CodedRows, HeldForm, HeldWeight
+from worker.weights.stored_rows import StoredRows, rows_to_round, stored_rows
+
+
+@dataclass(frozen=True)
+class _HeldRows:
+    """Where rows of a tensor go."""
+
+    weight: HeldWeight
+    form: HeldForm
+    rows: StoredRows
+
+    def put(self, places: torch.Tensor, coded: CodedRows) -> None:
+        """Writes some rows. places: of StoredRows, those of the rows."""
+        codes, scales, zeros = coded
+        if not (wanted := places >= 0).all():
+            chosen = wanted.to(codes.device)
+            codes, scales, zeros = codes[chosen], scales[chosen], None if zeros is None else zeros[chosen]
+        self.weight.put(places[wanted], codes, scales, zeros)
 
 
 class HeldBits(ABC):
-    """Matrices that are not made of plain floats of the model's dtype.
+    """The matrices of one model."""
 
-    takes()    before the model is made: can any be held so
-    hold()     other memory takes the place of their parameters
-    fill()     fills it from one tensor, a few rows at a time
-    """
+    needed_dtype = ""
+    """Why matrices are not held where activations are float32: what kernels take."""
 
-    rounds = False
-    """Whether matrices of plain floats are rounded, those of a model without a checkpoint too."""
-    allocates = False
-    """Whether hold() allocates all matrices, and none exist before (Placement.later)."""
+    def __init__(self, refusal: str = "") -> None:
+        """refusal: why no matrix can be held as its checkpoint stores it; empty: some may."""
+        self._refusal, self._packing = refusal, ""
+        self._kinds: dict[str, str] = {}  # of each packed tensor: its format
+        self._forms: dict[str, HeldForm | str] = {}  # of each packed tensor; or why there is none
+        self._rows: dict[int, _HeldRows] = {}  # by the id of the Weight
+        self._unpacked: dict[str, str] = {}  # path of a layer -> why it is
+        self._held: set[str] = set()  # formats and bits of what is held
+        self._num_bytes = 0  # of what is held
+
+    @property
+    def quantization(self) -> str:
+        """Formats and bits of what is held, such as "gptq-int4"; empty where no matrix is."""
+        return ", ".join(sorted(self._held))
+
+    def choose_dtype(self, checkpoint: TensorSource | None, wanted: torch.dtype) -> torch.dtype | None:
+        """Returns the dtype of activations where matrices are held; None where none is. checkpoint: None:
+        weights are random. wanted: the one that is asked for. Raises StartupError."""
+        if checkpoint is None:
+            return None
+        self._packing = checkpoint.packing()
+        self._kinds = {name: kind for name in checkpoint.names() if (kind := checkpoint.packing_of(name))}
+        forms = {name: self._stored_form(checkpoint, name) for name in self._kinds}
+        self._refusal = self._why_none(checkpoint, forms, wanted)
+        if self._refusal or not forms:
+            return None
+        self._forms = forms
+        return self._activations(wanted)
+
+    def _why_none(
+        self, checkpoint: TensorSource, forms: Mapping[str, HeldForm | str], dtype: torch.dtype
+    ) -> str:
+        """Returns why no tensor can be held; empty: some can. dtype: of activations."""
+        if self._refusal:
+            return self._refusal
+        if dtype == torch.float32:
+            return f"{self.needed_dtype}, and the dtype is float32"
+        if forms and all(isinstance(form, str) for form in forms.values()):
+            name, reason = next(iter(forms.items()))
+            return f"{name}: {reason}"
+        return ""
 
     @abstractmethod
-    def takes(self, checkpoint: TensorSource, dtype: torch.dtype) -> bool:
-        """True if matrices of a checkpoint may be held. dtype: the one that is asked for."""
+    def _stored_form(self, checkpoint: TensorSource, name: str) -> HeldForm | str:
+        """Returns the form that holds a packed tensor exactly, or why there is none."""
 
     @abstractmethod
-    def choose_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Returns the dtype of activations where matrices are held. Raises StartupError."""
+    def _activations(self, wanted: torch.dtype) -> torch.dtype:
+        """Returns the dtype of activations beside matrices that are held. Raises StartupError."""
 
     @abstractmethod
-    def hold(self, model: torch.nn.Module, table: list[Weight], names: Mapping[str, str]) -> list[Weight]:
-        """Gives matrices other memory. names: of the table's tensors in the checkpoint; empty: there is none.
-        Returns the table of what is to be filled. Raises StartupError."""
+    def _allocate(self, slot: WeightSlot, form: HeldForm) -> HeldWeight:
+        """Gives a matrix memory in place of its parameter."""
 
     @abstractmethod
+    def _label(self, form: HeldForm, kind: str) -> str:
+        """Returns what `quantization` says of a matrix. kind: the format of its tensors."""
+
+    def hold(
+        self, model: torch.nn.Module, table: list[Weight], names: Mapping[str, str], place: Placement
+    ) -> list[Weight]:
+        """Allocates the matrices of a model that has no memory for them yet (Placement.later). names: of the
+        table's tensors in the checkpoint; empty: there is none. place: of matrices that are not held. Returns
+        the table of what is to be filled. Raises StartupError."""
+        by_memory: dict[int, list[Weight]] = {}
+        for weight in table:
+            by_memory.setdefault(_memory(weight.target), []).append(weight)
+        chosen: list[tuple[WeightSlot, HeldForm, list[Weight]]] = []
+        for path, module in model.named_modules():
+            for slot in module.slots() if isinstance(module, WeightOwner) else ():
+                parts = by_memory.get(_memory(slot.weight), [])
+                form = self._form_of(slot, parts, names)
+                if isinstance(form, str):
+                    self._unpacked[path] = form
+                elif form is not None:
+                    chosen.append((slot, form, parts))
+        self._check_memory(model, [(slot, form) for slot, form, _ in chosen])
+        held: dict[int, Weight] = {}
+        for slot, form, parts in chosen:
+            held |= self._hold(slot, parts, names, form)
+        real = _allocate_others(model, place)
+        return [held.get(id(weight)) or _moved(weight, real) for weight in table]
+
+    @abstractmethod
+    def _check_memory(self, model: torch.nn.Module, held: list[tuple[WeightSlot, HeldForm]]) -> None:
+        """Raises StartupError unless the weights fit."""
+
+    def _form_of(
+        self, slot: WeightSlot, parts: list[Weight], names: Mapping[str, str]
+    ) -> HeldForm | str | None:
+        """Returns the form of a matrix; why there is none; None where nothing of it is packed."""
+        forms = [self._forms.get(names[weight.name]) for weight in parts]
+        if all(form is None for form in forms):
+            return None
+        found: list[HeldForm] = []
+        for form in forms:
+            if not isinstance(form, HeldForm):
+                return form or "not all of its parts are packed"
+            found.append(form)
+        if any(stored_rows(weight, slot.inputs) is None for weight in parts):
+            return "its inputs are outputs of the stored weight"
+        if slot.weight.dim() == 3 and any(form.order is not None for form in found):
+            return "groups of inputs that are no neighbours, which differ between experts"
+        if not all(form.has_inputs_of(found[0]) for form in found[1:]):
+            return "its parts have different groups of inputs"
+        return found[0]
+
+    def _hold(
+        self, slot: WeightSlot, parts: list[Weight], names: Mapping[str, str], form: HeldForm
+    ) -> dict[int, Weight]:
+        """Returns what stands for each part in the table, by its id."""
+        weight, replaced = self._allocate(slot, form), {}
+        self._num_bytes += weight.nbytes
+        for part in parts:
+            own, rows = form, None
+            if form.rounded is not None:
+                rows = rows_to_round(part, slot.inputs)
+            else:
+                found = self._forms[names[part.name]]
+                assert isinstance(found, HeldForm)
+                own, rows = found, stored_rows(part, slot.inputs)
+                self._held.add(self._label(own, self._kinds[names[part.name]]))
+            assert rows is not None
+            replaced[id(part)] = moved = replace(part)
+            self._rows[id(moved)] = _HeldRows(weight, own, self._placed(slot, rows))
+        return replaced
+
+    def _placed(self, slot: WeightSlot, rows: StoredRows) -> StoredRows:
+        """Returns where rows of the parameter go in what takes its place."""
+        return rows
+
     def fill(self, checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
         """Fills what a tensor goes to. Yields the bytes of each piece, in the target's dtype."""
+        held = self._rows.get(id(weight))
+        if held is None:
+            yield from fill_target(checkpoint, weight, name)
+            return
+        first, places, inputs = held.rows.first, held.rows.places, held.weight.in_features
+        step = max(1, PIECE_VALUES // inputs)
+        for begin in range(0, len(places), step):
+            where = places[begin : begin + step]
+            rows = slice(first + begin, first + begin + len(where))
+            held.put(where, _read(checkpoint, weight, name, rows, held.form))
+            yield len(where) * inputs * weight.target.itemsize
 
     def write(self, weight: Weight, tensor: torch.Tensor) -> None:
         """Fills what a weight goes to with the part of a tensor that goes there."""
-        weight.target.copy_(tensor.t() if weight.transposed else tensor.view(weight.target.shape))
+        held = self._rows.get(id(weight))
+        if held is None:
+            weight.target.copy_(tensor.t() if weight.transposed else tensor.view(weight.target.shape))
+            return
+        assert held.form.rounded is not None
+        values = tensor.t() if weight.transposed else tensor
+        first = weight.target.storage_offset() // held.weight.in_features
+        held.put(first + torch.arange(len(values)), held.form.rounded(values))
 
-    @abstractmethod
     def log(self, checkpoint: TensorSource, table: list[Weight], dtype: torch.dtype) -> None:
         """Says in one line what becomes of packed weights: a warning where some are unpacked."""
+        if not self._packing:
+            return
+        refusal = self._refusal
+        if self._unpacked:
+            layer, reason = next(iter(self._unpacked.items()))
+            more = f" (and {len(self._unpacked) - 1} more)" if len(self._unpacked) > 1 else ""
+            refusal = f"{layer}{more}: {reason}"
+        sizes = [weight.target.numel() * dtype.itemsize for weight in table if id(weight) not in self._rows]
+        on_disk, in_memory = checkpoint.stored_bytes() / 1e6, (sum(sizes) + self._num_bytes) / 1e6
+        memory = f"{on_disk:.0f} MB of the file take {in_memory:.0f} MB of memory"
+        self._log(str(dtype).removeprefix("torch."), refusal, memory)
+
+    @abstractmethod
+    def _log(self, dtype: str, refusal: str, memory: str) -> None:
+        """refusal: why some are unpacked. memory: what weights take."""
+
+
+def _read(checkpoint: TensorSource, weight: Weight, name: str, rows: slice, form: HeldForm) -> CodedRows:
+    """Reads some rows, and rounds them where that is asked for."""
+    if form.read is not None:
+        coded = form.read(rows.start, rows.stop)
+        check_finite(coded.scales, checkpoint, name)
+        if coded.codes.is_floating_point():
+            check_finite(coded.codes.float(), checkpoint, name)
+        return coded
+    assert form.rounded is not None
+    if weight.transposed:
+        columns = weight.part[0] if weight.part else slice(None)
+        return form.rounded(read_finite(checkpoint, name, (columns, rows)).t())
+    return form.rounded(read_finite(checkpoint, name, (rows, *weight.part[1:])))
+
+
+def _allocate_others(model: torch.nn.Module, place: Placement) -> dict[int, torch.Tensor]:
+    """Gives parameters that have no memory some. Returns them by what they stand for."""
+    real: dict[int, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.is_meta:
+                key = _memory(parameter)
+                if key not in real:
+                    real[key] = place.empty(*parameter.shape)
+                setattr(module, name, real[key])
+    return dict(real)
+
+
+def _moved(weight: Weight, real: Mapping[int, torch.Tensor]) -> Weight:
+    """Returns a weight whose target has memory."""
+    target = weight.target
+    if not target.is_meta:
+        return weight
+    parameter = real[_memory(target)]
+    offset = parameter.storage_offset() + target.storage_offset()
+    return replace(weight, target=parameter.as_strided(target.size(), target.stride(), offset))
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Names the storage of a tensor, which views share, also where it has no memory."""
+    return int(tensor.untyped_storage()._cdata)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.cpu.matmul.groups.words import integers_of
+from kernels.cpu.matmul.groups.weight import integers_of
 
 WHAT = "cannot load the model's weights"
 

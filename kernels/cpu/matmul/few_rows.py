@@ -22,8 +22,7 @@ from kernels.cpu.isa.simd import load_f32, prefetch, reread, store_i32
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
 from kernels.cpu.matmul.many_rows import AT_ONCE, MANY
 from kernels.cpu.matmul.records import LinearRecord
-from kernels.cpu.matmul.results import store_columns
-from kernels.cpu.matmul.words import Words
+from kernels.cpu.matmul.words import Words, store_columns
 from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS, following_block, last_block
 

@@ -31,12 +31,11 @@ from kernels.cpu.isa.operations import Tiles
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import load_f32, prefetch, reread
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
-from kernels.cpu.matmul import many_rows, split_inputs
+from kernels.cpu.matmul import many_rows
 from kernels.cpu.matmul.few_rows import multiply_few
 from kernels.cpu.matmul.many_rows import multiply_many
 from kernels.cpu.matmul.records import LinearRecord
-from kernels.cpu.matmul.results import dequantized, store_columns
-from kernels.cpu.matmul.words import Words
+from kernels.cpu.matmul.words import Words, dequantized, split_bytes, store_columns
 from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
@@ -195,7 +194,7 @@ def multiply_rows(
 
 def scratch_bytes(words: int) -> int:
     """What a thread needs for a product of so many words."""
-    return many_rows.SCRATCH_BYTES + split_inputs.scratch_bytes(words)
+    return many_rows.SCRATCH_BYTES + split_bytes(words)
 
 
 def _inputs(kind: Static[Words], record: LinearRecord, row: int, rows: int, thread: int) -> tuple[int, int]:

@@ -21,8 +21,7 @@ from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import load_f32, load_i32, prefetch, reread, store_f32, store_i32
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
 from kernels.cpu.matmul.records import LinearRecord
-from kernels.cpu.matmul.results import dequantized, store_columns
-from kernels.cpu.matmul.words import Words
+from kernels.cpu.matmul.words import Words, dequantized, store_columns
 from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 

@@ -2,28 +2,83 @@
 may be float16, which become float32 when they are loaded.
 
 A tile of kernels.cpu.matmul.gemm is written once over these operations. Sums of floats are float32, those of
-integers int32.
+integers int32. Tiles read inputs as the parts of each word (kernels.cpu.isa.dot), side by side; where an
+instruction multiplies whole words, there is nothing to split.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernels.cpu.compiler.vectors import i32x8, i32x16
+from kernels.cpu.compiler.language import Static
+from kernels.cpu.compiler.vectors import f32x16, i32x8, i32x16
 from kernels.cpu.isa.float16 import load_halves, load_halves_x8
+from kernels.cpu.isa.lanes import interleaved
+from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import (
     PAIR_PARTS,
     QUAD_PARTS,
     add_floats,
     add_pairs,
     add_quads,
+    load_f32,
+    load_first_i32,
     load_i32,
     load_i32x8,
+    pair_inputs,
     pair_weights,
+    quad_inputs,
     quad_weights,
+    store_first_bf16,
+    store_first_f32,
+    store_i32,
+    to_f32,
     whole_words,
 )
-from kernels.cpu.matmul.split_inputs import as_they_are, split_integers, split_pairs
+from kernels.cpu.isa.vectors import LANES
+from kernels.cpu.runtime.work_split import ROWS
+
+
+def _split(
+    parts: Static[int], part_of: Static[Callable[[i32x16, int], i32x16]], x: int, to: int, words: int
+) -> None:
+    """Writes the parts of so many words, and of nothing up to a multiple of 16."""
+    for i in range((words + LANES - 1) // LANES):
+        loaded, at = load_first_i32(x + 64 * i, words - LANES * i), to + 64 * parts * i
+        if parts == 1:
+            store_i32(at, part_of(loaded, 0))
+        else:
+            first, second = part_of(loaded, 0), part_of(loaded, 1)
+            store_i32(at, interleaved(first, second, 0))
+            store_i32(at + 64, interleaved(first, second, 1))
+
+
+def as_they_are(x: int, rows: int, words: int, to: int) -> int:
+    """Of words that have one part: nothing is written. Returns `x`."""
+    return x
+
+
+PAIR_BYTES, INTEGER_BYTES = 4 * PAIR_PARTS, 4 * QUAD_PARTS
+
+
+def split_pairs(x: int, rows: int, words: int, to: int) -> int:
+    """Of rows side by side, pairs of bfloat16. Returns `to`."""
+    for row in range(rows):
+        _split(PAIR_PARTS, pair_inputs, x + 4 * words * row, to + PAIR_BYTES * words * row, words)
+    return to
+
+
+def split_integers(x: int, rows: int, words: int, to: int) -> int:
+    """Of rows side by side, four uint8 a word. Returns `to`."""
+    for row in range(rows):
+        _split(QUAD_PARTS, quad_inputs, x + 4 * words * row, to + INTEGER_BYTES * words * row, words)
+    return to
+
+
+def split_bytes(words: int) -> int:
+    """What a thread needs for the rows that it multiplies at once; 0: nothing is split."""
+    parts = max(OPERATIONS.pairs.parts, OPERATIONS.quads.parts)
+    return 4 * parts * (words * ROWS + LANES) if parts > 1 else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,3 +108,16 @@ FLOATS = Words(1, False, whole_words, add_floats, as_they_are, has_eights=True)
 HALVES = Words(1, False, whole_words, add_floats, as_they_are, load_halves, 2, True, load_halves_x8)
 PAIRS = Words(PAIR_PARTS, False, pair_weights, add_pairs, split_pairs, has_eights=PAIR_PARTS > 1)
 QUADS = Words(QUAD_PARTS, True, quad_weights, add_quads, split_integers)
+
+
+def dequantized(total: i32x16, params: int, scale: float) -> f32x16:
+    """(sum - correction) * scale of the column * scale of the row."""
+    return to_f32(total - load_i32(params + 128)) * load_f32(params + 64) * scale
+
+
+def store_columns(out: int, out_bytes: int, x: f32x16, columns: int) -> None:
+    """Writes the first of 16 columns, as float32 if out_bytes is 4, else as bfloat16."""
+    if out_bytes == 4:
+        store_first_f32(out, x, columns)
+    else:
+        store_first_bf16(out, x, columns)

@@ -172,7 +172,8 @@ def round_to_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def round_to_int4(weight: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """[R, K] -> integers [R, padded K] uint8 of 0 .. 15, and scales and zero points [R, groups]: the best of
-    several ranges by squared error, as kernels.cpu.matmul.groups.rounding tries them."""
+    several ranges by squared error, from the whole one down, with the zero
+    point where 0 is, or 8 and from the value that is largest by amount."""
     wide = weight.float()
     groups = F.pad(wide, (0, -wide.shape[1] % group_size)).view(len(wide), -1, group_size)
     most, least = groups.amax(-1).clamp(min=0), (-groups.amin(-1)).clamp(min=0)

@@ -34,7 +34,6 @@ def test_of_a_dtype(tmp_path: Path) -> None:
     assert groups_of(tmp_path, {}) == both
     assert groups_of(tmp_path, {"dtype": "float16"}, quantization="int8") == {"bfloat16", "int8"}
     assert groups_of(tmp_path, {}, quantization="int4") == {"bfloat16", "int8", "two_levels"}
-    assert groups_of(tmp_path, {}, quantization="int4-g64") == {"bfloat16", "int8", "groups"}
     assert groups_of(tmp_path, {}, dtype="bfloat16", kv_cache_dtype="fp8") == {*bfloat16, "eight_bits"}
     gptq = {"dtype": "float16", "quantization_config": {"quant_method": "gptq"}}
     assert groups_of(tmp_path, gptq) == {*bfloat16, "groups"}
@@ -67,7 +66,7 @@ def test_a_folder(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps(config))
         return needed(tmp_path, **changes)
 
-    assert of("", quantization="int4-g64")
+    assert of("", quantization="int4")
     assert all(map(of, ("awq", "compressed-tensors", "gptq", "mxfp4")))
     assert not any((of(""), of("fp8"), of("gptq", quantization="int8"), of("gptq", load_format="dummy")))
     assert not needed(tmp_path / "nothing")

@@ -105,10 +105,13 @@ def test_float16_keeps_its_bits(
 
 
 def test_int4_where_it_cannot_be(checkpoint: Checkpoints, tmp_path: Path) -> None:
-    """A matrix that is narrower than a group, by name; and weights that are quantized already."""
-    with pytest.raises(StartupError, match=r"blocks\.0\.\S+ has 64 inputs, and a group has 128") as narrow:
-        Driver(checkpoint("llama", hidden_size=64), dtype="bfloat16", quantization="int4-g128")
-    assert "use --quantization int4 or int8" in narrow.value.todo
+    """A matrix that is narrower than a group, by name; the form of CUDA devices; and weights that are
+    quantized already."""
+    with pytest.raises(StartupError, match=r"blocks\.0\.\S+ has 16 inputs, and a group has 32") as narrow:
+        Driver(checkpoint("llama", intermediate_size=16), dtype="bfloat16", quantization="int4")
+    assert narrow.value.todo == "use --quantization int8"
+    with pytest.raises(StartupError, match="cannot quantize the weights to int4-g32"):
+        Driver(checkpoint("llama"), dtype="bfloat16", quantization="int4-g32")
     config = {"quant_method": "gptq", "bits": 4, "group_size": 32}
     source = checkpoint("llama", hidden_size=64, intermediate_size=96, head_dim=16)
     quantize_checkpoint(source, tmp_path / "packed", quantizers.gptq(4, 1, False), config)

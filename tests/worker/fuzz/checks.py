@@ -21,7 +21,7 @@ TOLERANCE = 1e-3
 """Of the range of a row's logits."""
 FORMS = (
     *({"dtype": name} for name in ("float32", "bfloat16", "bfloat16", "float16")),
-    *({"dtype": "bfloat16", "quantization": name} for name in ("int8", "int4", "int4-g64")),
+    *({"dtype": "bfloat16", "quantization": name} for name in ("int8", "int4")),
 )
 WAYS = (
     Way("in a crowd"),

@@ -11,10 +11,10 @@ import pytest
 from pagewire.errors import StartupError
 from worker.startup.checks import (
     check_group,
+    check_quantization,
     choose_max_model_len,
     refuse_cache_dtype,
     refuse_fast_matmul,
-    refuse_quantization,
     refuse_second_quantization,
 )
 
@@ -52,7 +52,7 @@ def test_groups_that_there_are_not(rank: int, size: int, flag: str):
 @pytest.mark.parametrize(
     ("refuse", "wanted", "none", "flag"),
     [
-        (refuse_quantization, "int8", "", "--quantization"),
+        (check_quantization, "int8", "", "--quantization"),
         (refuse_fast_matmul, True, False, "--fast-matmul"),
         (refuse_cache_dtype, "fp8_e4m3", "", "--kv-cache-dtype"),
     ],
@@ -63,6 +63,16 @@ def test_what_a_device_cannot(refuse: Callable[..., None], wanted: object, none:
     with pytest.raises(StartupError) as refused:
         refuse(wanted, "simulated")
     assert "simulated" in refused.value.why and flag in refused.value.todo
+
+
+def test_4_bits_have_a_name_per_device():
+    """A CPU and a CUDA device round to 4 bits differently, so that neither takes the name of the other's."""
+    for device, own, other in (("cpu", "int4", "int4-g32"), ("cuda", "int4-g32", "int4")):
+        for fits in ("", "int8", own):
+            check_quantization(fits, device)
+        with pytest.raises(StartupError, match=f"weights to {other}:") as refused:
+            check_quantization(other, device)
+        assert refused.value.todo == f"use --quantization {own} or int8"
 
 
 def test_weights_are_quantized_once(tmp_path: Path):

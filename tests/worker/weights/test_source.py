@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.words import integers_of
+from kernels.cpu.matmul.groups.weight import integers_of
 from worker.weights.source import GroupedIntegers, GroupedRows, TensorSource
 
 SHAPES = {"norm": (4,), "b.matrix": (2, 3), "a.matrix": (3, 2), "scalar": ()}

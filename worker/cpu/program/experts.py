@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.experts.expert_kernels import ProductGroup
 from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, WeighRecord
-from kernels.cpu.matmul.groups.records import GroupLinearRecord
-from kernels.cpu.matmul.groups.weight import GroupedWeight, have_same_inputs
-from kernels.cpu.matmul.int8 import QuantizedWeight
-from kernels.cpu.matmul.records import LinearRecord
 from kernels.cpu.runtime.grain import row_grain
 from worker.cpu.program.program import ROWS, CannotRecord, Records
 from worker.model_input import InputBatch
@@ -97,22 +94,15 @@ class RecordedOrder:
 
     def _group(self, packed: list[Any], x: torch.Tensor, out: torch.Tensor) -> ProductGroup:
         """Puts what makes integers of the inputs, where the weights are such. x: [M * k, in]."""
-        grouped = [weight for weight in packed if isinstance(weight, GroupedWeight)]
-        if not packed or len(grouped) not in (0, len(packed)) or not have_same_inputs(grouped):
+        if not packed or not all(weight.has_inputs_of(packed[0]) for weight in packed):
             raise CannotRecord("the products of all experts read integers of one kind")
         if not all(weight.is_unpadded for weight in packed):
             raise CannotRecord("buffers have no room for padding")
         first = packed[0]
-        if isinstance(first, QuantizedWeight):
-            integers = self._pairs(4 * first.words.shape[1], torch.uint8)
-            scales = self._pairs(1, torch.float32)
-            field, width = LinearRecord.offset("scales"), first.in_features
-        elif isinstance(first, GroupedWeight):
-            integers, scales = self._pairs(first.padded, torch.int8), self._pairs(first.terms, torch.int32)
-            field, width = GroupLinearRecord.offset("terms"), first.padded
-        else:
-            return ProductGroup([(weight.product, weight.record(x, out)) for weight in packed], x, out)
-        record = first.quantize_record(x, integers, scales)
-        self._ops.run(first.quantize, len(x), record, row_grain(width))
-        records = [(weight.product, weight.record(integers, scales, out)) for weight in packed]
-        return ProductGroup(records, integers, out, scales, field)
+
+        def put(operation: Operation[Any], record: OperationRecord, grain: int) -> None:
+            self._ops.run(operation, len(x), record, grain)
+
+        inputs, terms = first.prepare(x, self._pairs, put)
+        products = [(weight.product, weight.record(inputs, out, terms)) for weight in packed]
+        return ProductGroup(products, inputs, out, terms, first.terms_field)

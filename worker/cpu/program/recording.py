@@ -23,8 +23,6 @@ from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.attention.records import CopyHeadsRecord
 from kernels.cpu.compiler.records import Operation, OperationRecord
-from kernels.cpu.matmul.groups.weight import GroupedWeight
-from kernels.cpu.matmul.int8 import QuantizedWeight
 from kernels.cpu.matmul.records import PackedRowsRecord
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord
@@ -216,20 +214,13 @@ class RecordingOps(CpuOps):
     def _product(self, weight: Any, x: torch.Tensor, out: torch.Tensor) -> None:
         """Puts out = x @ weight.T + bias. x: [M, in], out: [M, out] of x's dtype or float32."""
         _check_unpadded(weight)
-        record: ProductRecord
-        if isinstance(weight, QuantizedWeight):
-            integers = self.empty((len(x), 4 * weight.words.shape[1]), torch.uint8)
-            scales = self.empty((len(x), 1), torch.float32)
-            quantize = weight.quantize_record(x, integers, scales)
-            self.put(weight.quantize, quantize, row_grain(weight.in_features))
-            record = weight.record(integers, scales, out)
-        elif isinstance(weight, GroupedWeight):
-            integers = self.empty((len(x), weight.padded), torch.int8)
-            terms = self.empty((len(x), weight.terms), torch.int32)
-            self.put(weight.quantize, weight.quantize_record(x, integers, terms), row_grain(weight.padded))
-            record = weight.record(integers, terms, out)
-        else:
-            record = weight.record(x, out)
+        tokens = len(x)
+
+        def allocate(width: int, dtype: torch.dtype) -> torch.Tensor:
+            return self.empty((tokens, width), dtype)
+
+        inputs, terms = weight.prepare(x, allocate, self.put)
+        record = weight.record(inputs, out, terms)
         self._products.append(self.put(weight.product, record, 0, repeatable=True))
         self._halves.append(weight.halves)
 

@@ -15,6 +15,7 @@ from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device
+from worker.cuda.low_bits import LowBits
 from worker.cuda.sampling.sampler import CudaSampler
 from worker.cuda.startup.compile_watch import CompileWatch
 from worker.cuda.startup.limits import (
@@ -28,8 +29,6 @@ from worker.cuda.startup.limits import (
 )
 from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_steps
 from worker.cuda.startup.warm_up import warm_up
-from worker.cuda.weights.low_bit_forms import GROUP_SIZES
-from worker.cuda.weights.low_bits import LowBits
 from worker.exactness import Exactness, on_cuda
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
@@ -46,6 +45,7 @@ from worker.parallel import Placement
 from worker.startup.checks import (
     check_cache_dtype,
     check_group,
+    check_quantization,
     choose_max_model_len,
     refuse_second_quantization,
 )
@@ -139,7 +139,8 @@ def load_on_device(
 ) -> LoadedModel:
     """Loads the model, after all checks that need no weights. Raises StartupError."""
     check_group(rank, initialize.tensor_parallel_size)
-    if initialize.quantization in GROUP_SIZES:
+    check_quantization(initialize.quantization, "cuda")
+    if initialize.quantization == "int4-g32":
         refuse_second_quantization(initialize.quantization, Path(initialize.model_path))
     speculation = read_speculation(initialize.speculation, "cuda")
     config = choose_implementation(initialize, "cuda")

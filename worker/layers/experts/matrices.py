@@ -5,15 +5,7 @@ from functools import partial
 
 import torch
 
-from kernels.api import (
-    Arena,
-    GroupedWords,
-    LowBitWeight,
-    PackedMatrix,
-    WeightForms,
-    grouped_weight,
-    padded_rows,
-)
+from kernels.api import Arena, GroupedWords, LowBitWeight, PackedMatrix, WeightForms, padded_rows
 from worker.layers.base import Weight, WeightOwner, WeightSlot
 from worker.layers.linear import Part
 from worker.parallel import Placement
@@ -58,8 +50,11 @@ class ExpertMatrices(WeightOwner):
         self.words: dict[int, GroupedWords] = {}  # by expert, of those without a parameter
 
     def slots(self) -> Iterator[WeightSlot]:
-        for expert in range(0 if self.on_device else self.num_experts):
-            yield WeightSlot(self.each[expert], partial(self.hold, expert))
+        if self.stacked is not None:
+            yield WeightSlot(self.stacked, partial(self.hold, 0), self.hold_low_bits)
+            return
+        for expert, weight in enumerate(self.each):
+            yield WeightSlot(weight, partial(self.hold, expert), self.hold_low_bits)
 
     def hold(self, expert: int, words: GroupedWords) -> None:
         """Takes words in place of a weight. pack() must follow."""
@@ -74,7 +69,7 @@ class ExpertMatrices(WeightOwner):
         for expert in range(self.num_experts):
             bias, words = self._bias_of(expert), self.words.pop(expert, None)
             weight = self.each[expert]
-            packed = forms.matrix(weight, bias, arena) if words is None else grouped_weight(words, bias)
+            packed = forms.matrix(weight, bias, arena) if words is None else words.pack(bias)
             self.packed.append(packed)
             self._free(expert)
         del self.each
@@ -87,7 +82,8 @@ class ExpertMatrices(WeightOwner):
     def nbytes(self) -> int:
         """Bytes of the packed matrices, and of what becomes such."""
         low_bits = 0 if self.low_bits is None else self.low_bits.nbytes
-        return low_bits + sum(held.nbytes for held in (*self.packed, *self.words.values()))
+        words = sum(words.nbytes for words in self.words.values())
+        return low_bits + words + sum(packed.nbytes for packed in self.packed)
 
     def product(self, x: torch.Tensor, expert: int) -> torch.Tensor:
         """[P, in] -> [P, out]."""

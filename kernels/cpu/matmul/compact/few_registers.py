@@ -32,13 +32,11 @@ from kernels.cpu.matmul.compact.parts import (
     write_all_parts,
     write_parts,
 )
-from kernels.cpu.matmul.compact.records import CompactLinearRecord
 from kernels.cpu.matmul.compact.tiles import ask_ahead, strips_of
 from kernels.cpu.matmul.compact.unpack import GROUP, STRIP_BYTES, WORDS, one_is_rare, table_of
 from kernels.cpu.matmul.many_rows import AT_ONCE, SCRATCH_BYTES, write_strip
-from kernels.cpu.matmul.results import store_columns
-from kernels.cpu.matmul.split_inputs import PAIR_BYTES, split_pairs
-from kernels.cpu.matmul.words import PAIRS
+from kernels.cpu.matmul.records import CompactLinearRecord
+from kernels.cpu.matmul.words import PAIR_BYTES, PAIRS, split_pairs, store_columns
 from kernels.cpu.runtime.work_split import ROWS, VECTORS, following_block, last_block
 
 FEW = 2

@@ -17,8 +17,8 @@ from kernels.cpu.isa.sets.halves import (
 )
 from kernels.cpu.isa.simd import select
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, write_i64, write_u16
-from kernels.cpu.matmul.compact.records import CompactPackRecord
 from kernels.cpu.matmul.compact.unpack import CODES, GROUP, NUM_CODES, STRIP_BYTES, WORDS
+from kernels.cpu.matmul.records import CompactPackRecord
 from kernels.cpu.runtime.work_split import VECTORS
 
 

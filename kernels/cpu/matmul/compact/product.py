@@ -13,7 +13,6 @@ from kernels.cpu.compiler.cache import operation
 from kernels.cpu.isa.simd import PAIR_PARTS
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32, write_u32
 from kernels.cpu.matmul.compact.few_registers import multiply_strips
-from kernels.cpu.matmul.compact.records import CompactLinearRecord, CompactRowsRecord
 from kernels.cpu.matmul.compact.tiles import (
     ALL,
     FEW,
@@ -27,9 +26,8 @@ from kernels.cpu.matmul.compact.tiles import (
 from kernels.cpu.matmul.compact.unpack import GROUP, STRIP_BYTES, WORDS
 from kernels.cpu.matmul.gemm import BLOCK, FEW_REGISTERS, STRIP, multiply_rows
 from kernels.cpu.matmul.many_rows import SCRATCH_BYTES
-from kernels.cpu.matmul.split_inputs import PAIR_BYTES, split_pairs
-from kernels.cpu.matmul.split_inputs import scratch_bytes as split_bytes
-from kernels.cpu.matmul.words import PAIRS
+from kernels.cpu.matmul.records import CompactLinearRecord, CompactRowsRecord
+from kernels.cpu.matmul.words import PAIR_BYTES, PAIRS, split_bytes, split_pairs
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
 SOON = 1

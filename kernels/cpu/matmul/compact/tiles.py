@@ -35,7 +35,7 @@ from kernels.cpu.matmul.compact.unpack import (
     write_piece,
     write_rare,
 )
-from kernels.cpu.matmul.split_inputs import PAIR_BYTES
+from kernels.cpu.matmul.words import PAIR_BYTES
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
 FEW, FIVE, SIX, FIRST = 4, 5, 6, 8

@@ -12,7 +12,7 @@ base is chosen for each matrix. A product gets back every bit (kernels.cpu.matmu
 gives the bits of kernels.cpu.matmul.packed's product. One token reads all weights once, and waits for memory:
 3/4 of the bytes take 3/4 of the time.
 
-    data   [ceil(N / 48), K / 8, 3, 192] uint8: strips of 16 columns, 4 words of k at a time
+    words  [ceil(N / 48), K / 8, 3, 192] uint8: strips of 16 columns, 4 words of k at a time
     lists  of ceil(N / 48) * 3 strips, bfloat16 each
 
 K is a multiple of 8, and at least 16. Columns behind the last one, up to a whole block, are numbers that have
@@ -21,18 +21,14 @@ a code: zeros would all be rare. Bytes moved: 1.5 * N * K of weights, 2 * T * K 
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.cpu.compiler.records import Operation
 from kernels.cpu.instruction_sets import target_set
-from kernels.cpu.matmul.compact.records import CompactLinearRecord, CompactPackRecord, CompactRowsRecord
-from kernels.cpu.matmul.packed import PackedWeight, middle_block, pack_weight, padded_bias, whole_blocks
+from kernels.cpu.matmul.matrix import PackedTable, padded_bias, whole_blocks
+from kernels.cpu.matmul.packed import PackedWeight, pack_weight
+from kernels.cpu.matmul.records import CompactLinearRecord, CompactPackRecord, CompactRowsRecord
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
-
-if TYPE_CHECKING:
-    from kernels.cpu.runtime.thread_pool import Team
 
 NUM_CODES = 7
 _UPPERS = 127
@@ -49,76 +45,33 @@ _SLACK = 32
 """Numbers behind the last list: a whole register is read."""
 
 
-@dataclass(frozen=True)
-class CompactWeight:
-    """A weight and its bias."""
+@dataclass(frozen=True, kw_only=True)
+class CompactWeight(PackedTable):
+    """words: see above; params: [ceil(N / 48) * 48] float32."""
 
-    data: torch.Tensor  # see above
-    bias: torch.Tensor  # [ceil(N / 48) * 48] float32
     lists: tuple[torch.Tensor, ...]  # int16; those of several strips each
     starts: torch.Tensor  # [ceil(N / 48) * 3] int64: the address of each strip's list
     base: int
-    out_features: int  # N
-    in_features: int  # K
-    team: "Team"
-    product: Operation[CompactLinearRecord]  # kernels.cpu.matmul.compact.product.compact_linear
-    gather: Operation[CompactRowsRecord]  # kernels.cpu.matmul.compact.product.compact_rows
-    scratch_bytes: int  # kernels.cpu.matmul.compact.product.scratch_bytes
-
-    @property
-    def halves(self) -> tuple[int, int]:
-        """Addresses of the first block, and of that where the second half begins."""
-        return self.data.data_ptr(), self.data[middle_block(self.out_features)].data_ptr()
 
     @property
     def nbytes(self) -> int:
-        """Of memory."""
-        return sum(part.nbytes for part in (self.data, self.bias, self.starts, *self.lists))
+        return super().nbytes + sum(part.nbytes for part in (self.starts, *self.lists))
 
     @property
-    def is_unpadded(self) -> bool:
-        """True: other weights are not compacted."""
-        return True
+    def row_words(self) -> int:
+        return self.in_features // 2
 
-    def record(self, x: torch.Tensor, out: torch.Tensor) -> CompactLinearRecord:
-        """The product's record. x: [T, K], out: [T, N], contiguous."""
-        words = self.in_features // 2
-        return CompactLinearRecord(
-            x=x.data_ptr(),
-            weight=self.data.data_ptr(),
-            params=self.bias.data_ptr(),
-            out=out.data_ptr(),
-            columns=self.out_features,
-            words=words,
-            out_bytes=out.dtype.itemsize,
-            lists=self.starts.data_ptr(),
-            base=self.base,
-            scratch=self.team.scratch(self.scratch_bytes),
-        )
-
-    def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
-        """[T, K] bfloat16 -> [T, N] bfloat16, or float32 that was never rounded."""
-        assert x.dtype == torch.bfloat16 and x.shape[1] == self.in_features
-        x, dtype = x.contiguous(), torch.float32 if wide else torch.bfloat16
-        out = x.new_empty((x.shape[0], self.out_features), dtype=dtype)
-        self.team.run_one(self.product, x.shape[0], self.record(x, out), 0)
-        return out
-
-    def rows(self, indexes: torch.Tensor) -> torch.Tensor:
-        """Rows of the weight as it was: [T] int64 -> [T, K] bfloat16."""
-        out = torch.empty((len(indexes), self.in_features), dtype=torch.bfloat16)
-        record = self.rows_record(indexes.data_ptr(), out.data_ptr())
-        self.team.run_one(self.gather, len(indexes), record, 1)
-        return out
+    def record(
+        self, x: torch.Tensor, out: torch.Tensor, terms: torch.Tensor | None = None
+    ) -> CompactLinearRecord:
+        return CompactLinearRecord(**self._fields(x, out), lists=self.starts.data_ptr(), base=self.base)
 
     def rows_record(self, indexes: int, out: int) -> CompactRowsRecord:
-        """The record that looks up rows. Addresses."""
-        words = self.in_features // 2
         return CompactRowsRecord(
             indexes=indexes,
-            weight=self.data.data_ptr(),
+            weight=self.words.data_ptr(),
             out=out,
-            words=words,
+            words=self.row_words,
             lists=self.starts.data_ptr(),
             base=self.base,
             scratch=self.team.scratch(self.scratch_bytes),
@@ -183,29 +136,25 @@ def compact_weight(
     arena = arena or Arena()
     if base is None:
         return pack_weight(weight, bias, arena)
-    rows = whole_blocks(weight, arena)
-    rows.view(torch.int16)[len(weight) :] = _padding(base)
-    size = len(rows) // MATRIX_ROWS, weight.shape[1] // (2 * _WORDS), 3, _STRIP
-    data = arena.smaller(rows, size, torch.uint8)
-    lists, starts = _compacted(rows, base, data)
-    return _compact_weight(weight, padded_bias(weight, bias), data, lists, starts, base)
+    from kernels.cpu.matmul.compact.product import compact_linear, compact_rows, scratch_bytes  # compiles
 
-
-def _compact_weight(
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-    data: torch.Tensor,
-    lists: tuple[torch.Tensor, ...],
-    starts: torch.Tensor,
-    base: int,
-) -> CompactWeight:
-    """weight: what it was, of which only the size is looked at. bias: padded."""
-    from kernels.cpu.matmul.compact.product import compact_linear, compact_rows, scratch_bytes
-    from kernels.cpu.runtime.thread_pool import TEAM
-
-    out_features, in_features = weight.shape
-    sizes, scratch = (out_features, in_features), scratch_bytes(in_features // 2)
-    return CompactWeight(data, bias, lists, starts, base, *sizes, TEAM, compact_linear, compact_rows, scratch)
+    rows, (out_features, in_features) = whole_blocks(weight, arena), weight.shape
+    rows.view(torch.int16)[out_features:] = _padding(base)
+    size = len(rows) // MATRIX_ROWS, in_features // (2 * _WORDS), 3, _STRIP
+    words = arena.smaller(rows, size, torch.uint8)
+    lists, starts = _compacted(rows, base, words)
+    return CompactWeight(
+        words=words,
+        params=padded_bias(weight, bias),
+        out_features=out_features,
+        in_features=in_features,
+        product=compact_linear,
+        gather=compact_rows,
+        scratch_bytes=scratch_bytes(in_features // 2),
+        lists=lists,
+        starts=starts,
+        base=base,
+    )
 
 
 def _compacted(

@@ -3,8 +3,8 @@
 
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.matmul.groups.product import multiply_strips
-from kernels.cpu.matmul.groups.records import GroupLinearRecord
 from kernels.cpu.matmul.groups.vectors import E2M1
+from kernels.cpu.matmul.records import GroupLinearRecord
 
 
 @operation

@@ -26,8 +26,8 @@ from kernels.cpu.isa.lanes import (
 )
 from kernels.cpu.isa.simd import load_bf16
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, write_u16, write_u32
-from kernels.cpu.matmul.groups.records import PART, QuantizeGroupsRecord
 from kernels.cpu.matmul.groups.vectors import BASE_BITS, MIDDLE, OFFSET, values_at
+from kernels.cpu.matmul.records import PART, QuantizeGroupsRecord
 
 LEAST = 1e-30
 """A group of nothing larger is a group of zeros."""

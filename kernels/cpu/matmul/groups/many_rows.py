@@ -22,7 +22,6 @@ from kernels.cpu.isa.lanes import as_f32
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import add_nibbles, fma, load_f32, load_i32, prefetch, store_f32, store_i32
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32
-from kernels.cpu.matmul.groups.records import GroupLinearRecord
 from kernels.cpu.matmul.groups.two_levels import level_bytes
 from kernels.cpu.matmul.groups.vectors import (
     BASE,
@@ -36,7 +35,8 @@ from kernels.cpu.matmul.groups.vectors import (
     result_of,
     scale_of,
 )
-from kernels.cpu.matmul.results import store_columns
+from kernels.cpu.matmul.records import GroupLinearRecord
+from kernels.cpu.matmul.words import store_columns
 from kernels.cpu.runtime.work_split import ROWS, VECTORS
 
 AT_ONCE = 24 << 10

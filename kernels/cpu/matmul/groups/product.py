@@ -27,8 +27,6 @@ from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import fma, load_f32, load_i32
 from kernels.cpu.isa.vectors import LANES, read_f32, read_u32
 from kernels.cpu.matmul.groups.many_rows import WIDE, multiply_many
-from kernels.cpu.matmul.groups.records import GroupLinearRecord
-from kernels.cpu.matmul.groups.sums import add_group
 from kernels.cpu.matmul.groups.two_levels import two_level_tile
 from kernels.cpu.matmul.groups.vectors import (
     BASE,
@@ -37,11 +35,13 @@ from kernels.cpu.matmul.groups.vectors import (
     OFFSET_SHIFT,
     ONE_LEVEL,
     TWO_LEVELS,
+    add_group,
     params_of,
     result_of,
     scale_of,
 )
-from kernels.cpu.matmul.results import store_columns
+from kernels.cpu.matmul.records import GroupLinearRecord
+from kernels.cpu.matmul.words import store_columns
 from kernels.cpu.runtime.work_split import ROWS, VECTORS, following_block, last_block
 
 MANY = 4

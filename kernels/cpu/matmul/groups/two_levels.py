@@ -23,18 +23,18 @@ from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.lanes import multiply_halves, multiply_small
 from kernels.cpu.isa.simd import fma, load_f32, load_i32, to_f32
 from kernels.cpu.isa.vectors import LANES, read_f32, read_u32
-from kernels.cpu.matmul.groups.records import GroupLinearRecord
-from kernels.cpu.matmul.groups.sums import add_group
 from kernels.cpu.matmul.groups.vectors import (
     LINE,
     LOWER,
     MIDDLE,
     PART_WORDS,
     TWO_LEVELS,
+    add_group,
     bytes_of_terms,
     result_of,
 )
-from kernels.cpu.matmul.results import store_columns
+from kernels.cpu.matmul.records import GroupLinearRecord
+from kernels.cpu.matmul.words import store_columns
 
 SMALL = 15
 """The largest m and z, 4 bits each: a byte of both for each part of a group."""

@@ -1,12 +1,15 @@
-"""Operations on 16 values that only weights and inputs in groups need."""
+"""Operations on 16 values that only weights and inputs in groups need, and sums of products of the words of a
+group, which few rows take apart while they multiply."""
 
-from kernels.cpu.compiler.language import Static
+from typing import Any
+
+from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.lanes import byte_table
-from kernels.cpu.isa.simd import fma, load_f32, load_first_bf16
-from kernels.cpu.isa.vectors import LANES
+from kernels.cpu.isa.simd import add_two_nibbles, fma, load_f32, load_first_bf16, load_i32, prefetch
+from kernels.cpu.isa.vectors import LANES, read_u32
 from kernels.cpu.matmul.groups.e2m1 import INTEGERS
-from kernels.cpu.matmul.groups.records import LARGEST_ZERO, PART
+from kernels.cpu.matmul.records import LARGEST_ZERO, PART
 from kernels.cpu.runtime.work_split import COLUMNS
 
 ONE_LEVEL, E2M1, TWO_LEVELS = range(3)
@@ -25,6 +28,8 @@ assert OFFSET == LARGEST_ZERO
 MIDDLE = 128
 """What is added to m * (p - z) of two levels of scales, likewise."""
 PART_WORDS = PART // 8
+AHEAD = 16 * LINE
+"""Bytes between what one row multiplies with and what it prefetches."""
 
 integers_of_e2m1 = byte_table(INTEGERS)
 """The integer of each byte, a code of 0 .. 15 (kernels.cpu.matmul.groups.e2m1)."""
@@ -68,3 +73,28 @@ def result_of(kind: Static[int], total: f32x16, scale: f32x16, bias: f32x16) -> 
     if kind == TWO_LEVELS:
         return fma(total, scale, bias)
     return total + bias
+
+
+def add_group(
+    rows: Static[int],
+    vectors: Static[int],
+    kind: Static[int],
+    totals: list[Any],
+    xs: list[Any],
+    x_offset: int,
+    w: int,
+    words: int,
+) -> None:
+    """Adds the products of so many words of a group. xs: addresses of rows; w: address of the words."""
+    at, offset = w, x_offset
+    for _ in range(words):
+        for v in unroll(range(vectors)):
+            word = load_i32(at + 64 * v)
+            lower, upper = integers_in(kind, word, 0), integers_in(kind, word, 1)
+            for m in unroll(range(rows)):
+                first, second = i32x16(read_u32(xs[m] + offset)), i32x16(read_u32(xs[m] + offset + 4))
+                total = totals[vectors * m + v]
+                totals[vectors * m + v] = add_two_nibbles(total, lower, first, upper, second)
+            prefetch(at + AHEAD + 64 * v)
+        at += LINE
+        offset += 8

@@ -28,28 +28,23 @@ bias: 4.25 bits a weight with groups of 128, 4.5 with 64. The idea is that of QS
 2024), where the parts have 128 inputs and m 8 bits.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.matmul.groups.records import (
+from kernels.cpu.matmul.groups.e2m1 import INTEGERS, MIDDLE
+from kernels.cpu.matmul.matrix import Allocate, PackedMatrix, Put
+from kernels.cpu.matmul.records import (
+    LARGEST_ZERO,
     PART,
     GroupLinearRecord,
     QuantizeGroupsRecord,
     RoundLevelsRecord,
-    RoundWeightRecord,
 )
-from kernels.cpu.matmul.groups.words import GroupedWords, empty_words, integers_of
-from kernels.cpu.matmul.packed import middle_block
 from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 from kernels.cpu.runtime.grain import row_grain
-
-if TYPE_CHECKING:
-    from kernels.cpu.runtime.thread_pool import Team
 
 SIZES = (32, 64, 128)
 """Sizes of groups that weights are rounded in."""
@@ -60,20 +55,116 @@ STRIP = 16
 
 
 @dataclass(frozen=True)
-class GroupedWeight:
-    """A weight and its bias, as the product with groups wants them."""
+class GroupedWords:
+    """Integers of 4 bits, scales and zero points; or codes of floats of 4 bits
+    (kernels.cpu.matmul.groups.e2m1), whose zero points are MIDDLE."""
 
     words: torch.Tensor  # [ceil(N / 48), groups, G / 8 + 1, 48] int32
-    params: torch.Tensor  # [ceil(N / 48) * 3, levels, STRIP] float32: biases, and scales with two levels
     out_features: int  # N
     in_features: int  # K
     group_size: int  # G
     order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
-    team: "Team"
-    product: Operation[GroupLinearRecord]  # kernels.cpu.matmul.groups.product.group_linear, or its like
+    e2m1: bool = False  # whether they are codes of floats
+
+    @property
+    def groups(self) -> int:
+        """Of the inputs."""
+        return self.words.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Of memory."""
+        return self.words.nbytes + (0 if self.order is None else self.order.nbytes)
+
+    def put(
+        self, rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None = None
+    ) -> None:
+        """Writes some rows. rows: [R] int64, which ones; codes: [R, groups * G] uint8 of 0 .. 15, in the
+        order of the groups; scales: [R, groups] float32, of which the lowest 8 bits are 0; zeros: [R, groups]
+        of 0 .. LARGEST_ZERO; None: MIDDLE, of floats."""
+        if not len(rows):
+            return
+        bits = scales.contiguous().view(torch.int32)
+        zeros = torch.full_like(bits, MIDDLE) if zeros is None else zeros
+        assert not (bits & 255).any() and int(zeros.min()) >= 0 and int(zeros.max()) <= LARGEST_ZERO
+        assert not self.e2m1 or bool((zeros == MIDDLE).all())
+        fours = codes.contiguous().view(torch.int32)  # little-endian: the lowest byte first
+        eights = fours.view(len(rows), self.groups, -1, 2)
+        words = torch.empty(len(rows), *self.words.shape[1:3], dtype=torch.int32)
+        torch.bitwise_or(eights[..., 0], eights[..., 1] << 4, out=words[..., :-1])
+        torch.bitwise_or(bits, zeros.int(), out=words[..., -1])
+        self._scatter(rows, words.flatten(1))
+
+    def pack(self, bias: torch.Tensor | None, levels: int = 1) -> "GroupedWeight":
+        """Returns these words with what multiplies with them. bias: [N] or None; levels: of scales, of which
+        those of the second level are 0. Where kernels.cpu.requirements.why_not() is None."""
+        from kernels.cpu.matmul.groups.inputs import quantize_groups  # compiles, the first time
+        from kernels.cpu.matmul.groups.many_rows import scratch_bytes
+
+        params = torch.zeros(len(self.words) * MATRIX_ROWS // STRIP, levels, STRIP)
+        if bias is not None:
+            biases = torch.zeros(len(params) * STRIP)
+            biases[: self.out_features] = bias
+            params[:, 0] = biases.view(-1, STRIP)
+        return GroupedWeight(
+            words=self.words,
+            params=params,
+            out_features=self.out_features,
+            in_features=self.in_features,
+            product=_product(self.e2m1, levels),
+            scratch_bytes=max(scratch_bytes(self.group_size // 8), 2 * self.in_features),
+            group_size=self.group_size,
+            order=self.order,
+            quantize=quantize_groups,
+            e2m1=self.e2m1,
+        )
+
+    def _scatter(self, rows: torch.Tensor, words: torch.Tensor) -> None:
+        """Writes the words of some rows, [R, groups * (G / 8 + 1)] int32. Rows that become neighbours in a
+        block are written together: one by one, each of their words would be a cache line of its own."""
+        if not bool((rows.diff() > 0).all()):
+            order = rows.argsort()
+            rows, words = rows[order], words[order]
+        ends = (rows.diff() != 1) | (rows[1:] % MATRIX_ROWS == 0)
+        begin = 0
+        for end in (*(ends.nonzero().flatten() + 1).tolist(), len(rows)):
+            block, first = divmod(int(rows[begin]), MATRIX_ROWS)
+            target = self.words[block].view(-1, MATRIX_ROWS)[:, first : first + end - begin]
+            target.copy_(words[begin:end].t())
+            begin = end
+
+
+def empty_words(
+    shape: tuple[int, int],
+    group_size: int,
+    groups: int,
+    order: torch.Tensor | None = None,
+    arena: Arena | None = None,
+    e2m1: bool = False,
+) -> GroupedWords:
+    """Words that are 0. shape: [N, K]; group_size: a multiple of 16; arena: of the model; e2m1: see
+    GroupedWords."""
+    out_features, in_features = shape
+    size = -(-out_features // MATRIX_ROWS), groups, group_size // 8 + 1, MATRIX_ROWS
+    words = (arena or Arena()).zeros(size, torch.int32)
+    return GroupedWords(words, out_features, in_features, group_size, order, e2m1)
+
+
+def integers_of(codes: torch.Tensor) -> torch.Tensor:
+    """What stands for floats of 4 bits. codes: [...] of 0 .. 15 -> the same shape, uint8."""
+    return torch.tensor(INTEGERS, dtype=torch.uint8)[codes.long()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedWeight(PackedMatrix):
+    """words: [ceil(N / 48), groups, G / 8 + 1, 48] int32; params: [ceil(N / 48) * 3, levels, STRIP] float32:
+    biases, and scales with two levels. Terms: kernels.cpu.matmul.groups.inputs."""
+
+    group_size: int  # G
+    order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
     quantize: Operation[QuantizeGroupsRecord]  # kernels.cpu.matmul.groups.inputs.quantize_groups
-    scratch_bytes: int
     e2m1: bool = False  # whether words hold codes of floats
+    terms_field = GroupLinearRecord.offset("terms")
 
     @property
     def groups(self) -> int:
@@ -86,52 +177,38 @@ class GroupedWeight:
         return self.params.shape[1]
 
     @property
-    def terms(self) -> int:
-        """Numbers of 32 bits of a row of inputs, beside its integers (kernels.cpu.matmul.groups.inputs)."""
-        return self.groups * (2 + (self.group_size // PART if self.levels == 2 else 0))
-
-    @property
     def padded(self) -> int:
         """K, and zeros up to whole groups."""
         return self.groups * self.group_size
 
     @property
-    def halves(self) -> tuple[int, int]:
-        """Addresses of the first block, and of that where the second half begins."""
-        return self.words.data_ptr(), self.words[middle_block(self.out_features)].data_ptr()
-
-    @property
     def nbytes(self) -> int:
-        """Of memory."""
-        return self.words.nbytes + self.params.nbytes + (0 if self.order is None else self.order.nbytes)
+        return super().nbytes + (0 if self.order is None else self.order.nbytes)
 
     @property
-    def is_unpadded(self) -> bool:
-        """True: rows of inputs are read as they are."""
-        return True
+    def row_words(self) -> int:
+        return self.padded // 8
 
-    def record(self, x: torch.Tensor, terms: torch.Tensor, out: torch.Tensor) -> GroupLinearRecord:
-        """The product's record. x: [T, padded K] int8; terms: [T, terms] int32."""
-        return GroupLinearRecord(
-            x=x.data_ptr(),
-            weight=self.words.data_ptr(),
-            params=self.params.data_ptr(),
-            out=out.data_ptr(),
-            columns=self.out_features,
-            words=self.padded // 8,
-            out_bytes=out.dtype.itemsize,
-            terms=terms.data_ptr(),
-            group_words=self.group_size // 8,
-            scratch=self.team.scratch(self.scratch_bytes),
-        )
+    def has_inputs_of(self, other: PackedMatrix) -> bool:
+        if not isinstance(other, GroupedWeight) or self._input_form != other._input_form:
+            return False
+        if self.order is None or other.order is None:
+            return self.order is other.order
+        return torch.equal(self.order, other.order)
 
-    def quantize_record(
-        self, x: torch.Tensor, out: torch.Tensor, terms: torch.Tensor
-    ) -> QuantizeGroupsRecord:
-        """The record before it, which makes its input. x: [T, K] bfloat16."""
-        return QuantizeGroupsRecord(
+    @property
+    def _input_form(self) -> tuple[int, int, int, int]:
+        return self.group_size, self.groups, self.in_features, self.levels
+
+    def prepare(
+        self, x: torch.Tensor, allocate: Allocate, put: Put
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        terms_of_group = 2 + (self.group_size // PART if self.levels == 2 else 0)
+        integers = allocate(self.padded, torch.int8)
+        terms = allocate(self.groups * terms_of_group, torch.int32)
+        record = QuantizeGroupsRecord(
             x=x.data_ptr(),
-            out=out.data_ptr(),
+            out=integers.data_ptr(),
             terms=terms.data_ptr(),
             order=0 if self.order is None else self.order.data_ptr(),
             width=self.in_features,
@@ -140,9 +217,16 @@ class GroupedWeight:
             levels=self.levels,
             scratch=self.team.scratch(self.scratch_bytes),
         )
+        put(self.quantize, record, row_grain(self.padded))
+        return integers, terms
 
-    def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
-        return grouped_linear(x, self, wide)
+    def record(
+        self, x: torch.Tensor, out: torch.Tensor, terms: torch.Tensor | None = None
+    ) -> GroupLinearRecord:
+        assert terms is not None
+        return GroupLinearRecord(
+            **self._fields(x, out), terms=terms.data_ptr(), group_words=self.group_size // 8
+        )
 
     def values(self) -> torch.Tensor:
         """The weight as it is computed with: [N, K] float32, its inputs in their own order."""
@@ -168,20 +252,6 @@ def _of_two_levels(integers: torch.Tensor, last: torch.Tensor, scales: torch.Ten
     return levels.flatten(2) * scales[:, None, None]
 
 
-def grouped_linear(x: torch.Tensor, weight: GroupedWeight, wide: bool = False) -> torch.Tensor:
-    """[T, K] bfloat16 -> [T, N] bfloat16, or float32 that was never rounded."""
-    tokens = x.shape[0]
-    assert x.dtype == torch.bfloat16 and x.shape[1] == weight.in_features
-    x = x.contiguous()
-    integers = torch.empty((tokens, weight.padded), dtype=torch.int8)
-    terms = torch.empty((tokens, weight.terms), dtype=torch.int32)
-    out = x.new_empty((tokens, weight.out_features), dtype=torch.float32 if wide else torch.bfloat16)
-    record = weight.quantize_record(x, integers, terms)
-    weight.team.run_one(weight.quantize, tokens, record, row_grain(weight.padded))
-    weight.team.run_one(weight.product, tokens, weight.record(integers, terms, out), 0)
-    return out
-
-
 def quantize_inputs_reference(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """[T, K] -> integers [T, groups, G] int32 and scales [T, groups] float32; halves go to even."""
     padded = F.pad(x.float(), (0, -x.shape[1] % group_size))
@@ -204,38 +274,18 @@ def grouped_linear_reference(
     return result if bias is None else result + bias.double()
 
 
-def round_in_groups(
-    weight: torch.Tensor, bias: torch.Tensor | None, group_size: int, arena: Arena | None = None
-) -> GroupedWeight:
-    """weight: [N, K] bfloat16, K at least a group; bias: [N] or None. Where
-    kernels.cpu.requirements.why_not() is None. group_size: one of SIZES. arena: of the model."""
-    from kernels.cpu.matmul.groups.rounding import round_weight  # compiles, the first time
-
-    weight, groups = weight.contiguous(), -(-weight.shape[1] // group_size)
-    rows, width = weight.shape
-    made = grouped_weight(empty_words((rows, width), group_size, groups, arena=arena), bias)
-    record = RoundWeightRecord(
-        weight=weight.data_ptr(),
-        words=made.words.data_ptr(),
-        width=width,
-        groups=groups,
-        group_size=group_size,
-    )
-    made.team.run_one(round_weight, rows, record, 1)
-    return made
-
-
 def round_to_two_levels(
     weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
 ) -> GroupedWeight:
-    """The same with two levels of scales. K is at least PART; groups have as many inputs as take the least
-    memory."""
+    """Rounds with two levels of scales; groups have as many inputs as take the least memory. weight: [N, K]
+    bfloat16, K at least PART; bias: [N] or None; arena: of the model. Where
+    kernels.cpu.requirements.why_not() is None."""
     from kernels.cpu.matmul.groups.two_level_rounding import round_levels  # compiles, the first time
 
     weight, (rows, width) = weight.contiguous(), weight.shape
     group_size = min(SIZES, key=lambda size: (-(-width // size) * (size + 8), -size))
     groups = -(-width // group_size)
-    made = grouped_weight(empty_words((rows, width), group_size, groups, arena=arena), bias, levels=2)
+    made = empty_words((rows, width), group_size, groups, arena=arena).pack(bias, levels=2)
     record = RoundLevelsRecord(
         weight=weight.data_ptr(),
         words=made.words.data_ptr(),
@@ -246,34 +296,6 @@ def round_to_two_levels(
     )
     made.team.run_one(round_levels, rows, record, 1)
     return made
-
-
-def grouped_weight(words: GroupedWords, bias: torch.Tensor | None, levels: int = 1) -> GroupedWeight:
-    """Words, with what multiplies with them. bias: [N] or None; levels: of scales, of which those of the
-    second level are 0. Where kernels.cpu.requirements.why_not() is None."""
-    from kernels.cpu.matmul.groups.inputs import quantize_groups  # compiles, the first time
-    from kernels.cpu.matmul.groups.many_rows import scratch_bytes
-    from kernels.cpu.runtime.thread_pool import TEAM
-
-    params = torch.zeros(len(words.words) * MATRIX_ROWS // STRIP, levels, STRIP)
-    if bias is not None:
-        biases = torch.zeros(len(params) * STRIP)
-        biases[: words.out_features] = bias
-        params[:, 0] = biases.view(-1, STRIP)
-    scratch = max(scratch_bytes(words.group_size // 8), 2 * words.in_features)
-    return GroupedWeight(
-        words=words.words,
-        params=params,
-        out_features=words.out_features,
-        in_features=words.in_features,
-        group_size=words.group_size,
-        order=words.order,
-        team=TEAM,
-        product=_product(words.e2m1, levels),
-        quantize=quantize_groups,
-        scratch_bytes=scratch,
-        e2m1=words.e2m1,
-    )
 
 
 def _product(e2m1: bool, levels: int) -> Operation[GroupLinearRecord]:
@@ -289,17 +311,3 @@ def _product(e2m1: bool, levels: int) -> Operation[GroupLinearRecord]:
     from kernels.cpu.matmul.groups.product import group_linear
 
     return group_linear
-
-
-def have_same_inputs(weights: Sequence[GroupedWeight]) -> bool:
-    """True if the integers of one input serve all of these."""
-    return all(
-        (each.group_size, each.groups, each.in_features, each.levels)
-        == (weights[0].group_size, weights[0].groups, weights[0].in_features, weights[0].levels)
-        and _same_order(each.order, weights[0].order)
-        for each in weights[1:]
-    )
-
-
-def _same_order(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    return one is other or (one is not None and other is not None and torch.equal(one, other))

@@ -7,7 +7,7 @@ import torch
 
 from kernels.cpu.experts.expert_kernels import ProductGroup
 from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, Segment
-from kernels.cpu.matmul.packed import PackedWeight, pack_weight, packed_linear
+from kernels.cpu.matmul.packed import PackedWeight, pack_weight
 from kernels.cpu_ops import CpuOps
 from kernels.ops.experts.dispatch import dispatch
 from tests.kernels.tolerances import random
@@ -139,8 +139,8 @@ def test_products_of_chosen_experts(sizes: tuple[int, ...], dtype: torch.dtype, 
     for token, chosen in enumerate(experts.tolist()):
         for place, expert in enumerate(chosen):
             pair = dispatch(experts, EXPERTS).places[token, place]
-            middle = packed_linear(x[token : token + 1], weights[0][expert])
-            assert torch.equal(found[pair : pair + 1], packed_linear(middle, weights[1][expert]))
+            middle = weights[0][expert].multiply(x[token : token + 1])
+            assert torch.equal(found[pair : pair + 1], weights[1][expert].multiply(middle))
 
 
 def test_an_expert_with_more_rows_than_a_chunk(threads: int):
@@ -153,6 +153,4 @@ def test_an_expert_with_more_rows_than_a_chunk(threads: int):
     assert done.segments(0)[:3] == [(0, 1), (6, 4), (9, done.segments(0)[2][1])]
     found = done.multiply()
     for expert, rows in ((1, slice(0, 300)), (4, slice(300, 302))):
-        assert torch.equal(
-            found[rows], packed_linear(packed_linear(x[rows], weights[0][expert]), weights[1][expert])
-        )
+        assert torch.equal(found[rows], weights[1][expert].multiply(weights[0][expert].multiply(x[rows])))

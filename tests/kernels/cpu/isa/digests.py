@@ -38,7 +38,7 @@ def tell(name: str, *tensors: torch.Tensor) -> None:
 def products() -> None:
     """With each form of weights."""
     from kernels.cpu.matmul.compact.weight import compact_weight
-    from kernels.cpu.matmul.groups.weight import round_in_groups, round_to_two_levels
+    from kernels.cpu.matmul.groups.weight import round_to_two_levels
     from kernels.cpu.matmul.int8 import quantize_weight
     from kernels.cpu.matmul.packed import pack_weight
 
@@ -50,24 +50,23 @@ def products() -> None:
             tell("compact", compact_weight(weight.clone(), bias).multiply(x))
             tell("int8", quantize_weight(weight, bias).multiply(x))
             tell("int4", round_to_two_levels(weight, bias).multiply(x, True))
-            tell("int4-g64", round_in_groups(weight, bias, 64).multiply(x, True))
             if k % 32 == 0:
-                tell("e2m1", floats_of_4_bits(weight).multiply(x, True))
+                tell("groups", in_groups(weight, bias).multiply(x, True))
+                tell("e2m1", in_groups(weight, None, e2m1=True).multiply(x, True))
             tell("float32", pack_weight(weight.float(), bias.float()).multiply(x.float()))
 
 
-def floats_of_4_bits(weight: torch.Tensor) -> "GroupedWeight":
-    """Any floats with exponents: codes made of a weight's bits, [N, K]."""
+def in_groups(weight: torch.Tensor, bias: torch.Tensor | None, e2m1: bool = False) -> "GroupedWeight":
+    """Any integers or floats of 4 bits with scales, made of a weight's bits, [N, K]."""
     from kernels.cpu.matmul.groups.e2m1 import MIDDLE
-    from kernels.cpu.matmul.groups.weight import grouped_weight
-    from kernels.cpu.matmul.groups.words import empty_words
+    from kernels.cpu.matmul.groups.weight import empty_words
 
     (rows, width), groups = weight.shape, weight.shape[1] // 32
     codes = (weight.view(torch.int16) >> 4 & 15).to(torch.uint8).view(rows, groups, 32)
-    words = empty_words((rows, width), 32, groups, e2m1=True)
+    words = empty_words((rows, width), 32, groups, e2m1=e2m1)
     scales = torch.full((rows, groups), 2.0**-6)
     words.put(torch.arange(rows), codes, scales, torch.full((rows, groups), MIDDLE))
-    return grouped_weight(words, None)
+    return words.pack(bias)
 
 
 def row_operations() -> None:

@@ -9,14 +9,11 @@ import pytest
 import torch
 
 from kernels.cpu.matmul.compact.weight import compact_weight
-from kernels.cpu.matmul.groups.weight import (
-    grouped_linear_reference,
-    round_in_groups,
-    round_to_two_levels,
-)
+from kernels.cpu.matmul.groups.weight import grouped_linear_reference, round_to_two_levels
 from kernels.cpu.matmul.halves.weight import narrow_weight
 from kernels.cpu.matmul.int8 import quantize_weight, quantized_linear_reference
 from kernels.cpu.matmul.packed import pack_weight
+from tests.kernels.cpu.matmul.groups.one_level import one_level
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -50,7 +47,7 @@ FORMS = {
         quantize_weight, exact=lambda x, weight, bias, _: quantized_linear_reference(x, weight, bias)
     ),
     "4 bits": Form(
-        lambda weight, bias: round_in_groups(weight, bias, 32),
+        lambda weight, bias: one_level(weight, bias, 32),
         exact=lambda x, _, bias, made: grouped_linear_reference(x, made, bias),
     ),
     "4 bits, two levels": Form(

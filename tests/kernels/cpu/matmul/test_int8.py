@@ -7,7 +7,6 @@ from kernels.cpu.matmul.int8 import (
     QuantizedWeight,
     quantize_reference,
     quantize_weight,
-    quantized_linear,
     quantized_linear_reference,
 )
 from tests.kernels.tolerances import assert_close, random
@@ -33,9 +32,9 @@ def test_the_formula(in_features: int, out_features: int, tokens: int):
     x, weight, bias = inputs(tokens, in_features, out_features)
     packed = quantize_weight(weight, bias)
     exact = quantized_linear_reference(x, weight, bias)
-    assert_close(quantized_linear(x, packed, wide=True), exact, 2e-6, 1e-6)
-    assert_close(quantized_linear(x, packed), exact, 2e-6, 2**-8)
-    without = quantized_linear(x, quantize_weight(weight, None), wide=True)
+    assert_close(packed.multiply(x, wide=True), exact, 2e-6, 1e-6)
+    assert_close(packed.multiply(x), exact, 2e-6, 2**-8)
+    without = quantize_weight(weight, None).multiply(x, wide=True)
     assert_close(without, quantized_linear_reference(x, weight, None), 2e-6, 1e-6)
 
 
@@ -43,16 +42,16 @@ def test_the_formula(in_features: int, out_features: int, tokens: int):
 def test_company_changes_nothing(in_features: int, out_features: int):
     x, weight, bias = inputs(300, in_features, out_features)
     packed = quantize_weight(weight, bias)
-    together = quantized_linear(x, packed, wide=True)
+    together = packed.multiply(x, wide=True)
     for first, last in [(0, 1), (7, 9), (100, 103), (255, 258), (20, 60), (299, 300)]:
-        assert torch.equal(quantized_linear(x[first:last], packed, wide=True), together[first:last])
+        assert torch.equal(packed.multiply(x[first:last], wide=True), together[first:last])
 
 
 def test_what_is_lost():
     """Of normal values: 1 % of the result's size, from both roundings together."""
     x, weight, _ = inputs(64, 1024, 512)
     exact = x.double() @ weight.double().T
-    lost = quantized_linear(x, quantize_weight(weight, None), wide=True).double() - exact
+    lost = quantize_weight(weight, None).multiply(x, wide=True).double() - exact
     assert 0.002 < lost.square().mean().sqrt() / exact.square().mean().sqrt() < 0.015
 
 
@@ -74,7 +73,7 @@ def test_extremes():
     x[3, 0], x[3, 1:] = 3e38, 1.0
     x[4] = -1.0
     weight = torch.eye(32, dtype=BF16)
-    result = quantized_linear(x, quantize_weight(weight, None), wide=True)
+    result = quantize_weight(weight, None).multiply(x, wide=True)
     assert torch.equal(result[:2], torch.zeros(2, 32))
     torch.testing.assert_close(result[2], torch.full((32,), 1e-20))
     assert result[3, 0] == x[3, 0].float() and bool((result[3, 1:] == 0).all())
@@ -86,8 +85,8 @@ def test_a_broken_row_stays_broken(value: float):
     """As in floating point, so that its request is told; its neighbours compute."""
     x, weight, bias = inputs(3, 48, 20)
     packed: QuantizedWeight = quantize_weight(weight, bias)
-    expected = quantized_linear(x, packed, wide=True)
+    expected = packed.multiply(x, wide=True)
     x[1, 5] = value
-    result = quantized_linear(x, packed, wide=True)
+    result = packed.multiply(x, wide=True)
     assert bool(result[1].isnan().all())
     assert torch.equal(result[[0, 2]], expected[[0, 2]])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.packed import pack_weight, packed_linear
+from kernels.cpu.matmul.packed import pack_weight
 from kernels.cpu.runtime.arena import Arena
 from tests.kernels.products import SHAPES, inputs
 from tests.kernels.tolerances import assert_close
@@ -19,9 +19,9 @@ def test_packed(in_features: int, out_features: int, tokens: int):
     x, weight, bias = inputs(tokens, in_features, out_features, torch.bfloat16)
     packed = pack_weight(weight, bias)
     exact = x.double() @ weight.double().T + bias.double()
-    assert_close(packed_linear(x, packed, wide=True), exact, 5e-6, 5e-6)
-    assert_close(packed_linear(x, packed), exact, 1e-6, 2**-8)
-    without = packed_linear(x, pack_weight(weight, None), wide=True)
+    assert_close(packed.multiply(x, wide=True), exact, 5e-6, 5e-6)
+    assert_close(packed.multiply(x), exact, 1e-6, 2**-8)
+    without = pack_weight(weight, None).multiply(x, wide=True)
     assert_close(without, x.double() @ weight.double().T, 5e-6, 5e-6)
 
 
@@ -31,9 +31,9 @@ def test_company_changes_nothing(in_features: int, out_features: int):
     x, weight, bias = inputs(300, in_features, out_features, torch.bfloat16)
     packed = pack_weight(weight, bias)
     for wide in (True, False):
-        together = packed_linear(x, packed, wide)
+        together = packed.multiply(x, wide)
         for first, last in [(0, 1), (7, 9), (100, 103), (255, 258), (20, 60), (30, 61), (299, 300)]:
-            assert torch.equal(packed_linear(x[first:last], packed, wide), together[first:last])
+            assert torch.equal(packed.multiply(x[first:last], wide), together[first:last])
 
 
 @pytest.mark.parametrize(("in_features", "out_features"), [(1, 1), (33, 49), (96, 100), (700, 20)])
@@ -44,8 +44,8 @@ def test_float32(in_features: int, out_features: int):
     arena = Arena()
     own = arena.matrix(out_features, in_features, torch.float32).copy_(weight)
     packed, in_place = pack_weight(weight, bias), pack_weight(own, bias, arena)
-    assert torch.equal(packed.pairs, in_place.pairs) and in_place.pairs.data_ptr() == own.data_ptr()
-    together = packed_linear(x, packed)
+    assert torch.equal(packed.words, in_place.words) and in_place.words.data_ptr() == own.data_ptr()
+    together = packed.multiply(x)
     assert_close(together, x.double() @ weight.double().T + bias.double(), 5e-6, 5e-6)
     for first, last in [
         (0, 1),
@@ -59,7 +59,7 @@ def test_float32(in_features: int, out_features: int):
         (20, 51),
         (269, 270),
     ]:
-        assert torch.equal(packed_linear(x[first:last], packed), together[first:last])
+        assert torch.equal(packed.multiply(x[first:last]), together[first:last])
     indexes = torch.tensor([out_features - 1, 0, out_features // 2])
     assert torch.equal(packed.rows(indexes), weight[indexes])
 
@@ -71,22 +71,22 @@ def test_nothing_is_written_past_the_result():
     for dtype in (torch.float32, torch.bfloat16):
         memory = torch.full((3 * 50 + 64,), 7.0, dtype=dtype)
         packed.team.run_one(packed.product, 3, packed.record(x, memory), 0)
-        assert torch.equal(memory[:150].view(3, 50), packed_linear(x, packed, wide=dtype == torch.float32))
+        assert torch.equal(memory[:150].view(3, 50), packed.multiply(x, wide=dtype == torch.float32))
         assert (memory[150:] == 7).all()
 
 
 def test_strided_and_empty_inputs():
     x, weight, bias = inputs(6, 40, 50, torch.bfloat16)
     packed = pack_weight(weight, bias)
-    assert torch.equal(packed_linear(x[::2], packed), packed_linear(x, packed)[::2])
-    assert packed_linear(x[:0], packed).shape == (0, 50)
+    assert torch.equal(packed.multiply(x[::2]), packed.multiply(x)[::2])
+    assert packed.multiply(x[:0]).shape == (0, 50)
 
 
 def test_a_column_alone_is_not_spoilt_by_padding():
     """Infinite inputs times the zeros of padding would be NaN: padding must stay in its own columns."""
     x, weight, _ = inputs(2, 7, 3, torch.bfloat16)
     x[0, 3] = torch.inf
-    result = packed_linear(x, pack_weight(weight, None))
+    result = pack_weight(weight, None).multiply(x)
     assert result[0].isinf().all()
     assert result[1].isfinite().all()
 
@@ -109,7 +109,7 @@ def test_packed_where_it_lies(in_features: int, out_features: int):
         neighbour.fill_(7)
     original = weight.copy_(inputs(1, in_features, out_features, torch.bfloat16)[1]).clone()
     packed = pack_weight(weight, None, arena)
-    assert torch.equal(packed.pairs, pack_weight(original, None).pairs)
-    assert (packed.pairs.data_ptr() == weight.data_ptr()) == (in_features % 2 == 0)
+    assert torch.equal(packed.words, pack_weight(original, None).words)
+    assert (packed.words.data_ptr() == weight.data_ptr()) == (in_features % 2 == 0)
     assert (before == 7).all() and (after == 7).all()
     assert arena.take_whole(weight) is None or in_features % 2, "it cannot be packed again"

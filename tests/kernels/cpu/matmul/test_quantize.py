@@ -4,10 +4,9 @@ numbers."""
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.records import QuantizeGroupsRecord
 from kernels.cpu.matmul.groups.weight import quantize_inputs_reference
 from kernels.cpu.matmul.int8 import quantize_reference
-from kernels.cpu.matmul.records import QuantizeRecord
+from kernels.cpu.matmul.records import QuantizeGroupsRecord, QuantizeRecord
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.packed import pack_weight, packed_linear
+from kernels.cpu.matmul.packed import pack_weight
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -35,7 +35,7 @@ def test_rows_that_an_operation_before_computes(counts: list[int], threads: int)
     silu = row_kernels(BF16).silu
     work = Program(2 + 2 * len(counts))
     gather = PackedRowsRecord(
-        indexes=index.data_ptr(), weight=packed.pairs.data_ptr(), out=decided.data_ptr(), words=8
+        indexes=index.data_ptr(), weight=packed.words.data_ptr(), out=decided.data_ptr(), words=8
     )
     work.put(0, packed.gather, 1, gather, 1)
     targets = []
@@ -55,8 +55,8 @@ def test_rows_that_an_operation_before_computes(counts: list[int], threads: int)
         TEAM.run(work)
         for i, expert in enumerate(experts):
             rows = counts[i] if chosen else 0
-            expected = torch.nn.functional.silu(packed_linear(x[:rows], expert)[:, :32].float())
-            expected = expected * packed_linear(x[:rows], expert)[:, 32:].float()
+            expected = torch.nn.functional.silu(expert.multiply(x[:rows])[:, :32].float())
+            expected = expected * expert.multiply(x[:rows])[:, 32:].float()
             torch.testing.assert_close(out[i, :rows].float(), expected, rtol=2**-7, atol=1e-6)
-            assert torch.equal(wide[i, :rows], packed_linear(x[:rows], expert))
+            assert torch.equal(wide[i, :rows], expert.multiply(x[:rows]))
             assert (wide[i, rows:] == 7).all() and (out[i, rows:] == 7).all(), "no row more"

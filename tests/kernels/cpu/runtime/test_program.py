@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from kernels.cpu.matmul.packed import PackedWeight, pack_weight, packed_linear
+from kernels.cpu.matmul.packed import PackedWeight, pack_weight
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -39,7 +39,7 @@ def test_a_chain_of_products(tokens: int, threads: int):
             buffer.fill_(torch.nan)
         TEAM.run(work)
         for weight in weights:
-            x = packed_linear(x, weight)
+            x = weight.multiply(x)
         assert torch.equal(buffers[-1], x)
 
 
@@ -53,7 +53,7 @@ def test_nothing_to_do(threads: int):
     for i, (rows, result) in enumerate(((0, none), (3, out), (0, none))):
         work.put(i, weight.product, rows, weight.record(x, result.to(BF16) if rows == 0 else result), 0)
     TEAM.run(work)
-    assert torch.equal(out, packed_linear(x, weight))
+    assert torch.equal(out, weight.multiply(x))
 
 
 def test_rows_change_from_run_to_run(threads: int):
@@ -62,7 +62,7 @@ def test_rows_change_from_run_to_run(threads: int):
 
     weight = chain()[0]
     x, out = random(200, WIDTH, dtype=BF16), torch.empty(200, WIDTH, dtype=BF16)
-    expected = packed_linear(x, weight)
+    expected = weight.multiply(x)
     work = Program(1)
     work.put(0, weight.product, 0, weight.record(x, out), 0)
     for turn in range(300):
@@ -78,12 +78,12 @@ def test_two_callers_take_turns():
     """Threads of this process that each run operations of their own."""
     weights = chain()
     inputs = [random(9, WIDTH, dtype=BF16, seed=seed) for seed in (1, 2)]
-    expected = [packed_linear(x, weights[0]) for x in inputs]
+    expected = [weights[0].multiply(x) for x in inputs]
     wrong: list[int] = []
 
     def multiply(caller: int) -> None:
         for _ in range(200):
-            if not torch.equal(packed_linear(inputs[caller], weights[0]), expected[caller]):
+            if not torch.equal(weights[0].multiply(inputs[caller]), expected[caller]):
                 wrong.append(caller)
 
     callers = [threading.Thread(target=multiply, args=(caller,)) for caller in (0, 1)]

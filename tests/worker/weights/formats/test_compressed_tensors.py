@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver
-from tests.worker.weights.own_bits.test_own_bits import weights_of
+from tests.worker.weights.test_own_bits import weights_of
 from worker.weights.open import open_checkpoint
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 16}

@@ -16,10 +16,9 @@ from pagewire.errors import StartupError
 from tests.worker.fakes import Driver
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.experts.matrices import ExpertMatrices
-from worker.weights import loader
+from worker.weights import held_bits, loader
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.open import open_checkpoint
-from worker.weights.own_bits import own_bits
 from worker.weights.side_by_side import Work, run_side_by_side
 
 SIZES = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 16}
@@ -191,7 +190,7 @@ def test_read_side_by_side(packed: tuple[Path, Path], monkeypatch: pytest.Monkey
     monkeypatch.setattr(loader, "READERS", 1)
     expected = experts_of(packed[0])
     monkeypatch.setattr(loader, "READERS", 4)
-    monkeypatch.setattr(own_bits, "PIECE_VALUES", 500)
+    monkeypatch.setattr(held_bits, "PIECE_VALUES", 500)
     threads: set[int] = set()
     several = threading.Event()
     read = Checkpoint.read

@@ -11,7 +11,7 @@ import torch
 from pagewire.errors import StartupError
 from tests.gguf_files import write_gguf
 from tests.worker.fakes import Driver, initialize
-from tests.worker.weights.own_bits.test_own_bits import weights_of
+from tests.worker.weights.test_own_bits import weights_of
 from worker.cpu.load import load
 from worker.weights.open import open_checkpoint
 

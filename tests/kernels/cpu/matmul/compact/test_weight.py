@@ -98,7 +98,7 @@ def test_packed_as_the_formula_says(
     monkeypatch.setattr(module, "choose_base", lambda weight: base)
     result = compact(weight)
     expected, lists = compact_reference(weight, base)
-    assert torch.equal(result.data, expected)
+    assert torch.equal(result.words, expected)
     assert torch.equal(torch.cat(result.lists)[: sum(map(len, lists))], torch.cat(lists))
     indexes = torch.tensor([0, out_features - 1, out_features // 2])
     assert torch.equal(result.rows(indexes).view(torch.int16), weight[indexes].view(torch.int16))
@@ -145,7 +145,7 @@ def test_what_does_not_fit_stays_as_it_is():
     wild = random(64, 64, dtype=BF16) * torch.logspace(-30, 30, 64).to(BF16)
     assert isinstance(compact_weight(wild, None), PackedWeight)
     tame = compact(matrix(640, 480))
-    assert 0.75 <= tame.data.nbytes / (2 * 640 * 480) < 0.7501
+    assert 0.75 <= tame.words.nbytes / (2 * 640 * 480) < 0.7501
     assert sum(rare.nbytes for rare in tame.lists) < 2 * 640 * 480 * MOST_RARE
 
 
@@ -160,7 +160,9 @@ def test_matrices_of_an_arena_move_together():
     begins = [tensor.data_ptr() for tensor in tensors]
     results = {i: compact_weight(tensors[i], None, arena) for i in (0, 1, 3, 4)}
     arena.close_hole()
-    places = {i: result.data.data_ptr() for i, result in results.items() if isinstance(result, CompactWeight)}
+    places = {
+        i: result.words.data_ptr() for i, result in results.items() if isinstance(result, CompactWeight)
+    }
     assert places.keys() == results.keys()
     assert places[0] == begins[0] and places[1] < begins[1]
     assert places[3] == begins[3] and places[4] < begins[4]
@@ -183,12 +185,12 @@ def test_a_matrix_is_packed_over_itself(at_once: int, monkeypatch: pytest.Monkey
     tensor.copy_(dense)
     begin = tensor.data_ptr()
     result = compact_weight(tensor, bias, arena)
-    assert isinstance(result, CompactWeight) and result.data.data_ptr() == begin
+    assert isinstance(result, CompactWeight) and result.words.data_ptr() == begin
     expected, lists = compact_reference(dense, result.base)
-    assert torch.equal(result.data, expected) and len(result.lists) > 5
+    assert torch.equal(result.words, expected) and len(result.lists) > 5
     rows = result.rows(torch.arange(1000))
     assert torch.equal(rows.view(torch.int16), dense.view(torch.int16))
-    assert torch.equal(result.bias[:1000], bias.float()) and not result.bias[1000:].any()
+    assert torch.equal(result.params[:1000], bias.float()) and not result.params[1000:].any()
 
 
 @pytest.mark.compact_weights
@@ -201,7 +203,7 @@ def test_what_is_left_of_an_arena_goes_back():
     memory = tensor.view(torch.uint8).view(-1)
     result = compact_weight(tensor, None, arena)
     assert isinstance(result, CompactWeight)
-    used = result.data.nbytes
+    used = result.words.nbytes
     assert memory[used:].any()
     arena.close_hole()
     assert not memory[used + 4096 : -4096].any()
@@ -231,11 +233,11 @@ def test_compiled_code_is_python(rare: int):
 def test_python_packs_as_compiled_code_does():
     """What is rare is counted, and listed."""
     from kernels.cpu.matmul.compact.pack import count_rare, make_compact
-    from kernels.cpu.matmul.compact.records import CompactPackRecord
+    from kernels.cpu.matmul.records import CompactPackRecord
 
     dense = matrix(16, 48, 12)
     weight = compact(dense)
-    numbers, data = torch.zeros(3, dtype=torch.int64), torch.zeros_like(weight.data)
+    numbers, data = torch.zeros(3, dtype=torch.int64), torch.zeros_like(weight.words)
     record = CompactPackRecord(
         rows_of_weight=dense.data_ptr(),
         weight=data.data_ptr(),
@@ -249,4 +251,4 @@ def test_python_packs_as_compiled_code_does():
     rare = torch.zeros_like(weight.lists[0])
     numbers.copy_(rare.data_ptr() + 2 * (ends - numbers))
     make_compact.reference(record, 0, 3, 0)
-    assert torch.equal(data, weight.data) and torch.equal(rare, weight.lists[0])
+    assert torch.equal(data, weight.words) and torch.equal(rare, weight.lists[0])

@@ -6,11 +6,9 @@ import torch
 from kernels.cpu.matmul.groups.e2m1 import MIDDLE
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
-    grouped_linear,
+    empty_words,
     grouped_linear_reference,
-    grouped_weight,
 )
-from kernels.cpu.matmul.groups.words import empty_words
 from kernels.cpu.runtime.thread_pool import TEAM
 from tests.kernels.tolerances import assert_close, random
 
@@ -32,7 +30,7 @@ def weight_of(
     scales = 2.0 ** torch.randint(-8, -4, shape, generator=generator)
     words = empty_words((out_features, in_features), 32, shape[1], e2m1=True)
     words.put(torch.arange(out_features), codes, scales / 2, torch.full(shape, MIDDLE))
-    return grouped_weight(words, bias), (VALUES[codes.long()] * scales[:, :, None]).flatten(1)
+    return words.pack(bias), (VALUES[codes.long()] * scales[:, :, None]).flatten(1)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 4, 7, 9, 35])
@@ -42,9 +40,9 @@ def test_the_formula(in_features: int, out_features: int, tokens: int) -> None:
     x, bias = random(tokens, in_features, dtype=BF16), random(out_features, dtype=BF16, seed=2)
     packed, values = weight_of(in_features, out_features, bias)
     assert torch.equal(packed.values(), values)
-    result = grouped_linear(x, packed, wide=True)
+    result = packed.multiply(x, wide=True)
     assert_close(result, grouped_linear_reference(x, packed, bias), 4e-6, 2e-6)
-    assert torch.equal(grouped_linear(x[-1:], packed, wide=True), result[-1:])
+    assert torch.equal(packed.multiply(x[-1:], wide=True), result[-1:])
 
 
 @pytest.mark.parametrize("rows", [1, 9])
@@ -58,7 +56,7 @@ def test_python_gives_the_same(rows: int) -> None:
     scales = random(rows, 2, dtype=torch.float32).view(torch.int32)
     terms = torch.stack([scales, sums], -1).contiguous()
     both = torch.zeros(2, rows, 50)
-    records = [packed.record(x, terms, out) for out in both]
+    records = [packed.record(x, out, terms) for out in both]
     TEAM.run_one(packed.product, rows, records[0], 0)
     records[1].rows = rows
     packed.product.reference(records[1], 0, 4, 0)

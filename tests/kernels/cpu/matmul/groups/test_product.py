@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.records import GroupLinearRecord, QuantizeGroupsRecord
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
-    grouped_linear,
+    empty_words,
     grouped_linear_reference,
-    grouped_weight,
     quantize_inputs_reference,
-    round_in_groups,
 )
-from kernels.cpu.matmul.groups.words import empty_words
+from kernels.cpu.matmul.records import GroupLinearRecord, QuantizeGroupsRecord
+from tests.kernels.cpu.matmul.groups.one_level import one_level
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -46,7 +44,7 @@ def pack(
     words = empty_words((rows, in_features), size, groups, order)
     for some in torch.arange(rows).flip(0).chunk(2):
         words.put(some, integers[some], scales[some], zeros[some])
-    return grouped_weight(words, bias)
+    return words.pack(bias)
 
 
 def weight_of(in_features: int, out_features: int, size: int, bias: torch.Tensor | None) -> GroupedWeight:
@@ -63,17 +61,17 @@ def test_the_formula(in_features: int, out_features: int, size: int, tokens: int
     bias = random(out_features, dtype=BF16, seed=2)
     packed = weight_of(in_features, out_features, size, bias)
     exact = grouped_linear_reference(x, packed, bias)
-    assert_close(grouped_linear(x, packed, wide=True), exact, 4e-6, 2e-6)
-    assert_close(grouped_linear(x, packed), exact, 4e-6, 2**-8)
+    assert_close(packed.multiply(x, wide=True), exact, 4e-6, 2e-6)
+    assert_close(packed.multiply(x), exact, 4e-6, 2**-8)
 
 
 @pytest.mark.parametrize(("in_features", "out_features", "size"), SHAPES)
 def test_company_changes_nothing(in_features: int, out_features: int, size: int) -> None:
     x = random(300, in_features, dtype=BF16)
     packed = weight_of(in_features, out_features, size, None)
-    together = grouped_linear(x, packed, wide=True)
+    together = packed.multiply(x, wide=True)
     for first, last in [(0, 1), (7, 9), (100, 103), (255, 258), (20, 60), (299, 300), (3, 8)]:
-        assert torch.equal(grouped_linear(x[first:last], packed, wide=True), together[first:last])
+        assert torch.equal(packed.multiply(x[first:last], wide=True), together[first:last])
 
 
 @pytest.mark.parametrize("tokens", [1, 6, 12])
@@ -85,7 +83,7 @@ def test_the_largest_sums(tokens: int) -> None:
     x[::2, :128] = -1
     largest = 0.25 * 64 * 128
     expected = torch.tensor([0.0 if token % 2 == 0 else 2 * largest for token in range(tokens)]).double()
-    assert_close(grouped_linear(x, packed, wide=True), expected[:, None].expand(tokens, 50), 1e-3, 1e-6)
+    assert_close(packed.multiply(x, wide=True), expected[:, None].expand(tokens, 50), 1e-3, 1e-6)
 
 
 def test_what_is_packed_comes_back() -> None:
@@ -143,7 +141,7 @@ def test_python_gives_the_same(rows: int) -> None:
     scales = random(rows, 2, dtype=torch.float32).view(torch.int32)
     terms = torch.stack([scales, sums], -1).contiguous()
     both = torch.zeros(2, rows, 70)
-    records: list[GroupLinearRecord] = [packed.record(x, terms, out) for out in both]
+    records: list[GroupLinearRecord] = [packed.record(x, out, terms) for out in both]
     TEAM.run_one(group_linear, rows, records[0], 0)
     records[1].rows = rows
     group_linear.reference(records[1], 0, 5, 0)
@@ -154,9 +152,9 @@ def test_what_activations_of_8_bits_lose() -> None:
     """Beside exact ones, with one value in 100 that is thirty times as large: 1 % with a scale per group."""
     x = random(64, 1024, dtype=BF16)
     x[:, ::100] *= 30
-    packed = round_in_groups(random(256, 1024, dtype=BF16, seed=1), None, 64)
+    packed = one_level(random(256, 1024, dtype=BF16, seed=1), None, 64)
     exact = x.double() @ packed.values().double().T
-    lost = grouped_linear(x, packed, wide=True).double() - exact
+    lost = packed.multiply(x, wide=True).double() - exact
     assert 0.001 < lost.square().mean().sqrt() / exact.square().mean().sqrt() < 0.02
 
 
@@ -165,8 +163,8 @@ def test_a_broken_row_stays_broken(value: float) -> None:
     """As in floating point, so that its request is told; its neighbours compute."""
     x = random(3, 96, dtype=BF16)
     packed = weight_of(96, 20, 32, None)
-    expected = grouped_linear(x, packed, wide=True)
+    expected = packed.multiply(x, wide=True)
     x[1, 45] = value
-    result = grouped_linear(x, packed, wide=True)
+    result = packed.multiply(x, wide=True)
     assert bool(result[1].isnan().all())
     assert np.array_equal(result[[0, 2]].numpy(), expected[[0, 2]].numpy())

@@ -3,16 +3,14 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.records import PART, GroupLinearRecord, QuantizeGroupsRecord
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
-    grouped_linear,
+    empty_words,
     grouped_linear_reference,
-    grouped_weight,
     quantize_inputs_reference,
     round_to_two_levels,
 )
-from kernels.cpu.matmul.groups.words import empty_words
+from kernels.cpu.matmul.records import PART, GroupLinearRecord, QuantizeGroupsRecord
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -57,7 +55,7 @@ def pack(
     blocks = torch.zeros(len(words.words) * 48, groups, size // 8 + 1, dtype=torch.int64)
     blocks[:rows] = each
     words.words.copy_(blocks.view(-1, 48, *blocks.shape[1:]).permute(0, 2, 3, 1).to(torch.int32))
-    packed = grouped_weight(words, bias, levels=2)
+    packed = words.pack(bias, levels=2)
     padded = torch.zeros(len(packed.params) * 16)
     padded[:rows] = scales
     packed.params[:, 1] = padded.view(-1, 16)
@@ -78,17 +76,17 @@ def test_the_formula(shape: tuple[int, int, int], tokens: int) -> None:
     packed = weight_of(shape, bias)
     exact = grouped_linear_reference(x, packed, bias)
     assert float(exact.abs().max()) > 0.1
-    assert_close(grouped_linear(x, packed, wide=True), exact, 4e-6, 2e-6)
-    assert_close(grouped_linear(x, packed), exact, 4e-6, 2**-8)
+    assert_close(packed.multiply(x, wide=True), exact, 4e-6, 2e-6)
+    assert_close(packed.multiply(x), exact, 4e-6, 2**-8)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_company_changes_nothing(shape: tuple[int, int, int]) -> None:
     x = random(300, shape[0], dtype=BF16)
     packed = weight_of(shape)
-    together = grouped_linear(x, packed, wide=True)
+    together = packed.multiply(x, wide=True)
     for first, last in [(0, 1), (7, 9), (100, 103), (255, 258), (20, 60), (299, 300), (3, 8), (40, 52)]:
-        assert torch.equal(grouped_linear(x[first:last], packed, wide=True), together[first:last])
+        assert torch.equal(packed.multiply(x[first:last], wide=True), together[first:last])
 
 
 @pytest.mark.parametrize("tokens", [1, 6, 12])
@@ -101,9 +99,7 @@ def test_the_largest_sums(tokens: int, small: int, zero: int, integer: int, leve
     x = torch.ones(tokens, 256, dtype=BF16)
     x[::2, :128] = -1
     expected = torch.tensor([0.0 if token % 2 == 0 else 0.25 * level * 256 for token in range(tokens)])
-    assert_close(
-        grouped_linear(x, packed, wide=True), expected.double()[:, None].expand(tokens, 50), 1e-3, 1e-6
-    )
+    assert_close(packed.multiply(x, wide=True), expected.double()[:, None].expand(tokens, 50), 1e-3, 1e-6)
 
 
 def test_what_is_packed_comes_back() -> None:
@@ -161,7 +157,7 @@ def test_python_gives_the_same(rows: int) -> None:
     scales = random(rows, 2, 1, dtype=torch.float32).view(torch.int32)
     terms = torch.cat([scales, begin, -parts], -1).contiguous()
     both = torch.zeros(2, rows, 70)
-    records: list[GroupLinearRecord] = [packed.record(x, terms, out) for out in both]
+    records: list[GroupLinearRecord] = [packed.record(x, out, terms) for out in both]
     TEAM.run_one(two_level_linear, rows, records[0], 0)
     records[1].rows = rows
     two_level_linear.reference(records[1], 0, 5, 0)
@@ -174,9 +170,9 @@ def test_a_broken_row_stays_broken(value: float, tokens: int) -> None:
     """As in floating point, so that its request is told; its neighbours compute."""
     x = random(tokens, 96, dtype=BF16)
     packed = weight_of((96, 20, 32))
-    expected = grouped_linear(x, packed, wide=True)
+    expected = packed.multiply(x, wide=True)
     x[1, 45] = value
-    result = grouped_linear(x, packed, wide=True)
+    result = packed.multiply(x, wide=True)
     assert bool(result[1].isnan().all())
     others = [0, *range(2, tokens)]
     assert torch.equal(result[others], expected[others])

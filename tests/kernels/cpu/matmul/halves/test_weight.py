@@ -64,7 +64,7 @@ def test_it_moves_in_its_arena() -> None:
     begins = [tensor.data_ptr() for tensor in tensors]
     first, last = (narrow(tensors[i], None, arena) for i in (0, 2))
     arena.close_hole()
-    assert first.values.data_ptr() == begins[0] and last.values.data_ptr() == begins[2]
+    assert first.words.data_ptr() == begins[0] and last.words.data_ptr() == begins[2]
     assert first.nbytes < 2.1 * weights[0].numel() and torch.equal(tensors[1], weights[1])
     for weight, narrowed in ((weights[0], first), (weights[2], last)):
         assert torch.equal(narrowed.rows(torch.arange(len(weight))), weight)

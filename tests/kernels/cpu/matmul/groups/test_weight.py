@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.words import empty_words
+from kernels.cpu.matmul.groups.weight import empty_words
 
 ROWS, INPUTS, SIZE = 150, 64, 32
 GENERATOR = torch.Generator().manual_seed(5)

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.weight import grouped_weight
-from kernels.cpu.matmul.groups.words import empty_words
-from worker.weights.own_bits.group_form import GroupForm, group_form
+from kernels.cpu.matmul.groups.weight import empty_words
 from worker.weights.source import GroupedIntegers, GroupedRows
+from worker.weights.stored_forms import HeldForm, group_form
 
 ROWS = 53
 
@@ -55,12 +54,12 @@ def test_the_same_values(name: str) -> None:
     group, size, groups = CASES[name]
     source = stored(group)
     form = group_form(source)
-    assert isinstance(form, GroupForm)
-    assert (form.size, form.groups, form.order is None) == (size, groups, sorted(group) == group)
+    assert isinstance(form, HeldForm) and form.read is not None
+    assert (form.group_size, form.groups, form.order is None) == (size, groups, sorted(group) == group)
     words = empty_words((ROWS + 3, len(group)), size, groups, form.order)
     for first, end in ((0, 5), (5, 50), (50, ROWS)):
-        form.put(words, torch.arange(first, end) + 2, source.read(first, end))
-    values = grouped_weight(words, None).values()
+        words.put(torch.arange(first, end) + 2, *form.read(first, end))
+    values = words.pack(None).values()
     assert torch.equal(values[2:-1], source.unpack(0, ROWS))
     assert not values[:2].any() and not values[-1].any()
 
@@ -71,7 +70,7 @@ def test_the_same_inputs() -> None:
     forms = [group_form(stored(group)) for group in kinds]
     for first, one in enumerate(forms):
         for second, other in enumerate(forms):
-            assert isinstance(one, GroupForm) and isinstance(other, GroupForm)
+            assert isinstance(one, HeldForm) and isinstance(other, HeldForm)
             assert one.has_inputs_of(other) == (first == second)
 
 

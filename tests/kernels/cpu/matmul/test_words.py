@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("llvmlite")
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
-from kernels.cpu.matmul.split_inputs import (  # noqa: E402
+from kernels.cpu.matmul.words import (  # noqa: E402
     INTEGER_BYTES,
     PAIR_BYTES,
     split_integers,

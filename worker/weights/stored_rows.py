@@ -28,6 +28,19 @@ def stored_rows(weight: Weight, inputs: int) -> StoredRows | None:
     return _of_expert(weight, inputs) if len(weight.shape) == 3 else None
 
 
+def rows_to_round(weight: Weight, inputs: int) -> StoredRows:
+    """Returns the outputs of a tensor of plain floats that go to its target, also where it is stored as
+    [in, out]. inputs: of the matrix."""
+    if not weight.transposed:
+        found = stored_rows(weight, inputs)
+        assert found is not None
+        return found
+    rows = weight.part[1] if len(weight.part) > 1 else slice(None)
+    begin, end, _ = rows.indices(weight.shape[1])
+    places, first = places_of(weight.order, end - begin), weight.target.storage_offset() // inputs
+    return StoredRows(begin, torch.where(places < 0, -1, places + first))
+
+
 def _of_matrix(weight: Weight, inputs: int) -> StoredRows | None:
     """Of [N, K]."""
     columns = weight.part[1] if len(weight.part) > 1 else slice(None)

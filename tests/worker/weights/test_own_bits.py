@@ -22,8 +22,8 @@ from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.packed_linear import Matrix
+from worker.weights import held_bits
 from worker.weights.loader import fill_target
-from worker.weights.own_bits import own_bits
 from worker.weights.source import TensorSource
 
 pytestmark = pytest.mark.cpu_kernels
@@ -92,7 +92,7 @@ def test_no_matrix_in_16_bits_is_left(
         unpacked.append(name)
         yield from fill_target(source, weight, name)
 
-    monkeypatch.setattr(own_bits, "fill_target", fill)
+    monkeypatch.setattr(held_bits, "fill_target", fill)
     driver = Driver(tmp_path / "packed", dtype="bfloat16")
     sizes = {weight.out_features * weight.in_features for weight in weights_of(driver).values()}
     gc.collect()

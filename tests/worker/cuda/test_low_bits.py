@@ -94,7 +94,7 @@ def test_what_a_checkpoint_holds(name: str, checkpoint: Checkpoints, tmp_path: P
         assert torch.equal(logits(tmp_path / "packed"), logits(plain))
 
 
-@pytest.mark.parametrize(("quantization", "code"), [("int4", "INT4"), ("int8", "INT8")])
+@pytest.mark.parametrize(("quantization", "code"), [("int4-g32", "INT4"), ("int8", "INT8")])
 def test_weights_that_are_rounded(quantization: str, code: str, checkpoint: Checkpoints, tmp_path: Path):
     """Matrices hold values near those of the checkpoint."""
     folder = checkpoint("llama", **SHAPE)
@@ -121,7 +121,7 @@ def test_inputs_that_are_stored_first(checkpoint: Checkpoints):
 
 def test_random_weights(checkpoint: Checkpoints):
     """--load-format dummy makes them in the form that is asked for."""
-    model = loaded(checkpoint("llama", **SHAPE), load_format="dummy", quantization="int4-g64")
+    model = loaded(checkpoint("llama", **SHAPE), load_format="dummy", quantization="int4-g32")
     assert set(held_in(model).values()) == {"INT4"}
     assert all(not parameter.is_meta for parameter in model.model.parameters())
 
@@ -145,8 +145,8 @@ def test_what_is_refused(checkpoint: Checkpoints, tmp_path: Path):
     assert "--dtype bfloat16" in error.value.todo
     quantize_checkpoint(folder, tmp_path / "packed", quantizers.gptq(4, 1, False), GPTQ)
     with pytest.raises(StartupError, match="quantized already"):
-        loaded(tmp_path / "packed", quantization="int4")
-    for quantization, fits in (("", False), ("int4", True)):
+        loaded(tmp_path / "packed", quantization="int4-g32")
+    for quantization, fits in (("", False), ("int4-g32", True)):
         command = initialize(folder, **{**SMALL, "dtype": "bfloat16", "quantization": quantization})
         room = loaded(folder).weight_bytes - 1000
         small = HostDevice(Memory(GIB, room))

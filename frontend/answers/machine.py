@@ -189,11 +189,14 @@ class Machine:
     def _json_call(self, call: JsonCall) -> bool:
         mark = self._table.find_mark(self._buffer)
         self._drop(call.feed(self._buffer if mark is None else self._buffer[:mark]))
-        if call.name is not None and not self._calls.is_open:
-            found = self._table.call_name.fullmatch(call.name)
+        if call.is_call and not self._calls.is_open:
+            found = self._table.call_name.fullmatch(call.name or "")
             if found is None:
                 return self._fail()
             self._start(found["name"], call.id or "")
+            self._calls.write(call.take_arguments())
+            if call.stage is Stage.MORE:
+                return True
         if self._calls.is_open:
             self._calls.write(call.take_arguments())
         if call.stage is Stage.FAILED or (call.stage is Stage.MORE and self._buffer):
@@ -208,10 +211,10 @@ class Machine:
         assert self._pairs is not None
         read, written = self._pairs.feed(self._buffer)
         self._drop(read)
-        self._calls.write(self._table.literal(written))
+        self._calls.write(written)
         if not self._pairs.done:
             return False
-        self._calls.end(written=True)
+        self._calls.end(lost=self._pairs.lost)
         self._enter(self._state.then)
         return True
 
@@ -294,7 +297,7 @@ class Machine:
             self._raw.clear()
             self._has_called = False
         elif take is Take.PAIRS and self._table.pairs is not None:
-            self._pairs = PairReader(self._table.pairs)
+            self._pairs = PairReader(self._table.pairs, self._table.literal)
         self._nested = None
         if take is Take.VALUE:
             styles = {step.value for step in self._state.markers.values()}

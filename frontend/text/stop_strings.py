@@ -36,11 +36,16 @@ class StopMatcher:
 
     def __init__(self, stops: StopStrings) -> None:
         self._stops = stops
-        self._state = stops.prefixes.start
-        self._regexes = RegexMatcher(stops.automaton) if stops.automaton is not None else None
         self._held = ""
         self.by_regex = False
         """What has matched is a regular expression."""
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins another text: no match begins before this place. What was held back has been flushed."""
+        automaton = self._stops.automaton
+        self._state = self._stops.prefixes.start
+        self._regexes = RegexMatcher(automaton) if automaton is not None else None
 
     def push(self, piece: str, *, armed: bool = True) -> tuple[str, str | None]:
         """Consumes a piece of text. Returns the text that can be shown now, and the stop string or regular

@@ -273,7 +273,13 @@ class Generator:
         )
         stops = None
         if asked.stop or asked.stop_regex:
-            stops = StopStrings(asked.stop, include=stopping.include_stop, regexes=asked.stop_regex)
+            silent = self._model.tokenizer.special_tokens if _skips_special(output) else {}
+            stops = StopStrings(
+                asked.stop,
+                include=stopping.include_stop,
+                regexes=asked.stop_regex,
+                silent={token: added.content for token, added in silent.items()},
+            )
         detokenizer, echo = None, ""
         if wanted.text or stops:
             detokenizer, echo = self._detokenizer(output, prompt)
@@ -294,9 +300,12 @@ class Generator:
         self, output: generation_pb2.OutputOptions, prompt: TokenizedPrompt
     ) -> tuple[Detokenizer, str]:
         """Returns a detokenizer primed with the prompt, and the prompt's text if it is to be echoed."""
-        skip = output.skip_special_tokens if output.HasField("skip_special_tokens") else True
-        detokenizer = self._model.tokenizer.detokenizer(skip_special_tokens=skip)
+        detokenizer = self._model.tokenizer.detokenizer(skip_special_tokens=_skips_special(output))
         if output.echo:
             return detokenizer, detokenizer.push(prompt.token_ids)
         detokenizer.prime(prompt.token_ids)
         return detokenizer, ""
+
+
+def _skips_special(output: generation_pb2.OutputOptions) -> bool:
+    return output.skip_special_tokens if output.HasField("skip_special_tokens") else True

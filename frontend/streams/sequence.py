@@ -239,7 +239,9 @@ class Sequence:
         num_loud = len(token_ids) - self._num_silent
         for place, token in enumerate(token_ids):
             self.tokens.append(token)
-            if place < num_loud and self._match(self._detokenizer.push((token,)), matcher):
+            if place >= num_loud:
+                continue
+            if self._match(self._detokenizer.push((token,)) + matcher.mark(token), matcher):
                 return True
         return False
 

@@ -1,24 +1,32 @@
 """Where the packages go in a wheel; everything else is in pyproject.toml.
 
-The repository has its rooms (frontend, engine_core, worker, kernels) at the top level. In site-packages such
-names would collide with other distributions, so a wheel has them in pagewire/_rooms, which pagewire.rooms
-puts on the import path of our own processes. An editable install leaves them where they are.
+The repository has its rooms (frontend, engine_core, worker, kernels) at the top level, and plug-ins in
+packages/. In site-packages such names would collide with other distributions, so a wheel has both in
+pagewire/_rooms, which pagewire.rooms puts on the import path of our own processes. An editable install leaves
+them where they are, and also has the packages that no wheel of pagewire has.
 """
 
 import sys
+from pathlib import Path
 
 from setuptools import find_packages, setup
 
-ROOMS = ("frontend", "engine_core", "worker", "kernels")
-FOLDER = "pagewire._rooms"
+EDITABLE = "editable_wheel" in sys.argv
+FOLDER = "" if EDITABLE else "pagewire._rooms."
+DATA = ["pagewire.demo_model", f"{FOLDER}pagewire_console.static"]
+"""Folders of files, for setuptools packages like others."""
 
-package = find_packages(include=["pagewire", "pagewire.*"])
-rooms = find_packages(include=[pattern for room in ROOMS for pattern in (room, f"{room}.*")])
+plugins = Path("packages").glob(f"{'' if EDITABLE else 'pagewire-'}*/src/*/__init__.py")
+sources = {room: room for room in ("frontend", "engine_core", "worker", "kernels")}
+sources |= {file.parent.name: file.parent.as_posix() for file in sorted(plugins)}
+folders = {f"{FOLDER}{name}": folder for name, folder in sources.items()}
 
-if "editable_wheel" in sys.argv:
-    setup(packages=[*package, *rooms])
-else:
-    setup(
-        packages=[*package, *(f"{FOLDER}.{name}" for name in rooms)],
-        package_dir={f"{FOLDER}.{room}": room for room in ROOMS},
-    )
+setup(
+    packages=[
+        *find_packages(include=["pagewire", "pagewire.*"]),
+        *folders,
+        *(f"{name}.{inner}" for name, folder in folders.items() for inner in find_packages(folder)),
+        *DATA,
+    ],
+    package_dir=folders,
+)

@@ -24,6 +24,7 @@ from frontend.streams.aborts import Aborts
 from frontend.telemetry.tracing import close_tracer
 from pagewire.config import FrontendConfig
 from pagewire.host.file_watch import FileWatch
+from pagewire.plugins import plugins
 
 if TYPE_CHECKING:
     from frontend.openai.door import OpenAiServer
@@ -125,10 +126,12 @@ class Frontend:
 
 
 def _make_openai(parts: FrontendParts, inspector: Inspector) -> "OpenAiServer | None":
-    """Returns the server of --openai-port, whose modules are loaded only here. Raises StartupError."""
+    """Returns the server of --openai-port, whose modules and plug-ins are loaded only here. Raises
+    StartupError."""
     if parts.config.openai_port is None:
         return None
-    from frontend.console.console import console_of
     from frontend.openai.door import OpenAiServer
 
-    return OpenAiServer(parts, parts.config.openai_port, console_of(parts, inspector))
+    made = [plugin.load()(parts, inspector) for plugin in plugins("pagewire.http").values()]
+    extensions = [each for each in made if each is not None]
+    return OpenAiServer(parts, parts.config.openai_port, extensions)

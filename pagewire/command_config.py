@@ -170,7 +170,6 @@ class BenchConfig(ClientConfig):
     json: str = flag("", "write every request to this file", common=True, metavar="FILE")
     html: str = flag("", "write a page with plots to this file", common=True, metavar="FILE")
     svg: str = flag("", "write each plot to this folder, as SVG", metavar="FOLDER")
-    png: str = flag("", "write each plot to this folder, as PNG (needs the extra `bench`)", metavar="FOLDER")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -482,6 +482,12 @@ class ServeConfig(FrontendConfig, EngineConfig):
         at_least=1,
         at_most=64,
     )
+    api_key: tuple[str, ...] = flag(
+        (),
+        "key that calls must send as a bearer token (PAGEWIRE_API_KEY keeps it out of the list of processes);"
+        " may be repeated; all keys belong to the tenant `default`; --auth-file has tenants and roles",
+        metavar="KEY",
+    )
     gateway: int | None = flag(
         None,
         "HTTP port of smg on 127.0.0.1, a gateway in front of all frontends (needs the extra `gateway`);"

@@ -6,13 +6,26 @@ PagewireError
 └── RpcError          a call of a client failed (pagewire.client.errors)
 """
 
+from pathlib import Path
+from shlex import quote
+
+_SOURCES = Path(__file__).parents[1] / "pyproject.toml"
+"""Where there is one, this is not an installation from a wheel."""
+
 _MOST = 1000
 """Maximum number of characters of each part of an error."""
 
 
 def install_hint(extra: str) -> str:
-    """Returns what to do when an optional dependency is missing."""
-    return f"in pagewire's source tree: pip install '.[{extra}]'"
+    """Returns what to do when a dependency of an extra is missing."""
+    if _SOURCES.exists():
+        return f"in pagewire's source tree: pip install '.[{extra}]'"
+    from importlib.metadata import requires  # takes 20 ms
+
+    # An installation knows what its extras require; no index has this project.
+    marker = f'extra == "{extra}"'
+    needed = [each.partition(";")[0].strip() for each in requires("pagewire") or () if marker in each]
+    return f"pip install {' '.join(map(quote, needed))}"
 
 
 class PagewireError(Exception):

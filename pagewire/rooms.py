@@ -2,7 +2,7 @@
 
 In the repository they are top-level packages. An installed wheel has them in pagewire/_rooms, where they do
 not collide with other distributions: only our own processes put that folder on their import path, never a
-program that uses a client.
+program that uses a client. The plug-ins of packages/ (pagewire.plugins) are found with them.
 """
 
 import sys
@@ -18,6 +18,6 @@ def folder() -> Path:
 
 
 def make_importable() -> None:
-    """Puts the rooms first on the import path of this process. Idempotent."""
+    """Puts the rooms, and the packages of a source tree, first on this process's import path. Idempotent."""
     if str(folder()) not in sys.path[:1]:
-        sys.path.insert(0, str(folder()))
+        sys.path[:0] = map(str, (folder(), *sorted(folder().glob("packages/*/src"))))

@@ -28,7 +28,7 @@ say "built $(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
 
 "$python" -m zipfile -l "$wheel" >"$work/contents"
 for needed in pagewire/py.typed pagewire/v1/generation_pb2.pyi pagewire/demo_model/model.safetensors \
-  pagewire/demo_model/tokenizer.json pagewire/site.zip pagewire/_rooms/frontend/console/static/index.html share/pagewire/protos/pagewire/v1/generation.proto; do
+  pagewire/demo_model/tokenizer.json pagewire/site.zip pagewire/_rooms/pagewire_console/static/index.html share/pagewire/protos/pagewire/v1/generation.proto; do
   grep -q "$needed" "$work/contents" || fail "$needed is not in the wheel"
 done
 sed -n '2,$s/ .*//p' "$work/contents" | grep -vE '^pagewire(/|-[^/]*\.(dist-info|data)/)' >"$work/strays" &&
@@ -58,6 +58,7 @@ pagewire --help >help
 grep -q 'start everything on this host' help || fail "pagewire --help"
 test "$(pagewire version)" = "$(python -c 'import importlib.metadata as m; print(m.version("pagewire"))')" ||
   fail "two versions"
+pagewire bench --help | grep -q -- --goodput || fail "pagewire bench is not found"
 say "imports, --help, version"
 
 pagewire docs >url &
@@ -115,6 +116,7 @@ import pagewire
 assert pagewire.Client(sys.argv[1]).generate("hello", max_tokens=3).token_ids
 assert sys.modules["kernels"].OWNER == "another distribution"
 PYTHON
+pagewire bench --concurrency 2 --num-requests 4 --output-len 4 --address "127.0.0.1:$port" >/dev/null || fail "no figures"
 test -n "$(pagewire generate hello --max-tokens 8 --address "127.0.0.1:$port")" || fail "no answer"
 kill "$service"
 wait "$service" || fail "the service ended with $? on SIGTERM"

@@ -21,10 +21,10 @@ OURS = ("frontend", "engine")
 
 
 class Loader(yaml.SafeLoader):
-    """YAML as Compose reads it: !reset empties what another file says."""
+    """YAML as Compose reads it: !override replaces what another file says."""
 
 
-Loader.add_constructor("!reset", lambda loader, node: None)
+Loader.add_constructor("!override", lambda loader, node: loader.construct_mapping(node))
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def parse(command: str, *words: str) -> Any:
 
 
 COMPOSE = load(ROOT / "compose.yaml")
-CPU = load(DEPLOY / "compose.cpu.yaml")
+GPU = load(DEPLOY / "compose.gpu.yaml")
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 every_service = pytest.mark.parametrize("name", SERVICES)
 
@@ -99,21 +99,27 @@ def test_mounts_are_ours(name: str):
 
 
 @pytest.mark.parametrize("name", OURS)
-@pytest.mark.parametrize("compose", [COMPOSE, CPU], ids=["compose", "cpu"])
-def test_commands_are_what_the_program_takes(name: str, compose: dict[str, Any]):
-    if name not in compose["services"]:
-        return
-    words = compose["services"][name]["command"]
-    assert words[0] == name
-    parse(*words)
+def test_commands_are_what_the_program_takes(name: str):
+    parse(*SERVICES[name]["command"])
 
 
-def test_without_a_gpu_little_is_different():
-    """The override's command is the same one but for the device, and it asks for no GPU."""
-    (name,) = CPU["services"]
-    ours, theirs = SERVICES[name]["command"], CPU["services"][name]["command"]
-    assert set(ours) ^ set(theirs) == {"--device=auto", "--device=cpu"}
-    assert CPU["services"][name]["deploy"]["resources"]["reservations"]["devices"] is None
+def test_the_engine_is_supervised():
+    """So that a standby takes over when its core or worker is killed."""
+    config = parse(*SERVICES["engine"]["command"])
+    assert SERVICES["engine"]["command"][0] == "serve" and config.frontends == 0
+    assert config.standbys and not config.no_standby and not config.no_restart
+
+
+def test_a_gpu_is_an_addition():
+    """One device, an image with the CUDA build of torch, and a variable that our program reads."""
+    assert not any("deploy" in service for service in SERVICES.values())
+    engine = GPU["services"]["engine"]
+    (device,) = engine["deploy"]["resources"]["reservations"]["devices"]
+    assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 1, ["gpu"])
+    assert "args" not in engine["build"] and engine["image"] == GPU["services"]["frontend"]["image"]
+    config = importlib.import_module("pagewire.cli.serve").CONFIG
+    parsed = flags.parse(config, [], command="serve", environment=engine["environment"])
+    assert parsed.device == "cuda"
 
 
 def test_frontends_get_the_time_that_they_need_to_end():
@@ -137,53 +143,49 @@ def test_frontends_and_the_engine_meet():
         assert f"sockets:{folder}" in SERVICES[name]["volumes"]
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_images_are_made_of_what_there_is(name: str):
-    build = SERVICES[name]["build"]
-    path = ROOT / build["dockerfile"]
-    text = path.read_text()
+def test_the_image_is_made_of_what_there_is():
+    text = (ROOT / SERVICES["engine"]["build"]["dockerfile"]).read_text()
     allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     for sources in re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE):
         for source in sources.split():
             assert (ROOT / source).exists() and source in allowed
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert all(extra in extras for extra in re.findall(r"'\.\[(\w+)\]'", text))
-    assert f"USER {SERVICES[name]['user']}" in text
-    assert ("[worker]" in text) == (name == "engine"), "a frontend needs no torch"
+    (installed,) = re.findall(r"'\.\[([\w,]+)\]'", text)
+    assert set(installed.split(",")) <= extras.keys()
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert SERVICES[name]["image"] == f"pagewire/{name}:{version}"
+    assert f'version="{version}"' in text
+    for name in OURS:
+        assert f"USER {SERVICES[name]['user']}" in text
+        assert SERVICES[name]["image"] == f"pagewire:{version}"
 
 
-def engine_environment() -> dict[str, str]:
-    """What the last stage of its image sets."""
-    text = (DEPLOY / "Dockerfile.engine").read_text().rpartition("\nFROM ")[2].replace("\\\n", "")
+def image_environment() -> dict[str, str]:
+    """What the last stage of the image sets."""
+    text = (DEPLOY / "Dockerfile").read_text().rpartition("\nFROM ")[2].replace("\\\n", "")
     words = " ".join(re.findall(r"^ENV (.+)$", text, re.MULTILINE)).split()
     return dict(word.partition("=")[::2] for word in words)
 
 
-def test_what_is_compiled_for_a_gpu_outlives_its_container():
-    """Triton's cache is in a volume of its own, not in memory, which the image makes for its user."""
-    service, cache = SERVICES["engine"], engine_environment()["TRITON_CACHE_DIR"]
+@pytest.mark.parametrize("variable", ["TRITON_CACHE_DIR", "XDG_CACHE_HOME", "HF_HOME"])
+def test_what_is_compiled_or_downloaded_outlives_its_container(variable: str):
+    """It is in a volume of its own, not in memory, which the image makes for its user."""
+    service, cache = SERVICES["engine"], image_environment()[variable]
     mounts = dict(volume.split(":")[1::-1] for volume in service["volumes"])
     (folder,) = (path for path in mounts if Path(cache).is_relative_to(path))
     assert mounts[folder] in COMPOSE["volumes"] and mounts[folder] != "sockets"
     assert not any(Path(cache).is_relative_to(entry.split(":")[0]) for entry in service["tmpfs"])
     uid, gid = service["user"].split(":")
-    made = re.search(
-        rf"install -d -m 0700 -o {uid} -g {gid} (.+)", (DEPLOY / "Dockerfile.engine").read_text()
-    )
+    made = re.search(rf"install -d -m 0700 -o {uid} -g {gid} (.+)", (DEPLOY / "Dockerfile").read_text())
     assert made is not None and folder in made[1].split()
 
 
 def test_memory_of_a_gpu_and_of_its_host():
     """Steps of many sizes leave no holes in the first; pinned swap space counts into the limit of the second,
     beside what a worker needs while it loads."""
-    assert engine_environment()["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert image_environment()["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
     service = SERVICES["engine"]
     limit = int(service["mem_limit"].removesuffix("g"))
     assert limit - parse(*service["command"]).swap_space >= 16
-    (device,) = service["deploy"]["resources"]["reservations"]["devices"]
-    assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 1, ["gpu"])
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -200,7 +202,10 @@ def test_nginx_understands_its_configuration(tmp_path: Path):
     """With the upstream of its own version: `resolve`, as the container has it, came with 1.27.3."""
     http2 = nginx_version() >= (1, 25, 1)
     listen = "listen 127.0.0.1:50051" + (";\nhttp2 on;\n" if http2 else " http2;\n")
-    folder = write_nginx(tmp_path, listen, "server 127.0.0.1:1 max_fails=0;\n", "listen 127.0.0.1:8080;\n")
+    server = "server 127.0.0.1:1 max_fails=0;\n"
+    places = {"listen": listen, "upstream": server, "alive": "listen 127.0.0.1:8080;\n"}
+    places |= {"listen-http": "listen 127.0.0.1:8000;\n", "upstream-http": server}
+    folder = write_nginx(tmp_path, places)
     run = subprocess.run([*nginx_command(folder), "-t"], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
 
@@ -211,7 +216,62 @@ def test_nginx_is_started_as_in_the_test_of_the_topology():
     assert words[-1] == "daemon off;"
     included = re.findall(r"include (\S+);", (DEPLOY / "nginx" / "nginx.conf").read_text())
     assert all((DEPLOY / "nginx" / name).is_file() for name in included)
-    assert "server frontend:50051 resolve" in (DEPLOY / "nginx" / "upstream.conf").read_text()
+    config = parse(*SERVICES["frontend"]["command"])
+    for name, port in (("upstream", config.port), ("upstream-http", config.openai_port)):
+        assert f"server frontend:{port} resolve" in (DEPLOY / "nginx" / f"{name}.conf").read_text()
+
+
+def kubernetes(name: str) -> dict[str, dict[str, Any]]:
+    """The objects of a file of deploy/kubernetes, by kind."""
+    return {each["kind"]: each for each in yaml.load_all((DEPLOY / "kubernetes" / name).read_text(), Loader)}
+
+
+def containers() -> dict[str, dict[str, Any]]:
+    pod = kubernetes("pagewire.yaml")["Deployment"]["spec"]["template"]["spec"]
+    return {each["name"]: each for each in pod["containers"]}
+
+
+def test_pods_meet_the_program():
+    """Commands parse, ports and probes are those of the flags, and both containers meet at one socket."""
+    engine, frontend = (containers()[name] for name in ("engine", "frontend"))
+    of_engine, of_frontend = parse(*engine["args"]), parse(*frontend["args"])
+    assert of_frontend.engine == (of_engine.listen,) and of_engine.frontends == 0
+    ports = {each["name"]: each["containerPort"] for c in (engine, frontend) for each in c["ports"]}
+    assert ports == {
+        "engine-metrics": of_engine.http_port,
+        "grpc": of_frontend.port,
+        "http": of_frontend.openai_port,
+        "metrics": of_frontend.http_port,
+    }
+    assert frontend["readinessProbe"]["grpc"]["port"] == of_frontend.port
+    assert {engine[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe")} == {
+        "engine-metrics"
+    }
+    assert frontend["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    assert {engine["image"], frontend["image"]} == {SERVICES["engine"]["image"]}
+
+
+def test_pods_are_restricted_and_drain():
+    pod = kubernetes("pagewire.yaml")["Deployment"]["spec"]["template"]["spec"]
+    assert pod["enableServiceLinks"] is False and pod["securityContext"]["runAsNonRoot"] is True
+    assert f"{pod['securityContext']['runAsUser']}" == SERVICES["engine"]["user"].split(":")[0]
+    config = parse(*containers()["frontend"]["args"])
+    assert pod["terminationGracePeriodSeconds"] > config.drain_delay + config.shutdown_grace + 2
+    volumes = {each["name"] for each in pod["volumes"]}
+    for container in containers().values():
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+    service = kubernetes("pagewire.yaml")["Service"]["spec"]
+    assert {each["targetPort"] for each in service["ports"]} == {"grpc", "http"}
+
+
+def test_pods_are_watched_and_scaled_by_metrics_that_exist():
+    objects = kubernetes("monitoring.yaml")
+    endpoints = objects["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    assert {each["port"] for each in endpoints} == {"metrics", "engine-metrics"}
+    (metric,) = objects["HorizontalPodAutoscaler"]["spec"]["metrics"]
+    assert metric["pods"]["metric"]["name"] in known_metrics()
 
 
 def known_metrics() -> set[str]:

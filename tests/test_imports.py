@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ GROUND = {
     "gguf",
     "logs",
     "checkpoints",
+    "plugins",
     "retry_after",
     "limits",
     "speculation",
@@ -85,13 +87,15 @@ def test_grpc_is_one_adapter_of_the_frontend():
         assert not uses or relative.startswith((*GRPC_ADAPTERS, "frontend/main.py")), f"{relative}: {uses}"
 
 
-OURS = ROOMS | {"pagewire", "tests", "benchmarks", "scripts"}
+PACKAGES = {path.parent.name: path.parent for path in ROOT.glob("packages/*/src/*/__init__.py")}
+OURS = ROOMS | PACKAGES.keys() | {"pagewire", "tests", "benchmarks", "scripts"}
 
 
 @cache
 def defined_in(module: str) -> set[str]:
     """Names that a module of ours defines or imports, and the modules of a package. Empty: no such module."""
-    path = ROOT / module.replace(".", "/")
+    top, *rest = module.split(".")
+    path = PACKAGES.get(top, ROOT / top).joinpath(*rest)
     file = path / "__init__.py" if path.is_dir() else path.with_name(path.name + ".py")
     names = {child.stem for child in path.iterdir()} if path.is_dir() else set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if file.exists() else ():
@@ -104,7 +108,59 @@ def defined_in(module: str) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("folder", ["tests", "benchmarks", "scripts"])
+SEAMS = {
+    "pagewire_bench": {
+        *("pagewire", "pagewire.cli.common.connect", "pagewire.client", "pagewire.command_config"),
+        *("pagewire.errors", "pagewire.flags", "pagewire.v1"),
+    },
+    "pagewire_console": {
+        *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),
+        *("frontend.inspection.inspector", "frontend.openai.answers.errors", "frontend.openai.app"),
+        *("frontend.parts", "frontend.telemetry.counters"),
+        *("pagewire", "pagewire.host.loopback", "pagewire.telemetry.figures", "pagewire.v1"),
+    },
+}
+"""What a package may import of the product: modules, and all modules of a folder."""
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_packages_import_the_product_by_its_seams(package: str):
+    """And neither one another nor what would make their users install torch."""
+    others = OURS - {package}
+    wrong = []
+    for path in sorted(PACKAGES[package].rglob("*.py")):
+        for name in imports_of(path):
+            if name.partition(".")[0] not in others or "_pb2" in path.name:
+                continue
+            module = name if not defined_in(name.rpartition(".")[0]) else name.rpartition(".")[0]
+            parts = module.split(".")
+            above = {".".join(parts[:end]) for end in range(2, len(parts) + 1)} | {module}
+            if not above & SEAMS.get(package, set()):
+                wrong.append(f"{path.relative_to(ROOT)} imports {name}")
+    assert wrong == []
+
+
+def test_nothing_of_the_product_imports_a_package():
+    """It loads plug-ins by their entry points."""
+    for room in sorted(ROOMS | {"pagewire"}):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            assert not {name.partition(".")[0] for name in imports_of(path)} & PACKAGES.keys(), path
+
+
+def test_entry_points_and_versions_are_those_of_the_wheel():
+    """A package that is built alone is found like one in the wheel."""
+    projects = [tomllib.loads(file.read_text())["project"] for file in ROOT.glob("packages/*/pyproject.toml")]
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert len(projects) == len(PACKAGES)
+    assert {each["version"] for each in projects} == {wheel["version"]}
+    found: dict[str, dict[str, str]] = {}
+    for project in projects:
+        for group, names in project.get("entry-points", {}).items():
+            found.setdefault(group, {}).update(names)
+    assert found == wheel["entry-points"]
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks", "scripts", "packages"])
 def test_what_is_imported_from_rooms_is_there(folder: str):
     """mypy reads the rooms alone; an import within a function of a test or a benchmark fails late."""
     missing = []
@@ -152,6 +208,7 @@ def test_only_commands_import_rooms():
             "engine.py": {"engine_core"},
             "worker.py": {"worker"},
             "replay.py": {"engine_core"},
+            "serve.py": {"frontend"},  # hashes of --api-key
             "token.py": {"frontend"},
             "reader.py": {"frontend"},
         }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.versus.peers.harness import Settings
-from pagewire.bench.workloads import Request
+from pagewire_bench.workloads import Request
 
 START_S = 1200.0
 """To load, and for some to compile, as vLLM does for minutes where there are two cores."""

@@ -22,7 +22,7 @@ from benchmarks.versus.contention import look, shares
 from benchmarks.versus.peers.harness import Settings
 from benchmarks.versus.registers import threads_with_avx512
 from benchmarks.versus.roof import Limits, read_shape
-from pagewire.bench.workloads import SHORT, WORKLOADS, Request
+from pagewire_bench.workloads import SHORT, WORKLOADS, Request
 
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 64

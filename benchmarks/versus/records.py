@@ -16,8 +16,8 @@ from typing import Any
 from benchmarks.versus.child import Answer
 from benchmarks.versus.contention import Shares
 from benchmarks.versus.roof import Limits, Shape
-from pagewire.bench.figures import percentile
-from pagewire.bench.trace import gaps as gaps_of
+from pagewire_bench.figures import percentile
+from pagewire_bench.trace import gaps as gaps_of
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ def _attention(config: Mapping[str, Any]) -> tuple[int, int]:
 def roof_seconds(
     shape: Shape, weights: str, lengths: Sequence[tuple[int, int, int]], limits: Limits
 ) -> float:
-    """The least time. lengths: (prefix, own, output) of each request, as in pagewire.bench.workloads."""
+    """The least time. lengths: (prefix, own, output) of each request, as in pagewire_bench.workloads."""
     peak = limits.peak(weights)
     read = shape.read_bytes(weights) / limits.bandwidth
     prefill = _flop(shape, 0, max(prefix for prefix, _, _ in lengths), 0)

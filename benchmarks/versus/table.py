@@ -7,7 +7,7 @@ from benchmarks.versus.catalog import OURS
 from benchmarks.versus.comparison import MAX_MODEL_LEN
 from benchmarks.versus.records import Records, Run, Timings, that_count
 from benchmarks.versus.roof import Limits, roof_seconds
-from pagewire.bench.workloads import SHORT, WORKLOADS
+from pagewire_bench.workloads import SHORT, WORKLOADS
 
 COLUMNS = (
     "",

@@ -1,6 +1,7 @@
 """The OpenAI API on a port of its own, as one object: opened, started and stopped like the gRPC server."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Protocol
 
 from starlette.routing import Route
@@ -13,8 +14,10 @@ from pagewire.host.file_watch import Refreshable
 
 
 class Extension(Protocol):
-    """Something else that the port serves: the console."""
+    """What else the port serves: a plug-in of the group `pagewire.http`, such as the console."""
 
+    name: str
+    """Names its URL in the ready line."""
     path: str
     """Where it begins."""
 
@@ -31,14 +34,14 @@ class Extension(Protocol):
 class OpenAiServer:
     """Serves one frontend's endpoints."""
 
-    def __init__(self, parts: FrontendParts, port: int, console: Extension | None = None) -> None:
-        """port: 0: a free one. console: None: it is off. Raises StartupError."""
+    def __init__(self, parts: FrontendParts, port: int, extensions: Sequence[Extension] = ()) -> None:
+        """port: 0: a free one. Raises StartupError."""
         self._config = parts.config
         self._port = port
         self._tls = tls_of(parts.config)
         context = self._tls.context if self._tls is not None else None
-        self._console = console
-        more_routes = console.routes() if console is not None else ()
+        self._extensions = extensions
+        more_routes = chain.from_iterable(each.routes() for each in extensions)
         self._server = HttpServer(make_app(parts, more_routes), parts.config, context)
 
     @property
@@ -48,14 +51,12 @@ class OpenAiServer:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Facts for the ready line: the base URL of clients, and the console's."""
+        """Facts for the ready line: the base URL of clients, and those of extensions."""
         host = self._config.openai_host
         host = f"[{host}]" if ":" in host else host
         scheme = "http" if self._tls is None else "https"
         base = f"{scheme}://{host}:{self._port}"
-        return {"openai": f"{base}/v1"} | (
-            {"console": f"{base}{self._console.path}"} if self._console is not None else {}
-        )
+        return {"openai": f"{base}/v1"} | {each.name: f"{base}{each.path}" for each in self._extensions}
 
     def open(self) -> int:
         """Opens the port and returns its number. Raises StartupError."""
@@ -64,11 +65,11 @@ class OpenAiServer:
 
     async def start(self) -> None:
         """Starts answering."""
-        if self._console is not None:
-            self._console.start()
+        for each in self._extensions:
+            each.start()
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
         await self._server.stop(grace)
-        if self._console is not None:
-            await self._console.stop()
+        for each in self._extensions:
+            await each.stop()

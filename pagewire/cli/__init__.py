@@ -1,4 +1,4 @@
-"""One file per command. Each has CONFIG, a configuration class, and run(config) -> exit code.
+"""One file per command, and plug-ins. Each has CONFIG, a configuration class, and run(config) -> exit code.
 
 A command imports what it needs when it runs, so that a base install can call a service and run a frontend
 without torch.
@@ -7,9 +7,11 @@ without torch.
 import difflib
 import importlib
 from collections.abc import Sequence
+from types import ModuleType
 
 from pagewire import __version__, flags, rooms
 from pagewire.flags import UsageError
+from pagewire.plugins import find_plugin
 
 COMMANDS = {
     "serve": "start everything on this host",
@@ -36,6 +38,8 @@ COMMANDS = {
 }
 WITHOUT_ARGUMENTS = ("--help", "-h", "help", "--version", "version")
 """Commands that are run here, and have no flags."""
+PLUGINS = frozenset({"bench"})
+"""Commands whose modules are in distributions of their own."""
 INTERNAL = frozenset({"reader"})
 """Commands that only processes of a service start."""
 
@@ -55,10 +59,18 @@ def run(arguments: Sequence[str]) -> int:
         close = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise UsageError(f"unknown command {command!r}{hint}", todo="see: pagewire --help")
-    rooms.make_importable()
-    module = importlib.import_module(f"pagewire.cli.{command}")
+    module = command_module(command)
     code: int = module.run(flags.parse(module.CONFIG, arguments[1:], command=command))
     return code
+
+
+def command_module(command: str) -> ModuleType:
+    """Imports the module of a command. Raises StartupError for a plug-in that is not installed."""
+    rooms.make_importable()
+    if command in PLUGINS:
+        module: ModuleType = find_plugin("pagewire.commands", command).load()
+        return module
+    return importlib.import_module(f"pagewire.cli.{command}")
 
 
 def _overview() -> str:

@@ -16,6 +16,14 @@ def available_memory() -> int:
     return int(min(available, memory_left()))
 
 
+def oom_kills() -> int:
+    """Returns how many processes the kernel has killed on this machine because memory ran out."""
+    for line in _read("/proc/vmstat").splitlines():
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return 0
+
+
 def _read(path: str) -> str:
     try:
         return Path(path).read_text()

@@ -11,9 +11,9 @@ log = logging.getLogger(__name__)
 
 LIBRARIES = {"grpc": "gRPC", "uvicorn": "uvicorn"}
 """First part of the names of loggers -> how the log calls the library."""
-LINES_PER_MINUTE = 10
-"""Records of a library's own loggers, some with a traceback of many lines. A client that hangs up while it
-has an answer of gRPC pending causes one each time, and so does each connection that sends uvicorn no HTTP."""
+LINES_PER_MINUTE = 24
+"""Of a library's own loggers; a record with a traceback has many. A client that hangs up while it has an
+answer of gRPC pending causes one each time, and so does each connection that sends uvicorn no HTTP."""
 _WINDOW_S = 60.0
 
 
@@ -40,7 +40,7 @@ class LibraryLogFilter(logging.Filter):
 
 
 class _Throttle:
-    """The records of one library in this minute."""
+    """The lines of one library in this minute."""
 
     def __init__(self, library: str, clock: Callable[[], float]) -> None:
         self._library = library
@@ -53,15 +53,22 @@ class _Throttle:
         now = self._clock()
         if now >= self._window_end:
             if self._num_dropped:
-                dropped = f"{self._num_dropped} lines of {self._library} were dropped before this one"
+                dropped = f"{self._num_dropped} records of {self._library} were dropped before this one"
                 record.msg = f"{record.msg} ({dropped})"
             self._window_end = now + _WINDOW_S
             self._num_passed = self._num_dropped = 0
         if self._num_passed >= LINES_PER_MINUTE:
             self._num_dropped += 1
             return False
-        self._num_passed += 1
+        self._num_passed += _num_lines(record)
         return True
+
+
+def _num_lines(record: logging.LogRecord) -> int:
+    """Returns how many lines a record takes, its traceback included."""
+    error = record.exc_info[1] if record.exc_info else None
+    frames = len(traceback.extract_tb(error.__traceback__)) if error is not None else 0
+    return str(record.msg).count("\n") + 1 + (2 + 2 * frames if error is not None else 0)
 
 
 def traceback_of(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 from pagewire.host.exit_codes import describe_exit
 from pagewire.host.liveness import Liveness
+from pagewire.host.memory import oom_kills
 from pagewire.host.orders import Activation, WorkerStarted
 from pagewire.host.proc_stat import read_vitals
 from pagewire.host.stack_dump import log_stacks
@@ -47,6 +48,7 @@ class Child:
         self._unread = b""
         self._liveness = Liveness()
         self._hangs = False
+        self._oom_kills = oom_kills()
         self._workers = WorkerProcesses()
         self._worker_failure: StartupError | None = None
 
@@ -153,6 +155,16 @@ class Child:
         """True if the process, or its worker, served or stood by until SIGKILL came from outside. To be asked
         after cause_of_death()."""
         if (self.facts is None and not self.stands_by) or self._hangs:
+            return False
+        if self.failure is not None:
+            return self.failure.may_pass
+        return self.process.returncode == -signal.SIGKILL
+
+    @property
+    def was_killed_from_outside(self) -> bool:
+        """True if SIGKILL ended the process or its worker at any time, and not for a lack of memory: it says
+        nothing about the next process. To be asked after cause_of_death()."""
+        if self._hangs or oom_kills() != self._oom_kills:
             return False
         if self.failure is not None:
             return self.failure.may_pass

@@ -1,10 +1,18 @@
-"""Shows loading progress on a terminal or in a log file."""
+"""What a service writes to the terminal or file that it was started from."""
 
+import contextlib
 import time
 from typing import TextIO
 
 _CLEAR = "\r\x1b[K"
 _QUIET_S = 5.0
+
+
+def tell(text: str, stream: TextIO | None, end: str = "\n") -> None:
+    """Writes and flushes. A stream that takes nothing, as on a full disk, does not end the service."""
+    if stream is not None:
+        with contextlib.suppress(OSError):
+            print(text, file=stream, flush=True, end=end)
 
 
 class LoadingLine:
@@ -19,16 +27,14 @@ class LoadingLine:
     def show(self, what: str, fraction: float) -> None:
         """Shows progress. what: the item, such as "weights". fraction: 0 to 1."""
         if self._terminal:
-            self._stream.write(f"{_CLEAR}loading {what} {fraction:4.0%}")
-            self._stream.flush()
+            tell(f"{_CLEAR}loading {what} {fraction:4.0%}", self._stream, end="")
             self._dirty = True
         elif what != self._last[0] or time.monotonic() > self._last[1] + _QUIET_S:
             self._last = what, time.monotonic()
-            print(f"loading {what} {fraction:4.0%}", file=self._stream, flush=True)
+            tell(f"loading {what} {fraction:4.0%}", self._stream)
 
     def clear(self) -> None:
         """Erases the progress line."""
         if self._dirty:
-            self._stream.write(_CLEAR)
-            self._stream.flush()
+            tell(_CLEAR, self._stream, end="")
             self._dirty = False

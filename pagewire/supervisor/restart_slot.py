@@ -1,6 +1,7 @@
 """A restart slot: one role of the service, such as "frontend 1", filled by one process after another."""
 
 from collections import deque
+from dataclasses import dataclass
 
 from pagewire.host.memory import available_memory
 from pagewire.supervisor.child import Child
@@ -9,9 +10,9 @@ from pagewire.supervisor.worker_processes import WorkerProcesses
 WINDOW_S = 60.0
 """Seconds within which deaths count together."""
 MOST_EXPLAINED = 16
-"""Deaths within the window that do not count: their cause is being isolated, or a process was killed from
-outside. One request that kills the engine whenever it runs takes five or six deaths to find, three such
-requests up to thirteen."""
+"""Deaths within the window that do not count: their cause is being isolated, or the system killed a process
+for its memory. One request that kills the engine whenever it runs takes five or six deaths to find, three
+such requests up to thirteen."""
 MORE_STANDBYS = 2
 """Standbys of a role beyond --standbys, at most: one for each death within the window. Where deaths follow
 one another faster than a process imports everything, the next one still finds a standby that has."""
@@ -26,6 +27,14 @@ STANDBY_PAUSE_S = 10.0
 within the window; and before memory is looked at again."""
 FIRST_PAUSE_S = 0.5
 """Pause before the second restart within a window. The first has none; each later one is twice as long."""
+
+
+@dataclass(frozen=True)
+class _Death:
+    time: float
+    explained: bool
+    from_outside: bool
+    served: bool  # it was ready before
 
 
 class RestartSlot:
@@ -52,7 +61,7 @@ class RestartSlot:
         self.arguments = arguments
         self._max_deaths = max_deaths
         self._longest_pause = longest_pause
-        self._deaths: deque[tuple[float, bool]] = deque()  # (time, whether it counts as explained)
+        self._deaths: deque[_Death] = deque()  # within the window
         self._after_kill = False  # the last process was killed from outside
         self._kept: WorkerProcesses | None = None  # of the last process, for the next one
         self._failed_forks = 0  # since the last process that started
@@ -109,7 +118,7 @@ class RestartSlot:
     def _num_wanted(self, now: float) -> int:
         if not self.num_standbys:
             return 0
-        num_deaths = sum(time > now - WINDOW_S for time, _ in self._deaths)
+        num_deaths = sum(death.time > now - WINDOW_S for death in self._deaths)
         return self.num_standbys + min(num_deaths, MORE_STANDBYS)
 
     @property
@@ -155,14 +164,19 @@ class RestartSlot:
         self.last_pause, self.down_since = now - self.down_since, None
         return self.last_pause
 
-    def died(self, now: float, *, explained: bool = False, killed: bool = False) -> bool:
+    def died(
+        self, now: float, *, explained: bool = False, killed: bool = False, from_outside: bool = False
+    ) -> bool:
         """Closes the process and sets the time of the next start. Returns False when there were too many
         deaths for another start to make sense.
 
         explained: the engine is isolating the cause, so that the next process will avoid it, or the process
-        was killed from outside. killed: it was, as the next process is told.
+        was killed. killed: it was, as the next process is told. from_outside: by SIGKILL, and not by the
+        system for its memory: such deaths never end the service. A process that was not ready yet is
+        replaced after a pause, all the same.
         """
         assert self.child is not None
+        death = _Death(now, explained, from_outside, self.child.facts is not None)
         self._after_kill = killed
         self._end_kept()
         self._kept = self.child.leave_workers()
@@ -170,12 +184,13 @@ class RestartSlot:
         self.child = None
         if self.down_since is None:
             self.down_since = now
-        self._deaths.append((now, explained))
-        while self._deaths[0][0] <= now - WINDOW_S:
+        self._deaths.append(death)
+        while self._deaths[0].time <= now - WINDOW_S:
             self._deaths.popleft()
-        num_explained = sum(is_explained for _, is_explained in self._deaths)
-        counted = len(self._deaths) - min(num_explained, MOST_EXPLAINED)
-        earlier = max(counted - 1, 0)
+        own = [each for each in self._deaths if not each.from_outside]
+        counted = len(own) - min(sum(each.explained for each in own), MOST_EXPLAINED)
+        early = sum(each.from_outside and not each.served for each in self._deaths)
+        earlier = max(counted + early - 1, 0)
         pause = min(FIRST_PAUSE_S * 2.0 ** (earlier - 1), self._longest_pause) if earlier else 0.0
         self.start_at = now + pause
         return counted < self._max_deaths

@@ -80,7 +80,7 @@ class Supervisor:
                 self._open_watch(folder, stack)
                 ports = reserve_ports(self._config, stack)
                 self._start(folder, ports)
-                while any(child.facts is None for child in self._children()):
+                while any(slot.child is None or slot.child.facts is None for slot in self._slots()):
                     self._wait()
                     self._check_start()
                     self._show_loading()
@@ -158,10 +158,16 @@ class Supervisor:
             child.kill_if_hung(awake_s, self._config.hang_timeout)
 
     def _check_start(self) -> None:
-        """Raises the StartupError of a child that failed: another attempt would fail the same way."""
-        for child in self._children():
-            if child.is_lost:
-                raise child.cause_of_death()
+        """Restarts children that were killed from outside. Raises the StartupError of one that failed, as
+        another attempt would fail the same way."""
+        for slot in self._slots():
+            if slot.child is None:
+                self._update(slot)
+            elif slot.child.is_lost:
+                reason = slot.child.cause_of_death()
+                if not slot.child.was_killed_from_outside:
+                    raise reason
+                self._replace(slot, slot.child)
 
     def _update(self, slot: RestartSlot) -> None:
         """Restarts the slot's process if it is lost. Raises StartupError when it died too often."""
@@ -205,7 +211,10 @@ class Supervisor:
         self._stop_listening_to(child)
         isolates = bool((child.facts or {}).get("suspects"))  # see engine_core/quarantine/blame.py
         explained = (isolates or child.was_killed) and not self._config.no_restart
-        goes_on = slot.died(time.monotonic(), explained=explained, killed=child.was_killed)
+        from_outside = child.was_killed_from_outside and not self._config.no_restart
+        goes_on = slot.died(
+            time.monotonic(), explained=explained, killed=child.was_killed, from_outside=from_outside
+        )
         if failed_to_start or (not goes_on and self._config.no_restart):
             raise reason
         if not goes_on:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from pagewire.errors import StartupError
 from pagewire.host.loopback import host_name, is_no_site
@@ -31,6 +32,7 @@ READ_S = 5.0
 WRITE_S = 10.0
 """Seconds within which the client must have read the answer."""
 MAX_CONNECTIONS = 64
+"""At once. One more closes the oldest that has sent no request yet: silent ones cannot use up all of them."""
 ACCEPT_PAUSE_S = 1.0
 """Pause after accept() failed for lack of resources: the listener stays readable, so trying at once would
 spin."""
@@ -52,6 +54,9 @@ class HttpThread:
         self._listener = listener
         self._tls = tls
         self._open: dict[asyncio.Task[None], socket.socket] = {}
+        self._silent: dict[
+            asyncio.Task[Any], None
+        ] = {}  # of these, those without a request, the oldest first
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
@@ -93,11 +98,16 @@ class HttpThread:
                 self._pause_accepting()
             return
         if len(self._open) >= MAX_CONNECTIONS:
-            connection.close()
-            return
+            oldest = next(iter(self._silent), None)
+            if oldest is None:
+                connection.close()
+                return
+            self._silent.pop(oldest)
+            oldest.cancel()
         connection.setblocking(False)
         task = asyncio.get_running_loop().create_task(self._handle(connection))
         self._open[task] = connection
+        self._silent[task] = None
         task.add_done_callback(self._end)  # also if it is cancelled before it has started
 
     def _pause_accepting(self) -> None:
@@ -106,6 +116,7 @@ class HttpThread:
         loop.call_later(ACCEPT_PAUSE_S, lambda: loop.add_reader(self._listener, self._accept))
 
     def _end(self, task: "asyncio.Task[None]") -> None:
+        self._silent.pop(task, None)
         self._open.pop(task).close()
         if not task.cancelled() and (error := task.exception()):
             log.error("an HTTP request failed", exc_info=error)
@@ -117,7 +128,9 @@ class HttpThread:
         except (OSError, TimeoutError):
             return  # no handshake
         try:
-            writer.write(await asyncio.wait_for(self._reply(reader), READ_S + WRITE_S))
+            writer.write(
+                await asyncio.wait_for(self._reply(reader, asyncio.current_task()), READ_S + WRITE_S)
+            )
             if self._tls is None:
                 writer.transport.set_write_buffer_limits(0)  # drain() waits until everything is sent
                 await asyncio.wait_for(writer.drain(), WRITE_S)
@@ -146,11 +159,14 @@ class HttpThread:
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
-    async def _reply(self, reader: asyncio.StreamReader) -> bytes:
+    async def _reply(self, reader: asyncio.StreamReader, task: "asyncio.Task[Any] | None") -> bytes:
+        """Returns the answer to the request that a reader yields. task: of its connection."""
         try:
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), READ_S)
         except asyncio.LimitOverrunError:
             return _encode(text_page(431, "the header is too long"), body=True)
+        if task is not None:
+            self._silent.pop(task, None)
         try:
             method, path, headers = parse_head(head)
         except ValueError:

@@ -1,6 +1,5 @@
 """Pages of the site that are made out of the program: flags and error codes."""
 
-import importlib
 import inspect
 from collections.abc import Iterable, Iterator
 
@@ -36,7 +35,7 @@ def flags_page() -> str:
     parts = [_FLAGS_HEAD]
     for command, about in cli.COMMANDS.items():
         if command != "version":
-            config = importlib.import_module(f"pagewire.cli.{command}").CONFIG
+            config = cli.command_module(command).CONFIG
             head = f"## pagewire {command}\n\n{about[:1].upper()}{about[1:]}.\n"
             parts.append(f"{head}\n{_flags_table(flags_of(config).values())}")
     return "\n".join(parts)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.versus.child import Child, PeerFailed
 from benchmarks.versus.peers.harness import Settings
-from pagewire.bench.workloads import Request
+from pagewire_bench.workloads import Request
 from tests.benchmarks.fake_peer import DIES, HANGS, TOO_FEW
 
 SCRIPT = Path(__file__).with_name("fake_peer.py")

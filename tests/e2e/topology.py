@@ -34,10 +34,10 @@ def compose() -> dict[str, Any]:
 
 def command(service: str, changes: Mapping[str, object]) -> list[str]:
     """A service's command with other values for some of its flags, and more flags."""
-    words = compose()["services"][service]["command"][1:]
+    name, *words = compose()["services"][service]["command"]
     flags = dict(word.removeprefix("--").split("=", 1) for word in words)
-    flags |= {name.replace("_", "-"): str(value) for name, value in changes.items()}
-    return [service, *(f"--{name}={value}" for name, value in flags.items())]
+    flags |= {flag.replace("_", "-"): str(value) for flag, value in changes.items()}
+    return [name, *(f"--{flag}={value}" for flag, value in flags.items())]
 
 
 def free_ports(number: int) -> list[int]:
@@ -56,7 +56,8 @@ class Topology:
         """folder: for sockets; its path is short. engine: flags of the engine; changes: of the frontends."""
         self.folder = folder
         self.ports = free_ports(num_frontends)
-        self.port, self._alive_port = free_ports(2)
+        self.http_ports = free_ports(num_frontends)
+        self.port, self.http_port, self._alive_port = free_ports(3)
         self._engine_changes, self._frontend_changes = engine, changes
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -103,12 +104,27 @@ class Topology:
         http2 = nginx_version() >= (1, 25, 1)
         listen = f"listen 127.0.0.1:{self.port}" + (";\nhttp2 on;\n" if http2 else " http2;\n")
         servers = "".join(f"server {address} max_fails=0;\n" for address in self.addresses)
-        alive = f"listen 127.0.0.1:{self._alive_port};\n"
-        return write_nginx(self.folder / "nginx", listen, servers, alive)
+        http = "".join(f"server 127.0.0.1:{port} max_fails=0;\n" for port in self.http_ports)
+        return write_nginx(
+            self.folder / "nginx",
+            {
+                "listen": listen,
+                "upstream": servers,
+                "listen-http": f"listen 127.0.0.1:{self.http_port};\n",
+                "upstream-http": http,
+                "alive": f"listen 127.0.0.1:{self._alive_port};\n",
+            },
+        )
 
     def start_frontend(self, number: int) -> None:
         """On its own port, like a container that has its own address."""
-        changes = {"host": "127.0.0.1", "port": self.ports[number], "engine": f"ipc://{self.folder}/f.ipc"}
+        changes = {
+            "host": "127.0.0.1",
+            "port": self.ports[number],
+            "openai_host": "127.0.0.1",
+            "openai_port": self.http_ports[number],
+            "engine": f"ipc://{self.folder}/f.ipc",
+        }
         words = self._pagewire("frontend", changes | self._frontend_changes)
         self._start(f"frontend {number}", words)
 
@@ -134,12 +150,8 @@ class Topology:
         return code
 
     def _engine_flags(self) -> dict[str, object]:
-        sockets = {
-            "listen": f"ipc://{self.folder}/f.ipc",
-            "listen_workers": f"ipc://{self.folder}/w.ipc",
-            "device": "simulated",
-        }
-        return sockets | self._engine_changes
+        here = {"listen": f"ipc://{self.folder}/f.ipc", "device": "simulated", "standbys": 0}
+        return here | self._engine_changes
 
     def _pagewire(self, service: str, changes: Mapping[str, object]) -> list[str]:
         here = {"model": "demo", "log_level": "error", "http_host": "127.0.0.1", "http_port": 0}
@@ -175,13 +187,12 @@ def topology(
         yield running
 
 
-def write_nginx(folder: Path, listen: str, upstream: str, alive: str) -> Path:
-    """nginx.conf as it is, beside other places to listen and other frontends."""
+def write_nginx(folder: Path, places: Mapping[str, str]) -> Path:
+    """nginx.conf as it is, beside other places to listen and other frontends: files NAME.conf."""
     (folder / "prefix").mkdir(parents=True, exist_ok=True)
     shutil.copy(CONFIGURATION / "nginx.conf", folder)
-    (folder / "listen.conf").write_text(listen)
-    (folder / "upstream.conf").write_text(upstream)
-    (folder / "alive.conf").write_text(alive)
+    for name, text in places.items():
+        (folder / f"{name}.conf").write_text(text)
     return folder
 
 

@@ -1,5 +1,10 @@
 """Errors that are shown to users."""
 
+from pathlib import Path
+
+import pytest
+
+from pagewire import errors
 from pagewire.errors import StartupError, install_hint
 
 
@@ -17,3 +22,10 @@ def test_empty_parts_are_left_out():
 
 def test_the_hint_names_an_installation_that_works():
     assert install_hint("worker") == "in pagewire's source tree: pip install '.[worker]'"
+
+
+def test_a_wheel_names_what_its_extra_requires(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """And no project of an index, which may belong to others."""
+    monkeypatch.setattr(errors, "_SOURCES", tmp_path / "pyproject.toml")
+    hint = install_hint("http")
+    assert hint.startswith("pip install ") and "'h11<0.17,>=0.16'" in hint and "pagewire" not in hint

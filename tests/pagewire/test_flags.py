@@ -13,7 +13,7 @@ from pagewire.command_config import GenerateConfig
 from pagewire.config import EngineConfig, FrontendConfig, ServeConfig, WorkerConfig
 from pagewire.flags import UsageError
 
-ROOMS = ("frontend", "engine_core", "worker", "pagewire")
+ROOMS = ("frontend", "engine_core", "worker", "pagewire", "packages")
 
 
 def parse(*arguments: str, config=ServeConfig, environment=None):

@@ -2,7 +2,8 @@
 
 Nothing is compiled later: a kernel has one signature. The code is kept in a folder of the user's own, named
 by what it is made from: the kernels, LLVM and the CPU. What lies there is executed, as a .pyc file is, so
-that a folder which others may write to is not used. Processes that need the same kernel at once compile it
+that a folder which others may write to is not used, and each file begins with a digest of its code: one that
+a crash or a full disk has torn is compiled again. Processes that need the same kernel at once compile it
 once: the others wait for it.
 """
 
@@ -33,6 +34,11 @@ logger = logging.getLogger(__name__)
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 _C_TYPES = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool, type(None): None}
+
+
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_MOST_BYTES = 64 << 20
+"""Of a file: a hundred times the largest kernel."""
 
 
 def compiled(kernel: Kernel) -> Kernel:
@@ -75,11 +81,22 @@ def _address(kernel: Callable[..., Any]) -> int:
 
 
 def _kept(file: Path) -> bytes | None:
-    """What lies on disk; None: nothing, or nothing that can be read."""
+    """Returns the machine code on disk; None if there is none, or if the file is damaged."""
     try:
-        return file.read_bytes()
-    except OSError:
+        with open(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as kept:
+            status = os.fstat(kept.fileno())
+            is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+            content = kept.read(_MOST_BYTES) if is_ours else b""
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        logger.warning("cannot read %s, the kernel is compiled again: %s", file, error)
+        return None
+    digest, machine_code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    if not machine_code or digest != hashlib.sha256(machine_code).digest():
+        logger.warning("%s is damaged, the kernel is compiled again", file)
+        return None
+    return machine_code
 
 
 @contextlib.contextmanager
@@ -93,10 +110,11 @@ def _only_process(file: Path) -> Iterator[None]:
 
 
 def _keep(machine_code: bytes, file: Path) -> None:
-    """Another process sees all of it or nothing. Where there is no room, it is not kept."""
+    """Another process sees all of it or nothing. Where there is no room, it is not kept. It need not be on
+    the disk yet: what a crash of the machine has torn, its digest does not fit."""
     try:
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
-            temporary.write(machine_code)
+            temporary.write(hashlib.sha256(machine_code).digest() + machine_code)
         os.replace(temporary.name, file)
     except OSError as error:
         logger.warning("a CPU kernel is compiled at every start: %s", error)

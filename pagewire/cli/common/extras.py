@@ -5,6 +5,7 @@ import importlib.util
 from pagewire.config import FrontendConfig, ServeConfig
 from pagewire.errors import StartupError, install_hint
 from pagewire.flags import UsageError
+from pagewire.plugins import find_plugin
 
 
 def require(extra: str, modules: tuple[str, ...], doing: str) -> None:
@@ -22,6 +23,8 @@ def require_doors(config: FrontendConfig) -> None:
         raise StartupError(
             "cannot serve the console", "there is no port for it", "add --openai-port (0: a free one)"
         )
+    if config.console:
+        find_plugin("pagewire.http", "console")
     if config.openai_port is not None:
         require("http", ("starlette", "uvicorn", "h11"), "serve the OpenAI API (--openai-port)")
 

@@ -62,5 +62,19 @@ def test_records_of_grpc_are_throttled():
     first, second = record(), record()
     assert throttle.filter(first) and throttle.filter(second)
     dropped = 500 - LINES_PER_MINUTE
-    assert first.getMessage() == f"no answer ({dropped} lines of gRPC were dropped before this one)"
+    assert first.getMessage() == f"no answer ({dropped} records of gRPC were dropped before this one)"
     assert second.getMessage() == "no answer"
+
+
+def test_lines_of_a_traceback_count():
+    try:
+        int(SECRET)
+    except ValueError as error:
+        info = type(error), error, error.__traceback__
+    throttle = LibraryLogFilter(lambda: 100.0)
+    records = [logging.LogRecord("grpc", logging.ERROR, "", 1, "failed", (), info) for _ in range(100)]
+    passed = [record for record in records if throttle.filter(record)]
+    lines = len(passed) * len((logging.Formatter().format(records[0])).splitlines())
+    assert LINES_PER_MINUTE <= lines < LINES_PER_MINUTE + 5
+    several = logging.LogRecord("uvicorn", logging.ERROR, "", 1, "a\n" * LINES_PER_MINUTE, (), None)
+    assert throttle.filter(several) and not throttle.filter(several)

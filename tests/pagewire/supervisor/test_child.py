@@ -204,6 +204,22 @@ def test_which_process_was_killed(
     assert child.was_killed is killed
 
 
+@pytest.mark.parametrize("out_of_memory", [False, True])
+@pytest.mark.parametrize("event", [READY, {"event": "loading", "what": "weights", "fraction": 0.0}])
+def test_who_has_killed_a_process(
+    event: dict[str, Any], out_of_memory: bool, make, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel counts the processes that it kills for their memory."""
+    kills = iter([3, 3 + out_of_memory])
+    monkeypatch.setattr("pagewire.supervisor.child.oom_kills", lambda: next(kills))
+    child = make()
+    started.report(event)
+    child.read_status()
+    kill(child, signal.SIGKILL)
+    child.cause_of_death()
+    assert child.was_killed_from_outside is not out_of_memory
+
+
 @pytest.mark.parametrize("may_pass", [False, True])
 def test_a_core_whose_worker_was_killed_counts_as_killed(may_pass: bool, make, started: Started) -> None:
     child = make()

@@ -1,8 +1,11 @@
 """Loading progress on terminals and in files."""
 
+import contextlib
 import io
 
-from pagewire.supervisor.progress import LoadingLine
+import pytest
+
+from pagewire.supervisor.progress import LoadingLine, tell
 
 
 class Terminal(io.StringIO):
@@ -30,3 +33,14 @@ def test_a_file_gets_a_line_per_item():
     line.show("kernels", 0.5)
     line.clear()
     assert stream.getvalue() == "loading weights  10%\nloading kernels  50%\n"
+
+
+def test_a_full_disk_does_not_end_what_tells(capsys: pytest.CaptureFixture[str]) -> None:
+    """/dev/full is as a file on one."""
+    full = open("/dev/full", "w")  # noqa: SIM115  # closing it fails, too
+    tell("ready", full)
+    LoadingLine(full).show("weights", 0.5)
+    with contextlib.suppress(OSError):
+        full.close()
+    tell("ready", None)
+    assert capsys.readouterr().err == ""

@@ -93,6 +93,20 @@ def test_explained_deaths_do_not_count():
     assert found == [0.0] * (restart_slot.MOST_EXPLAINED + 1) + [0.5, None, None]
 
 
+def test_kills_from_outside_never_count():
+    """Without a pause where the process had been ready, with one where it was killed while it started."""
+    slot = RestartSlot("x", [], 2, 10.0)
+    for number in range(100):
+        slot.start().facts = {}
+        assert slot.died(number / 10, from_outside=True) and slot.start_at == number / 10
+    pauses = []
+    for number in range(200, 204):
+        slot.start()
+        assert slot.died(number, from_outside=True)
+        pauses.append(slot.start_at - number)
+    assert pauses == [0.0, 0.5, 1.0, 2.0]
+
+
 def test_a_start_that_the_system_refuses_is_no_death(monkeypatch: pytest.MonkeyPatch):
     """The pause doubles up to its bound, and starts over after a process has started."""
     slot = RestartSlot("x", [], 2, 3.0)

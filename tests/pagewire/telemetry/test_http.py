@@ -1,5 +1,6 @@
 """The HTTP server with well-behaved and hostile clients."""
 
+import asyncio
 import errno
 import os
 import socket
@@ -134,18 +135,41 @@ def test_a_client_that_does_not_read_is_cut(port: int, monkeypatch: pytest.Monke
     thread.close()
 
 
-def test_there_is_room_for_so_many(port: int, monkeypatch: pytest.MonkeyPatch):
+def test_silent_connections_keep_nobody_out(port: int, monkeypatch: pytest.MonkeyPatch):
+    """The oldest one is closed for the next that comes."""
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
     held = [connect(port) for _ in range(2)]
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while ask(port, b"GET /x HTTP/1.1\r\n\r\n"):
-            assert time.monotonic() < deadline
-    finally:
-        for each in held:
-            each.close()
-    while not ask(port, b"GET /x HTTP/1.1\r\n\r\n"):
-        assert time.monotonic() < deadline
+    assert ask(port, b"GET /x HTTP/1.1\r\n\r\n")
+    assert read(held[0]) == b""
+    held[1].sendall(b"GET /x HTTP/1.1\r\n\r\n")
+    assert read(held[1])
+    for each in held:
+        each.close()
+
+
+def test_requests_that_are_being_answered_keep_their_places(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http, "MAX_CONNECTIONS", 2)
+    began, goes_on = threading.Semaphore(0), threading.Event()
+
+    async def slow(path: str, accept: str) -> Page:
+        began.release()
+        await asyncio.to_thread(goes_on.wait, PATIENCE_S)
+        return Page(200, "text/plain", b"done")
+
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    thread = HttpThread(slow, listener)
+    thread.start()
+    asked = [connect(port) for _ in range(2)]
+    for each in asked:
+        each.sendall(b"GET /x HTTP/1.1\r\n\r\n")
+        assert began.acquire(timeout=PATIENCE_S)
+    assert ask(port, b"GET /x HTTP/1.1\r\n\r\n") == b""
+    goes_on.set()
+    for each in asked:
+        assert read(each).endswith(b"done")
+        each.close()
+    thread.close()
 
 
 def test_close_cuts_what_is_open():

@@ -38,6 +38,29 @@ def test_the_second_process_finds_the_code_of_the_first(tmp_path: Path):
     assert multiply(tmp_path) == (["36.0", "0"], "")
 
 
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "linked", "pipe"])
+def test_a_damaged_file_is_compiled_again(tmp_path: Path, damage: str):
+    """What a full disk or a crash leaves behind is not executed, and the log names the file."""
+    multiply(tmp_path)
+    (folder,) = (tmp_path / "pagewire").iterdir()
+    file = max(folder.glob("*.o"), key=lambda each: each.stat().st_size)
+    content = file.read_bytes()
+    file.unlink()
+    if damage == "linked":
+        (tmp_path / "elsewhere").write_bytes(content)
+        file.symlink_to(tmp_path / "elsewhere")
+    elif damage == "pipe":
+        os.mkfifo(file)
+    else:
+        middle = len(content) // 2
+        flipped = content[:middle] + bytes((content[middle] ^ 1,)) + content[middle + 1 :]
+        file.write_bytes({"empty": b"", "cut": content[:middle], "flipped": flipped}[damage])
+    printed, log = multiply(tmp_path)
+    assert printed == ["36.0", "1"] and str(file) in log and "compiled again" in log
+    assert multiply(tmp_path) == (["36.0", "0"], "")
+    assert file.read_bytes()[32:] == content[32:]
+
+
 def test_two_processes_at_once_compile_a_kernel_once(tmp_path: Path):
     """One waits for what the other one has begun."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}

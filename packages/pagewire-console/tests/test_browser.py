@@ -1,0 +1,277 @@
+"""The page in a real Chromium: what people see and do."""
+
+import asyncio
+import itertools
+import re
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from console_fakes import MARKUP, RunConsole, Shown, request_info
+from frontend.auth.token_list import entry_line
+from frontend.auth.tokens import digest_of
+from tests.frontend.fakes import Output, encode, say
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
+]
+OpenPage = Callable[..., AbstractAsyncContextManager[Any]]
+BACKGROUND = """scheme => {
+    const color = getComputedStyle(document.documentElement).backgroundColor.match(/\\d+/g);
+    const brightness = (Number(color[0]) + Number(color[1]) + Number(color[2])) / 3;
+    return scheme === "light" ? brightness > 200 : brightness < 60;
+}"""
+"""Whether the page is as bright as a scheme is."""
+POINTED = """async places => {
+    const { Plots } = await import("/console/plots.js");
+    const rows = Array(31).fill([1]);
+    new Plots().begin({ columns: ["output_tokens_per_second"], rows, length: rows.length, interval: 1 });
+    const plot = document.querySelector("#plots svg");
+    const { left, width } = plot.getBoundingClientRect();
+    return places.map((place) => {
+        const clientX = left + 44 + (place * (width - 46)) / 30;
+        plot.dispatchEvent(new PointerEvent("pointermove", { clientX }));
+        return document.querySelector("#plots .keys .muted").textContent;
+    });
+}"""
+"""What a plot of 31 samples, one a second, says of those at some places."""
+HIDE = """isHidden => {
+    Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+WIDE, NARROW = {"width": 1600, "height": 1000}, {"width": 400, "height": 800}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Any]:
+    """One Chromium for all tests; each has pages of its own."""
+    from playwright.async_api import Error, async_playwright
+
+    async with async_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        try:
+            browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        except Error as error:
+            pytest.skip(f"Chromium does not start on this machine: {error.message.splitlines()[0]}")
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+def open_page(browser: Any, run_console: RunConsole) -> OpenPage:
+    """Opens the console of a frontend; it must report no error, such as a violation of its policy."""
+
+    @asynccontextmanager
+    async def open_it(script: Any = None, **flags: Any) -> AsyncIterator[Any]:
+        async with run_console(script, **flags) as (service, client):
+            context = await browser.new_context(viewport=WIDE)
+            page = await context.new_page()
+            page.set_default_timeout(60_000)
+            page.service, page.problems = service, []
+            page.on("pageerror", lambda error: page.problems.append(str(error)))
+            page.on(
+                "console", lambda message: page.problems.append(message.text) if is_problem(message) else None
+            )
+            await page.goto(f"{client.base_url}/console/")
+            try:
+                yield page
+            finally:
+                await context.close()
+            assert page.problems == []
+
+    return open_it
+
+
+def expect(locator: Any) -> Any:
+    """Assertions that wait until they hold: the page follows what happens, and not at once."""
+    from playwright import async_api
+
+    async_api.expect.set_options(timeout=60_000)
+    return async_api.expect(locator)
+
+
+async def until(page: Any, script: str, argument: Any) -> None:
+    """Waits until a function of JavaScript returns true. The page's own policy forbids wait_for_function."""
+    while not await page.evaluate(script, argument):
+        await asyncio.sleep(0.02)
+
+
+def is_problem(message: Any) -> bool:
+    """True for errors but those of refused requests, which the browser reports for every 401."""
+    return message.type == "error" and "status of 401" not in message.text
+
+
+async def ask(page: Any, text: str) -> Any:
+    """Sends a message; returns the answer's element."""
+    await page.get_by_label("Message").fill(text)
+    await page.keyboard.press("Enter")
+    return page.locator(".message.assistant").last
+
+
+async def test_an_answer_with_markup_is_text(open_page: OpenPage, shown: Shown):
+    """Neither the model's text, nor its tokens, nor what tenants are called becomes markup."""
+    async with open_page(say(encode(MARKUP))) as page:
+        answer = await ask(page, MARKUP)
+        await answer.get_by_text("tokens ·").wait_for()
+        await expect(answer.locator(".text").first).to_have_text(MARKUP)
+        await expect(page.locator(".message.user .text")).to_have_text(MARKUP)
+        await page.get_by_label("tokens", exact=True).check()
+        await expect(answer.locator(".token-view span")).to_have_count(len(MARKUP))
+        await page.locator("#tenants-table").get_by_text(MARKUP[:50]).wait_for()
+        await page.locator("#requests-table tbody tr").first.click()
+        await page.locator("#request-detail").get_by_text(MARKUP[:50]).wait_for()
+        assert await page.locator("main img, main script").count() == 0
+        assert "pwned" not in await page.title()
+
+
+async def test_tokens_have_probabilities(open_page: OpenPage, shown: Shown):
+    async with open_page(say(encode("ab"), encode("c"))) as page:
+        answer = await ask(page, "hi")
+        await answer.get_by_text("3 tokens").wait_for()
+        await page.get_by_label("tokens", exact=True).check()
+        await answer.locator(".token-view").focus()
+        await page.keyboard.press("End")
+        detail = page.locator("#token-detail")
+        await detail.get_by_text("token 3").wait_for()
+        await expect(detail).to_contain_text(re.compile(r'"c" \d+(\.\d)? % instead of ".*" \d+'))
+        await page.keyboard.press("ArrowLeft")
+        await detail.get_by_text("token 2").wait_for()
+
+
+async def test_sampling_reaches_the_engine(open_page: OpenPage, shown: Shown):
+    async with open_page() as page:
+        await page.get_by_text("System prompt and sampling").click()
+        await page.get_by_label("System prompt").fill("Be brief.")
+        for name, value in {"Temperature": "0.25", "Top k": "7", "Max tokens": "9", "Seed": "5"}.items():
+            await page.get_by_label(name, exact=True).fill(value)
+        answer = await ask(page, "hi")
+        await answer.get_by_text("hello").first.wait_for()
+        request = page.service.engine.requests.get_nowait()
+        assert (request.sampling.temperature, request.sampling.top_k, request.sampling.seed) == (0.25, 7, 5)
+        assert request.stopping.max_tokens == 9 and request.logprobs.top_n == 5
+        await answer.get_by_text("tokens ·").wait_for()
+        first = len(request.prompt_token_ids)
+        answer = await ask(page, "and now?")
+        await answer.get_by_text("tokens ·").wait_for()
+        request = page.service.engine.requests.get_nowait()
+        assert len(request.prompt_token_ids) > first + 4 * len("hello")  # the conversation so far
+
+
+async def test_stop_aborts_the_request(open_page: OpenPage, shown: Shown):
+    async with open_page(lambda request: [Output(encode("he"))]) as page:
+        answer = await ask(page, "hi")
+        await answer.get_by_text("he", exact=True).first.wait_for()
+        await expect(page.get_by_role("button", name="Send")).to_be_disabled()
+        await page.keyboard.press("Escape")
+        async with asyncio.timeout(30):
+            await page.service.engine.aborts.get()
+        await answer.get_by_text("stopped").wait_for()
+        await expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+
+
+async def test_an_error_is_shown(open_page: OpenPage, shown: Shown):
+    async with open_page() as page:
+        await page.get_by_text("System prompt and sampling").click()
+        await page.get_by_label("Temperature").fill("-1")
+        answer = await ask(page, "hi")
+        await answer.get_by_text("temperature").wait_for()
+        page.problems.clear()  # the browser reports the 400
+
+
+async def test_five_hundred_requests(open_page: OpenPage, shown: Shown):
+    """The table takes them, stays sorted and filtered while it is updated, and is walked by keyboard."""
+    shown.requests = [request_info(number) for number in range(500)]
+    async with open_page() as page:
+        rows = page.locator("#requests-table tbody tr")
+        await page.get_by_text("334 decode").wait_for()
+        await expect(rows).to_have_count(500)
+        await page.get_by_role("button", name="Age").click()
+        await page.get_by_role("button", name="Age").click()
+        await expect(rows.first).to_contain_text("request-499")
+        await page.keyboard.press("/")
+        await page.keyboard.type("bob queued")
+        await page.get_by_text("83 shown").wait_for()
+        await rows.first.click()
+        await page.keyboard.press("ArrowDown")
+        selected = page.locator("tr[aria-selected]")
+        second = await rows.nth(1).locator("td").first.inner_text()
+        await expect(selected).to_contain_text(second)
+        await page.locator("#request-detail").get_by_text("4 sequences ahead").wait_for()
+        shown.requests = shown.requests[:100]
+        await page.get_by_text("16 shown").wait_for()
+
+
+async def test_the_live_parts(open_page: OpenPage, shown: Shown):
+    async with open_page() as page:
+        await page.get_by_text("serving").first.wait_for()
+        legend = page.locator("#kv-legend")
+        await legend.get_by_text("8 shared").wait_for()
+        await expect(legend).to_have_text("8 shared16 held16 cached24 free")
+        map_of_blocks = page.get_by_role("img", name="24 of 64 blocks")
+        await map_of_blocks.hover(position={"x": 3, "y": 3})
+        await expect(page.locator("#kv-detail")).to_have_text("Block 0: shared; by alice/request-0")
+        await page.locator("#log-table").get_by_text("resumed").wait_for()
+        await page.locator("#engines-table").get_by_text("cpu").wait_for()
+        await expect(page.locator("#plots figure")).to_have_count(6)
+        await expect(page.locator("#plots path.line").first).to_have_attribute("d", re.compile(".+"))
+
+
+async def test_a_plot_says_when_the_pointed_sample_was(open_page: OpenPage, shown: Shown):
+    async with open_page() as page:
+        assert await page.evaluate(POINTED, [0, 30]) == ["30.0 s ago", "now"]
+
+
+async def test_a_hidden_page_follows_nothing(open_page: OpenPage, shown: Shown):
+    async with open_page() as page, asyncio.timeout(60):
+        following = page.service.frontend.write_timeouts
+        for _ in range(2):
+            for is_hidden in (False, True):
+                await page.evaluate(HIDE, is_hidden)
+                while bool(len(following)) == is_hidden:
+                    await asyncio.sleep(0.02)
+
+
+async def test_it_connects_again(open_page: OpenPage, shown: Shown):
+    async with open_page() as page:
+        await page.get_by_text("request-0").wait_for()
+        shown.requests = [request_info(7)]
+        for connection in list(page.service.frontend._openai._server._server.server_state.connections):
+            connection.transport.abort()
+        await page.get_by_text("request-7").wait_for()
+        page.problems.clear()  # the browser reports the connection that broke
+
+
+async def test_it_fits_in_both_schemes(open_page: OpenPage, shown: Shown):
+    async with open_page() as page:
+        await page.locator("#kv-legend").get_by_text("8 shared").wait_for()
+        for size, scheme in itertools.product((WIDE, NARROW), ("light", "dark")):
+            await page.set_viewport_size(size)
+            await page.emulate_media(color_scheme=scheme)
+            await until(page, "width => document.documentElement.scrollWidth === width", size["width"])
+            await until(page, BACKGROUND, scheme)
+
+
+async def test_a_token_is_asked_for(open_page: OpenPage, shown: Shown, tmp_path: Path):
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("tokens:\n" + entry_line(digest_of("alice's"), "alice", {}))
+    async with open_page(auth_file=str(tokens)) as page:
+        field = page.get_by_label("Token of this service")
+        await field.fill("wrong")
+        await field.press("Enter")
+        await page.get_by_text("token", exact=False).first.wait_for()
+        await field.fill("alice's")
+        await field.press("Enter")
+        await page.get_by_text("request-0").wait_for()
+        await expect(page.locator("#tenants")).to_be_hidden()
+        await expect(page.locator("#kv")).to_be_hidden()
+        answer = await ask(page, "hi")
+        await answer.get_by_text("hello").first.wait_for()
+        assert page.service.engine.requests.get_nowait().tenant == "alice"
+        assert await page.context.cookies() == []

@@ -1,0 +1,31 @@
+"""Finds the distributions that extend pagewire (those of packages/, and others), by entry points.
+
+pagewire.commands    the module of the command with this name: CONFIG and run(), as in pagewire.cli
+pagewire.http        (FrontendParts, Inspector) -> frontend.openai.door.Extension, or None: it is off
+"""
+
+from typing import TYPE_CHECKING
+
+from pagewire.errors import StartupError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+def plugins(group: str) -> "dict[str, EntryPoint]":
+    """Returns the installed entry points of a group by name."""
+    from importlib.metadata import entry_points  # takes 15 ms; most commands have no use for it
+
+    return {each.name: each for each in entry_points(group=group)}
+
+
+def find_plugin(group: str, name: str) -> "EntryPoint":
+    """Returns one entry point. Raises StartupError if no installed distribution has it."""
+    found = plugins(group).get(name)
+    if found is None:
+        raise StartupError(
+            f"cannot find {name!r}",
+            f"no installed distribution has an entry point of this name in {group}",
+            "install pagewire again (in a source tree: pip install -e .)",
+        )
+    return found

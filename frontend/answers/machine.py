@@ -89,6 +89,9 @@ class Machine:
             if take is Take.ARGUMENTS:
                 self._calls.write(self._table.literal(rest))
             self._calls.end(cut=take is not Take.ARGUMENTS or not self._calls.has_arguments)
+        elif self._json is not None and (name := self._name_of(self._json)) is not None:
+            self._start(name, self._json.id or "")  # cut before its arguments
+            self._calls.end(cut=True)
         elif take is not Take.HEADER or not self._table.begins_header("".join(self._part) + rest):
             self._sink.text(self._shown("".join(self._raw) + rest))
         self._enter(TEXT)
@@ -190,10 +193,10 @@ class Machine:
         mark = self._table.find_mark(self._buffer)
         self._drop(call.feed(self._buffer if mark is None else self._buffer[:mark]))
         if call.is_call and not self._calls.is_open:
-            found = self._table.call_name.fullmatch(call.name or "")
-            if found is None:
+            name = self._name_of(call)
+            if name is None:
                 return self._fail()
-            self._start(found["name"], call.id or "")
+            self._start(name, call.id or "")
             self._calls.write(call.take_arguments())
             if call.stage is Stage.MORE:
                 return True
@@ -206,6 +209,10 @@ class Machine:
         self._json = None
         self._calls.end()
         return True
+
+    def _name_of(self, call: JsonCall) -> str | None:
+        found = self._table.call_name.fullmatch(call.name or "")
+        return found["name"] if found is not None else None
 
     def _pair_list(self) -> bool:
         assert self._pairs is not None

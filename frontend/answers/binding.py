@@ -62,13 +62,14 @@ class BoundFormat:
         self.call_name = re.compile(self.format.call_name)
         self._header = re.compile(self.format.header)
         self.pairs = self._bound_pairs(self.format.pairs)
-        self._reasoning_open = self._spelled(reasoning.open) if reasoning is not None else None
-        self._reasoning_close = self._spelled(reasoning.close) if reasoning is not None else None
+        self._reasoning_open = self.spelled(reasoning.open) if reasoning is not None else None
+        self._reasoning_close = self.spelled(reasoning.close) if reasoning is not None else None
 
     def state_after(self, prompt_end: str) -> str:
-        """Returns the state of an answer that follows a prompt. prompt_end: its last text, special tokens as
-        their characters."""
-        if self._reasoning_open is not None and prompt_end.rstrip().endswith(self._reasoning_open):
+        """Returns the state of an answer that follows a prompt. prompt_end: what the model has written of its
+        turn, or the template for it, special tokens as their characters."""
+        opened, closed = self._reasoning_open, self._reasoning_close
+        if opened is not None and closed is not None and prompt_end.rfind(opened) > prompt_end.rfind(closed):
             return REASONING
         return self.format.start
 
@@ -76,6 +77,11 @@ class BoundFormat:
         """Returns whether a prompt ends with the end of the reasoning, as templates write it for none."""
         close = self._reasoning_close
         return close is not None and prompt_end.rstrip().endswith(close)
+
+    def reasoning_mark(self, text: str) -> str:
+        """Returns the mark of reasoning that a text ends with, besides blanks; "": none."""
+        marks = (self._reasoning_open, self._reasoning_close)
+        return next((mark for mark in marks if mark is not None and text.rstrip().endswith(mark)), "")
 
     def find(self, state: str, text: str) -> re.Match[str] | None:
         """Finds the first marker of a state."""
@@ -118,19 +124,20 @@ class BoundFormat:
         """Returns a text without special tokens."""
         return text if text.isascii() else self._surrogate.sub("", text)
 
-    def _spelled(self, text: str) -> str:
+    def spelled(self, text: str) -> str:
+        """Returns a text with special tokens as their characters, wherever they are spelled."""
         for literal, character in self._characters.items():
             text = text.replace(literal, character)
         return text
 
     def _bound(self, state: State) -> State:
-        markers = {self._spelled(text): step for text, step in state.markers.items()}
+        markers = {self.spelled(text): step for text, step in state.markers.items()}
         return State(state.take, markers, state.then)
 
     def _bound_pairs(self, pairs: PairNotation | None) -> PairNotation | None:
         if pairs is None:
             return None
-        quotes = tuple(self._spelled(quote) for quote in pairs.quotes)
+        quotes = tuple(self.spelled(quote) for quote in pairs.quotes)
         return PairNotation(pairs.separator, pairs.close, quotes, pairs.escapes)
 
 

@@ -1,6 +1,5 @@
 """Writes the events of calls: start, arguments, end."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ from frontend.answers.pairs import ObjectWriter
 from frontend.answers.quoting import Quoting
 from frontend.answers.sink import EventSink
 from frontend.answers.tables import ValueStyle
-from frontend.answers.values import value_of
+from frontend.answers.values import is_object, value_of
 
 Schemas = Mapping[str, Mapping[str, Any]]
 """Name of a tool -> the schemas of its arguments, by name."""
@@ -72,19 +71,15 @@ class CallWriter:
         text = text.removeprefix("\n").removesuffix("\n")
         self.write(self._members.add(key, value_of(text, style, self.schema_of(key))))
 
-    def end(self, *, cut: bool = False, written: bool = False) -> None:
-        """Ends the call. cut: in the middle of its arguments. written: as an object, by an ObjectWriter."""
+    def end(self, *, cut: bool = False, lost: bool = False) -> None:
+        """Ends the call, which is complete if its arguments are a JSON object that has all that was written.
+
+        cut: in the middle of its arguments. lost: something that was written is in none of them.
+        """
         if not cut and (self._members.begun or not self._text):
             self.write(self._members.end())
-            written = True
-        self._sink.add(CallEnd(self._index, not cut and (written or _is_object("".join(self._text)))))
+        complete = not cut and not lost and not self._members.lost and is_object("".join(self._text))
+        self._sink.add(CallEnd(self._index, complete))
         self._index += 1
         self.is_open = False
         self._text.clear()
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
-        return False

@@ -3,7 +3,7 @@
 from collections.abc import Sequence as Items
 
 from frontend.answers.binding import BoundFormat
-from frontend.answers.reader import PROMPT_END, AnsweringModel, text_with_marks
+from frontend.answers.reader import AnsweringModel, end_of_prompt
 from frontend.answers.tables import REASONING
 from frontend.errors import Unsupported
 from frontend.templates.conversation import offers_tools
@@ -36,9 +36,7 @@ def answer_form(
         _put_tools(form, chat)
     table = formats.with_calls if offers_tools(chat) else formats.without_calls
     if table is not None and formats.reasons:
-        form.reasoning = _reasoning_after(
-            table, text_with_marks(table, model.tokenizer, prompt[-PROMPT_END:])
-        )
+        form.reasoning = _reasoning_after(table, end_of_prompt(table, model.tokenizer, prompt, chat))
     return form
 
 

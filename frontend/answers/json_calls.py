@@ -5,6 +5,7 @@ import re
 from enum import Enum, auto
 
 from frontend.answers.tables import JsonShape
+from frontend.answers.values import whole_text
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _IN_STRING = re.compile(r'["\\]')
@@ -34,17 +35,15 @@ class _Expect(Enum):
 
 
 class JsonCall:
-    """One call, from behind its opening brace to its closing one.
-
-    `name` and `id` are set once they are known; `arguments` is what has arrived of the arguments since it was
-    taken last.
-    """
+    """One call, from behind its opening brace to its closing one."""
 
     def __init__(self, shape: JsonShape) -> None:
         self.name: str | None = None
         self.id: str | None = None
         self.stage = Stage.MORE
-        self.has_arguments = False
+        self.is_call = False
+        """Name and arguments are known to be there, so that name and id stay as they are."""
+        self._has_arguments = False
         self._shape = shape
         self._pieces: list[str] = []
         self._expect = _Expect.KEY
@@ -62,9 +61,10 @@ class JsonCall:
         return text
 
     def feed(self, text: str) -> int:
-        """Reads on, and returns the number of characters that were read."""
-        at = 0
-        while at < len(text) and self.stage is Stage.MORE:
+        """Reads on, at most to where this turns out to be a call; returns the number of characters that were
+        read."""
+        at, was_call = 0, self.is_call
+        while at < len(text) and self.stage is Stage.MORE and self.is_call == was_call:
             if self._in_string:
                 at = self._string(text, at)
             elif self._scalar:
@@ -93,7 +93,7 @@ class JsonCall:
             case _Expect.COMMA if character == ",":
                 self._expect = _Expect.KEY
             case _Expect.COMMA | _Expect.KEY if character == "}" and self.name is not None:
-                self.stage = Stage.DONE
+                self.stage, self.is_call = Stage.DONE, True
             case _Expect.VALUE:
                 return self._begin_value(text, at)
             case _:
@@ -103,13 +103,14 @@ class JsonCall:
 
     def _begin_value(self, text: str, at: int) -> int:
         character = text[at]
-        if self._is_arguments and character not in '{"':
+        if self._is_arguments and (character not in '{"n' or self._has_arguments):
             self.stage = Stage.FAILED
             return at
         self._captured = []
         streams = self._is_arguments and character == "{"
         self._target = self._pieces if streams else self._captured
-        self.has_arguments |= self._is_arguments
+        if streams:
+            self._has_arguments, self.is_call = True, self.name is not None
         if character in "{[":
             self._depth, self._in_value = 1, True
         elif character == '"' and (whole := _STRING.match(text, at)) is not None:
@@ -181,7 +182,10 @@ class JsonCall:
         shape = self._shape
         if shape.keyed and self._num_keys == 1 and self._key is not None:
             self.name = self._key
-        elif shape.keyed or self._key not in (shape.name, shape.id, *shape.arguments, *shape.ignored):
+            return
+        known = (shape.name, shape.id, *shape.arguments, *shape.ignored)
+        twice = self._key == shape.name and self.name is not None
+        if shape.keyed or twice or (self._key not in known and not self.is_call):
             self.stage = Stage.FAILED
 
     def _end_value(self) -> None:
@@ -189,15 +193,18 @@ class JsonCall:
         self._expect = _Expect.COMMA
         if self._target is self._pieces:
             return
-        value = _decoded("".join(self._captured))
-        if self._is_arguments:  # JSON text as a string
+        text = "".join(self._captured)
+        value = _decoded(text)
+        if self._is_arguments and (value is not None or text == "null"):  # JSON text as a string, or none
             self._pieces.append(value or "")
-        elif self._key == self._shape.name and value is not None:
-            self.name = value
-        elif self._key == self._shape.name:
+            self._has_arguments = True
+        elif self._is_arguments or (self._key == self._shape.name and value is None):
             self.stage = Stage.FAILED
-        elif self._key == self._shape.id and self.name is None:
-            self.id = value  # one after the name comes too late: the call has started
+        elif self._key == self._shape.name:
+            self.name = value
+        elif self._key == self._shape.id and not self.is_call:
+            self.id = value
+        self.is_call |= self._has_arguments and self.name is not None
 
 
 def _space(text: str, at: int) -> int:
@@ -211,6 +218,6 @@ def _decoded(text: str) -> str | None:
         return text[1:-1]
     try:
         value = json.loads(text, strict=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, str) else None
+    return whole_text(value) if isinstance(value, str) else None

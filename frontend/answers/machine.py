@@ -89,6 +89,9 @@ class Machine:
             if take is Take.ARGUMENTS:
                 self._calls.write(self._table.literal(rest))
             self._calls.end(cut=take is not Take.ARGUMENTS or not self._calls.has_arguments)
+        elif self._json is not None and (name := self._name_of(self._json)) is not None:
+            self._start(name, self._json.id or "")  # cut before its arguments
+            self._calls.end(cut=True)
         elif take is not Take.HEADER or not self._table.begins_header("".join(self._part) + rest):
             self._sink.text(self._shown("".join(self._raw) + rest))
         self._enter(TEXT)
@@ -189,11 +192,14 @@ class Machine:
     def _json_call(self, call: JsonCall) -> bool:
         mark = self._table.find_mark(self._buffer)
         self._drop(call.feed(self._buffer if mark is None else self._buffer[:mark]))
-        if call.name is not None and not self._calls.is_open:
-            found = self._table.call_name.fullmatch(call.name)
-            if found is None:
+        if call.is_call and not self._calls.is_open:
+            name = self._name_of(call)
+            if name is None:
                 return self._fail()
-            self._start(found["name"], call.id or "")
+            self._start(name, call.id or "")
+            self._calls.write(call.take_arguments())
+            if call.stage is Stage.MORE:
+                return True
         if self._calls.is_open:
             self._calls.write(call.take_arguments())
         if call.stage is Stage.FAILED or (call.stage is Stage.MORE and self._buffer):
@@ -204,14 +210,18 @@ class Machine:
         self._calls.end()
         return True
 
+    def _name_of(self, call: JsonCall) -> str | None:
+        found = self._table.call_name.fullmatch(call.name or "")
+        return found["name"] if found is not None else None
+
     def _pair_list(self) -> bool:
         assert self._pairs is not None
         read, written = self._pairs.feed(self._buffer)
         self._drop(read)
-        self._calls.write(self._table.literal(written))
+        self._calls.write(written)
         if not self._pairs.done:
             return False
-        self._calls.end(written=True)
+        self._calls.end(lost=self._pairs.lost)
         self._enter(self._state.then)
         return True
 
@@ -294,7 +304,7 @@ class Machine:
             self._raw.clear()
             self._has_called = False
         elif take is Take.PAIRS and self._table.pairs is not None:
-            self._pairs = PairReader(self._table.pairs)
+            self._pairs = PairReader(self._table.pairs, self._table.literal)
         self._nested = None
         if take is Take.VALUE:
             styles = {step.value for step in self._state.markers.values()}

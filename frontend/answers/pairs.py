@@ -3,12 +3,15 @@
 import functools
 import json
 import re
+from collections.abc import Callable
+from typing import Any
 
 from frontend.answers.tables import PairNotation
-from frontend.answers.values import paired_value
+from frontend.answers.values import NAMES, json_value, literal
 
 _LEVELS = 3
 """Brackets within brackets that are read in one go."""
+_KEY = re.compile(r"[\w$][\w$.\- ]*+")
 
 
 @functools.cache
@@ -48,9 +51,11 @@ def _inside(quote: str, escapes: bool) -> re.Pattern[str]:
 class PairReader:
     """The arguments of one call, from behind the opening character to the closing one."""
 
-    def __init__(self, notation: PairNotation) -> None:
+    def __init__(self, notation: PairNotation, spelled: Callable[[str], str] = str) -> None:
+        """spelled: returns a text with special tokens as they are spelled."""
         self.done = False
         self._notation = notation
+        self._spelled = spelled
         self._piece: list[str] = []  # of the pair that is being read
         self._depth = 0
         self._quote: str | None = None
@@ -123,9 +128,92 @@ class PairReader:
         if not text.strip():
             return ""
         key, separator, value = text.partition(self._notation.separator)
-        if not separator:
+        key = key.strip()
+        for quote in self._notation.quotes:
+            if key.startswith(quote) and key.endswith(quote) and len(key) >= 2 * len(quote):
+                key = key.removeprefix(quote).removesuffix(quote)
+        if not separator or _KEY.fullmatch(key) is None or not value.strip():
+            self._written.lost = True
             return ""
-        return self._written.add(key.strip().strip("\"'"), paired_value(value, self._notation))
+        return self._written.add(key, _paired_value(value, self._notation, self._spelled))
+
+    @property
+    def lost(self) -> bool:
+        """True when something that has been read is in no argument."""
+        return self._written.lost
+
+
+def _paired_value(text: str, notation: PairNotation, spelled: Callable[[str], str]) -> Any:
+    """Returns the JSON value of one argument; text that is none is a string. spelled: as in
+    PairReader."""
+    try:
+        if notation.escapes:
+            return literal(spelled(text))
+        value, end = _Unescaped(text, notation, spelled).value(0)
+        if text[end:].strip():
+            raise ValueError("text after the value")
+        return value
+    except (ValueError, RecursionError):
+        return spelled(text.strip())
+
+
+class _Unescaped:
+    """Reads values with strings between quotes in which nothing is escaped."""
+
+    def __init__(self, text: str, notation: PairNotation, spelled: Callable[[str], str]) -> None:
+        self._text = text
+        self._quote, self._separator = notation.quotes[0], notation.separator
+        self._spelled = spelled
+
+    def value(self, at: int) -> tuple[Any, int]:
+        """Returns the value that begins here, and where it ends. Raises ValueError."""
+        text = self._text
+        at = _skip(text, at)
+        if text.startswith(self._quote, at):
+            end = text.index(self._quote, at + len(self._quote))
+            return self._spelled(text[at + len(self._quote) : end]), end + len(self._quote)
+        if text.startswith("[", at):
+            return self._list(at + 1)
+        if text.startswith("{", at):
+            return self._object(at + 1)
+        end = at
+        while end < len(text) and text[end] not in ",]}":
+            end += 1
+        word = text[at:end].strip()
+        return (NAMES[word] if word in NAMES else json_value(word)), end
+
+    def _list(self, at: int) -> tuple[list[Any], int]:
+        items: list[Any] = []
+        while not self._text.startswith("]", at := _skip(self._text, at)):
+            item, at = self.value(at)
+            items.append(item)
+            at = _comma(self._text, at, "]")
+        return items, at + 1
+
+    def _object(self, at: int) -> tuple[dict[str, Any], int]:
+        items: dict[str, Any] = {}
+        while not self._text.startswith("}", at := _skip(self._text, at)):
+            colon = self._text.index(self._separator, at)
+            key = self._text[at:colon].strip().removeprefix(self._quote).removesuffix(self._quote)
+            items[self._spelled(key)], at = self.value(colon + len(self._separator))
+            at = _comma(self._text, at, "}")
+        return items, at + 1
+
+
+def _comma(text: str, at: int, close: str) -> int:
+    """Returns the place after a comma, or that of the closing character."""
+    at = _skip(text, at)
+    if text.startswith(",", at):
+        return at + 1
+    if text.startswith(close, at):
+        return at
+    raise ValueError("neither a comma nor an end")
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
@@ -135,22 +223,25 @@ class ObjectWriter:
     """Writes a JSON object, member by member."""
 
     def __init__(self) -> None:
-        self._names: set[str] = set()
+        self._members: dict[str, object] = {}
+        self.lost = False
+        """Something has been written that is in no member."""
 
     def add(self, name: str, value: object) -> str:
         """Returns the JSON text of one more member; empty for a name that was there before."""
-        if name in self._names:
+        if name in self._members:
+            self.lost |= self._members[name] != value
             return ""
-        begin = ", " if self._names else "{"
-        self._names.add(name)
+        begin = ", " if self._members else "{"
+        self._members[name] = value
         text = str(value) if type(value) is int else _ENCODER.encode(value)
         return f"{begin}{_ENCODER.encode(name)}: {text}"
 
     @property
     def begun(self) -> bool:
         """True when there is a member."""
-        return bool(self._names)
+        return bool(self._members)
 
     def end(self) -> str:
         """Returns the rest of the text."""
-        return "}" if self._names else "{}"
+        return "}" if self._members else "{}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from frontend.answers.tables import ValueStyle
+from frontend.answers.values import types_of
 
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 
@@ -57,20 +58,6 @@ def nested_value(styles: Set[ValueStyle], schema: Mapping[str, Any] | None) -> N
     """
     if ValueStyle.JSON in styles:
         return NestedValue()
-    kinds = _kinds(schema or {}) - {"null"}
-    is_nested = ValueStyle.BY_SCHEMA in styles and kinds and kinds <= {"object", "array"}
+    types = types_of(schema or {}) - {"null"}
+    is_nested = ValueStyle.BY_SCHEMA in styles and types and types <= {"object", "array"}
     return NestedValue() if is_nested else None
-
-
-def _kinds(schema: Mapping[str, Any], depth: int = 0) -> set[str]:
-    """Returns the types that a schema names, also in its alternatives."""
-    kind = schema.get("type")
-    if kind is not None:
-        return {each for each in (kind if isinstance(kind, list) else [kind]) if isinstance(each, str)}
-    found: set[str] = set()
-    for keyword in ("anyOf", "oneOf"):
-        parts = schema.get(keyword)
-        if isinstance(parts, list) and depth < 4:
-            for part in parts:
-                found |= (isinstance(part, dict) and _kinds(part, depth + 1)) or {"unknown"}
-    return found

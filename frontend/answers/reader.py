@@ -8,6 +8,7 @@ from frontend.answers.answer import Answer, CallIds
 from frontend.answers.binding import BoundFormat
 from frontend.answers.call_writer import Schemas
 from frontend.answers.choice import AnswerFormats
+from frontend.answers.values import arguments_of
 from frontend.errors import Unsupported
 from frontend.templates.conversation import offers_tools
 from frontend.text.detokenizer import Detokenizer
@@ -89,19 +90,27 @@ async def open_answers(
     if table is None:
         return None
     ids = CallIds(seed, len(prompt), short=table.format.short_ids)
-    end = text_with_marks(table, model.tokenizer, prompt[-PROMPT_END:])
+    end = end_of_prompt(table, model.tokenizer, prompt, chat)
     schemas = await run(lambda: schemas_of(chat)) if has_tools else {}
     return AnswerReader(table, schemas, ids, end, request.output)
 
 
 def schemas_of(chat: prompt_pb2.Chat) -> dict[str, dict[str, Any]]:
     """Returns the schemas of each tool's arguments, as far as their tool names them."""
-    found: dict[str, dict[str, Any]] = {}
-    for tool in chat.tools:
-        properties = read_object(tool.parameters or "{}", "prompt.chat.tools").get("properties")
-        named = properties.items() if isinstance(properties, dict) else ()
-        found[tool.name] = {key: schema for key, schema in named if isinstance(schema, dict)}
-    return found
+    return {
+        tool.name: arguments_of(read_object(tool.parameters or "{}", "prompt.chat.tools"))
+        for tool in chat.tools
+    }
+
+
+def end_of_prompt(table: BoundFormat, tokenizer: Tokenizer, prompt: Items[int], chat: prompt_pb2.Chat) -> str:
+    """Returns the end of a prompt as far as it says where the answer begins: a mark of reasoning that the
+    template wrote, and the message that is continued."""
+    content = ""
+    if chat.continue_final_message:
+        content = table.spelled("".join(part.text for part in chat.messages[-1].content)).strip()
+    tail = text_with_marks(table, tokenizer, prompt[-PROMPT_END - len(content.encode("utf-8", "replace")) :])
+    return table.reasoning_mark(tail.strip().removesuffix(table.literal(content))) + content
 
 
 def text_with_marks(table: BoundFormat, tokenizer: Tokenizer, token_ids: Items[int]) -> str:

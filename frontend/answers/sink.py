@@ -1,9 +1,15 @@
 """Collects events, without the blank text around marks.
 
-Models write line breaks between their text and a mark: they belong to neither.
+Models write line breaks between their text and a mark: they belong to neither. Texts on both sides of a mark
+are two, and so are two parts of the reasoning.
 """
 
 from frontend.answers.events import Arguments, CallEnd, CallStart, Event, Reasoning, Text
+
+BREAK = "\udfff"
+"""Stands between two texts; no decoded text has it (see frontend.answers.binding)."""
+SEPARATOR = "\n"
+"""What clients get between two texts."""
 
 
 class EventSink:
@@ -15,18 +21,17 @@ class EventSink:
         self._blank = ""
         self._reasons = False  # what has come last
         self._after_mark = after_mark
+        self._said: set[type[Event]] = set()  # what there has been so far
 
     def text(self, text: str) -> None:
         """Adds text of the answer."""
         self._reasons = False
-        if visible := self._visible(text):
-            self._events.append(Text(visible))
+        self._say(Text, text, BREAK)
 
     def reasoning(self, text: str) -> None:
         """Adds reasoning."""
         self._reasons = True
-        if visible := self._visible(text):
-            self._events.append(Reasoning(visible))
+        self._say(Reasoning, text, SEPARATOR)
 
     def mark(self) -> None:
         """A mark stands here: blank text around it is dropped."""
@@ -46,6 +51,12 @@ class EventSink:
         """Returns the events since the last call of this method."""
         events, self._events = self._events, []
         return events
+
+    def _say(self, kind: type[Text] | type[Reasoning], text: str, between: str) -> None:
+        begins = self._after_mark
+        if visible := self._visible(text):
+            self._events.append(kind(between + visible if begins and kind in self._said else visible))
+            self._said.add(kind)
 
     def _visible(self, text: str) -> str:
         if self._after_mark:

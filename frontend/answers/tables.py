@@ -11,6 +11,10 @@ TEXT, REASONING = "text", "reasoning"
 """The two states that every format has."""
 
 
+NAME = r"[\w\-](?:[\w.\-]*[\w\-])?"
+"""Regular expression of a tool's name."""
+
+
 class Take(Enum):
     """What the text of a state is."""
 
@@ -146,7 +150,7 @@ class ToolFormat:
     """Groups of texts: a chat template that has all texts of a group belongs to a model of this family."""
     start: str = TEXT
     """The state in which an answer begins."""
-    call_name: str = r"(?P<name>[\w.\-]+)"
+    call_name: str = f"(?P<name>{NAME})"
     """Regular expression of a whole name; a group `id` is the call's id."""
     json: JsonShape = JsonShape()
     pairs: PairNotation | None = None

@@ -1,4 +1,4 @@
-"""Values of arguments that a model writes without JSON's quotes: Python's, Gemma's, and bare text."""
+"""Values of arguments that a model writes without JSON's quotes, cast by the schema of the argument."""
 
 import ast
 import contextlib
@@ -6,18 +6,20 @@ import json
 import math
 import re
 import sys
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from frontend.answers.tables import PairNotation, ValueStyle
+from frontend.answers.tables import ValueStyle
 
 _PYTHON = re.compile(r"""'[^'\\]*+'|"[^"\\]*+"|\b(?:True|False|None)\b""")
 """What Python and JSON write differently, where nothing is escaped."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _JSON_NAMES = {"True": "true", "False": "false", "None": "null"}
 MAX_LITERAL = 1 << 16
 """Characters that are parsed as a Python literal; a longer value is a string."""
-_NAMES = {
+NAMES = {
     "true": True,
     "false": False,
     "null": None,
@@ -26,25 +28,113 @@ _NAMES = {
     "False": False,
     "None": None,
 }
+_NULLS = frozenset({"null", "None"})
+_BOOLEANS = {"true": True, "false": False}
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+_ALL = frozenset({*_JSON_TYPES.values(), "null"})
+_HINTS = {
+    "object": ("properties", "additionalProperties", "required"),
+    "array": ("items", "prefixItems", "minItems", "maxItems"),
+    "string": ("format", "pattern", "minLength", "maxLength"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+"""Type -> keywords that are about values of this type only."""
+MAX_DEPTH = 8
+"""Schemas within schemas, and references to them, that are looked into."""
 
 
 def value_of(text: str, style: ValueStyle, schema: Mapping[str, Any] | None) -> Any:
-    """Returns the JSON value that a bare text stands for. schema: of the argument; None: unknown."""
+    """Returns the JSON value that a bare text stands for: the one that fits the schema, else the text.
+
+    schema: of the argument, resolved; None: unknown.
+    """
     if style is ValueStyle.STRING:
         return text
-    kind = schema.get("type") if schema is not None else None
-    if style is ValueStyle.BY_SCHEMA and kind == "string":
+    types = types_of(schema or {}) if style is ValueStyle.BY_SCHEMA else _ALL - {"string"}
+    if types == {"string"} and (schema or {}).get("type") == "string":
         return text
-    try:
-        return _json(text.strip())
-    except (ValueError, RecursionError):
-        pass
-    if style is ValueStyle.BY_SCHEMA and (kind is None or (isinstance(kind, list) and "string" in kind)):
-        return text
-    try:
-        return literal(text)
-    except ValueError:
-        return text
+    word = text.strip()
+    if "null" in types and word in _NULLS:
+        return None
+    if "boolean" in types and word.lower() in _BOOLEANS and (types != _ALL or word in _BOOLEANS):
+        return _BOOLEANS[word.lower()]
+    for read in (json_value, literal) if types != _ALL else (json_value,):
+        with contextlib.suppress(ValueError, RecursionError):
+            value = read(word)
+            if _fits(value, types) and (read is json_value or "string" not in types):
+                return value
+    return text
+
+
+def types_of(schema: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
+    """Returns the JSON types that a schema allows, as far as it says; a number may be an integer."""
+    found = _ALL
+    if depth > MAX_DEPTH:
+        return found
+    kind = schema.get("type")
+    named = [each for each in (kind if isinstance(kind, list) else [kind]) if each in _ALL]
+    if named:
+        found &= frozenset(named) | ({"integer"} if "number" in named else set())
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list):
+        found &= {_type(value) for value in values}
+    for keyword in ("anyOf", "oneOf"):
+        if parts := _schemas(schema.get(keyword)):
+            found &= frozenset().union(*(types_of(part, depth + 1) for part in parts))
+    for part in _schemas(schema.get("allOf")):
+        found &= types_of(part, depth + 1)
+    if found == _ALL:
+        hinted = {kind for kind, keywords in _HINTS.items() if any(each in schema for each in keywords)}
+        found = frozenset(hinted | ({"integer"} if "number" in hinted else set())) or _ALL
+    return found | {"null"} if schema.get("nullable") is True and found != _ALL else found
+
+
+def resolved(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Returns a schema with what it refers to within `root` put in: itself, its alternatives and parts."""
+    if not isinstance(schema, dict) or depth > MAX_DEPTH:
+        return {}
+    found = {**schema}
+    reference = found.pop("$ref", None)
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        if isinstance(found.get(keyword), list):
+            found[keyword] = [resolved(part, root, depth + 1) for part in found[keyword]]
+    if isinstance(reference, str) and reference.startswith("#"):
+        target: Any = root
+        for step in reference[1:].split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            target = target.get(step) if isinstance(target, dict) else None
+        target = resolved(target, root, depth + 1)
+        found = {**found, "allOf": [*found.get("allOf", []), target]} if found else target
+    return found
+
+
+def arguments_of(parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the resolved schema of each argument that a tool's schema names."""
+    whole = resolved(parameters, parameters)
+    found: dict[str, dict[str, Any]] = {}
+    parts = [whole]
+    for part in parts:  # which grows
+        properties = part.get("properties")
+        for name, schema in properties.items() if isinstance(properties, dict) else ():
+            if isinstance(schema, dict):
+                found.setdefault(name, resolved(schema, parameters))
+        parts += [each for keyword in ("allOf", "anyOf", "oneOf") for each in _schemas(part.get(keyword))]
+    return found
+
+
+def _schemas(parts: Any) -> list[dict[str, Any]]:
+    return [part if isinstance(part, dict) else {} for part in parts] if isinstance(parts, list) else []
+
+
+def _type(value: Any) -> str:
+    return _JSON_TYPES.get(type(value), "null")
+
+
+def _fits(value: Any, types: frozenset[str]) -> bool:
+    if isinstance(value, dict | list):
+        return not types.isdisjoint({"object", "array"})  # the wrong one of both is no text
+    whole = isinstance(value, float) and value.is_integer() and "integer" in types
+    return whole or _type(value) in types
 
 
 def literal(text: str) -> Any:
@@ -58,16 +148,18 @@ def literal(text: str) -> Any:
             return text[1:-1]
         # Nearly always JSON but for its spelling, which takes no parser of Python.
         with contextlib.suppress(ValueError, RecursionError):
-            return _json(_PYTHON.sub(_in_json, text))
+            return json_value(_PYTHON.sub(_as_json, text))
     if len(text) > MAX_LITERAL:
         raise ValueError("too long")
     try:
-        return _convert(ast.parse(text, mode="eval").body)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of "1if" and the like
+            return _convert(ast.parse(text, mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(str(error)) from None
 
 
-def _in_json(found: re.Match[str]) -> str:
+def _as_json(found: re.Match[str]) -> str:
     """Returns a string or a name as JSON spells it."""
     if found[0] in _JSON_NAMES:
         return _JSON_NAMES[found[0]]
@@ -76,10 +168,12 @@ def _in_json(found: re.Match[str]) -> str:
 
 def _convert(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(value=str() | int() | float() | None as value):
+        case ast.Constant(value=str() as value):
+            return whole_text(value)
+        case ast.Constant(value=int() | float() | None as value):
             return _finite(repr(value)) if isinstance(value, float) else value
-        case ast.Name(id=name) if name in _NAMES:
-            return _NAMES[name]
+        case ast.Name(id=name) if name in NAMES:
+            return NAMES[name]
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float()) as number):
             return -_convert(number)
         case ast.List(elts=items) | ast.Tuple(elts=items):
@@ -91,12 +185,37 @@ def _convert(node: ast.expr) -> Any:
 
 def _key(node: ast.expr | None) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
+        return whole_text(node.value)
     raise ValueError("no name")
 
 
-def _json(text: str) -> Any:
-    return _DECODER.decode(text)
+def whole_text(text: str) -> str:
+    """Returns a text with U+FFFD for halves of surrogate pairs, which escapes can spell and UTF-8 cannot."""
+    return text if text.isascii() else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def json_value(text: str) -> Any:
+    """Returns the value of a JSON text. Raises ValueError."""
+    value = _DECODER.decode(text)
+    return _whole(value) if "\\u" in text else value
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str):
+        return whole_text(value)
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, dict):
+        return {whole_text(key): _whole(item) for key, item in value.items()}
+    return value
+
+
+def is_object(text: str) -> bool:
+    """Returns whether a text is a JSON object, in which NaN and Infinity have no place."""
+    try:
+        return isinstance(json.loads(text, parse_constant=_refuse), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _finite(text: str) -> float:
@@ -110,68 +229,3 @@ def _refuse(name: str) -> None:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
-
-
-def paired_value(text: str, notation: PairNotation) -> Any:
-    """Returns the JSON value of one argument in a notation of pairs; text that is none is a string."""
-    try:
-        if notation.escapes:
-            return literal(text)
-        value, end = _unescaped(text, 0, notation.quotes[0], notation.separator)
-        if text[end:].strip():
-            raise ValueError("text after the value")
-        return value
-    except (ValueError, RecursionError):
-        return text.strip()
-
-
-def _unescaped(text: str, at: int, quote: str, separator: str) -> tuple[Any, int]:
-    """Reads a value with strings between `quote`, objects and lists; returns it, and where it ends."""
-    at = _skip(text, at)
-    if text.startswith(quote, at):
-        end = text.index(quote, at + len(quote))
-        return text[at + len(quote) : end], end + len(quote)
-    if text.startswith("[", at):
-        return _unescaped_list(text, at + 1, quote, separator)
-    if text.startswith("{", at):
-        return _unescaped_object(text, at + 1, quote, separator)
-    end = at
-    while end < len(text) and text[end] not in ",]}":
-        end += 1
-    word = text[at:end].strip()
-    return (_NAMES[word] if word in _NAMES else _json(word)), end
-
-
-def _unescaped_list(text: str, at: int, quote: str, separator: str) -> tuple[list[Any], int]:
-    items: list[Any] = []
-    while not text.startswith("]", at := _skip(text, at)):
-        item, at = _unescaped(text, at, quote, separator)
-        items.append(item)
-        at = _comma(text, at, "]")
-    return items, at + 1
-
-
-def _unescaped_object(text: str, at: int, quote: str, separator: str) -> tuple[dict[str, Any], int]:
-    items: dict[str, Any] = {}
-    while not text.startswith("}", at := _skip(text, at)):
-        colon = text.index(separator, at)
-        key = text[at:colon].strip().removeprefix(quote).removesuffix(quote)
-        items[key], at = _unescaped(text, colon + len(separator), quote, separator)
-        at = _comma(text, at, "}")
-    return items, at + 1
-
-
-def _comma(text: str, at: int, close: str) -> int:
-    """Returns the place after a comma, or that of the closing character."""
-    at = _skip(text, at)
-    if text.startswith(",", at):
-        return at + 1
-    if text.startswith(close, at):
-        return at
-    raise ValueError("neither a comma nor an end")
-
-
-def _skip(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at

@@ -71,7 +71,11 @@ async def completions(parts: FrontendParts, body: Json, call: Call, exchange: Ex
     requests = read_completion(body, names, parts.config.max_request_bytes)
     output = requests[0].output
     sequences = requests[0].sampling.n or 1
-    form = CompletionFormat(output.HasField("logprobs"), output.echo, sequences)
+    hidden: frozenset[bytes] = frozenset()
+    if not output.HasField("skip_special_tokens") or output.skip_special_tokens:
+        special = parts.model.tokenizer.special_tokens.values()
+        hidden = frozenset(added.content.encode() for added in special)
+    form = CompletionFormat(output.HasField("logprobs"), output.echo, sequences, hidden)
     await _choices(parts, body, requests, form, names, call, exchange)
 
 

@@ -72,12 +72,13 @@ class PromptEncoder:
         return AnswerJudge(self._tokenizer.grammar_tokens, tools, reasoning)
 
     def words(self, words: Sequence[str]) -> list[list[int]]:
-        """Returns token ids of words, each at the beginning of a text and after a space, without
-        duplicates."""
+        """Returns token ids of words, each at the beginning of a text, after a space, and after other text,
+        without duplicates."""
         spellings = dict.fromkeys(spelling for word in words for spelling in (word, " " + word))
         encodings = [
             self._tokenizer.encode(spelling, add_special_tokens=False).token_ids for spelling in spellings
         ]
+        encodings += map(self._tokenizer.encode_following, words)
         return [list(ids) for ids in dict.fromkeys(map(tuple, encodings)) if ids]
 
     def continuations(self, texts: Sequence[str]) -> list[list[int]]:

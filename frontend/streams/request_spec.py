@@ -227,7 +227,13 @@ def _sequences(spec: RequestSpec, answers: AnswerReader | None) -> list[Sequence
     )
     stops = None
     if asked.stop or asked.stop_regex:
-        stops = StopStrings(asked.stop, include=stopping.include_stop, regexes=asked.stop_regex)
+        silent = spec.model.tokenizer.special_tokens if _skips_special(output) else {}
+        stops = StopStrings(
+            asked.stop,
+            include=stopping.include_stop,
+            regexes=asked.stop_regex,
+            silent={token: added.content for token, added in silent.items()},
+        )
     detokenizer, echo = None, ""
     if wanted.text or stops:
         detokenizer, echo = _detokenizer(spec)
@@ -248,9 +254,12 @@ def _sequences(spec: RequestSpec, answers: AnswerReader | None) -> list[Sequence
 def _detokenizer(spec: RequestSpec) -> tuple[Detokenizer, str]:
     """Returns a detokenizer primed with the prompt, and the prompt's text if it is to be echoed."""
     output = spec.request.output
-    skip = output.skip_special_tokens if output.HasField("skip_special_tokens") else True
-    detokenizer = spec.model.tokenizer.detokenizer(skip_special_tokens=skip)
+    detokenizer = spec.model.tokenizer.detokenizer(skip_special_tokens=_skips_special(output))
     if output.echo:
         return detokenizer, detokenizer.push(spec.prompt.token_ids)
     detokenizer.prime(spec.prompt.token_ids)
     return detokenizer, ""
+
+
+def _skips_special(output: generation_pb2.OutputOptions) -> bool:
+    return output.skip_special_tokens if output.HasField("skip_special_tokens") else True

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from frontend.answers.answer import Answer
+from frontend.answers.sink import BREAK, SEPARATOR
 from frontend.engine.logprobs import Scores
 from frontend.text.detokenizer import Detokenizer
 from frontend.text.stop_strings import StopMatcher
@@ -267,7 +268,7 @@ class Sequence:
                 self._pieces.append(self._detokenizer.flush())
         text = "".join(self._pieces)
         self._pieces.clear()
-        return text
+        return text.replace(BREAK, SEPARATOR) if self._answer is not None else text
 
     def _match_tokens(self, token_ids: Items[int], matcher: StopMatcher) -> bool:
         """Appends tokens one by one, up to the one that completes a stop string."""
@@ -275,7 +276,9 @@ class Sequence:
         num_loud = len(token_ids) - self._num_silent
         for place, token in enumerate(token_ids):
             self.tokens.append(token)
-            if place < num_loud and self._match(self._detokenizer.push((token,)), matcher):
+            if place >= num_loud:
+                continue
+            if self._match(self._detokenizer.push((token,)) + matcher.mark(token), matcher):
                 return True
         return False
 
@@ -286,6 +289,16 @@ class Sequence:
             self._add(matcher.flush())
 
     def _match(self, piece: str, matcher: StopMatcher) -> bool:
+        """Looks for stops in a piece of text; none reaches from one text into another."""
+        *befores, last = piece.split(BREAK)
+        for before in befores:
+            if self._match_within(before, matcher):
+                return True
+            self._add(matcher.flush() + BREAK)
+            matcher.restart()
+        return self._match_within(last, matcher)
+
+    def _match_within(self, piece: str, matcher: StopMatcher) -> bool:
         shown, stop = matcher.push(piece, armed=len(self.tokens) > self._fields.min_tokens)
         self._add(shown)
         if stop is None:

@@ -2,30 +2,62 @@
 
 One automaton follows all stop strings. Its state is the longest prefix of one that the text ends with, which
 is exactly what must be held back, and the time is linear in the text, however many stop strings there are.
+
+A stop may be, or contain, a special token, which has no text in the output: it is followed by its id, as a
+character of its own that is never shown.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from frontend.text.prefix_automaton import PrefixAutomaton
 from frontend.text.regex_automaton import Automaton
 from frontend.text.stop_regexes import RegexMatcher
 
+_FIRST_MARK, _MAX_MARKS = 0xDC00, 256
+
 
 class StopStrings:
     """The compiled stops of a request, shared by its sequences."""
 
-    def __init__(self, strings: Sequence[str], *, include: bool, regexes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        strings: Sequence[str],
+        *,
+        include: bool,
+        regexes: Sequence[str] = (),
+        silent: Mapping[int, str] = MappingProxyType({}),
+    ) -> None:
         """strings: none of them empty; at least one, or a regular expression. include: a match stays in the
-        text. Raises RegexError."""
+        text. silent: tokens that have no text in the output, with their spelling. Raises RegexError."""
         self.strings = tuple(strings)
         self.include = include
         self.regexes = tuple(regexes)
-        self.automaton = Automaton(self.regexes) if self.regexes else None
-        self.prefixes = PrefixAutomaton(self.strings)
+        spelled = "\n".join([*strings, *(regex.replace("\\", "") for regex in regexes)])
+        used = {token: text for token, text in silent.items() if text and text in spelled}
+        self.marks = {
+            token: chr(_FIRST_MARK + place) for place, token in enumerate(sorted(used)[:_MAX_MARKS])
+        }
+        """Token that a stop names -> the character by which it is followed; no text has it."""
+        marks = sorted(
+            ((used[token], mark) for token, mark in self.marks.items()), key=lambda pair: -len(pair[0])
+        )
+        self.automaton = None
+        if self.regexes:
+            self.automaton = Automaton([_marked(_marked(each, marks, re.escape), marks) for each in regexes])
+        self.marked = [_marked(string, marks) for string in self.strings]
+        """The strings, with characters for tokens."""
+        self.prefixes = PrefixAutomaton(self.marked)
         # Text without any of these characters (nearly all text) leaves an idle automaton idle.
-        firsts = "".join(sorted({string[0] for string in self.strings}))
+        firsts = "".join(sorted({string[0] for string in self.marked}))
         self.may_begin = re.compile(f"[{re.escape(firsts)}]" if firsts else "(?!)").search
+
+    def without_marks(self, text: str) -> str:
+        """Returns a text without the characters that stand for tokens."""
+        for mark in self.marks.values():
+            text = text.replace(mark, "")
+        return text
 
 
 class StopMatcher:
@@ -36,11 +68,20 @@ class StopMatcher:
 
     def __init__(self, stops: StopStrings) -> None:
         self._stops = stops
-        self._state = stops.prefixes.start
-        self._regexes = RegexMatcher(stops.automaton) if stops.automaton is not None else None
         self._held = ""
         self.by_regex = False
         """What has matched is a regular expression."""
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins another text: no match begins before this place. What was held back has been flushed."""
+        automaton = self._stops.automaton
+        self._state = self._stops.prefixes.start
+        self._regexes = RegexMatcher(automaton) if automaton is not None else None
+
+    def mark(self, token: int) -> str:
+        """Returns the character to push for a token without text; empty where no stop names it."""
+        return self._stops.marks.get(token, "")
 
     def push(self, piece: str, *, armed: bool = True) -> tuple[str, str | None]:
         """Consumes a piece of text. Returns the text that can be shown now, and the stop string or regular
@@ -50,7 +91,7 @@ class StopMatcher:
         be pushed.
         """
         if self._regexes is None and not self._held and self._stops.may_begin(piece) is None:
-            return piece, None
+            return self._stops.without_marks(piece), None
         text = self._held + piece
         border = 0  # what is before it is decided
         for end in range(len(self._held), len(text)):
@@ -59,15 +100,15 @@ class StopMatcher:
                 stop, length = found
                 cut = end + 1 if self._stops.include else max(border, end + 1 - length)
                 self._held = ""
-                return text[:cut], stop
+                return self._stops.without_marks(text[:cut]), stop
             border = max(border, end + 1 - self._num_held())
         self._held = text[border:]
-        return text[:border], None
+        return self._stops.without_marks(text[:border]), None
 
     def flush(self) -> str:
         """Returns the text that was held back, at the end of the text."""
         held, self._held = self._held, ""
-        return held
+        return self._stops.without_marks(held)
 
     def _num_held(self) -> int:
         """Returns how many characters at the end of the text a match may begin with."""
@@ -81,14 +122,20 @@ class StopMatcher:
         if not armed:
             return None
         if matched is not None:
-            return matched, len(matched)
+            return self._stops.strings[matched], len(self._stops.marked[matched])
         if found is not None:
             self.by_regex = True
             return self._stops.regexes[found[0]], found[1]
         return None
 
-    def _step_strings(self, character: str) -> str | None:
+    def _step_strings(self, character: str) -> int | None:
         prefixes = self._stops.prefixes
         state = prefixes.step(self._state, character)
         self._state = prefixes.settle(state)
-        return None if state.found is None else self._stops.strings[state.found]
+        return state.found
+
+
+def _marked(text: str, marks: Sequence[tuple[str, str]], spell: Callable[[str], str] = str) -> str:
+    for token, mark in marks:
+        text = text.replace(spell(token), mark)
+    return text

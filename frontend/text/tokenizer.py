@@ -27,7 +27,7 @@ from frontend.text.detokenizer import (
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
-_PIECES = re.compile("(Replace )*(ByteFallback )?(Fuse (Strip )?)?")
+_PIECES = re.compile("Metaspace (ByteFallback )?(Fuse )?|(Replace )*(ByteFallback )?(Fuse (Strip )?)?")
 
 T = TypeVar("T")
 
@@ -153,7 +153,7 @@ class Tokenizer:
             return "bytes", steps
         plain = all("String" in step["pattern"] for step in steps if step["type"] == "Replace")
         stop = any(step["stop"] for step in steps if step["type"] == "Strip")
-        if names == "Metaspace " or (steps and plain and not stop and _PIECES.fullmatch(names)):
+        if steps and plain and not stop and _PIECES.fullmatch(names):
             return "pieces", steps
         return "window", steps
 

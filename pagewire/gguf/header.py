@@ -13,6 +13,7 @@ import mmap
 import struct
 from array import array
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,17 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: 
 """Type of a metadata value -> its code in struct and array."""
 _LEAST_STRING = 8
 """Bytes of an empty string."""
+
+
+class TokenType(IntEnum):
+    """Values of `tokenizer.ggml.token_type`."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
 
 
 @dataclass(frozen=True, slots=True)

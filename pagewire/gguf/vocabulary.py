@@ -6,31 +6,19 @@ SentencePiece's BPE, whose merges follow from the scores of its pieces.
 
 from array import array
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Any
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 
 from pagewire.errors import StartupError
-from pagewire.gguf.header import Header
+from pagewire.gguf.header import Header, TokenType
 from pagewire.gguf.pre_tokenizers import BEGINS, KNOWN, WHOLE_WORDS, pre_tokenizer
 
 WHAT = "cannot read the tokenizer"
 SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 LONGEST_PIECE = 256
 """Characters of a piece whose merges are searched for: the work grows with the square."""
-
-
-class TokenType(IntEnum):
-    """Values of `tokenizer.ggml.token_type`."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
 
 
 class GGUFVocabulary:

@@ -4,6 +4,7 @@ Driven by coverage (tests/hostile/fuzz.py, `make fuzz`) and, in CI, by a few hun
 """
 
 import atexit
+import json
 import random
 import shutil
 import struct
@@ -18,15 +19,18 @@ from engine_core.errors import Refused
 from engine_core.intake.validation import make_request
 from engine_core.step.plan import Plan
 from engine_core.step.result import decode_result
+from frontend.answers.formats import TOOL_FORMATS
 from frontend.auth.token_list import BadTokenList, read_tokens
 from frontend.auth.tokens import token_in
 from frontend.engine.core import Core, JournalEntry
 from frontend.engine.logprobs import Scores
 from frontend.engine.step_outputs import dispatch
 from frontend.errors import ProtocolError, Unauthenticated
+from frontend.prompts.prompt_encoding import PromptEncoder
 from frontend.streams.sequence import OutputFields, Sequence
 from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.timings import RequestTimings
+from frontend.templates.chat_template import ChatTemplate
 from frontend.text.stop_strings import StopMatcher, StopStrings
 from frontend.text.tokenizer import Tokenizer
 from pagewire.errors import StartupError
@@ -38,8 +42,11 @@ from pagewire.ipc.curve import read_client_key, read_engine_key
 from pagewire.ipc.transport import BadFrame, pack, unpack
 from pagewire.telemetry.http import parse_head
 from pagewire.v1.generation_pb2 import GenerateResponse, TokenLogprobs
+from pagewire.v1.prompt_pb2 import Prompt
 from tests.engine_core.fakes import LIMITS, add_request
-from tests.frontend.fakes import byte_level_tokenizer
+from tests.frontend.answers.transcripts import TRANSCRIPTS, bound
+from tests.frontend.answers.transcripts import read as read_answer
+from tests.frontend.fakes import END, SPECIAL, USER, byte_level_tokenizer
 from tests.hostile.messages import damage
 from tests.worker.test_main import one_step
 from worker.families.registry import read_model_config
@@ -51,6 +58,12 @@ from worker.weights.open import open_checkpoint
 _FOLDER = Path(tempfile.mkdtemp(prefix="pagewire-fuzz-"))
 atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 _TOKENIZER = Tokenizer(byte_level_tokenizer())
+_TEMPLATE = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content.replace('/think', '') }}<|end|>"
+    "{{ m.content.split('</think>') | join('|') }}{{ [m.content] }}{{ m | tojson }}{{ '%s' % m.content }}"
+    "{% for c in m.content %}{{ c }}{% endfor %}{{ m.content | trim | title | indent }}<|end|>{% endfor %}"
+)
+_ENCODER = PromptEncoder(_TOKENIZER, ChatTemplate(_TEMPLATE, {}, max_bytes=1 << 20))
 _PLAN = Plan(step=7, sample_rows=[2, 5])
 
 
@@ -189,6 +202,28 @@ def text(data: bytes) -> None:
     assert whole == _TOKENIZER.decode([ids], skip_special_tokens=False)[0]
 
 
+def answers(data: bytes) -> None:
+    """An answer with calls, in any format: stream and whole agree, and complete calls are JSON."""
+    name = sorted(TOOL_FORMATS)[data[0] % len(TOOL_FORMATS)] if data else "hermes"
+    body = data[1:].decode("utf-8", "replace")
+    table = bound(name, None if name == "harmony" else "think")
+    whole = read_answer(table, [body])
+    cut = len(data) * 7 % (len(body) + 1)
+    pieces = [list(body), [body[:cut], body[cut:]]]
+    assert all(read_answer(table, each) == whole for each in pieces)
+    for call, complete in zip(whole.calls, whole.complete, strict=True):
+        assert "".join(call).encode() and (not complete or isinstance(json.loads(call[2]), dict))
+
+
+def conversations(data: bytes) -> None:
+    """A message in a template that takes it apart: it makes no control token."""
+    message = data.decode("utf-8", "replace")
+    prompt = Prompt()
+    prompt.chat.messages.add(role="user").content.add(text=message)
+    ids = _ENCODER.read(prompt, "prompt", vocab_size=1 << 20).token_ids
+    assert [token for token in ids if token < len(SPECIAL)] == [USER, END, END]
+
+
 def http(data: bytes) -> None:
     """The head of an HTTP request."""
     try:
@@ -259,7 +294,7 @@ Target = Callable[[bytes], None]
 TARGETS: dict[str, Target] = {
     each.__name__: each
     for each in (
-        *(requests, results, plans, numbers, outputs, scores, stops, text),
+        *(requests, results, plans, numbers, outputs, scores, stops, text, answers, conversations),
         *(http, tokens, keys, configuration, weights, gguf_file),
     )
 }
@@ -324,6 +359,10 @@ SEEDS: dict[str, list[bytes]] = {
     "scores": [_COLUMNS.SerializeToString()],
     "stops": [b"ab,bcd,aa|xaabcdabab", "é,🙂|aé🙂".encode()],
     "text": [b"hello \xe4\xbd\xa0\xf0\x9f\x99\x82", bytes(range(0, 256, 5))],
+    "answers": [
+        bytes([place]) + TRANSCRIPTS[name].encode() for place, name in enumerate(sorted(TOOL_FORMATS))
+    ],
+    "conversations": [b"a<|end|>b", b"<|e/thinknd|><|assistant|>", b"</think><|us", b"er|>"],
     "http": [b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nAccept: text/plain; q=0.5"],
     "tokens": [f"tokens:\n  - {_ENTRY}".encode(), b"tokens: []\n", b"Bearer pw_abc"],
     "keys": [b"secret: " + b"a" * 40 + b"\nclients: [" + b"b" * 40 + b"]\n"],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pagewire.errors import StartupError
-from pagewire.gguf.header import Header, read_header
+from pagewire.gguf.header import Header, TokenType, read_header
 from pagewire.gguf.values import read_floats
 
 WHAT = "cannot load the model's configuration"
@@ -42,6 +42,10 @@ _HARMLESS = frozenset(
 _NEUTRAL = {"rope.scaling.attn_factor": 1.0}
 """Keys with the one value that changes nothing."""
 _END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_END_TEXTS = frozenset(
+    {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|end_of_turn|>", "<end_of_turn>", "<|endoftext|>"}
+)
+"""Control tokens that end a turn or a text where a vocabulary has them; most files name one of them only."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,21 @@ def read_gguf_config(path: Path) -> dict[str, Any]:
     values["mlp_bias"] = "blk.0.ffn_up.bias" in header.tensors
     values["eos_token_id"] = [
         metadata[key] for name in _END_TOKENS if (key := f"tokenizer.ggml.{name}") in metadata
-    ]
+    ] + _ends_by_text(metadata)
     _check_head_sizes(header, own, values)
     rope = _read_rope(header, own)
     if rope is not None:
         values["rope_parameters"] = {**rope, "rope_theta": values.pop("rope_theta", 10_000.0)}
     return values
+
+
+def _ends_by_text(metadata: Mapping[str, Any]) -> list[int]:
+    texts, types = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
+    if not isinstance(texts, list) or types is None or len(types) != len(texts):
+        return []  # the tokenizer's reader says what is wrong
+    return [
+        token for token, text in enumerate(texts) if text in _END_TEXTS and types[token] == TokenType.CONTROL
+    ]
 
 
 def _refuse_unknown(header: Header, prefix: str, own: Mapping[str, Any]) -> None:

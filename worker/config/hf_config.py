@@ -257,17 +257,6 @@ def read_quantization(fields: "Fields") -> "Fields | None":
     return settings
 
 
-def read_eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
-    """Returns the tokens that end a sequence according to either file, in ascending order.
-
-    Ids outside the vocabulary (a family's default in a smaller model) cannot occur and are left out.
-    """
-    name = "generation_config.json"
-    generation = Fields({} if is_gguf(folder) else _read(folder, name, required=False), name)
-    ids = {*config.token_ids("eos_token_id"), *generation.token_ids("eos_token_id")}
-    return tuple(sorted(i for i in ids if i < config.integer("vocab_size")))
-
-
 def common_fields(fields: Fields, architecture: str, eos_token_ids: tuple[int, ...]) -> dict[str, Any]:
     """Reads the fields of ModelConfig whose names all families share."""
     return {

@@ -9,6 +9,7 @@ from typing import Any
 from pagewire.checkpoints.files import BARE_DECODERS
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderFamily
+from worker.config.ends import read_eos_token_ids
 from worker.config.gpt2 import GPT2_HARMLESS, read_gpt2_config
 from worker.config.hf_config import (
     HARMLESS,
@@ -17,7 +18,6 @@ from worker.config.hf_config import (
     ModelConfig,
     common_fields,
     read_config,
-    read_eos_token_ids,
 )
 from worker.config.opt import OPT_HARMLESS, read_opt_config
 from worker.families.dense.ernie import ERNIE

@@ -9,7 +9,8 @@ from typing import Any
 
 from pagewire.errors import StartupError, install_hint
 from pagewire.gguf.header import is_gguf
-from worker.config.hf_config import WHAT, Fields, ModelConfig, common_fields, read_config, read_eos_token_ids
+from worker.config.ends import read_eos_token_ids
+from worker.config.hf_config import WHAT, Fields, ModelConfig, common_fields, read_config
 from worker.transformers_backend.refusals import first_line
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,17 @@
 """Formats in which the name comes first, and then the arguments as JSON."""
 
-from frontend.answers.tables import NUMBER, REASONING, TEXT, Frames, Go, State, Take, ToolFormat, Writing
+from frontend.answers.tables import (
+    NAME,
+    NUMBER,
+    REASONING,
+    TEXT,
+    Frames,
+    Go,
+    State,
+    Take,
+    ToolFormat,
+    Writing,
+)
 
 MISTRAL = ToolFormat(
     "mistral",
@@ -64,7 +75,7 @@ KIMI = ToolFormat(
         "arguments": State(Take.ARGUMENTS, {"<|tool_call_end|>": Go("calls", ends=True)}),
     },
     detect=(("<|tool_call_argument_begin|>",),),
-    call_name=r"(?P<id>(?:functions\.)?(?P<name>[\w.\-]+?):\d+)",
+    call_name=rf"(?P<id>(?:functions\.)?(?P<name>{NAME}):\d+)",
     writing=Writing(
         "<|tool_call_begin|>functions.",
         f":{NUMBER}<|tool_call_argument_begin|>",
@@ -112,7 +123,10 @@ HARMONY = ToolFormat(
     detect=(("<|channel|>", "<|message|>", "analysis"),),
     start="header",
     routes=(
-        (r"to=(?!assistant)(?:functions\.)?(?P<name>[\w.\-]+)", "arguments"),
+        (
+            rf"to=(?!(?:assistant|user|functions)\.?(?:[^\w.\-]|$))(?:functions\.)?(?P<name>{NAME})",
+            "arguments",
+        ),
         (r"<\|channel\|>\s*analysis", REASONING),
     ),
     header=r"\s+(to(=\S*)?)?",

@@ -15,7 +15,15 @@ def _function_tags(name: str, opens: str, closes: str, *detect: tuple[str, ...])
                 Take.GAP, {"<parameter=": Go("key"), "</function>": Go("function", ends=True)}
             ),
             "key": State(Take.KEY, {">": Go("value")}),
-            "value": State(Take.VALUE, {"</parameter>": Go("parameters")}),
+            "value": State(
+                Take.VALUE,
+                {
+                    "</parameter>": Go("parameters"),
+                    # Models forget the closing tag.
+                    "\n<parameter=": Go("key"),
+                    "\n</function>": Go("function", ends=True),
+                },
+            ),
         },
         detect=detect,
         writing=Writing(

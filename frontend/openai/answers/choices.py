@@ -1,6 +1,6 @@
 """Answers with choices, of /v1/chat/completions and /v1/completions: whole, and as chunks of a stream."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
@@ -52,6 +52,10 @@ class Envelope:
         }
 
 
+_UNFINISHED: Json = {"finish_reason": None}
+"""The finish comes in a chunk of its own: some clients drop the content of the chunk that has it."""
+
+
 class AnswerFormat(Protocol):
     """An endpoint's shape of answers. place: which of the request's prompts; 0 for a conversation."""
 
@@ -81,7 +85,12 @@ class ChatFormat:
         if output.tool_calls:
             message["tool_calls"] = [_without_index(call) for call in _tool_calls(output)]
             message["content"] = output.text or None
-        return {"index": output.index, "message": message, **self._rest(output)}
+        return {
+            "index": output.index,
+            "message": message,
+            "logprobs": self._logprobs_of(output),
+            **_finish(output),
+        }
 
     def deltas(self, place: int, response: Response, output: Output) -> Iterator[Json]:
         """The role comes in a chunk of its own, as clients expect."""
@@ -100,12 +109,14 @@ class ChatFormat:
             delta["reasoning_content"] = output.reasoning
         if output.tool_calls:
             delta["tool_calls"] = _tool_calls(output)
-        if delta or output.HasField("finish"):
-            yield {"index": output.index, "delta": delta, **self._rest(output)}
+        if delta:
+            logprobs = self._logprobs_of(output)
+            yield {"index": output.index, "delta": delta, "logprobs": logprobs, **_UNFINISHED}
+        if output.HasField("finish"):
+            yield {"index": output.index, "delta": {}, "logprobs": None, **_finish(output)}
 
-    def _rest(self, output: Output) -> Json:
-        logprobs = chat_logprobs(output) if self._logprobs and len(output.logprobs.logprobs) else None
-        return {"logprobs": logprobs, **_finish(output)}
+    def _logprobs_of(self, output: Output) -> Json | None:
+        return chat_logprobs(output) if self._logprobs and len(output.logprobs.logprobs) else None
 
 
 class CompletionFormat:
@@ -113,9 +124,10 @@ class CompletionFormat:
 
     whole_kind = chunk_kind = "text_completion"
 
-    def __init__(self, logprobs: bool, echo: bool, sequences: int) -> None:
-        """sequences: per prompt."""
+    def __init__(self, logprobs: bool, echo: bool, sequences: int, hidden: Collection[bytes] = ()) -> None:
+        """sequences: per prompt. hidden: tokens that the text leaves out."""
         self._logprobs = logprobs
+        self._hidden = hidden
         self._echo = echo
         self._sequences = sequences
         self._lists: dict[int, CompletionLogprobs] = {}
@@ -127,15 +139,20 @@ class CompletionFormat:
         return {"index": index, "text": output.text, "logprobs": logprobs, **_finish(output)}
 
     def deltas(self, place: int, response: Response, output: Output) -> Iterator[Json]:
-        yield self.choice(place, response, output)
+        choice = self.choice(place, response, output)
+        if output.text and output.HasField("finish"):
+            choice.pop("stop_reason", None)
+            yield {**choice, **_UNFINISHED}
+            choice |= _finish(output) | {"text": "", "logprobs": None}
+        yield choice
 
     def _lists_of(self, index: int, place: int, response: Response, output: Output) -> Json:
         scored = scored_tokens(output.logprobs, output.token_bytes)
         if index not in self._lists:
-            self._lists[index] = CompletionLogprobs()
+            self._lists[index] = CompletionLogprobs(self._hidden)
             if self._echo:
                 scored = chain(self._scored_prompt(place, response), scored)
-        return self._lists[index].put(scored)
+        return self._lists[index].put(scored, output.text)
 
     def _scored_prompt(self, place: int, response: Response) -> Any:
         """Returns the prompt's tokens, which come once, for each of its sequences."""

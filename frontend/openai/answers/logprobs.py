@@ -1,7 +1,8 @@
 """Log-probabilities in the two shapes of the OpenAI API."""
 
+import codecs
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,24 +47,39 @@ def chat_logprobs(output: generation_pb2.SequenceOutput) -> dict[str, Any]:
 class CompletionLogprobs:
     """`logprobs` of a completion's choice: parallel lists. Keeps the next token's offset in the text."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: Collection[bytes] = ()) -> None:
+        """hidden: tokens that the text leaves out."""
+        self._hidden = hidden
         self._offset = 0
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def put(self, scored: Iterator[Scored]) -> dict[str, Any]:
-        """Returns the lists for these tokens."""
+    def put(self, scored: Iterator[Scored], text: str = "") -> dict[str, Any]:
+        """Returns the lists for these tokens. text: that comes with them."""
         names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
         lists: dict[str, list[Any]] = {name: [] for name in names}
         for each in scored:
-            text = _text(each.token)
-            lists["tokens"].append(text)
+            name = _name(each.token)
+            lists["tokens"].append(name)
             lists["token_logprobs"].append(each.logprob)
-            top = {_text(token): logprob for token, logprob in reversed(each.candidates)}
+            top = {_name(token): logprob for token, logprob in reversed(each.candidates)}
             if each.logprob is not None:
-                top[text] = each.logprob
+                top[name] = each.logprob
             lists["top_logprobs"].append(None if each.logprob is None else top)
             lists["text_offset"].append(self._offset)
-            self._offset += len(text)
+            if each.token not in self._hidden:
+                piece = self._decoder.decode(each.token)
+                # SentencePiece's first word has a space that a text does not begin with.
+                drops = not self._offset and piece.startswith(" ") and text[:1] not in ("", " ")
+                self._offset += len(piece) - drops
         return lists
+
+
+def _name(token: bytes) -> str:
+    """Returns a token's text; of a part of a code point, which has none, its bytes, as OpenAI writes them."""
+    try:
+        return token.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
 
 
 def _entry(token: bytes, logprob: float | None) -> dict[str, Any]:

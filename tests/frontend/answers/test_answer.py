@@ -1,5 +1,7 @@
 """Answers over token ids: special tokens by id, ids of calls, counts of reasoning, continuation."""
 
+import re
+
 import pytest
 import tokenizers
 from tokenizers import AddedToken
@@ -8,6 +10,8 @@ from frontend.answers.answer import Answer, CallIds
 from frontend.answers.binding import BoundFormat
 from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
 from frontend.answers.reader import text_with_marks
+from frontend.streams.sequence import OutputFields, Sequence
+from frontend.text.stop_strings import StopMatcher, StopStrings
 from frontend.text.tokenizer import Tokenizer
 from pagewire.v1 import generation_pb2
 from tests.frontend.answers.transcripts import CALLS, SCHEMAS, TRANSCRIPTS, Read
@@ -142,3 +146,18 @@ def test_special_tokens_of_the_fakes_are_not_marks() -> None:
     """Only special tokens that a table names become characters."""
     table = BoundFormat(TOOL_FORMATS["hermes"], None, dict(enumerate(SPECIAL)))
     assert table.marks == {}
+
+
+@pytest.mark.parametrize(("stop", "ends"), [("1\n2", False), ("12", False), ("2 m", True), ("found 1", True)])
+def test_a_stop_does_not_reach_across_a_call(stop: str, ends: bool) -> None:
+    tokenizer = tokenizer_with()
+    text = 'I found 1 <tool_call>{"name": "now", "arguments": {}}</tool_call> 2 more'
+    for regexes in ((), (re.escape(stop),)):
+        stops = StopStrings([] if regexes else [stop], include=True, regexes=regexes)
+        sequence = Sequence(0, OutputFields(), answer(tokenizer, "hermes"), StopMatcher(stops))
+        stopped = sequence.accept(ids_of(tokenizer, text), 0, 0)
+        assert stopped == ends
+        if not ends:
+            sequence.accept([], generation_pb2.FINISH_REASON_ABORTED, 0)
+            response = generation_pb2.GenerateResponse()
+            assert sequence.put(response) and response.sequences[0].text == "I found 1\n2 more"

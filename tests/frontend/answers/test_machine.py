@@ -1,6 +1,7 @@
 """The machine over all tables: every cut, every prefix, malformed text, and marks that are only text."""
 
 import json
+import random
 import re
 import sys
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
 from frontend.answers.quoting import nested_value
+from frontend.answers.sink import BREAK
 from frontend.answers.tables import Take, ValueStyle
 from tests.frontend.answers.transcripts import CALLS, TRANSCRIPTS, bound, machine, read
 
@@ -252,6 +254,204 @@ def test_a_closing_tag_ends_a_string() -> None:
 def test_numbers_beyond_all_are_the_largest(name: str, text: str) -> None:
     for written, meant in (("-1e999", -sys.float_info.max), ("2.5", 2.5), ("1e999", sys.float_info.max)):
         assert read(bound(name), [text.format(written)]).meaning == [("f", {"x": meant})]
+
+
+HALF = "\\ud83d"
+"""Half of an emoji, as JSON escapes it."""
+HALVES = {
+    "hermes": f'<tool_call>{{"id": "{HALF}", "name": "f", "arguments": "{HALF}"}}</tool_call>',
+    "llama-3": f'{{"name": "f", "parameters": "{HALF}"}}',
+    "mistral-list": f'[TOOL_CALLS][{{"name": "f", "arguments": {{"a": "{HALF}"}}}}]',
+    "cohere": f'<|START_ACTION|>[{{"tool_call_id": "{HALF}", "tool_name": "f", "parameters": {{}}}}]',
+    "apertus": f'<|tools_prefix|>[{{"f": "{HALF}"}}]<|tools_suffix|>',
+    "qwen3-coder": f'<tool_call><function=f><parameter=a>["{HALF}"]</parameter></function></tool_call>',
+    "seed": f'<seed:tool_call><function=f><parameter=a>["{HALF}"]</parameter></function></seed:tool_call>',
+    "glm-4.5": f'<tool_call>f<arg_key>a</arg_key><arg_value>["{HALF}"]</arg_value></tool_call>',
+    "minimax-m2": (
+        f'<minimax:tool_call><invoke name="f"><parameter name="a">["{HALF}"]</parameter></invoke>'
+        "</minimax:tool_call>"
+    ),
+    "llama-4": f'[f(a="{HALF}", b="\\ud800")]',
+    "lfm-2": f'<|tool_call_start|>[f(a="{HALF}", b={{"\\ud801": 1}})]<|tool_call_end|>',
+    "gemma-4": f'<|tool_call>call:f{{a:["{HALF}", "\\ud800"]}}<tool_call|>',
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_half_a_surrogate_pair_is_no_text_and_no_mark(name: str) -> None:
+    """UTF-8 cannot write it, and a machine's own characters for special tokens are such halves."""
+    special = [text for text in ("<|tool_call>", "<tool_call|>", '<|"|>') if name == "gemma-4"]
+    special += ["<|python_start|>", "<|python_end|>"] if name == "llama-4" else []
+    table = bound(name, special=special)
+    text = table.spelled(HALVES[name])
+    found = read(table, [text])
+    assert found == read(table, list(text)) and len(found.calls) == 1
+    ((call_id, called, arguments),) = found.calls
+    assert called == "f" and (call_id + arguments).encode() and "<|" not in arguments
+
+
+@pytest.mark.parametrize("name", ["hermes", "granite", "nemotron", "llama-3"])
+def test_a_call_that_is_json_is_a_call_or_text(name: str) -> None:
+    """Or one that says that it is cut; never half a call, with the rest as text, as if all were well."""
+    opens = "" if name == "llama-3" else next(iter(TOOL_FORMATS[name].opens))
+    for body, arguments in (
+        ('{"name": "f", "arguments": null}', "{}"),
+        ('{"name": "f"}', "{}"),
+        ('{"name": "f", "arguments": ""}', "{}"),
+        ('{"arguments": {"a": 1}, "type": "function", "name": "f"}', '{"a": 1}'),
+        ('{"name": "f", "arguments": {"a": 1}, "why": {"x": ["}"]}}', '{"a": 1}'),
+        ('{"name": "f", "arguments": {"a": 1, "a": 2}}', '{"a": 1, "a": 2}'),
+    ):
+        found = read(bound(name), list(opens + body))
+        assert found.calls == [("id0", "f", arguments)] and found.complete == [True] and not found.text
+    for body in (
+        '{"name": "f", "arguments": []}',
+        '{"name": "f", "arguments": nullify}',
+        '{"name": "f", "why": "x", "arguments": {}}',
+        '{"name": "f", "name": "g", "arguments": {}}',
+        '{"name": "a b", "arguments": {}}',
+        '{"name": "..", "arguments": {}}',
+        '{"name": 5, "arguments": {}}',
+    ):
+        found = read(bound(name), list(opens + body))
+        assert found.calls == [] and found.text == opens + body
+    for body in (
+        '{"name": "f", "arguments": {"a": NaN}}',
+        '{"name": "f", "arguments": {"a": -Infinity}}',
+        '{"name": "f", "arguments": {"a": 1]}',
+        '{"name": "f", "arguments": "no JSON"}',
+        '{"name": "f", "arguments": {}, "name": "g"}',
+        '{"name": "f", "arguments": {}, "parameters": {"a": 1}}',
+        '{"name": "f", "arguments": {"a": 1',
+    ):
+        found = read(bound(name), list(opens + body))
+        assert [call[1] for call in found.calls] == ["f"] and found.complete == [False]
+
+
+@pytest.mark.parametrize(
+    "pairs", ['"Rome"', "1, 2", '**{"a": 1}', '"Rome", days=2', '"a=b"', "a=1, a=2", "a=", "a=1 b=2, c"]
+)
+def test_arguments_that_have_no_name_make_no_complete_call(pairs: str) -> None:
+    for name, text in (
+        ("llama-4", f"[f({pairs})]"),
+        ("lfm-2", f"<|tool_call_start|>[f({pairs})]<|tool_call_end|>"),
+    ):
+        found = read(bound(name), [text])
+        assert found.complete == [False] and json.loads(found.calls[0][2]) is not None
+        assert read(bound(name), list(text)) == found
+
+
+@pytest.mark.parametrize(
+    ("pairs", "arguments"),
+    [
+        ('<|"|>city<|"|>:<|"|>Paris<|"|>', {"city": "Paris"}),
+        ('city:New <|"|>York<|"|>', {"city": 'New <|"|>York<|"|>'}),
+        ('city:[<|"|>a<|"|> b]', {"city": '[<|"|>a<|"|> b]'}),
+        ('city:{<|"|>a<|"|>:<|"|><|tool_call><|"|>}', {"city": {"a": "<|tool_call>"}}),
+    ],
+)
+def test_quotes_of_gemma_make_no_broken_json(pairs: str, arguments: dict[str, Any]) -> None:
+    table = bound("gemma-4", special=("<|tool_call>", "<tool_call|>", '<|"|>'))
+    text = table.spelled(f"<|tool_call>call:f{{{pairs}}}<tool_call|>")
+    found = read(table, list(text))
+    assert found.meaning == [("f", arguments)] and found.complete == [True]
+
+
+@pytest.mark.parametrize("name", ["qwen3-coder", "seed"])
+def test_a_closing_tag_that_is_forgotten_loses_nothing(name: str) -> None:
+    before, _, after = NESTED[name]
+    begin, rest = before.replace("opts", "city"), after.removeprefix("</function>")
+    text = f"{begin}\nParis\n<parameter=days>\n3\n</function>{rest} So."
+    found = read(bound(name), list(text))
+    assert found.meaning == [("get_weather", {"city": "Paris", "days": 3})] and found.text == "So."
+    assert found.complete == [True] and read(bound(name), [text]) == found
+
+
+def test_a_parameter_that_comes_twice_makes_no_complete_call() -> None:
+    def written(first: str, second: str) -> str:
+        tags = "".join(f"<parameter=city>{value}</parameter>" for value in (first, second))
+        return f"<tool_call><function=get_weather>{tags}</function></tool_call>"
+
+    assert read(bound("qwen3-coder"), [written("Paris", "Rome")]).complete == [False]
+    assert read(bound("qwen3-coder"), [written("Paris", "Paris")]).complete == [True]
+
+
+def test_messages_of_harmony_to_no_tool_are_text() -> None:
+    for recipient in ("user", "assistant", "functions.", "functions"):
+        text = f"<|channel|>commentary to={recipient}<|message|>Hello.<|end|>"
+        found = read(bound("harmony"), list(text))
+        assert found.calls == [] and found.text == "Hello."
+    for recipient in ("functions.user", "user_data", "browser.search"):
+        found = read(bound("harmony"), [f"<|channel|>commentary to={recipient}<|message|>{{}}<|call|>"])
+        assert found.calls == [("id0", recipient.removeprefix("functions."), "{}")]
+
+
+def test_texts_around_a_call_and_around_reasoning_are_apart() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    table = bound("hermes", "think")
+    for text, said, thought in (
+        (f"I found 1 {call} 2 more", f"I found 1{BREAK}2 more", ""),
+        (f"a{call}\n{call}b", f"a{BREAK}b", ""),
+        (f"{call} b", "b", ""),
+        ("<think>h</think>a<think>so</think> b", f"a{BREAK}b", "h\nso"),
+    ):
+        found = read(table, list(text))
+        assert (found.text, found.reasoning) == (said, thought) and read(table, [text]) == found
+
+
+def test_a_prompt_that_ends_within_the_reasoning() -> None:
+    table = bound(None, "think")
+    for prompt_end in ("<|assistant|><think>\n", "<think>\nFirst I look"):
+        found = read(table, [" and so on</think>Yes."], prompt_end)
+        assert (found.reasoning.strip(), found.text) == ("and so on", "Yes.")
+    assert read(table, ["Yes."], "<think>\nhm</think>\nI say").text == "Yes."
+
+
+def damaged(text: str, draw: random.Random) -> str:
+    """A text with a few changes of the kind that models and attackers make."""
+    for _ in range(draw.randrange(1, 4)):
+        at, end = sorted(draw.randrange(len(text) + 1) for _ in range(2))
+        piece = draw.choice(
+            [
+                '"',
+                "\\",
+                "{",
+                "}",
+                "]",
+                ",",
+                "=",
+                "'",
+                "\n",
+                "NaN",
+                "null",
+                '"name": "g", ',
+                HALF,
+                "<",
+                ")",
+                "1if",
+            ]
+        )
+        text = draw.choice(
+            [text[:at] + text[at + 9 :], text[:at] + piece + text[at:], text[:end] + text[at:], text[:end]]
+        )
+    return text
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_answers_are_read_alike_in_any_pieces(name: str) -> None:
+    """Stream and whole: every cut. A complete call's arguments are JSON, and all of it is UTF-8."""
+    draw, table = random.Random(name), bound(name, None if name == "harmony" else "think")
+    for round in range(25):
+        text = damaged(TRANSCRIPTS[name], draw)
+        whole = read(table, [text])
+        assert read(table, list(text)) == whole, text
+        for cut in (
+            range(len(text) + 1) if round < 2 else draw.sample(range(len(text) + 1), min(9, len(text)))
+        ):
+            assert read(table, [text[:cut], text[cut:]]) == whole, (text, cut)
+        for (call_id, called, arguments), complete in zip(whole.calls, whole.complete, strict=True):
+            assert (call_id + called + arguments).encode()
+            assert not complete or isinstance(json.loads(arguments), dict)
 
 
 _SPLIT = re.compile(r"(<[^>]*>|\[\w+\]|[{}\[\]\",=:])")

@@ -1,10 +1,107 @@
-"""Values that models write in the notation of Python."""
+"""Bare values, cast by the schema of their argument, and values in the notation of Python."""
 
 import ast
+from typing import Any
 
 import pytest
 
-from frontend.answers.values import MAX_LITERAL, literal
+from frontend.answers.tables import ValueStyle
+from frontend.answers.values import MAX_LITERAL, arguments_of, is_object, literal, types_of, value_of
+
+NULL = {"type": "null"}
+OPTIONAL = {"anyOf": [{"type": "string"}, NULL]}
+CASTS: list[tuple[dict[str, Any], str, Any]] = [
+    # A string stays one, whatever it looks like.
+    *(({"type": "string"}, text, text) for text in ("5", "null", '"q"', " a ")),
+    *((OPTIONAL, text, text) for text in ("00501", "5", "true", '{"a": 1}', "1,000")),
+    *(({"type": ["string", "null"]}, text, text) for text in ("5", '["a"]', "None of it")),
+    ({"allOf": [{"type": "string"}]}, "5", "5"),
+    ({"oneOf": [{"type": "string"}, NULL]}, "5", "5"),
+    ({"enum": ["1", "2"]}, "1", "1"),
+    ({"enum": ["true", "false"]}, "true", "true"),
+    ({"const": "5"}, "5", "5"),
+    ({"format": "date"}, "2026", "2026"),
+    ({"type": "string", "nullable": True}, "5", "5"),
+    # Where a schema allows null, both of its names are null.
+    *(
+        (schema, text, None)
+        for schema in (OPTIONAL, {"type": ["integer", "null"]})
+        for text in ("null", "None")
+    ),
+    ({"type": "string", "nullable": True}, "null", None),
+    ({"enum": ["a", None]}, "None", None),
+    # JSON strings are decoded where other types are allowed too: enforced calls are JSON there.
+    (OPTIONAL, '"5"', "5"),
+    ({"enum": ["1", "2"]}, '"1"', "1"),
+    # What has another type is cast where it fits, and else text.
+    ({"anyOf": [{"type": "integer"}, NULL]}, "5", 5),
+    ({"anyOf": [{"type": "boolean"}, NULL]}, "True", True),
+    ({"anyOf": [{"type": "array"}, NULL]}, "[{'a': True}]", [{"a": True}]),
+    ({"type": "boolean"}, "TRUE", True),
+    ({"type": "boolean"}, "yes", "yes"),
+    ({"type": "boolean"}, "1", "1"),
+    ({"type": "integer"}, "1,000", "1,000"),
+    ({"type": "integer"}, "3.5", "3.5"),
+    ({"type": "integer"}, "3.0", 3.0),
+    ({"type": "number"}, "3,14", "3,14"),
+    ({"type": "number"}, "3", 3),
+    ({"type": "number"}, "NaN", "NaN"),
+    ({"enum": [1, 2]}, "2", 2),
+    ({"const": 7}, "7", 7),
+    ({"minimum": 0}, "7", 7),
+    ({"type": "object"}, "{'a': None}", {"a": None}),
+    ({"type": "array"}, "1, 2", [1, 2]),
+    ({"properties": {}}, "{'a': 1}", {"a": 1}),
+    ({"anyOf": [{"type": "string"}, {"type": "integer"}]}, "5", 5),
+    ({"anyOf": [{"type": "string"}, {"type": "object"}]}, '{"a": 1}', {"a": 1}),
+    # Of unknown schemas: JSON, or text.
+    ({}, "5", 5),
+    ({}, "True", "True"),
+    ({}, "['a']", "['a']"),
+    ({}, '["\\ud83d"]', ["\ufffd"]),
+]
+
+
+@pytest.mark.parametrize(("schema", "text", "value"), CASTS)
+def test_a_value_is_what_fits_the_schema(schema: dict[str, Any], text: str, value: Any) -> None:
+    found = value_of(text, ValueStyle.BY_SCHEMA, schema)
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_schemas_are_looked_up() -> None:
+    """Through references, with escapes and circles, and wherever a tool's schema names arguments."""
+    parameters = {
+        "$defs": {
+            "a/b~": {"type": "string"},
+            "loop": {"$ref": "#/$defs/loop"},
+            "more": {"properties": {"z": {"$ref": "#/$defs/a~1b~0"}}},
+        },
+        "properties": {
+            "x": {"$ref": "#/$defs/a~1b~0", "description": "d"},
+            "y": {"anyOf": [{"$ref": "#/$defs/a~1b~0"}, NULL]},
+            "loop": {"$ref": "#/$defs/loop"},
+            "missing": {"$ref": "#/$defs/none"},
+            "elsewhere": {"$ref": "https://example.com"},
+            "odd": {"anyOf": 3, "type": 7, "enum": "x"},
+        },
+        "allOf": [{"$ref": "#/$defs/more"}],
+    }
+    found = {name: types_of(schema) for name, schema in arguments_of(parameters).items()}
+    assert found.pop("x") == found.pop("z") == {"string"} and found.pop("y") == {"string", "null"}
+    assert set(found) == {"loop", "missing", "elsewhere", "odd"} and set(map(len, found.values())) == {7}
+
+
+@pytest.mark.parametrize("text", ["{}", '{"a": [1]}', '{"a": 1, "a": 2}'])
+def test_arguments_are_an_object(text: str) -> None:
+    assert is_object(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"a": NaN}', '{"a": -Infinity}', "{'a': 1}", '{"a":' * 9999]
+)
+def test_what_are_no_arguments(text: str) -> None:
+    assert not is_object(text)
+
 
 SAME_AS_PYTHON = (
     "'a'",

@@ -35,6 +35,8 @@ async def test_a_stream(run_api):
         text = "".join(each.choices[0].delta.content or "" for each in chunks if each.choices)
         assert text == "hello"
         assert [each.choices[0].finish_reason for each in chunks if each.choices][-1] == "length"
+        finishing = [each.choices[0] for each in chunks if each.choices and each.choices[0].finish_reason]
+        assert [each.delta.content for each in finishing] == [None], "some clients drop what comes with it"
         assert not chunks[-1].choices and chunks[-1].usage.completion_tokens == 5
         assert all(chunk.usage is None for chunk in chunks[:-1])
         assert len({chunk.id for chunk in chunks}) == 1

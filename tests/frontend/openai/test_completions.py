@@ -3,6 +3,7 @@
 import openai
 import pytest
 
+from frontend.openai.answers.logprobs import CompletionLogprobs, Scored
 from tests.frontend.fakes import encode, say
 
 
@@ -114,3 +115,20 @@ async def test_many_prompts_do_not_multiply_a_body(run_api):
         assert error["param"] == "prompt" and "above 16384" in error["message"], error
         body["prompt"] = ["hi"] * 2
         assert (await api.post("/v1/completions", **body)).status_code == 200
+
+
+def test_candidates_that_are_parts_of_code_points_do_not_collide() -> None:
+    candidates = [(b"\xe4", -1.0), (b"\xb8", -2.0), (b"\xf0", -3.0)]
+    lists = CompletionLogprobs().put(iter([Scored(b"\xe4", -1.0, candidates)]))
+    assert lists["top_logprobs"] == [{"bytes:\\xe4": -1.0, "bytes:\\xb8": -2.0, "bytes:\\xf0": -3.0}]
+    assert lists["tokens"] == ["bytes:\\xe4"]
+
+
+def test_offsets_point_into_the_text() -> None:
+    """Past tokens that it leaves out, the space of SentencePiece's first word, and parts of code points."""
+    tokens = [b"<s>", b" Hi", "你".encode()[:2], "你".encode()[2:], b"<s>", b" x"]
+    scored = iter([Scored(token, -1.0, []) for token in tokens])
+    lists = CompletionLogprobs({b"<s>"}).put(scored, "Hi你 x")
+    assert lists["text_offset"] == [0, 0, 2, 2, 3, 3]
+    more = CompletionLogprobs().put(iter([Scored(b" a", -1.0, []), Scored(b"b", -1.0, [])]), " ab")
+    assert more["text_offset"] == [0, 2]

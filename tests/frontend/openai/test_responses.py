@@ -214,7 +214,7 @@ async def test_text_after_calls_is_an_item_of_its_own(run_api):
 
     async with run_api(one_by_one, engine_options=ROOM) as api:
         last = (await events_of(api, input="hi", tools=TOOLS))[-1]["response"]
-        assert "".join(i["content"][0]["text"] for i in last["output"] if i["type"] == "message") == "ab"
+        assert "".join(i["content"][0]["text"] for i in last["output"] if i["type"] == "message") == "a\nb"
 
 
 WRONG = [

@@ -3,10 +3,13 @@
 import asyncio
 
 import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.prompts.prompt_encoding import PromptEncoder
 from frontend.prompts.prompt_reader import PromptReader
+from frontend.text.tokenizer import Tokenizer
 from pagewire.v1 import prompt_pb2
 from tests.frontend.fakes import ASSISTANT, BEGIN, END, USER, byte_level_tokenizer, encode
 
@@ -163,3 +166,14 @@ async def test_bad_words_have_two_spellings(reader):
     without = RAW.encode("the", add_special_tokens=False).ids
     assert await reader.read_words(["the"]) == [without, with_space]
     assert await reader.read_words(["the", "the"]) == [without, with_space]
+
+
+def test_bad_words_are_barred_behind_other_text_too():
+    """SentencePiece has a piece of its own for a word that follows neither a space nor the beginning."""
+    pieces = ["<unk>", "\u2581", "(", ")", "f", "o", "oo", "foo", "\u2581foo", "\u2581(", "\n"]
+    merges = [("o", "o"), ("f", "oo"), ("\u2581", "foo"), ("\u2581", "(")]
+    raw = tokenizers.Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, merges, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    raw.decoder = decoders.Metaspace(prepend_scheme="first")
+    barred = PromptEncoder(Tokenizer(raw), None).words(["foo"])
+    assert sorted(barred) == [[7], [8]]

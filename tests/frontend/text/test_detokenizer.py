@@ -36,6 +36,14 @@ KINDS = {
         lambda: piece_tokenizer(decoders.Metaspace(prepend_scheme="never")),
         PieceDetokenizer,
     ),
+    "metaspace-bytes": (
+        lambda: piece_tokenizer(
+            decoders.Sequence(
+                [decoders.Metaspace(prepend_scheme="first"), decoders.ByteFallback(), decoders.Fuse()]
+            )
+        ),
+        PieceDetokenizer,
+    ),
     "word-piece": (lambda: piece_tokenizer(decoders.WordPiece()), WindowDetokenizer),
     "suffixes": (lambda: piece_tokenizer(decoders.BPEDecoder("b")), WindowDetokenizer),
 }

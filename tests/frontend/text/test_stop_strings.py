@@ -1,5 +1,6 @@
 """Stop strings against the plain definition: look at every prefix of the text."""
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -107,3 +108,31 @@ def test_many_long_strings_cost_what_one_costs():
         assert matcher.push("ab" * 100 + "a")[1] is None
     assert stops.prefixes.num_steps <= 2 * 100 * 201
     assert matcher.push("b" + "ab" * 499 + chr(1063)) == ("ab" * 100, stops.strings[63])
+
+
+SILENT = {7: "<|user|>", 8: "<|end|>", 9: "</s>"}
+
+
+@pytest.mark.parametrize(
+    ("stops", "regexes", "pieces", "shown", "stop"),
+    [
+        (["<|user|>"], [], ["a", 7], "a", "<|user|>"),
+        (["\n<|user|>", "<|user|>"], [], ["a\n", 7], "a", "\n<|user|>"),
+        (["\n<|user|>"], [], ["a", 7, "b"], "ab", None),
+        (["<|user|>b"], [], ["a", 7, "b"], "a", "<|user|>b"),
+        (["<|end|><|user|>"], [], ["a", 8, 8, 7], "a", "<|end|><|user|>"),
+        (["x"], [], ["a", 7, "bx"], "ab", "x"),
+        (["x<|end|>"], [], ["a", 8, "b", "x", 8], "ab", "x<|end|>"),
+        (["<|user|>"], [], ["a<|user|>"], "a<|user|>", None),
+        ([], [r"\n*<\|user\|>"], ["a\n\n", 7], "a", r"\n*<\|user\|>"),
+        ([], ["</s>|x"], ["a", 9], "a", "</s>|x"),
+    ],
+)
+def test_a_special_token_among_the_stops_is_followed_by_its_id(stops, regexes, pieces, shown, stop):
+    """It has no text in the output. Text that spells it is text: the model has not written the token."""
+    matcher = StopMatcher(StopStrings(stops, include=False, regexes=regexes, silent=SILENT))
+    text = ""
+    for piece in pieces:
+        new, found = matcher.push(piece if isinstance(piece, str) else matcher.mark(piece))
+        text += new
+    assert (text + ("" if found else matcher.flush()), found) == (shown, stop)

@@ -12,8 +12,9 @@ from pagewire.checkpoints.files import BARE_DECODERS
 from pagewire.errors import StartupError
 from tests.checkpoints import FAMILIES as CHECKPOINTS
 from worker.config.decoder import DecoderConfig
+from worker.config.ends import read_eos_token_ids
 from worker.config.hf_config import ACTIVATIONS as CHECKPOINT_ACTIVATIONS
-from worker.config.hf_config import ModelConfig, read_config, read_eos_token_ids
+from worker.config.hf_config import ModelConfig, read_config
 from worker.config.rope import RopeConfig, scaled_max_position
 from worker.families.registry import DECODERS, READERS, read_model_config
 from worker.models.registry import FAMILIES
@@ -204,6 +205,41 @@ def test_eos_of_both_files(tmp_path: Path):
     (tmp_path / "generation_config.json").unlink()
     assert read_llama(tmp_path, eos_token_id=[5, 3]).eos_token_ids == (3, 5)
     assert read_llama(tmp_path).eos_token_ids == ()
+
+
+def test_the_end_that_the_tokenizer_names(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """By its text, in any of its spellings and files; the log says which file names which."""
+
+    def write(name: str, content: Any) -> None:
+        (tmp_path / name).write_text(json.dumps(content))
+
+    caplog.set_level("INFO")
+    write("tokenizer.json", {"model": {"vocab": {"<a>": 3}}, "added_tokens": [{"content": "<b>", "id": 4}]})
+    for named, ends in (
+        ({"tokenizer_config.json": {"eos_token": "<b>"}}, (2, 4)),
+        ({"tokenizer_config.json": {"eos_token": {"content": "<b>"}, "eot_token": "<a>"}}, (2, 3, 4)),
+        ({"special_tokens_map.json": {"eos_token": "<a>"}, "tokenizer_config.json": {}}, (2, 3)),
+        ({"tokenizer_config.json": {"eos_token": "<c>"}, "special_tokens_map.json": {}}, (2,)),
+        (
+            {
+                "tokenizer_config.json": {
+                    "eos_token": "<c>",
+                    "added_tokens_decoder": {"7": {"content": "<c>"}},
+                }
+            },
+            (2, 7),
+        ),
+        ({"added_tokens.json": {"<d>": 8}, "tokenizer_config.json": {"eos_token": "<d>"}}, (2, 8)),
+        ({"tokenizer.json": {"model": {"vocab": [["<d>", 0]]}}, "added_tokens.json": {}}, (0, 2)),
+        ({"tokenizer.json": "no object"}, (2,)),
+    ):
+        for name, content in named.items():
+            write(name, content)
+        assert read_llama(tmp_path, eos_token_id=2).eos_token_ids == ends
+    assert "answers end at the tokens 2 (config.json); 4 (tokenizer_config.json)" in caplog.text
+    caplog.clear()
+    assert read_llama(tmp_path).eos_token_ids == ()
+    assert "no file of the checkpoint names a token that ends answers" in caplog.text
 
 
 def test_the_first_known_architecture_counts(tmp_path: Path):

@@ -3,8 +3,8 @@
     python -m scripts.dialect              # exits 1 and prints each place where such a word stands
 
 scripts/dialect.toml lists them, with forms of sentences for some pages, and first words of docstrings whose
-number may only fall. Prose is what people read: comments, docstrings and other strings of Python files, comments
-of .proto files, and Markdown. docs/contributing.md says how this project is written.
+number may only fall. Prose is what people read: comments, docstrings and other strings of Python files,
+comments of .proto files, and Markdown. docs/contributing.md says how this project is written.
 """
 
 import ast

@@ -11,7 +11,7 @@ instead = "the thing"
 
 [[pattern]]
 path = "docs/*.md"
-words = "a \\w+ of its own"
+words = "a [a-z]+ of its own"
 instead = "its own X"
 
 [[allow]]

@@ -2,10 +2,12 @@
 
     python -m scripts.dialect              # exits 1 and prints each place where such a word stands
 
-scripts/dialect.toml lists them. Prose is what people read: comments, docstrings and other strings of Python
-files, comments of .proto files, and Markdown. docs/contributing.md says how this project is written.
+scripts/dialect.toml lists them, with forms of sentences for some pages, and first words of docstrings whose
+number may only fall. Prose is what people read: comments, docstrings and other strings of Python files,
+comments of .proto files, and Markdown. docs/contributing.md says how this project is written.
 """
 
+import ast
 import io
 import re
 import subprocess
@@ -15,9 +17,11 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = Path(__file__).with_suffix(".toml")
+ROOMS = ("frontend/", "engine_core/", "worker/", "kernels/", "pagewire/", "packages/")
 GENERATED = re.compile(r"_pb2|\.pyi$")
 
 
@@ -27,6 +31,7 @@ class Phrase:
 
     pattern: re.Pattern[str]
     instead: str  # what to write
+    path: str = "*"  # a glob of the files in which it counts
 
 
 @dataclass(frozen=True)
@@ -52,8 +57,8 @@ def read_list(text: str) -> tuple[list[Phrase], list[Exemption]]:
     """Parses scripts/dialect.toml. Raises ValueError for an exemption without a reason."""
     table = tomllib.loads(text)
     phrases = [
-        Phrase(re.compile(rf"\b(?:{item['words']})\b", re.IGNORECASE), item["instead"])
-        for item in table["avoid"]
+        Phrase(re.compile(rf"\b(?:{item['words']})\b", re.IGNORECASE), item["instead"], item.get("path", "*"))
+        for item in (*table["avoid"], *table.get("pattern", ()))
     ]
     exemptions = [
         Exemption(item["path"], frozenset(item.get("words", ())), item["reason"])
@@ -78,6 +83,7 @@ def prose_of(path: str, text: str) -> Iterator[tuple[int, str]]:
 
 def faults_of(path: str, text: str, phrases: list[Phrase], exemptions: list[Exemption]) -> Iterator[Fault]:
     """Every place of a file where a phrase stands that is not exempt there."""
+    phrases = [phrase for phrase in phrases if Path(path).match(phrase.path)]
     allowed = [exemption for exemption in exemptions if Path(path).match(exemption.path)]
     for number, line in prose_of(path, text):
         for phrase in phrases:
@@ -85,6 +91,28 @@ def faults_of(path: str, text: str, phrases: list[Phrase], exemptions: list[Exem
                 word = match.group().lower()
                 if not any(not exemption.words or word in exemption.words for exemption in allowed):
                     yield Fault(path, number, match.group(), phrase.instead)
+
+
+def first_words(text: str) -> Iterator[str]:
+    """The first word of each docstring of a Python file."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield (ast.get_docstring(node) or "").partition(" ")[0]
+
+
+def fragments(table: dict[str, Any]) -> str | None:
+    """Says whether too many docstrings of the source begin with a word of the list; None: they do not."""
+    words, most = set(table["first"]), table["at_most"]
+    count = sum(
+        word in words
+        for name in tracked_files()
+        if name.startswith(ROOMS) and name.endswith(".py")
+        for word in first_words((ROOT / name).read_text(encoding="utf-8"))
+    )
+    if count > most:
+        listed = ", ".join(sorted(words))
+        return f"{count} docstrings begin with one of {listed}; at most {most} may: begin with a verb"
+    return None
 
 
 def tracked_files() -> list[str]:
@@ -112,7 +140,10 @@ def main() -> None:
     ]
     for fault in found:
         print(f"{fault.path}:{fault.line}: {fault.word!r}: write {fault.instead}")
-    sys.exit(bool(found))
+    wrong = fragments(tomllib.loads(LIST.read_text(encoding="utf-8"))["docstrings"])
+    if wrong is not None:
+        print(wrong)
+    sys.exit(bool(found) or wrong is not None)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures the structure of the source: files, functions, annotations, folders, import cycles.
 
-    python -m scripts.house            # the tables of docs/structure.md, as Markdown
+    python -m scripts.house            # tables of rooms and folders, and figures with goals, as Markdown
     python -m scripts.house --check    # exits 1 where a rule of the structure is broken, and says which
 
 The rules: no import cycle among modules at run time, none among the folders of a room, no public class name
@@ -20,6 +20,12 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("frontend", "engine_core", "worker", "kernels", "pagewire")
 LONG = 40
 """Lines of a function above which it counts as long."""
+
+SECOND_BODIES = re.compile(r"lower\w*|can_lower|use_kernels|_on_device")
+"""Methods of layers that compute what forward() computes, in another way."""
+DOOR = ("kernels.cpu", "kernels.triton")
+NEUTRAL = ("worker.layers", "worker.models", "worker.attention")
+"""Folders that should not know how kernels compute."""
 
 POINTER = re.compile(r"See (?:[^.]|\.(?=\w))+\.")
 """A docstring that says nothing by itself."""
@@ -51,6 +57,7 @@ class Module:
     pointers: list[str] = field(default_factory=list)  # what has a docstring that only says "See X."
     imports: set[str] = field(default_factory=set)
     type_imports: set[str] = field(default_factory=set)  # under TYPE_CHECKING
+    names: set[str] = field(default_factory=set)  # dotted, that it imports from modules
 
 
 def source_files(room: str) -> list[Path]:
@@ -85,6 +92,8 @@ def read_module(path: Path, known: set[str]) -> Module:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             target = module.type_imports if id(node) in guarded else module.imports
             target.update(imported(node, known) - {module.name})
+            if isinstance(node, ast.ImportFrom):
+                module.names.update(f"{node.module}.{alias.name}" for alias in node.names)
     module.classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     return module
 
@@ -277,11 +286,61 @@ def report(rooms: dict[str, list[Module]]) -> Iterator[str]:
     )
 
 
+def used_by_one(modules: list[Module]) -> float:
+    """The share of modules that exactly one other module imports, in percent."""
+    users = Counter(target for module in modules for target in module.imports | module.type_imports)
+    return 100 * sum(users[module.name] == 1 for module in modules) / max(1, len(modules))
+
+
+def size(folder: str) -> str:
+    """Lines and files of Python below a folder."""
+    files = list((ROOT / folder).rglob("*.py"))
+    return f"{count_lines(ROOT / folder):,} in {len(files)}"
+
+
+def goals(rooms: dict[str, list[Module]]) -> Iterator[str]:
+    """Figures that have a goal, as Markdown."""
+    every = [module for modules in rooms.values() for module in modules]
+    worker = rooms["worker"]
+    bodies = [
+        f"{module.name}: {function.name}"
+        for module in worker
+        for function in module.functions
+        if SECOND_BODIES.fullmatch(function.name)
+    ]
+    door = {name for module in worker for name in module.names if name.startswith("kernels.")}
+    leaks = [
+        module.name
+        for module in worker
+        if module.folder.startswith(NEUTRAL) and any(name.startswith(DOOR) for name in module.names)
+    ]
+    rows: list[tuple[str, object, str]] = [
+        (
+            "source, lines in files",
+            f"{sum(module.lines for module in every):,} in {len(every)}",
+            "84,000 in 900",
+        ),
+        ("modules that exactly one other imports", f"{used_by_one(every):.0f} %", "25 %"),
+        ("second bodies of layers", len(bodies), "0"),
+        ("names of kernels that worker imports", len(door), "60"),
+        ("modules of layers, models and attention that know kernels.cpu or .triton", len(leaks), "0"),
+        ("worker, lines", f"{sum(module.lines for module in worker):,}", "14,000"),
+        ("benchmarks, lines in files", size("benchmarks"), "7,000"),
+        ("packages, lines in files, with their tests", size("packages"), ""),
+        ("tests, lines in files", size("tests"), ""),
+        ("docs/structure.md, lines", len((ROOT / "docs/structure.md").read_text().splitlines()), "250"),
+    ]
+    yield "| figure | now | at most |"
+    yield "| --- | ---: | ---: |"
+    for name, now, most in rows:
+        yield f"| {name} | {now} | {most} |"
+
+
 def main() -> None:
     """The command."""
     rooms = read_rooms()
     if "--check" not in sys.argv[1:]:
-        print("\n".join(report(rooms)))
+        print("\n".join([*report(rooms), "", *goals(rooms)]))
         return
     found = faults(rooms)
     print("\n".join(found) if found else "the structure holds")

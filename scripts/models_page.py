@@ -35,7 +35,7 @@ is known by.
 ## Native families
 
 Each is computed by our own layers, in float32 and bfloat16 (float16 is widened to float32 on a CPU), on
-CPUs and CUDA devices (but for what says that it is on CPUs alone), from safetensors, plain or in any of the
+CPUs and CUDA devices (except what says that it is on CPUs alone), from safetensors, plain or in any of the
 [quantized formats](checkpoints.md), and from GGUF where that is said. `--quantization int8` takes all of them
 on a CPU. Of `Gemma4ForConditionalGeneration`, `Llama4ForConditionalGeneration`,
 `Qwen3_5ForConditionalGeneration` and `Qwen3_5MoeForConditionalGeneration` the text is served, as by the
@@ -154,7 +154,7 @@ def config_of(family: str) -> ModelConfig:
 def parts(config: ModelConfig) -> Iterable[str]:
     """Returns what a model has that Llama has not."""
     if not isinstance(config, DecoderConfig):
-        return ["learned positions", "layer norms", "a model of its own"]
+        return ["learned positions", "layer norms", "its own model"]
     found = []
     for field in dataclasses.fields(DecoderConfig):
         value = getattr(config, field.name)

@@ -2,12 +2,17 @@
 
 import pytest
 
-from scripts.dialect import LIST, faults_of, prose_of, read_list
+from scripts.dialect import LIST, faults_of, first_words, prose_of, read_list
 
 TEXT = """
 [[avoid]]
 words = "nobody|somebody"
 instead = "the thing"
+
+[[pattern]]
+path = "docs/*.md"
+words = "a [a-z]+ of its own"
+instead = "its own X"
 
 [[allow]]
 path = "tests/*.py"
@@ -45,3 +50,16 @@ def test_lines_of_long_strings_are_counted():
 def test_the_list_is_read():
     phrases, exemptions = read_list(LIST.read_text())
     assert len(phrases) > 5 and all(exemption.reason for exemption in exemptions)
+
+
+def test_patterns_count_on_their_pages_alone():
+    assert words("docs/a.md", "has a thread of its own\n") == [(1, "a thread of its own")]
+    assert words("README.md", "has a thread of its own\n") == []
+
+
+def test_first_words_of_docstrings():
+    assert list(first_words('"""Of it."""\nclass A:\n    """Holds it."""\n\n    def f(self): ...\n')) == [
+        "Of",
+        "Holds",
+        "",
+    ]

@@ -152,7 +152,7 @@ class Ops:
         spans: AnySpans,
         drafted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As kernels.ops.delta.convolution."""
+        """Computes kernels.ops.delta.convolution."""
         assert isinstance(spans, Spans)
         return convolution(x, weight, bias, state, spans, drafted)
 
@@ -167,7 +167,7 @@ class Ops:
         spans: AnySpans,
         log: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As kernels.ops.delta.delta_rule."""
+        """Computes kernels.ops.delta.delta_rule."""
         assert isinstance(spans, Spans)
         return delta_rule(mixed, gates, decay, bias, state, shape, spans, log)
 
@@ -181,7 +181,7 @@ class Ops:
         spans: AnySpans,
         log: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As kernels.ops.mamba.selective_scan."""
+        """Computes kernels.ops.mamba.selective_scan."""
         assert isinstance(spans, Spans)
         return selective_scan(mixed, steps, rates, state, shape, spans, log)
 
@@ -207,7 +207,7 @@ class Ops:
         return out
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: Any) -> torch.Tensor:
-        """As kernels.ops.experts.weigh. order: of sort_by_expert()."""
+        """Computes kernels.ops.experts.weigh. order: of sort_by_expert()."""
         return weigh(x, weights, order.places)
 
     def combine(
@@ -218,7 +218,7 @@ class Ops:
         shared: torch.Tensor | None = None,
         gate: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As kernels.ops.experts.combine. weights: None stands for ones."""
+        """Computes kernels.ops.experts.combine. weights: None stands for ones."""
         return combine(y, or_ones(weights, places), places, shared, gate)
 
     def layer(self) -> AbstractContextManager[None]:

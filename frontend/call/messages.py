@@ -39,7 +39,7 @@ PAUSE = 2.0
 """Between two large messages, in times of what decoding the first one took: two thirds of the loop's time
 remain for everything else."""
 BYTES_PER_SECOND = 64 << 20
-"""Of large messages, at most: receiving them takes time of the other threads."""
+"""Limit for large messages: receiving them takes time of the other threads."""
 
 
 class ReceivingSlots:

@@ -175,7 +175,7 @@ class Core:
         self.leaving = False  # removed from the address list: gets no new requests
         self.differs = ""  # how its model differs from the other cores'
         self.last_load: admin_pb2.RankLoad | None = None
-        """As of the core's last heartbeat; None: it is away."""
+        """Load at the core's last heartbeat; None: it is away."""
         self.protocol_errors = 0
         self.utility_calls = UtilityCalls(self.send)
         self._unsent: deque[engine_pb2.FrontendMessage] = deque()  # aborts, while the core does not read

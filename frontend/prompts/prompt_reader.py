@@ -123,7 +123,7 @@ class PromptReader:
         )
 
     async def read_grammar(self, form: reader_pb2.AnswerForm, tenant: str | None = None) -> str:
-        """In a process, if there are any: a grammar can be made to take long."""
+        """Reads them in a process, if there are any: a grammar can be made to take long."""
         grammar = self._grammars.get(form)
         if grammar is None:
             grammar = await self._do(

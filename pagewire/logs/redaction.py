@@ -12,8 +12,8 @@ log = logging.getLogger(__name__)
 LIBRARIES = {"grpc": "gRPC", "uvicorn": "uvicorn"}
 """First part of the names of loggers -> how the log calls the library."""
 LINES_PER_MINUTE = 24
-"""Of a library's own loggers; a record with a traceback has many. A client that hangs up while it has an
-answer of gRPC pending causes one each time, and so does each connection that sends uvicorn no HTTP."""
+"""Limit for the loggers of a library; a record with a traceback has many. A client that hangs up while it has
+an answer of gRPC pending causes one each time, and so does each connection that sends uvicorn no HTTP."""
 _WINDOW_S = 60.0
 
 

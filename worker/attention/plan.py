@@ -70,7 +70,7 @@ class AttentionPlan(Protocol):
 
 
 class LatentPlan(Protocol):
-    """As AttentionPlan, for layers of latent attention."""
+    """AttentionPlan for layers of latent attention."""
 
     def store_and_attend(
         self, query: torch.Tensor, latents: torch.Tensor, cache: LayerCache, scale: float

@@ -39,11 +39,11 @@ class Gemma4Config(DecoderConfig):
 
     @property
     def kv_values(self) -> int:
-        """On average over the layers, rounded up."""
+        """Returns the average over the layers, rounded up."""
         own = range(self.num_layers - self.num_shared)
         return -(-2 * sum(heads * size for heads, size in map(self.kv_sizes, own)) // self.num_layers)
 
     @property
     def pair_values(self) -> int:
-        """On average over the layers, rounded up."""
+        """Returns the average over the layers, rounded up."""
         return -(-2 * sum(self.kv_sizes(layer)[1] for layer in range(self.num_layers)) // self.num_layers)

@@ -288,7 +288,7 @@ class CudaCompletion:
         self._backend, self._event, self._clock = backend, event, clock
 
     def seconds_left(self, followed: bool) -> float:
-        """With another step behind it there is no plan to listen for: wait() is due."""
+        """Returns 0 with another step behind it: there is no plan to listen for, and wait() is due."""
         return 0.0 if followed or self._event.query() else POLL_S
 
     def wait(self) -> StepTimes:

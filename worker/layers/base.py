@@ -60,7 +60,7 @@ class WeightSlot:
 
     @property
     def inputs(self) -> int:
-        """Of an output."""
+        """Number of inputs."""
         return self.weight.shape[-1]
 
 

@@ -38,7 +38,7 @@ _C_TYPES = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool, ty
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _MOST_BYTES = 64 << 20
-"""Of a file: a hundred times the largest kernel."""
+"""Limit for a file: a hundred times the largest kernel."""
 
 
 def compiled(kernel: Kernel) -> Kernel:

@@ -206,7 +206,7 @@ def _add_groups(
 def _many_rows(
     record: CompactLinearRecord, x: int, row: int, rows: int, strip: int, w: int, soon: int, scratch: int
 ) -> None:
-    """As _few_rows(), of more rows and one strip."""
+    """Does what _few_rows() does, for more rows and one strip."""
     groups, pitch, sums = record.words // WORDS, record.words * PAIR_BYTES, scratch + 64 * AT_ONCE
     pieces = (groups + GROUPS - 1) // GROUPS
     step, rare = (groups + pieces - 1) // pieces, read_i64(record.lists + 8 * strip)

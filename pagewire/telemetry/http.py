@@ -32,7 +32,7 @@ READ_S = 5.0
 WRITE_S = 10.0
 """Seconds within which the client must have read the answer."""
 MAX_CONNECTIONS = 64
-"""Limit at one time. One more closes the oldest that has sent no request yet: silent ones cannot use up all."""
+"""Limit at one time. One more closes the oldest that has sent no request yet, so silent ones use up none."""
 ACCEPT_PAUSE_S = 1.0
 """Pause after accept() failed for lack of resources: the listener stays readable, so trying at once would
 spin."""

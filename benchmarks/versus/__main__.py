@@ -1,6 +1,6 @@
 """Our service beside its peers, on the same cores: five workloads, two models, taking turns.
 
-    python -m benchmarks.models /data/peers/models                     # once: makes the models
+    python -m benchmarks.versus.models /data/peers/models                     # once: makes the models
     BENCH_DIR=/data/peers benchmarks/versus/install.sh all             # once: vllm, openvino, llama.cpp
     python -m benchmarks.versus --folder /data/peers --json runs.jsonl
     python -m benchmarks.versus --folder /data/peers --peers pagewire,vllm --models M1 --workloads W1,W2
@@ -27,7 +27,7 @@ from benchmarks.versus.table import render
 from pagewire_bench.workloads import SHORT
 
 MODELS = ("M1", "M2", "M3", "M4", "M5")
-"""See benchmarks.models."""
+"""See benchmarks.versus.models."""
 
 
 def make_parser() -> argparse.ArgumentParser:

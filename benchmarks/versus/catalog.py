@@ -114,7 +114,7 @@ def command(name: str, folder: Path, model: str, held_to: str = "") -> tuple[lis
     python = folder / peer.python if peer.python else Path(sys.executable)
     data = folder / peer.model.format(model=model)
     if not (folder / "models" / model).exists():
-        raise Missing(f"{model} is not there: python -m benchmarks.models {folder / 'models'}")
+        raise Missing(f"{model} is not there: python -m benchmarks.versus.models {folder / 'models'}")
     for needed in (python, data):
         if not needed.exists():
             how = INSTALL.format(folder=folder, what=peer.install)

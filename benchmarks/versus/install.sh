@@ -3,7 +3,7 @@
 #
 #     BENCH_DIR=/data/peers benchmarks/versus/install.sh all | vllm | openvino | llama.cpp | llama.cpp-avx2 | held-avx2
 #
-# Each has an environment of its own. The models must be there: python -m benchmarks.models $BENCH_DIR/models
+# Each has an environment of its own. The models must be there: python -m benchmarks.versus.models $BENCH_DIR/models
 # Whatever is there already is left as it is, so that an interrupted installation can go on.
 set -euo pipefail
 

@@ -16,9 +16,8 @@ from frontend.call.serving_state import ServingState
 from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
 from frontend.errors import InvalidRequest
-from frontend.rpc.call_context import Context
+from frontend.rpc.call_context import Context, sender
 from frontend.rpc.error_mapping import guarded
-from frontend.rpc.writing import sender
 from pagewire.orca import service_pb2
 from pagewire.orca.load_report_pb2 import OrcaLoadReport
 from pagewire.retry_after import Rate

@@ -20,16 +20,16 @@ from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
 from frontend.errors import InvalidRequest, ServiceError, Unimplemented
 from frontend.model.info import ModelInfo
-from frontend.pooling.embedder import Embedder
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.rpc.call_context import Context, current_call, current_caller
+from frontend.rpc.call_context import Context, current_call, current_caller, sender
 from frontend.rpc.error_mapping import guarded
-from frontend.rpc.writing import sender
 from frontend.servicers.tokenizer import CHUNK
 from frontend.servicers.vllm_kv_events import KvEventWriter
 from frontend.servicers.vllm_messages import AnswerWriter, read_request, translated
-from frontend.streams.aborts import Aborts
+from frontend.streams.embedder import Embedder
 from frontend.streams.generator import Generator
+from frontend.streams.request_registry import Aborts
+from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_abort
 from pagewire import __version__
 from pagewire.ipc.columns import unpack_f32_array
@@ -78,7 +78,9 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
         self._state.require_open()
         asked = read_request(request)
         try:
-            async with self._generator.open(asked, current_call(context), whole=not request.stream) as stream:
+            async with self._generator.open(
+                asked, current_call(context), CallMode(one_message=not request.stream)
+            ) as stream:
                 answer = AnswerWriter(stream, chunks=request.stream)
                 with self._write_timeouts.writer(sender(context)) as writer:
                     while (message := await stream.take()) is not None:

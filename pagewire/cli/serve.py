@@ -1,13 +1,19 @@
 """`pagewire serve`."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pagewire.checkpoints.hub import with_local_model
 from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.cli.common.extras import check_gateway, require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
+from pagewire.flags import UsageError
 from pagewire.host import spawn as process
 from pagewire.logs import process_log
 from pagewire.supervisor.child import Facts
@@ -17,6 +23,8 @@ from pagewire.supervisor.supervisor import Supervisor
 
 CONFIG = ServeConfig
 
+_LEAST_KEY = 16
+"""Characters of an --api-key: its hash is a fast one, from which a short key could be guessed."""
 _HIDDEN_FACTS = ("address", "port", "suspects")
 """Facts that the ready line shows elsewhere, or that are for the supervisor."""
 
@@ -36,9 +44,36 @@ def run(config: ServeConfig) -> int:
     check_gateway(config)
     _check_parallelism(config)
     _check_frontends(config)
-    config = with_local_model(config)
-    checkpoint_path(config.model)
-    return Supervisor(config, partial(_announce, config)).run()
+    with _api_keys(config) as config:
+        config = with_local_model(config)
+        checkpoint_path(config.model)
+        return Supervisor(config, partial(_announce, config)).run()
+
+
+@contextmanager
+def _api_keys(config: ServeConfig) -> Iterator[ServeConfig]:
+    """Yields the configuration with --api-key as a token file, which has the hashes of the keys and is
+    removed at the end. Raises UsageError."""
+    if not config.api_key:
+        yield config
+        return
+    if config.auth_file:
+        raise UsageError(
+            "--api-key cannot be combined with --auth-file", todo="add the key's hash to the file"
+        )
+    if any(len(key) < _LEAST_KEY for key in config.api_key):
+        what = f"an --api-key has at least {_LEAST_KEY} characters"
+        raise UsageError(what, todo="openssl rand -hex 32 makes one")
+    from frontend.auth.token_list import add_line, entry_line
+    from frontend.auth.tokens import digest_of
+
+    text = ""
+    for key in dict.fromkeys(config.api_key):
+        text = add_line(text, entry_line(digest_of(key), "default", {}))
+    with TemporaryDirectory(prefix="pagewire-keys-") as folder:
+        file = Path(folder) / "tokens.yaml"
+        file.write_text(text, encoding="utf-8")
+        yield replace(config, api_key=(), auth_file=str(file))
 
 
 def _check_parallelism(config: ServeConfig) -> None:

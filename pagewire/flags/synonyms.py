@@ -63,7 +63,6 @@ WITHOUT_EFFECT_OF_A_VALUE = {
 """The same, of flags that take a value."""
 
 COUNTERPARTS = {
-    "--api-key": "--auth-file FILE (make a token with: pagewire token)",
     "--scheduling-policy": "--policy fair|fcfs",
     "--speculative-config": "--speculate METHOD",
     "--kv-cache-memory-bytes": "--kv-cache-memory GIB",

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from benchmarks.compare import importing
+from benchmarks.service.compare import importing
 from pagewire import rooms
 from pagewire.host import spawn
 

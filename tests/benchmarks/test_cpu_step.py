@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def output_of(name: str, *options: str) -> str:
-    command = [sys.executable, "-m", f"benchmarks.{name}", "demo", "--prompt=20", *options]
+    command = [sys.executable, "-m", f"benchmarks.steps.{name}", "demo", "--prompt=20", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -32,14 +32,3 @@ def test_every_operation_has_a_line():
 def test_rows_with_a_common_prefix():
     first = output_of("cpu_step", "--batch=2", "--threads=1", "--shared=16").splitlines()[0]
     assert first.startswith("decode of 2, context 21, 16 of it in common: ")
-
-
-@pytest.mark.cpu_kernels
-def test_stragglers():
-    """A line for each load, with and without another process."""
-    lines = output_of("stragglers", "--batch=2", "--steps=20").splitlines()
-    assert [line.split(":")[0].split(",")[1].strip() for line in lines] == [
-        "no other process",
-        "0.4 ms of every 2.4 taken",
-    ] * 2
-    assert all(float(line.split()[-2]) > 0 for line in lines)

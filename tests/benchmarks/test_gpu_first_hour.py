@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu_first_hour import __main__ as command
-from benchmarks.gpu_first_hour import facts, runner
-from benchmarks.gpu_first_hour.bit_classes import Probe, classes
-from benchmarks.gpu_first_hour.facts import Refused, device_facts
-from benchmarks.gpu_first_hour.gpu_tests import Outcomes, run_all, summary
-from benchmarks.gpu_first_hour.parts import Part, cpu_parts, cuda_parts
-from benchmarks.gpu_first_hour.report import TABLES, write_report
-from benchmarks.gpu_first_hour.row_equality import measure
-from benchmarks.gpu_first_hour.runner import Record, Run, State, open_state
+from benchmarks.gpu.first_hour import __main__ as command
+from benchmarks.gpu.first_hour import facts, runner
+from benchmarks.gpu.first_hour.bit_classes import Probe, classes
+from benchmarks.gpu.first_hour.facts import Refused, device_facts
+from benchmarks.gpu.first_hour.gpu_tests import Outcomes, run_all, summary
+from benchmarks.gpu.first_hour.parts import Part, cpu_parts, cuda_parts
+from benchmarks.gpu.first_hour.report import TABLES, write_report
+from benchmarks.gpu.first_hour.row_equality import measure
+from benchmarks.gpu.first_hour.runner import Record, Run, State, open_state
 
 ROOT = Path(__file__).parents[2]
 FACTS = {"device": "a GPU", "torch": "2", "triton": "3", "commit": "abc"}
@@ -88,8 +88,8 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path: Path):
     """With what it had started gone; a part that was cut off twice is left out."""
     code = f"""
 from pathlib import Path
-from benchmarks.gpu_first_hour.parts import Part
-from benchmarks.gpu_first_hour.runner import Run, open_state
+from benchmarks.gpu.first_hour.parts import Part
+from benchmarks.gpu.first_hour.runner import Run, open_state
 wait = "import os, time, pathlib; pathlib.Path('{{output}}').write_text(str(os.getpid())); time.sleep(100)"
 folder = Path({str(tmp_path)!r})
 run = Run(folder, open_state(folder, {FACTS!r}), 100, print)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import gpu_golden
-from benchmarks.gpu_golden import (
+from benchmarks.gpu import golden as gpu_golden
+from benchmarks.gpu.golden import (
     CAPABILITIES,
     LAUNCHES,
     QUICK,

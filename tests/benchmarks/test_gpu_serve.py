@@ -1,4 +1,4 @@
-"""benchmarks/gpu_serve.py on a CPU: what it counts, drives and prints. On a GPU it has not run where this
+"""benchmarks/gpu/serve.py on a CPU: what it counts, drives and prints. On a GPU it has not run where this
 is."""
 
 import json
@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from benchmarks import gpu_serve
-from benchmarks.gpu_models import SHAPES
-from benchmarks.gpu_serve import Plan, measure, order, run_part, table
-from benchmarks.gpu_steps import Steps, load_runner, measure_all
-from benchmarks.gpu_transformers import make_model, run_continuous, run_static
-from benchmarks.gpu_transformers import measure as measure_peer
+from benchmarks.gpu import serve as gpu_serve
+from benchmarks.gpu.models import SHAPES
+from benchmarks.gpu.serve import Plan, measure, order, run_part, table
+from benchmarks.gpu.steps import Steps, load_runner, measure_all
+from benchmarks.gpu.transformers import make_model, run_continuous, run_static
+from benchmarks.gpu.transformers import measure as measure_peer
 from pagewire_bench.workloads import Request
 from worker.families.registry import read_model_config
 from worker.models.registry import FAMILIES
@@ -30,7 +30,7 @@ TINY = SHAPES["tiny"]
 def test_bytes_of_a_step_are_those_of_the_model(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Our own model, made of the same config.json without memory: its matrices, with the head once, without
     the lookup, and of experts those that rows have; and what it keeps of a token."""
-    monkeypatch.setattr("benchmarks.gpu_models.write_tokenizer", lambda *args: None)
+    monkeypatch.setattr("benchmarks.gpu.models.write_tokenizer", lambda *args: None)
     shape = SHAPES[name]
     shape.write(tmp_path)
     config = read_model_config(tmp_path)
@@ -119,7 +119,8 @@ def test_parts_that_fail_cost_nothing_but_themselves(tmp_path: Path, monkeypatch
     assert missing == [] and list(figures["tiny"]) == ["steps", "service", "static"]
     service = figures["tiny"]["service"]["command"]
     assert (
-        service[1:3] == ["-m", "benchmarks.serve"] and "--load-format=dummy" in service[service.index("--") :]
+        service[1:3] == ["-m", "benchmarks.service.serve"]
+        and "--load-format=dummy" in service[service.index("--") :]
     )
     figures, missing = measure(Plan("cpu", 20), ["tiny"], ["steps"], lambda text: None)
     assert figures == {"tiny": {}} and missing == ["tiny steps: the time was over"]
@@ -154,7 +155,7 @@ def test_table():
 def test_the_command(tmp_path: Path):
     """One part of it, for real; and the refusal where there is no device."""
     file = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks.gpu_serve", f"--json={file}"]
+    command = [sys.executable, "-m", "benchmarks.gpu.serve", f"--json={file}"]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     run = subprocess.run(
         [*command, "--tiny", "--parts=steps"], cwd=ROOT, env=environment, capture_output=True, text=True

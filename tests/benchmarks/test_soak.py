@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from benchmarks.soak import samples as samples_module
-from benchmarks.soak.samples import Sampler, Samples, table
+from benchmarks.faults.soak import samples as samples_module
+from benchmarks.faults.soak.samples import Sampler, Samples, table
 
 
 def samples(megabytes: list[float], descriptors: list[int] | None = None, every: float = 10.0) -> Samples:

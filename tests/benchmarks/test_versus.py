@@ -11,12 +11,12 @@ from typing import cast
 import pytest
 from transformers import PretrainedConfig
 
-from benchmarks.models import configs, tokenizer
 from benchmarks.versus import comparison, records
 from benchmarks.versus.catalog import HERE, OURS, PEERS, Missing, command, environment
 from benchmarks.versus.child import Answer, Child, PeerFailed
 from benchmarks.versus.comparison import Comparison, Wishes
 from benchmarks.versus.contention import Shares
+from benchmarks.versus.models import configs, tokenizer
 from benchmarks.versus.peers.harness import Settings
 from benchmarks.versus.records import Failure, Records, Run, Timings
 from benchmarks.versus.roof import Limits, Shape, roof_seconds, shape_of
@@ -92,7 +92,7 @@ def test_every_id_of_a_made_up_tokenizer_is_a_token() -> None:
 
 
 def test_a_peer_that_is_missing_is_told_how_to_be_installed(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match="python -m benchmarks.models"):
+    with pytest.raises(Missing, match="python -m benchmarks.versus.models"):
         command("pagewire", tmp_path, "M1")
     (tmp_path / "models/M1").mkdir(parents=True)
     script = (HERE / "install.sh").read_text()
@@ -344,4 +344,4 @@ def test_the_command(tmp_path: Path) -> None:
     assert refused.returncode == 2 and "'unknown' is none of pagewire" in refused.stderr
     empty = versus("--folder", tmp_path, "--json", tmp_path / "new.jsonl", "--peers", "vllm")
     assert empty.returncode == 1 and "no runs" in empty.stderr
-    assert empty.stdout.count("M1 start vllm: M1 is not there: python -m benchmarks.models") == 1
+    assert empty.stdout.count("M1 start vllm: M1 is not there: python -m benchmarks.versus.models") == 1

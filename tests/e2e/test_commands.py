@@ -94,7 +94,7 @@ def sees_one_request(address: str) -> None:
 def test_benchmark(demo: Service, tmp_path: Path):
     file = tmp_path / "figures.json"
     arguments = (f"--address={demo.address}", "--workloads=single,batch", "--repeats=1", f"--json={file}")
-    shown = run("-m", "benchmarks.serve", *arguments)
+    shown = run("-m", "benchmarks.service.serve", *arguments)
     assert "tokens/s" in shown and "times the tokens/s of one" in shown
     figures = json.loads(file.read_text())["workloads"]
     assert figures["single"]["tokens_per_s"]["median"] > 0
@@ -104,7 +104,7 @@ def test_breakdown(tmp_path: Path):
     """All parts are reported, and worker, core and client agree on their sum."""
     file = tmp_path / "figures.json"
     arguments = ("--start=demo", "--workloads=batch", "--repeats=1", "--breakdown", f"--json={file}")
-    assert "the service adds" in run("-m", "benchmarks.serve", *arguments)
+    assert "the service adds" in run("-m", "benchmarks.service.serve", *arguments)
     (found,) = json.loads(file.read_text())["breakdowns"]["batch"]
     parts = found["parts"]
     assert found["steps"] >= 128 and parts["forward"] > 0 and parts["between steps"] > 0

@@ -35,7 +35,7 @@ def test_a_port_in_use(serve: Callable[..., Serve]):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        text = last_lines(serve(port=port))
+        text = last_lines(serve("--http-port=-1", port=port))
         assert str(port) in text and "in use" in text and "--port" in text
 
 
@@ -45,8 +45,8 @@ def test_a_port_in_use_by_another_service_of_several_frontends(serve: Callable[.
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert "in use" in last_lines(serve("--frontends=2", port=port))
-        assert "in use" in last_lines(serve(port=port))
+        assert "in use" in last_lines(serve("--frontends=2", "--http-port=-1", port=port))
+        assert "in use" in last_lines(serve("--http-port=-1", port=port))
 
 
 def test_a_truncated_weight_file(serve: Callable[..., Serve], model: Path):

@@ -37,7 +37,7 @@ def running(part: str, folder: Path, port: int) -> Iterator[None]:
     """One of the three processes, until the block ends."""
     frontends, workers = transport.frontends_address(folder), transport.workers_address(folder)
     arguments = {
-        "frontend": [f"--engine={frontends}", f"--port={port}"],
+        "frontend": [f"--engine={frontends}", f"--port={port}", "--http-port=-1"],
         "engine": [f"--listen={frontends}", f"--listen-workers={workers}", "--external-workers", *_SIMULATED],
         "worker": [f"--engine={workers}"],
     }[part]

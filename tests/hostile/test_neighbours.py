@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from benchmarks import neighbours
+from benchmarks.faults import neighbours
 from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of
 from pagewire.v1 import model_pb2

@@ -25,7 +25,7 @@ def test_the_hint_names_an_installation_that_works():
 
 
 def test_a_wheel_names_what_its_extra_requires(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """And no project of an index, which may be somebody else's."""
+    """And no project of an index, which may belong to others."""
     monkeypatch.setattr(errors, "_SOURCES", tmp_path / "pyproject.toml")
     hint = install_hint("http")
     assert hint.startswith("pip install ") and "'h11<0.17,>=0.16'" in hint and "pagewire" not in hint

@@ -16,6 +16,13 @@ def totals() -> Totals:
     return last
 
 
+def test_sixty_seeds() -> None:
+    """In the process of the test: what `make test` has of the five hundred."""
+    *_, last = run_seeds(range(60), processes=1)
+    assert not last.failures, "".join(text for _, text in last.failures)
+    assert last.deaths > 5 and last.preemptions > 50
+
+
 def test_no_seed_finds_anything(totals: Totals) -> None:
     assert not totals.failures, "".join(text for _, text in totals.failures)
     assert totals.seeds == len(SEEDS)

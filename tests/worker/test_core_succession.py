@@ -72,7 +72,7 @@ def settings(model: Path, block_size: int = 4, secret: bytes = b"secret") -> wor
 
 
 def load(core: Core, model: Path, secret: bytes = b"secret") -> worker_pb2.Ready:
-    assert core.receive().WhichOneof("message") == "hello"
+    assert core.receive_hello().WhichOneof("message") == "hello"
     core.send(initialize=settings(model, secret=secret))
     message = core.receive_after_progress()
     assert message.HasField("ready"), message
@@ -126,7 +126,7 @@ def test_a_core_with_other_settings_is_refused(core: Core, checkpoint: Checkpoin
     worker = WorkerThread(core.address, outlives_core=True)
     load(core, model)
     succeed(core)
-    core.receive()
+    core.receive_hello()
     core.send(initialize=settings(model, block_size=8))
     failed = core.receive().failed
     assert failed.what == "the worker cannot be adopted" and "other settings" in failed.why

@@ -40,6 +40,13 @@ class Core:
         self.peer, frame = self.socket.recv_multipart()
         return worker_pb2.WorkerMessage.FromString(unpack(frame))
 
+    def receive_hello(self) -> worker_pb2.WorkerMessage:
+        """A result for the core before may come first: a core drops it, as it knows no such worker yet."""
+        while True:
+            message = self.receive()
+            if message.WhichOneof("message") != "step_result":
+                return message
+
     def receive_after_progress(self) -> worker_pb2.WorkerMessage:
         while True:
             message = self.receive()
@@ -72,7 +79,8 @@ class WorkerThread:
     def __init__(self, address: str, **flags: Any) -> None:
         self.code: int | None = None
         config = WorkerConfig(engine=address, threads=1, **flags)
-        self._thread = threading.Thread(target=self._run, args=(config,))
+        # A worker that outlives its cores waits for the next one: where a test has failed, for ever.
+        self._thread = threading.Thread(target=self._run, args=(config,), daemon=True)
         self._thread.start()
 
     def _run(self, config: WorkerConfig) -> None:

@@ -68,7 +68,7 @@ def drop_library_pages() -> None:
 
     Pages that are used again come back from the page cache, 64 KiB at a time, in a microsecond; most are not:
     start-up touches about 100 MB of torch and LLVM. With the demo model an idle worker has 219 MB resident
-    instead of 346 MB, and 231 MB instead of 350 MB after 8 streams (benchmarks/startup.py).
+    instead of 346 MB, and 231 MB instead of 350 MB after 8 streams (benchmarks/service/startup.py).
     """
     madvise = getattr(ctypes.CDLL(None), "madvise", None)
     if madvise is None:

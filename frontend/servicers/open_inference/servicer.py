@@ -21,14 +21,14 @@ from frontend.call.serving_state import ServingState
 from frontend.call.write_timeout import WriteTimeouts
 from frontend.errors import InvalidRequest, ModelNotFound, ServiceError
 from frontend.model.info import ModelInfo
-from frontend.rpc.call_context import Context, current_call, reauthenticated_call
+from frontend.rpc.call_context import Context, current_call, reauthenticated_call, sender
 from frontend.rpc.error_mapping import guarded
-from frontend.rpc.writing import sender
 from frontend.servicers.open_inference.field_names import translated, translated_text
 from frontend.servicers.open_inference.requests import INPUTS, read_infer_request
 from frontend.servicers.open_inference.responses import FINAL, OUTPUTS, TensorWriter
 from frontend.streams.generator import Generator
 from frontend.streams.multiplexer import Multiplexer
+from frontend.streams.request_spec import ONE_MESSAGE
 from pagewire import __version__
 from pagewire.config import FrontendConfig
 from pagewire.inference import open_inference_pb2 as oip
@@ -113,7 +113,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
         if asked.stream:
             raise InvalidRequest({"stream": "needs ModelStreamInfer"})
         try:
-            async with self._generator.open(asked.request, current_call(context), whole=True) as stream:
+            async with self._generator.open(asked.request, current_call(context), ONE_MESSAGE) as stream:
                 message = await stream.take()
         except ServiceError as error:
             raise translated(error) from None

@@ -1,7 +1,7 @@
 """Launch parameters of kernels.triton.attention.paged_attention: rows, tile, warps, stages, splits, and why.
 
 Registers and shared memory are as compiled for sm_90, and for 8.0 to 12.0 where these differ (python -m
-benchmarks.gpu_compile). No size was chosen by measured time yet.
+benchmarks.gpu.compile). No size was chosen by measured time yet.
 """
 
 from dataclasses import dataclass

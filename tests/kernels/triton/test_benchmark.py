@@ -1,4 +1,4 @@
-"""benchmarks/gpu_kernels.py has not been run on a GPU where this is: its works at least do what they say."""
+"""benchmarks/gpu/kernels.py has not been run on a GPU where this is: its works at least do what they say."""
 
 import os
 import subprocess
@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu_kernels
-from benchmarks.gpu_attention_works import attention, make_inputs, our_call, peers
-from benchmarks.gpu_kernels import error, line, works
-from benchmarks.gpu_works import Setting
+from benchmarks.gpu import kernels as gpu_kernels
+from benchmarks.gpu.attention_works import attention, make_inputs, our_call, peers
+from benchmarks.gpu.kernels import error, line, works
+from benchmarks.gpu.works import Setting
 
 ROOT = Path(__file__).parents[3]
 
@@ -57,7 +57,7 @@ def test_the_best_peer_is_the_one_that_counts(monkeypatch: pytest.MonkeyPatch):
         return 2e-6 if "Inputs" in repr(calls[0]) and "FLASH" not in repr(calls[0]) else 1e-6
 
     monkeypatch.setattr(gpu_kernels, "seconds", timed)
-    monkeypatch.setattr("benchmarks.gpu_attention_works.flex", lambda inputs: 1 / 0)
+    monkeypatch.setattr("benchmarks.gpu.attention_works.flex", lambda inputs: 1 / 0)
     row = gpu_kernels.measure(lambda: attention(setting, "8B", (4, 2, 64), 2, 70, False), 1e12, 1e12)
     assert row["peer"] == "flash" and row["peers_us"] == {"torch": 2.0, "flash": 1.0}
     assert row["refusals"]["flex"] == "ZeroDivisionError: division by zero"
@@ -74,9 +74,9 @@ def test_a_line_of_the_table():
 @pytest.mark.parametrize(
     ("command", "what"),
     [
-        ([sys.executable, "-m", "benchmarks.gpu_kernels"], "no CUDA device"),
+        ([sys.executable, "-m", "benchmarks.gpu.kernels"], "no CUDA device"),
         ([sys.executable, "-m", "pytest", "-m", "gpu", "tests/kernels/triton"], "no CUDA device"),
-        ([sys.executable, "-m", "benchmarks.gpu_compile"], "TRITON_INTERPRET=1 is set"),
+        ([sys.executable, "-m", "benchmarks.gpu.compile"], "TRITON_INTERPRET=1 is set"),
     ],
 )
 def test_refusals(command: list[str], what: str):

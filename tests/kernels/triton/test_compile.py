@@ -22,7 +22,7 @@ def compile_(folder: Path, *options: str) -> list[Row]:
     """In a process that does not interpret. Triton keeps what it has compiled in its cache."""
     figures = folder / "figures.json"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "benchmarks.gpu_compile", "--jobs", "2", "--json", str(figures)]
+    command = [sys.executable, "-m", "benchmarks.gpu.compile", "--jobs", "2", "--json", str(figures)]
     run = subprocess.run([*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert figures.exists(), run.stderr
     rows: list[Row] = json.loads(figures.read_text())
@@ -31,7 +31,7 @@ def compile_(folder: Path, *options: str) -> list[Row]:
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
-    """Half of all configurations; benchmarks.gpu_compile without --usual has all."""
+    """Half of all configurations; benchmarks.gpu.compile without --usual has all."""
     return compile_(tmp_path_factory.mktemp("gpu_compile"), "--usual")
 
 
@@ -151,8 +151,8 @@ def test_nothing_is_compiled_for_another_batch():
     power of two is: the warm-up goes through all."""
     code = """
 from functools import partial
-from benchmarks.gpu_launches import attention
-from benchmarks.gpu_shapes import BF16, FP32, HEADS, empty
+from benchmarks.gpu.launches import attention
+from benchmarks.gpu.shapes import BF16, FP32, HEADS, empty
 from kernels.triton.compile_check import compiling
 from kernels.triton.step.prepare_inputs import append_tokens
 from kernels.triton.matmul.linear import linear

@@ -1,4 +1,4 @@
-"""Figures of compiled kernels beside those of benchmarks/gpu_golden.json: a few of them, on three devices."""
+"""Figures of compiled kernels beside those of benchmarks/gpu/golden.json: a few of them, on three devices."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import gpu_golden
+from benchmarks.gpu import golden as gpu_golden
 
 ROOT = Path(__file__).parents[3]
 
@@ -23,7 +23,7 @@ def test_figures_are_as_they_were(tmp_path: Path):
     own = ("TRITON_INTERPRET", "TRITON_PTXAS_PATH")  # Triton puts there what another test has chosen
     environment = {name: value for name, value in os.environ.items() if name not in own}
     words = ["--golden=quick", "--capability=80,90,100", "--jobs=2", f"--json={figures}"]
-    command = [sys.executable, "-m", "benchmarks.gpu_compile", *words]
+    command = [sys.executable, "-m", "benchmarks.gpu.compile", *words]
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     rows = json.loads(figures.read_text())

@@ -1,10 +1,14 @@
 """`pagewire serve` refuses what cannot work before it downloads or starts anything."""
 
+from pathlib import Path
+
 import pytest
 
+from frontend.auth.token_list import read_tokens
 from pagewire.cli import serve
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
+from pagewire.flags import UsageError
 
 
 @pytest.mark.parametrize("name", ["tensor_parallel_size", "pipeline_parallel_size"])
@@ -34,3 +38,42 @@ def test_engine_cores_that_no_frontend_could_reach(
     with pytest.raises(StartupError) as caught:
         serve.run(ServeConfig(**flags))
     assert words in caught.value.why
+
+
+def started_with(monkeypatch: pytest.MonkeyPatch, **flags: object) -> tuple[ServeConfig, str]:
+    """The configuration that the supervisor gets, and its token file."""
+    seen: list[tuple[ServeConfig, str]] = []
+
+    class FakeSupervisor:
+        def __init__(self, config: ServeConfig, on_ready: object) -> None:
+            seen.append((config, Path(config.auth_file).read_text()))
+
+        def run(self) -> int:
+            return 0
+
+    monkeypatch.setattr(serve.process_log, "setup", lambda *arguments: None)
+    monkeypatch.setattr(serve, "Supervisor", FakeSupervisor)
+    assert serve.run(ServeConfig(**flags)) == 0
+    return seen[0]
+
+
+def test_api_keys_are_tokens_of_one_tenant(monkeypatch: pytest.MonkeyPatch):
+    keys = ("sk-0123456789abcdef", "sk-fedcba9876543210")
+    config, text = started_with(monkeypatch, api_key=(*keys, keys[0]))
+    table = read_tokens(text)
+    assert [table.find(key, 0.0).tenant for key in keys] == ["default", "default"] and len(table) == 2
+    assert not any(key in text for key in keys) and config.api_key == ()
+    assert not Path(config.auth_file).exists(), "it ends with the service"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"api_key": ("sk-0123456789abcdef",), "auth_file": "x"}, "cannot be combined with --auth-file"),
+        ({"api_key": ("short",)}, "at least 16 characters"),
+    ],
+)
+def test_keys_that_are_refused(flags: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(serve.process_log, "setup", lambda *arguments: None)
+    with pytest.raises(UsageError, match=words):
+        serve.run(ServeConfig(**flags))

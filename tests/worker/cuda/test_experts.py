@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu_low_bits import random_low_bits
-from benchmarks.gpu_works import Setting
+from benchmarks.gpu.low_bits import random_low_bits
+from benchmarks.gpu.works import Setting
 from kernels.ops.experts.routing import Routing, Score
 from kernels.triton.matmul.low_bit_weight import padded_rows
 from tests.kernels.tolerances import random

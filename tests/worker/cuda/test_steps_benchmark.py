@@ -1,11 +1,11 @@
-"""benchmarks/gpu_steps.py drives the runner that it will measure: on the reference of a device."""
+"""benchmarks/gpu/steps.py drives the runner that it will measure: on the reference of a device."""
 
 from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu_models import SHAPES
-from benchmarks.gpu_steps import measure_all
+from benchmarks.gpu.models import SHAPES
+from benchmarks.gpu.steps import measure_all
 from pagewire.internal.v1 import worker_pb2
 from tests.worker.cuda.host_devices import interpret, load_on_the_host
 
@@ -13,7 +13,7 @@ from tests.worker.cuda.host_devices import interpret, load_on_the_host
 def test_prefill_and_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Steps that are launched before the last one's tokens are known, rows that go and come again."""
     interpret(monkeypatch)
-    monkeypatch.setattr("benchmarks.gpu_models.write_tokenizer", lambda *args: None)
+    monkeypatch.setattr("benchmarks.gpu.models.write_tokenizer", lambda *args: None)
     shape = SHAPES["tiny"]
     shape.write(tmp_path)
     command = worker_pb2.Initialize(

@@ -3,7 +3,7 @@
 
 Two products and sums of float32 take the place of a dot product of bfloat16. Intel's processors with
 AVX512-BF16 multiply faster so: Sapphire Rapids begins two of these in a cycle, and a dot product in every
-second one (python -m benchmarks.cpu_peaks).
+second one (benchmarks.cpu_peaks at cf3da1c1).
 """
 
 from typing import Any

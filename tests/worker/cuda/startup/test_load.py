@@ -213,12 +213,18 @@ def test_sampling_sizes():
     assert all(size <= before + max(32, before / 8) for before, size in pairwise(sizes))
 
 
+MAX_COMPILE_S = 1200
+"""How long compiling all kernels may take where many other processes compute."""
+
+
 @pytest.fixture(scope="module")
 def served() -> dict[str, Any]:
     """What tests/worker/cuda/serve_compiling.py says: Triton compiles for sm_90, and launches nothing."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.worker.cuda.serve_compiling"]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    run = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=MAX_COMPILE_S
+    )
     assert run.returncode == 0, run.stderr
     story: dict[str, Any] = json.loads(run.stdout)
     return story
@@ -259,6 +265,7 @@ def test_what_is_captured_has_been_launched():
     assert sampled == [40, 32, 16, 8, 4]
 
 
+@pytest.mark.timeout(MAX_COMPILE_S)
 def test_nothing_is_compiled_while_serving(served: dict[str, Any]):
     """Neither in graphs nor without, nor for experts and latents; and the watch, which would tell, sees what
     there is to see."""
@@ -271,6 +278,7 @@ def test_nothing_is_compiled_while_serving(served: dict[str, Any]):
     assert served["cold"]["watched"] == len(served["cold"]["at_start"]) + len(served["cold"]["late"])
 
 
+@pytest.mark.timeout(MAX_COMPILE_S)
 def test_a_whole_start(served: dict[str, Any]):
     """Profile, cache, warm-up, graphs, measurements; the rows are all unused again. The context does not fit
     into the device's memory: the core is told how many blocks there are, and makes it shorter."""

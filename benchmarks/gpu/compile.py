@@ -1,0 +1,246 @@
+"""What the GPU kernels take of a processor: registers, spills, shared memory. Needs no GPU.
+
+    python -m benchmarks.gpu.compile                  # a table, all configurations
+    python -m benchmarks.gpu.compile --json -         # the same as JSON
+    python -m benchmarks.gpu.compile --only attention
+    python -m benchmarks.gpu.compile --capability 80,89,120
+    python -m benchmarks.gpu.compile --only attention --sass    # also what the machine code's main loop has
+    python -m benchmarks.gpu.compile --golden check           # beside benchmarks/gpu/golden.json; quick: some
+
+Each launcher is called as the models' shapes have it, on tensors without memory, and compiles for sm_90
+(H100, H200) or other capabilities instead of launching: kernels.triton.compile_check. Exits with 1 if a
+kernel spills, has more shared memory than there is, if the assembler serializes its matrix products, if a
+product's registers are written while it reads them, or if a figure is worse than the golden one by a tenth.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+
+from benchmarks.gpu import golden as gpu_golden
+from benchmarks.gpu.launches import (
+    Launch,
+    attention_launches,
+    expert_launches,
+    latent_launches,
+    product_launches,
+    row_launches,
+    vocabulary_launches,
+)
+from benchmarks.gpu.sampler_launches import sampler_state_launches
+from benchmarks.gpu.shapes import FP32, empty
+from benchmarks.gpu.state_launches import state_launches
+
+E4M3 = 89
+"""The least capability that converts from and to float8 e4m3."""
+RARE = re.compile(
+    r"blocks of (32|64|128|256)|all options|^decode (?!bf16 32/8 x 128$)|(sinks|cap|slopes)$(?<!window, cap)"
+    r"|^prod.*(output|gate and up|(32|128) tokens)|14/2 x 64, e|71/1 x 64, e4m3|x (80|96), everything"
+    r"|32/32 x (80|96)(?!, everything)|fp32 (14/2|16/8|71/1)|fp(16|32) .*e4m3"
+    r"|^low-bit.*(qkv|g32| 64 tokens|experts.* 512|int8 experts|(128|m3) experts of g|m1 experts of Q)"
+    r"|^experts.*(Mixtral|64 tokens|fp16)|^route (sparse|4096)"
+    r"|(50257 x 768, (1|32)|, (32|64)) rows| (32000|128256)$| (4096|896)$|relu|quick_gelu|gelu_new"
+)
+"""Launches between others: tests leave them out, since each takes a second or two to compile."""
+
+
+def sampler_launches() -> Iterator[tuple[str, Launch]]:
+    """By vocabulary: the number of tiles is a constant of the kernels; and what comes before."""
+    from kernels.triton.cache.copy_segments import copy_segments
+    from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
+    from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
+    from kernels.triton.sampling.sample import Draws, argmax, sample
+    from kernels.triton.sampling.tile_stats import GROUP, TILE, TileStats, tile_stats
+    from kernels.triton.sampling.token_logprobs import token_logprobs
+    from kernels.triton.sampling.top_n import top_n
+    from kernels.triton.step.prepare_inputs import StepInputs, append_tokens, prepare_inputs
+
+    rows = 32
+    numbers, shares = empty(rows), empty(rows, dtype=FP32)
+    seeds = empty(rows, dtype=torch.int64)
+    draws, filters = Draws(shares, seeds, numbers, numbers), Filters(numbers, shares, shares)
+    blocks, out = empty(512, 512), StepInputs(*(seeds,) * 4, empty(rows + 1), numbers, empty(rows, 512))
+    columns = numbers, numbers, numbers, empty(1), empty(512, 8192), blocks, empty(512), 16, out
+    yield "prepare_inputs", partial(prepare_inputs, *columns)
+    yield "copy_segments", partial(copy_segments, *(empty(1 << 20),) * 2, numbers, numbers, numbers)
+    yield "append_tokens", partial(append_tokens, seeds, seeds, empty(512, 8192), empty(512))
+    for vocab_size in (32000, 128256, 151936):
+        logits, words = empty(rows, vocab_size, dtype=FP32), empty(8, -(-vocab_size // 32))
+        biased = empty(8, 300), empty(8, 300, dtype=FP32), empty(8)
+        state = Adjustments(empty(8, 3, dtype=FP32), empty(8, vocab_size), words, *biased)
+        masked = Adjustments(state.strengths, state.counts, words, *biased, words)
+        tiles = -(-vocab_size // TILE)
+        groups, mass = empty(rows, tiles * TILE // GROUP, dtype=FP32), empty(rows, tiles, dtype=torch.float64)
+        stats = TileStats(empty(rows, tiles, dtype=FP32), empty(rows, tiles), mass, groups)
+        yield f"argmax {vocab_size}", partial(argmax, logits)
+        yield f"sample {vocab_size}", partial(sample, logits, draws)
+        yield f"tile_stats with groups {vocab_size}", partial(tile_stats, logits, shares, True)
+        filtered = partial(filtered_sample, logits, draws, filters, stats, seeds)
+        yield f"filtered_sample {vocab_size}", filtered
+        yield f"adjust_logits {vocab_size}", partial(adjust_logits, logits, numbers, numbers, state)
+        yield f"adjust_logits, mask {vocab_size}", partial(adjust_logits, logits, numbers, numbers, masked)
+        yield f"top_n 1 {vocab_size}", partial(top_n, logits, 1)
+        yield f"top_n 20 {vocab_size}", partial(top_n, logits, 20)
+        yield f"token_logprobs {vocab_size}", partial(token_logprobs, logits, empty(rows, 21))
+
+
+def launches() -> list[tuple[str, Launch]]:
+    """Everything, by name."""
+    return [
+        *attention_launches(),
+        *latent_launches(),
+        *row_launches(),
+        *product_launches(),
+        *expert_launches(),
+        *state_launches(),
+        *vocabulary_launches(),
+        *sampler_launches(),
+        *sampler_state_launches(),
+    ]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to compile, and for which devices."""
+
+    capabilities: Sequence[int] = (90,)
+    only: str = ""  # launches with this in their name
+    exact: bool = False  # launches of attention whose name ends with it
+    usual: bool = False  # without RARE ones
+    golden: str = ""  # those of gpu_golden alone; "quick": its QUICK ones
+    sass: bool = False  # look at the machine code of all; else of golden ones alone
+
+    def launches(self) -> Iterator[tuple[int, str, Launch]]:
+        """Yields what each device can run: its capability, the launch's name, and the launch."""
+        for capability in self.capabilities:
+            for name, launch in attention_launches() if self.exact else launches():
+                e4m3 = ("e4m3" in name or "everything" in name) and not name.startswith("low-bit")
+                if self.usual and RARE.search(name):
+                    continue
+                if self.golden and name not in gpu_golden.launches_for(capability):
+                    continue
+                if self.golden == "quick" and name not in gpu_golden.QUICK:
+                    continue
+                if self._has(name) and (capability >= E4M3 or not e4m3):
+                    yield capability, name, launch
+
+    def looks_into(self, name: str) -> bool:
+        """Whether the machine code of a launch is looked at."""
+        return self.sass or bool(self.golden) and name in gpu_golden.LAUNCHES
+
+    def _has(self, name: str) -> bool:
+        return name.endswith(self.only) if self.exact else self.only in name
+
+
+def compile_share(part: int, parts: int, choice: Choice) -> list[dict[str, Any]]:
+    """Every parts-th launch: what a process of its own does."""
+    from kernels.triton.compile_check import compiling
+
+    chosen = list(choice.launches())
+    rows = []
+    for capability, name, launch in chosen[part::parts]:
+        with compiling(capability, choice.looks_into(name)) as compiled:
+            launch()
+        rows += [
+            asdict(one) | {"launch": name, "programs": one.programs, "fits": one.fits} for one in compiled
+        ]
+    return rows
+
+
+def compile_all(jobs: int, choice: Choice) -> list[dict[str, Any]]:
+    """A row per capability, launch and kernel, in order of names."""
+    shares = [(part, jobs, choice) for part in range(jobs)]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        rows = [row for share in pool.map(compile_share, *zip(*shares, strict=True)) for row in share]
+    return sorted(rows, key=lambda row: (row["name"], row["launch"], row["capability"]))
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """In Markdown."""
+    yield "| kernel | launch | for | warps | stages | registers | spilled | shared | programs | products |"
+    yield "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |"
+    for row in rows:
+        columns = (
+            row["name"].strip("_").removesuffix("_kernel"),
+            row["launch"],
+            f"sm_{row['capability']}",
+            row["warps"],
+            row["stages"],
+            row["registers"],
+            row["spilled"],
+            f"{row['shared'] / 1024:.1f} KB",
+            row["programs"],
+            row["products"] + (" serialized" if row["advice"] else ""),
+        )
+        yield "| " + " | ".join(map(str, columns)) + " |"
+
+
+LOOP_HEADER = ("kernel", "launch", "for", *gpu_golden.LOOP_COSTS, "copy_bytes")
+
+
+def loop_table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Of main loops, in Markdown: instructions of a warp per iteration."""
+    yield "| " + " | ".join(name.replace("_", " ") for name in LOOP_HEADER) + " |"
+    yield "| --- " * 3 + "| ---: " * (len(LOOP_HEADER) - 3) + "|"
+    for row in rows:
+        names = row["name"].strip("_").removesuffix("_kernel"), row["launch"], f"sm_{row['capability']}"
+        counts = [row["loop"][name] for name in LOOP_HEADER[3:]]
+        yield "| " + " | ".join(map(str, (*names, *counts))) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", help="write the figures there; -: to standard output, without the table")
+    parser.add_argument("--only", default="", help="launches with this in their name")
+    parser.add_argument("--usual", action="store_true", help="half of all launches: those that tests compile")
+    parser.add_argument("--exact", action="store_true", help="launches of attention that end with --only")
+    parser.add_argument("--capability", help="such as 80,89; default: 90, with --golden 80,86,89,90,100,120")
+    parser.add_argument("--sass", action="store_true", help="also counts of the main loop's instructions")
+    parser.add_argument("--golden", choices=("check", "write", "quick"), help="see benchmarks/gpu/golden.py")
+    parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
+    options = parser.parse_args()
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        parser.exit(1, "TRITON_INTERPRET=1 is set: Triton interprets and does not compile\n")
+    capabilities = list(gpu_golden.CAPABILITIES) if options.golden else [90]
+    if options.capability:
+        capabilities = [int(number) for number in options.capability.split(",")]
+    words = options.only, options.exact, options.usual, options.golden or "", options.sass
+    rows = compile_all(options.jobs, Choice(capabilities, *words))
+    show(rows, options.json)
+    if options.golden == "write":
+        gpu_golden.write(rows, capabilities)
+    worse = []
+    if options.golden in ("check", "quick"):
+        worse = gpu_golden.report(rows, capabilities if options.golden == "check" else ())
+    print(*worse, sep="\n", file=sys.stderr, end="\n" if worse else "")
+    if worse or any(row["advice"] or row["hazards"] or not row["fits"] for row in rows):
+        sys.exit(1)
+
+
+def show(rows: list[dict[str, Any]], output: str | None) -> None:
+    """Prints and writes them. output: a file for JSON; "-": JSON takes the tables' place."""
+    if output == "-":
+        json.dump(rows, sys.stdout, indent=1)
+        return
+    print(*table(rows), sep="\n")
+    if looked_into := [row for row in rows if row["loop"]]:
+        print("", *loop_table(looked_into), sep="\n")
+    if output:
+        with open(output, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

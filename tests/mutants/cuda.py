@@ -48,7 +48,7 @@ MUTANTS = (
     Mutant(
         name="rows that want log-probabilities sample in a graph, which gives none",
         within="worker:CudaOutputs.sample",
-        old="self._in_graph and index is None and (not scores.concern(names))",
+        old="self._in_graph and index is None and (not scores.watches(names))",
         new="self._in_graph and index is None",
         tests=("cuda/test_backend.py::test_a_step_ahead_of_a_late_device",),
     ),

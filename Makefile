@@ -91,7 +91,7 @@ clients: $(STAMP) ## Regenerate the blocking clients from the asyncio ones
 	@$(BIN)/python scripts/clients.py
 
 demo-model: $(STAMP) ## Train the demo model again (about 40 minutes on one core)
-	@$(BIN)/python scripts/make_demo_model.py
+	@$(BIN)/python -m demo_model
 
 clean: ## Remove what the other targets made
 	@rm -rf $(VENV) build dist *.egg-info pagewire/site.zip .pytest_cache .mypy_cache .ruff_cache .hypothesis

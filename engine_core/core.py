@@ -6,32 +6,25 @@ plans to a worker (anything that executes plans) and passes messages to a functi
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
 from typing import NoReturn, Protocol
 
-from engine_core.counters import Counters
+from engine_core.context import make_context
 from engine_core.errors import Code, InvariantError
-from engine_core.frontends.detached import NOWHERE, DetachedRequests
-from engine_core.frontends.handover import Handover, keep_scores
-from engine_core.frontends.messages import FrontendMessages
+from engine_core.frontend_messages import FrontendMessages
+from engine_core.identity import Identity
 from engine_core.intake.grammar_preparation import Compiler, GrammarPreparation
 from engine_core.intake.intake import Intake
-from engine_core.intake.limits import Limits
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
-from engine_core.io.error_replies import BUG, ErrorReplies, no_token_error
+from engine_core.io.error_replies import BUG, no_token_error
 from engine_core.io.inbox import Event, FrontendGone, HealthProbe, Inbox, Received, SocketsFailed
-from engine_core.io.load_report import describe_load
-from engine_core.kv_cache.cache_watches import CacheWatches
+from engine_core.ownership.handover import keep_scores
 from engine_core.pacing import Pace
 from engine_core.scheduler.outputs.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
-from engine_core.utilities.answers import UtilityAnswers
-from engine_core.utilities.frontend_directory import FrontendDirectory
-from pagewire.internal.v1.engine_pb2 import EngineMessage, Load, Welcome
-from pagewire.retry_after import Rate
+from pagewire.internal.v1.engine_pb2 import EngineMessage
 
 log = logging.getLogger(__name__)
 
@@ -58,19 +51,6 @@ class Worker(Compiler, Protocol):
         """Returns when there may be events. Raises when the worker is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What the core tells each frontend about itself."""
-
-    welcome: Welcome
-    limits: Limits
-
-    @property
-    def epoch(self) -> int:
-        """Number of this start of the core."""
-        return self.welcome.epoch
-
-
 class EngineCore:
     """The step loop. All methods run in one thread."""
 
@@ -93,50 +73,26 @@ class EngineCore:
         ahead: a step is planned while the one before it runs; else when its result has been taken in.
         bounds: how much may wait.
         """
+        context = make_context(identity, scheduler, send, clock)
         self.scheduler = scheduler
-        self.counters = Counters()
-        self.intake = Intake(scheduler, identity.limits, clock, bounds)
-        self._epoch = identity.epoch
-        self._send = send
-        self._cache_watches = CacheWatches(scheduler.prefix_cache, send)
-        self._replies = ErrorReplies(identity.epoch, self._deliver, self.counters)
+        self.counters = context.counters
+        self.intake = Intake(context, bounds)
+        self._context = context
         self._worker = worker
         self._grammars = GrammarPreparation(scheduler, worker)
+        self._frontends = FrontendMessages(context, self.intake, self._grammars)
         self._inbox = inbox
         self._clock = clock
         self._heartbeat = heartbeat
         worker.on_wait = self._while_waiting
         self._max_under_way = 2 if ahead else 1
         self._pace = Pace()
-        self._output_rate = Rate()
-        directory = FrontendDirectory(send, clock)
-        self._detached = DetachedRequests(scheduler, clock, self.intake.lost)
-        self._utilities = UtilityAnswers(
-            scheduler, self.intake, self._detached.find, directory, self._load, send, clock, self.counters
-        )
-        self._frontends = FrontendMessages(
-            identity.welcome,
-            scheduler,
-            Handover(
-                scheduler, identity.limits, self._detached, self._replies, self.counters, identity.epoch, send
-            ),
-            self._detached,
-            self.intake,
-            self._grammars,
-            self._utilities,
-            directory,
-            self._cache_watches,
-            self._replies,
-            self.counters,
-            self._load,
-            send,
-        )
         self._next_idle_check = 0.0
 
     @property
     def epoch(self) -> int:
         """Number of this start of the core."""
-        return self._epoch
+        return self._context.identity.epoch
 
     def run(self) -> NoReturn:
         """Steps until an exception: a failure, or the request to stop."""
@@ -153,8 +109,8 @@ class EngineCore:
             self._worker.await_result(delay)
         self.intake.exchange_quotas()
         self._take_events()
-        self._detached.review()
-        self._utilities.advance()
+        self._frontends.detached.review()
+        self._frontends.utilities.advance()
         self._grammars.review()
         now = self._clock()
         plan = self.scheduler.schedule(now)
@@ -167,7 +123,7 @@ class EngineCore:
         under_way = len(self.scheduler.in_flight)
         if under_way == self._max_under_way or (under_way and not plan.rows):
             self._take_result()
-        self._cache_watches.publish()
+        self._frontends.cache_watches.publish()
 
     def fail_all(self, reason: str, message: str) -> None:
         """Fails every request in flight, and those that have just arrived."""
@@ -177,13 +133,14 @@ class EngineCore:
         for event in self._inbox.take():
             if isinstance(event, Received) and event.message.HasField("add_request"):
                 handle = event.message.add_request.handle
-                self._replies.fail(event.frontend, handle, Code.UNAVAILABLE, reason, message)
+                self._context.replies.fail(event.frontend, handle, Code.UNAVAILABLE, reason, message)
 
     # Events.
 
     def _take_events(self) -> None:
         """Handles events. Waits only when no request, plan or answer is in flight."""
-        if not (self.scheduler.requests or self.scheduler.in_flight or self._inbox or self._utilities):
+        is_busy = self.scheduler.requests or self.scheduler.in_flight or self._frontends.utilities
+        if not (is_busy or self._inbox):
             self._check_when_idle()
             self.counters.idle()
             self._worker.wait_for(self._inbox)
@@ -211,7 +168,7 @@ class EngineCore:
         return (
             isinstance(event, Received)
             and event.message.HasField("hello")
-            and event.message.hello.known_epoch == self._epoch
+            and event.message.hello.known_epoch == self.epoch
         )
 
     # Results and outputs.
@@ -221,10 +178,10 @@ class EngineCore:
         self._pace.ended(result, self._clock())
         self.counters.step_done(result)
         failed = self.scheduler.update(result)
-        self._output_rate.add(len(result.token_ids), self._clock())
+        self.counters.output_rate.add(len(result.token_ids), self._clock())
         self._publish()
         for request in failed:
-            self._replies.fail(request.frontend, request.handle, *no_token_error(request))
+            self._context.replies.fail(request.frontend, request.handle, *no_token_error(request))
         self._tell_of_faults()
 
     def _publish(self, only_finishes: bool = False) -> None:
@@ -241,26 +198,13 @@ class EngineCore:
         if outputs.started:
             self.intake.started(len(outputs.started))
         keep_scores(outputs)
-        for frontend, message in encode_outputs(outputs, self._epoch, self.scheduler.step):
-            self._deliver(frontend, EngineMessage(step_outputs=message))
-
-    def _deliver(self, frontend: bytes, message: EngineMessage) -> None:
-        """Sends what belongs to a request, unless no frontend has it."""
-        if frontend != NOWHERE:
-            self._send(frontend, message)
+        for frontend, message in encode_outputs(outputs, self.epoch, self.scheduler.step):
+            self._context.send(frontend, EngineMessage(step_outputs=message))
 
     def _tell_of_faults(self) -> None:
         for request in self.scheduler.faults.take() if self.scheduler.faults else ():
             self.counters.internal_errors += 1
-            self._replies.fail(request.frontend, request.handle, *BUG)
-
-    # Figures.
-
-    def _load(self) -> Load:
-        rate = self._output_rate.per_second(self._clock())
-        return describe_load(
-            self.scheduler, self._epoch, rate, self.intake.refused, self.counters.draft_tokens
-        )
+            self._context.replies.fail(request.frontend, request.handle, *BUG)
 
     def _check_when_idle(self) -> None:
         """Checks invariants while there is no work. A violation is logged and counted; the core goes on."""

@@ -1,10 +1,11 @@
 """Figures about the core: the recent hit rate of its cache, and counters since the start."""
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine_core.step.plan import Plan
 from engine_core.step.result import Draft, Result
+from pagewire.retry_after import Rate
 from pagewire.telemetry.figures import TOKEN_SECONDS, Histogram, counter, counters, histogram
 
 _QUERIES = 1000
@@ -53,6 +54,9 @@ class Counters:
         "pagewire_core_broken_invariants_total", "Times that an invariant of the scheduler did not hold."
     )
     requests: int = counter("pagewire_core_requests_total", "Requests that were admitted.")
+    refused: Counter[str] = counters(
+        "pagewire_core_refusals_total", "Requests that were refused on arrival.", "reason"
+    )
     handovers: Counter[str] = counters(
         "pagewire_core_handovers_total",
         "Requests in flight that a later call with their id and content took over, by whether they went on.",
@@ -94,6 +98,7 @@ class Counters:
         "pagewire_worker_waiting_seconds_total",
         "Seconds between steps while there was work: transfer of results and plans, scheduling.",
     )
+    output_rate: Rate = field(default_factory=Rate)
     _step_ended_ns: int = 0  # on the worker's clock; 0: the core was idle since then
 
     def step_planned(self, plan: Plan) -> None:

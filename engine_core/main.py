@@ -3,23 +3,25 @@
 import contextlib
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
 
-from engine_core.core import EngineCore, Identity
+from engine_core.core import EngineCore
+from engine_core.identity import Identity
 from engine_core.intake.quota_file import QuotaFile, quota_path
 from engine_core.io.frontend_sockets import FrontendSockets
 from engine_core.io.inbox import HealthProbe, Inbox
 from engine_core.io.stop_signal import Stopped, StopSignal
 from engine_core.io.worker_process import WorkerDied
-from engine_core.last_steps import describe_last_steps
 from engine_core.metrics import Parts
 from engine_core.metrics import watch as watch_core
 from engine_core.quarantine.crash_journal_file import journal_path, open_journal
 from engine_core.recording.file import open_recording
+from engine_core.request import Request
+from engine_core.scheduler.scheduler import Scheduler
 from engine_core.startup import (
     check_config,
     initialize_message,
@@ -35,9 +37,13 @@ from pagewire.host.spawn import Heartbeat, Status
 from pagewire.internal.v1.worker_pb2 import Ready
 from pagewire.ipc import transport
 from pagewire.ipc.curve import CurveAuthenticator, read_engine_key
+from pagewire.logs.fields import quoted
 from pagewire.telemetry.watch import NO_PORT, Watch
 
 log = logging.getLogger(__name__)
+
+_MOST_NAMES = 16
+"""Requests that a line of the log names."""
 
 
 def run(config: EngineConfig) -> int:
@@ -175,3 +181,24 @@ def _step_until_the_end(core: EngineCore, status: Status) -> int:
     core.fail_all("ENGINE_DEAD", "the engine has died")
     status.failed(reason)
     return 1
+
+
+def describe_last_steps(scheduler: Scheduler) -> str:
+    """Returns a sentence with the ids of the requests that run, or that the steps in flight sample for, as a
+    worker that died knows only rows; "" if there are none."""
+    requests = {sequence.request: None for step in scheduler.in_flight for sequence in step.sampling}
+    requests |= {sequence.request: None for sequence in scheduler.running}
+    if not requests:
+        return ""
+    more = len(requests) - _MOST_NAMES
+    names = " ".join(_names(list(requests)[:_MOST_NAMES]))
+    return f"{len(requests)} requests were in the last steps: {names}" + (
+        f" and {more} more" if more > 0 else ""
+    )
+
+
+def _names(requests: Iterable[Request]) -> Iterable[str]:
+    for request in requests:
+        tenant = f" tenant={quoted(request.tenant)}" if request.tenant else ""
+        own = request.request_id.removeprefix(f"{request.tenant}/") if request.tenant else request.request_id
+        yield f"[request_id={quoted(own)}{tenant}]"

@@ -82,10 +82,6 @@ def _tenants(parts: Parts) -> Mapping[str, float]:
 
 READINGS: tuple[Reading[Parts], ...] = (
     Reading(
-        _counter("pagewire_core_refusals_total", "Requests that were refused on arrival.", "reason"),
-        lambda parts: parts.core.intake.refused,
-    ),
-    Reading(
         _counter("pagewire_core_steps_total", "Steps that were planned."),
         lambda parts: parts.core.scheduler.step,
     ),

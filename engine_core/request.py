@@ -19,12 +19,11 @@ from enum import IntEnum
 from struct import pack
 from typing import TYPE_CHECKING
 
-from engine_core.history import History
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_MEAN
 
 if TYPE_CHECKING:
-    from engine_core.beam_parameters import BeamParameters
-    from engine_core.score_history import ScoreHistory
+    from engine_core.beam_search.search import BeamParameters
+    from engine_core.ownership.score_history import ScoreHistory
     from engine_core.step.plan import RowParameters
     from pagewire.v1.generation_pb2 import LogprobOptions
 
@@ -72,6 +71,38 @@ class PendingPromptLogprobs:
     """First position in the prompt, at least 1, that has not been sent."""
 
 
+@dataclass(slots=True)
+class History:
+    """The past of a request, for operators: no decision reads it. Times are in seconds on the core's
+    monotonic clock."""
+
+    age: float = 0.0
+    """Seconds from its arrival at its frontend to that at this core."""
+    began: float | None = None
+    """When it was first scheduled."""
+    waits: tuple[float, ...] = ()
+    """Seconds that it had waited until then, by cause; see scheduler/outputs/wait_causes.py."""
+    num_cached_tokens: int = 0
+    """Tokens of its prompt that the prefix cache had then."""
+    prefill: float | None = None
+    """Seconds from then to the plan that completes its prompt, without pauses; None: it is not complete."""
+    paused: float = 0.0
+    """Seconds of its pauses by preemption that are over."""
+
+
+@dataclass(slots=True)
+class RequestOwner:
+    """The call that a request runs for, and what the core keeps for the next call that takes it over."""
+
+    submitted: float = 0.0  # when the call arrived at its frontend
+    abort_at: float | None = None  # the deadline of the call; Request.deadline_at is that of the first call
+    disconnect_grace: float = 0.0  # seconds for which the request goes on without a call
+    content: bytes = b""  # digest of what the client asked for; empty: no other call can take it over
+    num_handovers: int = 0  # to later calls
+    ended_elsewhere: frozenset[int] = frozenset()  # sequences of which the core may lack output
+    prompt_scores: ScoreHistory | None = None  # those of prompt_logprobs that were sent; None: none are kept
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request in flight. Times are in seconds on the core's monotonic clock."""
@@ -86,7 +117,7 @@ class Request:
     eos_token_ids: frozenset[int]  # empty when EOS is ignored
     stop_token_ids: frozenset[int]
     arrival: float
-    key: int = 0  # its name in notes: see suspects.py
+    key: int = 0  # names it in the crash journal; see quarantine/blame.py
     group: str = ""  # public id of several requests, of which this is one
     priority: int = 0  # its class: lower is sooner
     tenant: str = ""
@@ -111,13 +142,7 @@ class Request:
     row_error: str = ""  # why a row of it could not go on, as the worker says
     beam_search: BeamParameters | None = None  # its sequences carry beams, and do not sample
     history: History = field(default_factory=History)
-    content: bytes = b""  # digest of what its client asked for; empty: no other call can take it over
-    disconnect_grace: float = 0.0  # seconds for which it goes on without a call
-    prompt_scores: ScoreHistory | None = None  # those of prompt_logprobs that were sent; None: none are kept
-    ended_elsewhere: frozenset[int] = frozenset()  # sequences of which the core may lack output
-    num_handovers: int = 0  # to later calls
-    submitted: float = 0.0  # when the call that has it arrived at its frontend
-    abort_at: float | None = None  # the deadline of that call; deadline_at is that of the first
+    owner: RequestOwner = field(default_factory=RequestOwner)
 
     def start_sequences(self, n: int, delivered: dict[int, array[int]]) -> None:
         """Creates the sequences 0 to n - 1.

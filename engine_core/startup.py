@@ -5,9 +5,9 @@ import logging
 import secrets
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from engine_core.core import Identity
-from engine_core.intake.limits import MAX_PRIORITY, Limits
+from engine_core.identity import MAX_PRIORITY, Identity, Limits
 from engine_core.intake.overload import QueueBounds
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.queue.policies import FAIR
@@ -28,21 +28,30 @@ from pagewire.v1.admin_pb2 import Parallelism
 
 log = logging.getLogger(__name__)
 
-_U32 = (1 << 32) - 1
-_U64 = (1 << 64) - 1
-_MAX_GIB = 1 << 20
-"""Swap space: more than any host has, and still countable in blocks."""
-_MAX_RANKS = 1024
-_MAX_CHECKPOINTS = 1 << 16
 _CANNOT_START = "cannot start the engine core"
 
 
 def check_config(config: EngineConfig) -> None:
     """Raises StartupError for values that cannot work or are not supported, naming the flag."""
     _check_combinations(config)
-    for flag, (value, lowest, highest) in _ranges(config).items():
-        if not lowest <= value <= highest:
-            raise StartupError(_CANNOT_START, f"{flag} is {value}", f"use {lowest} to {highest}")
+    for field in dataclasses.fields(config):
+        _check_range(field, getattr(config, field.name))
+
+
+def _check_range(field: "dataclasses.Field[Any]", value: Any) -> None:
+    """Checks one value, or the number of each pair NAME=X, against the range of its flag."""
+    lowest, highest = field.metadata["at_least"], field.metadata["at_most"]
+    if value is None or (lowest is None and highest is None):
+        return
+    flag = "--" + field.name.replace("_", "-")
+    numbers: dict[str, float] = {flag: value}
+    if isinstance(value, tuple):
+        pairs = (part.rpartition("=") for part in value)
+        numbers = {f"{flag} {name}": float(number) for name, _, number in pairs}
+    for name, number in numbers.items():
+        if not (lowest is None or number >= lowest) or not (highest is None or number <= highest):
+            allowed = f"at least {lowest}" if highest is None else f"{lowest} to {highest}"
+            raise StartupError(_CANNOT_START, f"{name} is {number}", f"use {allowed}")
 
 
 def _check_combinations(config: EngineConfig) -> None:
@@ -76,31 +85,6 @@ def _check_combinations(config: EngineConfig) -> None:
             f"--hang-timeout is {config.hang_timeout}",
             f"use 0, or at least {LEAST_PATIENCE_S}",
         )
-
-
-def _ranges(config: EngineConfig) -> dict[str, tuple[float, float, float]]:
-    """Returns (value, lowest, highest) by flag."""
-    ranges: dict[str, tuple[float, float, float]] = {
-        "--tensor-parallel-size": (config.tensor_parallel_size, 1, _MAX_RANKS),
-        "--pipeline-parallel-size": (config.pipeline_parallel_size, 1, 1),
-        "--swap-space": (config.swap_space, 0, _MAX_GIB),
-        "--block-size": (config.block_size, 1, _U32),
-        "--max-num-batched-tokens": (config.max_num_batched_tokens, 1, _U32),
-        "--max-num-seqs": (config.max_num_seqs, 1, _U32),
-        "--max-model-len": (config.max_model_len, 0, _U32),
-        "--num-blocks": (config.num_blocks, 0, _U32),
-        "--state-checkpoints": (config.state_checkpoints, 0, _MAX_CHECKPOINTS),
-        "--max-num-queued-reqs": (config.max_num_queued_reqs, 0, _U32),
-        "--max-num-queued-tokens": (config.max_num_queued_tokens, 0, _U64),
-        "--max-queue-wait": (config.max_queue_wait, 0, _U32),
-        "--seed": (config.seed, 0, _U64),
-        "--gpu-memory-utilization": (config.gpu_memory_utilization, 0.01, 1),
-        "--prompt-token-weight": (config.prompt_token_weight, 0, 1000),
-        "--output-token-weight": (config.output_token_weight, 0.001, 1000),
-    }
-    for name, weight in _tenant_weights(config).items():
-        ranges[f"--tenant-weight {name}"] = weight, 0.001, 1000
-    return ranges
 
 
 def initialize_message(config: EngineConfig) -> Initialize:

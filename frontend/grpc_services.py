@@ -1,5 +1,6 @@
 """The gRPC services of a frontend, and the interceptors before them."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import grpc
@@ -12,8 +13,7 @@ from frontend.rpc.fleet import Fleet
 from frontend.rpc.interceptors.auth import AuthInterceptor
 from frontend.rpc.interceptors.decoding import DecodingInterceptor
 from frontend.rpc.interceptors.limits import LimitsInterceptor
-from frontend.rpc.interceptors.metrics import MetricsInterceptor
-from frontend.rpc.interceptors.tracing import TraceInterceptor
+from frontend.rpc.interceptors.metrics import MetricsInterceptor, TraceInterceptor
 from frontend.rpc.interceptors.unary import UnaryInterceptor
 from frontend.rpc.reflection import add_reflection
 from frontend.servicers.admin import AdminServicer
@@ -22,8 +22,9 @@ from frontend.servicers.health import HealthServicer
 from frontend.servicers.model import ModelServicer
 from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
-from frontend.streams.aborts import Aborts
 from frontend.streams.continuation_scorer import ContinuationScorer
+from frontend.streams.request_registry import Aborts
+from pagewire.plugins import find_plugin
 from pagewire.v1 import (
     admin_pb2,
     admin_pb2_grpc,
@@ -48,13 +49,19 @@ DESCRIPTORS = tuple(
     )
 )
 SERVICES = tuple(service.full_name for service in DESCRIPTORS)
+_OPTIONAL = ("vllm_engine", "open_inference", "orca")
+"""Flags that ask for a service, which is the plug-in of this name; its protos are loaded only then."""
 RECEIVE_TIMEOUT_S = 30.0
 """Seconds that a request message may take to arrive."""
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
 
 
 class OptionalServicer(Protocol):
-    """A service that a flag asks for."""
+    """A service that a flag asks for, of a plug-in (pagewire.plugins)."""
+
+    @property
+    def interceptors(self) -> Sequence[grpc.aio.ServerInterceptor]:
+        """Those that it needs before all services."""
 
     @property
     def descriptor(self) -> ServiceDescriptor:
@@ -68,11 +75,9 @@ class Services:
     """All services that a frontend's flags ask for."""
 
     def __init__(self, parts: FrontendParts, aborts: Aborts, fleet: Fleet, inspector: Inspector) -> None:
-        load_reports = _make_load_reports(parts)
-        self._optional = [
-            *_make_vllm(parts, aborts),
-            *_make_open_inference(parts),
-            *(servicer for servicer, _ in load_reports),
+        asked = [flag for flag in _OPTIONAL if getattr(parts.config, flag)]
+        self._optional: list[OptionalServicer] = [
+            find_plugin("pagewire.servicers", flag).load()(parts, aborts) for flag in asked
         ]
         descriptors = [*DESCRIPTORS, *(servicer.descriptor for servicer in self._optional)]
         self._names = tuple(service.full_name for service in descriptors)
@@ -83,7 +88,7 @@ class Services:
             AuthInterceptor(parts.authenticator),
             LimitsInterceptor(parts.limits, parts.receiving_slots, parts.counters, RECEIVE_TIMEOUT_S),
             DecodingInterceptor(parts.large_messages),
-            *(interceptor for _, interceptor in load_reports),
+            *(interceptor for servicer in self._optional for interceptor in servicer.interceptors),
             UnaryInterceptor(parts.write_timeouts),
         ]
         config, model, prompts = parts.config, parts.model, parts.prompts
@@ -113,42 +118,3 @@ class Services:
             servicer.add_to(server)
         if reflects:
             add_reflection(server, (*self._names, _HEALTH.full_name))
-
-
-def _make_vllm(parts: FrontendParts, aborts: Aborts) -> list[OptionalServicer]:
-    """Returns the servicer of --vllm-engine, whose protos are loaded only here."""
-    if not parts.config.vllm_engine:
-        return []
-    from frontend.servicers.vllm import VllmServicer
-
-    servicer = VllmServicer(
-        *(parts.model, parts.generator, parts.embedder, aborts, parts.engine, parts.prompts, parts.state),
-        parts.write_timeouts,
-    )
-    return [servicer]
-
-
-def _make_open_inference(parts: FrontendParts) -> list[OptionalServicer]:
-    """Returns the servicer of --open-inference, whose protos are loaded only here."""
-    if not parts.config.open_inference:
-        return []
-    from frontend.servicers.open_inference.servicer import OpenInferenceServicer
-
-    servicer = OpenInferenceServicer(
-        parts.config, parts.model, parts.generator, parts.state, parts.limits, parts.write_timeouts
-    )
-    return [servicer]
-
-
-def _make_load_reports(
-    parts: FrontendParts,
-) -> list[tuple[OptionalServicer, grpc.aio.ServerInterceptor]]:
-    """Returns the servicer and the interceptor of --orca, whose protos are loaded only here."""
-    if not parts.config.orca:
-        return []
-    from frontend.rpc.interceptors.load_reports import LoadReportInterceptor
-    from frontend.servicers.orca import LoadReports, OrcaServicer
-
-    reports = LoadReports(parts.engine)
-    servicer = OrcaServicer(reports, parts.state, parts.write_timeouts)
-    return [(servicer, LoadReportInterceptor(reports))]

@@ -11,12 +11,12 @@ from frontend.call.messages import LargeMessages, ReceivingSlots
 from frontend.call.serving_state import ServingState
 from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
-from frontend.engine.discovery import GivenAddresses
+from frontend.engine.core_list import GivenAddresses
 from frontend.engine.socket import EngineSocket
 from frontend.model.info import ModelInfo
-from frontend.pooling.embedder import Embedder
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
+from frontend.streams.embedder import Embedder
 from frontend.streams.generator import Generator
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.tracing import make_tracer

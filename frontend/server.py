@@ -8,22 +8,21 @@ from typing import TYPE_CHECKING
 import grpc
 
 from frontend.auth.authenticator import AnonymousAuthenticator, TokenAuthenticator
-from frontend.auth.token_file import TokenFile
+from frontend.auth.token_list import TokenFile
 from frontend.grpc_services import Services
 from frontend.inspection.inspector import Inspector
 from frontend.metrics import FrontendWatch
 from frontend.model.info import ModelInfo
 from frontend.parts import FrontendParts, make_parts
-from frontend.rpc.drain import Drain
 from frontend.rpc.fleet import Fleet, address_of
 from frontend.rpc.grpc_server import GrpcServer
-from frontend.rpc.listening.options import bind, server_options
-from frontend.rpc.listening.tls import certificates_of
-from frontend.rpc.shutdown import Shutdown
-from frontend.streams.aborts import Aborts
+from frontend.rpc.options import bind, server_options
+from frontend.rpc.shutdown import Drain, Shutdown
+from frontend.streams.request_registry import Aborts
 from frontend.telemetry.tracing import close_tracer
 from pagewire.config import FrontendConfig
 from pagewire.host.file_watch import FileWatch
+from pagewire.host.tls import Certificates, read_certificates
 from pagewire.plugins import plugins
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Frontend:
 
     def __init__(self, config: FrontendConfig, model: ModelInfo) -> None:
         self._config = config
-        self._certificates = certificates_of(config)
+        self._certificates = read_certificates("--tls", config.tls_cert, config.tls_key, config.tls_client_ca)
         tokens = TokenFile(config.auth_file) if config.auth_file else None
         authenticator = TokenAuthenticator(tokens) if tokens is not None else AnonymousAuthenticator()
         self.parts = parts = make_parts(config, model, authenticator)
@@ -54,10 +53,9 @@ class Frontend:
         self._port = 0
         self._ports: list[int] = []
         self._server = GrpcServer(self._make_server, self._bind)
-        self._openai = _make_openai(parts, self.inspector)
+        self._openai = _make_openai(parts, self.inspector, self._certificates)
         doors = [] if self._openai is None else [self._openai]
-        watched = [self._certificates, tokens, *(each for door in doors for each in door.watched)]
-        self._files = FileWatch([each for each in watched if each is not None])
+        self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         self._shutdown = Shutdown(self.state, self._drain, registry, self._server, *doors)
 
     @property
@@ -121,11 +119,12 @@ class Frontend:
         return server
 
     def _bind(self, server: grpc.aio.Server, port: int) -> int:
-        certificates = self._certificates
-        return bind(server, self._config, port, certificates.credentials() if certificates else None)
+        return bind(server, self._config, port, self._certificates)
 
 
-def _make_openai(parts: FrontendParts, inspector: Inspector) -> "OpenAiServer | None":
+def _make_openai(
+    parts: FrontendParts, inspector: Inspector, certificates: Certificates | None
+) -> "OpenAiServer | None":
     """Returns the server of --openai-port, whose modules and plug-ins are loaded only here. Raises
     StartupError."""
     if parts.config.openai_port is None:
@@ -134,4 +133,4 @@ def _make_openai(parts: FrontendParts, inspector: Inspector) -> "OpenAiServer | 
 
     made = [plugin.load()(parts, inspector) for plugin in plugins("pagewire.http").values()]
     extensions = [each for each in made if each is not None]
-    return OpenAiServer(parts, parts.config.openai_port, extensions)
+    return OpenAiServer(parts, parts.config.openai_port, certificates, extensions)

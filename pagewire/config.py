@@ -20,6 +20,8 @@ PoolingKind = Literal["auto", "last", "mean", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
+MAX_COUNT = (1 << 32) - 1
+"""The largest count in messages between processes, which have fields of 32 bits."""
 DEMO_MODEL = "demo"
 """Name of the model that ships with the package."""
 
@@ -297,21 +299,34 @@ class EngineConfig(ModelConfig):
         " do too; tokens: most per row and step; batch: most of all decoding rows, on a CPU 8",
         metavar="METHOD",
     )
-    max_model_len: int = flag(0, "context length in tokens; 0: the model's", common=True, at_least=0)
-    max_num_seqs: int = flag(256, "maximum number of running sequences", common=True, at_least=1)
-    max_num_batched_tokens: int = flag(2048, "maximum number of tokens per step", at_least=1)
+    max_model_len: int = flag(
+        0, "context length in tokens; 0: the model's", common=True, at_least=0, at_most=MAX_COUNT
+    )
+    max_num_seqs: int = flag(
+        256, "maximum number of running sequences", common=True, at_least=1, at_most=MAX_COUNT
+    )
+    max_num_batched_tokens: int = flag(
+        2048, "maximum number of tokens per step", at_least=1, at_most=MAX_COUNT
+    )
     max_num_queued_reqs: int = flag(
         2048,
         "maximum number of queued requests; more are refused with a retry delay; 0: no limit",
         at_least=0,
+        at_most=MAX_COUNT,
     )
     max_num_queued_tokens: int = flag(
-        4_000_000, "maximum number of queued tokens; more are refused; 0: no limit", at_least=0
+        4_000_000,
+        "maximum number of queued tokens; more are refused; 0: no limit",
+        at_least=0,
+        at_most=(1 << 64) - 1,
     )
     max_queue_wait: float = flag(
-        60.0, "seconds; requests predicted to wait longer are refused at once; 0: no limit", at_least=0
+        60.0,
+        "seconds; requests predicted to wait longer are refused at once; 0: no limit",
+        at_least=0,
+        at_most=MAX_COUNT,
     )
-    block_size: int = flag(16, "tokens per KV block", at_least=1)
+    block_size: int = flag(16, "tokens per KV block", at_least=1, at_most=MAX_COUNT)
     kv_cache_memory: float = flag(
         0.0,
         "KV cache of each engine in GiB; 0: by the model's size",
@@ -320,7 +335,9 @@ class EngineConfig(ModelConfig):
         at_most=1 << 20,
         metavar="GIB",
     )
-    num_blocks: int = flag(0, "KV blocks, in place of --kv-cache-memory; 0: as that says", at_least=0)
+    num_blocks: int = flag(
+        0, "KV blocks, in place of --kv-cache-memory; 0: as that says", at_least=0, at_most=MAX_COUNT
+    )
     threads: int = flag(
         0,
         "CPU threads of the worker; 0: one per core that it may use, one for a small model",
@@ -344,7 +361,7 @@ class EngineConfig(ModelConfig):
     data_parallel_size: int = flag(
         1, "engine cores on this host, which share its CPU and memory", at_least=1, at_most=64
     )
-    tensor_parallel_size: int = flag(1, "GPUs per layer (planned: more than 1)", at_least=1)
+    tensor_parallel_size: int = flag(1, "GPUs per layer (planned: more than 1)", at_least=1, at_most=1024)
     pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
     seed: int = flag(0, "seed of dummy weights", at_least=0, at_most=(1 << 64) - 1)
     enforce_eager: bool = flag(False, "do not capture CUDA graphs")

@@ -10,7 +10,7 @@ import grpc
 from tqdm import tqdm
 
 from pagewire import flags
-from pagewire.client.errors import RpcError
+from pagewire.client.errors import RpcError, Unavailable, from_grpc
 from pagewire.client.params import (
     GenerateOptions,
     Message,
@@ -27,15 +27,18 @@ from pagewire.client.transport.exchange import Command
 from pagewire.client.transport.multiplex import Multiplex
 from pagewire.client.transport.recovery import Recovery
 from pagewire.config import DEMO_MODEL, ServeConfig
-from pagewire.llm_embedding import embed_all
 from pagewire.local_service import Service
-from pagewire.v1 import generation_pb2
+from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
 
 Prompts = PromptLike | Iterable[PromptLike]
 Conversations = Sequence[Message] | Iterable[Sequence[Message]]
 Params = SamplingParams | Sequence[SamplingParams] | None
 _AHEAD = 2
 """Requests in flight per sequence that can run, so that the engine's queue never runs dry."""
+_INPUTS_PER_CALL = 256
+"""Of an Embed call: enough to fill the engine's steps, few enough to be computed again."""
+_PAUSE_S = 0.2
+"""Between two attempts while the service restarts what has died."""
 _NO_BOUNDS = {
     "max_concurrent_requests": 0,
     "max_tokenizing_bytes": 0,
@@ -189,7 +192,7 @@ class LLM:
         """
         self._check_owner()
         options = {"dimensions": dimensions, "normalize": normalize}
-        return embed_all(self._channel, self._service, to_prompts(inputs), progress, **options)
+        return _embed_all(self._channel, self._service, to_prompts(inputs), progress, **options)
 
     def close(self) -> None:
         """Stops the service. Does nothing in a forked process."""
@@ -294,3 +297,38 @@ def _config(model: str, options: Mapping[str, Any]) -> ServeConfig:
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return ServeConfig(**values)
+
+
+def _embed_all(
+    connection: grpc.Channel,
+    service: Service,
+    inputs: Sequence[prompt_pb2.Prompt],
+    progress: bool,
+    **options: Any,
+) -> list[list[float]]:
+    """Returns a vector per input, by calls with a bounded number of them. options: fields of the request.
+    Raises RpcError."""
+    vectors: list[list[float]] = []
+    with tqdm(total=len(inputs), unit="input", dynamic_ncols=True, disable=not progress) as bar:
+        for start in range(0, len(inputs), _INPUTS_PER_CALL):
+            request = pooling_pb2.EmbedRequest(inputs=inputs[start : start + _INPUTS_PER_CALL], **options)
+            response = _embed(connection, service, request)
+            vectors += [list(embedding.values) for embedding in response.embeddings]
+            bar.update(len(response.embeddings))
+    return vectors
+
+
+def _embed(
+    connection: grpc.Channel, service: Service, request: pooling_pb2.EmbedRequest
+) -> pooling_pb2.EmbedResponse:
+    """Calls until there is an answer, or the service has ended. Raises RpcError."""
+    call = connection.unary_unary(channel.EMBED.path, **channel.EMBED.codec)
+    while True:
+        try:
+            response: pooling_pb2.EmbedResponse = call(request)
+            return response
+        except grpc.RpcError as caught:
+            error = from_grpc(caught)
+            if not isinstance(error, Unavailable) or not service.is_running:
+                raise error from None
+        time.sleep(_PAUSE_S)

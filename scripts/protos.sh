@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Generates pagewire/**/_pb2 code from protos/, and protos/published.binpb: the public API as clients know
-# it. Refuses a change of the API that would break one of them. With --check, writes nothing, and fails
+# Generates pagewire/**/_pb2 code from protos/, that of packages/pagewire-gateways, and protos/published.binpb: the
+# public API as clients know it. Refuses a change of the API that would break one of them. With --check, writes nothing, and fails
 # when something of it is stale.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-.venv/bin/python}
 
-generate() { # into folder $1
-  (cd protos && find pagewire -name '*.proto' | sort | xargs "$python" -m grpc_tools.protoc -I. \
-    --python_out="$1" --pyi_out="$1" --grpc_python_out="$1")
+gateways=packages/pagewire-gateways/src
+
+generate() { # of folder $1, package $2, into folder $3
+  (cd "$1" && find "$2" -name '*.proto' | sort | xargs "$python" -m grpc_tools.protoc -I. \
+    --python_out="$3" --pyi_out="$3" --grpc_python_out="$3")
   # Files without services get an empty grpc module: leave it out.
-  grep -rL 'class .*Stub' --include='*_pb2_grpc.py' "$1/pagewire" | xargs -r rm
+  grep -rL 'class .*Stub' --include='*_pb2_grpc.py' "$3/$2" | xargs -r rm
 }
 
 python=$(command -v "$python" | xargs realpath -s)
@@ -26,10 +28,12 @@ publish() { # to file $1
 if [ "${1:-}" = --check ]; then
   fresh=$(mktemp -d)
   trap 'rm -rf "$fresh"' EXIT
-  generate "$fresh"
-  for folder in v1 internal/v1 inference orca; do
-    diff -r -x '__pycache__' -x '__init__.py' -x 'py.typed' "pagewire/$folder" "$fresh/pagewire/$folder" >&2 || {
-      echo "pagewire/$folder is stale: run 'make protos'" >&2
+  mkdir -p "$fresh/$gateways"
+  generate protos pagewire "$fresh"
+  generate "$gateways" pagewire_gateways "$fresh/$gateways"
+  for folder in pagewire/v1 pagewire/internal/v1 "$gateways/pagewire_gateways/protos"; do
+    diff -r -x '__pycache__' -x '__init__.py' -x '*.proto' "$folder" "$fresh/$folder" >&2 || {
+      echo "$folder is stale: run 'make protos'" >&2
       exit 1
     }
   done
@@ -40,6 +44,7 @@ if [ "${1:-}" = --check ]; then
   }
   echo "generated code is up to date"
 else
-  generate "$PWD"
+  generate protos pagewire "$PWD"
+  generate "$gateways" pagewire_gateways "$PWD/$gateways"
   publish protos/published.binpb
 fi

@@ -58,7 +58,8 @@ pagewire --help >help
 grep -q 'start everything on this host' help || fail "pagewire --help"
 test "$(pagewire version)" = "$(python -c 'import importlib.metadata as m; print(m.version("pagewire"))')" ||
   fail "two versions"
-pagewire bench --help | grep -q -- --goodput || fail "pagewire bench is not found"
+pagewire bench --help >help
+grep -q -- --goodput help || fail "pagewire bench is not found"
 say "imports, --help, version"
 
 pagewire docs >url &
@@ -105,16 +106,23 @@ kill "$frontend"
 wait "$frontend" || fail "the frontend ended with $? on SIGTERM"
 frontend=
 say "a frontend without an engine: NOT_SERVING, tokenizes, stops"
-"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c tree/constraints.txt "$wheel[engine]"
-pagewire serve --device simulated --profile instant --port "$port" --http-port -1 >ready &
+"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c tree/constraints.txt "$wheel[engine,http]"
+api=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+pagewire serve --device simulated --profile instant --port "$port" --http-port -1 --openai-port "$api" \
+  --open-inference --orca >ready &
 service=$!
 pagewire health --wait 60 --address "127.0.0.1:$port" >/dev/null || fail "a simulated service: $(cat ready)"
-python - "127.0.0.1:$port" <<'PYTHON'
-import kernels, sys
+python - "127.0.0.1:$port" "http://127.0.0.1:$api/console/" <<'PYTHON'
+import kernels, sys, urllib.request
+import grpc
 import pagewire
 
 assert pagewire.Client(sys.argv[1]).generate("hello", max_tokens=3).token_ids
 assert sys.modules["kernels"].OWNER == "another distribution"
+with grpc.insecure_channel(sys.argv[1]) as channel:
+    assert channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"") == b"\x08\x01"
+for name in ("", "main.js"):
+    assert urllib.request.urlopen(sys.argv[2] + name, timeout=10).status == 200
 PYTHON
 pagewire bench --concurrency 2 --num-requests 4 --output-len 4 --address "127.0.0.1:$port" >/dev/null || fail "no figures"
 test -n "$(pagewire generate hello --max-tokens 8 --address "127.0.0.1:$port")" || fail "no answer"
@@ -122,5 +130,5 @@ kill "$service"
 wait "$service" || fail "the service ended with $? on SIGTERM"
 service=
 ! python -c 'import torch' 2>/dev/null || fail "the engine extra brings torch"
-say "with the engine extra: a whole service on a simulated device, without torch"
+say "with the extras engine and http: a whole service on a simulated device, its plug-ins, without torch"
 echo "the wheel works"

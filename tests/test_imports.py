@@ -18,8 +18,6 @@ GROUND = {
     "telemetry",
     "v1",
     "internal",
-    "inference",
-    "orca",
     "config",
     "errors",
     "gguf",
@@ -113,6 +111,12 @@ SEAMS = {
         *("pagewire", "pagewire.cli.common.connect", "pagewire.client", "pagewire.command_config"),
         *("pagewire.errors", "pagewire.flags", "pagewire.v1"),
     },
+    "ptx_emulator": {"kernels.triton.assembler", "kernels.triton.capabilities"},
+    "pagewire_gateways": {
+        *("frontend.call.call", "frontend.engine", "frontend.errors", "frontend.parts", "frontend.rpc"),
+        *("frontend.servicers.tokenizer", "frontend.streams", "frontend.validation"),
+        *("pagewire", "pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.retry_after", "pagewire.v1"),
+    },
     "pagewire_console": {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),
         *("frontend.inspection.inspector", "frontend.openai.answers.errors", "frontend.openai.app"),
@@ -125,7 +129,7 @@ SEAMS = {
 
 @pytest.mark.parametrize("package", sorted(PACKAGES))
 def test_packages_import_the_product_by_its_seams(package: str):
-    """And neither one another nor what would make their users install torch."""
+    """And do not import one another."""
     others = OURS - {package}
     wrong = []
     for path in sorted(PACKAGES[package].rglob("*.py")):
@@ -260,3 +264,17 @@ def test_transformers_does_not_take_our_kernels_for_its_own():
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert Path(run.stdout.strip()) == ROOT / "kernels" / "__init__.py"
+
+
+BEHIND_THE_DOOR = ("layers", "models", "attention")
+"""Folders of the worker that know no platform."""
+MOST_NAMES = 60
+
+
+def test_layers_import_kernels_through_one_module():
+    """kernels.api, which has few names: layers call operations, and loading chooses whose."""
+    for folder in BEHIND_THE_DOOR:
+        for path in sorted((ROOT / "worker" / folder).rglob("*.py")):
+            modules = {name.rpartition(".")[0] for name in imports_of(path) if name.startswith("kernels.")}
+            assert modules <= {"kernels.api"}, f"{path.relative_to(ROOT)} imports {modules}"
+    assert len({*imports_of(ROOT / "kernels" / "api.py")}) <= MOST_NAMES

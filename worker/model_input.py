@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers, ranges
+from kernels.ops.delta.device_spans import DeviceSpans
 from kernels.ops.delta.spans import Spans
-from kernels.triton.states.device_spans import DeviceSpans
 from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec
-from worker.attention.plan import AttentionPlan
 from worker.attention.torch_plan import HostStep
 from worker.step.rows import RowTable
 
@@ -35,7 +35,7 @@ class InputBatch:
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64: index of the token in its row
     prompt_lens: torch.Tensor  # [T] int64: prompt tokens of the token's row
-    attention: Mapping[KVCacheSpec, AttentionPlan]  # one plan per kind of layer; without padding
+    attention: Mapping[KVCacheSpec, Any]  # an AttentionPlan or LatentPlan per kind of layer; without padding
     max_context: int | None = None
     """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
     rotations may then be looked up."""

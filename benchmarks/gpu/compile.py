@@ -4,13 +4,12 @@
     python -m benchmarks.gpu.compile --json -         # the same as JSON
     python -m benchmarks.gpu.compile --only attention
     python -m benchmarks.gpu.compile --capability 80,89,120
-    python -m benchmarks.gpu.compile --only attention --sass    # also what the machine code's main loop has
     python -m benchmarks.gpu.compile --golden check           # beside benchmarks/gpu/golden.json; quick: some
 
 Each launcher is called as the models' shapes have it, on tensors without memory, and compiles for sm_90
-(H100, H200) or other capabilities instead of launching: kernels.triton.compile_check. Exits with 1 if a
-kernel spills, has more shared memory than there is, if the assembler serializes its matrix products, if a
-product's registers are written while it reads them, or if a figure is worse than the golden one by a tenth.
+(H100, H200) or other capabilities instead of launching: ptx_emulator.compile_check. Exits with 1 if a
+kernel spills, has more shared memory than there is, if the assembler serializes its matrix products, or if a
+figure is worse than the golden one by a tenth.
 """
 
 import argparse
@@ -59,7 +58,6 @@ def sampler_launches() -> Iterator[tuple[str, Launch]]:
     from kernels.triton.cache.copy_segments import copy_segments
     from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
     from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
-    from kernels.triton.sampling.philox import uniforms
     from kernels.triton.sampling.sample import Draws, argmax, sample
     from kernels.triton.sampling.tile_stats import GROUP, TILE, TileStats, tile_stats
     from kernels.triton.sampling.token_logprobs import token_logprobs
@@ -70,7 +68,6 @@ def sampler_launches() -> Iterator[tuple[str, Launch]]:
     numbers, shares = empty(rows), empty(rows, dtype=FP32)
     seeds = empty(rows, dtype=torch.int64)
     draws, filters = Draws(shares, seeds, numbers, numbers), Filters(numbers, shares, shares)
-    yield "uniforms", partial(uniforms, seeds, numbers, numbers)
     blocks, out = empty(512, 512), StepInputs(*(seeds,) * 4, empty(rows + 1), numbers, empty(rows, 512))
     columns = numbers, numbers, numbers, empty(1), empty(512, 8192), blocks, empty(512), 16, out
     yield "prepare_inputs", partial(prepare_inputs, *columns)
@@ -120,7 +117,6 @@ class Choice:
     exact: bool = False  # launches of attention whose name ends with it
     usual: bool = False  # without RARE ones
     golden: str = ""  # those of gpu_golden alone; "quick": its QUICK ones
-    sass: bool = False  # look at the machine code of all; else of golden ones alone
 
     def launches(self) -> Iterator[tuple[int, str, Launch]]:
         """Yields what each device can run: its capability, the launch's name, and the launch."""
@@ -136,22 +132,18 @@ class Choice:
                 if self._has(name) and (capability >= E4M3 or not e4m3):
                     yield capability, name, launch
 
-    def looks_into(self, name: str) -> bool:
-        """Whether the machine code of a launch is looked at."""
-        return self.sass or bool(self.golden) and name in gpu_golden.LAUNCHES
-
     def _has(self, name: str) -> bool:
         return name.endswith(self.only) if self.exact else self.only in name
 
 
 def compile_share(part: int, parts: int, choice: Choice) -> list[dict[str, Any]]:
     """Every parts-th launch: what a process of its own does."""
-    from kernels.triton.compile_check import compiling
+    from ptx_emulator.compile_check import compiling
 
     chosen = list(choice.launches())
     rows = []
     for capability, name, launch in chosen[part::parts]:
-        with compiling(capability, choice.looks_into(name)) as compiled:
+        with compiling(capability) as compiled:
             launch()
         rows += [
             asdict(one) | {"launch": name, "programs": one.programs, "fits": one.fits} for one in compiled
@@ -187,19 +179,6 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield "| " + " | ".join(map(str, columns)) + " |"
 
 
-LOOP_HEADER = ("kernel", "launch", "for", *gpu_golden.LOOP_COSTS, "copy_bytes")
-
-
-def loop_table(rows: list[dict[str, Any]]) -> Iterator[str]:
-    """Of main loops, in Markdown: instructions of a warp per iteration."""
-    yield "| " + " | ".join(name.replace("_", " ") for name in LOOP_HEADER) + " |"
-    yield "| --- " * 3 + "| ---: " * (len(LOOP_HEADER) - 3) + "|"
-    for row in rows:
-        names = row["name"].strip("_").removesuffix("_kernel"), row["launch"], f"sm_{row['capability']}"
-        counts = [row["loop"][name] for name in LOOP_HEADER[3:]]
-        yield "| " + " | ".join(map(str, (*names, *counts))) + " |"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -209,7 +188,6 @@ def main() -> None:
     parser.add_argument("--usual", action="store_true", help="half of all launches: those that tests compile")
     parser.add_argument("--exact", action="store_true", help="launches of attention that end with --only")
     parser.add_argument("--capability", help="such as 80,89; default: 90, with --golden 80,86,89,90,100,120")
-    parser.add_argument("--sass", action="store_true", help="also counts of the main loop's instructions")
     parser.add_argument("--golden", choices=("check", "write", "quick"), help="see benchmarks/gpu/golden.py")
     parser.add_argument("--jobs", type=int, default=min(4, os.cpu_count() or 1))
     options = parser.parse_args()
@@ -218,7 +196,7 @@ def main() -> None:
     capabilities = list(gpu_golden.CAPABILITIES) if options.golden else [90]
     if options.capability:
         capabilities = [int(number) for number in options.capability.split(",")]
-    words = options.only, options.exact, options.usual, options.golden or "", options.sass
+    words = options.only, options.exact, options.usual, options.golden or ""
     rows = compile_all(options.jobs, Choice(capabilities, *words))
     show(rows, options.json)
     if options.golden == "write":
@@ -227,7 +205,7 @@ def main() -> None:
     if options.golden in ("check", "quick"):
         worse = gpu_golden.report(rows, capabilities if options.golden == "check" else ())
     print(*worse, sep="\n", file=sys.stderr, end="\n" if worse else "")
-    if worse or any(row["advice"] or row["hazards"] or not row["fits"] for row in rows):
+    if worse or any(row["advice"] or not row["fits"] for row in rows):
         sys.exit(1)
 
 
@@ -237,8 +215,6 @@ def show(rows: list[dict[str, Any]], output: str | None) -> None:
         json.dump(rows, sys.stdout, indent=1)
         return
     print(*table(rows), sep="\n")
-    if looked_into := [row for row in rows if row["loop"]]:
-        print("", *loop_table(looked_into), sep="\n")
     if output:
         with open(output, "w") as file:
             json.dump(rows, file, indent=1)

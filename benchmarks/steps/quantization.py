@@ -14,7 +14,6 @@ import argparse
 import math
 import random
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,8 +110,7 @@ def divergence(
 
 def demo() -> None:
     """Prints the perplexities, and the divergences from bfloat16."""
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    from scripts.demo_model.text import EOS, document
+    from demo_model.text import EOS, document
 
     folder = checkpoint_folder("demo")
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -25,15 +25,35 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from heapq import merge
 from itertools import cycle, islice
 from math import inf
 from typing import NamedTuple
 
-from engine_core.beam_parameters import BeamParameters
 from engine_core.step.result import TokenLogprobs
 
 REPEATED = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class BeamParameters:
+    """Parameters of a request's search, and the conditions that end its sequences."""
+
+    width: int  # beams
+    num_results: int  # at most width
+    length_penalty: float
+    early_stopping: bool
+    stops: frozenset[int]  # tokens that end a sequence, at positions from min_tokens on
+    min_tokens: int
+    max_output: int  # tokens, at least 1
+    vocab_size: int
+
+    @property
+    def num_candidates(self) -> int:
+        """Tokens that the worker proposes for each beam: enough to contain its share of the best `width`
+        candidates, and of the best `width` that do not end."""
+        return min(self.width + len(self.stops), self.vocab_size)
 
 
 class Beam(NamedTuple):

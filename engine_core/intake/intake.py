@@ -6,12 +6,10 @@ Cheap checks come first: in an overload most requests are refused by the length 
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable
 
+from engine_core.context import CoreContext
 from engine_core.errors import Code, Refused
 from engine_core.intake.deadlines import check_deadline, predicted_wait
-from engine_core.intake.limits import Limits
 from engine_core.intake.overload import UNBOUNDED, Overload, QueueBounds, stretch
 from engine_core.intake.quota_exchange import QuotaExchange
 from engine_core.intake.quota_file import QuotaFile
@@ -19,7 +17,6 @@ from engine_core.intake.quotas import Quotas, num_tokens_of
 from engine_core.intake.recent_aborts import RecentAborts
 from engine_core.intake.validation import make_request
 from engine_core.request import Request
-from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.logs.fields import about
 
@@ -29,20 +26,13 @@ log = logging.getLogger(__name__)
 class Intake:
     """Admits requests, and counts those that it refuses."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        limits: Limits,
-        clock: Callable[[], float],
-        bounds: QueueBounds = UNBOUNDED,
-    ) -> None:
-        """limits: for each request. bounds: for the queue as a whole."""
-        self.refused: Counter[str] = Counter()
-        """Refused requests since the start, by reason."""
+    def __init__(self, context: CoreContext, bounds: QueueBounds = UNBOUNDED) -> None:
+        """bounds: for the queue as a whole."""
         self.recent_aborts = RecentAborts()
-        self._scheduler = scheduler
-        self._limits = limits
-        self._clock = clock
+        self._scheduler = scheduler = context.scheduler
+        self._limits = context.identity.limits
+        self._clock = clock = context.clock
+        self.refused = context.counters.refused
         self._overload = Overload(bounds, scheduler)
         self._quotas = Quotas(scheduler)
         self._exchange: QuotaExchange | None = None

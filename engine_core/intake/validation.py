@@ -13,14 +13,12 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from engine_core.errors import Refused
-from engine_core.history import History
+from engine_core.identity import Limits
 from engine_core.intake.beam_validation import read_beams
-from engine_core.intake.limits import Limits
-from engine_core.intake.pooling_validation import read_pooling
 from engine_core.quarantine.blame import key_of
-from engine_core.request import MAX_DRAFTS, PendingPromptLogprobs, Request
+from engine_core.request import MAX_DRAFTS, History, PendingPromptLogprobs, Request, RequestOwner
 from engine_core.step.plan import RowParameters
-from pagewire.internal.v1.engine_pb2 import AddRequest, Pooling
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, AddRequest, Pooling
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
 from pagewire.limits.bad_words import MAX_BAD_SPELLINGS, MAX_BAD_WORD_TOKENS
@@ -53,7 +51,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     delivered = read_delivered(message, len(prompt), n, limits)
     prompt_logprobs = _pending_prompt_logprobs(message, len(prompt), delivered, limits)
     beams = read_beams(message, len(prompt), limits)
-    pooling = read_pooling(message, limits)
+    pooling = _pooling(message, limits)
     stopping = message.stopping
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
     stop = frozenset(stopping.stop_token_ids)
@@ -81,12 +79,14 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         prompt_logprobs=prompt_logprobs,
         time_limit_at=_time(arrival, time_limit),
         deadline_at=deadline_of(message, arrival),
-        abort_at=deadline_of(message, arrival),
         beam_search=beams,
         history=History(age=1e-6 * message.age_us),
-        content=message.content_digest,
-        disconnect_grace=disconnect_grace_of(message),
-        submitted=submitted_at(message, arrival),
+        owner=RequestOwner(
+            submitted=submitted_at(message, arrival),
+            abort_at=deadline_of(message, arrival),
+            disconnect_grace=disconnect_grace_of(message),
+            content=message.content_digest,
+        ),
     )
     request.start_sequences(n if beams is None else beams.width, delivered)
     return request
@@ -276,6 +276,27 @@ def _pending_prompt_logprobs(
     if (prompt_len - start) * count > MAX_PROMPT_CANDIDATES:
         raise Refused(path, f"are more than {MAX_PROMPT_CANDIDATES} candidates")
     return PendingPromptLogprobs(_kept(message.prompt_logprobs), start) if start < prompt_len else None
+
+
+def _pooling(message: AddRequest, limits: Limits) -> Pooling | None:
+    """Returns how a request pools, if it does."""
+    if not message.HasField("pooling"):
+        return None
+    pooling = message.pooling
+    if not limits.embedding_size:
+        raise Refused("pooling", "needs a worker that pools", "FEATURE_UNSUPPORTED")
+    if pooling.type not in (POOLING_TYPE_LAST, POOLING_TYPE_MEAN):
+        raise Refused("pooling.type", "is not known")
+    if pooling.dimensions > limits.embedding_size:
+        raise Refused("dimensions", f"must be at most {limits.embedding_size}")
+    if message.sampling.n != 1 or message.stopping.max_tokens != 1:
+        raise Refused("pooling", "needs n = 1 and max_tokens = 1")
+    named = ("sampling.beam_search", message.sampling.HasField("beam_search")), ("grammar", message.grammar)
+    logprobs = tuple((name, message.HasField(name)) for name in ("logprobs", "prompt_logprobs"))
+    for name, given in (*named, *logprobs, ("delivered", message.delivered)):
+        if given:
+            raise Refused(name, "cannot be combined with pooling")
+    return pooling
 
 
 def _kept(part: M) -> M:

@@ -22,7 +22,7 @@ from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedChunk
 log = logging.getLogger(__name__)
 
 MAGIC = b"pwrecord"
-FORMAT = 2
+FORMAT = 3
 MAX_CHUNK_BYTES = 1 << 30
 _HEADER = Struct("<II")  # length and CRC-32 of what follows
 _CHUNK_CALLS = 512

@@ -5,7 +5,8 @@ ended a sequence, and for each full block the hash under which the prefix cache 
 belongs to this process and is not in the file: a reader can tell which blocks are equal, and nothing else.
 """
 
-from collections.abc import Collection, Iterable
+import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,17 +15,14 @@ from engine_core.kv_cache.kept_cache import Contents
 from engine_core.kv_cache.kept_changes import KeptChanges
 from engine_core.kv_cache.prefix_cache import block_hash
 from engine_core.quarantine.crash_journal import CrashJournal
-from engine_core.recording.beams import HASH_BYTES
+from engine_core.recording.facts import COPIED, write_hashes, write_settings
 from engine_core.recording.file import FORMAT, RecordingWriter
-from engine_core.recording.kept_blocks import write_kept
-from engine_core.recording.plans import PlanWriter, columns_of
-from engine_core.recording.settings import write_settings
-from engine_core.request import MAX_DRAFTS, NO_TOKEN, FinishReason, Request, Sequence, Status
+from engine_core.recording.plans import PlanWriter, columns_of, requests_of
+from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.scheduler.scheduler import Scheduler
-from engine_core.step.plan import NewRow, Plan
+from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 from pagewire import __version__
-from pagewire.internal.v1.recording_pb2 import RecordedArrival, RecordedResult
 from pagewire.internal.v1.worker_pb2 import KeptCache
 from pagewire.ipc.columns import pack_u32
 
@@ -50,7 +48,7 @@ class RecordedScheduler(Scheduler):
         self._num_requests = 0
         self._num_ended = 0  # sequences whose ends are recorded
         self._suspects: dict[int, int] = {}  # numbers by request key
-        self._recorded: dict[int, _Recorded] = {}  # by id() of Request.parameters, which rows have, too
+        self._recorded: dict[Request, _Recorded] = {}
         self._plans = PlanWriter()
         recording.on_close = self._record_live_sequences
         start = recording.add().start
@@ -60,85 +58,82 @@ class RecordedScheduler(Scheduler):
     def track_cache(self, changes: KeptChanges, secret: bytes, kept: KeptCache) -> tuple[Contents, Contents]:
         blocks, checkpoints = super().track_cache(changes, secret, kept)
         if blocks or checkpoints:
-            write_kept(blocks, checkpoints, self._recording.add().kept)
+            columns = {
+                "blocks": pack_u32(list(blocks)),  # the least recently used first, as checkpoints
+                "hashes": write_hashes(blocks.values()),
+                "checkpoints": pack_u32(list(checkpoints)),
+                "checkpoint_hashes": write_hashes(checkpoints.values()),
+            }
+            self._record("track_cache", columns=columns)
         return blocks, checkpoints
 
     def open(self, page: CrashJournal) -> None:
-        record = self._recording.add().suspects
-        record.num_deaths = page.num_deaths
-        for number, (key, suspect) in enumerate(page.suspects.items(), start=1):
-            self._suspects[key] = number
-            record.suspects.add(
-                first=suspect.span.first,
-                end=suspect.span.end,
-                group=suspect.group,
-                death=suspect.death,
-                strikes=suspect.strikes,
-            )
+        self._suspects = {key: number for number, key in enumerate(page.suspects, start=1)}
+        suspects = [
+            (each.span.first, each.span.end, each.group, each.death, each.strikes)
+            for each in page.suspects.values()
+        ]
+        self._record("open", num_deaths=page.num_deaths, suspects=suspects)
         super().open(page)
 
     def refuses(self, key: int) -> bool:
         refused = super().refuses(key)
         if refused:
-            self._recording.add().verdict.suspect = self._suspects[key]
+            self._record("refuses", suspect=self._suspects[key])
         return refused
 
     def add(self, request: Request, prepared: bool = True) -> None:
         self._num_requests += 1
-        first, sequences = request.sequences[0], request.sequences.copy()
-        arrival = self._recording.add().arrival
-        self._write_arrival(request, arrival)
-        arrival.preparing = not prepared
+        facts, sequences = self._facts_of(request), request.sequences.copy()  # before any of them ends
         super().add(request, prepared)
-        num_hashes = min(max(len(first.hashes) - 1, 0), len(request.prompt) // self.tables.block_size)
-        arrival.block_hashes = _shortened(first.hashes[1 : 1 + num_hashes])
-        if arrival.delivered:
-            self._write_deliveries(sequences, arrival, num_hashes)
+        hashes = sequences[0].hashes
+        num_hashes = min(max(len(hashes) - 1, 0), len(request.prompt) // self.tables.block_size)
+        self._recorded[request] = recorded = _Recorded(self._num_requests, num_hashes, sequences)
+        columns = {"hashes": write_hashes(hashes[1 : 1 + num_hashes])}
         if self._with_tokens:
-            arrival.prompt_token_ids = pack_u32(request.prompt)
+            columns["token_ids"] = pack_u32(request.prompt)
             namespace = self.prefix_cache.namespace(request)  # one that is preparing has no hashes yet
-            arrival.namespace = int.from_bytes(_shortened([namespace]), "little")
-        self._recorded[id(request.parameters)] = _Recorded(self._num_requests, num_hashes, sequences)
+            facts["namespace"] = write_hashes([namespace]).hex()
+        self._record("add", request, columns, prepared=prepared, **facts)
+        for sequence in sequences:  # at the arrival, too: a core that is killed records no ends
+            if sequence.output:
+                self._record_output("delivered", recorded, sequence)
         self._record_ends(request)
 
     def prepared(self, request: Request) -> None:
-        self._recording.add().prepared.number = self._recorded[id(request.parameters)].number
+        self._record("prepared", request)
         super().prepared(request)
 
     def abort(self, request: Request, indexes: Collection[int] = ()) -> None:
         if request.num_live:
-            abort = self._recording.add().abort
-            abort.number = self._recorded[id(request.parameters)].number
-            abort.indexes.extend(indexes)
+            self._record("abort", request, indexes=list(indexes))
         super().abort(request, indexes)
         self._record_ends(request)
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         if request.num_live:
-            finish = self._recording.add().finish
-            finish.number, finish.reason = self._recorded[id(request.parameters)].number, reason
+            self._record("finish", request, reason=reason)
         super().finish(request, reason)
         self._record_ends(request)
 
     def set_deadline(self, request: Request, deadline_at: float | None) -> None:
-        change = self._recording.add().deadline
-        change.number = self._recorded[id(request.parameters)].number
-        if deadline_at is not None:
-            change.deadline_at = deadline_at
+        self._record("set_deadline", request, deadline_at=deadline_at)
         super().set_deadline(request, deadline_at)
 
     def reset_cache(self) -> None:
-        self._recording.add().reset.SetInParent()
+        self._record("reset_cache")
         super().reset_cache()
 
     def schedule(self, now: float) -> Plan:
         plan = super().schedule(now)
         record = self._recording.add().plan
         record.now = now
-        self._plans.write(columns_of(plan, self._number_of), record)
+        requests = requests_of(plan, self.states)
+        numbers = {row: self._recorded[request].number for row, request in requests.items()}
+        self._plans.write(columns_of(plan, numbers), record)
         if self.states.num_ended != self._num_ended:  # a time limit or a deadline has passed
-            for key in list(self._recorded):
-                self._record_ends_of(key)
+            for request in list(self._recorded):
+                self._record_ends(request)
         self._recording.flush_if_due(now)
         return plan
 
@@ -148,7 +143,7 @@ class RecordedScheduler(Scheduler):
         record = self._recording.add().result
         record.duration_us = result.duration_us
         if NO_TOKEN in result.token_ids:
-            record.without_token.extend(result.entries_with(NO_TOKEN))
+            record.token_ids = pack_u32(token if token == NO_TOKEN else 0 for token in result.token_ids)
         if self.planner.draft_room.drafts:
             record.started_ns, record.draft_prefill = result.started_ns, result.draft_prefill
             record.draft_methods = result.draft_methods
@@ -157,45 +152,75 @@ class RecordedScheduler(Scheduler):
                 setattr(record, name, pack_u32(column))
         failed = super().update(result)
         for request, (group, length) in searches.items():
-            self._write_choice(request, group, length, record)
+            self._record_choice(request, group, length)
         if self.states.num_ended != self._num_ended:
             for sequence in sampling:
                 if sequence.status is Status.ENDED:
                     self._record_ends(sequence.request)
         return failed
 
-    def _record_ends(self, request: Request) -> None:
-        self._record_ends_of(id(request.parameters))
+    def _record(
+        self, name: str, request: Request | None = None, columns: dict[str, bytes] | None = None, **facts: Any
+    ) -> None:
+        event = self._recording.add().event
+        event.name = name
+        if request is not None:
+            event.number = self._recorded[request].number
+        if facts:
+            event.facts = json.dumps(facts)
+        for column, values in (columns or {}).items():
+            event.columns[column] = values
 
-    def _record_ends_of(self, key: int) -> None:
+    def _facts_of(self, request: Request) -> dict[str, Any]:
+        """Returns what scheduling depends on, but for the tokens."""
+        pending, search = request.prompt_logprobs, request.beam_search
+        pooling, grammar = request.parameters.pooling, request.parameters.grammar
+        return {name: getattr(request, name) for name in COPIED} | {
+            "prompt_len": len(request.prompt),
+            "n": len(request.sequences),
+            "min_tokens": request.parameters.min_tokens,
+            "has_grammar": bool(grammar),
+            "suspect": self._suspects.get(request.key, 0),
+            "prompt_logprobs_start": 0 if pending is None else pending.next,
+            "pooling_type": 0 if pooling is None else pooling.type,
+            "num_beam_results": 0 if search is None else search.num_results,
+            "num_beam_candidates": 0 if search is None else search.num_candidates,
+        }
+
+    def _record_ends(self, request: Request) -> None:
         """Records the sequences of a request that have ended since the last call."""
-        recorded = self._recorded.get(key)
+        recorded = self._recorded.get(request)
         if recorded is None:
             return
         ended = [sequence for sequence in recorded.live if sequence.status is Status.ENDED]
         for sequence in ended:
             recorded.live.remove(sequence)
-            self._record_end(recorded, sequence)
+            self._record_output("ended", recorded, sequence)
         self._num_ended += len(ended)
         if not recorded.live:
-            del self._recorded[key]
+            del self._recorded[request]
 
     def _record_live_sequences(self) -> None:
         """Records what is known of sequences that have not ended when the recording is closed."""
         for recorded in self._recorded.values():
             for sequence in recorded.live:
-                self._record_end(recorded, sequence)
+                self._record_output("ended", recorded, sequence)
 
-    def _record_end(self, recorded: _Recorded, sequence: Sequence) -> None:
+    def _record_output(self, name: str, recorded: _Recorded, sequence: Sequence) -> None:
+        """Records the output of a sequence, with the hashes of the blocks behind those of its prompt."""
         reason, _ = sequence.finish()
-        end = self._recording.add().end
-        end.number, end.index, end.num_output_tokens = recorded.number, sequence.index, len(sequence.output)
-        if reason in (FinishReason.EOS, FinishReason.STOP):
-            end.reason = reason
-        end.block_hashes = _shortened(sequence.hashes[1 + recorded.num_hashes :])
-        end.first_block = recorded.num_hashes
+        columns = {"hashes": write_hashes(sequence.hashes[1 + recorded.num_hashes :])}
         if self._with_tokens:
-            end.output_token_ids = pack_u32(sequence.output)
+            columns["token_ids"] = pack_u32(sequence.output)
+        self._record(
+            name,
+            sequence.request,
+            columns,
+            index=sequence.index,
+            num_output_tokens=len(sequence.output),
+            reason=reason if reason in (FinishReason.EOS, FinishReason.STOP) else FinishReason.NONE,
+            first_block=recorded.num_hashes,
+        )
 
     def _searches_of(self, sampling: list[Sequence]) -> dict[Request, tuple[BeamGroup, int]]:
         """Returns the searches that are about to take candidates, with the length of their beams."""
@@ -206,60 +231,18 @@ class RecordedScheduler(Scheduler):
             if isinstance(group, BeamGroup) and not group.is_void
         }
 
-    def _write_choice(self, request: Request, group: BeamGroup, length: int, record: RecordedResult) -> None:
+    def _record_choice(self, request: Request, group: BeamGroup, length: int) -> None:
         """length: output tokens of the beams before the choice."""
         search, size = group.search, self.tables.block_size
-        if not search.done and search.length == length:
-            return  # its request has failed
-        number = self._recorded[id(request.parameters)].number
-        choice = record.choices.add(number=number, length=length, is_over=search.done)
-        num_blocks, rest = divmod(len(request.prompt) + search.length, size)
         if search.done:
-            return
-        choice.parents = pack_u32(search.parents)
-        if not rest:
-            choice.block_hashes = _shortened(
-                _hash_of(carrier, num_blocks, size) for carrier in group.carriers
-            )
-
-    def _write_arrival(self, request: Request, arrival: RecordedArrival) -> None:
-        arrival.number = self._num_requests
-        arrival.arrival = request.arrival
-        arrival.prompt_len = len(request.prompt)
-        arrival.n = len(request.sequences)
-        arrival.max_tokens, arrival.min_tokens = request.max_tokens, request.parameters.min_tokens
-        arrival.max_model_len = request.max_model_len
-        arrival.has_grammar = bool(request.parameters.grammar)
-        arrival.priority = request.priority
-        arrival.tenant, arrival.cache_bypass = request.tenant, request.cache_bypass
-        if request.max_drafts != MAX_DRAFTS:
-            arrival.max_draft_tokens = request.max_drafts
-        arrival.tenant_weight = request.tenant_weight
-        arrival.suspect = self._suspects.get(request.key, 0)
-        if request.time_limit_at is not None:
-            arrival.time_limit_at = request.time_limit_at
-        if request.deadline_at is not None:
-            arrival.deadline_at = request.deadline_at
-        if request.prompt_logprobs is not None:
-            arrival.prompt_logprobs_start = request.prompt_logprobs.next
-        if request.parameters.pooling is not None:
-            arrival.pooling_type = request.parameters.pooling.type
-        if request.beam_search is not None:
-            parameters = request.beam_search
-            arrival.num_beam_results = parameters.num_results
-            arrival.num_beam_candidates = parameters.num_candidates
-        if any(sequence.output for sequence in request.sequences):
-            arrival.delivered = pack_u32(len(sequence.output) for sequence in request.sequences)
-
-    def _write_deliveries(self, sequences: list[Sequence], arrival: RecordedArrival, num_hashes: int) -> None:
-        """At the arrival, not at the ends: a core that is killed records no ends."""
-        for sequence in sequences:
-            delivery = arrival.deliveries.add(block_hashes=_shortened(sequence.hashes[1 + num_hashes :]))
-            if self._with_tokens:
-                delivery.token_ids = pack_u32(sequence.output)
-
-    def _number_of(self, new: NewRow) -> int:
-        return self._recorded[id(new.parameters)].number
+            self._record("chosen", request, length=length)
+        elif search.length != length:  # else its request has failed
+            columns = {"parents": pack_u32(search.parents)}
+            num_blocks, rest = divmod(len(request.prompt) + search.length, size)
+            if not rest:
+                hashes = (_hash_of(carrier, num_blocks, size) for carrier in group.carriers)
+                columns["hashes"] = write_hashes(hashes)
+            self._record("chosen", request, columns, length=length)
 
 
 def _hash_of(sequence: Sequence, num_blocks: int, block_size: int) -> bytes:
@@ -269,7 +252,3 @@ def _hash_of(sequence: Sequence, num_blocks: int, block_size: int) -> bytes:
         tokens = sequence.block_content(block * block_size, (block + 1) * block_size)
         hashes.append(block_hash(hashes[-1], tokens))
     return hashes[-1] if hashes else b""
-
-
-def _shortened(hashes: Iterable[bytes]) -> bytes:
-    return b"".join(block[:HASH_BYTES] for block in hashes)

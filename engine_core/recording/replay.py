@@ -1,29 +1,21 @@
 """Replays a recording: makes the recorded calls to a new scheduler, and finds the first plan that differs."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from engine_core.quarantine.blame import Span, Suspect
 from engine_core.quarantine.crash_journal import CrashJournal, new_journal
 from engine_core.recording.analysis.summary import Figures
+from engine_core.recording.facts import read_settings
 from engine_core.recording.file import FORMAT, BadRecording, RecordingReader
 from engine_core.recording.kept_blocks import restore_kept
-from engine_core.recording.plans import Columns, PlanReader, columns_of
-from engine_core.recording.reconstructed_requests import ReconstructedRequests
+from engine_core.recording.plans import Columns, PlanReader, columns_of, requests_of
+from engine_core.recording.reconstructed_requests import ReconstructedRequests, facts_of
 from engine_core.recording.replay_worker import ReplayWorker
-from engine_core.recording.settings import read_settings
 from engine_core.request import FinishReason, Request
 from engine_core.scheduler.scheduler import Scheduler
-from pagewire.internal.v1.recording_pb2 import (
-    RecordedCall,
-    RecordedPlan,
-    RecordedResult,
-    RecordedSuspects,
-    RecordedVerdict,
-    RecordingStart,
-)
-from pagewire.ipc.columns import unpack_u32
+from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedEvent, RecordedPlan, RecordingStart
+from pagewire.internal.v1.worker_pb2 import StepResult
 
 _SHOWN = 8
 """Entries of a column that a message shows."""
@@ -61,7 +53,7 @@ class Replay:
             recording, block_size=self.settings["block_size"], has_tokens=start.has_tokens
         )
         self._scheduler = Scheduler(**self.settings)
-        self._worker = ReplayWorker(self._recorded, self._scheduler.states.groups)
+        self._worker = ReplayWorker(self._recorded, self._scheduler.states)
         self._plans = PlanReader()
         self._requests: dict[int, Request] = {}
         self._planned_at = self._done_at = 0.0
@@ -69,25 +61,13 @@ class Replay:
 
     def run(self) -> Outcome:
         """Replays up to the end or the first difference."""
-        handlers: dict[str, Callable[[Any], None]] = {
-            "arrival": lambda arrival: self._add(arrival.number, not arrival.preparing),
-            "prepared": lambda prepared: self._scheduler.prepared(self._requests[prepared.number]),
-            "abort": lambda abort: self._scheduler.abort(self._requests[abort.number], abort.indexes),
-            "deadline": lambda change: self._scheduler.set_deadline(
-                self._requests[change.number], change.deadline_at if change.HasField("deadline_at") else None
-            ),
-            "finish": lambda finish: self._finish(finish.number, finish.reason),
-            "reset": lambda _: self._scheduler.reset_cache(),
-            "kept": lambda kept: restore_kept(kept, self._recorded, self._scheduler.prefix_cache),
-            "suspects": self._open,
-            "verdict": self._refuse,
-            "plan": self._plan,
-            "result": self._update,
-        }
         for call in self._recording:
-            kind = call.WhichOneof("call")
-            if kind in handlers:
-                handlers[kind](getattr(call, kind))
+            if call.HasField("plan"):
+                self._plan(call.plan)
+            elif call.HasField("result"):
+                self._update(call.result)
+            elif call.HasField("event"):
+                self._call(call.event)
             if self._outcome.difference is not None:
                 break
         figures = self._outcome.figures
@@ -95,31 +75,40 @@ class Replay:
         figures.num_preemptions = self._scheduler.num_preemptions
         return self._outcome
 
-    def _open(self, record: RecordedSuspects) -> None:
-        suspects = {
-            number: Suspect(Span(each.first, each.end), each.group, each.death, each.strikes)
-            for number, each in enumerate(record.suspects, start=1)
-        }
-        page = new_journal(record.num_deaths, suspects, self._scheduler.num_rows)
-        self._scheduler.open(CrashJournal(page))
-
-    def _refuse(self, record: RecordedVerdict) -> None:
-        assert self._scheduler.refuses(record.suspect), "the recorded suspects quarantine it"
-
-    def _add(self, number: int, prepared: bool) -> None:
-        request = self._recorded.request(number)
-        self._requests[number] = request
-        self._worker.expect(request)
-        self._scheduler.add(request, prepared)
-
-    def _finish(self, number: int, reason: int) -> None:
-        self._scheduler.finish(self._requests[number], FinishReason(reason))
+    def _call(self, event: RecordedEvent) -> None:
+        """Makes the call of an event, if it is a call."""
+        scheduler, facts = self._scheduler, facts_of(event)
+        if event.name == "add":
+            self._requests[event.number] = request = self._recorded.request(event.number)
+            scheduler.add(request, facts["prepared"])
+        elif event.name == "prepared":
+            scheduler.prepared(self._requests[event.number])
+        elif event.name == "abort":
+            scheduler.abort(self._requests[event.number], facts["indexes"])
+        elif event.name == "set_deadline":
+            scheduler.set_deadline(self._requests[event.number], facts["deadline_at"])
+        elif event.name == "finish":
+            scheduler.finish(self._requests[event.number], FinishReason(facts["reason"]))
+        elif event.name == "reset_cache":
+            scheduler.reset_cache()
+        elif event.name == "track_cache":
+            restore_kept(event.columns, self._recorded, scheduler.prefix_cache)
+        elif event.name == "open":
+            suspects = {
+                number: Suspect(Span(first, end), *others)
+                for number, (first, end, *others) in enumerate(facts["suspects"], start=1)
+            }
+            page = new_journal(facts["num_deaths"], suspects, scheduler.num_rows)
+            scheduler.open(CrashJournal(page))
+        elif event.name == "refuses":
+            assert scheduler.refuses(facts["suspect"]), "the recorded suspects quarantine it"
 
     def _plan(self, record: RecordedPlan) -> None:
         plan = self._scheduler.schedule(record.now)
         self._outcome.figures.add_outputs(self._scheduler.take_outputs(), record.now)
         expected = self._plans.read(record)
-        got = columns_of(plan, self._worker.number_of)
+        requests = requests_of(plan, self._scheduler.states)
+        got = columns_of(plan, {row: request.handle for row, request in requests.items()})
         if expected != got:
             step = record.step or plan.step
             self._outcome.difference = Difference(step, record.now, *first_difference(expected, got))
@@ -129,15 +118,8 @@ class Replay:
             self._planned_at = record.now
             self._worker.submit(plan)
 
-    def _update(self, record: RecordedResult) -> None:
-        counts = unpack_u32(record.sample_counts)
-        result = self._worker.collect(tuple(record.without_token), record.duration_us, counts)._replace(
-            draft_counts=unpack_u32(record.draft_counts),
-            next_draft_counts=unpack_u32(record.next_draft_counts),
-            started_ns=record.started_ns,
-            draft_prefill=record.draft_prefill,
-            draft_methods=record.draft_methods,
-        )
+    def _update(self, record: StepResult) -> None:
+        result = self._worker.collect(record)
         self._outcome.figures.add_result(result)
         self._scheduler.update(result)
         self._done_at = self._planned_at + 1e-6 * record.duration_us

@@ -1,18 +1,20 @@
 """A worker for replays: it answers each plan with the tokens that the recorded sequences had."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from engine_core.beam_search.sequences import BeamGroup
 from engine_core.recording.beams import Candidates
+from engine_core.recording.plans import requests_of
 from engine_core.recording.reconstructed_requests import ReconstructedRequests
 from engine_core.request import NO_TOKEN, Request
-from engine_core.sequence_group import SequenceGroup
-from engine_core.step.plan import NewRow, Plan
+from engine_core.scheduler.states.sequence_states import SequenceStates
+from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
-from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs
+from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepResult
+from pagewire.ipc.columns import unpack_u32
 
 
 @dataclass(slots=True)
@@ -35,29 +37,21 @@ class _Step:
 class ReplayWorker:
     """Takes plans, and returns their results in order."""
 
-    def __init__(self, requests: ReconstructedRequests, groups: Mapping[Request, SequenceGroup]) -> None:
-        """groups: of the scheduler whose plans are executed."""
-        self._recorded, self._groups = requests, groups
-        self._requests: dict[int, Request] = {}  # by id() of their parameters
+    def __init__(self, requests: ReconstructedRequests, states: SequenceStates) -> None:
+        """requests: their handles are their numbers. states: of the scheduler whose plans are executed."""
+        self._recorded, self._states = requests, states
         self._rows: dict[int, _Row] = {}
         self._submitted: deque[_Step] = deque()
 
-    def expect(self, request: Request) -> None:
-        """Registers a request that arrives; its handle is its number."""
-        self._requests[id(request.parameters)] = request
-
-    def number_of(self, new: NewRow) -> int:
-        """Returns the number of a row's request."""
-        return self._requests[id(new.parameters)].handle
-
     def submit(self, plan: Plan) -> None:
-        """Applies the changes of a plan to the rows, and computes it."""
+        """Applies the changes of the scheduler's last plan to the rows, and computes it."""
+        requests = requests_of(plan, self._states)
         for row in plan.removed_rows:
             del self._rows[row]
         for new in plan.new_rows:
             position = len(new.token_ids) - new.prompt_len
             self._rows[new.row] = _Row(
-                self._requests[id(new.parameters)],
+                requests[new.row],
                 new.sequence_index,
                 position,
                 new.prompt_len,
@@ -71,21 +65,19 @@ class ReplayWorker:
         sampling = [self._rows[row] for row in plan.sample_rows]
         self._submitted.append(_Step(plan, sampling, parts))
 
-    def collect(
-        self, without_token: tuple[int, ...] = (), duration_us: int = 0, sample_counts: Sequence[int] = ()
-    ) -> Result:
-        """Returns the result of the oldest plan.
-
-        without_token: entries that have NO_TOKEN. sample_counts: tokens of each entry; empty: as planned.
-        """
-        step = self._submitted.popleft()
-        counts = sample_counts or step.plan.sample_counts
-        samples = [
-            [self._sample(row) for _ in range(count)]
+    def collect(self, recorded: StepResult | None = None) -> Result:
+        """Returns the result of the oldest plan. recorded: what is known of it; None: each entry gets as many
+        tokens as planned."""
+        step, known = self._submitted.popleft(), recorded or StepResult()
+        counts = unpack_u32(known.sample_counts) or step.plan.sample_counts
+        token_ids = [
+            self._sample(row)
             for row, count in zip(step.sampling, counts or [1] * len(step.sampling), strict=True)
+            for _ in range(count)
         ]
-        for entry in without_token:
-            samples[entry][-1] = NO_TOKEN
+        if known.token_ids:
+            pairs = zip(unpack_u32(known.token_ids), token_ids, strict=True)
+            token_ids = [NO_TOKEN if given == NO_TOKEN else token for given, token in pairs]
         beams = [row for row in step.sampling if row.num_candidates]
         requests = {row.request.handle: row.request for row in beams}
         by_beam = {handle: self._candidates(request) for handle, request in requests.items()}
@@ -94,19 +86,21 @@ class ReplayWorker:
             for row in beams
             for pair in by_beam[row.request.handle].get(row.index) or [(0, 0.0)] * row.num_candidates
         ]
+        pools = [entry for entry, row in enumerate(step.sampling) if row.request.pools]
         return Result(
             step.plan.step,
-            [token for tokens in samples for token in tokens],
-            duration_us,
+            token_ids,
+            known.duration_us,
             sample_counts=counts,
             prompt_logprobs=step.prompt_logprobs,
             beam_token_ids=[token for token, _ in candidates],
             beam_logprobs=[logprob for _, logprob in candidates],
-            vectors={
-                entry: b""
-                for entry, row in enumerate(step.sampling)
-                if row.request.pools and entry not in without_token
-            },
+            vectors={entry: b"" for entry in pools if token_ids[entry] != NO_TOKEN},
+            draft_counts=unpack_u32(known.draft_counts),
+            next_draft_counts=unpack_u32(known.next_draft_counts),
+            started_ns=known.started_ns,
+            draft_prefill=known.draft_prefill,
+            draft_methods=known.draft_methods,
         )
 
     def _score_prompts(self, plan: Plan) -> Iterator[RowPromptLogprobs]:
@@ -129,7 +123,7 @@ class ReplayWorker:
 
     def _candidates(self, request: Request) -> dict[int, Candidates]:
         """Returns candidates by sequence index; none where the search has ended or begun again."""
-        group = self._groups.get(request)
+        group = self._states.groups.get(request)
         if group is None:
             return {}
         assert isinstance(group, BeamGroup)

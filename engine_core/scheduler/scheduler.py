@@ -33,7 +33,6 @@ from engine_core.queue.policies import FAIR, make_queue
 from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import FinishReason, Request, Sequence
 from engine_core.scheduler.fault_isolation import FaultIsolation
-from engine_core.scheduler.in_flight import InFlightStep
 from engine_core.scheduler.invariants import check_sequences
 from engine_core.scheduler.outputs.outputs import Outputs
 from engine_core.scheduler.outputs.prompt_logprobs import PromptLogprobs
@@ -41,7 +40,7 @@ from engine_core.scheduler.planning.step_batch import Batch
 from engine_core.scheduler.planning.step_planner import StepPlanner
 from engine_core.scheduler.request_ends import RequestEnds, followers_first
 from engine_core.scheduler.states.sequence_states import SequenceStates
-from engine_core.scheduler.step_results import StepResults
+from engine_core.scheduler.step_results import InFlightStep, StepResults
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 from pagewire.internal.v1.worker_pb2 import KeptCache

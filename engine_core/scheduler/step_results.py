@@ -5,19 +5,30 @@ Sequences that have ended since the plan was made are skipped.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeVar
 
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status, take_one_each
 from engine_core.scheduler.fault_isolation import FaultIsolation
-from engine_core.scheduler.in_flight import InFlightStep
 from engine_core.scheduler.outputs.outputs import NO_DRAFT, RowDraft
+from engine_core.scheduler.outputs.prompt_logprobs import PromptRows
 from engine_core.scheduler.request_ends import RequestEnds
+from engine_core.scheduler.states.sequence_group import split_candidates
 from engine_core.scheduler.states.sequence_states import SequenceStates
-from engine_core.scheduler.vectors import take_vectors
-from engine_core.sequence_group import split_candidates
+from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightStep:
+    """A plan that the worker executes, and what the scheduler needs to take its result."""
+
+    plan: Plan
+    sampling: list[Sequence]  # in the order of its sample_rows
+    num_ended: int  # SequenceStates.num_ended when it was made
+    prompts: PromptRows  # whose log-probabilities the result may have
 
 
 class StepResults:
@@ -66,7 +77,7 @@ class StepResults:
 
         samples: of the plan's sample_rows, in order.
         """
-        sequences, samples = take_vectors(step.sampling, samples, result, self._states)
+        sequences, samples = _take_vectors(step.sampling, samples, result, self._states)
         if result.beam_token_ids:
             sequences, samples = self._advance_groups(sequences, samples, result)
         if self._states.num_ended != step.num_ended:
@@ -118,3 +129,23 @@ class StepResults:
         if reason is not FinishReason.NONE:
             self._states.outputs.finishes[entry] = reason, matched
             self._states.end(sequence)
+
+
+def _take_vectors(
+    sampling: list[Sequence], samples: list[T], result: Result, states: SequenceStates
+) -> tuple[list[Sequence], list[T]]:
+    """Ends the sequences [A] of a plan that have a vector, in place of a token; returns the others with their
+    samples.
+
+    A vector of a sequence that has ended since the plan was made is dropped.
+    """
+    if not result.vectors:
+        return sampling, samples
+    for entry, values in result.vectors.items():
+        sequence = sampling[entry]
+        if sequence.status is not Status.ENDED:
+            states.outputs.add_vector(sequence, values)
+            states.end(sequence)
+    pairs = zip(sampling, samples, strict=True)
+    others = [pair for pair in pairs if not pair[0].request.pools]
+    return [pair[0] for pair in others], [pair[1] for pair in others]

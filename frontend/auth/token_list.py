@@ -1,4 +1,4 @@
-"""Parses the token file:
+"""The token file, and what it says:
 
     tokens:
       - sha256: 5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5
@@ -12,19 +12,25 @@
         expires: 2027-01-31            # refused from then on, UTC; default: never
 
 A tenant may have several tokens, so that they can be rotated without downtime; weight and quotas must be the
-same in each of them. Pure: text in, table out.
+same in each of them.
 """
 
 import contextlib
 import datetime
+import logging
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from frontend.auth.caller import Caller, Terms
 from frontend.auth.tokens import TokenEntry, TokenTable
+from pagewire.errors import StartupError
+from pagewire.host.file_watch import Signature, signature_of
+
+log = logging.getLogger(__name__)
 
 _TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
@@ -173,3 +179,45 @@ _FIELDS: Mapping[str, Callable[[object], Any]] = {
     "min_priority": _count(MAX_PRIORITY, -MAX_PRIORITY),
     "expires": _time,
 }
+
+
+class TokenFile:
+    """Holds the last table that could be read. A broken or missing file is logged and changes nothing: it
+    neither revokes tokens nor admits callers."""
+
+    def __init__(self, path: str) -> None:
+        """Raises StartupError."""
+        self._path = Path(path)
+        try:
+            self._seen, self.table = self._read()
+        except (OSError, UnicodeDecodeError, BadTokenList) as error:
+            raise StartupError(
+                f"cannot use --auth-file {path}",
+                _why(error),
+                "docs/security.md shows one; to make an entry: pagewire token new --tenant NAME",
+            ) from None
+        log.info("%d tokens in --auth-file", len(self.table))
+
+    def refresh(self) -> None:
+        """Reads the file again if it has changed. Blocks: call it in a thread."""
+        now = signature_of([self._path])
+        if now == self._seen:
+            return
+        self._seen = now
+        try:
+            self._seen, self.table = self._read()
+        except (OSError, UnicodeDecodeError, BadTokenList) as error:
+            log.error("--auth-file has changed and cannot be used; the old tokens stay: %s", _why(error))
+        else:
+            log.info("--auth-file has changed: %d tokens", len(self.table))
+
+    def _read(self) -> tuple[Signature, TokenTable]:
+        """Reads the file after taking its signature, so that a concurrent change is noticed next time."""
+        signature = signature_of([self._path])
+        return signature, read_tokens(self._path.read_text(encoding="utf-8"))
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)

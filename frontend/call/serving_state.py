@@ -20,7 +20,7 @@ FAILED = admin_pb2.SERVER_STATE_FAILED
 
 class ServingState:
     """The state that health checks and GetServerInfo report. Set by the engine client and by
-    frontend/rpc/drain.py."""
+    frontend/rpc/shutdown.py."""
 
     def __init__(self) -> None:
         self._engine = STARTING

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
+from frontend.engine.core import Core
 from pagewire.internal.v1 import engine_pb2
 
 HASH_BYTES = 16
@@ -20,17 +20,6 @@ MAX_WAITING_BYTES = 4 << 20
 """Changes that wait for a subscriber; above that it gets a snapshot in their place."""
 INTERVAL_S = 1.0
 """Between two snapshots for a subscriber, at least: each costs the cores time."""
-
-
-class WatchedCore(Protocol):
-    """An engine core whose prefix cache can be watched."""
-
-    @property
-    def serves(self) -> bool:
-        """True when requests may be sent to it."""
-
-    def watch_cache(self, watch: int, *, ends: bool = False) -> None:
-        """Begins a watch of its prefix cache, or ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +39,11 @@ class CacheBatch:
 class CacheFeed:
     """What one subscriber has not taken yet."""
 
-    def __init__(self, cores: Callable[[], Sequence[WatchedCore]], numbers: Iterator[int]) -> None:
+    def __init__(self, cores: Callable[[], Sequence[Core]], numbers: Iterator[int]) -> None:
         """cores: returns those of the moment. numbers: of watches; none is used twice."""
         self._cores = cores
         self._numbers = numbers
-        self._watched: dict[int, WatchedCore] = {}
+        self._watched: dict[int, Core] = {}
         self._parts: dict[int, list[engine_pb2.CacheChanges]] = {}  # of snapshots that come in, by watch
         self._snapshot: deque[CacheBatch] = deque()
         self._changes: deque[engine_pb2.CacheChanges] = deque()
@@ -133,7 +122,7 @@ class CacheFeed:
 class CacheFeeds:
     """The feeds of all subscribers of this frontend."""
 
-    def __init__(self, cores: Callable[[], Sequence[WatchedCore]]) -> None:
+    def __init__(self, cores: Callable[[], Sequence[Core]]) -> None:
         """cores: returns those of the moment."""
         self._cores = cores
         self._numbers = itertools.count(1)
@@ -150,7 +139,7 @@ class CacheFeeds:
             self._feeds.remove(feed)
             feed.restart()
 
-    def put(self, core: WatchedCore, message: engine_pb2.CacheChanges) -> None:
+    def put(self, core: Core, message: engine_pb2.CacheChanges) -> None:
         """Hands a core's message to its feed. A watch of none is ended: its end did not reach the core."""
         for feed in self._feeds:
             if feed.knows(message.watch):

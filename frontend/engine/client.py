@@ -11,23 +11,15 @@ from random import Random
 from frontend.call.serving_state import FAILED, SERVING, ServingState
 from frontend.engine.cache_feed import CacheFeeds
 from frontend.engine.compatibility import agree, combine, difference
-from frontend.engine.connection import EngineConnection, MakeSocket
-from frontend.engine.core_list import CoreList
-from frontend.engine.discovery import AddressSource, GivenAddresses
-from frontend.engine.dispatcher import OVERLOADED, Dispatcher
+from frontend.engine.connection import EngineConnection
+from frontend.engine.core import ANYWHERE, Core, Routing, Sink
+from frontend.engine.core_list import CoreList, GivenAddresses
+from frontend.engine.dispatcher import Dispatcher
 from frontend.engine.events import EngineEvents
-from frontend.engine.journal import Journal, JournalEntry, Sink
+from frontend.engine.journal import Journal
 from frontend.engine.questions import CoreQuestions
-from frontend.engine.routing import ANYWHERE, Routing
-from frontend.engine.socket import EngineSocket
-from frontend.engine.utility_calls import ask_all
-from frontend.errors import (
-    EngineDead,
-    EngineNotReady,
-    InternalError,
-    Quarantined,
-    ServiceError,
-)
+from frontend.engine.socket import EngineSocket, MakeSocket
+from frontend.errors import EngineDead, EngineNotReady
 from pagewire import __version__
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.transport import new_identity
@@ -48,7 +40,7 @@ class EngineClient:
 
     def __init__(
         self,
-        addresses: AddressSource | str,
+        addresses: GivenAddresses | str,
         state: ServingState,
         resume_timeout: float = 0.0,
         make_socket: MakeSocket = EngineSocket,
@@ -67,11 +59,11 @@ class EngineClient:
         self.cache_feeds = CacheFeeds(lambda: self.cores)
         self.hello = engine_pb2.Hello(frontend_id=self.identity.hex(), version=__version__)
         """How this frontend presents itself to cores, without an epoch."""
-        self.questions = CoreQuestions(self)
         self.obey: Callable[[engine_pb2.FrontendCommand], admin_pb2.FrontendStatus] | None = None
         """Carries out an operator's command that came to another frontend; None: none is carried out."""
         source = GivenAddresses([addresses]) if isinstance(addresses, str) else addresses
         self._list = CoreList(source, self._connect)
+        self.questions = CoreQuestions(self._list, self.require)
         self._state = state
         self._make_socket = make_socket
         self._journal = Journal(resume_timeout)
@@ -148,14 +140,9 @@ class EngineClient:
         """True when no core has the request because its own was lost."""
         return self._journal.waits(ticket)
 
-    async def ask(self, call: engine_pb2.Utility) -> list[tuple[EngineConnection, engine_pb2.UtilityResult]]:
-        """Returns the answers of all cores in use. Raises EngineNotReady."""
-        self.require()
-        return await ask_all(self._list.all(), call)
-
     # Callbacks of a connection: see frontend.engine.connection.Owner.
 
-    def on_welcome(self, core: EngineConnection) -> None:
+    def on_welcome(self, core: Core) -> None:
         """Checks whether a core that has introduced itself serves the same model as the others."""
         before = self._model
         self._model = agree(before, [one.welcome if one.epoch else None for one in self.cores])
@@ -175,49 +162,25 @@ class EngineClient:
             self.events.serves(core)
         self.cache_feeds.restart()
 
-    def on_heartbeat(self, core: EngineConnection) -> None:
+    def on_heartbeat(self, core: Core) -> None:
         """Resends waiting requests when a core is known to be alive."""
         if core.serves:
             self._state.set_engine(SERVING)
             if self._journal.num_waiting:
                 self._dispatcher.resume()
 
-    def on_lost(self, core: EngineConnection) -> None:
+    def on_lost(self, core: Core) -> None:
         """Resends a lost core's requests to others."""
         self.events.lost(core)
         self._show_state()
         self.cache_feeds.restart()
-        num_cores = max(len(self.cores), 1)
-        for entry in list(core.in_flight.values()):
-            self._journal.lose(entry, EngineDead(), Quarantined(), is_dead=True, num_cores=num_cores)
-        self._dispatcher.resume()
+        self._dispatcher.lose(core)
 
-    def on_complete(self, entry: JournalEntry) -> None:
-        """Forgets a request that has received all of its outputs."""
-        self._journal.drop(entry)
-
-    def on_invalid_output(self, core: EngineConnection, entry: JournalEntry) -> None:
-        """Resends a request whose outputs were inconsistent."""
-        self._journal.lose(entry, InternalError(), InternalError())
-
-    def on_refusal(self, core: EngineConnection, entry: JournalEntry, error: ServiceError) -> None:
-        """Handles a request that a core has ended with an error: retries it elsewhere, or fails it."""
-        if error.reason == "FRONTEND_LOST":  # this frontend was too slow for it
-            self._journal.lose(entry, error, error)
-        elif error.reason == "REQUEST_ABORTED":  # while it was being sent to the core
-            self._journal.drop(entry)
-            entry.sink.abort()
-        elif error.reason == "REQUEST_QUARANTINED":
-            self.events.quarantined(core)
-            self._journal.fail(entry, error)
-        elif error.reason not in OVERLOADED or not self._dispatcher.try_elsewhere(entry, core):
-            self._journal.fail(entry, error)
-
-    def on_cache_changes(self, core: EngineConnection, changes: engine_pb2.CacheChanges) -> None:
+    def on_cache_changes(self, core: Core, changes: engine_pb2.CacheChanges) -> None:
         """Hands changes of a core's prefix cache to the subscriber that watches it."""
         self.cache_feeds.put(core, changes)
 
-    def on_command(self, core: EngineConnection, command: engine_pb2.FrontendCommand) -> None:
+    def on_command(self, core: Core, command: engine_pb2.FrontendCommand) -> None:
         """Carries out a command that came to another frontend."""
         if self.obey is not None:
             core.reply(command, self.obey(command))
@@ -226,7 +189,7 @@ class EngineClient:
 
     def _connect(self, address: str) -> EngineConnection:
         """Raises StartupError."""
-        core = EngineConnection(address, self.identity, self, self._make_socket)
+        core = EngineConnection(address, self.identity, self, self._dispatcher, self._make_socket)
         core.open()
         return core
 

@@ -1,19 +1,70 @@
-"""The connections to the engine cores on the address list, and to those that were removed from it."""
+"""The engine cores: their addresses, a list that may change while the frontend runs, and the connections to
+them, ordered by rank. The list is polled."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 from frontend.engine.connection import EngineConnection
-from frontend.engine.discovery import AddressSource
 from pagewire.errors import StartupError
+from pagewire.host.file_watch import Signature, signature_of
 
 log = logging.getLogger(__name__)
+
+FILE_MARK = "@"
+"""Prefix of a file name instead of an address: one address per line; empty lines and lines that begin with #
+are ignored."""
+
+
+class GivenAddresses:
+    """Addresses from the command line, and files of addresses, which are read again when they change."""
+
+    def __init__(self, given: Sequence[str]) -> None:
+        self._sources: list[Iterable[str]] = [
+            _File(Path(one.removeprefix(FILE_MARK))) if one.startswith(FILE_MARK) else [one] for one in given
+        ]
+
+    def look(self) -> list[str]:
+        """Returns all current addresses, each once. Raises StartupError when they could never be read."""
+        return list(dict.fromkeys(address for source in self._sources for address in source))
+
+
+class _File:
+    """One file. When it cannot be read any more, its last addresses remain valid."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._version: Signature | None = None
+        self._addresses: list[str] = []
+        self._is_lost = False
+
+    def __iter__(self) -> Iterator[str]:
+        try:
+            version = signature_of([self._path])
+            if version != self._version or self._is_lost:
+                self._addresses, self._version = _parse(self._path.read_text(encoding="utf-8")), version
+            self._is_lost = False
+        except (OSError, ValueError) as error:
+            if self._version is None:
+                why = f"--engine @{self._path}: {getattr(error, 'strerror', None) or error}"
+                raise StartupError("cannot read the addresses of the engine cores", why) from error
+            if not self._is_lost:
+                log.warning(
+                    "cannot read the addresses of the engine cores, the last ones stay valid: %s", error
+                )
+            self._is_lost = True
+        return iter(self._addresses)
+
+
+def _parse(text: str) -> list[str]:
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
 
 
 class CoreList:
     """One connection per address. A removed core stays until its requests have ended; it gets no new ones."""
 
-    def __init__(self, addresses: AddressSource, connect: Callable[[str], EngineConnection]) -> None:
+    def __init__(self, addresses: GivenAddresses, connect: Callable[[str], EngineConnection]) -> None:
         """connect: makes and opens a connection; raises StartupError."""
         self.cores: list[EngineConnection] = []
         """By rank."""

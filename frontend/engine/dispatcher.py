@@ -1,18 +1,39 @@
 """Sends requests to engine cores: to one that is chosen, to another when that one is lost or overloaded.
 
-A request whose core is lost continues on another core at once; when there is none, it waits for the next one.
+What ends the work of a core on a request, and what becomes of the request:
+
+| call       | cause                                   | the request                                     |
+| ---------- | --------------------------------------- | ----------------------------------------------- |
+| complete() | the core has sent all of its output     | leaves the journal                              |
+| lose()     | the core is away, with all its requests | goes on at another core, or waits for one       |
+| invalid()  | its output is inconsistent              | is aborted there, and goes on like a lost one   |
+| refuse()   | the core has ended it with an error     | goes to another core if this one was overloaded |
+|            |                                         | or lost it; otherwise it ends with the error    |
+| give_up()  | this frontend cannot process its output | is aborted there, and ends with INTERNAL        |
 """
 
 import itertools
-from collections.abc import Callable, Collection
+import logging
+from collections.abc import Callable, Collection, Sequence
+from hashlib import blake2b
 from random import Random
 
-from frontend.engine.connection import EngineConnection
+from frontend.engine.core import Core, JournalEntry, Routing, Sink
 from frontend.engine.events import EngineEvents
-from frontend.engine.journal import Journal, JournalEntry, Sink
-from frontend.engine.routing import Routing, choose
-from frontend.errors import EngineNotReady
+from frontend.engine.journal import Journal
+from frontend.errors import (
+    EngineDead,
+    EngineNotReady,
+    InternalError,
+    ProtocolError,
+    Quarantined,
+    ServiceError,
+)
+from frontend.telemetry.tracing import about
 from pagewire.internal.v1 import engine_pb2
+from pagewire.logs.redaction import traceback_of
+
+log = logging.getLogger(__name__)
 
 OVERLOADED = frozenset({"DEADLINE_UNREACHABLE", "QUEUE_FULL", "WAIT_TOO_LONG"})
 """Reasons to refuse a request that may not hold at another core."""
@@ -25,7 +46,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        cores: Callable[[], list[EngineConnection]],
+        cores: Callable[[], Sequence[Core]],
         journal: Journal,
         events: EngineEvents,
         random: Random,
@@ -61,7 +82,46 @@ class Dispatcher:
             if not self._send_again(entry):
                 break  # the rest follow with a core's next message
 
-    def try_elsewhere(self, entry: JournalEntry, core: EngineConnection) -> bool:
+    def complete(self, entry: JournalEntry) -> None:
+        """No more output will come for the request."""
+        self._journal.drop(entry)
+
+    def lose(self, core: Core) -> None:
+        """A core will not answer its requests any more."""
+        num_cores = max(len(self._cores()), 1)
+        for entry in list(core.in_flight.values()):
+            self._journal.lose(entry, EngineDead(), Quarantined(), is_dead=True, num_cores=num_cores)
+        self.resume()
+
+    def invalid(self, core: Core, entry: JournalEntry, error: ProtocolError) -> None:
+        """Aborts a request with inconsistent output, so that another attempt may succeed."""
+        with about(entry.request):
+            core.count_error(str(error))
+        core.abort(entry.handle)
+        self._journal.lose(entry, InternalError(), InternalError())
+
+    def give_up(self, core: Core, entry: JournalEntry, error: BaseException) -> None:
+        """Fails a request whose output this frontend cannot process: a bug, which another attempt would meet
+        again."""
+        with about(entry.request):
+            log.error("the output of a request cannot be processed: %s", traceback_of(error))
+        core.abort(entry.handle)
+        self._journal.fail(entry, InternalError())
+
+    def refuse(self, core: Core, entry: JournalEntry, error: ServiceError) -> None:
+        """A core has ended the request with an error."""
+        if error.reason == "FRONTEND_LOST":  # this frontend was too slow for it
+            self._journal.lose(entry, error, error)
+        elif error.reason == "REQUEST_ABORTED":  # while it was being sent to the core
+            self._journal.drop(entry)
+            entry.sink.abort()
+        elif error.reason == "REQUEST_QUARANTINED":
+            self._events.quarantined(core)
+            self._journal.fail(entry, error)
+        elif error.reason not in OVERLOADED or not self._try_elsewhere(entry, core):
+            self._journal.fail(entry, error)
+
+    def _try_elsewhere(self, entry: JournalEntry, core: Core) -> bool:
         """Resends a request that an overloaded core refused to another one. Returns False when
         there is none."""
         entry.refused_by = (*entry.refused_by, core)
@@ -73,7 +133,7 @@ class Dispatcher:
 
     def _send(
         self, request: engine_pb2.AddRequest, routing: Routing, refused_by: Collection[object] = ()
-    ) -> EngineConnection | None:
+    ) -> Core | None:
         """Sends a request to a core and returns that core; None when no core takes it now."""
         cores = [core for core in self._cores() if core.serves and core not in refused_by]
         while cores:
@@ -91,3 +151,29 @@ class Dispatcher:
             if request.again:
                 self._events.resumed(core)
         return core is not None
+
+
+def choose(cores: Sequence[Core], routing: Routing, random: Random) -> Core:
+    """Returns one of the cores (at least one).
+
+    By rank, when the client names one that serves. By session: the same session always goes to the same core
+    and its prefix cache, from every frontend and after every restart; while that core is away another one
+    takes over, and no other session moves. Otherwise the less loaded of two randomly drawn cores: load
+    figures are up to a second old, and if every frontend chose the core that looked emptiest, it would become
+    the fullest.
+    """
+    if len(cores) == 1:
+        return cores[0]
+    if routing.rank is not None:
+        for core in cores:
+            if core.rank == routing.rank:
+                return core
+    if routing.session_id:
+        return max(cores, key=lambda core: _score(core.address, routing.session_id))
+    return min(random.sample(cores, 2), key=lambda core: core.load)
+
+
+def _score(address: str, session_id: str) -> bytes:
+    """Rendezvous hash: the core with the highest score wins, so a core that comes or goes moves only its own
+    sessions."""
+    return blake2b(session_id.encode(), key=blake2b(address.encode()).digest(), digest_size=8).digest()

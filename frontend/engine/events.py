@@ -2,25 +2,13 @@
 
 import time
 from collections import deque
-from typing import Protocol
 
-from pagewire.internal.v1 import engine_pb2
+from frontend.engine.core import Core
 from pagewire.v1 import inspection_pb2 as pb
 
 MAX_EVENTS = 100
 _ONE_EVENT_NS = 1_000_000_000
 """Resumptions at one core that follow one another within this time are one event."""
-
-
-class Core(Protocol):
-    """The part of EngineConnection that events name."""
-
-    rank: int
-    welcome: engine_pb2.Welcome | None
-
-    @property
-    def num_in_flight(self) -> int:
-        """Requests of this frontend at the core."""
 
 
 class EngineEvents:

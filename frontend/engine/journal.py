@@ -13,15 +13,12 @@ tokens so far travel as delivered output, and the next one follows them.
 import asyncio
 import time
 from array import array
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from math import inf
-from typing import Protocol
 
 from google.protobuf.duration_pb2 import Duration
 
-from frontend.engine.logprobs import Scores
-from frontend.engine.routing import ANYWHERE, Routing
+from frontend.engine.core import ANYWHERE, Core, JournalEntry, Routing, Sink
 from frontend.errors import EngineDead, EngineNotReady, ServiceError
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
@@ -32,95 +29,6 @@ MAX_DEATHS = 64
 """Consecutive deaths that a request survives without a new token, for each core that there is: every core
 needs its own to find a culprit. Its crash journal does in far fewer; this bound is for cores that cannot keep
 one, and is high enough that a request that merely waits in the queue does not reach it."""
-
-
-class Sink(Protocol):
-    """Receives a request's outputs."""
-
-    @property
-    def ended(self) -> bool:
-        """True when no more output is expected from the core."""
-
-    def drafted(self, method: int, num_drafted: int, num_accepted: int) -> None:
-        """Tokens were drafted for one of its sequences; so many of them are in the output that comes next.
-        method: a DraftMethod of worker.proto."""
-
-    def started(self, queue_us: int, cached_tokens: int, waits_us: Sequence[int] = ()) -> None:
-        """The request was scheduled for the first time since it was last sent. waits_us: of queue_us, by
-        cause; see StepOutputs.started_waits_us."""
-
-    def paused(self, pause_us: int, now: int) -> None:
-        """The request was preempted, and runs again or has ended. now: time.monotonic_ns()."""
-
-    def push(
-        self,
-        index: int,
-        position: int,
-        token_ids: "array[int]",
-        reason: int,
-        matched: int,
-        now: int,
-        scores: Scores | None = None,
-    ) -> bool:
-        """Appends output of one sequence. Returns True when the sequence ended here without the core's
-        knowledge.
-
-        now: time.monotonic_ns(). scores: log-probabilities of the tokens. Raises ProtocolError.
-        """
-
-    @property
-    def missing_prompt_logprobs(self) -> int | None:
-        """The first prompt position whose log-probability is missing; None: none is."""
-
-    def push_prompt_logprobs(self, start: int, scores: Scores) -> None:
-        """Appends log-probabilities of a part of the prompt. Raises ProtocolError."""
-
-    vector: bytes | None
-    """The vector of a request that pools, set before its end is pushed; None: it has none."""
-
-    def fail(self, error: ServiceError) -> None:
-        """Ends the request with an error."""
-
-    def delivered(self) -> Iterable[tuple[int, "array[int]", bool]]:
-        """Yields (index, token ids so far, whether it has ended) for each sequence."""
-
-    def run_out(self) -> None:
-        """Ends the request because its time limit passed while no core had it."""
-
-    def abort(self) -> None:
-        """Ends the request because it was aborted while no core had it."""
-
-
-class RequestHolder(Protocol):
-    """A core that works on requests, each identified by its handle."""
-
-    in_flight: dict[int, "JournalEntry"]
-
-    def abort(self, handle: int, *indexes: int, detach: bool = False) -> None:
-        """Aborts these sequences of a request, or all of them when none is named. detach: after the grace
-        that the request has for its client to come back."""
-
-
-@dataclass(slots=True, eq=False)
-class JournalEntry:
-    """A request in flight, or waiting for a core."""
-
-    request: engine_pb2.AddRequest  # as it was first sent
-    sink: Sink
-    sent: float  # when, by time.monotonic()
-    handle: int  # 0: it waits for a core
-    core: RequestHolder | None  # None: it waits for one
-    routing: Routing = ANYWHERE
-    refused_by: tuple[RequestHolder, ...] = ()  # because they were overloaded
-    num_tokens: int = 0  # output tokens when it was last lost
-    num_losses: int = 0  # ... and how often live cores lost it at that count
-    num_deaths: int = 0  # ... and how often cores died with it at that count
-    timer: asyncio.TimerHandle | None = None  # ends the wait
-
-    @property
-    def ticket(self) -> int:
-        """The entry's key in the journal. (The handle changes with each resend.)"""
-        return self.request.handle
 
 
 class Journal:
@@ -140,7 +48,7 @@ class Journal:
         return len(self._by_ticket)
 
     def add(
-        self, request: engine_pb2.AddRequest, sink: Sink, core: RequestHolder, routing: Routing = ANYWHERE
+        self, request: engine_pb2.AddRequest, sink: Sink, core: Core, routing: Routing = ANYWHERE
     ) -> None:
         """Records a request that has been sent."""
         entry = JournalEntry(request, sink, time.monotonic(), request.handle, core, routing)
@@ -253,7 +161,7 @@ class Journal:
             limit.FromNanoseconds(round(self._left(entry, limit) * 1e9))
         return request
 
-    def resent(self, entry: JournalEntry, core: RequestHolder, handle: int) -> None:
+    def resent(self, entry: JournalEntry, core: Core, handle: int) -> None:
         """Records that an entry was sent to a core under a new handle."""
         self._stop_waiting(entry)
         self.num_resent += 1

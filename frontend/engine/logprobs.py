@@ -126,17 +126,11 @@ class PromptScores:
         self._scores = Scores()
 
 
-def prompt_scores_of(
-    request: generation_pb2.GenerateRequest, prompt_len: int, vocab_size: int
-) -> PromptScores | None:
-    """Returns the container for the requested prompt log-probabilities; None: none are requested. Raises
-    InvalidRequest.
-
-    A continuation needs none, as the client got them with the first message of the broken stream.
-    """
-    output = request.output
+def check_prompt_logprobs(output: generation_pb2.OutputOptions, prompt_len: int, vocab_size: int) -> None:
+    """Raises InvalidRequest when the requested log-probabilities of a prompt begin behind it, or are too many
+    for a message."""
     if not output.HasField("prompt_logprobs"):
-        return None
+        return
     start = output.prompt_logprobs_start
     if start >= prompt_len:
         problem = f"must be below the prompt's length of {prompt_len} tokens, not {start}"
@@ -145,9 +139,6 @@ def prompt_scores_of(
     if total > MAX_PROMPT_CANDIDATES:
         problem = f"would be {total} candidates in one message, more than {MAX_PROMPT_CANDIDATES}"
         raise InvalidRequest({"output.prompt_logprobs": problem})
-    if any(sequence.token_ids for sequence in request.continuation.sequences):
-        return None
-    return PromptScores(start, prompt_len)
 
 
 def split_scores(outputs: engine_pb2.StepOutputs, counts: Sequence[int]) -> Iterator[Scores | None]:

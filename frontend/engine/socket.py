@@ -6,6 +6,7 @@ everything readable is read.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 import zmq
@@ -34,6 +35,23 @@ class Listener(Protocol):
 
     def on_disconnected(self) -> None:
         """The connection was lost, after everything received over it was handed over."""
+
+
+class Socket(Protocol):
+    """A socket to one core; another implementation may stand for the network."""
+
+    def open(self) -> None:
+        """Starts connecting. Raises StartupError."""
+
+    def send(self, frame: bytes) -> bool:
+        """Sends without waiting. False when there is no connection or the core does not read."""
+
+    def close(self) -> None:
+        """Disconnects. Idempotent."""
+
+
+MakeSocket = Callable[[str, bytes, Listener], Socket]
+"""Creates a socket from an address, this frontend's identity, and a listener."""
 
 
 class EngineSocket:

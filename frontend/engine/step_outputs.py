@@ -3,9 +3,9 @@
 import itertools
 import time
 from collections.abc import Mapping
-from typing import Protocol
 
-from frontend.engine.journal import JournalEntry
+from frontend.engine.core import Core, JournalEntry
+from frontend.engine.dispatcher import Dispatcher
 from frontend.engine.logprobs import Scores, split_scores
 from frontend.errors import ProtocolError
 from pagewire.internal.v1 import engine_pb2
@@ -14,38 +14,18 @@ from pagewire.ipc.columns import unpack_u8, unpack_u32, unpack_u32_array, unpack
 _OURS = KeyboardInterrupt, SystemExit
 """Exceptions that concern the process. Any other BaseException concerns one request: a panic in the
 tokenizer's Rust code is not an Exception."""
-
-
 NUM_WAITS = 4
 """Causes in StepOutputs.started_waits_us."""
 
 
-class Receiver(Protocol):
-    """The connection to the core that computed the step."""
+def dispatch(outputs: engine_pb2.StepOutputs, core: Core, requests: Dispatcher) -> None:
+    """Hands the outputs of a step of `core` to their sinks. requests: learns how requests end.
 
-    in_flight: dict[int, JournalEntry]
-
-    def complete(self, entry: JournalEntry) -> None:
-        """No more output will come for the request."""
-
-    def invalid(self, entry: JournalEntry, error: ProtocolError) -> None:
-        """The request's output is inconsistent."""
-
-    def give_up(self, entry: JournalEntry, error: BaseException) -> None:
-        """The request's output cannot be processed: a bug in this frontend, which another attempt would meet
-        again."""
-
-    def abort(self, handle: int, *indexes: int) -> None:
-        """Aborts these sequences of a request, or all of them when none is named."""
-
-
-def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
-    """Hands a step's outputs to their sinks. Work is per step and sequence, not per token, except for lists.
-
-    Raises ValueError when the columns do not fit together.
+    Work is per step and sequence, not per token, except for lists. Raises ValueError when the columns do not
+    fit together.
     """
     now = time.monotonic_ns()
-    in_flight = receiver.in_flight
+    in_flight = core.in_flight
     if outputs.started_handles:
         _push_started(outputs, in_flight)
     if outputs.draft_counts:
@@ -53,7 +33,7 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
     if outputs.paused_handles:
         _push_paused(outputs, in_flight, now)
     for part in outputs.prompt_logprobs:
-        _push_prompt_logprobs(part, receiver)
+        _push_prompt_logprobs(part, core, requests)
     for vector in outputs.vectors:
         if (pooled := in_flight.get(vector.handle)) is not None:
             pooled.sink.vector = vector.values
@@ -81,17 +61,17 @@ def dispatch(outputs: engine_pb2.StepOutputs, receiver: Receiver) -> None:
                 index, position, token_ids[start:end], reason, matched, now, its
             )
         except ProtocolError as error:
-            receiver.invalid(entry, error)
+            requests.invalid(core, entry, error)
             continue
         except _OURS:
             raise
         except BaseException as error:  # the other sequences of the step continue
-            receiver.give_up(entry, error)
+            requests.give_up(core, entry, error)
             continue
         if entry.sink.ended:
-            receiver.complete(entry)
+            requests.complete(entry)
         if unknown_to_core:
-            receiver.abort(handle, index)
+            core.abort(handle, index)
 
 
 def _push_started(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, JournalEntry]) -> None:
@@ -129,11 +109,11 @@ def _push_drafts(outputs: engine_pb2.StepOutputs, in_flight: Mapping[int, Journa
             entry.sink.drafted(method, num_drafted, min(max(count - 1, 0), num_drafted))
 
 
-def _push_prompt_logprobs(part: engine_pb2.PromptLogprobs, receiver: Receiver) -> None:
+def _push_prompt_logprobs(part: engine_pb2.PromptLogprobs, core: Core, requests: Dispatcher) -> None:
     scores = Scores.read(part.columns)
-    entry = receiver.in_flight.get(part.handle)
+    entry = core.in_flight.get(part.handle)
     if entry is not None:
         try:
             entry.sink.push_prompt_logprobs(part.start, scores)
         except ProtocolError as error:
-            receiver.invalid(entry, error)
+            requests.invalid(core, entry, error)

@@ -1,7 +1,8 @@
 """Reads JSON bodies within bounds: bytes, time; see read_object() for the number of values."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from frontend.errors import InvalidRequest
@@ -74,3 +75,29 @@ async def _discard(receive: Receive) -> None:
                 pass
     except TimeoutError:
         pass
+
+
+@asynccontextmanager
+async def until_disconnect(receive: Receive) -> AsyncIterator[None]:
+    """Cancels the block when the client disconnects, which then raises Disconnected. The request's body must
+    have been received before."""
+    task = asyncio.current_task()
+    assert task is not None
+    is_gone = False
+
+    async def watch() -> None:
+        nonlocal is_gone
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        is_gone = True
+        task.cancel()
+
+    watching = asyncio.create_task(watch(), name="disconnect")
+    try:
+        yield
+    except asyncio.CancelledError:
+        if is_gone and not task.uncancel():
+            raise Disconnected from None
+        raise
+    finally:
+        watching.cancel()

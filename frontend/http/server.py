@@ -9,19 +9,45 @@ import contextlib
 import errno
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import uvicorn
 
+from frontend.http.body import Receive
 from frontend.http.connection import BoundedConnection
-from frontend.http.framing import unambiguous
+from frontend.http.exchange import Scope, Send
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 
 _KEEP_ALIVE_S = 5
 """Seconds that a connection may stay idle after an answer."""
 _BACKLOG = 1024
+
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
+_REFUSAL = b"Content-Length and Transfer-Encoding exclude each other"
+
+
+def unambiguous(app: App) -> App:
+    """Returns an ASGI application that refuses requests whose end two servers may see at different bytes.
+
+    A request with both Content-Length and Transfer-Encoding is what a smuggled one hides in: a proxy that
+    goes by one of them passes on, as the body of one client's request, what a server that goes by the other
+    takes for the next request on the connection. Such a connection must not be used again (RFC 9112, section
+    6.1): the answer is 400, and closes it.
+    """
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and {name for name, _ in scope["headers"]} >= _LENGTHS:
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+            await send({"type": "http.response.start", "status": 400, "headers": headers})
+            await send({"type": "http.response.body", "body": _REFUSAL})
+        else:
+            await app(scope, receive, send)
+
+    return serve
 
 
 class _Embedded(uvicorn.Server):

@@ -1,19 +1,19 @@
-"""Says what the service is doing: asks the engine cores, and adds what this frontend knows.
+"""Says what the service is doing: asks the engine cores, and adds what only this frontend knows.
 
 A core puts such answers together between its steps, so a tenant has one question at the cores at a time.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from weakref import WeakValueDictionary
 
 from frontend.auth.caller import Caller, scope
 from frontend.engine.client import EngineClient
-from frontend.engine.connection import EngineConnection
+from frontend.engine.core import Core
 from frontend.errors import EngineNotReady, InvalidRequest, RequestNotFound
-from frontend.inspection.local_requests import LocalRequests
-from frontend.streams.request_registry import RequestRegistry
+from frontend.streams.request_registry import RegisteredRequest, RequestRegistry
 from frontend.validation.rules import MAX_ID_BYTES
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import inspection_pb2 as pb
@@ -22,6 +22,74 @@ DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
 """Requests, or tenants, in an answer."""
 DEFAULT_CELLS, MAX_CELLS = 1024, 16_384
 """Cells in the picture of a KV pool."""
+_MEASURED_HERE = (pb.REQUEST_PHASE_PREFILL, pb.REQUEST_PHASE_DECODE, pb.REQUEST_PHASE_FINISHING)
+
+
+class LocalRequests:
+    """The requests of this frontend; their ids are the engine's."""
+
+    def __init__(self, registry: RequestRegistry, engine: EngineClient) -> None:
+        self._registry = registry
+        self._engine = engine
+
+    def refine(self, info: pb.RequestInfo) -> None:
+        """Adds to what a core says of a request what only this frontend measures, if it is one of its own."""
+        entry = self._registry.find(info.request_id)
+        if entry is None or entry.timings is None or entry.stream is None:
+            return
+        if entry.stream.ended:
+            info.phase = pb.REQUEST_PHASE_FINISHING
+            info.waits_for = pb.WAIT_CAUSE_UNSPECIFIED
+        if info.phase in _MEASURED_HERE:
+            info.timings.CopyFrom(entry.timings.timings(time.monotonic_ns()))
+
+    def without_core(self, tenant: str | None, known: Collection[str]) -> list[pb.RequestInfo]:
+        """Returns the requests that no core has, in order of arrival: before, after and between cores.
+
+        tenant: of this one; None: of all. known: ids that a core has named.
+        """
+        return [
+            self._describe(name, entry, phase)
+            for name, entry in self._registry.items()
+            if name not in known
+            and (tenant is None or entry.tenant == tenant)
+            and (phase := self._phase(entry)) is not None
+        ]
+
+    def find(self, engine_id: str) -> pb.RequestInfo | None:
+        """Returns a request that no core has."""
+        entry = self._registry.find(engine_id)
+        if entry is None or entry.members or (phase := self._phase(entry)) is None:
+            return None
+        return self._describe(engine_id, entry, phase)
+
+    def _phase(self, entry: RegisteredRequest) -> pb.RequestPhase | None:
+        """Returns where a request is; None: with a core."""
+        if entry.stream is None or entry.ticket is None:
+            return pb.REQUEST_PHASE_ARRIVING
+        if entry.stream.ended:
+            return pb.REQUEST_PHASE_FINISHING
+        return pb.REQUEST_PHASE_WITHOUT_ENGINE if self._engine.waits(entry.ticket) else None
+
+    def _describe(self, engine_id: str, entry: RegisteredRequest, phase: pb.RequestPhase) -> pb.RequestInfo:
+        info = pb.RequestInfo(
+            request_id=engine_id,
+            tenant=entry.tenant,
+            priority=entry.priority,
+            phase=phase,
+            frontend=self._engine.identity.hex(),
+        )
+        if phase == pb.REQUEST_PHASE_WITHOUT_ENGINE:
+            info.waits_for = pb.WAIT_CAUSE_ENGINE
+        if entry.timings is not None:
+            info.timings.CopyFrom(entry.timings.timings(time.monotonic_ns()))
+            info.age.CopyFrom(info.timings.total)
+        if entry.stream is not None:
+            usage = entry.stream.usage()
+            info.prompt_tokens, info.cached_prompt_tokens = usage.prompt_tokens, usage.cached_prompt_tokens
+            info.output_tokens = usage.completion_tokens
+            info.sequences = entry.stream.num_open
+        return info
 
 
 class Inspector:
@@ -120,10 +188,10 @@ class Inspector:
 
     async def _ask(
         self, call: engine_pb2.Utility, caller: Caller
-    ) -> list[tuple[EngineConnection, engine_pb2.UtilityResult]]:
+    ) -> list[tuple[Core, engine_pb2.UtilityResult]]:
         """Returns the cores' answers. Raises EngineNotReady, also when a core has none."""
         async with self._turn(caller):
-            answers = await self._engine.ask(call)
+            answers = await self._engine.questions.ask(call)
         if any(result.WhichOneof("result") is None for _, result in answers):
             raise EngineNotReady("the engine has too many questions to answer, or does not know this one")
         return answers
@@ -146,7 +214,7 @@ def _public_id(engine_id: str, tenant: str, caller: Caller) -> str:
     return engine_id if caller.tenant is None else engine_id.removeprefix(f"{tenant}/")
 
 
-def _describe(core: EngineConnection) -> pb.EngineInfo:
+def _describe(core: Core) -> pb.EngineInfo:
     """Returns what this frontend knows of an engine core."""
     state = pb.ENGINE_STATE_SERVING
     if not core.epoch:

@@ -19,11 +19,9 @@ from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.call.messages import LARGE_MESSAGE_BYTES
 from frontend.errors import InternalError, ServiceError, SlowConsumer
-from frontend.http.body import Receive
-from frontend.http.disconnect import until_disconnect
+from frontend.http.body import Receive, until_disconnect
 from frontend.http.errors import BodyTooSlow, DeadlineExceeded, Disconnected, NotServed
-from frontend.http.exchange import Exchange, Scope, Send
-from frontend.http.origin import check_origin
+from frontend.http.exchange import Exchange, Scope, Send, check_origin
 from frontend.openai import embeddings, endpoints, tokens
 from frontend.openai.answers.errors import error_body, error_headers
 from frontend.parts import FrontendParts

@@ -7,10 +7,9 @@ from typing import Protocol
 from starlette.routing import Route
 
 from frontend.http.server import HttpServer
-from frontend.http.tls import tls_of
 from frontend.openai.app import make_app
 from frontend.parts import FrontendParts
-from pagewire.host.file_watch import Refreshable
+from pagewire.host.tls import Certificates
 
 
 class Extension(Protocol):
@@ -34,28 +33,28 @@ class Extension(Protocol):
 class OpenAiServer:
     """Serves one frontend's endpoints."""
 
-    def __init__(self, parts: FrontendParts, port: int, extensions: Sequence[Extension] = ()) -> None:
-        """port: 0: a free one. Raises StartupError."""
+    def __init__(
+        self,
+        parts: FrontendParts,
+        port: int,
+        certificates: Certificates | None = None,
+        extensions: Sequence[Extension] = (),
+    ) -> None:
+        """port: 0: a free one. certificates: None: no TLS. Raises StartupError."""
         self._config = parts.config
         self._port = port
-        self._tls = tls_of(parts.config)
-        context = self._tls.context if self._tls is not None else None
+        self._scheme = "http" if certificates is None else "https"
+        context = certificates.server_context() if certificates is not None else None
         self._extensions = extensions
         more_routes = chain.from_iterable(each.routes() for each in extensions)
         self._server = HttpServer(make_app(parts, more_routes), parts.config, context)
-
-    @property
-    def watched(self) -> list[Refreshable]:
-        """Objects to refresh when files change."""
-        return [] if self._tls is None else [self._tls]
 
     @property
     def facts(self) -> dict[str, str]:
         """Facts for the ready line: the base URL of clients, and those of extensions."""
         host = self._config.openai_host
         host = f"[{host}]" if ":" in host else host
-        scheme = "http" if self._tls is None else "https"
-        base = f"{scheme}://{host}:{self._port}"
+        base = f"{self._scheme}://{host}:{self._port}"
         return {"openai": f"{base}/v1"} | {each.name: f"{base}{each.path}" for each in self._extensions}
 
     def open(self) -> int:

@@ -12,6 +12,7 @@ from frontend.errors import ServiceError
 from frontend.http.exchange import Exchange, Headers
 from frontend.openai.requests.fields import Names
 from frontend.parts import FrontendParts
+from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream, wake
 from pagewire.v1 import generation_pb2
 
@@ -90,7 +91,9 @@ async def generate(parts: FrontendParts, job: Job, call: Call, exchange: Exchang
     try:
         async with AsyncExitStack() as stack:
             streams = [
-                await stack.enter_async_context(parts.generator.open(request, call, whole=not job.stream))
+                await stack.enter_async_context(
+                    parts.generator.open(request, call, CallMode(one_message=not job.stream))
+                )
                 for request in job.requests
             ]
             if job.stream:

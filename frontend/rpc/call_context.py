@@ -13,6 +13,7 @@ import grpc
 
 from frontend.auth.caller import Caller
 from frontend.call.call import Call
+from frontend.call.write_timeout import Send
 from pagewire.logs import fields as log_fields
 from pagewire.telemetry.tracing import NO_TRACE, TraceContext, trace_id_of
 
@@ -69,3 +70,21 @@ def reauthenticated_call(context: Context) -> Call:
     revoked token must not start another request. Raises LookupError, Unauthenticated, PermissionDenied."""
     caller = _authenticate.get()()
     return Call(caller or current_caller(), context.time_remaining(), *_trace.get())
+
+
+def sender(context: Context) -> Send:
+    """Returns a function that sends messages of the call.
+
+    Headers go out on their own before the first message: sent together with a message that the client's
+    flow-control window holds back, they would keep a status from being sent, too.
+    """
+    begun = False
+
+    async def send(message: Any) -> None:
+        nonlocal begun
+        if not begun:
+            begun = True
+            await context.send_initial_metadata(())
+        await context.write(message)
+
+    return send

@@ -6,14 +6,14 @@ error, and the others obey all the same.
 
 import asyncio
 import socket
-from typing import Protocol
 
 from frontend.call.serving_state import ServingState
-from frontend.engine.connection import EngineConnection
-from frontend.engine.questions import CoreQuestions
+from frontend.engine.client import EngineClient
+from frontend.engine.core import Core
 from frontend.errors import FrontendNotFound, InvalidRequest, ShuttingDown
-from frontend.rpc.drain import Drain, Requests
-from frontend.rpc.listening.options import host_in_address
+from frontend.rpc.options import host_in_address
+from frontend.rpc.shutdown import Drain
+from frontend.streams.request_registry import RequestRegistry
 from frontend.validation.durations import seconds_of
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import admin_pb2
@@ -26,7 +26,7 @@ NO_ANSWER = "it does not answer"
 _SHOWN_ID = 8
 _MOST_LISTED = 16
 
-Known = tuple[admin_pb2.FrontendStatus, EngineConnection]
+Known = tuple[admin_pb2.FrontendStatus, Core]
 """A frontend, and a core that is connected to it."""
 Order = admin_pb2.DrainRequest | admin_pb2.ResumeRequest
 
@@ -38,17 +38,12 @@ def address_of(host: str, port: int) -> str:
     return f"{host_in_address(host)}:{port}"
 
 
-class Engine(Protocol):
-    """The part of EngineClient that a fleet needs."""
-
-    hello: engine_pb2.Hello
-    questions: CoreQuestions
-
-
 class Fleet:
     """All frontends of a service, as this one knows them."""
 
-    def __init__(self, engine: Engine, drain: Drain, state: ServingState, requests: Requests) -> None:
+    def __init__(
+        self, engine: EngineClient, drain: Drain, state: ServingState, requests: RequestRegistry
+    ) -> None:
         self._engine = engine
         self._drain = drain
         self._state = state
@@ -100,7 +95,7 @@ class Fleet:
         )
 
     async def _tell(
-        self, order: Order, status: admin_pb2.FrontendStatus, core: EngineConnection
+        self, order: Order, status: admin_pb2.FrontendStatus, core: Core
     ) -> admin_pb2.FrontendStatus:
         command = engine_pb2.FrontendCommand(frontend=bytes.fromhex(status.instance_id))
         if isinstance(order, admin_pb2.DrainRequest):

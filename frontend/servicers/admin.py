@@ -11,13 +11,12 @@ from google.protobuf import struct_pb2, timestamp_pb2
 from frontend.call.serving_state import ServingState
 from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
-from frontend.engine.connection import EngineConnection
+from frontend.engine.core import Core
 from frontend.errors import Draining, Unimplemented
 from frontend.inspection.inspector import Inspector
-from frontend.rpc.call_context import Context, current_caller
+from frontend.rpc.call_context import Context, current_caller, sender
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.fleet import Fleet
-from frontend.rpc.writing import sender
 from frontend.validation.durations import seconds_of
 from pagewire import __version__
 from pagewire.config import FrontendConfig
@@ -158,7 +157,7 @@ def _as_json(values: dict[str, Any]) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
-def _describe(core: EngineConnection) -> dict[str, Any]:
+def _describe(core: Core) -> dict[str, Any]:
     """Returns what this frontend knows of an engine core."""
     state = "serving" if core.serves else "not used" if core.epoch else "away"
     about: dict[str, Any] = {"rank": core.rank, "state": state}

@@ -8,12 +8,12 @@ from functools import partial
 from frontend.call.limits import ConcurrencyLimits
 from frontend.call.serving_state import ServingState
 from frontend.call.write_timeout import WriteTimeouts
-from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call
+from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call, sender
 from frontend.rpc.error_mapping import guarded
-from frontend.rpc.writing import sender
-from frontend.streams.aborts import Aborts
 from frontend.streams.generator import Generator
 from frontend.streams.multiplexer import Multiplexer
+from frontend.streams.request_registry import Aborts
+from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_abort
 from pagewire.config import FrontendConfig
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
@@ -43,7 +43,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     @guarded
     async def Generate(self, request: generation_pb2.GenerateRequest, context: Context) -> None:
         self._state.require_open()
-        async with self._generator.open(request, current_call(context), find=True) as stream:
+        async with self._generator.open(request, current_call(context), CallMode(find=True)) as stream:
             with self._write_timeouts.writer(sender(context)) as writer:
                 while (message := await stream.take()) is not None:
                     await writer.write(message)
@@ -53,7 +53,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> generation_pb2.GenerateResponse:
         self._state.require_open()
-        async with self._generator.open(request, current_call(context), whole=True, find=True) as stream:
+        async with self._generator.open(
+            request, current_call(context), CallMode(one_message=True, find=True)
+        ) as stream:
             message = await stream.take()
             assert message is not None  # a stream ends with a message or raises
             return message

@@ -8,9 +8,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from frontend.call.serving_state import ServingState
 from frontend.call.write_timeout import TimedWriter, WriteTimeouts
-from frontend.rpc.call_context import Context
+from frontend.rpc.call_context import Context, sender
 from frontend.rpc.error_mapping import guarded
-from frontend.rpc.writing import sender
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types

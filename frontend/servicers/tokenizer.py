@@ -8,9 +8,8 @@ from frontend.engine.client import EngineClient
 from frontend.model.info import ModelInfo
 from frontend.prompts.prompt_encoding import TokenizedPrompt, copy_token_ids
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.rpc.call_context import Context, current_caller
+from frontend.rpc.call_context import Context, current_caller, sender
 from frontend.rpc.error_mapping import guarded
-from frontend.rpc.writing import sender
 from frontend.validation.requests import check_detokenize, check_tokenize
 from frontend.validation.rules import Limits
 from pagewire.v1 import tokenizer_pb2, tokenizer_pb2_grpc

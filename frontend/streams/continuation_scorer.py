@@ -1,14 +1,12 @@
 """Scores continuations of a prompt: each is a request whose prompt ends with the continuation and which asks
 for log-probabilities from the continuation's first token on.
 
-They are sent in turn (scoring_turns.py); the prefix cache computes the prompt once, since requests
+They are sent in turn (request_group.py); the prefix cache computes the prompt once, since requests
 that arrive together share the blocks that the first one computes. The one token that each of them samples is
 dropped.
 """
 
-import asyncio
-import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from frontend.call.call import Call
 from frontend.call.limits import ConcurrencyLimits
@@ -17,12 +15,12 @@ from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest
 from frontend.model.info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.generator import Generator
-from frontend.streams.scoring_turns import ScoringTurns
-from frontend.telemetry.log_fields import put_log_fields
+from frontend.streams.request_group import RequestGroup, RequestGroups
+from frontend.streams.request_spec import ONE_MESSAGE
+from frontend.streams.stream import Stream
 from frontend.validation.requests import check_continuations
-from frontend.validation.terms import check_terms
 from pagewire.config import FrontendConfig
-from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
+from pagewire.v1 import generation_pb2, pooling_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,8 @@ class ContinuationScorer:
         limits: ConcurrencyLimits,
     ) -> None:
         self._config, self._model, self._prompts = config, model, prompts
-        self._engine, self._generator, self._limits = engine, generator, limits
-        self._turns = ScoringTurns(limits.serves_others)
+        self._engine, self._limits = engine, limits
+        self._groups = RequestGroups(generator, limits)
 
     async def score(
         self, request: pooling_pb2.ScoreContinuationsRequest, call: Call
@@ -56,88 +54,45 @@ class ContinuationScorer:
         self._model.check_name(request.model)
         limits = limits_of(self._engine.require_known(), self._config)
         check_continuations(request, limits, self._config.max_continuations)
-        caller = call.caller
-        tenant = caller.act_as(request.tenant)
-        check_terms(caller, request.priority)
-        ends = None if call.time_left is None else asyncio.get_running_loop().time() + call.time_left
-        request_id, texts = request.request_id or secrets.token_hex(16), list(request.continuations)
-        put_log_fields(request_id, tenant, call.trace)
-        with self._generator.registry.group(request_id, caller, len(texts)) as members:
-            with self._limits.reading(request.ByteSize(), caller):
+        texts, tenant = list(request.continuations), call.caller.tenant
+        with self._groups.open(request, call, len(texts)) as group:
+            with self._limits.reading(request.ByteSize(), call.caller):
                 read = await self._prompts.read_for_generation(
                     request.prompt,
                     "prompt",
                     vocab_size=limits.vocab_size,
                     max_model_len=limits.max_model_len,
-                    tenant=caller.tenant,
+                    tenant=tenant,
                 )
                 prompt = list(read.token_ids)
-                continuations = await self._prompts.read_continuations(texts, caller.tenant)
+                continuations = await self._prompts.read_continuations(texts, tenant)
             for place, tokens in enumerate(continuations):
                 _check_length(f"continuations[{place}]", len(prompt), len(tokens), limits.max_model_len)
-            scored = await self._score_all(request, call, prompt, continuations, members, ends)
+            scored = await self._score_all(group, prompt, continuations)
         return _response(request, len(prompt), scored)
 
     async def _score_all(
-        self,
-        whole: pooling_pb2.ScoreContinuationsRequest,
-        call: Call,
-        prompt: list[int],
-        continuations: list[list[int]],
-        request_ids: tuple[str, ...],
-        ends: float | None,
+        self, group: RequestGroup, prompt: list[int], continuations: list[list[int]]
     ) -> list[_ContinuationScore]:
-        """The first failure ends all requests."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._score_one(whole, prompt, tokens, request_id, call, ends))
-                    for tokens, request_id in zip(continuations, request_ids, strict=True)
-                ]
-        except BaseExceptionGroup as failures:
-            raise failures.exceptions[0] from None
-        return [task.result() for task in tasks]
-
-    async def _score_one(
-        self,
-        whole: pooling_pb2.ScoreContinuationsRequest,
-        prompt: list[int],
-        tokens: list[int],
-        request_id: str,
-        call: Call,
-        ends: float | None,
-    ) -> _ContinuationScore:
-        async with self._turns.turn(call.caller):
-            request = _request(whole, prompt, tokens, request_id)  # each has a copy of the prompt
-            left = None if ends is None else max(ends - asyncio.get_running_loop().time(), 0.0)
-            async with self._generator.open(request, replace(call, time_left=left), whole=True) as stream:
-                message = await stream.take()
-                assert message is not None  # a stream ends with a message or raises
-                logprobs = list(message.prompt.logprobs.logprobs)
-                wanted = len(request.prompt.token_ids.ids) - request.output.prompt_logprobs_start
-                if len(logprobs) < wanted:
-                    raise Aborted
-                return _ContinuationScore(logprobs, message.prompt.cached_tokens)
-
-
-def _request(
-    whole: pooling_pb2.ScoreContinuationsRequest, prompt: list[int], tokens: list[int], request_id: str
-) -> generation_pb2.GenerateRequest:
-    """Returns the request that scores one continuation."""
-    return generation_pb2.GenerateRequest(
-        request_id=request_id,
-        prompt=prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=prompt + tokens)),
-        sampling=generation_pb2.SamplingParams(temperature=0),
-        stopping=generation_pb2.StoppingCriteria(max_tokens=1),
-        output=generation_pb2.OutputOptions(
+        output = generation_pb2.OutputOptions(
             text=False,
             prompt_logprobs=generation_pb2.LogprobOptions(),
             prompt_logprobs_start=len(prompt),
-        ),
-        priority=whole.priority,
-        tenant=whole.tenant,
-        cache=whole.cache,
-    )
+        )
+
+        def make(index: int) -> generation_pb2.GenerateRequest:
+            return group.request(index, prompt + continuations[index], output)
+
+        return await self._groups.run(group, make, ONE_MESSAGE, _read_score)
+
+
+def _read_score(stream: Stream, message: generation_pb2.GenerateResponse | None) -> _ContinuationScore:
+    """Raises Aborted when log-probabilities of the continuation are missing."""
+    assert message is not None  # a stream ends with a message or raises
+    logprobs = list(message.prompt.logprobs.logprobs)
+    if stream.missing_prompt_logprobs is not None:
+        raise Aborted
+    return _ContinuationScore(logprobs, message.prompt.cached_tokens)
 
 
 def _check_length(path: str, prompt_len: int, length: int, max_model_len: int) -> None:

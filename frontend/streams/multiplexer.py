@@ -27,6 +27,7 @@ from frontend.errors import (
     to_status,
 )
 from frontend.streams.generator import Generator
+from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream, wake
 from frontend.validation.requests import check_abort
 from frontend.validation.rules import MAX_ID_BYTES, identifier_problem
@@ -169,7 +170,7 @@ class Multiplexer:
         """Runs a request until its last message has been made."""
         try:
             with self._limits.call(call.caller):
-                async with self._generator.open(request, call, resumable=True) as stream:
+                async with self._generator.open(request, call, CallMode(resumable=True)) as stream:
                     member.stream = stream
                     member.when_due()
                     await member.over

@@ -3,12 +3,15 @@
 Ids are unique; a client's request may consist of several engine requests; all can be ended from here.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
-from frontend.auth.caller import Caller
+from frontend.auth.caller import Caller, scope
 from frontend.engine.client import EngineClient
+from frontend.engine.questions import CoreQuestions
 from frontend.errors import ContinuedElsewhere, RequestExists, ServiceError
 from frontend.streams.stream import Stream
 from frontend.telemetry.timings import RequestTimings
@@ -151,3 +154,38 @@ class RequestRegistry:
         elif not entry.stream.ended:
             self._engine.release(entry.ticket)
             entry.stream.abort()
+
+
+class Aborts:
+    """Ends requests by their ids, wherever they are: in this frontend, at a core, or on their way to one.
+
+    A core answers between two steps and looks up every id in its step loop, so a tenant has one call at the
+    cores at a time: however many it sends, a step waits for the ids of one. Without authentication tenants
+    are not told apart, and calls do not wait for one another. Belongs to the event loop's thread.
+    """
+
+    def __init__(self, registry: RequestRegistry, cores: CoreQuestions) -> None:
+        self._registry = registry
+        self._cores = cores
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by tenant
+
+    async def abort(self, tenant: str | None, request_ids: Sequence[str]) -> list[str]:
+        """Ends a tenant's requests; returns the ids that were in flight. Raises EngineNotReady."""
+        members = {name: self._registry.members(scope(tenant, name)) for name in request_ids}
+        wanted = [member for parts in members.values() for member in parts]
+        unsent = self._registry.abort_unsent(wanted)
+        others = [member for member in wanted if member not in unsent]
+        known: list[str] = []
+        if others:
+            async with self._turn(tenant):
+                known = await self._cores.abort_by_ids(others)
+        aborted = unsent.union(known)
+        return [name for name in request_ids if not aborted.isdisjoint(members[name])]
+
+    @asynccontextmanager
+    async def _turn(self, tenant: str | None) -> AsyncIterator[None]:
+        if tenant is None:
+            yield
+            return
+        async with self._turns.setdefault(tenant, asyncio.Lock()):
+            yield

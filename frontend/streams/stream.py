@@ -16,8 +16,7 @@ from frontend.engine.logprobs import PromptScores, Scores, TokenBytes
 from frontend.errors import ProtocolError, ServiceError
 from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.sequence import Sequence, most_probable
-from frontend.telemetry.draft_counts import DraftCounts
-from frontend.telemetry.timings import RequestTimings
+from frontend.telemetry.timings import DraftCounts, RequestTimings
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES
 from pagewire.v1 import generation_pb2
 
@@ -158,7 +157,7 @@ class Stream:
         now: int,
         scores: Scores | None = None,
     ) -> bool:
-        """Appends output of one sequence; see frontend.engine.journal.Sink. Raises ProtocolError."""
+        """Appends output of one sequence; see frontend.engine.core.Sink. Raises ProtocolError."""
         if index >= len(self._sequences):
             raise ProtocolError(f"there is no sequence {index}")
         sequence = self._sequences[index]

@@ -1,14 +1,17 @@
-"""Exports one span per request, built from its timings when it ends.
+"""A request for operators: a span, built from its timings when it ends, and the fields of its log lines.
 
 The core contributes a number (how long the request was queued) and exports nothing. It receives the trace
 context with the request, for its log.
 """
 
 import threading
+from contextlib import AbstractContextManager
 
 from frontend.telemetry.timings import RequestTimings
 from pagewire.config import FrontendConfig
-from pagewire.telemetry.tracing import Part, Tracer
+from pagewire.internal.v1 import engine_pb2
+from pagewire.logs import fields as log_fields
+from pagewire.telemetry.tracing import Part, TraceContext, Tracer, trace_id_of
 
 _CLOSE_S = 0.5
 """Less than what a supervisor grants beyond the grace."""
@@ -46,3 +49,15 @@ def parts_of(timings: RequestTimings) -> list[Part]:
         parts.append(Part(name, begin, end))
         begin = end
     return parts
+
+
+def put_log_fields(request_id: str, tenant: str, trace: TraceContext) -> None:
+    """Names the request of the current task in its lines from here on."""
+    log_fields.put(request_id=request_id, tenant=tenant, trace_id=trace_id_of(trace.traceparent))
+
+
+def about(request: engine_pb2.AddRequest) -> AbstractContextManager[None]:
+    """Returns a block whose lines belong to a request that was sent to a core."""
+    return log_fields.about(
+        request_id=request.request_id, tenant=request.tenant, trace_id=trace_id_of(request.traceparent)
+    )

@@ -10,7 +10,6 @@ import os
 import re
 import subprocess
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import torch
 from triton import knobs
@@ -20,8 +19,6 @@ _LEAST_CUDA = 13
 _NAMED = "TRITON_PTXAS_PATH" in os.environ
 """Whether the environment names an assembler, before choose_assembler() does."""
 _OLDER, _NEWER = knobs.nvidia.ptxas.path, knobs.nvidia.ptxas_blackwell.path
-_OLDER_PTX = "8.7"
-"""Of CUDA 12.8."""
 ASSEMBLERS: tuple[str, str] = (_OLDER, _NEWER)
 """Paths of both."""
 
@@ -46,29 +43,3 @@ def version_of(tool: str | Path) -> str:
     text = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"\bV(\d+\.\d+\.\d+)", text)
     return found[1] if found else text.strip()
-
-
-def advice(ptx: str, arch: str, tool: str | Path) -> list[str]:
-    """Returns the assembler's performance warnings (C75xx) about a kernel, such as products of matrices that
-    it serializes. arch: sm_90a."""
-    log = _run(ptx, arch, tool, os.devnull)
-    return sorted(set(re.findall(r"\(C75\d\d\)[^\n]*", log)))
-
-
-def assemble(ptx: str, arch: str, tool: str | Path) -> bytes:
-    """Returns the object file that an assembler makes of a kernel's PTX, as Triton has it made.
-
-    The older one is told its own version of PTX, since it refuses what says a later one.
-    """
-    if tool == _OLDER:
-        ptx = re.sub(r"^\.version \S+", f".version {_OLDER_PTX}", ptx, count=1, flags=re.MULTILINE)
-    with TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        _run(ptx, arch, tool, cubin)
-        return cubin.read_bytes()
-
-
-def _run(ptx: str, arch: str, tool: str | Path, output: str | Path) -> str:
-    command = [tool, "-v", "--regAllocOptLevel=2", f"--gpu-name={arch}", "-o", output, "-"]
-    run = subprocess.run(command, input=ptx, capture_output=True, text=True, check=True)
-    return run.stdout + run.stderr

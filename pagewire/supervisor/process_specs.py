@@ -11,7 +11,7 @@ from pagewire.host.cores import CorePlan, format_cores
 from pagewire.ipc.ports import reserve_port
 from pagewire.ipc.transport import frontends_address, workers_address
 from pagewire.supervisor.restart_slot import RestartSlot, label
-from pagewire.telemetry.tree import SUFFIX
+from pagewire.telemetry.merged_pages import SUFFIX
 from pagewire.telemetry.watch import NO_PORT
 
 LOOPBACK = "127.0.0.1"

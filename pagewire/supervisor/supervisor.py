@@ -34,7 +34,7 @@ from pagewire.supervisor.process_specs import (
 from pagewire.supervisor.progress import LoadingLine
 from pagewire.supervisor.restart_slot import RestartSlot, label
 from pagewire.supervisor.signals import STOPPING, Signals
-from pagewire.telemetry.tree import TreePages
+from pagewire.telemetry.merged_pages import MergedPages
 from pagewire.telemetry.watch import PORT, Watch
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Supervisor:
         self._selector.register(calls, selectors.EVENT_READ, calls)
         self._watch.pages.begin(lambda answer: calls.put(lambda: answer(True)))
         watch(self._watch.board, self._counters, self._slots)
-        pages = TreePages(
+        pages = MergedPages(
             self._watch.pages.answer, folder, "frontend" if self._config.frontends else "engine"
         )
         self._watch.open(PORT if self._config.port else 0, pages.answer)

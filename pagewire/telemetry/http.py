@@ -19,7 +19,7 @@ from typing import Any
 
 from pagewire.errors import StartupError
 from pagewire.host.loopback import host_name, is_no_site
-from pagewire.telemetry.http_tls import HttpTls
+from pagewire.host.tls import Certificates
 from pagewire.telemetry.pages import Page, text_page
 
 log = logging.getLogger(__name__)
@@ -45,14 +45,19 @@ class HttpThread:
     """Serves pages from start() to close()."""
 
     def __init__(
-        self, answer: Answer, listener: socket.socket, tls: HttpTls | None = None, *, any_host: bool = True
+        self,
+        answer: Answer,
+        listener: socket.socket,
+        certificates: Certificates | None = None,
+        *,
+        any_host: bool = True,
     ) -> None:
-        """listener: bound; closed by close(). tls: None: plain HTTP. any_host: False on a loopback address:
-        a Host that may be the name of a page's site is refused."""
+        """listener: bound; closed by close(). certificates: None: plain HTTP. any_host: False on a loopback
+        address: a Host that may be the name of a page's site is refused."""
         self._any_host = any_host
         self._answer = answer
         self._listener = listener
-        self._tls = tls
+        self._certificates = certificates
         self._open: dict[asyncio.Task[None], socket.socket] = {}
         self._silent: dict[
             asyncio.Task[Any], None
@@ -131,7 +136,7 @@ class HttpThread:
             writer.write(
                 await asyncio.wait_for(self._reply(reader, asyncio.current_task()), READ_S + WRITE_S)
             )
-            if self._tls is None:
+            if self._certificates is None:
                 writer.transport.set_write_buffer_limits(0)  # drain() waits until everything is sent
                 await asyncio.wait_for(writer.drain(), WRITE_S)
             else:  # the end of the stream is a message of its own, and limits of 0 would pause for ever
@@ -149,7 +154,10 @@ class HttpThread:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES)
         protocol = asyncio.StreamReaderProtocol(reader)
-        context = self._tls.context() if self._tls is not None else None
+        context = None
+        if self._certificates is not None:
+            self._certificates.refresh()
+            context = self._certificates.content.context
         transport, _ = await loop.connect_accepted_socket(
             lambda: protocol,
             connection,

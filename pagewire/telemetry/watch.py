@@ -5,9 +5,9 @@ import socket
 
 from pagewire.config import WatchedConfig
 from pagewire.host.loopback import is_loopback
+from pagewire.host.tls import Certificates, read_certificates
 from pagewire.telemetry.board import Board
 from pagewire.telemetry.http import Answer, HttpThread, PortInUse, listen, listen_unix
-from pagewire.telemetry.http_tls import HttpTls, make_http_tls
 from pagewire.telemetry.pages import Pages
 
 log = logging.getLogger(__name__)
@@ -40,9 +40,9 @@ class Watch:
         config = self._config
         answer = answer or self.pages.answer
         port = default_port if config.http_port is None else config.http_port
-        listeners: list[tuple[socket.socket, HttpTls | None]] = []
+        listeners: list[tuple[socket.socket, Certificates | None]] = []
         if port >= 0:
-            tls = make_http_tls(config.http_tls_cert, config.http_tls_key)
+            tls = read_certificates("--http-tls", config.http_tls_cert, config.http_tls_key)
             listeners.append((self._listen(port), tls))
             host = f"[{config.http_host}]" if ":" in config.http_host else config.http_host
             self.address = f"{host}:{listeners[0][0].getsockname()[1]}"

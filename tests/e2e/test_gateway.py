@@ -16,7 +16,7 @@ import pytest
 
 from pagewire import Client
 from pagewire.local_service import Service
-from pagewire.orca.load_report_pb2 import OrcaLoadReport
+from pagewire_gateways.protos.orca_load_report_pb2 import OrcaLoadReport
 from tests.e2e import services
 from tests.e2e.node import needs_node, node
 

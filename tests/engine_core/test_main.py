@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from engine_core.main import describe_last_steps
 from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.crash_journal_file import journal_path
 from engine_core.request import FinishReason
@@ -19,6 +20,7 @@ from pagewire.ipc import transport
 from pagewire.v1.admin_pb2 import RankLoad
 from tests.engine_core.fakes import Ledger, add_request, expected_output
 from tests.engine_core.processes import PATIENCE_S, FakeFrontend, python
+from tests.engine_core.world import World
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
@@ -360,3 +362,26 @@ def test_standby_is_for_a_core_with_a_worker_of_its_own(folder: Path) -> None:
     assert "--standby" in str(event["why"])
     assert engine.wait() == 1
     engine.close()
+
+
+def test_the_requests_that_ran_are_named() -> None:
+    world = World(rows=4, budget=8)
+    assert describe_last_steps(world.scheduler) == ""
+    world.add(1, 3, max_tokens=9, tenant="alice", request_id="alice/chat-1")
+    world.add(2, 20, max_tokens=9, request_id="a] [request_id=b")
+    world.add(3, 30, max_tokens=9, request_id="later")
+    world.step()
+    assert describe_last_steps(world.scheduler) == (
+        "2 requests were in the last steps: [request_id=chat-1 tenant=alice] [request_id='a] [request_id=b']"
+    )
+    world.finish()
+
+
+def test_not_all_of_many_are_named() -> None:
+    world = World(rows=20, budget=64, blocks=128)
+    for handle in range(1, 21):
+        world.add(handle, 2, max_tokens=9)
+    world.step()
+    said = describe_last_steps(world.scheduler)
+    assert said.startswith("20 requests") and said.endswith(" and 4 more") and said.count("request_id=") == 16
+    world.finish()

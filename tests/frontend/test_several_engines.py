@@ -12,8 +12,8 @@ import pytest
 from frontend.call.serving_state import FAILED, SERVING, ServingState
 from frontend.engine import client as engine_client
 from frontend.engine.client import EngineClient
-from frontend.engine.discovery import GivenAddresses
-from frontend.engine.routing import ANYWHERE, Routing
+from frontend.engine.core import ANYWHERE, Routing
+from frontend.engine.core_list import GivenAddresses
 from frontend.errors import EngineDead, EngineNotReady, EngineRefused
 from pagewire.internal.v1 import engine_pb2
 from tests.frontend.engine.test_client import FakeSink, next_of, reaches
@@ -281,7 +281,7 @@ async def test_questions_go_to_all_of_them():
 
 
 async def test_a_cache_that_could_not_be_emptied_is_told(monkeypatch):
-    monkeypatch.setattr("frontend.engine.utility_calls.ANSWER", 0.05)
+    monkeypatch.setattr("frontend.engine.core.ANSWER", 0.05)
     async with house() as made:
         made.engines[1]._answer = lambda utility: asyncio.sleep(0)
         assert [load.rank for load in await made.client.questions.loads()] == [0]

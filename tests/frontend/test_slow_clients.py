@@ -82,7 +82,7 @@ async def test_many_that_never_read(checkpoint, model):
                     client.call(wanted())
                 await asyncio.sleep(0)
             await until(lambda: len(frontend.write_timeouts) == num and frontend.engine.num_streams == 0)
-            await until(lambda: all(writer.since is not None for writer in frontend.call.write_timeouts))
+            await until(lambda: all(writer.since is not None for writer in frontend.write_timeouts))
             reader = service.generation.Generate(wanted())
             assert tokens_of([message async for message in reader]) == TOKENS
         await until(lambda: frontend.limits.num_calls == 0 and len(frontend.write_timeouts) == 0)

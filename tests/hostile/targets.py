@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 from google.protobuf.message import DecodeError
 
@@ -23,7 +22,7 @@ from engine_core.step.result import decode_result
 from frontend.answers.formats import TOOL_FORMATS
 from frontend.auth.token_list import BadTokenList, read_tokens
 from frontend.auth.tokens import token_in
-from frontend.engine.journal import JournalEntry
+from frontend.engine.core import Core, JournalEntry
 from frontend.engine.logprobs import Scores
 from frontend.engine.step_outputs import dispatch
 from frontend.errors import ProtocolError, Unauthenticated
@@ -120,34 +119,41 @@ def numbers(data: bytes) -> None:
         assert len(data) % 4
 
 
-class _Receiver:
-    """One stream of two sequences, under the handles 1 to 3."""
+class _Core(Core):
+    """Has one stream of two sequences, under the handles 1 to 3."""
 
     def __init__(self, wanted: OutputFields) -> None:
+        super().__init__("fuzz")
         detokenizer = _TOKENIZER.detokenizer(skip_special_tokens=True)
         sequences = [Sequence(index, wanted, detokenizer.copy()) for index in range(2)]
         self.stream = Stream(Header("id", "fake", 7, 3), DeliveryMode(), sequences, RequestTimings())
-        core = SimpleNamespace(in_flight={})
-        entry = JournalEntry(AddRequest(handle=1), self.stream, 0.0, 1, core)  # type: ignore[arg-type]
+        entry = JournalEntry(AddRequest(handle=1), self.stream, 0.0, 1, self)
         self.in_flight = dict.fromkeys((1, 2, 3), entry)
-
-    def complete(self, entry: JournalEntry) -> None:
-        self.in_flight.clear()
-
-    def invalid(self, entry: JournalEntry, error: ProtocolError) -> None:
-        self.in_flight.clear()
 
     def abort(self, handle: int, *indexes: int, detach: bool = False) -> None:
         raise AssertionError("no stop string has ended it")
 
 
+class _Requests:
+    """What ends a request ends all: the others are the same one."""
+
+    def __init__(self, core: _Core) -> None:
+        self._core = core
+
+    def complete(self, entry: JournalEntry) -> None:
+        self._core.in_flight.clear()
+
+    def invalid(self, core: Core, entry: JournalEntry, error: ProtocolError) -> None:
+        core.in_flight.clear()
+
+
 def outputs(data: bytes) -> None:
     """A step's outputs at the frontend, up to the message that a client gets."""
-    receiver = _Receiver(OutputFields(token_ids=True, logprobs=bool(data and data[0] & 1)))
+    core = _Core(OutputFields(token_ids=True, logprobs=bool(data and data[0] & 1)))
     with suppress(DecodeError, ValueError):
-        dispatch(StepOutputs.FromString(data[1:]), receiver)
+        dispatch(StepOutputs.FromString(data[1:]), core, _Requests(core))  # type: ignore[arg-type]
     response = GenerateResponse()
-    if receiver.stream._make(response):
+    if core.stream._make(response):
         response.SerializeToString()
 
 

@@ -9,11 +9,11 @@ import pytest
 from frontend.errors import MAX_NAME, MAX_TEXT, InvalidRequest, ModelNotFound, to_status
 from frontend.http.body import parse_object
 from frontend.rpc.message_fields import MAX_FIELDS, MAX_NESTED, has_too_many_fields
-from frontend.servicers.open_inference.requests import read_infer_request
 from frontend.streams import multiplexer
 from frontend.validation.json_objects import MAX_VALUES, read_object
-from pagewire.inference import open_inference_pb2 as oip
 from pagewire.v1 import generation_pb2
+from pagewire_gateways.open_inference.requests import read_infer_request
+from pagewire_gateways.protos import open_inference_pb2 as oip
 from tests.frontend.fakes import details_of, make_request, run_service, say
 from tests.frontend.rpc.interceptors.test_decoding import field
 

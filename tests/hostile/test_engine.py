@@ -8,9 +8,9 @@ import pytest
 
 from frontend.call.serving_state import ServingState
 from frontend.engine.client import EngineClient
-from frontend.engine.connection import Listener, Socket
-from frontend.engine.discovery import GivenAddresses
-from frontend.engine.routing import Routing
+from frontend.engine.core import Routing
+from frontend.engine.core_list import GivenAddresses
+from frontend.engine.socket import Listener, Socket
 from frontend.errors import EngineRefused, ServiceError, to_status
 from frontend.streams.stream import Stream
 from pagewire.internal.v1.engine_pb2 import AddRequest, EngineMessage, FrontendMessage, StepOutputs, Welcome

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from kernels.ops.attention.paged_attention import AttentionPlan, CacheShape, paged_attention, plan_attention
+from kernels.ops.attention.paged_attention import CacheShape, GatherPlan, paged_attention, plan_attention
 from kernels.ops.attention.store_kv import slot_rows, store_kv
 from tests.kernels.tolerances import random
 
@@ -49,7 +49,7 @@ class Case:
         self.query = random(int(self.counts.sum()), heads, head_dim, dtype=dtype, seed=99)
         self.shape = CacheShape(kv_heads, head_dim, block_size, PAD_BLOCK, dtype, torch.device("cpu"))
 
-    def plan(self, window: int | None, chunked: bool = False) -> AttentionPlan:
+    def plan(self, window: int | None, chunked: bool = False) -> GatherPlan:
         return plan_attention(self.starts, self.counts, self.tables, window, self.shape, chunked)
 
     def run(self, window: int | None = None, chunked: bool = False) -> torch.Tensor:

@@ -85,7 +85,7 @@ MUTANTS = (
         within="engine_core:FrontendMessages._answer_hello",
         old=(
             "for request in self._scheduler.requests.of_frontend(frontend):\n"
-            "    self._detached.detach(request)"
+            "    self.detached.detach(request)"
         ),
         new="",
         tests=("test_core.py",),
@@ -107,7 +107,7 @@ MUTANTS = (
     Mutant(
         name="no request ends when its deadline passes",
         within="engine_core:_first",
-        old="(request.time_limit_at, request.abort_at)",
+        old="(request.time_limit_at, request.owner.abort_at)",
         new="(request.time_limit_at,)",
         tests=("test_timeouts.py", "test_core.py"),
     ),

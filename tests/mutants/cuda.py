@@ -80,11 +80,4 @@ MUTANTS = (
         new="int(utilization * memory.total)",
         tests=("startup/test_limits.py::test_weights_beside_other_processes",),
     ),
-    Mutant(
-        name="a write behind a branch is not seen by the check of products in flight",
-        within="kernels:_until_wait",
-        old="work.append(places[one.target])",
-        new="pass",
-        tests=("test_sass.py::test_writes_to_what_a_product_reads",),
-    ),
 )

@@ -54,9 +54,9 @@ MUTANTS = (
     ),
     Mutant(
         name="the deadline of a call does not travel to the core",
-        within="frontend:Generator._open",
-        old="call.time_left is not None",
-        new="call.time_left is None",
+        within="frontend:Generator._put_times",
+        old="spec.call.time_left is not None",
+        new="spec.call.time_left is None",
         tests=("test_generator.py",),
     ),
     Mutant(
@@ -189,8 +189,8 @@ MUTANTS = (
     ),
     Mutant(
         name="a caller may act as any tenant",
-        within="frontend:Generator._open",
-        old="caller.act_as(request.tenant)",
+        within="frontend:Generator._check",
+        old="call.caller.act_as(request.tenant)",
         new="request.tenant",
         tests=("test_service.py::test_reasons",),
     ),

@@ -6,21 +6,21 @@ MUTANTS = (
     Mutant(
         name="another content with the id of a request in flight takes it over",
         within="engine_core:Handover.take",
-        old="request is None or not request.content or request.content != message.content_digest",
-        new="request is None or not request.content",
+        old="request is None or not request.owner.content or request.owner.content != message.content_digest",
+        new="request is None or not request.owner.content",
         tests=("test_handover.py",),
     ),
     Mutant(
         name="an earlier call that is sent again takes a request back",
         within="engine_core:Handover.take",
-        old="detached is None and submitted_at(message, arrival) < request.submitted",
+        old="detached is None and submitted_at(message, arrival) < request.owner.submitted",
         new="False",
         tests=("test_handover.py",),
     ),
     Mutant(
         name="the call that had a request is not told that another one has it",
         within="engine_core:Handover.take",
-        old="self._replies.fail(request.frontend, request.handle, Code.ABORTED, REASON, _TEXT)",
+        old="self._context.replies.fail(request.frontend, request.handle, Code.ABORTED, REASON, _TEXT)",
         new="pass",
         tests=("test_handover.py",),
     ),
@@ -41,7 +41,7 @@ MUTANTS = (
     Mutant(
         name="the core sends what it lacks of a sequence that ended at another core",
         within="engine_core:Handover.end_delivered",
-        old="request.ended_elsewhere |= ended",
+        old="request.owner.ended_elsewhere |= ended",
         new="",
         tests=("test_handover.py",),
     ),
@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         name="a request whose client is gone ends at once",
         within="engine_core:DetachedRequests.detach",
-        old="not (request.disconnect_grace and request.content)",
+        old="not (request.owner.disconnect_grace and request.owner.content)",
         new="True",
         tests=("test_detached.py",),
     ),
@@ -96,9 +96,9 @@ MUTANTS = (
     ),
     Mutant(
         name="the output of a request without a call is sent to a socket that does not exist",
-        within="engine_core:EngineCore._deliver",
-        old=("if frontend != NOWHERE:\n    self._send(frontend, message)"),
-        new="self._send(frontend, message)",
+        within="engine_core:make_context",
+        old=("if frontend != NOWHERE:\n    send(frontend, message)"),
+        new="send(frontend, message)",
         tests=("test_detached.py",),
     ),
     Mutant(

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, cast
 
 from engine_core.core import EngineCore
-from engine_core.frontends.messages import FrontendMessages
+from engine_core.frontend_messages import FrontendMessages
 from engine_core.io.inbox import Inbox, Received
 from engine_core.io.parent_orders import ParentOrders
 from engine_core.io.stop_signal import Stopped, StopSignal
@@ -48,7 +48,7 @@ class CheckedCore(EngineCore):
         super().step()
         self.scheduler.check_invariants()
         for request in self.scheduler.requests:
-            times = [when for when in (request.time_limit_at, request.abort_at) if when is not None]
+            times = [when for when in (request.time_limit_at, request.owner.abort_at) if when is not None]
             assert min(times, default=began) >= began, "a request outlives its time"
             self.most_preemptions = max(self.most_preemptions, request.num_preemptions)
         idles = self.scheduler.step == before and not self._workers._submitted and self.scheduler.requests
@@ -68,6 +68,8 @@ class CheckedMessages:
     def __init__(self, messages: FrontendMessages, scheduler: Scheduler, findings: list[str]) -> None:
         """findings: what is wrong, from where the core must not raise."""
         self.fail = messages.fail
+        self.detached, self.utilities = messages.detached, messages.utilities
+        self.cache_watches = messages.cache_watches
         self._messages, self._scheduler, self._findings = messages, scheduler, findings
         self._aborted: dict[str, float] = {}  # when, by id
 

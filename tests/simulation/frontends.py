@@ -12,14 +12,13 @@ from frontend.call.call import Call
 from frontend.call.limits import ConcurrencyLimits
 from frontend.call.serving_state import ServingState
 from frontend.engine.client import EngineClient
-from frontend.engine.connection import EngineConnection
-from frontend.engine.discovery import GivenAddresses
-from frontend.engine.journal import Sink
-from frontend.engine.routing import ANYWHERE, Routing
+from frontend.engine.core import ANYWHERE, Core, Routing, Sink
+from frontend.engine.core_list import GivenAddresses
 from frontend.engine.socket import Listener
 from frontend.model.info import DEFAULT_SAMPLING, ModelInfo
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.generator import Generator
+from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream
 from frontend.text.tokenizer import Tokenizer
 from pagewire.config import FrontendConfig
@@ -71,7 +70,7 @@ class CheckedSink:
         return getattr(self._stream, name)
 
     def push(self, index: int, *output: Any) -> bool:
-        """See frontend.engine.journal.Sink."""
+        """See frontend.engine.core.Sink."""
         finish = self._stream._sequences[index].finish
         by_frontend = finish is not None and finish.WhichOneof("matched") == "stop"
         assert finish is None or by_frontend, "the core goes on with a sequence that it has ended"
@@ -84,7 +83,7 @@ class CheckedClient(EngineClient):
     def submit(self, request: engine_pb2.AddRequest, sink: Sink, routing: Routing = ANYWHERE) -> int:
         return super().submit(request, CheckedSink(sink), routing)
 
-    def on_lost(self, core: EngineConnection) -> None:
+    def on_lost(self, core: Core) -> None:
         """See frontend.engine.client."""
         super().on_lost(core)
         assert not (self._journal.waiting() and any(other.serves for other in self.cores)), (
@@ -161,6 +160,6 @@ class FrontendProcess:
         self, request: generation_pb2.GenerateRequest, time_left: float | None, deliver: Deliver, whole: bool
     ) -> None:
         call = Call(ANONYMOUS, time_left)
-        async with self.generator.open(request, call, whole=whole, resumable=True) as stream:
+        async with self.generator.open(request, call, CallMode(one_message=whole, resumable=True)) as stream:
             while (message := await stream.take()) is not None:
                 await deliver(message)

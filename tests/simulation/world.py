@@ -207,7 +207,7 @@ class World:
             scheduler = engine.core.scheduler
             scheduler.check_invariants()
             assert not scheduler.requests and not scheduler.waiting, "a request is in flight"
-            assert not len(engine.core._detached), "a detached request is kept"
+            assert not len(engine.core._frontends.detached), "a detached request is kept"
             assert scheduler.pool.num_free == scheduler.pool.num_blocks, "a block is held"
             assert len(scheduler.rows.free) == scheduler.num_rows, "a row is held"
         for frontend in self.frontends:

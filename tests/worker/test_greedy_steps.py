@@ -126,7 +126,7 @@ def test_positions(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         driver.add([8, 9], 8)
         for _ in range(4):
             driver.step()
-        return driver.runner.backend.sampler.state.positions.tolist()
+        return driver.runner.backend.sampler.columns.positions.tolist()
 
     chosen = positions(Counted(folder))
     assert sorted(chosen)[-2:] == [4, 4]

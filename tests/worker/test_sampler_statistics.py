@@ -6,11 +6,10 @@ import pytest
 import torch
 from scipy import stats
 
+from kernels.ops.sampling.choose import uniforms_of
+from kernels.ops.sampling.columns import SamplingColumns
 from tests.worker.sampling_reference import Case, reference_probabilities, reference_uniform
-from worker.sampling.batch import NewSequence
 from worker.sampling.sampler import Sampler
-from worker.sampling.state import SamplingState
-from worker.sampling.uniforms import BLOCK, Uniforms
 
 V = 50
 CPU = torch.device("cpu")
@@ -81,14 +80,12 @@ def test_draws_follow_the_penalized_distribution() -> None:
 
 def numbers(seeds: list[int], indexes: list[int], positions: range) -> npt.NDArray[np.float64]:
     """[len(seeds), len(positions)]."""
-    state = SamplingState(len(seeds), V, ())
-    uniforms = Uniforms(state)
-    for row, (seed, index) in enumerate(zip(seeds, indexes, strict=True)):
-        new = Case({"seed": seed}, sequence_index=index).new_row(row)
-        state.add_row(row, NewSequence(new, [], []))
-    rows = list(range(len(seeds)))
-    columns = [uniforms.draw(rows, [position] * len(rows)) for position in positions]
-    return torch.stack(columns, dim=1).numpy()
+    columns, rows, found = SamplingColumns(len(seeds)), list(range(len(seeds))), []
+    for position in positions:
+        for row, (seed, index) in enumerate(zip(seeds, indexes, strict=True)):
+            columns.set_row(row, seed=seed, sequence_index=index, position=position)
+        found.append(uniforms_of(rows, columns))
+    return torch.stack(found, dim=1).numpy()
 
 
 def independent(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> bool:
@@ -117,10 +114,10 @@ def test_numbers_are_independent() -> None:
 
 
 def test_numbers_are_as_defined() -> None:
-    """All of a seed's 64 bits, across the borders of the blocks in which numbers are made, in any order."""
+    """All of a seed's 64 bits, and any position."""
     seeds = [0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1]
     indexes = [0, 3, 0, 1, 2**32 - 1, 7]
-    got = numbers(seeds, indexes, range(BLOCK - 2, 2 * BLOCK + 2))
+    got = numbers(seeds, indexes, range(62, 130))
     for row, (seed, index) in enumerate(zip(seeds, indexes, strict=True)):
-        for column, position in enumerate(range(BLOCK - 2, 2 * BLOCK + 2)):
+        for column, position in enumerate(range(62, 130)):
             assert got[row, column] == reference_uniform(seed, index, position)

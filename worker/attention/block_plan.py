@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.cpu.attention.block_attention import BlockPlan, block_attention, scoring_record
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.attention.planning.work_items import Int64s
+from kernels.api import BlockKernels, BlockPlan, Int64s, block_attention, scoring_record
 from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
 
 

@@ -12,13 +12,10 @@ from typing import Protocol
 
 import torch
 
-from kernels.cpu.attention.block_attention import block_kernels, block_plan
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.ops.attention.paged_attention import AttentionPlan as GatherPlan
-from kernels.ops.attention.paged_attention import CacheShape, plan_attention
+from kernels.api import BlockKernels, CacheShape, GatherPlan, block_kernels, block_plan, plan_attention
 from worker.attention.block_plan import BlockAttentionPlan, BlockStep
 from worker.attention.paged_plan import DeviceStep, PagedAttentionPlan
-from worker.attention.plan import AttentionPlan
+from worker.attention.plan import AttentionPlan, LatentPlan
 from worker.attention.torch_plan import HostStep, TorchAttentionPlan
 
 
@@ -93,15 +90,15 @@ class KVCacheSpec(Protocol):
         kernels.cpu.requirements.why_not() is None."""
         ...
 
-    def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
+    def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan | LatentPlan:
         """Returns the plan of a step that torch computes."""
         ...
 
-    def block_plan(self, step: BlockStep) -> AttentionPlan:
+    def block_plan(self, step: BlockStep) -> AttentionPlan | LatentPlan:
         """Returns the plan of a step that the CPU's compiled kernels compute."""
         ...
 
-    def paged_plan(self, step: DeviceStep) -> AttentionPlan:
+    def paged_plan(self, step: DeviceStep) -> AttentionPlan | LatentPlan:
         """Returns the plan of a step that Triton's kernels compute. Raises StartupError if there are none for
         such layers."""
         ...

@@ -3,23 +3,28 @@ all heads, and whose first values are their value.
 
     plane [B, 1, S, R + P]: a compressed latent of R values, and a rotary key of P behind it
 
-Their plans take heads [T, H + 1, R + P]: queries as the latent is read with (worker.layers.latent.attention),
-rotated, and behind them the token's latent. They return [T, H, R].
+Their plans take queries [T, H, R + P] as the latent is read with (worker.layers.latent.attention), rotated,
+and the tokens' latents [T, R + P]. They return [T, H, R].
 """
 
 from dataclasses import dataclass
 
 import torch
 
-from kernels.cpu.attention.block_attention import block_plan
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels, store_latents
-from kernels.ops.attention.paged_attention import AttentionPlan as GatherPlan
-from kernels.ops.attention.paged_attention import paged_attention
-from worker.attention.block_plan import BlockAttentionPlan, BlockStep
+from kernels.api import (
+    BlockKernels,
+    BlockPlan,
+    GatherPlan,
+    block_plan,
+    latent_attention,
+    latent_kernels,
+    paged_attention,
+    store_latents,
+)
+from worker.attention.block_plan import BlockStep
 from worker.attention.kv_cache_spec import CacheLayout, Plane, gathering_plan
 from worker.attention.paged_plan import DeviceStep
-from worker.attention.plan import AttentionPlan, HeadNorms, LayerCache, Rotation, Scoring
+from worker.attention.plan import LatentPlan, LayerCache
 from worker.attention.torch_plan import HostStep
 
 
@@ -60,10 +65,10 @@ class LatentSpec:
         assert not e4m3
         return latent_kernels(dtype, block_size, self.head_dim, group)
 
-    def torch_plan(self, step: HostStep, layout: CacheLayout) -> AttentionPlan:
+    def torch_plan(self, step: HostStep, layout: CacheLayout) -> LatentPlan:
         return TorchLatentPlan(*gathering_plan(self, step, layout), self.rank)
 
-    def block_plan(self, step: BlockStep) -> AttentionPlan:
+    def block_plan(self, step: BlockStep) -> LatentPlan:
         plan = block_plan(
             *(step.kernels, step.items, step.made, step.block_tables, step.context, step.num_partials),
             window=None,
@@ -71,78 +76,54 @@ class LatentSpec:
         )
         return BlockLatentPlan(plan, step.slot_rows, self.rank)
 
-    def paged_plan(self, step: DeviceStep) -> AttentionPlan:
+    def paged_plan(self, step: DeviceStep) -> LatentPlan:
         return PagedLatentPlan(step, self.rank)
-
-
-def _split(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[T, H + 1, R + P] -> views of queries [T, H, R + P] and latents [T, R + P]."""
-    return qkv[:, :-1], qkv[:, -1]
 
 
 @dataclass(frozen=True)
 class TorchLatentPlan:
-    """An AttentionPlan of kernels.ops.attention.paged_attention, on latents."""
+    """A LatentPlan of kernels.ops.attention.paged_attention, on latents."""
 
     plan: GatherPlan
     slot_rows: torch.Tensor  # [T] int64: see kernels.ops.attention.store_kv
     rank: int  # R
 
     def store_and_attend(
-        self,
-        qkv: torch.Tensor,
-        cache: LayerCache,
-        scoring: Scoring,
-        rotation: Rotation | None = None,
-        norms: HeadNorms | None = None,
+        self, query: torch.Tensor, latents: torch.Tensor, cache: LayerCache, scale: float
     ) -> torch.Tensor:
-        assert rotation is None and norms is None
-        query, latents = _split(qkv)
         (plane,) = cache
         plane.view(-1, plane.shape[3]).index_copy_(0, self.slot_rows, latents)
-        mixed = paged_attention(query, plane, plane, self.plan, scoring.scale)
+        mixed = paged_attention(query, plane, plane, self.plan, scale)
         return mixed[..., : self.rank].contiguous()
 
 
 @dataclass(frozen=True)
-class BlockLatentPlan(BlockAttentionPlan):
-    """An AttentionPlan of kernels.cpu.attention.latent.attention."""
+class BlockLatentPlan:
+    """A LatentPlan of kernels.cpu.attention.latent.attention."""
 
+    plan: BlockPlan
+    slot_rows: torch.Tensor  # [T] int64: see kernels.ops.attention.store_kv
     rank: int  # R
 
     def store_and_attend(
-        self,
-        qkv: torch.Tensor,
-        cache: LayerCache,
-        scoring: Scoring,
-        rotation: Rotation | None = None,
-        norms: HeadNorms | None = None,
+        self, query: torch.Tensor, latents: torch.Tensor, cache: LayerCache, scale: float
     ) -> torch.Tensor:
-        assert rotation is None and norms is None
-        query, latents = _split(qkv)
         (plane,) = cache
         store_latents(self.plan.kernels, latents, plane, self.slot_rows)
-        return latent_attention(query, plane, self.plan, scoring.scale, self.rank)
+        return latent_attention(query, plane, self.plan, scale, self.rank)
 
 
 @dataclass(frozen=True)
 class PagedLatentPlan:
-    """An AttentionPlan of kernels.triton.attention.latent_attention. Results are undefined for tokens of
+    """A LatentPlan of kernels.triton.attention.latent_attention. Results are undefined for tokens of
     padding."""
 
     step: DeviceStep
     rank: int  # R
 
     def store_and_attend(
-        self,
-        qkv: torch.Tensor,
-        cache: LayerCache,
-        scoring: Scoring,
-        rotation: Rotation | None = None,
-        norms: HeadNorms | None = None,
+        self, query: torch.Tensor, latents: torch.Tensor, cache: LayerCache, scale: float
     ) -> torch.Tensor:
-        assert rotation is None and norms is None
-        query, latents = _split(qkv)
         (plane,) = cache
         self.step.kernels.store_latents(latents, self.step.slots, plane)
-        return self.step.kernels.attend_to_latents(query, plane, self.step.batch, scoring.scale, self.rank)
+        return self.step.kernels.attend_to_latents(query, plane, self.step.batch, scale, self.rank)

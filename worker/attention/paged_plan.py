@@ -5,13 +5,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.ops.attention.e4m3 import E4M3
-from kernels.triton.attention.paged_kernels import PagedKernels
+from kernels.api import E4M3, PagedKernels
 from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, normed_heads, split_heads
 
 if TYPE_CHECKING:  # it imports triton
-    from kernels.triton.attention.fp8 import KVScales
-    from kernels.triton.attention.paged_attention import PagedBatch
+    from kernels.api import KVScales, PagedBatch
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import Protocol
 
 import torch
 
-from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.ops.layers.rotary import rotary
+from kernels.api import HeadNorm, Ops
 
 LayerCache = tuple[torch.Tensor, ...]
 """The part of the KV cache that belongs to one layer: one tensor [B, ...] per plane of its KVCacheSpec."""
@@ -28,32 +27,12 @@ class Rotation:
     cos: torch.Tensor  # [P, D] float32
     sin: torch.Tensor  # [P, D] float32
     index: torch.Tensor | None = None  # [T] int64: each token's row of cos and sin; None: its own number
-    kernels: RowKernels | None = None  # rotates in place with these, where the head size fits
+    ops: Ops = Ops()  # which rotate
     queries_only: bool = False  # keys stay as they are
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[T, N, D] -> [T, N, D]; with kernels, x itself is overwritten and returned."""
-        if self.kernels is not None:
-            return self.kernels.rotate(x, self.cos, self.sin, self.index)
-        if self.index is None:
-            return rotary(x, self.cos, self.sin)
-        return rotary(x, self.cos[self.index], self.sin[self.index])
-
-
-class HeadNorm(Protocol):
-    """A norm over each head of queries or of keys, or over all of them: worker.layers.norm.RMSNorm."""
-
-    eps: float
-    offset: float
-
-    @property
-    def weight(self) -> torch.Tensor:
-        """[D], or [N * D]."""
-        ...
-
-    def __call__(self, x: torch.Tensor, /) -> torch.Tensor:
-        """[..., E] -> [..., E], of as many values as the weight has."""
-        ...
+        """[T, N, D] -> [T, N, D]; on a CPU, x itself may be overwritten and returned."""
+        return self.ops.rotate(x, self.cos, self.sin, self.index)
 
 
 HeadNorms = tuple[HeadNorm, HeadNorm]
@@ -87,6 +66,17 @@ class AttentionPlan(Protocol):
         cache, and attends to everything that the step's rows may see there, including this step's tokens.
         Queries and keys come in one tensor so that one call rotates both.
         """
+        ...
+
+
+class LatentPlan(Protocol):
+    """As AttentionPlan, for layers of latent attention."""
+
+    def store_and_attend(
+        self, query: torch.Tensor, latents: torch.Tensor, cache: LayerCache, scale: float
+    ) -> torch.Tensor:
+        """query: [T, H, R + P], as latents are read with; latents: [T, R + P], of this step's tokens. Returns
+        [T, H, R], contiguous."""
         ...
 
 

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.ops.delta.delta_rule import DeltaShape
-from kernels.ops.delta.update_log import update_width
-from kernels.ops.mamba.selective_scan import MambaShape
+from kernels.api import DeltaShape, MambaShape, update_width
 from worker.attention.kv_cache_spec import Plane
 
 

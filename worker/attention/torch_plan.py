@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from kernels.ops.attention import paged_attention as ops
-from kernels.ops.attention.ragged import Integers
-from kernels.ops.attention.store_kv import slot_rows, store_kv
+from kernels.api import GatherPlan, Integers, paged_attention, slot_rows, store_kv
 from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
 
 
@@ -15,7 +13,7 @@ from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rota
 class TorchAttentionPlan:
     """An AttentionPlan of kernels.ops.attention.paged_attention."""
 
-    plan: ops.AttentionPlan
+    plan: GatherPlan
     slot_rows: torch.Tensor  # [T * K] int64: see kernels.ops.attention.store_kv
 
     def store_and_attend(
@@ -35,7 +33,7 @@ class TorchAttentionPlan:
         """[T, H, D] -> [T, H, D], over what another layer has stored in this step."""
         numbers = scoring.scale, scoring.soft_cap, scoring.sinks
         key_cache, value_cache = cache
-        return ops.paged_attention(query, key_cache, value_cache, self.plan, *numbers)
+        return paged_attention(query, key_cache, value_cache, self.plan, *numbers)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,8 @@ from worker.memory.swap_space import SwapSpace
 from worker.model_input import StepBatch
 from worker.models.base import LanguageModel
 from worker.pooling.vectors import States
-from worker.sampling.logprobs.prompts import score_prompts
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
-from worker.sampling.logprobs.sampled import SampledScores
+from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
 from worker.step.plan_check import compiled_check
@@ -109,7 +108,7 @@ class CpuBackend:
                 tokens: Integers = self.sampler.sample(logits, rows).numpy()
                 return tokens
 
-            columns = None if chosen is None else (chosen.numpy(), self.sampler.state.position_column)
+            columns = None if chosen is None else (chosen.numpy(), self.sampler.columns["position"])
             self._repeater.remember(self._plan, self._step, program, columns, sample)
 
     def update_rows(self, plan: worker_pb2.StepPlan, appended: list[int], token_ids: Integers) -> None:
@@ -204,13 +203,12 @@ class CpuOutputs:
         if not self._is_whole:
             raise MemoryError("log-probabilities of a prompt need a step that is computed as a whole")
 
-        def logits_of(tokens: torch.Tensor) -> torch.Tensor:
-            return self._model.logits(self._hidden[tokens])
+        def logits_of(tokens: Integers) -> torch.Tensor:
+            return self._model.logits(self._hidden[torch.from_numpy(tokens)])
 
-        rows = self._rows
-        scored = list(
-            score_prompts(parts, self._batch.row_starts, rows.token_ids, logits_of, rows.vocab_size)
-        )
+        rows, scores = self._rows, PromptScores()
+        scores.add(parts, self._batch.row_starts, rows.token_ids, logits_of, rows.vocab_size)
+        scored = list(scores.columns())
         return lambda: scored
 
     def sample(

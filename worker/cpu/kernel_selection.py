@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.elementwise.row_kernels import RowKernels, row_kernels
 from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.matmul.groups.records import PART
 from kernels.cpu.requirements import why_not
 from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.weight_forms import WeightForms, weight_forms
+from kernels.cpu_ops import CpuOps
 from pagewire.errors import StartupError
 from worker.cpu.threads import start_kernel_threads
 from worker.layers.base import Layer
@@ -31,7 +31,7 @@ class CPUKernels:
 
     packed: bool = False  # matrices multiply in our kernels
     blocks: BlockKernels | None = None  # attention too
-    rows: RowKernels | None = None  # of the packed matrices and the row operations
+    ops: CpuOps | None = None
 
 
 def compute_dtype(wanted: torch.dtype) -> torch.dtype:
@@ -93,19 +93,20 @@ def use_cpu_kernels(
     start_kernel_threads(torch.get_num_threads(), pinned)
     largest = max(model.kv_cache_specs(), key=lambda spec: spec.head_dim)
     blocks = largest.block_kernels(dtype, block_size, heads[1], e4m3_cache) if heads else None
-    rows = row_kernels(forms, arena, dtype)
-    layers = faster_layers(model)
+    ops, arena = CpuOps(dtype), arena or Arena()
+    model.compute_by(ops)
+    layers = packed_layers(model)
     for done, layer in enumerate(layers):
-        layer.use_kernels(rows)
+        layer.pack(forms, arena)
         report("kernels", (done + 1) / len(layers))
-    rows.arena.close_hole()
+    arena.close_hole()
     head_dim = heads[0] if heads else "by layer"
     attention = "" if blocks else f"; attention by torch: block size {block_size}, head size {head_dim}"
     weights = f"; weights in {quantization}" if quantization else ""
     weights += ", but for the head" if quantization and plain_head else ""
     chosen = target_set()
     logger.info("our CPU kernels compute (%s)%s%s", chosen.title if chosen else "", weights, attention)
-    return CPUKernels(True, blocks, rows)
+    return CPUKernels(True, blocks, ops)
 
 
 def _check_quantized(model: LanguageModel, dtype: torch.dtype, quantization: str, forms: WeightForms) -> None:
@@ -132,7 +133,7 @@ def _check_quantized(model: LanguageModel, dtype: torch.dtype, quantization: str
             )
 
 
-def faster_layers(model: LanguageModel) -> list[Layer]:
+def packed_layers(model: LanguageModel) -> list[Layer]:
     """All but an embedding that only looks up. Those that hold others come first."""
     left_out = model.looked_up
     return [layer for layer in model.modules() if isinstance(layer, Layer) and layer is not left_out]

@@ -208,7 +208,7 @@ def _use_kernels(
     report: Report,
     pinned: bool,
 ) -> Loaded:
-    """Packs the weights for the compiled kernels, and lowers the model where these can run it."""
+    """Packs the weights for the compiled kernels, and has steps recorded where these can run them."""
     kernels = use_cpu_kernels(
         weights.model,
         weights.dtype,
@@ -222,7 +222,7 @@ def _use_kernels(
         initialize.plain_head,
         e4m3_cache=stored_dtype(initialize, weights.dtype) != weights.dtype,
     )
-    model = fuse(weights.model, kernels.rows, kernels.blocks)
+    model = fuse(weights.model, kernels.ops, kernels.blocks)
     chosen = target_set() if kernels.packed else None
     exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)
     if isinstance(config, TransformersConfig):

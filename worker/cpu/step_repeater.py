@@ -15,8 +15,8 @@ from kernels.cpu.step.records import RepeatStepJob
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.inputs import BlockInputs
+from worker.cpu.program.program import StepProgram
 from worker.executor.backend import LaunchClock, SampledTokens
-from worker.lowering.program import LoweredProgram
 from worker.step.plan_check import StepCheck
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable, column
@@ -64,7 +64,7 @@ class StepRepeater:
         self,
         plan: worker_pb2.StepPlan,
         step: Step,
-        program: LoweredProgram,
+        program: StepProgram,
         chosen: tuple[Integers, Integers] | None,
         sample: Sample,
     ) -> None:

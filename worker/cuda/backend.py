@@ -14,7 +14,7 @@ from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device, Event
 from worker.cuda.graphs import Graphs
 from worker.cuda.rows import DeviceRows
-from worker.cuda.sampling.logprobs import PendingSampledScores, PromptScores
+from worker.cuda.sampling.logprobs import LOGITS, score
 from worker.cuda.sampling.row_parameters import ALIGNMENT
 from worker.cuda.sampling.sampler import PLAIN, CudaSampler, Work
 from worker.cuda.step_buffers import StepBuffers, StepLayout, StepShape
@@ -25,6 +25,7 @@ from worker.memory.swap_space import SwapSpace
 from worker.models.base import LanguageModel
 from worker.pooling.vectors import States
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.step.beams import BeamCandidates
 from worker.step.plan_check import StepCheck
 from worker.step.plan_reader import RowFeature, Step, Swaps
@@ -203,7 +204,7 @@ class CudaOutputs:
     def prompt_logprobs(
         self, parts: Sequence[PromptPart]
     ) -> Deferred[Iterable[worker_pb2.RowPromptLogprobs]]:
-        backend, scores = self._backend, PromptScores()
+        backend, scores = self._backend, PromptScores(score, LOGITS)
 
         def logits_of(tokens: Integers) -> torch.Tensor:
             return backend.model.logits(self._hidden.index_select(0, backend.device.send(tokens)))
@@ -215,9 +216,9 @@ class CudaOutputs:
     def sample(
         self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
     ) -> SampledTokens:
-        backend, scores, names = self._backend, PendingSampledScores(logprobs), rows.tolist()
+        backend, scores, names = self._backend, SampledScores(logprobs, score), rows.tolist()
         tokens = None
-        if self._in_graph and index is None and not scores.concern(names):
+        if self._in_graph and index is None and not scores.watches(names):
             tokens = backend.sample_in_graph(names)
         if tokens is None:
             tokens = self._launch_sampling(names, index, scores)
@@ -229,7 +230,7 @@ class CudaOutputs:
         return SampledTokens(np.zeros(len(rows), np.int64), fetched.numpy, scores.columns)
 
     def _launch_sampling(
-        self, rows: list[int], index: Integers | None, scores: PendingSampledScores
+        self, rows: list[int], index: Integers | None, scores: SampledScores
     ) -> torch.Tensor:
         """Samples for rows [A] kernel by kernel, and appends the tokens [A] int64. index: see sample()."""
         backend, logits = self._backend, self._logits()

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 
 from kernels.ops.attention.ragged import Integers, ranges
+from kernels.ops.delta.device_spans import DeviceSpans
 from kernels.ops.delta.spans import Spans
 from kernels.triton.attention.paged_attention import PagedBatch
 from kernels.triton.attention.paged_kernels import paged_kernels
-from kernels.triton.states.device_spans import DeviceSpans
 from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
 from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.paged_plan import DeviceStep

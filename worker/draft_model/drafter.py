@@ -10,7 +10,7 @@ for the next step of the target, and the row is not drafted for meanwhile. Where
 computed of all of them: then they are part of the model's one call, which costs less than those left out.
 """
 
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class ModelDrafter:
     def __init__(
         self,
         backend: Backend,
-        positions: MutableSequence[int],
+        positions: "memoryview[int]",
         slots: DraftSlots,
         rows: RowTable,
         budget: int,

@@ -5,21 +5,19 @@ allowed tokens: where its distribution is that of the target, so is its token. P
 need a history that goes back where drafts are refused; without them it only drafts worse.
 """
 
+from kernels.ops.sampling.columns import NEUTRAL
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 
-_KEPT = ("temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "n")
+_KEPT = (*NEUTRAL, "seed")
 
 
 def draft_row(new: worker_pb2.NewRow) -> worker_pb2.NewRow:
     """Returns a row that begins as this one does, as far as a draft model's sampler needs it."""
-    sampling = generation_pb2.SamplingParams(
-        frequency_penalty=0, presence_penalty=0, repetition_penalty=1, allowed_token_ids=()
-    )
+    sampling = generation_pb2.SamplingParams(allowed_token_ids=new.sampling.allowed_token_ids)
     for name in _KEPT:
         if new.sampling.HasField(name):
             setattr(sampling, name, getattr(new.sampling, name))
-    sampling.allowed_token_ids.extend(new.sampling.allowed_token_ids)
     for token, bias in new.sampling.logit_bias.items():
         sampling.logit_bias[token] = bias
     return worker_pb2.NewRow(row=new.row, sequence_index=new.sequence_index, sampling=sampling)

@@ -7,7 +7,7 @@ the target has computed these positions: every token of a draft that was accepte
 """
 
 import copy
-from collections.abc import MutableSequence, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class HeadDrafter(ModelDrafter):
     def __init__(
         self,
         backend: Backend,
-        positions: MutableSequence[int],
+        positions: "memoryview[int]",
         features: FeatureCache,
         rows: tuple[RowTable, RowTable],
         budget: int,

@@ -1,4 +1,4 @@
-"""What layers have in common: a typed call, compiled kernels, and where their parameters come from."""
+"""What layers have in common: a typed call, operations, and where their parameters come from."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -7,32 +7,35 @@ from typing import Any
 
 import torch
 
-from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.groups.words import GroupedWords
+from kernels.api import Arena, GroupedWords, Ops, WeightForms, default_ops
 
 
 class Layer(torch.nn.Module):
     """A module whose call returns one tensor.
 
     forward() takes the step's InputBatch besides its inputs wherever parameters are applied, so that a layer
-    may depend on the row of each token. A layer that defines lower() beside forward() can be part of a
-    program (worker.lowering.builder): lower() takes the builder and the buffers of the inputs in place of the
-    inputs.
+    may depend on the row of each token. It computes by `ops` alone, with views between them: so it runs on
+    any platform, and can be recorded as a program (worker.cpu.program), where the tensors are buffers.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ops: Ops = default_ops()
 
     def __call__(self, *inputs: Any) -> torch.Tensor:
         """forward(), without torch's hooks: nothing here uses them, and they cost 1 us per call."""
         output: torch.Tensor = self.forward(*inputs)
         return output
 
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """Takes the compiled kernels that fit. Called once, after loading the weights, where they can run."""
+    def compute_by(self, ops: Ops) -> None:
+        """Has this layer, and all within it, compute by these operations."""
+        for layer in self.modules():
+            if isinstance(layer, Layer):
+                layer.ops = ops
 
-    @property
-    def can_lower(self) -> bool:
-        """True if lower() is defined, here and for all parts, and the compiled kernels fit."""
-        parts = (part for part in self.modules() if part is not self and isinstance(part, Layer))
-        return hasattr(type(self), "lower") and all(part.can_lower for part in parts)
+    def pack(self, forms: WeightForms, arena: Arena) -> None:
+        """Brings weights into the form in which the CPU's kernels read them. Called once, after loading.
+        arena: where the weights are."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Transformer blocks: attention and feed-forward parts with norms and a residual stream."""
 
+from abc import ABC, abstractmethod
+
 import torch
 
 from worker.attention.plan import LayerCache, Rotation
@@ -7,20 +9,30 @@ from worker.layers.attention.self_attention import AttentionPart
 from worker.layers.base import Layer
 from worker.layers.mlp.mlp import FeedForward
 from worker.layers.norm import Norm
-from worker.layers.scaled_add import ScaledAdd
-from worker.lowering.builder import ProgramBuilder
-from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
 
-OUTPUT = "output"
-"""The shared buffer of what a block adds to the residual stream."""
+Stream = tuple[torch.Tensor, torch.Tensor | None]
+"""What is still to be added to the residual stream, and the stream, [T, E] each. None: the former is the
+stream."""
 
 
-class Block(Layer):
-    """Attention and feed-forward, each behind a norm that also adds to the residual stream.
+class AnyBlock(Layer, ABC):
+    """One layer of a decoder. forward() returns two values, so call it by name."""
 
-    forward() and lower() return two values, so call them by name.
-    """
+    @abstractmethod
+    def forward(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        batch: InputBatch,
+        cache: LayerCache,
+        rotation: Rotation | None = None,
+    ) -> Stream:
+        """x, residual: a Stream, of which the block returns the next one."""
+
+
+class Block(AnyBlock):
+    """Attention and feed-forward, each behind a norm that also adds to the residual stream."""
 
     def __init__(
         self,
@@ -40,25 +52,10 @@ class Block(Layer):
         batch: InputBatch,
         cache: LayerCache,
         rotation: Rotation | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """x: [T, E], what is still to be added to the residual stream [T, E]; None: x is the stream so far.
-        Returns the same two."""
+    ) -> Stream:
         x, residual = self.attention_norm.add(x, residual)
         x, residual = self.mlp_norm.add(self.attention(x, batch, cache, rotation), residual)
         return self.mlp(x, batch), residual
-
-    def lower(
-        self,
-        builder: ProgramBuilder,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        cache: LayerCache,
-        rotation: LoweredRotation | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        x, residual = self.attention_norm.lower(builder, x, residual)
-        attended = self.attention.lower(builder, x, cache, rotation)
-        x, residual = self.mlp_norm.lower(builder, attended, residual)
-        return self.mlp.lower(builder, x), residual
 
 
 class AroundNormBlock(Block):
@@ -83,41 +80,22 @@ class AroundNormBlock(Block):
         batch: InputBatch,
         cache: LayerCache,
         rotation: Rotation | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> Stream:
         x, residual = self.attention_norm.add(x, residual)
-        attended, _ = self.attention_output_norm.add(self.attention(x, batch, cache, rotation), None)
+        attended = self.attention_output_norm(self.attention(x, batch, cache, rotation))
         x, residual = self.mlp_norm.add(attended, residual)
-        return self.mlp_output_norm.add(self.mlp(x, batch), None)[0], residual
-
-    def lower(
-        self,
-        builder: ProgramBuilder,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        cache: LayerCache,
-        rotation: LoweredRotation | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        x, residual = self.attention_norm.lower(builder, x, residual)
-        attended = self.attention.lower(builder, x, cache, rotation)
-        attended, _ = self.attention_output_norm.lower(builder, attended, None, OUTPUT)
-        x, residual = self.mlp_norm.lower(builder, attended, residual)
-        return self.mlp_output_norm.lower(builder, self.mlp.lower(builder, x), None, OUTPUT)[0], residual
+        return self.mlp_output_norm(self.mlp(x, batch)), residual
 
 
-class OutputNormBlock(Layer):
+class OutputNormBlock(AnyBlock):
     """Attention and feed-forward, whose outputs are normed before they are added to the residual stream."""
 
     def __init__(
-        self,
-        attention: AttentionPart,
-        attention_output_norm: Norm,
-        mlp: FeedForward,
-        mlp_output_norm: Norm,
-        add: ScaledAdd,
+        self, attention: AttentionPart, attention_output_norm: Norm, mlp: FeedForward, mlp_output_norm: Norm
     ) -> None:
         super().__init__()
         self.attention, self.attention_output_norm = attention, attention_output_norm
-        self.mlp, self.mlp_output_norm, self.add = mlp, mlp_output_norm, add
+        self.mlp, self.mlp_output_norm = mlp, mlp_output_norm
 
     def forward(
         self,
@@ -126,35 +104,19 @@ class OutputNormBlock(Layer):
         batch: InputBatch,
         cache: LayerCache,
         rotation: Rotation | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        stream = x if residual is None else self.add(x, residual)
-        attended, _ = self.attention_output_norm.add(self.attention(stream, batch, cache, rotation), None)
-        stream = self.add(attended, stream)
-        return self.mlp_output_norm.add(self.mlp(stream, batch), None)[0], stream
-
-    def lower(
-        self,
-        builder: ProgramBuilder,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        cache: LayerCache,
-        rotation: LoweredRotation | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        stream = x if residual is None else self.add.lower(builder, x, residual, residual)
-        attended = self.attention.lower(builder, stream, cache, rotation)
-        attended, _ = self.attention_output_norm.lower(builder, attended, None, OUTPUT)
-        stream = self.add.lower(builder, attended, stream, stream)
-        return self.mlp_output_norm.lower(builder, self.mlp.lower(builder, stream), None, OUTPUT)[0], stream
+    ) -> Stream:
+        stream = x if residual is None else self.ops.scaled_add(x, residual)
+        attended = self.attention_output_norm(self.attention(stream, batch, cache, rotation))
+        stream = self.ops.scaled_add(attended, stream)
+        return self.mlp_output_norm(self.mlp(stream, batch)), stream
 
 
-class ParallelBlock(Layer):
+class ParallelBlock(AnyBlock):
     """Attention and feed-forward side by side, behind one norm."""
 
-    def __init__(
-        self, attention_norm: Norm, attention: AttentionPart, mlp: FeedForward, add: ScaledAdd
-    ) -> None:
+    def __init__(self, attention_norm: Norm, attention: AttentionPart, mlp: FeedForward) -> None:
         super().__init__()
-        self.attention_norm, self.attention, self.mlp, self.add = attention_norm, attention, mlp, add
+        self.attention_norm, self.attention, self.mlp = attention_norm, attention, mlp
 
     def forward(
         self,
@@ -163,30 +125,14 @@ class ParallelBlock(Layer):
         batch: InputBatch,
         cache: LayerCache,
         rotation: Rotation | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> Stream:
         x, residual = self.attention_norm.add(x, residual)
-        return self.add(self.attention(x, batch, cache, rotation), self.mlp(x, batch)), residual
-
-    def lower(
-        self,
-        builder: ProgramBuilder,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        cache: LayerCache,
-        rotation: LoweredRotation | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        x, residual = self.attention_norm.lower(builder, x, residual)
-        attended, fed = self.attention.lower(builder, x, cache, rotation), self.mlp.lower(builder, x)
-        return self.add.lower(builder, attended, fed, builder.buffers.shared(OUTPUT, x.shape[1])), residual
+        attended = self.attention(x, batch, cache, rotation)
+        return self.ops.scaled_add(attended, self.mlp(x, batch)), residual
 
 
 class PostNormBlock(Block):
-    """Attention and feed-forward, each with a residual and then a norm."""
-
-    @property
-    def can_lower(self) -> bool:
-        """False: programs norm before each part."""
-        return False
+    """Attention and feed-forward, each with a residual and then a norm. x is all of the stream."""
 
     def forward(
         self,
@@ -195,9 +141,9 @@ class PostNormBlock(Block):
         batch: InputBatch,
         cache: LayerCache,
         rotation: Rotation | None = None,
-    ) -> tuple[torch.Tensor, None]:
-        """x: [T, E], all of the stream. Returns the same."""
+    ) -> Stream:
         assert residual is None
+        self.ops.refuse_program("norms come before each part there")
         x, _ = self.attention_norm.add(self.attention(x, batch, cache, rotation), x)
         x, _ = self.mlp_norm.add(self.mlp(x, batch), x)
         return x, None

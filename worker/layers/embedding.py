@@ -5,16 +5,10 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from kernels.cpu.elementwise.row_kernels import row_grain
-from kernels.cpu.matmul.records import PackedRowsRecord
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.packed_linear import Matrix
-from worker.lowering.builder import ProgramBuilder
-from worker.lowering.program import ROWS, Records
 from worker.model_input import InputBatch
 from worker.parallel import Placement
-
-_INDEXES = PackedRowsRecord.word("indexes")
 
 
 class VocabEmbedding(Matrix):
@@ -35,37 +29,15 @@ class VocabEmbedding(Matrix):
         self.vocab_size, self.width, self.group = vocab_size, width, place.group
         self.first, self.held, self.padding = first, held, share - held
 
-    @property
-    def can_lower(self) -> bool:
-        """Where the table is not packed, the host looks up rows."""
-        return self.group.size == 1 and (self.packed is None or self.packed.is_unpadded)
-
     def forward(self, batch: InputBatch) -> torch.Tensor:
         """Returns [T, E]: the rows of the step's tokens, or what stands for them (InputEmbeddings)."""
+        return self.ops.per_step(self._embed, batch, self.width, self.table)
+
+    def _embed(self, batch: InputBatch) -> torch.Tensor:
         x = self._lookup(batch.token_ids)
         if batch.input_embeddings is None:
             return x
         return x.index_copy(0, batch.input_embeddings.tokens, batch.input_embeddings.values)
-
-    def lower_lookup(self, builder: ProgramBuilder) -> torch.Tensor:
-        if self.table is None:
-            return builder.host_input("embedded", self.width, self)
-        out = builder.buffers.shared("embedded", self.width)
-        record = self.table.rows_record(0, out.data_ptr())
-        index = builder.put(self.table.gather, record, row_grain(self.width))
-
-        def look_up(batch: InputBatch, records: Records) -> None:
-            records[index, _INDEXES] = batch.token_ids.data_ptr()
-            if batch.input_embeddings is not None:
-                records[index, ROWS] = 0
-
-        def copy_in(batch: InputBatch, records: Records) -> None:
-            if batch.input_embeddings is not None:
-                out[: len(batch.token_ids)] = self(batch)
-
-        builder.on_batch(look_up)
-        builder.on_run(copy_in, lambda batch: batch.input_embeddings is None)
-        return out
 
     def _lookup(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[T] int64 -> [T, E]."""
@@ -75,12 +47,6 @@ class VocabEmbedding(Matrix):
         ours = (local >= 0) & (local < self.held)
         found = self._rows(local.where(ours, 0))
         return self.group.all_reduce(found * ours[:, None])
-
-    def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor:
-        """The table must be packed."""
-        assert self.packed is not None
-        logits = builder.buffers.shared("logits", self.vocab_size, torch.float32)
-        return builder.product(self.packed, hidden, logits)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""
@@ -107,11 +73,6 @@ class PositionEmbedding(WeightOwner):
         super().__init__()
         self.offset, self.width = offset, width
         self.weight = place.empty(num_positions + offset, width)
-
-    @property
-    def can_lower(self) -> bool:
-        """The host looks up rows."""
-        return True
 
     def forward(self, batch: InputBatch) -> torch.Tensor:
         """Returns [T, E], the vectors of the positions of the step's tokens."""

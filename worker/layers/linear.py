@@ -129,11 +129,6 @@ class RowLinear(Matrix):
         self.in_features, self.out_features = in_features, out_features
         self.in_share = place.group.split(in_features)  # of the inputs, those of this rank
 
-    @property
-    def can_lower(self) -> bool:
-        """A program does not sum over ranks."""
-        return self.group.size == 1 and super().can_lower
-
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in / ranks] -> [T, out]."""
         return self.group.all_reduce(self.product(x))

@@ -4,21 +4,23 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.groups.weight import GroupedWeight, grouped_weight
-from kernels.cpu.matmul.groups.words import GroupedWords
-from kernels.cpu.weight_forms import PackedMatrix, PackedTable
-from kernels.ops.layers.linear import linear
-from kernels.ops.layers.low_bit_linear import low_bit_linear
-from kernels.triton.matmul.low_bit_weight import LowBitWeight
+from kernels.api import (
+    Arena,
+    GroupedWeight,
+    GroupedWords,
+    LowBitWeight,
+    PackedMatrix,
+    PackedTable,
+    WeightForms,
+    grouped_weight,
+)
 from worker.layers.base import WeightOwner, WeightSlot
-from worker.lowering.builder import ProgramBuilder
 
 
 class Matrix(WeightOwner):
     """A weight [out, in], an optional bias, and their product with an input.
 
-    Loading fills `weight`, or `words`, which hold() puts in its place. use_kernels() replaces them by
+    Loading fills `weight`, or `words`, which hold() puts in its place. pack() replaces them by
     `packed`, which holds the same numbers or their quantized values. On a CUDA device `low_bits` may stand in
     place of `weight`.
     """
@@ -28,8 +30,6 @@ class Matrix(WeightOwner):
     (kernels.cpu.weight_forms)."""
     holds_words = True
     """Whether the weight may become words; never that of a table."""
-    by_library = False
-    """Whether torch multiplies on a CUDA device; see kernels.ops.layers.linear."""
 
     def __init__(
         self, weight: torch.nn.Parameter, bias: torch.nn.Parameter | None = None, adds_bias: bool = True
@@ -46,7 +46,7 @@ class Matrix(WeightOwner):
             yield WeightSlot(self.weight, self.hold)
 
     def hold(self, words: GroupedWords) -> None:
-        """Takes words in place of the weight. use_kernels() must follow."""
+        """Takes words in place of the weight. pack() must follow."""
         self.words = words
         del self.weight
 
@@ -55,14 +55,12 @@ class Matrix(WeightOwner):
         self.low_bits = weight
         del self.weight
 
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """Packs the weight."""
+    def pack(self, forms: WeightForms, arena: Arena) -> None:
         bias = self.bias if self.adds_bias else None
         if self.words is not None:
             self.packed, self.words = grouped_weight(self.words, bias), None
             return
-        pack = kernels.forms.head if self.is_table else kernels.forms.matrix
-        self.packed = pack(self.weight, bias, kernels.arena)
+        self.packed = (forms.head if self.is_table else forms.matrix)(self.weight, bias, arena)
         del self.weight
 
     @property
@@ -77,21 +75,11 @@ class Matrix(WeightOwner):
         assert not isinstance(self.packed, GroupedWeight)
         return self.packed
 
-    @property
-    def can_lower(self) -> bool:
-        """Buffers of programs have no room for padding."""
-        return self.packed is not None and self.packed.is_unpadded and super().can_lower
-
-    def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
-        """x: buffer of the input [M, in]. Returns that of the product, [M, out]."""
-        assert self.packed is not None
-        return builder.product(self.packed, x, builder.buffers.output(self.packed.out_features))
-
     def product(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
         """[T, in] -> [T, out], with the bias unless another rank adds it. wide: the result is float32."""
         if self.packed is not None:
-            return self.packed.multiply(x, wide)
+            return self.ops.packed_linear(x, self.packed, wide)
         bias = self.bias if self.adds_bias else None
         if self.low_bits is not None:
-            return low_bit_linear(x, self.low_bits, bias, wide)
-        return linear(x, self.weight, bias, wide, self.by_library)
+            return self.ops.low_bit_linear(x, self.low_bits, bias, wide)
+        return self.ops.linear(x, self.weight, bias, wide)

@@ -6,20 +6,16 @@ import torch
 
 from worker.attention.plan import LayerCache
 from worker.layers.attention.rotary import Angles
-from worker.layers.block import Block, OutputNormBlock, ParallelBlock
+from worker.layers.block import AnyBlock
 from worker.layers.captured_states import CapturedStates
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.norm import Norm, RMSNorm
-from worker.lowering.builder import ProgramBuilder
-from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
 from worker.models.base import LanguageModel
 
-AnyBlock = Block | OutputNormBlock | ParallelBlock
-
 
 class Decoder(LanguageModel):
-    """A LanguageModel whose steps can be lowered if its layers can."""
+    """A LanguageModel whose steps can be programs, if those of its layers can."""
 
     def __init__(
         self,
@@ -43,14 +39,14 @@ class Decoder(LanguageModel):
 
     def capture(self, after: Sequence[int]) -> None:
         """Has each step copy its hidden states behind so many blocks, see `captured`. Call it before
-        use_kernels()."""
+        kernels are chosen."""
         norm = self.norm
         factor = norm.residual_scale if isinstance(norm, RMSNorm) else 1.0
-        self.capturing = CapturedStates(after, self.embedding.width, factor)
+        self.capturing = CapturedStates(after, factor)
 
     @property
     def captured(self) -> Sequence[torch.Tensor]:
-        """Those of the step; of a program that was lowered last, its buffers [M, E]."""
+        """Those of the step; of a program that was recorded last, its buffers [M, E]."""
         return () if self.capturing is None else self.capturing.states
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
@@ -65,42 +61,13 @@ class Decoder(LanguageModel):
             zip(self.layers, caches, self.rotary_of, strict=True), start=1
         ):
             rotation = None if rotary is None else rotations[rotary]
-            x, residual = block.forward(x, residual, batch, cache, rotation)
+            with self.ops.layer():
+                x, residual = block.forward(x, residual, batch, cache, rotation)
             if self.capturing is not None:
                 self.capturing(number, x, residual)
         if self.norm is not None:
             return self.norm.add(x, residual)[0]
         return x if residual is None else residual + x
-
-    @property
-    def can_lower(self) -> bool:
-        return self.norm is not None and super().can_lower
-
-    def lower_embed(self, builder: ProgramBuilder) -> torch.Tensor:
-        return self.embedding.lower_lookup(builder)
-
-    def lower(self, builder: ProgramBuilder, caches: Sequence[LayerCache]) -> torch.Tensor:
-        assert self.norm is not None
-        rotations = {
-            each: LoweredRotation(each.rotation, each.queries_only) for each in self._distinct_rotaries()
-        }
-        for lowered in rotations.values():
-            builder.on_run(lowered.update, lowered.is_fixed)
-        x: torch.Tensor = self.lower_embed(builder)
-        residual: torch.Tensor | None = None
-        for number, (block, cache, rotary) in enumerate(
-            zip(self.layers, caches, self.rotary_of, strict=True), start=1
-        ):
-            rotation = None if rotary is None else rotations[rotary]
-            with builder.layer():
-                x, residual = block.lower(builder, x, residual, cache, rotation)
-            if self.capturing is not None:
-                self.capturing.lower(builder, number, x, residual)
-        return self.norm.lower(builder, x, residual)[0]
-
-    def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor | None:
-        """Returns the buffer of logits [M, V] float32 of all tokens. None: logits() must compute them."""
-        return None if self.head.packed is None else self.head.lower_logits(builder, hidden)
 
     def _distinct_rotaries(self) -> list[Angles]:
         return [rotary for rotary in dict.fromkeys(self.rotary_of) if rotary is not None]

@@ -1,6 +1,6 @@
 """Builds gated delta nets, and attention with gated outputs, from their sizes."""
 
-from kernels.ops.delta.delta_rule import DeltaShape
+from kernels.api import DeltaShape
 from worker.config.decoder import DecoderConfig, DeltaConfig
 from worker.layers.attention.attention import Attention
 from worker.layers.attention.rotary import rotary_order

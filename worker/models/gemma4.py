@@ -7,7 +7,6 @@ import torch
 from worker.attention.kv_cache_spec import AttentionSpec
 from worker.attention.plan import LayerCache
 from worker.config.gemma4 import Gemma4Config
-from worker.layers.adjusted_logits import AdjustedLogits
 from worker.layers.attention.attention import Attention
 from worker.layers.attention.rotary import Rotary
 from worker.layers.captured_states import CapturedStates
@@ -20,7 +19,6 @@ from worker.layers.linear import RowLinear, column_linear
 from worker.layers.mlp.gated_activation import GatedActivation
 from worker.layers.mlp.mlp import GatedMLP
 from worker.layers.norm import RMSNorm, UnitNorm
-from worker.layers.scaled_add import ScaledAdd
 from worker.model_input import InputBatch
 from worker.models.base import LanguageModel
 from worker.models.transformer import embedding_factor
@@ -28,13 +26,13 @@ from worker.parallel import Placement
 
 
 class Gemma4Model(LanguageModel):
-    """A decoder without its weights. Its steps are not lowered."""
+    """A decoder without its weights. Its steps are computed layer by layer."""
 
     def __init__(self, config: Gemma4Config, place: Placement) -> None:
         super().__init__()
         vocab, hidden = config.vocab_size, config.hidden_size
         self.embedding = VocabEmbedding(vocab, hidden, place)
-        self.scaled = ScaledAdd(hidden, embedding_factor(config, place.dtype))
+        self.embedding_factor = embedding_factor(config, place.dtype)
         self.per_layer = None
         if config.layer_width:
             sizes = config.layer_vocab, config.num_layers, config.layer_width
@@ -54,12 +52,11 @@ class Gemma4Model(LanguageModel):
         self.cache_of = tuple(own.index(config.source_of(layer)) for layer in layers)
         self.norm = RMSNorm(hidden, config.norm_eps, place)
         self.head = self.embedding if config.tied else VocabEmbedding(vocab, hidden, place)
-        self.adjusted = None if config.logit_cap is None else AdjustedLogits(vocab, 1.0, config.logit_cap)
-
+        self.logit_cap = config.logit_cap
         self.capturing: CapturedStates | None = None
 
     def capture(self, after: Sequence[int]) -> None:
-        self.capturing = CapturedStates(after, self.embedding.width)
+        self.capturing = CapturedStates(after)
 
     @property
     def captured(self) -> Sequence[torch.Tensor]:
@@ -68,7 +65,7 @@ class Gemma4Model(LanguageModel):
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """caches: one per layer that keeps keys and values."""
         rotations = {rotary: rotary.rotation(batch) for rotary in dict.fromkeys(self.rotary_of)}
-        x: torch.Tensor = self.scaled(self.embedding(batch))
+        x = self.ops.scaled_add(self.embedding(batch), None, self.embedding_factor)
         inputs = None if self.per_layer is None else self.per_layer(x, batch)
         for number, layer in enumerate(self.layers):
             own = None if inputs is None else inputs[:, number]
@@ -79,7 +76,7 @@ class Gemma4Model(LanguageModel):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = super().logits(hidden)
-        return logits if self.adjusted is None else self.adjusted(logits)
+        return logits if self.logit_cap is None else self.ops.adjust_logits(logits, 1.0, self.logit_cap)
 
     def attention_heads(self) -> tuple[int, int] | None:
         """Where the heads differ in size alone, the largest."""

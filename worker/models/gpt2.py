@@ -11,7 +11,6 @@ from worker.layers.embedding import PositionEmbedding, VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
 from worker.layers.mlp.mlp import MLP
 from worker.layers.norm import LayerNorm
-from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 from worker.models.base import Family
 from worker.models.decoder import Decoder
@@ -58,11 +57,10 @@ class GPT2Model(Decoder):
         self.positions = PositionEmbedding(config.max_position, config.hidden_size, place)
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
-        return self.embedding(batch) + self.positions(batch)
+        return self.ops.per_step(self._embed, batch, self.embedding.width)
 
-    def lower_embed(self, builder: ProgramBuilder) -> torch.Tensor:
-        """The host computes it."""
-        return builder.host_input("embedded", self.embedding.width, self.embed)
+    def _embed(self, batch: InputBatch) -> torch.Tensor:
+        return self.embedding(batch) + self.positions(batch)
 
 
 NAMES = {

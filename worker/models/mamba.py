@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.ops.mamba.selective_scan import MambaShape
+from kernels.api import MambaShape
 from worker.config.decoder import DecoderConfig, MambaConfig
 from worker.layers.delta.parameters import Convolution
 from worker.layers.linear import ColumnLinear, Part, RowLinear

@@ -11,7 +11,6 @@ from worker.layers.embedding import PositionEmbedding, VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
 from worker.layers.mlp.mlp import MLP
 from worker.layers.norm import LayerNorm
-from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
 from worker.models.base import Family
 from worker.models.decoder import Decoder
@@ -66,25 +65,19 @@ class OPTModel(Decoder):
         self.positions = PositionEmbedding(config.max_position, wide, place, POSITION_OFFSET)
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
+        return self.ops.per_step(self._embed, batch, self.positions.width)
+
+    def _embed(self, batch: InputBatch) -> torch.Tensor:
         x = self.embedding(batch)
         if self.project_in is not None:
             x = self.project_in(x, batch)
         return x + self.positions(batch)
-
-    def lower_embed(self, builder: ProgramBuilder) -> torch.Tensor:
-        """The host computes it."""
-        return builder.host_input("embedded", self.positions.width, self.embed)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32."""
         if self.project_out is not None:
             hidden = self.project_out.product(hidden)
         return super().logits(hidden)
-
-    def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor | None:
-        if self.project_out is not None:
-            hidden = self.project_out.lower(builder, hidden)
-        return super().lower_logits(builder, hidden)
 
 
 NAMES = {

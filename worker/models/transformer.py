@@ -4,23 +4,20 @@ import torch
 
 from worker.config.decoder import DecoderConfig, HeadNormKind, NormKind, NormPlace
 from worker.config.rope import RopeConfig
-from worker.layers.adjusted_logits import AdjustedLogits
 from worker.layers.attention.attention import Attention
 from worker.layers.attention.query_temperature import QueryTemperature
 from worker.layers.attention.rotary import Rotary, rotary_order
 from worker.layers.attention.self_attention import AttentionPart, SelfAttention
 from worker.layers.attention.sinks import Sinks
-from worker.layers.block import AroundNormBlock, Block, OutputNormBlock, ParallelBlock
+from worker.layers.block import AnyBlock, AroundNormBlock, Block, OutputNormBlock, ParallelBlock
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.experts.experts import Experts
 from worker.layers.linear import RowLinear, column_linear, local_kv_heads, order_of_heads, qkv_linear
 from worker.layers.mamba.beside_attention import AttentionBesideMamba2
 from worker.layers.mlp.mlp import MLP, FeedForward, GatedMLP
 from worker.layers.norm import HeadNormLayers, LayerNorm, Norm, RMSNorm, UnitNorm
-from worker.layers.scaled_add import ScaledAdd
-from worker.lowering.builder import ProgramBuilder
 from worker.model_input import InputBatch
-from worker.models.decoder import AnyBlock, Decoder
+from worker.models.decoder import Decoder
 from worker.models.delta_net import gated_attention, gated_delta_net
 from worker.models.latent_attention import latent_attention
 from worker.models.mamba import mamba2
@@ -50,31 +47,18 @@ class Transformer(Decoder):
             None if config.tied else embedding(),
             [unrotated if rope is None else rotaries[rope] for rope in config.ropes],
         )
-        self.scaled = self.adjusted = None
-        if config.embedding_scale != 1:
-            self.scaled = ScaledAdd(config.hidden_size, embedding_factor(config, place.dtype))
-        if config.logit_scale != 1 or config.logit_cap is not None:
-            self.adjusted = AdjustedLogits(config.vocab_size, config.logit_scale, config.logit_cap)
+        self.embedding_factor = embedding_factor(config, place.dtype)
+        self.logit_scale, self.logit_cap = config.logit_scale, config.logit_cap
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
         x = super().embed(batch)
-        return x if self.scaled is None else self.scaled(x)
-
-    def lower_embed(self, builder: ProgramBuilder) -> torch.Tensor:
-        x = super().lower_embed(builder)
-        if self.scaled is None:
-            return x
-        return self.scaled.lower(builder, x, None, builder.buffers.shared("scaled", x.shape[1]))
+        return x if self.embedding_factor == 1 else self.ops.scaled_add(x, None, self.embedding_factor)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = super().logits(hidden)
-        return logits if self.adjusted is None else self.adjusted(logits)
-
-    def lower_logits(self, builder: ProgramBuilder, hidden: torch.Tensor) -> torch.Tensor | None:
-        logits = super().lower_logits(builder, hidden)
-        if logits is None or self.adjusted is None:
+        if self.logit_scale == 1 and self.logit_cap is None:
             return logits
-        return self.adjusted.lower(builder, logits)
+        return self.ops.adjust_logits(logits, self.logit_scale, self.logit_cap)
 
 
 def embedding_factor(config: DecoderConfig, dtype: torch.dtype) -> float:
@@ -103,18 +87,14 @@ def block(config: DecoderConfig, layer: int, place: Placement) -> AnyBlock:
             norm(config, place, config.mixed_scale),
             mlp(config, layer, place),
         )
-    add = ScaledAdd(config.hidden_size)
     if config.norm_place is NormPlace.PARALLEL:
-        return ParallelBlock(
-            norm(config, place), attention(config, layer, place), mlp(config, layer, place), add
-        )
+        return ParallelBlock(norm(config, place), attention(config, layer, place), mlp(config, layer, place))
     if config.norm_place is NormPlace.AFTER:
         return OutputNormBlock(
             attention(config, layer, place),
             norm(config, place),
             mlp(config, layer, place),
             norm(config, place),
-            add,
         )
     return AroundNormBlock(
         *(norm(config, place), attention(config, layer, place), norm(config, place)),
@@ -135,8 +115,7 @@ def attention(config: DecoderConfig, layer: int, place: Placement) -> AttentionP
     if config.mambas_attend is None:
         return mamba2(config, mamba, place)
     attending = self_attention(config, layer, place)
-    add = ScaledAdd(config.hidden_size, config.mambas_attend)
-    return AttentionBesideMamba2(attending, mamba2(config, mamba, place), add)
+    return AttentionBesideMamba2(attending, mamba2(config, mamba, place), config.mambas_attend)
 
 
 def self_attention(config: DecoderConfig, layer: int, place: Placement) -> SelfAttention:

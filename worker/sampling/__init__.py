@@ -1,4 +1,5 @@
-"""The sampler: rows in state.py, one processor of logits per file, then candidates, filters and the draw.
+"""The sampler: rows in rows.py, one processor of logits per file; candidates, filters and the draw are
+kernels.ops.sampling.choose.
 
 The methods of a processor:
 

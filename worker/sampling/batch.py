@@ -7,6 +7,11 @@ import torch
 
 from pagewire.internal.v1 import worker_pb2
 
+PIECE = 1 << 19
+"""Logits that torch works on at a time. Float64 temporaries of 4 MB are reused by the allocator; larger ones
+are new pages from the system each time: 32 rows of 152,000 at temperature 0.8 take 51 ms in one piece and 18
+ms in pieces."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewSequence:
@@ -28,12 +33,7 @@ class SampleBatch:
 
     logits: torch.Tensor  # [A, V] float32, changed in place
     rows: list[int]  # [A]
-    positions: list[int]  # [A] output tokens that the row has
 
     def users(self, rows: Container[int]) -> list[int]:
         """Returns the batch indexes [U] of the rows that are in the container."""
         return [index for index, row in enumerate(self.rows) if row in rows]
-
-    def index(self, users: list[int]) -> torch.Tensor:
-        """Returns batch indexes [U] as int64, on the device of the logits."""
-        return torch.tensor(users, device=self.logits.device)

@@ -4,46 +4,39 @@ import torch
 
 from kernels.ops.logits.logit_bias import add_logit_bias
 from worker.sampling.batch import NewSequence, SampleBatch
-from worker.sampling.tables import Slots, Table
+
+
+def bias_of(sequence: NewSequence, vocab_size: int) -> dict[int, float]:
+    """Returns the bias of tokens. Ids outside the vocabulary are left out."""
+    given = sequence.new.sampling.logit_bias.items()
+    return {token: bias for token, bias in given if token < vocab_size}
 
 
 class LogitBias:
-    """Token ids and their bias, by row."""
+    """Token ids and their bias, by row. A worker.sampling.rows.Processor."""
 
-    def __init__(self, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
-        self._device = device
-        self._slots = Slots(device)
-        self._token_ids = Table((0,), 0, torch.int64, device)
-        self._bias = Table((0,), 0.0, torch.float32, device)
+        self._bias: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # ids [1, N], bias [1, N]
 
     def __contains__(self, row: object) -> bool:
-        return row in self._slots
+        return row in self._bias
 
     def add_row(self, row: int, sequence: NewSequence) -> None:
-        """Begins a row. Ids outside the vocabulary are left out."""
-        bias = sequence.new.sampling.logit_bias
-        token_ids = [token for token in bias if token < self._vocab_size]
-        if token_ids:
-            slot = self._slots.take(row)
-            self._token_ids.set(slot, torch.tensor(token_ids, device=self._device))
-            self._bias.set(slot, torch.tensor([bias[token] for token in token_ids], device=self._device))
+        """Begins a row."""
+        if bias := bias_of(sequence, self._vocab_size):
+            self._bias[row] = torch.tensor([list(bias)]), torch.tensor([list(bias.values())])
 
     def fork_row(self, row: int, source_row: int) -> None:
         """Begins a row with the bias of its source."""
-        if source_row in self._slots:
-            slot, source = self._slots.take(row), self._slots[source_row]
-            self._token_ids.copy(slot, source)
-            self._bias.copy(slot, source)
+        if source_row in self._bias:
+            self._bias[row] = self._bias[source_row]
 
     def remove_row(self, row: int) -> None:
         """Ends a row."""
-        self._slots.remove(row)
+        self._bias.pop(row, None)
 
     def apply(self, batch: SampleBatch) -> None:
         """Adds the bias to the logits."""
-        users = batch.users(self._slots)
-        if users:
-            slots = self._slots.index([batch.rows[user] for user in users])
-            token_ids, bias = self._token_ids.gather(slots), self._bias.gather(slots)
-            add_logit_bias(batch.logits, batch.index(users), token_ids, bias)
+        for user in batch.users(self._bias):
+            add_logit_bias(batch.logits, torch.tensor([user]), *self._bias[batch.rows[user]])

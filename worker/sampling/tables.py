@@ -1,6 +1,11 @@
 """Tables on the device for state that few rows have: slots, and one item per slot."""
 
+from typing import Any
+
+import numpy as np
 import torch
+
+from worker.upload import upload
 
 
 class Slots:
@@ -93,3 +98,28 @@ class Table:
         if 0 < items.shape[1] < shape[0]:
             padded[:, items.shape[1] :] = padded[:, :1]
         return padded
+
+
+class TableRows:
+    """Rows that have an item in each of some tables. Base class of worker.sampling.rows.Processors."""
+
+    def __init__(self, device: torch.device, *tables: Table) -> None:
+        self.device, self.slots, self._tables = device, Slots(device), tables
+
+    def __contains__(self, row: object) -> bool:
+        return row in self.slots
+
+    def fork_row(self, row: int, source_row: int) -> None:
+        """Begins a row with the items of its source."""
+        if source_row in self.slots:
+            slot, source = self.slots.take(row), self.slots[source_row]
+            for table in self._tables:
+                table.copy(slot, source)
+
+    def remove_row(self, row: int) -> None:
+        """Ends a row; a row that is not in use is ignored."""
+        self.slots.remove(row)
+
+    def upload(self, values: list[Any], dtype: type) -> torch.Tensor:
+        """Returns numbers as a tensor on the device."""
+        return upload(np.array(values, dtype), self.device)

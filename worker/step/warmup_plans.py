@@ -6,18 +6,7 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
 
-GREEDY = generation_pb2.SamplingParams(
-    temperature=0,
-    top_p=1,
-    top_k=0,
-    min_p=0,
-    typical_p=1,
-    frequency_penalty=0,
-    presence_penalty=0,
-    repetition_penalty=1,
-    seed=0,
-    n=1,
-)
+GREEDY = generation_pb2.SamplingParams(temperature=0)  # absent parameters are neutral
 
 
 def prefill_plan(

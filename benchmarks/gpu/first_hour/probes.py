@@ -70,14 +70,14 @@ def product(
     sizes: Sequence[int],
     by_library: bool = False,
 ) -> Probe:
-    """wide: in float32, as the head. by_library: see kernels.ops.layers.linear."""
-    from kernels.ops.layers.linear import linear
+    """wide: in float32, as the head. by_library: see kernels.triton_ops."""
+    from kernels.triton_ops import TritonOps
 
     width, outputs = setting.size(width), setting.size(outputs)
     batch, weight = batches(setting, width, max(sizes)), setting.random(outputs, width)
 
     def compute(size: int, place: int) -> torch.Tensor:
-        return linear(batch(size, place), weight, None, wide, by_library)[place]
+        return TritonOps(by_library).linear(batch(size, place), weight, None, wide)[place]
 
     return Probe(name, compute, sizes)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from engine_core.recording.plans import PlanReader
+from engine_core.recording.reconstructed_requests import facts_of
 from engine_core.step.plan import Plan
 from pagewire.internal.v1.recording_pb2 import RecordedCall
 
@@ -59,9 +60,9 @@ def measure(recording: Iterable[RecordedCall]) -> tuple[StepTimes, bool]:
     shapes, durations, between = list[Shape](), list[float](), list[float]()
     planned_at, num_live, is_ahead, was_idle = 0.0, 0, False, True
     for call in recording:
-        if call.HasField("arrival"):
-            num_live += call.arrival.n
-        elif call.HasField("end"):
+        if call.event.name == "add":
+            num_live += facts_of(call.event)["n"]
+        elif call.event.name == "ended":
             num_live -= 1
             was_idle = was_idle or not num_live
         elif call.HasField("plan") and call.plan.step:

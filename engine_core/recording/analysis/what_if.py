@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from engine_core.recording.analysis.step_time_model import StepTimes
 from engine_core.recording.analysis.summary import Figures
 from engine_core.recording.file import RecordingReader
-from engine_core.recording.reconstructed_requests import ReconstructedRequests
+from engine_core.recording.reconstructed_requests import ReconstructedRequests, facts_of
 from engine_core.recording.replay_worker import ReplayWorker
 from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler
@@ -61,7 +61,7 @@ class _Run:
         self._recorded = recorded
         self._times = times
         self._max_under_way = max_under_way
-        self._worker = ReplayWorker(recorded, scheduler.states.groups)
+        self._worker = ReplayWorker(recorded, scheduler.states)
         self._requests: dict[int, Request] = {}
         self._now = 0.0
         self._done_at: deque[float] = deque()  # of plans under way
@@ -71,15 +71,13 @@ class _Run:
         """Raises CannotTry if some request could never run."""
         tables, num_rows = self.scheduler.tables, self.scheduler.num_rows
         for each in self._recorded:
-            if each.arrival.n > num_rows:
-                raise CannotTry(
-                    f"a request has {each.arrival.n} sequences, but only {num_rows} may run at once"
-                )
-            tokens = max(map(each.num_tokens, range(each.arrival.n)))
+            if each.n > num_rows:
+                raise CannotTry(f"a request has {each.n} sequences, but only {num_rows} may run at once")
+            tokens = max(map(each.num_tokens, range(each.n)))
             blocks = tables.blocks_for(tokens)
-            if each.arrival.num_beam_results:  # beams run together, and may share only the prompt
-                shared = each.arrival.prompt_len // tables.block_size
-                blocks = shared + each.arrival.n * (blocks - shared)
+            if each.facts["num_beam_results"]:  # beams run together, and may share only the prompt
+                shared = each.prompt_len // tables.block_size
+                blocks = shared + each.n * (blocks - shared)
             if blocks > tables.pool.num_blocks:
                 raise CannotTry(
                     f"a request with up to {tokens} tokens needs {blocks} blocks,"
@@ -95,7 +93,6 @@ class _Run:
             self.scheduler.abort(self._requests[event.number], event.indexes)
         else:
             request = self._requests[event.number] = self._recorded.request(event.number)
-            self._worker.expect(request)
             self.scheduler.add(request)
 
     def run_until(self, time: float) -> None:
@@ -127,23 +124,21 @@ def _events(recording: RecordingReader, recorded: ReconstructedRequests) -> Iter
     """Yields arrivals at their times, and all other events at the time of the next plan."""
     now, pending = 0.0, list[tuple[int, tuple[int, ...]]]()
     for call in recording:
-        kind = call.WhichOneof("call")
-        if kind == "arrival":
-            yield _Event(call.arrival.arrival, call.arrival.number)
-        elif kind == "reset":
+        event, facts = call.event, facts_of(call.event)
+        if event.name == "add":
+            yield _Event(facts["arrival"], event.number)
+        elif event.name == "reset_cache":
             pending.append((0, ()))
-        elif kind == "abort":
-            named = call.abort.indexes or range(recorded[call.abort.number].arrival.n)
-            pending.append((call.abort.number, tuple(named)))
-        elif kind == "finish":
-            pending.append((call.finish.number, tuple(range(recorded[call.finish.number].arrival.n))))
-        elif kind == "plan":
+        elif event.name in ("abort", "finish"):
+            named = facts.get("indexes") or range(recorded[event.number].n)
+            pending.append((event.number, tuple(named)))
+        elif call.HasField("plan"):
             now = max(now, call.plan.now)
             for number, indexes in pending:
                 yield from _aborts(now, recorded, number, indexes) if number else [_Event(now, 0)]
             pending.clear()
-    for number in recorded.numbers():
-        yield from _aborts(now, recorded, number, range(recorded[number].arrival.n))
+    for each in recorded:
+        yield from _aborts(now, recorded, each.number, range(each.n))
 
 
 def _aborts(

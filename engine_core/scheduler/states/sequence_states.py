@@ -22,9 +22,9 @@ from engine_core.request import NO_ROW, Request, Sequence, Status
 from engine_core.scheduler.outputs.outputs import Outputs
 from engine_core.scheduler.outputs.wait_causes import WaitCauses
 from engine_core.scheduler.states.request_index import RequestIndex
+from engine_core.scheduler.states.sequence_group import ParallelSampling, SequenceGroup
 from engine_core.scheduler.states.throughput import Throughput
 from engine_core.scheduler.states.timeouts import Timeouts
-from engine_core.sequence_group import ParallelSampling, SequenceGroup
 from engine_core.step.plan import Plan
 from engine_core.step.row_slots import RowSlots
 

@@ -39,7 +39,7 @@ class Timeouts:
     def set_deadline(self, request: Request, deadline_at: float | None) -> None:
         """Gives a live request another deadline."""
         before = _first(request)
-        request.abort_at = deadline_at
+        request.owner.abort_at = deadline_at
         if _first(request) != before:
             if before is not None:
                 self._drop_one()
@@ -66,5 +66,5 @@ class Timeouts:
 
 
 def _first(request: Request) -> float | None:
-    times = [when for when in (request.time_limit_at, request.abort_at) if when is not None]
+    times = [when for when in (request.time_limit_at, request.owner.abort_at) if when is not None]
     return min(times, default=None)

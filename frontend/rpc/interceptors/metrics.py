@@ -1,4 +1,5 @@
-"""Counts every call to the gRPC server, under the metric names of go-grpc, so that dashboards work."""
+"""Counts every call to the gRPC server, under the metric names of go-grpc, so that dashboards work, and reads
+the trace context of every call."""
 
 import asyncio
 import functools
@@ -9,11 +10,12 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
-from frontend.rpc.call_context import Context
+from frontend.rpc.call_context import Context, set_trace
 from frontend.rpc.error_mapping import without_frames
 from frontend.rpc.handlers import Behavior, Handler, wrapped
 from frontend.telemetry.counters import Counters, Rpc
 from pagewire.telemetry.figures import REQUEST_SECONDS, Histogram
+from pagewire.telemetry.tracing import read_trace_context
 
 _CODES = {code.value[0]: "".join(map(str.title, code.name.split("_"))) for code in grpc.StatusCode}
 _CODES[0], _CODES[1] = "OK", "Canceled"  # as Go spells them
@@ -82,3 +84,16 @@ def _type_of(method: Any) -> str:
     if method.client_streaming:
         return "bidi_stream" if method.server_streaming else "client_stream"
     return "server_stream" if method.server_streaming else "unary"
+
+
+class TraceInterceptor(grpc.aio.ServerInterceptor):
+    """Stores method and trace context for the call's span."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        method, metadata = handler_call_details.method, handler_call_details.invocation_metadata
+        set_trace(method.removeprefix("/"), read_trace_context(metadata))
+        return await continuation(handler_call_details)

@@ -11,10 +11,9 @@ import grpc
 
 from frontend.call.write_timeout import WriteTimeouts
 from frontend.errors import SlowConsumer
-from frontend.rpc.call_context import Context
+from frontend.rpc.call_context import Context, sender
 from frontend.rpc.error_mapping import to_grpc
 from frontend.rpc.handlers import Handler
-from frontend.rpc.writing import sender
 
 _METHODS = frozenset(
     {

@@ -8,8 +8,8 @@ import torch
 
 from kernels.cpu.attention.records import AttentionRecord, StoreKVRecord
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.elementwise.row_kernels import row_grain
 from kernels.cpu.runtime.arena import zeros
+from kernels.cpu.runtime.grain import row_grain
 
 if TYPE_CHECKING:  # it compiles when it is imported
     from kernels.cpu.runtime.thread_pool import Team

@@ -81,7 +81,7 @@ class Team:
         self._scratch_bytes = 0
         self._memory: list[Words] = []  # what they point at
         self.recovers_stragglers = True
-        """Whether programs that are lowered from now on let an idle thread repeat units of a thread that has
+        """Whether programs that are recorded from now on let an idle thread repeat units of a thread that has
         lost its core; see kernels.cpu.runtime.straggler_recovery. Off where no other process runs on the
         cores."""
 

@@ -5,7 +5,7 @@
 logits [M, V] float32 -> [M] int64: kernels.ops.sampling.argmax, whose reference is that of this too. A row
 is read once, in pieces that threads share (kernels.cpu.sampling.argmax): the first record finds the largest
 of each piece, the second takes the first of these. As part of a step's program it finds the logits in caches
-and the threads awake; kernels.cpu.sampling.chooser, which draws as well, is a call of its own, with other
+and the threads awake; kernels.cpu.sampling.choose, which draws as well, is a call of its own, with other
 threads.
 """
 

@@ -1,4 +1,4 @@
-"""kernels.cpu.sampling.chooser for rows of logits, one at a time.
+"""kernels.ops.sampling.choose for rows of logits, one at a time, but for typical_p, which is left to torch.
 
 A row is read once for the largest logit of each chunk of 64 tokens. What comes then depends on it:
 
@@ -16,7 +16,7 @@ from kernels.cpu.compiler.cache import compiled
 from kernels.cpu.compiler.language import float32
 from kernels.cpu.isa.lanes import lowest_bit
 from kernels.cpu.isa.vectors import read_f32, read_f64, read_i64, write_f64, write_i64
-from kernels.cpu.sampling.filters.candidates import collect, keep_best, keep_typical, pick, total_of
+from kernels.cpu.sampling.filters.candidates import NOT_KNOWN, collect, keep_best, pick, total_of
 from kernels.cpu.sampling.filters.full_vocab import draw_from_all
 from kernels.cpu.sampling.filters.top_k_cut import UNKNOWN as NOT_ENOUGH
 from kernels.cpu.sampling.filters.top_k_cut import cut
@@ -33,8 +33,12 @@ from kernels.cpu.sampling.scratch import (
     logits_at,
     scratch_places,
 )
-from kernels.cpu.sampling.uniform import uniform
 from kernels.cpu.sampling.vector_loops import CHUNK, LOWEST, NO_TOKEN, at_least, chunk_largest, weigh
+from kernels.ops.sampling.columns import COLUMNS
+from kernels.ops.sampling.philox_constants import M0, M1, MASK, ROUNDS, W0, W1
+
+_NAMES = ("temperature", "top_p", "min_p", "typical_p", "top_k", "sequence_index", "position", "seed")
+_TEMPERATURE, _TOP_P, _MIN_P, _TYPICAL_P, _TOP_K, _INDEX, _POSITION, _SEED = map(COLUMNS.index, _NAMES)
 
 
 def _find_largest(scratch: int) -> int:
@@ -58,7 +62,7 @@ def _find_largest(scratch: int) -> int:
 
 def _kth_chunk(k: int, scratch: int) -> float:
     """The k-th best of the chunks' largest; LOWEST where fewer have anything, or none but masked tokens."""
-    _, _, _, weights, _, free = scratch_places(scratch)
+    _, _, _, weights, free = scratch_places(scratch)
     chunks = read_i64(scratch + CHUNKS)
     for chunk in range(chunks):
         write_f64(weights + 8 * chunk, 1.0)
@@ -69,9 +73,9 @@ def _kth_chunk(k: int, scratch: int) -> float:
     return limit
 
 
-def _draw_from_best(k: int, top_p: float, min_p: float, typical_p: float, u: float, scratch: int) -> int:
+def _draw_from_best(k: int, top_p: float, min_p: float, u: float, scratch: int) -> int:
     """From the k best tokens, or those of them that other filters leave."""
-    _, scores, ids, weights, _, _ = scratch_places(scratch)
+    _, scores, ids, weights, _ = scratch_places(scratch)
     n = collect(_kth_chunk(k, scratch), scratch)
     if k < n:
         for i in range(n):
@@ -81,21 +85,37 @@ def _draw_from_best(k: int, top_p: float, min_p: float, typical_p: float, u: flo
     if top_p < 1:
         target = top_p * total_of(weights, n, 0.0)
         n = keep_best(n, target, (n + 8) * 2.0**-52 * target, scratch)
-    if typical_p < 1:
-        n = keep_typical(n, min_p, typical_p, scratch)
     return pick(ids, weights, n, min_p, u * total_of(weights, n, min_p))
+
+
+def uniform(seed: int, index: int, position: int) -> float:
+    """Returns the random number of a token: kernels.ops.sampling.philox, one block, in registers.
+
+    Words below 2^32 in 64 bits: products wrap around, and a mask drops the sign that a shift brings in."""
+    key_low, key_high = seed & MASK, (seed >> 32) & MASK
+    c0, c1, c2, c3 = index, position, 0, 0
+    for _ in range(ROUNDS):
+        p0, p1 = M0 * c0, M1 * c2
+        c0, c1 = ((p1 >> 32) ^ c1 ^ key_low) & MASK, p1 & MASK
+        c2, c3 = ((p0 >> 32) ^ c3 ^ key_high) & MASK, p0 & MASK
+        key_low, key_high = (key_low + W0) & MASK, (key_high + W1) & MASK
+    return ((c0 << 21) | (c1 >> 11)) * 2.0**-53
+
+
+def _at(record: ChooseRecord, column: int, row: int) -> int:
+    """The address of a row's number in a column."""
+    return record.columns + 8 * (record.num_rows * column + row)
 
 
 def _draw(record: ChooseRecord, row: int, scratch: int) -> int:
     """By the row's parameters."""
-    k = read_i64(record.top_k + 8 * row)
-    top_p, min_p = read_f64(record.top_p + 8 * row), read_f64(record.min_p + 8 * row)
-    typical_p, key = read_f64(record.typical_p + 8 * row), record.keys + 16 * row
-    index, position = read_i64(record.indexes + 8 * row), read_i64(record.positions + 8 * row)
-    u = uniform(read_i64(key), read_i64(key + 8), index, position)
-    if k > 0:
-        return _draw_from_best(k, top_p, min_p, typical_p, u, scratch)
-    return draw_from_all(top_p, min_p, typical_p, u, scratch)
+    if read_f64(_at(record, _TYPICAL_P, row)) < 1:
+        return NOT_KNOWN
+    k = read_i64(_at(record, _TOP_K, row))
+    top_p, min_p = read_f64(_at(record, _TOP_P, row)), read_f64(_at(record, _MIN_P, row))
+    index, position = read_i64(_at(record, _INDEX, row)), read_i64(_at(record, _POSITION, row))
+    u = uniform(read_i64(_at(record, _SEED, row)), index, position)
+    return _draw_from_best(k, top_p, min_p, u, scratch) if k > 0 else draw_from_all(top_p, min_p, u, scratch)
 
 
 @compiled
@@ -109,7 +129,7 @@ def choose_rows(record: ChooseRecord, first: int, count: int, scratch: int) -> N
         token = chunk = _find_largest(scratch)
         if chunk != NO_TOKEN:
             best = read_f32(scratch + LARGEST + 4 * chunk)
-            temperature = read_f64(record.temperature + 8 * row)
+            temperature = read_f64(_at(record, _TEMPERATURE, row))
             write_f64(scratch + BEST, best)
             write_f64(scratch + TEMPERATURE, temperature)
             if temperature == 0:

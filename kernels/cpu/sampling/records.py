@@ -25,19 +25,13 @@ class MergeRecord(OperationRecord):
 
 @record
 class ChooseRecord(Record):
-    """kernels.cpu.sampling.choose.choose_rows. Tables have a number for each row that tokens may name."""
+    """kernels.cpu.sampling.choose.choose_rows."""
 
     logits: Address = 0  # [A, V] float32, contiguous
-    tokens: Address = 0  # [A] int64: rows of the tables; then the result
-    vocab_size: i64
-    positions: Address  # int64: output tokens that the row has
-    temperature: Address  # float64; 0: greedy
-    top_k: Address  # int64; 0: all
-    top_p: Address  # float64; 1: all
-    min_p: Address  # float64; 0: all
-    typical_p: Address  # float64; 1: all
-    keys: Address  # [2] int64 each: low and high word of the seed
-    indexes: Address  # int64: sequence index
+    tokens: Address = 0  # [A] int64: rows of the columns; then the result
+    vocab_size: i64 = 0
+    columns: Address = 0  # [columns, num_rows]: the words of kernels.ops.sampling.columns.SamplingColumns
+    num_rows: i64 = 0
 
 
 @record

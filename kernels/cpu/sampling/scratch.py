@@ -8,7 +8,6 @@
     largest   [chunks] float32: of each chunk
     before    [chunks + 1] float64: the sum of the weights before each chunk, and of all
     x, ids, weights   [V] float32, int32, float64: the candidates, by ascending id
-    scores    [V] float32: what tokens are ranked by, where that is not their logits
     cut       of kernels.cpu.sampling.filters.top_k_cut
 
 V is padded to whole chunks.
@@ -28,9 +27,8 @@ ROW = (
     "chunks",  # how many
     "best",  # float64: the largest logit
     "temperature",  # float64
-    "scores",  # address of what tokens are ranked by; 0: their logits
 )
-X, VOCAB_SIZE, CHUNKS, BEST, TEMPERATURE, SCORES = range(0, 8 * len(ROW), 8)
+X, VOCAB_SIZE, CHUNKS, BEST, TEMPERATURE = range(0, 8 * len(ROW), 8)
 LAST = 64
 COPY = LAST + 4 * CHUNK
 CHUNK_WEIGHTS = COPY + 4 * CHUNK
@@ -39,24 +37,23 @@ SUMS = CHUNK_SUMS + 4 * CHUNK
 LARGEST = SUMS + 8 * WIDE * BUCKETS
 
 
-def _places(chunks: int, scratch: int) -> tuple[int, int, int, int, int, int]:
+def _places(chunks: int, scratch: int) -> tuple[int, int, int, int, int]:
     before = scratch + LARGEST + 4 * chunks
     x = before + 8 * (chunks + 1)
     ids = x + 4 * CHUNK * chunks
     weights = ids + 4 * CHUNK * chunks
-    scores = weights + 8 * CHUNK * chunks
-    return before, x, ids, weights, scores, scores + 4 * CHUNK * chunks
+    return before, x, ids, weights, weights + 8 * CHUNK * chunks
 
 
-def scratch_places(scratch: int) -> tuple[int, int, int, int, int, int]:
-    """Addresses of before, x, ids, weights, scores and cut."""
+def scratch_places(scratch: int) -> tuple[int, int, int, int, int]:
+    """Addresses of before, x, ids, weights and cut."""
     return _places(read_i64(scratch + CHUNKS), scratch)
 
 
 def scratch_bytes(vocab_size: int) -> int:
     """What one thread needs."""
     chunks = -(-vocab_size // CHUNK)
-    return _places(chunks, 0)[5] + cut_bytes(CHUNK * chunks)
+    return _places(chunks, 0)[4] + cut_bytes(CHUNK * chunks)
 
 
 def begin_row(x: int, vocab_size: int, scratch: int) -> None:
@@ -64,7 +61,6 @@ def begin_row(x: int, vocab_size: int, scratch: int) -> None:
     write_i64(scratch + X, x)
     write_i64(scratch + VOCAB_SIZE, vocab_size)
     write_i64(scratch + CHUNKS, (vocab_size + CHUNK - 1) // CHUNK)
-    write_i64(scratch + SCORES, 0)
     whole = vocab_size // CHUNK * CHUNK
     if whole < vocab_size:
         for i in range(CHUNK):
@@ -78,12 +74,6 @@ def logits_at(chunk: int, scratch: int) -> int:
     return read_i64(scratch + X) + 4 * CHUNK * chunk if whole else scratch + LAST
 
 
-def scores_at(chunk: int, scratch: int) -> int:
-    """The address of what a chunk's tokens are ranked by."""
-    scores = read_i64(scratch + SCORES)
-    return logits_at(chunk, scratch) if scores == 0 else scores + 4 * CHUNK * chunk
-
-
-def score_of(token: int, scratch: int) -> float:
-    """What the token is ranked by."""
-    return read_f32(scores_at(token // CHUNK, scratch) + 4 * (token % CHUNK))
+def logit_of(token: int, scratch: int) -> float:
+    """The token's logit."""
+    return read_f32(logits_at(token // CHUNK, scratch) + 4 * (token % CHUNK))

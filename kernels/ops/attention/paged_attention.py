@@ -72,7 +72,7 @@ class PrefillChunk:
 
 
 @dataclass(frozen=True)
-class AttentionPlan:
+class GatherPlan:
     """What all layers with the same window share in one step. Made once per step."""
 
     groups: tuple[DecodeGroup, ...]
@@ -144,7 +144,7 @@ def plan_attention(
     window: int | None,
     shape: CacheShape,
     chunked: bool = False,
-) -> AttentionPlan:
+) -> GatherPlan:
     """Plans one step for all layers with this window; see kernels.ops.attention.first_seen.
 
     starts, counts: [R] position of the first query of each row, and how many. block_tables: [R, N].
@@ -182,14 +182,14 @@ def plan_attention(
                 chunks.append(_prefill_chunk(tokens, queries, block_tables[row], lowest, shape))
             token += count
         row += length
-    return AttentionPlan(tuple(groups), tuple(chunks), shape.each_alone)
+    return GatherPlan(tuple(groups), tuple(chunks), shape.each_alone)
 
 
 def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
-    plan: AttentionPlan,
+    plan: GatherPlan,
     scale: float,
     soft_cap: float | None = None,
     sinks: torch.Tensor | None = None,
@@ -207,7 +207,7 @@ def _attend_all(
     query: torch.Tensor,
     key_cache: torch.Tensor,
     value_cache: torch.Tensor,
-    plan: AttentionPlan,
+    plan: GatherPlan,
     scale: float,
     soft_cap: float | None,
     sinks: torch.Tensor | None,

@@ -1,4 +1,4 @@
-"""norm(x) * weight * silu(gate), by head: what a gated delta net does with the outputs of its heads."""
+"""Gates: norm(x) * weight * silu(gate) by head, of a gated delta net, and x * sigmoid(gate), of attention."""
 
 import torch
 from torch.nn.functional import silu
@@ -9,3 +9,8 @@ def gated_norm(x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: f
     dtype."""
     normed = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight.float()
     return (normed.flatten(1) * silu(gate.float())).to(gate.dtype)
+
+
+def output_gate(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """Returns x * sigmoid(gate), [T, W], computed in float32 and rounded once."""
+    return (x.float() * torch.sigmoid(gate.float())).to(x.dtype)

@@ -20,8 +20,6 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from kernels.triton.requirements import uses_triton
-
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -82,11 +80,7 @@ def activation_reference(x: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def activation(x: torch.Tensor, name: str) -> torch.Tensor:
-    """[T, I] -> [T, I]. Dispatches on the device."""
-    if uses_triton(x):
-        from kernels.triton.elementwise import activation as gpu
-
-        return gpu.activation(x, name)
+    """[T, I] -> [T, I]."""
     return _apply(name, x)
 
 
@@ -96,11 +90,7 @@ def gated_activation_reference(gate_up: torch.Tensor, name: str) -> torch.Tensor
     return activation_reference(gate, name) * up
 
 
-def gated_activation(gate_up: torch.Tensor, name: str) -> torch.Tensor:
-    """[T, 2 * I] -> [T, I]. Dispatches on the device."""
-    if uses_triton(gate_up):
-        from kernels.triton.elementwise import activation as gpu
-
-        return gpu.gated_activation(gate_up, name)
+def gated_activation(gate_up: torch.Tensor, name: str, factor: float = 1.0) -> torch.Tensor:
+    """[T, 2 * I] -> [T, I]. factor: of the gate."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return _apply(name, gate) * up
+    return _apply(name, gate if factor == 1 else gate * factor) * up

@@ -27,3 +27,15 @@ def layer_norm(
 ) -> torch.Tensor:
     """[..., E] -> [..., E]."""
     return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def add_layer_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the normed sum and the sum x + residual, both [..., E]. Neither input is changed."""
+    total = residual + x
+    return layer_norm(total, weight, bias, eps), total

@@ -4,8 +4,8 @@
 
 x: [T, K], w: [N, K], b: [N] or None, all of one dtype; y: [T, N], of that dtype, or float32 if wide.
 
-The CPU's kernels multiply bfloat16 by packed weights (kernels.cpu.matmul.packed). On a CUDA device products
-are those of kernels.triton.matmul.linear, whose sums have one order for any T; those of torch, which the flag
+The CPU's kernels multiply by packed weights (kernels.cpu.matmul.packed). On a CUDA device products are those
+of kernels.triton.matmul.linear, whose sums have one order for any T; those of torch, which the flag
 --fast-matmul asks for, may depend on T in the last bits.
 
 Bytes moved: N * K values of weights, T * K read and T * N written.
@@ -13,8 +13,6 @@ Bytes moved: N * K values of weights, T * K read and T * N written.
 
 import torch
 import torch.nn.functional as F
-
-from kernels.triton.requirements import uses_triton
 
 
 def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -25,22 +23,13 @@ def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
 
 
 def linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    wide: bool = False,
-    by_library: bool = False,
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, wide: bool = False
 ) -> torch.Tensor:
-    """[T, K] -> [T, N]. wide: the result is float32. by_library: torch multiplies on a CUDA device too,
-    unless wide: its result would be rounded first.
+    """[T, K] -> [T, N]. wide: the result is float32.
 
     On a CPU 16-bit values are widened to float32, as torch multiplies them very slowly there, and the result
     is rounded to 16 bits even if wide.
     """
-    if uses_triton(x) and (wide or not by_library):
-        from kernels.triton.matmul.linear import linear as in_one_order
-
-        return in_one_order(x, weight, bias, wide)
     if x.device.type == "cpu" and x.dtype.itemsize == 2:
         result = F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
     else:

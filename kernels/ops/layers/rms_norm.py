@@ -11,8 +11,6 @@ results, where the two operations one after the other would read the sum a secon
 
 import torch
 
-from kernels.triton.requirements import uses_triton
-
 
 def rms_norm_reference(
     x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0
@@ -24,12 +22,7 @@ def rms_norm_reference(
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0) -> torch.Tensor:
-    """[..., E] -> [..., E]. offset: 1 where weights are stored as their distance from 1. Dispatches on the
-    device."""
-    if uses_triton(x):
-        from kernels.triton.elementwise import rms_norm as gpu
-
-        return gpu.rms_norm(x, weight, eps, offset)
+    """[..., E] -> [..., E]. offset: 1 where weights are stored as their distance from 1."""
     if offset:
         return rms_norm_reference(x, weight, eps, offset)
     return torch.rms_norm(x, weight.shape, weight, eps)
@@ -56,11 +49,6 @@ def add_rms_norm(
     offset: float = 0.0,
     factor: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the normed sum and the sum. Neither input is changed. offset: see rms_norm(). factor: of x.
-    Dispatches on the device."""
-    if uses_triton(x):
-        from kernels.triton.elementwise import rms_norm as gpu
-
-        return gpu.add_rms_norm(x, residual, weight, eps, offset, factor)
+    """Returns the normed sum and the sum. Neither input is changed. offset: see rms_norm(). factor: of x."""
     total = torch.add(residual, x, alpha=factor)
     return rms_norm(total, weight, eps, offset), total

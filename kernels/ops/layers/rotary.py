@@ -23,8 +23,13 @@ def rotary_reference(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> t
     return rotated.to(x.dtype)
 
 
-def rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """[T, N, D] -> [T, N, D], a new tensor; x may be a strided view."""
+def rotary(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, index: torch.Tensor | None = None
+) -> torch.Tensor:
+    """[T, N, D] -> [T, N, D], a new tensor; x may be a strided view. index: [T] int64, each token's row of
+    cos and sin, [P, D]; None: its own number."""
+    if index is not None:
+        cos, sin = cos[index], sin[index]
     assert cos.shape == sin.shape == (x.shape[0], x.shape[2])
     wide = x.to(cos.dtype)
     turned = wide.roll(x.shape[-1] // 2, dims=-1)

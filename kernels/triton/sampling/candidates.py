@@ -37,7 +37,7 @@ def kth_key(scores, count, k, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def least_score(groups, num_groups, total, vocab_size, k, p, min_p, top, heat, GROUPS: tl.constexpr):
+def least_score(groups, num_groups, total, vocab_size, k, p, least_share, top, heat, GROUPS: tl.constexpr):
     """Returns a score below which no token is kept. A lower bound: it saves work and does not affect
     results."""
     least = tl.full([], -float("inf"), tl.float64)
@@ -55,7 +55,7 @@ def least_score(groups, num_groups, total, vocab_size, k, p, min_p, top, heat, G
         bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
         least = bits.to(tl.float32, bitcast=True).to(tl.float64)
     elif k == 0:
-        share = tl.where(p < 1, (1 - p) * total / vocab_size, min_p)
+        share = tl.where(p < 1, (1 - p) * total / vocab_size, least_share)
         least = tl.where(share > 0, top + heat * tl.log(share * 0.999), least)  # log 0 is -inf
     return least
 

@@ -1,13 +1,8 @@
-"""kernels.ops.logits.token_masks.forbid_tokens on CUDA, for bad words and then for stop tokens, in place.
+"""kernels.ops.logits.token_masks.prohibit on CUDA: bad words and then stop tokens, in place.
 
     bad words    x[last_n] <- -inf   for each word n of the row whose prefix the output ends with
     stop tokens  x[stop_m] <- -inf   for each m, while position < min_tokens
                  each of the two only if it leaves the row a token above -inf
-
-A word is its last token and its prefix, nearest token first, so that it lines up with the output's end:
-
-    bad word [5, 8, 3]     last 3   prefix  8   5  ANY ANY
-    output ... 5 8         from its end     8   5   ...        -> 3 is forbidden
 
 One program per row: it saves the logits that it masks, masks them, searches for one that is left, mostly in
 the first tile, and restores them where there is none. NaN stays NaN: the sampler reports such a row. logits:
@@ -16,56 +11,16 @@ output. Bytes moved: 12 for each masked logit, 4 * L for each word, and a tile. 
 GPU.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
+
+from kernels.ops.logits.token_masks import Prohibitions
 
 ENTRIES = 128
 """Forbidden tokens processed at a time: one per thread."""
 WIDTH = 1024
 """Logits read at a time in the search for one that is left: 8 per thread."""
-ANY = -1
-"""In a prefix: matches any token, and none."""
-
-
-@dataclass(frozen=True)
-class Prohibitions:
-    """The state of S slots."""
-
-    last: torch.Tensor  # [S, N] int32
-    prefix: torch.Tensor  # [S, W, L] int32: of the first W words; the others have none
-    outputs: torch.Tensor  # [S, P] int32: the row's output, from its first token on
-    stop_ids: torch.Tensor  # [S, M] int32
-    numbers: torch.Tensor  # [S, 5] int32: how many of N, of L and of M count, min_tokens, and how many of W
-
-
-def forbid_tokens_reference(
-    logits: torch.Tensor, slots: list[int], positions: list[int], state: Prohibitions
-) -> torch.Tensor:
-    """Computes the same row by row, and returns new logits [A, V]."""
-    result = logits.clone()
-    for a, (slot, position) in enumerate(zip(slots, positions, strict=True)):
-        if slot < 0:
-            continue
-        num_words, longest, num_stops, min_tokens, num_longer = state.numbers[slot].tolist()
-        said = state.outputs[slot, :position].tolist()[::-1]
-        prefixes = state.prefix[slot, :num_longer, :longest].tolist()
-        prefixes += [[]] * (num_words - num_longer)
-        words = zip(state.last[slot, :num_words].tolist(), prefixes, strict=True)
-        bad = [
-            last
-            for last, prefix in words
-            if all(want == ANY or said[n : n + 1] == [want] for n, want in enumerate(prefix))
-        ]
-        stops = state.stop_ids[slot, :num_stops].tolist() if position < min_tokens else []
-        for forbidden in (bad, stops):
-            masked = result[a].clone()
-            masked[forbidden] = torch.where(masked[forbidden].isnan(), torch.nan, -torch.inf)
-            if (masked > -torch.inf).any():
-                result[a] = masked
-    return result
 
 
 @triton.jit

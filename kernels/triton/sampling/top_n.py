@@ -25,6 +25,9 @@ from kernels.triton.sampling.candidates import (
 from kernels.triton.sampling.tile_stats import TILE, tile_stats
 
 MOST = 128
+USUAL = 32
+"""Requests for fewer tokens compute this many: kernels are compiled for this number and MOST, and not for
+each number that a request may name."""
 
 
 @triton.jit

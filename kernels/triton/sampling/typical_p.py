@@ -1,4 +1,4 @@
-"""kernels.ops.sampling.typical_p on CUDA, without sorting: masks the tokens that the filters of a row remove,
+"""kernels.ops.sampling.filters.typical_p on CUDA, without sorting: masks what the filters of a row remove,
 typical-p among them.
 
 Of a row with T > 0 and typical-p t < 1, weights w = exp((x - max x) / T), in float64 but for step 1:

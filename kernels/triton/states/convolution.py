@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.ops.delta.device_spans import DeviceSpans
 from kernels.triton.requirements import next_power_of_2
-from kernels.triton.states.device_spans import DeviceSpans
 from kernels.triton.states.spans import save_of, span_of
 
 CHANNELS = 128

@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 
 from kernels.ops.delta.delta_rule import DeltaShape
+from kernels.ops.delta.device_spans import DeviceSpans
 from kernels.triton.requirements import next_power_of_2
-from kernels.triton.states.device_spans import DeviceSpans
 from kernels.triton.states.spans import save_of, softplus, span_of
 
 STATE_VALUES = 4096

@@ -13,10 +13,10 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.ops.delta.device_spans import DeviceSpans
 from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
 from kernels.triton.requirements import next_power_of_2
 from kernels.triton.states.delta_rule import columns_of
-from kernels.triton.states.device_spans import DeviceSpans
 from kernels.triton.states.spans import save_of, softplus, span_of
 
 

@@ -22,51 +22,30 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from pagewire.internal.v1 import worker_pb2 as pagewire_dot_internal_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$pagewire/internal/v1/recording.proto\x12\x14pagewire.internal.v1\"B\n\rRecordedChunk\x12\x31\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\".pagewire.internal.v1.RecordedCall\"\xf0\x05\n\x0cRecordedCall\x12\x35\n\x05start\x18\x01 \x01(\x0b\x32$.pagewire.internal.v1.RecordingStartH\x00\x12\x38\n\x07\x61rrival\x18\x02 \x01(\x0b\x32%.pagewire.internal.v1.RecordedArrivalH\x00\x12\x34\n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32#.pagewire.internal.v1.RecordedAbortH\x00\x12\x36\n\x06\x66inish\x18\x04 \x01(\x0b\x32$.pagewire.internal.v1.RecordedFinishH\x00\x12\x34\n\x05reset\x18\x05 \x01(\x0b\x32#.pagewire.internal.v1.RecordedResetH\x00\x12\x32\n\x04plan\x18\x06 \x01(\x0b\x32\".pagewire.internal.v1.RecordedPlanH\x00\x12\x36\n\x06result\x18\x07 \x01(\x0b\x32$.pagewire.internal.v1.RecordedResultH\x00\x12\x30\n\x03\x65nd\x18\x08 \x01(\x0b\x32!.pagewire.internal.v1.RecordedEndH\x00\x12:\n\x08suspects\x18\t \x01(\x0b\x32&.pagewire.internal.v1.RecordedSuspectsH\x00\x12\x38\n\x07verdict\x18\n \x01(\x0b\x32%.pagewire.internal.v1.RecordedVerdictH\x00\x12:\n\x08prepared\x18\x0b \x01(\x0b\x32&.pagewire.internal.v1.RecordedPreparedH\x00\x12:\n\x08\x64\x65\x61\x64line\x18\x0c \x01(\x0b\x32&.pagewire.internal.v1.RecordedDeadlineH\x00\x12\x37\n\x04kept\x18\r \x01(\x0b\x32\'.pagewire.internal.v1.RecordedKeptCacheH\x00\x42\x06\n\x04\x63\x61ll\"W\n\x0eRecordingStart\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08settings\x18\x03 \x01(\t\x12\x12\n\nhas_tokens\x18\x04 \x01(\x08\"i\n\x11RecordedKeptCache\x12\x0e\n\x06\x62locks\x18\x01 \x01(\x0c\x12\x14\n\x0c\x62lock_hashes\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63heckpoints\x18\x03 \x01(\x0c\x12\x19\n\x11\x63heckpoint_hashes\x18\x04 \x01(\x0c\"L\n\x10RecordedDeadline\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x18\n\x0b\x64\x65\x61\x64line_at\x18\x02 \x01(\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_deadline_at\"\xa2\x05\n\x0fRecordedArrival\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0f\n\x07\x61rrival\x18\x02 \x01(\x01\x12\x12\n\nprompt_len\x18\x03 \x01(\r\x12\x14\n\x0c\x62lock_hashes\x18\x04 \x01(\x0c\x12\t\n\x01n\x18\x05 \x01(\r\x12\x12\n\nmax_tokens\x18\x06 \x01(\r\x12\x12\n\nmin_tokens\x18\x07 \x01(\r\x12\x15\n\rmax_model_len\x18\x08 \x01(\r\x12\x0e\n\x06tenant\x18\t \x01(\t\x12\x10\n\x08priority\x18\n \x01(\x05\x12\x14\n\x0c\x63\x61\x63he_bypass\x18\x0b \x01(\x08\x12\x1a\n\rtime_limit_at\x18\x0c \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0b\x64\x65\x61\x64line_at\x18\r \x01(\x01H\x01\x88\x01\x01\x12\x11\n\tdelivered\x18\x0e \x01(\x0c\x12\x18\n\x10prompt_token_ids\x18\x0f \x01(\x0c\x12\x11\n\tnamespace\x18\x10 \x01(\x04\x12\x1d\n\x15prompt_logprobs_start\x18\x11 \x01(\r\x12\x18\n\x10num_beam_results\x18\x12 \x01(\r\x12\x1b\n\x13num_beam_candidates\x18\x13 \x01(\r\x12:\n\ndeliveries\x18\x14 \x03(\x0b\x32&.pagewire.internal.v1.RecordedDelivery\x12\x15\n\rtenant_weight\x18\x15 \x01(\x01\x12\x0f\n\x07suspect\x18\x16 \x01(\x04\x12\x1d\n\x10max_draft_tokens\x18\x17 \x01(\rH\x02\x88\x01\x01\x12\x11\n\tpreparing\x18\x18 \x01(\x08\x12\x13\n\x0bhas_grammar\x18\x19 \x01(\x08\x12\x14\n\x0cpooling_type\x18\x1a \x01(\rB\x10\n\x0e_time_limit_atB\x0e\n\x0c_deadline_atB\x13\n\x11_max_draft_tokens\"\"\n\x10RecordedPrepared\x12\x0e\n\x06number\x18\x01 \x01(\x04\"_\n\x10RecordedSuspects\x12\x12\n\nnum_deaths\x18\x01 \x01(\x04\x12\x37\n\x08suspects\x18\x02 \x03(\x0b\x32%.pagewire.internal.v1.RecordedSuspect\"\\\n\x0fRecordedSuspect\x12\r\n\x05\x66irst\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\x12\r\n\x05group\x18\x03 \x01(\r\x12\r\n\x05\x64\x65\x61th\x18\x04 \x01(\x04\x12\x0f\n\x07strikes\x18\x05 \x01(\r\"\"\n\x0fRecordedVerdict\x12\x0f\n\x07suspect\x18\x01 \x01(\x04\";\n\x10RecordedDelivery\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\"0\n\rRecordedAbort\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0f\n\x07indexes\x18\x02 \x03(\r\"0\n\x0eRecordedFinish\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\r\"\x0f\n\rRecordedReset\"\xa0\x05\n\x0cRecordedPlan\x12\x0b\n\x03now\x18\x01 \x01(\x01\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x14\n\x0cremoved_rows\x18\x03 \x01(\x0c\x12\x36\n\x08new_rows\x18\x04 \x03(\x0b\x32$.pagewire.internal.v1.RecordedNewRow\x12\r\n\x05\x66orks\x18\x05 \x01(\x0c\x12\x12\n\ntable_rows\x18\x06 \x01(\x0c\x12\x14\n\x0ctable_starts\x18\x07 \x01(\x0c\x12\x14\n\x0ctable_counts\x18\x08 \x01(\x0c\x12\x14\n\x0ctable_blocks\x18\t \x01(\x0c\x12\x14\n\x0c\x63opy_sources\x18\n \x01(\x0c\x12\x14\n\x0c\x63opy_targets\x18\x0b \x01(\x0c\x12\x0c\n\x04rows\x18\x0c \x01(\x0c\x12\x0e\n\x06starts\x18\r \x01(\x0c\x12\x12\n\nstarts_sum\x18\x0e \x01(\x04\x12\x0e\n\x06\x63ounts\x18\x0f \x01(\x0c\x12\x13\n\x0bsample_rows\x18\x10 \x01(\x0c\x12\x17\n\x0fis_sample_empty\x18\x11 \x01(\x08\x12\x16\n\x0esample_sources\x18\x12 \x01(\x0c\x12\x13\n\x0b\x61ppend_rows\x18\x13 \x01(\x0c\x12\x17\n\x0fswap_out_blocks\x18\x14 \x01(\x0c\x12\x1c\n\x14swap_out_host_blocks\x18\x15 \x01(\x0c\x12\x1b\n\x13swap_in_host_blocks\x18\x16 \x01(\x0c\x12\x16\n\x0eswap_in_blocks\x18\x17 \x01(\x0c\x12\x15\n\rsample_counts\x18\x18 \x01(\x0c\x12\x14\n\x0crestore_rows\x18\x19 \x01(\x0c\x12\x1b\n\x13restore_checkpoints\x18\x1a \x01(\x0c\x12\x11\n\tsave_rows\x18\x1b \x01(\x0c\x12\x16\n\x0esave_positions\x18\x1c \x01(\x0c\x12\x18\n\x10save_checkpoints\x18\x1d \x01(\x0c\"\xa5\x01\n\x0eRecordedNewRow\x12\x0b\n\x03row\x18\x01 \x01(\r\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x16\n\x0esequence_index\x18\x03 \x01(\r\x12\x12\n\nnum_tokens\x18\x04 \x01(\r\x12\x0e\n\x06\x62locks\x18\x05 \x01(\x0c\x12\x1d\n\x15prompt_logprobs_start\x18\x06 \x01(\r\x12\x1b\n\x13num_beam_candidates\x18\x07 \x01(\r\"\xfd\x01\n\x0eRecordedResult\x12\x13\n\x0b\x64uration_us\x18\x01 \x01(\x04\x12\x15\n\rwithout_token\x18\x02 \x03(\r\x12\x35\n\x07\x63hoices\x18\x03 \x03(\x0b\x32$.pagewire.internal.v1.RecordedChoice\x12\x15\n\rsample_counts\x18\x04 \x01(\x0c\x12\x14\n\x0c\x64raft_counts\x18\x05 \x01(\x0c\x12\x19\n\x11next_draft_counts\x18\x06 \x01(\x0c\x12\x12\n\nstarted_ns\x18\x07 \x01(\x04\x12\x15\n\rdraft_prefill\x18\x08 \x01(\x08\x12\x15\n\rdraft_methods\x18\t \x01(\x0c\"h\n\x0eRecordedChoice\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06length\x18\x02 \x01(\r\x12\x0f\n\x07is_over\x18\x03 \x01(\x08\x12\x0f\n\x07parents\x18\x04 \x01(\x0c\x12\x14\n\x0c\x62lock_hashes\x18\x05 \x01(\x0c\"\x9c\x01\n\x0bRecordedEnd\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\r\n\x05index\x18\x02 \x01(\r\x12\x19\n\x11num_output_tokens\x18\x03 \x01(\r\x12\x0e\n\x06reason\x18\x04 \x01(\r\x12\x14\n\x0c\x62lock_hashes\x18\x05 \x01(\x0c\x12\x13\n\x0b\x66irst_block\x18\x06 \x01(\r\x12\x18\n\x10output_token_ids\x18\x07 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$pagewire/internal/v1/recording.proto\x12\x14pagewire.internal.v1\x1a!pagewire/internal/v1/worker.proto\"B\n\rRecordedChunk\x12\x31\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\".pagewire.internal.v1.RecordedCall\"\xf1\x01\n\x0cRecordedCall\x12\x35\n\x05start\x18\x01 \x01(\x0b\x32$.pagewire.internal.v1.RecordingStartH\x00\x12\x34\n\x05\x65vent\x18\x0e \x01(\x0b\x32#.pagewire.internal.v1.RecordedEventH\x00\x12\x32\n\x04plan\x18\x0f \x01(\x0b\x32\".pagewire.internal.v1.RecordedPlanH\x00\x12\x32\n\x06result\x18\x10 \x01(\x0b\x32 .pagewire.internal.v1.StepResultH\x00\x42\x06\n\x04\x63\x61llJ\x04\x08\x02\x10\x0e\"W\n\x0eRecordingStart\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x10\n\x08settings\x18\x03 \x01(\t\x12\x12\n\nhas_tokens\x18\x04 \x01(\x08\"\xaf\x01\n\rRecordedEvent\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\r\n\x05\x66\x61\x63ts\x18\x03 \x01(\t\x12\x41\n\x07\x63olumns\x18\x04 \x03(\x0b\x32\x30.pagewire.internal.v1.RecordedEvent.ColumnsEntry\x1a.\n\x0c\x43olumnsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"\x88\x01\n\x0cRecordedPlan\x12\x0b\n\x03now\x18\x01 \x01(\x01\x12\x0c\n\x04step\x18\x02 \x01(\x04\x12\x17\n\nstarts_sum\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x35\n\x07\x63olumns\x18\x04 \x03(\x0b\x32$.pagewire.internal.v1.RecordedColumnB\r\n\x0b_starts_sum\"/\n\x0eRecordedColumn\x12\r\n\x05\x66ield\x18\x01 \x01(\r\x12\x0e\n\x06values\x18\x02 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'pagewire.internal.v1.recording_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_RECORDEDCHUNK']._serialized_start=62
-  _globals['_RECORDEDCHUNK']._serialized_end=128
-  _globals['_RECORDEDCALL']._serialized_start=131
-  _globals['_RECORDEDCALL']._serialized_end=883
-  _globals['_RECORDINGSTART']._serialized_start=885
-  _globals['_RECORDINGSTART']._serialized_end=972
-  _globals['_RECORDEDKEPTCACHE']._serialized_start=974
-  _globals['_RECORDEDKEPTCACHE']._serialized_end=1079
-  _globals['_RECORDEDDEADLINE']._serialized_start=1081
-  _globals['_RECORDEDDEADLINE']._serialized_end=1157
-  _globals['_RECORDEDARRIVAL']._serialized_start=1160
-  _globals['_RECORDEDARRIVAL']._serialized_end=1834
-  _globals['_RECORDEDPREPARED']._serialized_start=1836
-  _globals['_RECORDEDPREPARED']._serialized_end=1870
-  _globals['_RECORDEDSUSPECTS']._serialized_start=1872
-  _globals['_RECORDEDSUSPECTS']._serialized_end=1967
-  _globals['_RECORDEDSUSPECT']._serialized_start=1969
-  _globals['_RECORDEDSUSPECT']._serialized_end=2061
-  _globals['_RECORDEDVERDICT']._serialized_start=2063
-  _globals['_RECORDEDVERDICT']._serialized_end=2097
-  _globals['_RECORDEDDELIVERY']._serialized_start=2099
-  _globals['_RECORDEDDELIVERY']._serialized_end=2158
-  _globals['_RECORDEDABORT']._serialized_start=2160
-  _globals['_RECORDEDABORT']._serialized_end=2208
-  _globals['_RECORDEDFINISH']._serialized_start=2210
-  _globals['_RECORDEDFINISH']._serialized_end=2258
-  _globals['_RECORDEDRESET']._serialized_start=2260
-  _globals['_RECORDEDRESET']._serialized_end=2275
-  _globals['_RECORDEDPLAN']._serialized_start=2278
-  _globals['_RECORDEDPLAN']._serialized_end=2950
-  _globals['_RECORDEDNEWROW']._serialized_start=2953
-  _globals['_RECORDEDNEWROW']._serialized_end=3118
-  _globals['_RECORDEDRESULT']._serialized_start=3121
-  _globals['_RECORDEDRESULT']._serialized_end=3374
-  _globals['_RECORDEDCHOICE']._serialized_start=3376
-  _globals['_RECORDEDCHOICE']._serialized_end=3480
-  _globals['_RECORDEDEND']._serialized_start=3483
-  _globals['_RECORDEDEND']._serialized_end=3639
+  _globals['_RECORDEDEVENT_COLUMNSENTRY']._loaded_options = None
+  _globals['_RECORDEDEVENT_COLUMNSENTRY']._serialized_options = b'8\001'
+  _globals['_RECORDEDCHUNK']._serialized_start=97
+  _globals['_RECORDEDCHUNK']._serialized_end=163
+  _globals['_RECORDEDCALL']._serialized_start=166
+  _globals['_RECORDEDCALL']._serialized_end=407
+  _globals['_RECORDINGSTART']._serialized_start=409
+  _globals['_RECORDINGSTART']._serialized_end=496
+  _globals['_RECORDEDEVENT']._serialized_start=499
+  _globals['_RECORDEDEVENT']._serialized_end=674
+  _globals['_RECORDEDEVENT_COLUMNSENTRY']._serialized_start=628
+  _globals['_RECORDEDEVENT_COLUMNSENTRY']._serialized_end=674
+  _globals['_RECORDEDPLAN']._serialized_start=677
+  _globals['_RECORDEDPLAN']._serialized_end=813
+  _globals['_RECORDEDCOLUMN']._serialized_start=815
+  _globals['_RECORDEDCOLUMN']._serialized_end=862
 # @@protoc_insertion_point(module_scope)

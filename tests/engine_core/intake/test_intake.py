@@ -4,13 +4,15 @@ from collections.abc import Iterator
 
 import pytest
 
+from engine_core.context import make_context
 from engine_core.errors import Code, Refused
+from engine_core.identity import Identity
 from engine_core.intake.intake import Intake
 from engine_core.intake.overload import QueueBounds
 from engine_core.quarantine.blame import STRIKES, Span, Suspect, key_of
 from engine_core.quarantine.crash_journal import CrashJournal, new_journal
 from engine_core.scheduler.scheduler import Scheduler
-from pagewire.internal.v1.engine_pb2 import AddRequest, TenantTerms
+from pagewire.internal.v1.engine_pb2 import AddRequest, TenantTerms, Welcome
 from tests.engine_core.fakes import LIMITS, add_request
 
 Taken = tuple[Intake, Scheduler]
@@ -18,7 +20,8 @@ Taken = tuple[Intake, Scheduler]
 
 def make_intake(bounds: QueueBounds | None = None, rows: int = 4) -> Taken:
     scheduler = Scheduler(num_blocks=64, block_size=4, max_num_seqs=rows, max_num_batched_tokens=64)
-    return Intake(scheduler, LIMITS, lambda: 100.0, bounds or QueueBounds()), scheduler
+    context = make_context(Identity(Welcome(), LIMITS), scheduler, lambda *_: None, lambda: 100.0)
+    return Intake(context, bounds or QueueBounds()), scheduler
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from engine_core.beam_search.search import Beam, BeamParameters, BeamSearch
 from engine_core.recording.beams import candidates_of
-from pagewire.internal.v1.recording_pb2 import RecordedChoice
-from pagewire.ipc.columns import pack_u32
 
 WIDTH, NUM_CANDIDATES = 4, 6
 
@@ -33,52 +31,44 @@ def search_of(num_beams: int = 1, width: int = WIDTH) -> BeamSearch:
     return search
 
 
-def advance(search: BeamSearch, choice: RecordedChoice | None) -> list[int]:
-    candidates = candidates_of(search, choice, lambda position, beam, block_hash: 100 + beam)
+def advance(search: BeamSearch, parents: Sequence[int]) -> list[int]:
+    candidates = candidates_of(search, parents, lambda position, beam: 100 + beam)
     assert all(len(each) == NUM_CANDIDATES for each in candidates)
     return search.advance(candidates)
 
 
-def choice_of(parents: Sequence[int]) -> RecordedChoice:
-    return RecordedChoice(parents=pack_u32(list(parents)))
-
-
 def test_the_first_choice_continues_the_prompt() -> None:
     search = search_of()
-    assert advance(search, choice_of([0] * WIDTH)) == [0] * WIDTH
+    assert advance(search, [0] * WIDTH) == [0] * WIDTH
     assert [beam.output.tolist() for beam in search.beams] == [[100], [101], [102], [103]]
 
 
 @given(st.lists(st.integers(0, WIDTH - 1), min_size=WIDTH, max_size=WIDTH))
 def test_any_parents_are_chosen_in_their_order(parents: list[int]) -> None:
     search = search_of(WIDTH)
-    assert advance(search, choice_of(parents)) == parents == search.parents
+    assert advance(search, parents) == parents == search.parents
     assert [beam.output[0] for beam in search.beams] == [50 + parent for parent in parents]
-    assert advance(search, choice_of(parents[::-1])) == parents[::-1], "and again, from these scores"
+    assert advance(search, parents[::-1]) == parents[::-1], "and again, from these scores"
 
 
-@pytest.mark.parametrize("choice", [None, RecordedChoice(is_over=True)])
 @pytest.mark.parametrize("num_beams", [1, WIDTH])
-def test_a_search_that_was_over_is_over(num_beams: int, choice: RecordedChoice | None) -> None:
+def test_a_search_that_was_over_is_over(num_beams: int) -> None:
     search = search_of(num_beams)
-    assert advance(search, choice) == [] and search.done
+    assert advance(search, ()) == [] and search.done
     assert len(search.results()) == 2
 
 
 def test_more_beams_than_tokens_repeat_the_first_ones() -> None:
     search = search_of(width=NUM_CANDIDATES + 2)
-    assert advance(search, choice_of([0] * (NUM_CANDIDATES + 2))) == [0] * (NUM_CANDIDATES + 2)
+    assert advance(search, [0] * (NUM_CANDIDATES + 2)) == [0] * (NUM_CANDIDATES + 2)
 
 
-def test_a_token_may_stand_for_the_hash_of_a_block() -> None:
-    hashes = [bytes([i] * 8) for i in range(WIDTH)]
-    seen: list[bytes | None] = []
+def test_tokens_are_asked_for_by_position_and_beam() -> None:
+    asked: list[tuple[int, int]] = []
 
-    def token_of(position: int, beam: int, block_hash: bytes | None) -> int:
-        seen.append(block_hash)
+    def token_of(position: int, beam: int) -> int:
+        asked.append((position, beam))
         return 100
 
-    choice = choice_of(range(WIDTH))
-    choice.block_hashes = b"".join(hashes)
-    candidates_of(search_of(WIDTH), choice, token_of)
-    assert seen == hashes
+    candidates_of(search_of(WIDTH), range(WIDTH), token_of)
+    assert asked == [(1, beam) for beam in range(WIDTH)]

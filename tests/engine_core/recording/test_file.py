@@ -17,14 +17,14 @@ def write(path: Path, numbers: range) -> RecordingWriter:
     """A recording of one abort for each number."""
     writer = open_recording(path)
     for number in numbers:
-        writer.add().abort.number = number
+        writer.add().event.number = number
         writer.flush_if_due(number / 50)
     return writer
 
 
 def read(path: Path) -> tuple[list[int], str]:
     recording = RecordingReader(path)
-    return [call.abort.number for call in recording], recording.incomplete
+    return [call.event.number for call in recording], recording.incomplete
 
 
 def test_what_is_written_is_read(tmp_path: Path):

@@ -37,7 +37,7 @@ class RecordedLives(Lives):
         reader = RecordingReader(self.paths[-1])
         outcome = Replay(reader).run()
         assert outcome.difference is None and outcome.num_plans == scheduler.step
-        return any(call.HasField("kept") for call in reader)
+        return any(call.event.name == "track_cache" for call in reader)
 
 
 @pytest.mark.parametrize("checkpoints", [0, 3])
@@ -74,10 +74,10 @@ def test_of_hashes_there_is_the_beginning(tmp_path: Path) -> None:
     contents = bytes(range(32))
     kept = KeptCache(secret=SECRET, blocks=pack_u32([5, 2]), contents=contents)
     calls = recorded(tmp_path, kept)
-    assert [call.WhichOneof("call") for call in calls[:3]] == ["start", "kept", "arrival"]
-    record = calls[1].kept
-    assert unpack_u32(record.blocks) == [5, 2]
-    assert record.block_hashes == contents[:8] + contents[16:24]
+    assert calls[0].HasField("start") and [call.event.name for call in calls[1:3]] == ["track_cache", "add"]
+    columns = calls[1].event.columns
+    assert unpack_u32(columns["blocks"]) == [5, 2]
+    assert columns["hashes"] == contents[:8] + contents[16:24]
     assert not any(SECRET in call.SerializeToString() for call in calls)
 
 
@@ -87,4 +87,4 @@ def test_a_cache_that_begins_empty_is_not_recorded(tmp_path: Path) -> None:
         folder = tmp_path / f"{number}"
         folder.mkdir()
         kept = KeptCache(secret=SECRET, blocks=pack_u32(blocks), contents=b"x" * 16 * len(blocks))
-        assert not any(call.HasField("kept") for call in recorded(folder, kept))
+        assert not any(call.event.name == "track_cache" for call in recorded(folder, kept))

@@ -1,11 +1,15 @@
 """Plans as changes to the plan before."""
 
+import dataclasses
 from array import array
 
 from engine_core.recording.plans import PlanReader, PlanWriter, columns_of
 from engine_core.step.plan import ForkRow, NewRow, Plan, RowParameters
 from pagewire.internal.v1.recording_pb2 import RecordedPlan
 from tests.engine_core.fakes import resolved_sampling
+
+NUMBERS = {2: 42}
+"""Of requests, by row."""
 
 
 def new_row(row: int) -> NewRow:
@@ -36,24 +40,25 @@ def plans() -> list[Plan]:
 def write(plans: list[Plan]) -> list[RecordedPlan]:
     writer, records = PlanWriter(), [RecordedPlan() for _ in plans]
     for plan, record in zip(plans, records, strict=True):
-        writer.write(columns_of(plan, lambda new: 42), record)
+        writer.write(columns_of(plan, NUMBERS), record)
     return records
 
 
 def test_what_is_written_is_read() -> None:
     reader = PlanReader()
     for plan, record in zip(plans(), write(plans()), strict=True):
-        assert reader.read(record) == columns_of(plan, lambda new: 42)
+        assert reader.read(record) == columns_of(plan, NUMBERS)
 
 
-def test_a_plan_that_goes_on_has_no_rows_and_no_starts() -> None:
+def test_a_plan_that_goes_on_has_no_columns() -> None:
     record = write(plans())[2]
-    assert not (record.rows or record.starts or record.counts or record.sample_rows) and record.starts_sum
+    assert not record.columns and record.starts_sum == 20
 
 
 def test_a_plan_has_no_token_ids() -> None:
-    (row,) = columns_of(plans()[0], lambda new: 42)["new_rows"]
-    assert row == (2, 42, 1, 9, (3, 4, 5), 2, 0)
+    columns = columns_of(plans()[0], NUMBERS)
+    assert columns["new_rows"] == [2, 42, 1, 9, 2, 0, 3, 3, 4, 5]
+    assert "append_token_ids" not in columns
 
 
 def test_starts_that_are_not_those_of_the_sum_are_left_out() -> None:
@@ -61,3 +66,8 @@ def test_starts_that_are_not_those_of_the_sum_are_left_out() -> None:
     records[2].starts_sum += 1
     reader = PlanReader()
     assert [reader.read(record) for record in records[:3]][2]["starts"] == []
+
+
+def test_each_column_of_a_plan_is_recorded_but_for_tokens() -> None:
+    names = {field.name for field in dataclasses.fields(Plan) if not field.name.startswith("_")}
+    assert set(columns_of(plans()[0], NUMBERS)) == names - {"append_token_ids"}

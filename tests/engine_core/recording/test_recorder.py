@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from engine_core.recording.facts import COPIED
 from engine_core.recording.file import RecordingReader, open_recording
+from engine_core.recording.reconstructed_requests import facts_of
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.recording.replay import Replay
 from engine_core.request import Request
@@ -68,7 +70,7 @@ def test_equal_blocks_are_recognizable_but_not_across_recordings(tmp_path: Path)
     """Their hashes have a key that is not recorded."""
 
     def hashes(path: Path) -> list[bytes]:
-        return [call.arrival.block_hashes for call in record(path)[0] if call.HasField("arrival")]
+        return [call.event.columns["hashes"] for call in record(path)[0] if call.event.name == "add"]
 
     first, second = hashes(tmp_path / "a"), hashes(tmp_path / "b")
     assert len(first[0]) == 8 * (len(PROMPT) // 4) and first[0] == first[1]
@@ -77,44 +79,31 @@ def test_equal_blocks_are_recognizable_but_not_across_recordings(tmp_path: Path)
 
 def test_with_tokens_everything_is_there(tmp_path: Path):
     calls, ledger = record(tmp_path / "r", with_tokens=True)
-    ends = [call.end for call in calls if call.HasField("end")]
-    assert {(end.number, end.index): unpack_u32(end.output_token_ids) for end in ends} == ledger.tokens
+    ends = [call.event for call in calls if call.event.name == "ended"]
+    tokens = {(end.number, facts_of(end)["index"]): unpack_u32(end.columns["token_ids"]) for end in ends}
+    assert tokens == ledger.tokens
     assert Replay(RecordingReader(tmp_path / "r")).run().difference is None
 
 
 def test_all_that_scheduling_depends_on_is_recorded():
     """A new field of Request belongs to one of these sets: does scheduling depend on it?"""
     recorded = {
+        *COPIED,
         "prompt",
-        "max_tokens",
-        "max_model_len",
         "eos_token_ids",
         "stop_token_ids",
-        "arrival",
-        "priority",
-        "tenant",
-        "tenant_weight",
         "cache_salt",
-        "cache_bypass",
-        "max_drafts",
-        "time_limit_at",
-        "deadline_at",
-        "key",  # where it is a suspect: see RecordedSuspects
+        "key",  # where it is a suspect
         "prompt_logprobs",  # of it, where it begins
         "beam_search",  # of it, how many, how many results and offers
-        "parameters",  # of them, n and min_tokens
+        "parameters",  # of them, n, min_tokens, pooling and whether there is a grammar
         "content_hashes",  # with the tokens, in hashes of blocks
     }
-    names = {"frontend", "handle", "request_id", "trace_id", "group", "content"}
+    names = {"frontend", "handle", "request_id", "trace_id", "group"}
     state = {"sequences", "forking", "num_live", "num_running", "num_preemptions", "num_made", "scheduled"}
     state |= {"num_paid", "row_error"}  # of its tenant's quota; from the worker, for the error
     state.add("history")  # for operators: no decision reads it
-    state |= {"disconnect_grace", "ended_elsewhere", "prompt_scores"}  # for another call of it
-    state |= {
-        "abort_at",
-        "submitted",
-        "num_handovers",
-    }  # deadline_at until RecordedDeadline; for the choice of a call
+    state.add("owner")  # for another call of it; its abort_at is deadline_at until set_deadline()
     assert {field.name for field in dataclasses.fields(Request)} == recorded | names | state
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from frontend.auth.token_file import TokenFile
+from frontend.auth.token_list import TokenFile
 from frontend.auth.tokens import digest_of, new_token
 from frontend.errors import Unauthenticated
 from pagewire.errors import StartupError

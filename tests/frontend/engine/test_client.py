@@ -12,7 +12,6 @@ import zmq
 
 from frontend.call.serving_state import FAILED, SERVING, STARTING, ServingState
 from frontend.engine import client as engine_client
-from frontend.engine import utility_calls as utility_calls
 from frontend.engine.client import EngineClient
 from frontend.engine.logprobs import Scores
 from frontend.errors import EngineDead, EngineNotReady, EngineRefused, InternalError, ProtocolError
@@ -289,7 +288,7 @@ async def test_questions():
 
 
 async def test_a_question_that_is_not_answered(monkeypatch):
-    monkeypatch.setattr(utility_calls, "ANSWER", 0.01)
+    monkeypatch.setattr("frontend.engine.core.ANSWER", 0.01)
     async with connected() as (client, engine, _):
         monkeypatch.setattr(engine, "_answer", lambda utility: asyncio.sleep(0))
         with pytest.raises(EngineNotReady):

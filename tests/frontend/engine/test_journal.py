@@ -5,7 +5,8 @@ from array import array
 
 import pytest
 
-from frontend.engine.journal import MAX_DEATHS, MAX_RESENT, Journal, JournalEntry, put_delivered
+from frontend.engine.core import JournalEntry
+from frontend.engine.journal import MAX_DEATHS, MAX_RESENT, Journal, put_delivered
 from frontend.errors import EngineDead, EngineNotReady, InternalError, Quarantined, ServiceError
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32

@@ -6,7 +6,8 @@ from random import Random
 import pytest
 
 from frontend.engine import questions
-from frontend.engine.routing import ANYWHERE, Routing, choose
+from frontend.engine.core import ANYWHERE, Routing
+from frontend.engine.dispatcher import choose
 from pagewire.internal.v1 import engine_pb2
 from tests.frontend.engine.test_client import FakeSink, next_of
 from tests.frontend.test_several_engines import House, house

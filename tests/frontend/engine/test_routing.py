@@ -4,7 +4,8 @@ from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
-from frontend.engine.routing import ANYWHERE, Routing, choose, routing_of
+from frontend.engine.core import ANYWHERE, Routing, routing_of
+from frontend.engine.dispatcher import choose
 from pagewire.v1 import generation_pb2
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from frontend.engine import utility_calls
-from frontend.engine.utility_calls import UtilityCalls, ask_all
+from frontend.engine.core import UtilityCalls
+from frontend.engine.questions import ask_all
 from frontend.errors import EngineNotReady
 from pagewire.internal.v1 import engine_pb2
 
@@ -49,7 +49,7 @@ async def test_no_reply_is_not_ready(monkeypatch):
     calls.drop()
     with pytest.raises(EngineNotReady, match="went away"):
         await lost
-    monkeypatch.setattr(utility_calls, "ANSWER", 0.01)
+    monkeypatch.setattr("frontend.engine.core.ANSWER", 0.01)
     with pytest.raises(EngineNotReady, match="does not answer"):
         await calls.ask(LOAD)
     assert not len(calls)

@@ -8,7 +8,7 @@ import pytest
 
 from frontend.call.serving_state import DRAINING, SERVING, ServingState
 from frontend.errors import Draining, ServiceError, ShuttingDown
-from frontend.rpc.drain import Drain
+from frontend.rpc.shutdown import Drain
 
 DELAY = 5.0
 

@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from frontend.streams.aborts import Aborts
-from frontend.streams.request_registry import RequestRegistry
+from frontend.streams.request_registry import Aborts, RequestRegistry
 
 
 class HeldCores:

@@ -16,7 +16,7 @@ from frontend.call.limits import ConcurrencyLimits
 from frontend.call.serving_state import ServingState
 from frontend.call.write_timeout import WriteTimeouts
 from frontend.engine.client import EngineClient
-from frontend.engine.discovery import GivenAddresses
+from frontend.engine.core_list import GivenAddresses
 from frontend.engine.socket import EngineSocket
 from frontend.errors import ServiceError
 from frontend.model.info import ModelInfo

@@ -8,7 +8,7 @@ from google.rpc import code_pb2
 
 from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of
-from frontend.streams import continuation_scorer
+from frontend.streams.request_group import RequestGroup
 from frontend.text.tokenizer import Tokenizer
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2, pooling_pb2
@@ -170,8 +170,8 @@ def test_text_that_goes_on_has_no_space_before_it(kind):
 
 async def test_the_prompt_is_copied_as_turns_come(checkpoint, model, tmp_path, monkeypatch):
     """128 copies of a long prompt at once were half a gigabyte, made before anything else went on."""
-    made, real = [], continuation_scorer._request
-    monkeypatch.setattr(continuation_scorer, "_request", lambda *given: made.append(given) or real(*given))
+    made, real = [], RequestGroup.request
+    monkeypatch.setattr(RequestGroup, "request", lambda *given: made.append(given) or real(*given))
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text("tokens:\n" + entry_line(digest_of("alice's"), "alice", {"max_requests": 1}))
     async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:

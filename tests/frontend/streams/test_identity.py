@@ -3,7 +3,7 @@
 import pytest
 
 from frontend.auth.caller import ANONYMOUS, Caller
-from frontend.streams.identity import RequestIdentity, identify
+from frontend.streams.request_spec import RequestIdentity, identify
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import make_request
 

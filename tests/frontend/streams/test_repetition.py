@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.errors import InvalidRequest
-from frontend.streams.repetition import RepetitionDetector
+from frontend.streams.sequence import RepetitionDetector
 from frontend.validation.requests import check_generate
 from frontend.validation.rules import Limits
 from pagewire.client.params import SamplingParams

@@ -1,6 +1,6 @@
 """What a request's usage says of its drafts."""
 
-from frontend.telemetry.draft_counts import DraftCounts
+from frontend.telemetry.timings import DraftCounts
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 

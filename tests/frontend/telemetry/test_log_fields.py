@@ -9,7 +9,6 @@ import pytest
 
 from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of
-from frontend.streams.generator import Generator
 from pagewire.logs import process_log
 from tests.frontend.auth.test_authenticator import bearer
 from tests.frontend.fakes import make_request, run_service, say
@@ -46,7 +45,7 @@ async def test_a_bug_in_a_request_names_it(checkpoint, model, tokens, lines, mon
     def broken(*_: object) -> None:
         raise RuntimeError("bug")
 
-    monkeypatch.setattr(Generator, "_header", broken)
+    monkeypatch.setattr("frontend.streams.request_spec._header", broken)
     async with run_service(checkpoint, model=model, **tokens) as service:
         with pytest.raises(grpc.aio.AioRpcError):
             await service.generation.GenerateUnary(make_request(request_id="r1"), metadata=METADATA)

@@ -7,8 +7,7 @@ steps as machine code does.
 import importlib
 import pkgutil
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,8 @@ import torch
 
 import kernels.cpu
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.delta.delta_kernels import delta_kernels
-from kernels.cpu.elementwise.row_kernels import ACTIVATIONS, row_kernels
-from kernels.cpu.experts.expert_kernels import expert_kernels
-from kernels.cpu.mamba.mamba_kernels import mamba_kernels
+from kernels.cpu.elementwise.row_kernels import ACTIVATIONS
+from kernels.cpu_ops import CpuOps
 from kernels.ops.delta.delta_rule import DeltaShape
 from kernels.ops.delta.spans import Spans
 from kernels.ops.delta.update_log import update_width
@@ -29,7 +26,6 @@ from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
 from tests.kernels.cpu.delta.test_delta_kernels import spans
 from tests.kernels.cpu.python_team import PythonTeam
 from tests.kernels.tolerances import random
-from worker.layers.mlp.clamped_swiglu import ClampedGate
 
 pytestmark = pytest.mark.cpu_kernels
 
@@ -39,12 +35,6 @@ WIDTHS = [16, 37]
 ROWS = 3
 NEAR = {torch.bfloat16: 2**-7, F32: 4e-6, torch.int64: 0.0}
 """Of results that an exponential is part of."""
-MAKERS = {"rows": row_kernels, "experts": expert_kernels, "delta": delta_kernels, "mamba": mamba_kernels}
-
-
-@cache
-def made(kind: str, dtype: torch.dtype) -> Any:
-    return MAKERS[kind](dtype=dtype)
 
 
 def normal(dtype: torch.dtype, *shape: int, seed: int = 0) -> torch.Tensor:
@@ -60,9 +50,7 @@ def rotate(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
 
 
 def clamped_swiglu(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
-    layer = ClampedGate(1.702, 2.0)
-    layer.use_kernels(kernels)
-    return layer(normal(dtype, ROWS, 2 * width))
+    return kernels.clamped_swiglu(normal(dtype, ROWS, 2 * width), 1.702, 2.0)
 
 
 def weigh(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
@@ -76,7 +64,7 @@ def weigh(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
     places = torch.tensor([[5, 0], [1, 4], [2, 3]])
     addresses = {"x": x, "weights": weights, "places": places, "out": out}
     record = WeighRecord(**{name: each.data_ptr() for name, each in addresses.items()}, width=width, top_k=2)
-    kernels.team.run_one(kernels.weigh, 6, record, 1)
+    kernels.team.run_one(kernels.experts.weigh, 6, record, 1)
     return out
 
 
@@ -174,20 +162,19 @@ Call = Callable[[Any, torch.dtype, int], "torch.Tensor | tuple[torch.Tensor, ...
 
 
 def on_rows(method: str, count: int, **options: Any) -> Call:
-    """A method of RowKernels with one or two inputs [ROWS, width], and a weight and a bias of norms."""
+    """A method of CpuOps with one or two inputs [ROWS, width], and a weight and a bias of norms."""
 
     def call(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor | tuple[torch.Tensor, ...]:
         inputs = [normal(dtype, ROWS, width, seed=seed) for seed in range(count)]
-        norm = {"rms_norm": 1, "add_rms_norm": 1, "layer_norm": 2}.get(method, 0)
-        inputs += [None] if method == "layer_norm" and count == 1 else []
+        norm = {"rms_norm": 1, "add_rms_norm": 1, "layer_norm": 2, "add_layer_norm": 2}.get(method, 0)
         inputs += [normal(dtype, width, seed=seed) for seed in range(5, 5 + norm)]
         return getattr(kernels, method)(*inputs, **options)
 
     return call
 
 
-def on_pairs(method: str) -> Call:
-    return lambda kernels, dtype, width: getattr(kernels, method)(normal(dtype, ROWS, 2 * width))
+def on_pairs(name: str) -> Call:
+    return lambda kernels, dtype, width: kernels.gated_activation(normal(dtype, ROWS, 2 * width), name)
 
 
 def logits(cap: float | None) -> Call:
@@ -198,41 +185,39 @@ def output_gate(kernels: Any, dtype: torch.dtype, width: int) -> torch.Tensor:
     return kernels.output_gate(normal(dtype, ROWS, width), normal(dtype, ROWS, width, seed=1))
 
 
-EXACT: dict[str, tuple[str, Call]] = {
-    "rms_norm": ("rows", on_rows("rms_norm", 1, eps=1e-5, offset=1.0)),
-    "add_rms_norm": ("rows", on_rows("add_rms_norm", 2, eps=1e-5, offset=0.5, factor=0.3)),
-    "layer_norm": ("rows", on_rows("layer_norm", 1, eps=1e-5)),
-    "layer_norm of a sum": ("rows", on_rows("layer_norm", 2, eps=1e-5)),
-    "scaled_add": ("rows", on_rows("scaled_add", 2, factor=0.3)),
-    "scaled": ("rows", on_rows("scaled_add", 1, y=None, factor=0.3)),
-    "relu": ("rows", on_rows("activation", 1, name="relu")),
-    "scaled logits": ("rows", logits(None)),
-    "rotary": ("rows", rotate),
-    "weigh": ("experts", weigh),
-    "combine": ("experts", combine),
+EXACT: dict[str, Call] = {
+    "rms_norm": on_rows("rms_norm", 1, eps=1e-5, offset=1.0),
+    "add_rms_norm": on_rows("add_rms_norm", 2, eps=1e-5, offset=0.5, factor=0.3),
+    "layer_norm": on_rows("layer_norm", 1, eps=1e-5),
+    "layer_norm of a sum": on_rows("add_layer_norm", 2, eps=1e-5),
+    "scaled_add": on_rows("scaled_add", 2, factor=0.3),
+    "scaled": on_rows("scaled_add", 1, y=None, factor=0.3),
+    "relu": on_rows("activation", 1, name="relu"),
+    "scaled logits": logits(None),
+    "rotary": rotate,
+    "weigh": weigh,
+    "combine": combine,
 }
-NEARLY: dict[str, tuple[str, Call]] = {
-    **{name: ("rows", on_rows("activation", 1, name=name)) for name in ACTIVATIONS if name != "relu"},
-    "gated_silu": ("rows", on_pairs("gated_silu")),
-    "gated_gelu": ("rows", on_pairs("gated_gelu")),
-    "clamped_swiglu": ("rows", clamped_swiglu),
-    "capped logits": ("rows", logits(2.0)),
-    "gated combine": ("experts", combine_gated),
-    **{f"route by {score.name}": ("experts", partial(route, score)) for score in Score},
-    "convolution": ("delta", convolve),
-    "delta_rule": ("delta", learn),
-    "gated_norm": ("delta", gated_norm),
-    "output_gate": ("delta", output_gate),
-    "selective_scan": ("mamba", scan),
-    "grouped_norm": ("mamba", grouped_norm),
+NEARLY: dict[str, Call] = {
+    **{name: on_rows("activation", 1, name=name) for name in ACTIVATIONS if name != "relu"},
+    "gated_silu": on_pairs("silu"),
+    "gated_gelu": on_pairs("gelu_new"),
+    "clamped_swiglu": clamped_swiglu,
+    "capped logits": logits(2.0),
+    "gated combine": combine_gated,
+    **{f"route by {score.name}": partial(route, score) for score in Score},
+    "convolution": convolve,
+    "delta_rule": learn,
+    "gated_norm": gated_norm,
+    "output_gate": output_gate,
+    "selective_scan": scan,
+    "grouped_norm": grouped_norm,
 }
 
 
-def results(case: tuple[str, Call], dtype: torch.dtype, width: int, team: Any) -> list[torch.Tensor]:
+def results(call: Call, dtype: torch.dtype, width: int, team: Any) -> list[torch.Tensor]:
     """What a case gives by a team; None: that of the compiled operations."""
-    kind, call = case
-    kernels = made(kind, dtype)
-    found = call(kernels if team is None else replace(kernels, team=team), dtype, width)
+    found = call(CpuOps(dtype, team), dtype, width)
     return list(found) if isinstance(found, tuple) else [found]
 
 

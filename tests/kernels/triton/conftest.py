@@ -1,5 +1,5 @@
 """Each test runs a Triton kernel in the interpreter, on the CPU; with `-m gpu`, on a CUDA device; with
-`--emulate-gpu 90`, its PTX on the emulator (kernels/triton/ptx).
+`--emulate-gpu 90`, its PTX on the emulator (packages/ptx-emulator).
 
 The interpreter is told to by an environment variable, at the time when a kernel is defined: so the
 kernels are imported here, within it. tests/conftest.py has imported triton itself in the same way.
@@ -77,7 +77,7 @@ def device_without_a_card(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     # It imports kernels, as they are: where they are interpreted, not before that is said.
-    from kernels.triton.ptx.launch import emulating
+    from ptx_emulator.launch import emulating
 
     with emulating(capability):
         yield

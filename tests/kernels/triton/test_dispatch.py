@@ -1,4 +1,4 @@
-"""The launchers of kernels/ choose the Triton kernels for CUDA tensors, and when told to interpret."""
+"""Operations are those of Triton for CUDA tensors, and when told to interpret."""
 
 import subprocess
 import sys
@@ -7,14 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels.api import Ops, default_ops
 from kernels.ops.attention.copy_blocks import copy_blocks
-from kernels.ops.layers.activation import gated_activation
-from kernels.ops.layers.rms_norm import add_rms_norm
-from kernels.ops.layers.rms_norm import rms_norm as norm
 from kernels.ops.sampling.argmax import argmax
 from kernels.triton import requirements as support
 from kernels.triton.cache import copy_blocks as blocks
-from kernels.triton.elementwise import activation, rms_norm
 from kernels.triton.sampling import sample
 from tests.kernels.tolerances import random
 
@@ -25,9 +22,6 @@ def test_launchers_choose(device: torch.device, monkeypatch: pytest.MonkeyPatch)
     """Each calls its variant once."""
     called = []
     for module, name in (
-        (rms_norm, "rms_norm"),
-        (rms_norm, "add_rms_norm"),
-        (activation, "gated_activation"),
         (blocks, "copy_blocks"),
         (sample, "argmax"),
     ):
@@ -36,9 +30,6 @@ def test_launchers_choose(device: torch.device, monkeypatch: pytest.MonkeyPatch)
     ids = torch.tensor([0], device=device)
 
     def call_all() -> None:
-        norm(x, x[0], 1e-5)
-        add_rms_norm(x, x, x[0], 1e-5)
-        gated_activation(x, "silu")
         copy_blocks(x.view(2, 1, 1, 4, 8), ids, ids)
         argmax(x)
 
@@ -47,16 +38,25 @@ def test_launchers_choose(device: torch.device, monkeypatch: pytest.MonkeyPatch)
         assert called == []
         monkeypatch.setattr(support, "INTERPRETED", True)
     call_all()
-    assert called == ["rms_norm", "add_rms_norm", "gated_activation", "copy_blocks", "argmax"]
+    assert called == ["copy_blocks", "argmax"]
+
+
+def test_layers_compute_by_triton(monkeypatch: pytest.MonkeyPatch):
+    """Where nothing else is chosen."""
+    from kernels.triton_ops import TritonOps
+
+    assert type(default_ops()) is Ops
+    monkeypatch.setattr(support, "INTERPRETED", True)
+    assert type(default_ops()) is TritonOps
 
 
 def test_triton_is_not_imported_for_nothing():
     """A CPU-only install has none."""
     code = (
         "import sys, torch; sys.modules['triton'] = None\n"
-        "from kernels.ops.layers.rms_norm import rms_norm\n"
+        "from kernels.api import default_ops\n"
         "import worker.cpu.backend\n"
-        "rms_norm(torch.ones(2, 8), torch.ones(8), 1e-5)"
+        "default_ops().rms_norm(torch.ones(2, 8), torch.ones(8), 1e-5)"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

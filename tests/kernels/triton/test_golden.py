@@ -10,13 +10,13 @@ import pytest
 
 from benchmarks.gpu import golden as gpu_golden
 
+pytest.importorskip("ptx_emulator")
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.timeout(600)  # without what Triton has cached: some seconds for each of nine kernels
 def test_figures_are_as_they_were(tmp_path: Path):
-    """Registers, shared memory, and what the main loop's machine code has; no register of a product in flight
-    is written, by either assembler."""
+    """Registers, spills, shared memory, and programs per processor."""
     if gpu_golden.read()[0] != gpu_golden.versions():
         pytest.skip("golden figures are of another version of Triton")
     figures = tmp_path / "figures.json"
@@ -29,4 +29,3 @@ def test_figures_are_as_they_were(tmp_path: Path):
     rows = json.loads(figures.read_text())
     assert {row["launch"] for row in rows} == gpu_golden.QUICK
     assert {row["capability"] for row in rows} == {80, 90, 100}
-    assert all(row["loop"]["instructions"] > 0 for row in rows)

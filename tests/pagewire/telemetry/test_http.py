@@ -15,9 +15,9 @@ import trustme
 
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
+from pagewire.host.tls import read_certificates
 from pagewire.telemetry import http
 from pagewire.telemetry.http import HttpThread, listen, listen_unix, parse_head
-from pagewire.telemetry.http_tls import HttpTls, make_http_tls
 from pagewire.telemetry.pages import Page, text_page
 from pagewire.telemetry.watch import Watch
 
@@ -257,7 +257,7 @@ def authority() -> trustme.CA:
 @pytest.fixture
 def tls_port(tmp_path: Path, authority: trustme.CA) -> Iterator[int]:
     listener = listen("127.0.0.1", 0)
-    thread = HttpThread(answer, listener, HttpTls(*certificate(tmp_path, authority)))
+    thread = HttpThread(answer, listener, read_certificates("--http-tls", *certificate(tmp_path, authority)))
     thread.start()
     yield int(listener.getsockname()[1])
     thread.close()
@@ -300,10 +300,10 @@ def test_plain_text_gets_no_page_over_tls(tls_port: int, authority: trustme.CA) 
     [
         (("a.pem", ""), "--http-tls-key is missing"),
         (("", "a.key"), "--http-tls-cert is missing"),
-        (("/nowhere/a.pem", "/nowhere/a.key"), "cannot use --http-tls-cert"),
+        (("/nowhere/a.pem", "/nowhere/a.key"), "--http-tls-cert /nowhere/a.pem: No such file"),
     ],
 )
 def test_files_that_cannot_be_used_end_the_start(files: tuple[str, str], text: str) -> None:
     with pytest.raises(StartupError, match=text):
-        make_http_tls(*files)
-    assert make_http_tls("", "") is None
+        read_certificates("--http-tls", *files)
+    assert read_certificates("--http-tls", "", "") is None

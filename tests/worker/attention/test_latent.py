@@ -8,7 +8,6 @@ from kernels.ops.attention.store_kv import store_kv_reference
 from tests.kernels.tolerances import random
 from worker.attention.kv_cache_spec import CacheLayout, bytes_per_block
 from worker.attention.latent import LatentSpec
-from worker.attention.plan import Scoring
 from worker.attention.torch_plan import HostStep
 
 SPEC, HEADS, BLOCK_SIZE = LatentSpec(rank=24, rotary_dim=8), 5, 4
@@ -32,7 +31,7 @@ def test_torch_attends_to_latents():
     expected = plane.clone()
     store_kv_reference(both[:, -1:], both[:, -1:], expected, expected.clone(), torch.from_numpy(slots))
     plan = SPEC.torch_plan(HostStep(starts, counts, tables, slots), layout)
-    result = plan.store_and_attend(both, (plane,), Scoring(0.3))
+    result = plan.store_and_attend(both[:, :-1], both[:, -1], (plane,), 0.3)
     assert torch.equal(plane, expected)
     sizes = starts.tolist(), counts.tolist(), tables.tolist()
     exact = paged_attention_reference(both[:, :-1], plane, plane[..., :24], *sizes, None, 0.3)

@@ -52,7 +52,7 @@ class Watched(Driver):
         rows: RowTable = self.runner.rows  # type: ignore[attr-defined]
         tables = [rows.token_ids, rows.blocks, rows.num_tokens, rows.num_blocks, rows.num_computed]
         cache = [pool.view(torch.uint8).numpy() for pool in self.backend.cache.pools]
-        return [*tables, self.backend.sampler.state.position_column, *cache]
+        return [*tables, self.backend.sampler.columns["position"], *cache]
 
     @property
     def state(self) -> list[bytes]:

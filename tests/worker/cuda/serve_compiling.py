@@ -20,10 +20,10 @@ from unittest import mock
 import torch
 
 from kernels.triton import requirements as support
-from kernels.triton.compile_check import Compiled, compiling
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions
+from ptx_emulator.compile_check import Compiled, compiling
 from tests.checkpoints import make_checkpoint
 from tests.worker.cuda.host_devices import parts_on
 from tests.worker.fakes import Driver, resolved_params

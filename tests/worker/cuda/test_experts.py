@@ -10,7 +10,9 @@ import torch
 from benchmarks.gpu.low_bits import random_low_bits
 from benchmarks.gpu.works import Setting
 from kernels.ops.experts.routing import Routing, Score
+from kernels.torch_ops import Ops
 from kernels.triton.matmul.low_bit_weight import padded_rows
+from kernels.triton_ops import TritonOps
 from tests.kernels.tolerances import random
 from tests.worker.cuda.host_devices import interpret
 from worker.config.experts import ClampedSwiglu, ExpertsConfig
@@ -62,7 +64,9 @@ def test_the_bits_are_those_of_single_products(
     experts, x = make_experts(variant), random(9, WIDTH, dtype=torch.float32, seed=50)
     assert experts.expert_down.stacked is not None
     result = experts(x, BATCH)
-    monkeypatch.setattr(Experts, "_on_device", Experts._by_expert)
+    monkeypatch.setattr(TritonOps, "sort_by_expert", Ops.sort_by_expert)
+    monkeypatch.setattr(TritonOps, "expert_linear", Ops.expert_linear)
+    monkeypatch.setattr(TritonOps, "weigh", Ops.weigh)
     assert torch.equal(experts(x, BATCH), result)
 
 
@@ -78,7 +82,9 @@ def test_weights_in_few_bits_have_the_bits_of_single_products(
         matrices.hold_low_bits(random_low_bits(Setting(x.device), shape, form))
     result = experts(x, BATCH)
     assert torch.equal(experts(x[4:5], BATCH)[0], result[4])
-    monkeypatch.setattr(Experts, "_on_device", Experts._by_expert)
+    monkeypatch.setattr(TritonOps, "sort_by_expert", Ops.sort_by_expert)
+    monkeypatch.setattr(TritonOps, "expert_linear", Ops.expert_linear)
+    monkeypatch.setattr(TritonOps, "weigh", Ops.weigh)
     assert torch.equal(experts(x, BATCH), result)
 
 
@@ -92,7 +98,9 @@ def test_the_host_reads_nothing(make_experts: Callable[[str], Experts], monkeypa
     for name in ("tolist", "item", "__int__", "__bool__", "__index__"):
         monkeypatch.setattr(torch.Tensor, name, read)
     experts(x, BATCH)
-    monkeypatch.setattr(Experts, "_on_device", Experts._by_expert)
+    monkeypatch.setattr(TritonOps, "sort_by_expert", Ops.sort_by_expert)
+    monkeypatch.setattr(TritonOps, "expert_linear", Ops.expert_linear)
+    monkeypatch.setattr(TritonOps, "weigh", Ops.weigh)
     with pytest.raises(AssertionError, match="read by the host"):
         experts(x, BATCH)
 

@@ -14,14 +14,15 @@ from contextlib import ExitStack
 import torch
 from torch.overrides import TorchFunctionMode
 
-from kernels.triton.compile_check import compiling
+from ptx_emulator.compile_check import compiling
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.worker.cuda.sampling.test_sampler import random_case
 from worker.cuda.sampling import logprobs as scores
 from worker.cuda.sampling.sampler import CudaSampler
-from worker.cuda.sampling.warmup_cases import example_rows
+from worker.cuda.startup.warm_up import example_rows
 from worker.sampling.logprobs.requests import LogprobRequests
+from worker.sampling.logprobs.scores import SampledScores
 
 V, ROWS, META = 32000, 40, torch.device("meta")
 scores._to_host = lambda tensor: tensor  # there is nothing to copy
@@ -48,7 +49,7 @@ class Rows:
         self.used.append(row)
 
     def step(self, rows):
-        watch = scores.PendingSampledScores(self.requests.sampled)
+        watch = SampledScores(self.requests.sampled, scores.score)
         tokens = self.sampler.sample(torch.empty(len(rows), V, device=META), rows, watch)
         assert tokens.shape == (len(rows),)
 

@@ -190,4 +190,4 @@ def test_the_library_promises_nothing(make_folder: Callable[[], Path]):
         load_on_the_host(command)
     driver = drive(make_folder(), fast_matmul=True)
     layers = driver.runner.backend.model.modules()  # type: ignore[attr-defined]
-    assert {layer.by_library for layer in layers if isinstance(layer, Matrix)} == {True}
+    assert {layer.ops.by_library for layer in layers if isinstance(layer, Matrix)} == {True}

@@ -8,10 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernels.ops.sampling.choose import candidates_of
+from kernels.ops.sampling.columns import SamplingColumns
 from tests.worker.sampling_reference import Case, reference_probabilities, reference_token
-from worker.sampling.bad_tokens import BadTokens
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.sampler import NO_TOKEN, Sampler
+from worker.sampling.token_bans import TokenBans
 
 V = 40
 CPU = torch.device("cpu")
@@ -62,10 +64,10 @@ def add(sampler: Sampler, row: int, case: Case) -> None:
 
 def distributions(sampler: Sampler, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
     """[A, V] float64 weights that the sampler would draw from, for rows of one kind."""
-    batch = SampleBatch(logits.clone(), rows, [sampler.state.positions[row] for row in rows])
-    for processor in sampler._processors:
+    batch = SampleBatch(logits.clone(), rows)
+    for processor in sampler._steps:
         processor.apply(batch)
-    candidates = sampler._candidates(batch.logits, rows)
+    candidates = candidates_of(batch.logits, rows, sampler.columns)
     if candidates.ids is None:
         return candidates.weights
     return torch.zeros(logits.shape, dtype=torch.float64).scatter_(1, candidates.ids, candidates.weights)
@@ -324,10 +326,9 @@ def test_ids_beyond_the_vocabulary() -> None:
 
 
 def test_bad_ids_take_no_room_of_bad_words():
-    """A vocabulary of them beside one long bad word once took their product: 155 MB of each row."""
-    bans = BadTokens(151_936, CPU)
+    """A vocabulary of them beside one long bad word once took their product: 77 MB of each row."""
+    bans = TokenBans(SamplingColumns(2), 151_936, CPU)
     many = Case({"bad_token_ids": list(range(100_000))}, bad_words=[[7] * 128])
     bans.add_row(0, NewSequence(many.new_row(0), [0], []))
     bans.add_row(1, NewSequence(Case(bad_words=[[8] * 3] * 9).new_row(1), [0], []))
-    tables = (bans._ids, bans._last, bans._prefix, bans._tail)
-    assert sum(table.data.numel() for table in tables) < 5 * 100_000
+    assert sum(table.data.numel() for table in bans._tables) < 5 * 100_000

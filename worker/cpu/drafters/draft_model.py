@@ -96,5 +96,5 @@ class DraftModel:
             cache.num_bytes / 2**20,
         )
         budget = self.command.max_num_batched_tokens
-        drafter = ModelDrafter(backend, sampler.state.positions, DraftSlots(rows), rows, budget)
+        drafter = ModelDrafter(backend, sampler.columns.positions, DraftSlots(rows), rows, budget)
         return Drafting(drafter, None, backend.tensors)

@@ -192,7 +192,7 @@ class LoadedHead:
         def observe(step: Step, batch: StepBatch) -> None:
             features.store(step, batch.row_starts, self.head.fuse(target.captured))
 
-        budget, positions = initialize.max_num_batched_tokens, sampler.state.positions
+        budget, positions = initialize.max_num_batched_tokens, sampler.columns.positions
         longest = self.plan.longest
         drafter = HeadDrafter(backend, positions, features, (rows, own_rows), budget, longest)
         return Drafting(drafter, observe, [*backend.tensors, *features.tensors])

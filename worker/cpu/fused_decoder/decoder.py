@@ -1,26 +1,27 @@
 """A decoder whose steps are one native call each, beside the layered model that is its reference.
 
-The layers have written their operations down in one program (worker.lowering); a step fills in how many
-tokens it has and where its inputs and plans are. The results have the same bits as those of the layers'
-forward(). There are two programs: steps of few tokens also compute logits, and choose greedy tokens
-(head.py); the other one is made anew for a longer step, with powers of two so that few are made.
+The operations of all layers have been recorded in one program (worker.cpu.program); a step fills in how many
+tokens it has and where its inputs and plans are. The results have the same bits as those of the layers.
+There are two programs: steps of few tokens also compute logits, and choose greedy tokens (head.py); the
+other one is made anew for a longer step, with powers of two so that few are made.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.cpu_ops import CpuOps
+from worker.attention.kv_cache_spec import KVCacheSpec, Plane
 from worker.attention.plan import LayerCache
 from worker.attention.row_state import RowStateSpec
 from worker.cpu.fused_decoder.head import FusedHead
-from worker.layers.base import Layer
-from worker.lowering.buffers import FEW
-from worker.lowering.builder import ProgramBuilder
-from worker.lowering.program import LoweredProgram
+from worker.cpu.program.buffers import FEW
+from worker.cpu.program.program import CannotRecord, StepProgram
+from worker.cpu.program.recording import RecordingOps
 from worker.model_input import InputBatch
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
@@ -28,25 +29,62 @@ from worker.models.decoder import Decoder
 logger = logging.getLogger(__name__)
 
 
-def fuse(model: LanguageModel, rows: RowKernels | None, blocks: BlockKernels | None) -> LanguageModel:
-    """Returns a FusedDecoder, or the model itself where that cannot be lowered. rows, blocks: None where the
-    compiled kernels are not used."""
-    if rows is None or blocks is None or not isinstance(model, Decoder):
+def fuse(model: LanguageModel, ops: CpuOps | None, blocks: BlockKernels | None) -> LanguageModel:
+    """Returns a FusedDecoder, or the model itself where its steps cannot be recorded: that is tried here, on
+    a cache of one block. ops, blocks: None where the compiled kernels are not used."""
+    if ops is None or blocks is None or not isinstance(model, Decoder):
         return model
-    if not model.can_lower:
-        logger.info("steps are computed layer by layer: %s cannot be lowered", unlowered_part(model))
+    try:
+        caches = _small_caches(model, ops.dtype, blocks.block_size)
+        record(model, RecordingOps(ops, blocks, 1), caches, checks=True)
+    except CannotRecord as error:
+        part = layer_that_failed(model, error)
+        logger.info("steps are computed layer by layer: %s has no program: %s", part, error)
         return model
-    return FusedDecoder(model, rows, blocks)
+    return FusedDecoder(model, ops, blocks)
 
 
-def unlowered_part(model: Decoder) -> str:
-    """Returns the path and the class of the first innermost layer that cannot be lowered."""
-    for path, part in model.named_modules():
-        if isinstance(part, Layer) and not part.can_lower:
-            inner = (layer for layer in part.modules() if layer is not part and isinstance(layer, Layer))
-            if all(layer.can_lower for layer in inner):
-                return f"{path} ({type(part).__name__})" if path else type(part).__name__
-    raise AssertionError("every layer can be lowered")
+@torch.inference_mode()
+def record(
+    model: Decoder, ops: RecordingOps, caches: Sequence[LayerCache], checks: bool = False
+) -> tuple[torch.Tensor, FusedHead | None]:
+    """Returns the buffer of hidden states [M, E], and the head where steps have few tokens. checks: see
+    RecordingOps.recording(). Raises CannotRecord."""
+    with ops.recording(model, checks):
+        hidden = model.forward(ops.batch(model.kv_cache_specs()), caches)
+        if ops.most_tokens > FEW:
+            return hidden, None
+        first = ops.next_index
+        logits = model.logits(hidden)
+    return hidden, FusedHead(ops, logits, first)
+
+
+def _small_caches(model: Decoder, dtype: torch.dtype, block_size: int) -> list[LayerCache]:
+    """Returns what each layer keeps, of one block and of one row."""
+
+    def planes(spec: KVCacheSpec | RowStateSpec) -> tuple[Plane, ...]:
+        if isinstance(spec, RowStateSpec):
+            return *spec.planes(), *spec.draft_planes(0)
+        return spec.planes(block_size, dtype)
+
+    return [
+        tuple(
+            torch.empty(1, *plane.block_shape, dtype=plane.dtype) for spec in specs for plane in planes(spec)
+        )
+        for specs in model.layer_specs()
+    ]
+
+
+def layer_that_failed(model: Decoder, error: BaseException) -> str:
+    """Returns the path and the class of the innermost layer that was called when an error was raised."""
+    paths = {id(layer): path for path, layer in model.named_modules()}
+    traceback, found = error.__traceback__, cast(object, model)
+    while traceback is not None:
+        owner = traceback.tb_frame.f_locals.get("self")
+        found = owner if id(owner) in paths else found
+        traceback = traceback.tb_next
+    path, kind = paths[id(found)], type(found).__name__
+    return f"{path} ({kind})" if path else kind
 
 
 @dataclass(slots=True)
@@ -59,12 +97,12 @@ class _LastStep:
 
 
 class FusedDecoder(LanguageModel):
-    """Runs a Decoder whose can_lower is true, on one cache."""
+    """Runs a Decoder that can be recorded, on one cache."""
 
-    def __init__(self, model: Decoder, rows: RowKernels, blocks: BlockKernels) -> None:
+    def __init__(self, model: Decoder, ops: CpuOps, blocks: BlockKernels) -> None:
         super().__init__()
-        self.model, self._rows, self._blocks = model, rows, blocks
-        self.programs: dict[bool, LoweredProgram] = {}  # for steps of few tokens: True, and of many
+        self.model, self._ops, self._blocks = model, ops, blocks
+        self.programs: dict[bool, StepProgram] = {}  # for steps of few tokens: True, and of many
         self._head: FusedHead | None = None
         self._last = _LastStep(torch.empty(0), False)
         self._captures: dict[bool, Sequence[torch.Tensor]] = {}  # of each program: buffers [M, E]
@@ -75,7 +113,7 @@ class FusedDecoder(LanguageModel):
         few = tokens <= FEW
         program = self.programs.get(few)
         if program is None or program.most_tokens < tokens:
-            program = self.programs[few] = self._lower(
+            program = self.programs[few] = self._record(
                 FEW if few else 1 << (tokens - 1).bit_length(), batch, caches
             )
         program.run(batch)
@@ -102,7 +140,7 @@ class FusedDecoder(LanguageModel):
         has not."""
         return self._head.logits if self._last.few and self._head is not None else None
 
-    def fixed_program(self, batch: InputBatch) -> LoweredProgram | None:
+    def fixed_program(self, batch: InputBatch) -> StepProgram | None:
         """Returns the program of the last step if it may run again as it is, after numbers in the tensors of
         the batch have changed, which was the last one; None: something is to be written before."""
         program = self.programs.get(self._last.few)
@@ -112,17 +150,13 @@ class FusedDecoder(LanguageModel):
         """The head, if `hidden` is all that the last step computed, and it was one of few tokens."""
         return self._head if self._last.few and hidden is self._last.hidden else None
 
-    def _lower(self, most_tokens: int, batch: InputBatch, caches: Sequence[LayerCache]) -> LoweredProgram:
-        builder = ProgramBuilder(self._rows, self._blocks, most_tokens)
+    def _record(self, most_tokens: int, batch: InputBatch, caches: Sequence[LayerCache]) -> StepProgram:
+        ops = RecordingOps(self._ops, self._blocks, most_tokens)
         few = most_tokens <= FEW
         if few:
             stateful = [isinstance(specs[0], RowStateSpec) for specs in self.model.layer_specs()]
-            builder.prefetch(self.model.kv_cache_specs(), caches[stateful.index(False)], batch)
-        hidden = self.model.lower(builder, caches)
+            ops.prefetch(self.model.kv_cache_specs(), caches[stateful.index(False)], batch)
+        hidden, head = record(self.model, ops, caches)
         self._captures[few] = self.model.captured
-        if not few:
-            return builder.build(hidden)
-        first = builder.next_index
-        logits = self.model.lower_logits(builder, hidden)
-        self._head = None if logits is None else FusedHead(builder, logits, first)
-        return builder.build(hidden)
+        self._head = head or self._head
+        return ops.build(hidden)

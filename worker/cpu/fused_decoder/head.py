@@ -11,24 +11,24 @@ tokens (tests/worker/test_greedy_steps.py).
 import torch
 
 from kernels.cpu.sampling.argmax_api import GreedyChoice, greedy_kernels
-from worker.lowering.builder import ProgramBuilder
-from worker.lowering.program import ROWS, Records
+from worker.cpu.program.program import ROWS, Records
+from worker.cpu.program.recording import RecordingOps
 from worker.model_input import InputBatch
 
 
 class FusedHead:
     """The head of one program."""
 
-    def __init__(self, builder: ProgramBuilder, logits: torch.Tensor, first: int) -> None:
+    def __init__(self, ops: RecordingOps, logits: torch.Tensor, first: int) -> None:
         """logits: [M, V] float32, which the records from number `first` on compute."""
         self.logits: torch.Tensor | None = None  # [T, V] of the last batch, if they are computed
         self.tokens: torch.Tensor | None = None  # [T] int64 of the last batch, if they are chosen
         self._all_logits, self._choice = logits, GreedyChoice(greedy_kernels(), logits)
-        self._product = slice(first, builder.next_index)
+        self._product = slice(first, ops.next_index)
         for operation, record, grain in self._choice.operations():
-            builder.put(operation, record, grain, repeatable=True)
-        self._chosen = slice(self._product.stop, builder.next_index)
-        builder.on_batch(self._update)
+            ops.put(operation, record, grain, repeatable=True)
+        self._chosen = slice(self._product.stop, ops.next_index)
+        ops.on_batch(self._update)
 
     def _update(self, batch: InputBatch, records: Records) -> None:
         """Writes down what of all this the batch needs."""

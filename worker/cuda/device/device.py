@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker.cuda.device.upload import upload
+from worker.upload import upload
 
 Run = Callable[[], torch.Tensor]
 

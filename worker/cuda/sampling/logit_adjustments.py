@@ -8,10 +8,12 @@ import torch
 
 from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
 from kernels.triton.step.count_tokens import count_tokens
-from worker.cuda.device.upload import upload
+from worker.sampling.allowed_tokens import allowed_words
 from worker.sampling.batch import NewSequence
-from worker.sampling.penalties import OFF
+from worker.sampling.logit_bias import bias_of
+from worker.sampling.penalties import OFF, strengths_of
 from worker.sampling.tables import Table
+from worker.upload import upload
 
 ALL = -1
 """A word of an allowed set that contains every token."""
@@ -20,11 +22,11 @@ ALL = -1
 class LogitAdjustments:
     """Dense state of every row, 4.25 bytes per token of the vocabulary: 650 KB for 152,000. It is allocated
     at start-up, so that no request can find the device full. Lists of biased tokens grow with the requests. A
-    worker.sampling.state.Processor."""
+    worker.sampling.rows.Processor."""
 
     def __init__(self, max_num_rows: int, vocab_size: int, device: torch.device) -> None:
         self._vocab_size, self._device = vocab_size, device
-        self._num_words = -(-vocab_size // 32)
+        num_words = -(-vocab_size // 32)
 
         def integers(*shape: int) -> torch.Tensor:
             return torch.zeros((max_num_rows, *shape), dtype=torch.int32, device=device)
@@ -32,7 +34,7 @@ class LogitAdjustments:
         self._strengths = torch.zeros((max_num_rows, 3), dtype=torch.float32, device=device)
         self.counts = integers(vocab_size)
         """[rows, V]: how often each token is in the row's output."""
-        self._prompt, self._allowed = integers(self._num_words), integers(self._num_words)
+        self._prompt, self._allowed = integers(num_words), integers(num_words)
         self._num_biased = integers(1)
         self._bias_ids = Table((1,), 0, torch.int32, device)
         self._bias = Table((1,), 0.0, torch.float32, device)
@@ -47,22 +49,19 @@ class LogitAdjustments:
 
     def add_row(self, row: int, sequence: NewSequence) -> None:
         """Begins a row. Raises ValueError when the vocabulary has none of the allowed tokens."""
-        names = ("repetition_penalty", "frequency_penalty", "presence_penalty")
-        strengths = [sequence.scalar(name, off) for name, off in zip(names, OFF, strict=True)]
-        given = sequence.new.sampling.logit_bias.items()
-        bias = {token: value for token, value in given if token < self._vocab_size}
-        allowed = self._allowed_words(sequence)
-        if tuple(strengths) == OFF and not bias and allowed is None and not sequence.new.grammar:
+        strengths, bias = strengths_of(sequence), bias_of(sequence, self._vocab_size)
+        allowed = allowed_words(sequence, self._vocab_size)
+        if strengths is None and not bias and allowed is None and not sequence.new.grammar:
             return
         self._users.add(row)
-        self._strengths[row] = self._upload(strengths, np.float32)
+        self._strengths[row] = self._upload(strengths or list(OFF.values()), np.float32)
         self._num_biased[row] = self._upload([len(bias)], np.int32)
         self._bias_ids.set(row, self._upload(list(bias), np.int32))
         self._bias.set(row, self._upload(list(bias.values()), np.float32))
         self._allowed[row].fill_(ALL)
         if allowed is not None:
             self._allowed[row] = upload(allowed, self._device)
-        if tuple(strengths) != OFF:
+        if strengths is not None:
             self._count(row, sequence)
 
     def allow(self, rows: Sequence[int], words: npt.NDArray[np.int32]) -> None:
@@ -103,18 +102,6 @@ class LogitAdjustments:
         self._prompt[row].zero_()
         tokens = self._upload(sequence.prompt_ids + sequence.output_ids, np.int32)
         count_tokens(tokens, len(sequence.prompt_ids), row, self.counts, self._prompt)
-
-    def _allowed_words(self, sequence: NewSequence) -> np.ndarray[tuple[int], np.dtype[np.int32]] | None:
-        """Returns the allowed tokens as bits [W] int32; None: all tokens."""
-        allowed = sequence.new.sampling.allowed_token_ids
-        if not allowed:
-            return None
-        mask = np.zeros(32 * self._num_words, np.uint8)
-        token_ids = np.array([token for token in allowed if token < self._vocab_size], np.int64)
-        if not len(token_ids):
-            raise ValueError(f"sampling.allowed_token_ids: none is below the vocabulary's {self._vocab_size}")
-        mask[token_ids] = 1
-        return np.packbits(mask, bitorder="little").view(np.int32)
 
     def _upload(self, values: list[float] | list[int], dtype: type) -> torch.Tensor:
         return upload(np.array(values, dtype), self._device)

@@ -12,28 +12,18 @@ import torch
 
 from kernels.ops.attention.ragged import Integers
 from kernels.ops.logits.log_softmax import log_softmax
-from kernels.triton.sampling.filtered_sample import filtered_sample
-from kernels.triton.sampling.sample import argmax, sample
-from kernels.triton.sampling.tile_stats import tile_stats
-from kernels.triton.sampling.typical_p import typical_p
+from kernels.ops.sampling.columns import SamplingColumns
+from kernels.triton.sampling.choose import choose_tokens
+from kernels.triton.sampling.forbid_tokens import forbid_tokens
+from kernels.triton.sampling.sample import argmax
 from kernels.triton.step.record_tokens import History, record_tokens
-from pagewire.internal.v1 import worker_pb2
 from worker.cuda.sampling.logit_adjustments import LogitAdjustments
-from worker.cuda.sampling.logprobs import PendingSampledScores
-from worker.cuda.sampling.row_parameters import (
-    ADJUST_SLOT,
-    ALIGNMENT,
-    OUTPUT_SLOT,
-    POSITION,
-    DeviceParameters,
-    Parameters,
-    RowSlots,
-)
-from worker.cuda.sampling.token_bans import TokenBans
-from worker.cuda.sampling.top_n import top_tokens
+from worker.cuda.sampling.logprobs import top_tokens
+from worker.cuda.sampling.row_parameters import ALIGNMENT, FILTERED, DeviceParameters, Parameters, RowSlots
 from worker.grammar.rows import GrammarRows
-from worker.sampling.batch import NewSequence
-from worker.sampling.state import SamplingState
+from worker.sampling.logprobs.scores import SampledScores
+from worker.sampling.rows import SamplingRows
+from worker.sampling.token_bans import TokenBans
 
 
 class Work(IntFlag):
@@ -52,8 +42,8 @@ PLAIN = (Work.NONE, Work.DRAW, Work.DRAW | Work.FILTER)
 kinds of work grow."""
 
 
-class CudaSampler:
-    """Chooses tokens for rows. `state` has what the choice depends on, by row.
+class CudaSampler(SamplingRows):
+    """Chooses tokens for rows on a CUDA device.
 
     sample() is begin(), the part of the host, and choose(), which only launches kernels. With work that is
     PLAIN a graph can capture choose().
@@ -67,11 +57,11 @@ class CudaSampler:
         grammars: GrammarRows | None = None,
     ) -> None:
         """grammars: of the same rows; None: a row that comes with one fails."""
-        self.grammars = grammars or GrammarRows(vocab_size, None)
+        columns = SamplingColumns(max_num_rows)
         self._adjustments = LogitAdjustments(max_num_rows, vocab_size, device)
-        self._bans = TokenBans(max_num_rows, vocab_size, device)
-        self.state = SamplingState(max_num_rows, vocab_size, (self._adjustments, self._bans))
-        self._parameters = DeviceParameters(self.state, max_num_rows, device)
+        self._bans = TokenBans(columns, vocab_size, device)
+        super().__init__(columns, vocab_size, (self._adjustments, self._bans), grammars)
+        self._parameters = DeviceParameters(columns, device)
         self._work = np.zeros(max_num_rows, np.uint8)
         self._every = torch.arange(max_num_rows + ALIGNMENT, dtype=torch.int32, device=device)
 
@@ -80,42 +70,24 @@ class CudaSampler:
         """The row that pads steps."""
         return self._parameters.padding
 
-    @torch.inference_mode()
-    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
-        """Begins a row. output_ids: tokens that the sequence already has; the next one's position is
-        their number. Raises ValueError when allowed_token_ids has no token of the vocabulary.
-        """
-        sequence = NewSequence(new, prompt_ids, output_ids)
-        self.grammars.add_row(row, new, prompt_ids, output_ids)
-        self.state.add_row(row, sequence)
-        slots = self._slots(row)
+    def _begin(self, row: int) -> None:
+        """Sets where the processors keep the state of a row, and what it needs in each of its steps."""
+        adjust, bans, uses = self._adjustments.slot(row), self._bans, self.columns.uses
+        slots = RowSlots(adjust, bans.slots.get(row, -1), bans.output_slot(row))
         self._parameters.set_row(row, slots)
-        self._work[row] = _work_of(sequence, slots.adjust)
-
-    @torch.inference_mode()
-    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
-        """Begins a row as a copy of another, with random numbers of its own."""
-        self.grammars.fork_row(row, source_row, sequence_index)
-        self.state.fork_row(row, source_row, sequence_index)
-        self._parameters.set_row(row, self._slots(row))
-        self._work[row] = self._work[source_row]
-
-    def remove_row(self, row: int) -> None:
-        """Ends a row; a row that is not in use is ignored."""
-        self.grammars.remove_row(row)
-        self.state.remove_row(row)
-
-    def _slots(self, row: int) -> RowSlots:
-        """Returns where the processors keep the state of a row."""
-        forbidding = self._bans
-        return RowSlots(self._adjustments.slot(row), forbidding.slot(row), forbidding.output_slot(row))
+        work = Work.ADJUST if adjust >= 0 else Work.NONE
+        if self.columns["temperature"][row] > 0:
+            work |= Work.DRAW
+            work |= Work.FILTER if uses(row, *FILTERED) else Work.NONE
+            work |= Work.TYPICAL if uses(row, "typical_p") else Work.NONE
+        self._work[row] = work
 
     @torch.inference_mode()
     def sample(
         self,
         logits: torch.Tensor,
         rows: Sequence[int],
-        scores: PendingSampledScores | None = None,
+        scores: SampledScores | None = None,
         row_index: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Samples a token for each of A distinct rows and appends it to their output. Returns tokens [A]
@@ -140,14 +112,13 @@ class CudaSampler:
         """Returns what a step needs in which these distinct rows sample."""
         index = np.asarray(rows)
         work = Work(int(np.bitwise_or.reduce(self._work[index])))
-        concerned = self._bans.concerns(index, self.state.position_column[index])
-        return work | Work.FORBID if concerned else work
+        return work | Work.FORBID if self._bans.concerns(index) else work
 
     def begin(self, rows: Sequence[int]) -> Work:
         """Uploads new rows and returns what a step needs in which these distinct rows sample. Call choose()
         next, or its graph."""
         work, index = self.needs(rows), np.asarray(rows)
-        self._advance(index, self.state.position_column[index])
+        self._advance(index)
         return work
 
     def choose(self, logits: torch.Tensor, row_index: torch.Tensor, work: Work) -> torch.Tensor:
@@ -161,9 +132,14 @@ class CudaSampler:
         else:
             parameters = self._parameters.gather(row_index)
             self._process(logits, parameters, work)
-            tokens = _choose(logits, parameters, work)
+            tokens = argmax(logits) if not work & Work.DRAW else self._draw(logits, parameters, work)
         record_tokens(tokens, row_index[: logits.shape[0]], self._history())
         return tokens
+
+    def _draw(self, logits: torch.Tensor, parameters: Parameters, work: Work) -> torch.Tensor:
+        """Returns tokens [A] for logits [A, V] after penalties and masks, which it overwrites."""
+        share = parameters.typical_p if work & Work.TYPICAL else None
+        return choose_tokens(logits, parameters.draws, parameters.filters, bool(work & Work.FILTER), share)
 
     @torch.inference_mode()
     def beam_candidates(
@@ -184,7 +160,7 @@ class CudaSampler:
     def append(self, rows: Sequence[int], tokens: torch.Tensor) -> None:
         """Appends tokens [A] int64 to the output of rows [A]."""
         index = np.asarray(rows)
-        self._advance(index, self.state.position_column[index])
+        self._advance(index)
         record_tokens(tokens, self._parameters.index(index)[: len(rows)], self._history())
 
     def _allow(self, rows: Sequence[int]) -> None:
@@ -193,55 +169,23 @@ class CudaSampler:
         if members:
             self._adjustments.allow(members, self.grammars.words(members))
 
-    def _advance(self, rows: Integers, positions: Integers) -> None:
-        """Counts one more token of each of the rows [A] on the host. positions: [A] before it."""
-        self._bans.make_room(rows, positions)
+    def _advance(self, rows: Integers) -> None:
+        """Counts one more token of each of the rows [A] on the host."""
+        self._bans.make_room(rows)
         self._parameters.upload_changes()
-        self.state.position_column[rows] += 1
+        self.columns["position"][rows] += 1
 
     def _process(self, scores: torch.Tensor, parameters: Parameters, work: Work) -> None:
         """Applies penalties, bias and masks to scores [A, V], in place."""
         count = scores.shape[0]
         if work & Work.ADJUST:
-            self._adjustments.apply(scores, self._every[:count], parameters.adjust_slots[:count])
+            self._adjustments.apply(scores, self._every[:count], parameters.slots.adjust[:count])
         if work & Work.FORBID:
             positions = parameters.draws.positions[:count]
-            self._bans.apply(scores, parameters.forbid_slots[:count], positions)
+            forbid_tokens(scores, parameters.slots.forbid[:count], positions, self._bans.prohibitions)
 
     def _history(self) -> History:
         """Returns the tables that sampled tokens are recorded in."""
-        parameters = self._parameters
-        return History(
-            parameters.on_device(POSITION),
-            parameters.on_device(ADJUST_SLOT),
-            parameters.on_device(OUTPUT_SLOT),
-            self._adjustments.counts,
-            self._bans.outputs,
-        )
-
-
-def _choose(logits: torch.Tensor, parameters: Parameters, work: Work) -> torch.Tensor:
-    """Returns tokens [A] for logits [A, V] after penalties and masks, which it overwrites."""
-    if not work & Work.DRAW:
-        return argmax(logits)
-    draws, filters = parameters.draws, parameters.filters
-    if work & Work.TYPICAL:
-        typical_p(logits, draws.temperature, filters, parameters.typical_p)
-    stats = tile_stats(logits, draws.temperature, groups=bool(work & Work.FILTER))
-    tokens = sample(logits, draws, stats)
-    if work & Work.FILTER:
-        filtered_sample(logits, draws, filters, stats, tokens)
-    return tokens
-
-
-def _work_of(sequence: NewSequence, adjust_slot: int) -> Work:
-    """Returns what a row needs in each of its steps."""
-    work = Work.ADJUST if adjust_slot >= 0 else Work.NONE
-    if sequence.scalar("temperature", 1.0) == 0:
-        return work
-    neutral = {"top_k": 0.0, "top_p": 1.0, "min_p": 0.0}
-    if any(sequence.scalar(name, value) != value for name, value in neutral.items()):
-        work |= Work.FILTER
-    if sequence.scalar("typical_p", 1.0) < 1:
-        work |= Work.TYPICAL
-    return work | Work.DRAW
+        positions, slots = self._parameters.positions, self._parameters.slots
+        outputs = self._bans.prohibitions.outputs
+        return History(positions, slots.adjust, slots.output, self._adjustments.counts, outputs)

@@ -36,7 +36,6 @@ from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.latent.head_linear import HeadLinear
-from worker.layers.packed_linear import Matrix
 from worker.memory.host_blocks import requested_blocks
 from worker.memory.kv_cache import KVCache, block_bytes
 from worker.memory.row_states import RowStates
@@ -166,9 +165,9 @@ def load_on_device(
 
     bits = LowBits(initialize.quantization, where.place, check_dtype, check_bytes)
     model, dtype = load_model(config, initialize, where.place, report, checked, bits=bits)
-    for layer in model.modules():
-        if isinstance(layer, Matrix):
-            layer.by_library = initialize.fast_matmul
+    from kernels.triton_ops import TritonOps  # imports triton
+
+    model.compute_by(TritonOps(by_library=initialize.fast_matmul))
     warn_of_float32(dtype)
     specs, checkpoints = model.state_specs(), initialize.state_checkpoints
     states = RowStates(specs, initialize.max_num_seqs, where.place, checkpoints) if specs else None

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from kernels.triton.cache.copy_blocks import BUFFER_BYTES
+from kernels.triton.sampling.top_n import USUAL
 from pagewire.errors import StartupError
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device, Memory
 from worker.cuda.graphs import graph_sizes, sampling_sizes
-from worker.cuda.sampling.top_n import USUAL
 from worker.cuda.startup.warm_up import HUNGRY, most_step_tokens, run, step_of
 from worker.executor.executor import StepExecutor
 from worker.memory.kv_cache import WHAT

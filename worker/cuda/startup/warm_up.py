@@ -7,7 +7,7 @@ What Triton specializes kernels on, and how a step can change it:
                          sizes of products: kernels.triton.matmul.ranges.token_classes; with experts theirs
     rows of a step       the width of sums over rows in kernels.triton.step.prepare_inputs, and in
                          kernels.triton.attention.work_list: a power of two
-    sampling             the features that rows request: worker.cuda.sampling.warmup_cases
+    sampling             the features that rows request: example_rows()
 
 Everything else is fixed by the model, or a number that no kernel specializes on. So steps of each power of
 two of rows, decoding alone and beside a prompt, and prompts of each class of tokens cover all of them. They
@@ -18,12 +18,12 @@ of padding, one more than there may be rows: what that compiles is launched wher
 from collections.abc import Callable, Iterator
 
 from kernels.triton.matmul.ranges import MANY, token_classes
+from kernels.triton.sampling.top_n import MOST, USUAL
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
-from pagewire.v1 import generation_pb2
+from pagewire.v1 import generation_pb2, prompt_pb2
 from worker.cuda.backend import CudaBackend
 from worker.cuda.graphs import graph_sizes, sampling_sizes
-from worker.cuda.sampling.warmup_cases import example_rows
 from worker.executor.executor import StepExecutor
 from worker.step.rows import RowTable
 from worker.step.warmup_plans import GREEDY, prefill_plan, removal_plan
@@ -42,6 +42,27 @@ HUNGRY = _params(
     )
 )
 """Parameters that take the most memory to sample."""
+
+
+def example_rows(vocab_size: int) -> Iterator[worker_pb2.NewRow]:
+    """Yields rows without number, tokens and blocks. One step for each is enough: the kernels of a step are
+    those that any of its rows needs, and each is compiled once."""
+    row, params = worker_pb2.NewRow, generation_pb2.SamplingParams
+    yield row(sampling=params(temperature=0))
+    yield row(sampling=params(temperature=1))
+    yield row(sampling=params(temperature=1, top_k=2))
+    yield row(sampling=params(temperature=1, typical_p=0.5))
+    yield row(sampling=params(temperature=0, presence_penalty=1, logit_bias={0: 1.0}))
+    yield row(
+        sampling=params(temperature=0),
+        bad_words=[prompt_pb2.TokenIds(ids=[0, 0])],
+        stop_token_ids=[0],
+        min_tokens=2,
+    )
+    for largest in (USUAL, MOST):
+        count = min(largest, vocab_size)
+        yield row(sampling=params(temperature=0), logprobs=generation_pb2.LogprobOptions(top_n=count))
+        yield row(sampling=params(temperature=0), num_beam_candidates=count)
 
 
 def warm_up(

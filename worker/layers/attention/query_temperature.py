@@ -9,7 +9,6 @@ floor((p + 1) / floor_scale), so that a position has the same factor in every st
 import numpy as np
 import torch
 
-from kernels.cpu.elementwise.row_kernels import RowKernels
 from worker.attention.plan import Rotation
 from worker.config.decoder import TemperatureConfig
 from worker.layers.attention.rotary import Angles
@@ -29,19 +28,9 @@ class QueryTemperature(Angles):
         levels = np.arange(max_position // config.floor_scale + 1, dtype=np.float64)
         factors = (1 + config.scale * np.log1p(levels)).astype(np.float32)
         self._factors = torch.from_numpy(factors).to(device)
-        self.kernels: RowKernels | None = None
 
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """Multiplies with the compiled kernels."""
-        self.kernels = kernels
-
-    @property
-    def can_lower(self) -> bool:
-        """Programs rotate where they attend (worker.layers.attention.attention)."""
-        return self.kernels is not None
-
-    def rotation(self, batch: InputBatch) -> Rotation:
+    def angles(self, batch: InputBatch) -> Rotation:
         """Returns the factors of this step as cosines."""
         level = (batch.positions + 1) // self._floor_scale
         cos = self._factors[level][:, None].expand(-1, self._head_dim).contiguous()
-        return Rotation(cos, torch.zeros_like(cos), None, self.kernels, self.queries_only)
+        return Rotation(cos, torch.zeros_like(cos), None, self.ops, self.queries_only)

@@ -27,7 +27,6 @@ from abc import ABC, abstractmethod
 import torch
 import torch.nn.functional as F
 
-from kernels.cpu.elementwise.row_kernels import RowKernels
 from worker.attention.plan import Rotation
 from worker.config.rope import RopeConfig
 from worker.layers.base import Layer
@@ -57,9 +56,13 @@ class Angles(Layer, ABC):
     queries_only = False
     """True if keys stay as they are."""
 
-    @abstractmethod
     def rotation(self, batch: InputBatch) -> Rotation:
         """Returns what this step's tokens are rotated by."""
+        return self.ops.rotation(self.angles, batch, self.queries_only)
+
+    @abstractmethod
+    def angles(self, batch: InputBatch) -> Rotation:
+        """Computes it. Where steps are programs, that is done before each of them."""
 
 
 class Rotary(Angles):
@@ -67,23 +70,13 @@ class Rotary(Angles):
 
     def __init__(self, config: RopeConfig, head_dim: int, device: torch.device) -> None:
         super().__init__()
-        self.kernels: RowKernels | None = None
         self._config, self._head_dim = config, head_dim
         rotated = config.rotary_dim
         self._exponents = torch.arange(0, rotated, 2, dtype=torch.float32, device=device) / rotated
         self._frequencies = _scaled_frequencies(config, config.theta**-self._exponents)  # [R / 2]
         self._table = self._rotation_by(torch.empty(0, 0, device=device))
 
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """Rotates with the compiled kernels."""
-        self.kernels = kernels
-
-    @property
-    def can_lower(self) -> bool:
-        """Programs rotate where they attend (worker.layers.attention.attention)."""
-        return self.kernels is not None
-
-    def rotation(self, batch: InputBatch) -> Rotation:
+    def angles(self, batch: InputBatch) -> Rotation:
         """Returns the angles of this step."""
         positions = batch.positions
         if self._config.depends_on_prompt_len:
@@ -94,7 +87,7 @@ class Rotary(Angles):
             return self._rotation_by(positions[:, None].float() * frequencies(context))
         if batch.max_context is not None and batch.max_context <= TABLE_POSITIONS:
             table = self._table_of(batch.max_context)
-            return Rotation(table.cos, table.sin, positions, self.kernels)
+            return Rotation(table.cos, table.sin, positions, self.ops)
         return self._rotation_by(positions[:, None].float() * self._frequencies)
 
     def _rotation_by(self, angles: torch.Tensor) -> Rotation:
@@ -103,7 +96,7 @@ class Rotary(Angles):
         others = (0, self._head_dim // 2 - angles.shape[1])  # the rest of a head's half stays as it is
         cos, sin = F.pad(angles.cos() * scale, others, value=1.0), F.pad(angles.sin() * scale, others)
         cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
-        return Rotation(cos, sin, None, self.kernels)
+        return Rotation(cos, sin, None, self.ops)
 
     def _table_of(self, positions: int) -> Rotation:
         """Returns the angles of the first positions, at least so many. Without a table, the angles of one

@@ -12,8 +12,6 @@ from worker.layers.attention.sinks import Sinks
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.layers.norm import HeadNormLayers, RMSNorm, UnitNorm
-from worker.lowering.builder import ProgramBuilder
-from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
 
 
@@ -25,16 +23,6 @@ class AttentionPart(Layer, ABC):
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
         """[T, E] -> [T, E]. rotation: None where positions change nothing."""
-
-    @abstractmethod
-    def lower(
-        self,
-        builder: ProgramBuilder,
-        x: torch.Tensor,
-        cache: LayerCache,
-        rotation: LoweredRotation | None = None,
-    ) -> torch.Tensor:
-        pass
 
 
 class StatefulPart(AttentionPart, ABC):
@@ -79,13 +67,3 @@ class SelfAttention(AttentionPart):
         """[T, E] -> [T, E]."""
         attended = self.attention(self.qkv(x, batch), batch, cache, rotation, self.norms)
         return self.output(attended, batch)
-
-    def lower(
-        self,
-        builder: ProgramBuilder,
-        x: torch.Tensor,
-        cache: LayerCache,
-        rotation: LoweredRotation | None = None,
-    ) -> torch.Tensor:
-        attended = self.attention.lower(builder, self.qkv.lower(builder, x), cache, rotation, self.norms)
-        return self.output.lower(builder, attended)

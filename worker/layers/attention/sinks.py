@@ -18,11 +18,6 @@ class Sinks(WeightOwner):
         scores = torch.empty(place.group.split(num_heads), dtype=torch.float32, device=place.device)
         self.scores = torch.nn.Parameter(scores, requires_grad=False)
 
-    @property
-    def can_lower(self) -> bool:
-        """True: what attends reads them (worker.layers.attention.attention)."""
-        return True
-
     def weights(self, *names: str) -> Iterator[Weight]:
         """The name of the tensor."""
         (name,) = names

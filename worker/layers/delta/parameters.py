@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.cpu.elementwise.row_kernels import RowKernels
+from kernels.api import Arena, WeightForms
 from worker.layers.base import Weight, WeightOwner
 from worker.parallel import Placement
 
@@ -16,16 +16,7 @@ def wide(place: Placement, *shape: int) -> torch.nn.Parameter:
     )
 
 
-class StateParameters(WeightOwner):
-    """Weights that the layer around them reads."""
-
-    @property
-    def can_lower(self) -> bool:
-        """True: the layer around them can."""
-        return True
-
-
-class Convolution(StateParameters):
+class Convolution(WeightOwner):
     """The weights of a convolution by channel, and its bias: zeros where the checkpoint has none."""
 
     def __init__(
@@ -44,8 +35,7 @@ class Convolution(StateParameters):
         self.bias = wide(place, channels) if has_bias else torch.zeros(channels, device=place.device)
         self._by_tap: torch.Tensor | None = None
 
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """Keeps the weights in the order in which the kernel reads them."""
+    def pack(self, forms: WeightForms, arena: Arena) -> None:
         self._by_tap = self.by_tap()
 
     def by_tap(self) -> torch.Tensor:

@@ -1,24 +1,22 @@
 """The weights of all experts of one product, each a matrix of its own."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.groups.weight import GroupedWeight, grouped_weight, have_same_inputs
-from kernels.cpu.matmul.groups.words import GroupedWords
-from kernels.cpu.weight_forms import PackedMatrix
-from kernels.ops.layers.linear import linear
-from kernels.ops.layers.low_bit_linear import low_bit_linear
-from kernels.triton.matmul.low_bit_weight import MOST_ROWS, LowBitWeight, padded_rows
+from kernels.api import (
+    Arena,
+    GroupedWords,
+    LowBitWeight,
+    PackedMatrix,
+    WeightForms,
+    grouped_weight,
+    padded_rows,
+)
 from worker.layers.base import Weight, WeightOwner, WeightSlot
 from worker.layers.linear import Part
 from worker.parallel import Placement
-
-if TYPE_CHECKING:  # it imports triton
-    from kernels.triton.experts.dispatch import ExpertOrder
 
 
 class ExpertMatrices(WeightOwner):
@@ -64,7 +62,7 @@ class ExpertMatrices(WeightOwner):
             yield WeightSlot(self.each[expert], partial(self.hold, expert))
 
     def hold(self, expert: int, words: GroupedWords) -> None:
-        """Takes words in place of a weight. use_kernels() must follow."""
+        """Takes words in place of a weight. pack() must follow."""
         self.words[expert] = words
         self._free(expert)
 
@@ -72,13 +70,11 @@ class ExpertMatrices(WeightOwner):
         """Takes values of few bits in place of the weights, on a CUDA device."""
         self.low_bits, self.stacked = weight, None
 
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """Packs each matrix."""
-        pack = kernels.forms.matrix
+    def pack(self, forms: WeightForms, arena: Arena) -> None:
         for expert in range(self.num_experts):
             bias, words = self._bias_of(expert), self.words.pop(expert, None)
             weight = self.each[expert]
-            packed = pack(weight, bias, kernels.arena) if words is None else grouped_weight(words, bias)
+            packed = forms.matrix(weight, bias, arena) if words is None else grouped_weight(words, bias)
             self.packed.append(packed)
             self._free(expert)
         del self.each
@@ -88,56 +84,20 @@ class ExpertMatrices(WeightOwner):
         self.each[expert] = torch.nn.Parameter(torch.empty(0), requires_grad=False)
 
     @property
-    def can_lower(self) -> bool:
-        """See Layer. Buffers of programs have no room for padding, and one operation makes the integers that
-        the products of all experts read."""
-        grouped = [packed for packed in self.packed if isinstance(packed, GroupedWeight)]
-        alike = len(grouped) in (0, len(self.packed)) and have_same_inputs(grouped)
-        return bool(self.packed) and alike and all(packed.is_unpadded for packed in self.packed)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the packed matrices, and of what becomes such."""
         low_bits = 0 if self.low_bits is None else self.low_bits.nbytes
         return low_bits + sum(held.nbytes for held in (*self.packed, *self.words.values()))
 
-    @property
-    def most_pairs(self) -> int:
-        """Pairs of an expert that a program may have on a CUDA device; see sort_by_expert()."""
-        return MOST_ROWS if self.low_bits is None else self.low_bits.code.most_rows
-
-    def products(self, x: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """x: [P, in], sorted by expert; counts: rows of each expert, [N]. Returns [P, out]."""
-        out = x.new_empty((x.shape[0], self.out_features))
-        first = 0
-        for expert, count in enumerate(counts):
-            if count:
-                out[first : first + count] = self.product(x[first : first + count], expert)
-                first += count
-        return out
-
     def product(self, x: torch.Tensor, expert: int) -> torch.Tensor:
         """[P, in] -> [P, out]."""
         if self.packed:
-            return self.packed[expert].multiply(x)
+            return self.ops.packed_linear(x, self.packed[expert])
         if self.low_bits is not None:
             first = expert * padded_rows(self.out_features)
-            return low_bit_linear(x, self.low_bits.part(first, self.out_features), self._bias_of(expert))
-        return linear(x, self._weight_of(expert), self._bias_of(expert))
-
-    def grouped(
-        self, x: torch.Tensor, order: "ExpertOrder", rows: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """products() on a CUDA device, where the host does not know how many rows an expert has. x: [R, in];
-        rows: [P] int32, which of them each pair has; None: they are sorted by expert. Returns [P, out]."""
-        from kernels.triton.experts.grouped_linear import grouped_linear
-        from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
-
-        bias = self.bias if self.adds_bias else None
-        if self.low_bits is not None:
-            return grouped_low_bit_linear(x, self.low_bits, self.out_features, bias, order, rows)
-        assert self.stacked is not None
-        return grouped_linear(x, self.stacked, bias, order, rows)
+            part = self.low_bits.part(first, self.out_features)
+            return self.ops.low_bit_linear(x, part, self._bias_of(expert))
+        return self.ops.linear(x, self._weight_of(expert), self._bias_of(expert))
 
     def _weight_of(self, expert: int) -> torch.Tensor:
         """Returns the parameter of one expert, or its part of the one of all."""

@@ -4,12 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.cpu.elementwise.row_kernels import RowKernels
-from kernels.cpu.matmul.compact.weight import compact_weight
-from kernels.ops.experts.routing import Routing
+from kernels.api import Arena, Routing, WeightForms, compact_weight
 from worker.layers.base import Weight
 from worker.layers.packed_linear import Matrix
-from worker.lowering.builder import ProgramBuilder
 from worker.parallel import Placement
 
 
@@ -19,16 +16,9 @@ class WideMatrix(Matrix):
 
     holds_words = False
 
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """Packs the weight; see Matrix."""
-        self.packed = compact_weight(self.weight, self.bias, kernels.arena)
+    def pack(self, forms: WeightForms, arena: Arena) -> None:
+        self.packed = compact_weight(self.weight, self.bias, arena)
         del self.weight
-
-    def lower_logits(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
-        """x: buffer [M, E]. Returns that of the product, [M, out] float32."""
-        assert self.packed is not None
-        out = builder.buffers.output(self.packed.out_features, torch.float32)
-        return builder.product(self.packed, x, out)
 
 
 class ExpertRouter(WideMatrix):

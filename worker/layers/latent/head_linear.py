@@ -4,11 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from kernels.cpu.attention.records import CopyHeadsRecord
-from kernels.cpu.elementwise.row_kernels import row_grain
 from worker.layers.base import Layer, Weight
 from worker.layers.packed_linear import Matrix
-from worker.lowering.builder import ProgramBuilder
 from worker.parallel import Placement
 
 
@@ -47,45 +44,4 @@ class HeadLinear(Layer):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, H, in] -> [T, H, out]."""
-        if self.stacked is not None:
-            return self._grouped(x, self.stacked)
-        return torch.stack([matrix.product(x[:, head]) for head, matrix in enumerate(self.matrices)], 1)
-
-    def _grouped(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """forward() on a CUDA device."""
-        from kernels.triton.experts.dispatch import order_by_head
-        from kernels.triton.experts.grouped_linear import grouped_linear
-
-        tokens, heads, width = x.shape
-        order = order_by_head(tokens, heads, x.dtype, x.device)
-        y = grouped_linear(x.reshape(-1, width), weight, None, order, order.tokens)
-        return y.view(heads, tokens, -1).transpose(0, 1)
-
-    def lower(self, builder: ProgramBuilder, x: torch.Tensor) -> torch.Tensor:
-        """x: buffer of [H, M, in]. Returns one of [H, M, out]."""
-        packed = [matrix.packed for matrix in self.matrices if matrix.packed is not None]
-        (out_features,) = {weight.out_features for weight in packed}
-        out = builder.buffers.output(len(x) * out_features).view(len(x), -1, out_features)
-        for weight, x_of_head, out_of_head in zip(packed, x, out, strict=True):
-            builder.product(weight, x_of_head, out_of_head)
-        return out
-
-
-def lower_copy(builder: ProgramBuilder, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Puts a copy of the heads of all rows. x, out: views [M, H, D] of buffers, of any strides between rows
-    and heads; D values are a multiple of 4 bytes. Returns out."""
-    from kernels.cpu.attention.latent.copy_heads import copy_heads  # compiles, the first time
-
-    _, heads, width = x.shape
-    record = CopyHeadsRecord(
-        x=x.data_ptr(),
-        out=out.data_ptr(),
-        heads=heads,
-        head_bytes=x.itemsize * width,
-        x_stride=x.itemsize * x.stride(0),
-        x_pitch=x.itemsize * x.stride(1),
-        out_stride=x.itemsize * out.stride(0),
-        out_pitch=x.itemsize * out.stride(1),
-    )
-    builder.put(copy_heads, record, row_grain(heads * width))
-    return out
+        return self.ops.head_linear(x, self.matrices, self.stacked)

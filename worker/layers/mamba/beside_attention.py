@@ -8,19 +8,16 @@ from worker.attention.plan import LayerCache, Rotation
 from worker.attention.row_state import RowStateSpec
 from worker.layers.attention.self_attention import SelfAttention, SideBySide
 from worker.layers.mamba.mamba2 import Mamba2
-from worker.layers.scaled_add import ScaledAdd
-from worker.lowering.builder import ProgramBuilder
-from worker.lowering.rotation import LoweredRotation
 from worker.model_input import InputBatch
 
 
 class AttentionBesideMamba2(SideBySide):
     """Both read the same input."""
 
-    def __init__(self, attention: SelfAttention, mamba: Mamba2, add: ScaledAdd) -> None:
-        """add: with the factor of attention."""
+    def __init__(self, attention: SelfAttention, mamba: Mamba2, factor: float) -> None:
+        """factor: of attention."""
         super().__init__()
-        self.attention, self.mamba, self.add = attention, mamba, add
+        self.attention, self.mamba, self.factor = attention, mamba, factor
 
     @property
     def specs(self) -> tuple[KVCacheSpec, RowStateSpec]:
@@ -32,19 +29,8 @@ class AttentionBesideMamba2(SideBySide):
         """[T, E] -> [T, E]."""
         keys_and_values, states = self._split(cache)
         scanned = self.mamba(x, batch, states)
-        return self.add(self.attention(x, batch, keys_and_values, rotation), scanned)
-
-    def lower(
-        self,
-        builder: ProgramBuilder,
-        x: torch.Tensor,
-        cache: LayerCache,
-        rotation: LoweredRotation | None = None,
-    ) -> torch.Tensor:
-        keys_and_values, states = self._split(cache)
-        scanned = self.mamba.lower(builder, x, states)
-        attended = self.attention.lower(builder, x, keys_and_values, rotation)
-        return self.add.lower(builder, attended, scanned, builder.buffers.shared("mixed", x.shape[1]))
+        attended = self.attention(x, batch, keys_and_values, rotation)
+        return self.ops.scaled_add(attended, scanned, self.factor)
 
     def _split(self, cache: LayerCache) -> tuple[LayerCache, LayerCache]:
         """Returns the tensors of attention and those of the scan."""

@@ -9,31 +9,18 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.cpu.delta.records import ConvolutionRecord
-from kernels.cpu.elementwise.row_kernels import RowKernels, row_grain
-from kernels.cpu.mamba.mamba_kernels import MambaKernels, grouped_norm_record, mamba_kernels
-from kernels.cpu.mamba.records import SelectiveScanRecord
-from kernels.ops.delta.convolution import convolution
-from kernels.ops.mamba.grouped_norm import grouped_norm
-from kernels.ops.mamba.selective_scan import MambaShape, ScanRates, selective_scan
-from kernels.triton.states.device_spans import DeviceSpans
+from kernels.api import Arena, MambaShape, ScanRates, WeightForms
 from worker.attention.plan import LayerCache, Rotation
 from worker.attention.row_state import MambaStateSpec
 from worker.layers.attention.self_attention import StatefulPart
-from worker.layers.base import Weight
-from worker.layers.delta.parameters import Convolution, StateParameters, wide
+from worker.layers.base import Weight, WeightOwner
+from worker.layers.delta.parameters import Convolution, wide
 from worker.layers.linear import ColumnLinear, RowLinear
-from worker.lowering.builder import ProgramBuilder
-from worker.lowering.rotation import LoweredRotation
-from worker.lowering.spans import follow_spans
 from worker.model_input import InputBatch
 from worker.parallel import Placement
 
-_CONVOLUTION_SPANS = ConvolutionRecord.word("spans")
-_SCAN_SPANS = SelectiveScanRecord.word("spans")
 
-
-class MambaRates(StateParameters):
+class MambaRates(WeightOwner):
     """How fast each head's state decays, the bias of its steps, and how much of its input passes by."""
 
     def __init__(self, heads: int, place: Placement, step_factor: float = 1.0) -> None:
@@ -42,8 +29,7 @@ class MambaRates(StateParameters):
         self.log_decay, self.bias, self.skip = (wide(place, heads) for _ in range(3))
         self._packed: ScanRates | None = None
 
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """Keeps them where records can point at them."""
+    def pack(self, forms: WeightForms, arena: Arena) -> None:
         self._packed = self.values()
 
     def values(self) -> ScanRates:
@@ -56,7 +42,7 @@ class MambaRates(StateParameters):
             yield Weight(name, tuple(target.shape), target)
 
 
-class GroupedNorm(StateParameters):
+class GroupedNorm(WeightOwner):
     """The weight of the gated norm, or a gate without a norm."""
 
     def __init__(
@@ -97,88 +83,22 @@ class Mamba2(StatefulPart):
         self.projections, self.convolution, self.rates = projections, convolution, rates
         self.norm, self.mamba_output, self.shape = norm, mamba_output, shape
         self.state_spec = MambaStateSpec(shape, convolution.weight.shape[2])
-        self.kernels: MambaKernels | None = None
-
-    def use_kernels(self, kernels: RowKernels) -> None:
-        """Convolves, scans and norms with the compiled kernels."""
-        self.kernels = mamba_kernels(kernels.dtype)
 
     def forward(
         self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
     ) -> torch.Tensor:
         """[T, E] -> [T, E]."""
         assert batch.spans is not None
-        spans, (last, state, drafted, log) = batch.spans, cache
+        ops, taps, rates, norm = self.ops, self.convolution, self.rates.values(), self.norm
+        last, state, drafted, log = cache
         gate, convolved, steps = self._split(self.projections(x, batch))
-        if isinstance(spans, DeviceSpans):
-            return self.mamba_output(self._on_device(gate, convolved, steps, spans, cache), batch)
-        weight, bias, rates = self.convolution.by_tap(), self.convolution.bias, self.rates.values()
-        norm = self.norm.weight, self.norm.groups, self.norm.eps, self.norm.factor
-        if self.kernels is None:
-            mixed = convolution(convolved, weight, bias, last, spans, drafted)
-            scanned = selective_scan(mixed, steps, rates, state, self.shape, spans, log)
-            return self.mamba_output(grouped_norm(scanned, gate, *norm), batch)
-        mixed = self.kernels.convolution(convolved, weight, bias, last, spans, drafted)
-        scanned = self.kernels.selective_scan(mixed, steps, rates, state, self.shape, spans, log)
-        return self.mamba_output(self.kernels.grouped_norm(scanned, gate, *norm), batch)
-
-    def _on_device(
-        self,
-        gate: torch.Tensor,
-        convolved: torch.Tensor,
-        steps: torch.Tensor,
-        spans: DeviceSpans,
-        cache: LayerCache,
-    ) -> torch.Tensor:
-        """What is projected back, [T, H * P], on a CUDA device. gate, convolved, steps: of _split()."""
-        from kernels.triton.states import norms as triton_norms
-        from kernels.triton.states.convolution import convolution as convolve
-        from kernels.triton.states.selective_scan import selective_scan as scan
-
-        last, state, *_ = cache
-        norm, taps = self.norm, self.convolution
-        mixed = convolve(convolved, taps.by_tap(), taps.bias, last, spans)
-        scanned = scan(mixed, steps, self.rates.values(), state, self.shape, spans)
-        return triton_norms.grouped_norm(scanned, gate, norm.weight, norm.groups, norm.eps, norm.factor)
+        mixed = ops.convolution(convolved, taps.by_tap(), taps.bias, last, batch.spans, drafted)
+        scanned = ops.selective_scan(mixed, steps, rates, state, self.shape, batch.spans, log)
+        normed = ops.grouped_norm(scanned, gate, norm.weight, norm.groups, norm.eps, norm.factor)
+        return self.mamba_output(normed, batch)
 
     def _split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns views of the gate, [T, H * P], of what is convolved, [T, C], and of steps, [T, H]."""
         sizes = self.shape.values, self.shape.channels, self.shape.heads
         gate, convolved, steps = projected.split_with_sizes(sizes, dim=1)
         return gate, convolved, steps
-
-    @property
-    def can_lower(self) -> bool:
-        """Parts with weights alone have no lower() of their own."""
-        linear = self.projections, self.mamba_output
-        return self.kernels is not None and all(part.can_lower for part in linear)
-
-    def lower(
-        self,
-        builder: ProgramBuilder,
-        x: torch.Tensor,
-        cache: LayerCache,
-        rotation: LoweredRotation | None = None,
-    ) -> torch.Tensor:
-        assert self.kernels is not None
-        kernels, shape, norm = self.kernels, self.shape, self.norm
-        last, state, drafted, log = cache
-        gate, convolved, steps = self._split(self.projections.lower(builder, x))
-        weight, buffers = self.convolution.by_tap(), builder.buffers
-        mixed = buffers.output(shape.channels, torch.float32)
-        convolving = builder.put(
-            kernels.convolve,
-            kernels.convolution_record(convolved, weight, self.convolution.bias, last, mixed, drafted),
-            1,
-        )
-        scanned, out = buffers.output(shape.values, torch.float32), buffers.output(shape.values)
-        record = kernels.scan_record(mixed, steps, self.rates.values(), state, scanned, shape, log)
-        scanning = builder.put(kernels.scan, record, 1)
-        normed = grouped_norm_record(scanned, gate, norm.weight, out, norm.groups, norm.eps, norm.factor)
-        builder.put(kernels.norm, normed, row_grain(shape.values))
-        follow_spans(
-            builder,
-            (convolving, _CONVOLUTION_SPANS, kernels.blocks(weight)),
-            (scanning, _SCAN_SPANS, shape.heads),
-        )
-        return self.mamba_output.lower(builder, out)

@@ -3,8 +3,6 @@
 requests.py   which rows request them, and with which candidates
 columns.py    results as columns of messages
 scores.py     from logits to results
-sampled.py    log-probabilities of sampled tokens
-prompts.py    log-probabilities of prompts
 
 The first two do not import torch: the simulated worker uses them too.
 """

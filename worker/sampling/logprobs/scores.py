@@ -1,20 +1,42 @@
-"""From logits to log-probabilities and ranks of chosen tokens and of candidates."""
+"""Log-probabilities and ranks: of what rows sample, from the model's logits before the sampler changes them,
+and of prompts, where the logits at a position score the token at the next one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 import torch
 
+from kernels.ops.attention.ragged import Integers
 from kernels.ops.logits.log_softmax import log_softmax
 from kernels.ops.logits.token_ranks import token_ranks
 from kernels.ops.sampling.ranking import ranking
-from worker.sampling.logprobs.columns import ScoreTable
-from worker.sampling.logprobs.requests import LogprobCandidates
+from pagewire.internal.v1 import engine_pb2, worker_pb2
+from worker.sampling.batch import PIECE
+from worker.sampling.logprobs.columns import ScoreTable, to_columns
+from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.upload import upload
+
+LOGITS = 1 << 22
+"""Logits of prompts computed at a time, 16 MB. Each time reads the head's weights once; all logits of 2,048
+tokens and a vocabulary of 152,000 would take 1.2 GB."""
+
+
+class HasTable(Protocol):
+    """Scores, maybe on the way from a device."""
+
+    def table(self) -> ScoreTable:
+        """Returns the scores. Call it once the step is done."""
+
+
+Scorer = Callable[[torch.Tensor, torch.Tensor, Sequence[LogprobCandidates]], Sequence[HasTable]]
+"""Logits [M, V] float32, tokens [M] int64 and the candidates of each -> their scores, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """A ScoreTable that may still be on the device."""
+    """A ScoreTable in tensors."""
 
     logprobs: torch.Tensor  # [M] float32
     ranks: torch.Tensor  # [M] int64
@@ -24,7 +46,7 @@ class Scores:
     candidate_ranks: torch.Tensor  # [M, K] int64
 
     def table(self) -> ScoreTable:
-        """Returns the scores on the host. Waits for the device."""
+        """Returns the scores on the host."""
         return ScoreTable(
             self.logprobs.cpu().numpy(),
             self.ranks.cpu().numpy(),
@@ -49,7 +71,7 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, requests: Sequence[Logprob
         count = request.count(logits.shape[1])
         if not count:
             continue
-        where = slice(None) if len(members) == len(counts) else send(members, logits.device)
+        where = slice(None) if len(members) == len(counts) else upload(np.array(members), logits.device)
         ids[where, :count], ranks[where, :count] = _candidates(logits[where], request)
     return Scores(
         logprobs.gather(1, chosen)[:, 0],
@@ -61,10 +83,13 @@ def score(logits: torch.Tensor, tokens: torch.Tensor, requests: Sequence[Logprob
     )
 
 
-def send(ids: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Returns ids [N] int64 on the device, without waiting for it."""
-    tensor = torch.tensor(ids)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+def score_in_pieces(
+    logits: torch.Tensor, tokens: torch.Tensor, requests: Sequence[LogprobCandidates]
+) -> list[Scores]:
+    """Scores a few rows at a time, so that the allocator reuses temporaries; see batch.PIECE."""
+    step = max(1, PIECE // logits.shape[1])
+    pieces = [slice(begin, begin + step) for begin in range(0, len(tokens), step)]
+    return [score(logits[piece], tokens[piece], requests[piece]) for piece in pieces]
 
 
 def _groups(requests: Sequence[LogprobCandidates]) -> dict[LogprobCandidates, list[int]]:
@@ -80,7 +105,7 @@ def _candidates(logits: torch.Tensor, request: LogprobCandidates) -> tuple[torch
     num_rows, vocab_size = logits.shape
     device = logits.device
     if request.token_ids:
-        ids = send(request.token_ids, device).expand(num_rows, -1)
+        ids = upload(np.array(request.token_ids, np.int64), device).expand(num_rows, -1)
         return ids, token_ranks(logits, ids)
     order = ranking(logits, request.count(vocab_size))
     ranks = torch.arange(1, order.shape[1] + 1, device=device).expand_as(order)
@@ -89,3 +114,68 @@ def _candidates(logits: torch.Tensor, request: LogprobCandidates) -> tuple[torch
     return torch.arange(vocab_size, device=device).expand_as(order), torch.empty_like(order).scatter_(
         1, order, ranks
     )
+
+
+class SampledScores:
+    """Scores what one step samples."""
+
+    def __init__(self, requests: Mapping[int, LogprobCandidates], scorer: Scorer = score_in_pieces) -> None:
+        """requests: rows whose samples are scored, and with which candidates."""
+        self._requests, self._scorer = requests, scorer
+        self._scores: list[HasTable] = []
+        self._members: list[int] = []
+
+    def watches(self, rows: Sequence[int]) -> bool:
+        """Returns whether any of the rows is scored."""
+        return bool(self._requests) and any(row in self._requests for row in rows)
+
+    def keep(self, logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor | None:
+        """Returns a copy of the logits [A, V] of those rows [A] that are scored; None: none is."""
+        if not self.watches(rows):
+            return None
+        self._members = [index for index, row in enumerate(rows) if row in self._requests]
+        return logits.index_select(0, upload(np.array(self._members), logits.device))
+
+    def add(self, kept: torch.Tensor, rows: Sequence[int], tokens: torch.Tensor) -> None:
+        """Scores tokens [A] of rows [A]; negative: no token. kept: what keep() has just returned for them."""
+        chosen = tokens.index_select(0, upload(np.array(self._members), tokens.device)).clamp(min=0)
+        self._scores += self._scorer(kept, chosen, [self._requests[rows[member]] for member in self._members])
+
+    def columns(self) -> engine_pb2.LogprobColumns | None:
+        """Returns everything that was added; None: nothing was. Call it once the step is done."""
+        return to_columns([scores.table() for scores in self._scores]) if self._scores else None
+
+
+class PromptScores:
+    """Scores the parts of prompts that one step computes."""
+
+    def __init__(self, scorer: Scorer = score_in_pieces, logits: int | None = None) -> None:
+        """logits: computed at a time; None: LOGITS."""
+        self._scorer, self._logits = scorer, logits or LOGITS
+        self._scores: list[tuple[PromptPart, list[HasTable]]] = []
+
+    def add(
+        self,
+        parts: Sequence[PromptPart],
+        row_starts: Integers,
+        token_ids: Integers,
+        logits_of: Callable[[Integers], torch.Tensor],
+        vocab_size: int,
+    ) -> None:
+        """Adds parts. row_starts: [R] index in the step of each computing row's first token. token_ids: the
+        row table's. logits_of: indexes of tokens in the step [N] -> their logits [N, V]."""
+        step = max(1, self._logits // vocab_size)
+        for part in parts:
+            first = int(row_starts[part.index]) + part.offset
+            targets, scores = token_ids[part.row, part.start : part.end].copy(), list[HasTable]()
+            for begin in range(0, len(targets), step):
+                some = targets[begin : begin + step]
+                logits = logits_of(np.arange(first + begin, first + begin + len(some)))
+                scores += self._scorer(logits, upload(some, logits.device), [part.candidates] * len(some))
+            self._scores.append((part, scores))
+
+    def columns(self) -> Iterator[worker_pb2.RowPromptLogprobs]:
+        """Returns everything that was added. Call it once the step is done."""
+        for part, scores in self._scores:
+            columns = to_columns([each.table() for each in scores])
+            yield worker_pb2.RowPromptLogprobs(row=part.row, start=part.start, columns=columns)

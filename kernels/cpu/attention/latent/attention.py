@@ -18,7 +18,7 @@ import torch
 from kernels.cpu.attention.block_attention import BlockPlan, attention_record
 from kernels.cpu.attention.block_kernels import BlockKernels, Scratch
 from kernels.cpu.attention.records import StoreKVRecord
-from kernels.cpu.elementwise.row_kernels import row_grain
+from kernels.cpu.runtime.grain import row_grain
 
 
 def latent_kernels(dtype: torch.dtype, block_size: int, width: int, num_heads: int) -> BlockKernels | None:

@@ -1,7 +1,5 @@
 """The tokens that a filter may leave: their scores, ids and weights, by ascending id, in scratch memory."""
 
-from math import log
-
 from kernels.cpu.isa.lanes import lowest_bit
 from kernels.cpu.isa.vectors import read_f32, read_f64, read_i32, read_i64, write_f32, write_f64, write_i32
 from kernels.cpu.sampling.filters.top_k_cut import UNKNOWN, cut
@@ -25,7 +23,7 @@ def note(bits: int, at: int, first_id: int, n: int, x: int, ids: int) -> int:
 
 def collect(limit: float, scratch: int) -> int:
     """The tokens whose logits reach the limit. Returns how many there are."""
-    _, x, ids, _, _, _ = scratch_places(scratch)
+    _, x, ids, _, _ = scratch_places(scratch)
     n = 0
     for chunk in range(read_i64(scratch + CHUNKS)):
         if read_f32(scratch + LARGEST + 4 * chunk) >= limit:
@@ -36,7 +34,7 @@ def collect(limit: float, scratch: int) -> int:
 
 def keep_best(n: int, target: float, error: float, scratch: int) -> int:
     """Keeps the best of n candidates, until their weights reach the target. How many; or NOT_KNOWN."""
-    _, x, ids, weights, _, free = scratch_places(scratch)
+    _, x, ids, weights, free = scratch_places(scratch)
     last = cut(x, weights, n, 0.0, target, error, free)
     if last == UNKNOWN:
         return NOT_KNOWN
@@ -48,23 +46,6 @@ def keep_best(n: int, target: float, error: float, scratch: int) -> int:
         write_f64(weights + 8 * kept, read_f64(weights + 8 * i))
         kept += int(score > limit or (score == limit and i <= last))
     return kept
-
-
-def keep_typical(n: int, least: float, share: float, scratch: int) -> int:
-    """kernels.ops.sampling.typical_p of n candidates with weights of at least `least`; the others weigh
-    nothing from now on. Their scores are distances then. How many are kept; or NOT_KNOWN."""
-    _, x, _, weights, _, _ = scratch_places(scratch)
-    mass, products = 0.0, 0.0
-    for i in range(n):
-        weight = read_f64(weights + 8 * i)
-        if weight < least:
-            weight = 0.0
-        write_f64(weights + 8 * i, weight)
-        mass += weight
-        products += weight * max(log(weight), -1000.0)
-    for i in range(n):
-        write_f32(x + 4 * i, -abs(log(read_f64(weights + 8 * i)) - products / mass))
-    return keep_best(n, share * mass, (n + 8) * 2.0**-52 * mass, scratch)
 
 
 def total_of(weights: int, n: int, least: float) -> float:

@@ -1,8 +1,8 @@
 """Filters of a whole vocabulary as limits: from which score on tokens stay.
 
-Nothing is sorted. A share of the mass: one pass adds each weight to one of 256 buckets, by its score; the
-ranking ends in one of them, whose tokens alone are looked at. min_p: the lowest float32 with a weight that
-stays, by bisection. typical_p: as top_p, but by other scores.
+Nothing is sorted. A share of the mass: one pass adds each weight to one of 256 buckets, by its logit; the
+ranking ends in one of them, whose tokens alone are looked at. A share of the largest weight: the lowest
+float32 with a weight that stays, by bisection.
 """
 
 from math import inf, log
@@ -22,10 +22,8 @@ from kernels.cpu.sampling.scratch import (
     SUMS,
     TEMPERATURE,
     VOCAB_SIZE,
-    X,
+    logit_of,
     logits_at,
-    score_of,
-    scores_at,
     scratch_places,
 )
 from kernels.cpu.sampling.vector_loops import CHUNK, LOWEST, weigh
@@ -38,23 +36,20 @@ def sum_error(vocab_size: int) -> float:
     return 2 * (vocab_size * 2.0**-53 + ABOUT)
 
 
-def depth_of(share: float, vocab_size: int) -> float:
-    """-log of a weight of which the whole vocabulary together has half of what a share leaves out: no token
-    with less is needed."""
-    return -log(0.5 * (1 - share) / vocab_size)
-
-
-def _buckets_per_score(top: float, depth: float, scratch: int) -> float:
-    """So that they reach down to about the lowest score, as every 64th token shows it; or to the depth."""
-    vocab_size, least = read_i64(scratch + VOCAB_SIZE), top
+def _buckets_per_score(share: float, scratch: int) -> float:
+    """So that they reach down to about the lowest logit, as every 64th token shows it; or to a depth below
+    which the weights of a vocabulary together are half of what the share leaves out."""
+    vocab_size, top = read_i64(scratch + VOCAB_SIZE), read_f64(scratch + BEST)
+    depth = read_f64(scratch + TEMPERATURE) * -log(0.5 * (1 - share) / vocab_size)
+    least = top
     step = 1 if vocab_size < 64 * CHUNK else CHUNK
     for token in range(0, vocab_size, step):
-        score = score_of(token, scratch)
+        score = logit_of(token, scratch)
         least = min(least, score) if score > -inf else least
     return float32(min(BUCKETS / min(top - least, depth), 1e38))  # infinity times 0 would be no number
 
 
-def _fill_buckets(top: float, per_score: float, scratch: int) -> float:
+def _fill_buckets(per_score: float, scratch: int) -> float:
     """Returns the sum of all weights."""
     sums, weights, places = scratch + SUMS, scratch + CHUNK_WEIGHTS, scratch + CHUNK_SUMS
     best, rate = read_f64(scratch + BEST), LOG2_E / read_f64(scratch + TEMPERATURE)
@@ -62,27 +57,18 @@ def _fill_buckets(top: float, per_score: float, scratch: int) -> float:
         write_f64(sums + 8 * i, 0.0)
     total = 0.0
     for chunk in range(read_i64(scratch + CHUNKS)):
-        scores = scores_at(chunk, scratch)
-        chunk_places(scores, top, per_score, places)
-        total += chunk_weights(scores, logits_at(chunk, scratch), best, rate, weights)
+        x = logits_at(chunk, scratch)
+        chunk_places(x, best, per_score, places)
+        total += chunk_weights(x, best, rate, weights)
         for i in range(CHUNK):
             place = sums + read_i32(places + 4 * i)
             write_f64(place, read_f64(place) + read_f64(weights + 8 * i))
     return total
 
 
-def _weigh_candidates(n: int, scratch: int) -> None:
-    """By their logits; those with the score -inf weigh nothing."""
-    _, scores, ids, weights, _, x = scratch_places(scratch)  # x: where cut() will work
-    for i in range(n):
-        kept = read_f32(scores + 4 * i) > -inf
-        write_f32(x + 4 * i, read_f32(read_i64(scratch + X) + 4 * read_i32(ids + 4 * i)) if kept else -inf)
-    weigh(x, read_f64(scratch + BEST), read_f64(scratch + TEMPERATURE), weights, (n + 7) // 8)
-
-
 def _mass_until(n: int, limit: float, last: int, scratch: int) -> float:
     """The weights of those candidates that rank no lower than the last."""
-    _, scores, ids, weights, _, _ = scratch_places(scratch)
+    _, scores, ids, weights, _ = scratch_places(scratch)
     mass = 0.0
     for i in range(n):
         score = read_f32(scores + 4 * i)
@@ -91,13 +77,13 @@ def _mass_until(n: int, limit: float, last: int, scratch: int) -> float:
     return mass
 
 
-def last_of_mass(share: float, top: float, depth: float, scratch: int) -> tuple[int, float]:
-    """The last token, by rank, that kernels.ops.sampling.top_p keeps, and the sum of all weights that it
-    keeps; NOT_KNOWN and 0 where the last bits could matter. top: no score is higher. depth: below top -
-    depth no score is needed."""
-    _, scores, ids, weights, _, free = scratch_places(scratch)
-    per_score = _buckets_per_score(top, depth, scratch)
-    total = _fill_buckets(top, per_score, scratch)
+def last_of_mass(share: float, scratch: int) -> tuple[int, float]:
+    """The last token, by rank, that kernels.ops.sampling.filters.top_mass keeps, and the sum of all weights
+    that it keeps; NOT_KNOWN and 0 where the last bits could matter."""
+    _, scores, ids, weights, free = scratch_places(scratch)
+    best, temperature = read_f64(scratch + BEST), read_f64(scratch + TEMPERATURE)
+    per_score = _buckets_per_score(share, scratch)
+    total = _fill_buckets(per_score, scratch)
     target, before, reached, bucket = share * total, 0.0, 0.0, -1
     while reached < target and bucket + 1 < BUCKETS:
         bucket += 1
@@ -106,9 +92,9 @@ def last_of_mass(share: float, top: float, depth: float, scratch: int) -> tuple[
             reached += read_f64(scratch + SUMS + 8 * (WIDE * bucket + lane))
     n = 0
     for chunk in range(read_i64(scratch + CHUNKS)):
-        at = scores_at(chunk, scratch)
-        n = note(in_bucket(at, top, per_score, bucket), at, chunk * CHUNK, n, scores, ids)
-    _weigh_candidates(n, scratch)
+        at = logits_at(chunk, scratch)
+        n = note(in_bucket(at, best, per_score, bucket), at, chunk * CHUNK, n, scores, ids)
+    weigh(scores, best, temperature, weights, (n + 7) // 8)
     error = sum_error(read_i64(scratch + VOCAB_SIZE)) * total
     place = cut(scores, weights, n, before, target, error, free)
     if place == UNKNOWN:
@@ -129,8 +115,8 @@ def next_above(score: float, scratch: int) -> float:
     return read_f32(scratch + COPY)
 
 
-def lowest_score(min_p: float, scratch: int) -> float:
-    """Of a weight of at least min_p."""
+def lowest_score(share: float, scratch: int) -> float:
+    """The lowest logit with a weight of at least a share of the largest one."""
     best, temperature = read_f64(scratch + BEST), read_f64(scratch + TEMPERATURE)
     lane, weight = scratch + COPY, scratch + CHUNK_WEIGHTS
     for i in range(WIDE):
@@ -142,7 +128,7 @@ def lowest_score(min_p: float, scratch: int) -> float:
         middle = (low + high) >> 1
         write_i32(lane, _other_order(middle))
         weigh(lane, best, temperature, weight, 1)
-        if read_f64(weight) >= min_p:
+        if read_f64(weight) >= share:
             high = middle
         else:
             low = middle

@@ -5,8 +5,6 @@ exp((x - largest) / T), which is all that sums need which are compared with a ma
 time of weigh(), and adds up eight weights at once instead of one.
 """
 
-import math
-
 import numpy as np
 from numpy.polynomial import Chebyshev, Polynomial
 
@@ -17,8 +15,6 @@ from kernels.cpu.isa.doubles import (
     as_f64,
     bits_of_f64,
     load_f32x8,
-    round_to_f32,
-    store_f32x8,
     store_f64x8,
     to_f64,
 )
@@ -40,13 +36,12 @@ _LEAST = -1000.0
 """2 ** y of anything below is nothing, and a number still."""
 _ROUND = 1.5 * 2.0**52
 """Added to a smaller number, it leaves the nearest integer in the low bits."""
-_NOWHERE = -math.inf
 _sums_of_lanes = constant_i32(8 * (lane % WIDE) for lane in range(LANES))
 """Bytes from a bucket's first sum to that of each lane."""
 
 
-def _about(x: f32x8, largest: float, rate: float) -> tuple[f64x8, f64x8]:
-    """The weights of eight logits, and y."""
+def _about(x: f32x8, largest: float, rate: float) -> f64x8:
+    """The weights of eight logits."""
     y = (to_f64(x) - largest) * rate
     y = select(y > _LEAST, y, f64x8(_LEAST))
     rounded = y + _ROUND
@@ -54,39 +49,16 @@ def _about(x: f32x8, largest: float, rate: float) -> tuple[f64x8, f64x8]:
     power = f64x8(_LAST_TERM)
     for term in unroll(_FROM_HIGHEST):
         power = fma(power, part, f64x8(term))
-    return as_f64(bits_of_f64(power) + (bits_of_f64(rounded) << 52)), y
+    return as_f64(bits_of_f64(power) + (bits_of_f64(rounded) << 52))
 
 
-def chunk_mass(scores: int, x: int, limit: float, largest: float, rate: float) -> float:
-    """The sum of the weights of a chunk's tokens whose scores reach a limit. scores, x: addresses of [64]
-    float32."""
+def chunk_mass(x: int, limit: float, largest: float, rate: float) -> float:
+    """The sum of the weights of a chunk's logits that reach a limit. x: address of [64] float32."""
     total = f64x8(0.0)
     for i in range(0, CHUNK, WIDE):
-        weights, _ = _about(load_f32x8(x + 4 * i), largest, rate)
-        total += select(load_f32x8(scores + 4 * i) >= limit, weights, f64x8(0.0))
+        logits = load_f32x8(x + 4 * i)
+        total += select(logits >= limit, _about(logits, largest, rate), f64x8(0.0))
     return sum_in_order(total)
-
-
-def chunk_entropy(x: int, limit: float, largest: float, rate: float) -> tuple[float, float]:
-    """Of a chunk's weights whose logits reach a limit: their sum, and that of the weights times their binary
-    logarithms."""
-    total, products = f64x8(0.0), f64x8(0.0)
-    for i in range(0, CHUNK, WIDE):
-        part = load_f32x8(x + 4 * i)
-        weights, y = _about(part, largest, rate)
-        weights = select(part >= limit, weights, f64x8(0.0))
-        total, products = total + weights, fma(weights, y, products)
-    return sum_in_order(total), sum_in_order(products)
-
-
-def chunk_distances(x: int, limit: float, largest: float, per_degree: float, mean: float, out: int) -> None:
-    """-| (x - largest) * per_degree - mean | of a chunk's logits that reach a limit, -inf of others. x, out:
-    addresses of [64] float32."""
-    for i in range(0, CHUNK, WIDE):
-        part = load_f32x8(x + 4 * i)
-        logs = (to_f64(part) - largest) * per_degree
-        score = -round_to_f32(abs(logs - mean))
-        store_f32x8(out + 4 * i, select(part >= limit, score, f32x8(_NOWHERE)))
 
 
 def _bucket(score: f32x16, top: float, per_score: float) -> i32x16:
@@ -94,31 +66,31 @@ def _bucket(score: f32x16, top: float, per_score: float) -> i32x16:
     return truncated(smaller((f32x16(top) - score) * per_score, f32x16(BUCKETS - 1)))
 
 
-def chunk_places(scores: int, top: float, per_score: float, out: int) -> None:
+def chunk_places(x: int, top: float, per_score: float, out: int) -> None:
     """Where in the buckets the weights of a chunk's tokens are to be added: bytes from their beginning.
-    scores: address of [64] float32; out: of [64] int32. top: the highest score, or a higher one. per_score:
-    buckets for a difference of 1."""
+    x: address of [64] float32; out: of [64] int32. top: the highest logit. per_score: buckets for a
+    difference of 1."""
     for i in unroll(range(0, CHUNK, LANES)):
-        bucket = _bucket(load_f32(scores + 4 * i), top, per_score)
+        bucket = _bucket(load_f32(x + 4 * i), top, per_score)
         store_i32(out + 4 * i, bucket * (8 * WIDE) + _sums_of_lanes())
 
 
-def chunk_weights(scores: int, x: int, largest: float, rate: float, out: int) -> float:
-    """Notes the weights of a chunk's tokens, 0 of those with the score -inf, and returns their sum. scores,
-    x: addresses of [64] float32; out: of [64] float64."""
+def chunk_weights(x: int, largest: float, rate: float, out: int) -> float:
+    """Writes the weights of a chunk's logits, 0 of -inf, and returns their sum. x: address of [64] float32;
+    out: of [64] float64."""
     total = f64x8(0.0)
     for i in range(0, CHUNK, WIDE):
-        weights, _ = _about(load_f32x8(x + 4 * i), largest, rate)
-        weights = select(load_f32x8(scores + 4 * i) >= LOWEST, weights, f64x8(0.0))
+        logits = load_f32x8(x + 4 * i)
+        weights = select(logits >= LOWEST, _about(logits, largest, rate), f64x8(0.0))
         store_f64x8(out + 8 * i, weights)
         total += weights
     return sum_in_order(total)
 
 
-def in_bucket(scores: int, top: float, per_score: float, bucket: int) -> int:
+def in_bucket(x: int, top: float, per_score: float, bucket: int) -> int:
     """Which tokens of a chunk are in a bucket: bit i is that of token i."""
     bits = 0
     for i in unroll(range(0, CHUNK, LANES)):
-        same = _bucket(load_f32(scores + 4 * i), top, per_score) == bucket
+        same = _bucket(load_f32(x + 4 * i), top, per_score) == bucket
         bits |= bits_of_mask(same) << i
     return bits

@@ -14,8 +14,7 @@ from starlette.routing import Route
 
 from frontend.errors import ServiceError, SlowConsumer
 from frontend.http.body import Receive
-from frontend.http.exchange import Exchange, Headers, Scope, Send
-from frontend.http.origin import check_host
+from frontend.http.exchange import Exchange, Headers, Scope, Send, check_host
 from frontend.openai.answers.errors import error_body, error_headers
 from frontend.parts import FrontendParts
 

@@ -6,7 +6,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.json_format import MessageToDict
 
-from frontend.engine.connection import EngineConnection
+from frontend.engine.core import Core
 from pagewire.v1 import inspection_pb2
 
 Json = dict[str, Any]
@@ -111,9 +111,7 @@ def tenants_view(response: inspection_pb2.ListTenantsResponse) -> list[Json]:
     ]
 
 
-def engines_view(
-    response: inspection_pb2.ListEnginesResponse, cores: Iterable[EngineConnection]
-) -> list[Json]:
+def engines_view(response: inspection_pb2.ListEnginesResponse, cores: Iterable[Core]) -> list[Json]:
     """Returns engine cores with their loads as of the last heartbeat. cores: of which the response tells."""
     loads = {core.rank: core.last_load for core in cores}
     return [_engine(each) | _load(loads.get(each.rank)) for each in response.engines]

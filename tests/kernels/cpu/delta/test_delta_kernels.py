@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import softplus
 
-from kernels.cpu.delta.delta_kernels import delta_kernels
+from kernels.cpu_ops import CpuOps
 from kernels.ops.delta.convolution import convolution
 from kernels.ops.delta.delta_rule import DeltaShape, delta_rule
 from kernels.ops.delta.gated_norm import gated_norm
@@ -59,7 +59,7 @@ def test_convolution(channels: int, taps: int, dtype: torch.dtype):
     state, bias = random(5, taps - 1, channels, dtype=F32), random(channels, dtype=F32, seed=1)
     expected_state, rows = state.clone(), x[:, :channels]
     expected = convolution(rows, weight, bias, expected_state, TWO_ROWS)
-    out = delta_kernels(dtype).convolution(rows, weight, bias, state, TWO_ROWS)
+    out = CpuOps(dtype).convolution(rows, weight, bias, state, TWO_ROWS)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(state, expected_state)
 
@@ -82,7 +82,7 @@ def test_delta_rule(shape: DeltaShape, dtype: torch.dtype):
     state = random(5, shape.value_heads, shape.key_dim, shape.value_dim, dtype=F32)
     expected_state = state.clone()
     expected = delta_rule(*given, expected_state, shape, TWO_ROWS)
-    out = delta_kernels(dtype).delta_rule(*given, state, shape, TWO_ROWS)
+    out = CpuOps(dtype).delta_rule(*given, state, shape, TWO_ROWS)
     torch.testing.assert_close(out, expected, rtol=2e-5, atol=2e-5)
     torch.testing.assert_close(state, expected_state, rtol=2e-5, atol=2e-5)
 
@@ -93,14 +93,14 @@ def test_gates_of_any_size():
     a = torch.tensor([-100.0, -20.0, -3.0, -1e-3, 0.0, 1e-3, 3.0, 20.0, 80.0])
     gates, ones = torch.cat((torch.full((9,), -100.0), a))[None], torch.ones(9)
     state = torch.ones(1, 9, 1, 1)
-    delta_kernels(F32).delta_rule(torch.ones(1, 11), gates, ones, 0 * ones, state, shape, spans((0, 1, 1)))
+    CpuOps(F32).delta_rule(torch.ones(1, 11), gates, ones, 0 * ones, state, shape, spans((0, 1, 1)))
     torch.testing.assert_close(state.flatten(), torch.exp(-softplus(a)), rtol=1e-6, atol=1e-30)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_cut_gives_the_same_bits(dtype: torch.dtype):
     """A row in one step, token by token, and beside others."""
-    shape, kernels = SHAPES[1], delta_kernels(dtype)
+    shape, kernels = SHAPES[1], CpuOps(dtype)
     x, weight = random(9, shape.channels, dtype=dtype), random(4, shape.channels, dtype=F32)
     bias = random(shape.channels, dtype=F32)
     gates, *rates = inputs(shape, 9, dtype)[1:]
@@ -125,7 +125,7 @@ def test_any_cut_gives_the_same_bits(dtype: torch.dtype):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_states_that_are_saved(compiled: bool):
     """Behind tokens of a step: those of a row that was cut there, to the bit where kernels compute."""
-    shape, kernels = SHAPES[0], delta_kernels(F32)
+    shape, kernels = SHAPES[0], CpuOps(F32)
     x, weight = random(9, shape.channels, dtype=F32), random(4, shape.channels, dtype=F32)
     bias, (gates, *rates) = random(shape.channels, dtype=F32), inputs(shape, 9, F32)[1:]
     convolve = kernels.convolution if compiled else convolution
@@ -151,7 +151,7 @@ def test_states_that_are_saved(compiled: bool):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_tokens_that_are_drafted(shape: DeltaShape, compiled: bool):
     """Outputs and states are those of tokens that come one by one, whatever was refused between them."""
-    kernels, x = delta_kernels(F32), random(15, shape.channels, dtype=F32)
+    kernels, x = CpuOps(F32), random(15, shape.channels, dtype=F32)
     weight = random(4, shape.channels, dtype=F32)
     bias, (gates, *rates) = random(shape.channels, dtype=F32), inputs(shape, 15, F32)[1:]
     convolve = kernels.convolution if compiled else convolution
@@ -177,7 +177,7 @@ def test_tokens_that_are_drafted(shape: DeltaShape, compiled: bool):
 @pytest.mark.parametrize("width", [5, 16, 50])
 def test_norms_and_gates(width: int, dtype: torch.dtype):
     """The norm of heads, whose gates are part of longer rows, and the gate of attention."""
-    kernels = delta_kernels(dtype)
+    kernels = CpuOps(dtype)
     x, rows, weight = (
         random(4, 3, width, dtype=F32),
         random(4, 3 * width + 7, dtype=dtype),

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.delta.delta_kernels import delta_kernels
-from kernels.cpu.mamba.mamba_kernels import mamba_kernels
+from kernels.cpu_ops import CpuOps
 from kernels.ops.delta.convolution import convolution
 from kernels.ops.delta.delta_rule import DeltaShape, delta_rule
 from kernels.ops.delta.update_log import padded, update_width
@@ -37,7 +36,7 @@ def test_values_of_a_head(keys: int, values: int):
     before, expected_state = state.clone(), state.clone()
     wide = mixed, gates, decay, bias
     expected = delta_rule(*wide, expected_state, shape, ROWS)
-    out = delta_kernels(F32).delta_rule(*wide, state, shape, ROWS)
+    out = CpuOps(F32).delta_rule(*wide, state, shape, ROWS)
     torch.testing.assert_close(out, expected, rtol=2e-5, atol=2e-5)
     torch.testing.assert_close(state, expected_state, rtol=2e-5, atol=2e-5)
     assert torch.equal(state[[1, 3]], before[[1, 3]])
@@ -51,7 +50,7 @@ def test_values_of_a_scan(values: int):
     state = states(4, 5, values)
     before, expected_state = state.clone(), state.clone()
     expected = selective_scan(mixed, steps, rates, expected_state, shape, ROWS)
-    out = mamba_kernels(F32).selective_scan(mixed, steps, rates, state, shape, ROWS)
+    out = CpuOps(F32).selective_scan(mixed, steps, rates, state, shape, ROWS)
     torch.testing.assert_close(out, expected, rtol=2e-5, atol=2e-5)
     torch.testing.assert_close(state, expected_state, rtol=2e-5, atol=2e-5)
     assert torch.equal(state[[1, 3]], before[[1, 3]])
@@ -65,7 +64,7 @@ def test_channels_around_a_block(channels: int, taps: int, threads: int):
     state, bias = states(taps - 1, channels), random(channels, dtype=F32, seed=2)
     expected_state = state.clone()
     expected = convolution(x, weight, bias, expected_state, ROWS)
-    out = delta_kernels(F32).convolution(x, weight, bias, state, ROWS)
+    out = CpuOps(F32).convolution(x, weight, bias, state, ROWS)
     torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(state, expected_state)
 
@@ -77,9 +76,9 @@ def test_a_convolution_of_fewer_tokens_than_it_keeps(count: int):
     x, weight = random(count, channels, dtype=F32), torch.zeros(taps, channels)
     state, bias = states(taps - 1, channels), torch.zeros(channels)
     before = state.clone()
-    delta_kernels(F32).convolution(x, weight, bias, state, spans((1, 9, count)))
+    CpuOps(F32).convolution(x, weight, bias, state, spans((1, 9, count)))
     assert torch.equal(state[1], torch.cat((before[1], x))[-(taps - 1) :])
-    delta_kernels(F32).convolution(x, weight, bias, state, spans((3, 0, count)))
+    CpuOps(F32).convolution(x, weight, bias, state, spans((3, 0, count)))
     assert torch.equal(state[3], torch.cat((torch.zeros(taps - 1, channels), x))[-(taps - 1) :])
 
 

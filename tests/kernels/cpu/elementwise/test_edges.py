@@ -9,23 +9,20 @@ import torch
 
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.records import (
+    ActivationRecord,
+    AdjustLogitsRecord,
     ClampedSwigluRecord,
     GatedGeluRecord,
     GatedSiluRecord,
     LayerNormRecord,
     NormRecord,
     RotaryRecord,
+    ScaledAddRecord,
 )
-from kernels.cpu.elementwise.row_kernels import (
-    ACTIVATIONS,
-    RowKernels,
-    activation_record,
-    adjust_logits_record,
-    row_kernels,
-    scaled_add_record,
-)
+from kernels.cpu.elementwise.row_kernels import ACTIVATIONS
+from kernels.cpu_ops import CpuOps
 from kernels.ops.layers.activation import activation_reference, gated_activation_reference
-from kernels.ops.layers.clamped_swiglu import clamped_swiglu_reference
+from kernels.ops.layers.clamped_swiglu import clamped_swiglu as clamped_swiglu_reference
 from kernels.ops.layers.layer_norm import layer_norm_reference
 from kernels.ops.layers.rms_norm import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
@@ -41,15 +38,15 @@ TOLERANCES = {BF16: 2**-8 + 3e-4, F32: 4e-6}
 
 
 @pytest.fixture(params=TOLERANCES, ids=["bfloat16", "float32"], scope="module")
-def kernels(request: pytest.FixtureRequest) -> RowKernels:
-    return row_kernels(dtype=request.param)
+def kernels(request: pytest.FixtureRequest) -> CpuOps:
+    return CpuOps(request.param)
 
 
 Case = tuple[Operation[Any], Any, torch.Tensor]
 """An operation, its record, and what it is to write, [ROWS, width] float64."""
 
 
-def rms_norm(kernels: RowKernels, out: torch.Tensor) -> Case:
+def rms_norm(kernels: CpuOps, out: torch.Tensor) -> Case:
     width, dtype = out.shape[1], out.dtype
     x, weight = random(ROWS, width, dtype=dtype), random(width, dtype=dtype, seed=1)
     record = NormRecord(
@@ -65,10 +62,10 @@ def rms_norm(kernels: RowKernels, out: torch.Tensor) -> Case:
         stride=width * x.itemsize,
     )
     record.tensors = x, weight
-    return kernels.norm, record, rms_norm_reference(x.double(), weight.double(), 1e-5, 1.0)
+    return kernels.rows.norm, record, rms_norm_reference(x.double(), weight.double(), 1e-5, 1.0)
 
 
-def sum_of_a_norm(kernels: RowKernels, out: torch.Tensor) -> Case:
+def sum_of_a_norm(kernels: CpuOps, out: torch.Tensor) -> Case:
     """The sum that add_rms_norm writes beside what is normed."""
     width, dtype = out.shape[1], out.dtype
     x, residual = random(ROWS, width, dtype=dtype), random(ROWS, width, dtype=dtype, seed=1)
@@ -86,10 +83,10 @@ def sum_of_a_norm(kernels: RowKernels, out: torch.Tensor) -> Case:
         stride=width * x.itemsize,
     )
     record.tensors = x, residual, weight, normed
-    return kernels.norm, record, x.double() * 0.3 + residual.double()
+    return kernels.rows.norm, record, x.double() * 0.3 + residual.double()
 
 
-def layer_norm(kernels: RowKernels, out: torch.Tensor) -> Case:
+def layer_norm(kernels: CpuOps, out: torch.Tensor) -> Case:
     width, dtype = out.shape[1], out.dtype
     x, (weight, bias) = random(ROWS, width, dtype=dtype), random(2, width, dtype=dtype, seed=1)
     record = LayerNormRecord(
@@ -102,23 +99,21 @@ def layer_norm(kernels: RowKernels, out: torch.Tensor) -> Case:
         eps=1e-5,
     )
     record.tensors = x, weight, bias
-    return kernels.layer, record, layer_norm_reference(x.double(), weight.double(), bias.double(), 1e-5)
+    return kernels.rows.layer, record, layer_norm_reference(x.double(), weight.double(), bias.double(), 1e-5)
 
 
-def gated(
-    kind: Any, attribute: str, name: str, **fields: float
-) -> Callable[[RowKernels, torch.Tensor], Case]:
-    def case(kernels: RowKernels, out: torch.Tensor) -> Case:
+def gated(kind: Any, attribute: str, name: str, **fields: float) -> Callable[[CpuOps, torch.Tensor], Case]:
+    def case(kernels: CpuOps, out: torch.Tensor) -> Case:
         width = out.shape[1]
         gate_up = random(ROWS, 2 * width, dtype=out.dtype, scale=3)
         record = kind(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=width, **fields)
         record.tensors = gate_up
-        return getattr(kernels, attribute), record, gated_activation_reference(gate_up.double(), name)
+        return getattr(kernels.rows, attribute), record, gated_activation_reference(gate_up.double(), name)
 
     return case
 
 
-def clamped(kernels: RowKernels, out: torch.Tensor) -> Case:
+def clamped(kernels: CpuOps, out: torch.Tensor) -> Case:
     from kernels.cpu.elementwise.clamped_swiglu import clamped_swiglu, clamped_swiglu_float32
 
     gate_up = random(ROWS, 2 * out.shape[1], dtype=out.dtype, scale=3)
@@ -129,27 +124,30 @@ def clamped(kernels: RowKernels, out: torch.Tensor) -> Case:
     return operation, record, clamped_swiglu_reference(gate_up.double(), 1.5, 2.0)
 
 
-def activation(name: str) -> Callable[[RowKernels, torch.Tensor], Case]:
-    def case(kernels: RowKernels, out: torch.Tensor) -> Case:
+def activation(name: str) -> Callable[[CpuOps, torch.Tensor], Case]:
+    def case(kernels: CpuOps, out: torch.Tensor) -> Case:
         x = random(ROWS, out.shape[1], dtype=out.dtype, scale=3)
-        record = activation_record(x, out, name)
+        linear, cubic = ACTIVATIONS[name]
+        sizes = {"width": out.shape[1], "linear": linear, "cubic": cubic}
+        record = ActivationRecord(x=x.data_ptr(), out=out.data_ptr(), **sizes)
         record.tensors = x
-        return kernels.activate, record, activation_reference(x.double(), name)
+        return kernels.rows.activate, record, activation_reference(x.double(), name)
 
     return case
 
 
-def scaled_add(with_y: bool) -> Callable[[RowKernels, torch.Tensor], Case]:
-    def case(kernels: RowKernels, out: torch.Tensor) -> Case:
+def scaled_add(with_y: bool) -> Callable[[CpuOps, torch.Tensor], Case]:
+    def case(kernels: CpuOps, out: torch.Tensor) -> Case:
         x, y = (random(ROWS, out.shape[1], dtype=out.dtype, seed=seed) for seed in (0, 1))
-        record = scaled_add_record(x, y if with_y else None, out, 0.3)
+        addresses = {"x": x.data_ptr(), "y": y.data_ptr() if with_y else 0, "out": out.data_ptr()}
+        record = ScaledAddRecord(**addresses, width=out.shape[1], factor=0.3)
         record.tensors = x, y
-        return kernels.add, record, x.double() * 0.3 + (y.double() if with_y else 0)
+        return kernels.rows.add, record, x.double() * 0.3 + (y.double() if with_y else 0)
 
     return case
 
 
-def rotary(kernels: RowKernels, out: torch.Tensor) -> Case:
+def rotary(kernels: CpuOps, out: torch.Tensor) -> Case:
     """A head of each row, of twice the width's half."""
     width = out.shape[1]
     x, angles = random(ROWS, 1, width, dtype=out.dtype), random(ROWS, width // 2, dtype=F32, scale=9)
@@ -164,10 +162,10 @@ def rotary(kernels: RowKernels, out: torch.Tensor) -> Case:
         out=out.data_ptr(),
     )
     record.tensors = x, cos, sin
-    return kernels.rotary, record, rotary_reference(x.double(), cos.double(), sin.double())[:, 0]
+    return kernels.rows.rotary, record, rotary_reference(x.double(), cos.double(), sin.double())[:, 0]
 
 
-CASES: dict[str, Callable[[RowKernels, torch.Tensor], Case]] = {
+CASES: dict[str, Callable[[CpuOps, torch.Tensor], Case]] = {
     "rms_norm": rms_norm,
     "sum of a norm": sum_of_a_norm,
     "layer_norm": layer_norm,
@@ -182,7 +180,7 @@ CASES: dict[str, Callable[[RowKernels, torch.Tensor], Case]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_rows_that_end_within_a_vector(name: str, kernels: RowKernels):
+def test_rows_that_end_within_a_vector(name: str, kernels: CpuOps):
     """Each alone on its thread too: the rows before and behind those that are computed stay."""
     for width in WIDTHS:
         width += width % 2 if name == "rotary" else 0
@@ -195,7 +193,7 @@ def test_rows_that_end_within_a_vector(name: str, kernels: RowKernels):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_some_of_the_rows_in_python(name: str, kernels: RowKernels):
+def test_some_of_the_rows_in_python(name: str, kernels: CpuOps):
     """A row in the middle, as a thread takes it: its neighbours are not written."""
     for width in (2, 18, 32):
         memory = torch.full((ROWS, width), BESIDE, dtype=kernels.dtype)
@@ -208,17 +206,20 @@ def test_some_of_the_rows_in_python(name: str, kernels: RowKernels):
 
 @pytest.mark.parametrize("width", [16, 17, 31, 32, 33, 100])
 @pytest.mark.parametrize("cap", [None, 2.0])
-def test_logits(width: int, cap: float | None, kernels: RowKernels):
+def test_logits(width: int, cap: float | None, kernels: CpuOps):
     """Rows of at least a vector: what is computed twice lies within the row."""
     logits, memory = random(ROWS, width, dtype=F32, scale=5), torch.full((ROWS + 2, width), BESIDE)
-    kernels.team.run_one(kernels.logits, ROWS, adjust_logits_record(logits, memory[1:], 0.7, cap), 1)
+    record = AdjustLogitsRecord(
+        x=logits.data_ptr(), out=memory[1:].data_ptr(), width=width, scale=0.7, cap=cap or 0.0
+    )
+    kernels.team.run_one(kernels.rows.logits, ROWS, record, 1)
     exact = adjust_logits(logits.double(), 0.7, cap)
     torch.testing.assert_close(memory[1:-1].double(), exact, rtol=2e-6, atol=2e-6)
     assert (memory[[0, -1]] == BESIDE).all()
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 9])
-def test_heads_of_a_row(count: int, kernels: RowKernels):
+def test_heads_of_a_row(count: int, kernels: CpuOps):
     """Normed and rotated head by head, beside values of the row that stay."""
     width = 34
     rows = random(ROWS, (count + 1) * width, dtype=kernels.dtype)
@@ -234,7 +235,7 @@ def test_heads_of_a_row(count: int, kernels: RowKernels):
         heads=count,
         stride=(count + 1) * width * rows.itemsize,
     )
-    kernels.team.run_one(kernels.norm, ROWS, record, 1)
+    kernels.team.run_one(kernels.rows.norm, ROWS, record, 1)
     heads = before[:, : count * width].double().view(ROWS, count, width)
     exact = rms_norm_reference(heads, weight.double(), 1e-5).flatten(1)
     tolerance = TOLERANCES[kernels.dtype]
@@ -244,14 +245,14 @@ def test_heads_of_a_row(count: int, kernels: RowKernels):
 
 @pytest.mark.parametrize("place", [0, 15, 16, 32])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
-def test_what_is_broken_stays_in_its_row(place: int, value: float, kernels: RowKernels):
+def test_what_is_broken_stays_in_its_row(place: int, value: float, kernels: CpuOps):
     """In each part of a row: norms of it are broken, and no neighbour's."""
     x, weight = random(ROWS, 33, dtype=kernels.dtype), torch.ones(33, dtype=kernels.dtype)
     expected, bias = kernels.rms_norm(x, weight, 1e-5), torch.zeros(33, dtype=kernels.dtype)
-    centered = kernels.layer_norm(x, None, weight, bias, 1e-5)[0]
+    centered = kernels.layer_norm(x, weight, bias, 1e-5)
     x[1, place] = value
     normed = kernels.rms_norm(x, weight, 1e-5)
     assert not normed[1, place].isfinite()
     assert torch.equal(normed[[0, 2]], expected[[0, 2]])
-    normed = kernels.layer_norm(x, None, weight, bias, 1e-5)[0]
+    normed = kernels.layer_norm(x, weight, bias, 1e-5)
     assert normed[1].isnan().all() and torch.equal(normed[[0, 2]], centered[[0, 2]])

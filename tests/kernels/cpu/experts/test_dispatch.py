@@ -5,9 +5,10 @@ import ctypes
 import pytest
 import torch
 
-from kernels.cpu.experts.expert_kernels import ProductGroup, expert_kernels
+from kernels.cpu.experts.expert_kernels import ProductGroup
 from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, Segment
 from kernels.cpu.matmul.packed import PackedWeight, pack_weight, packed_linear
+from kernels.cpu_ops import CpuOps
 from kernels.ops.experts.dispatch import dispatch
 from tests.kernels.tolerances import random
 
@@ -29,7 +30,7 @@ class Sorted:
 
     def __init__(self, experts: torch.Tensor, weights: list[list[PackedWeight]], x: torch.Tensor) -> None:
         tokens, top_k = experts.shape
-        self.kernels, pairs = expert_kernels(x.dtype), tokens * top_k
+        self.kernels, pairs = CpuOps(x.dtype), tokens * top_k
         self.pair_tokens, self.places = torch.full((pairs,), -1), torch.full((tokens, top_k), -1)
         self.units, self.starts = torch.full((2,), -1), torch.full((EXPERTS,), 99)
         self.x = torch.zeros(pairs, x.shape[1], dtype=x.dtype)
@@ -53,20 +54,20 @@ class Sorted:
             groups=ctypes.addressof(self.table),
             units=self.units.data_ptr(),
         )
-        self.kernels.team.run_one(self.kernels.dispatch, 1, self.record, 1)
+        self.kernels.team.run_one(self.kernels.experts.dispatch, 1, self.record, 1)
         gather = GatherRecord(
             x=x.data_ptr(),
             indexes=self.pair_tokens.data_ptr(),
             out=self.x.data_ptr(),
             row_bytes=x.shape[1] * x.itemsize,
         )
-        self.kernels.team.run_one(self.kernels.gather, pairs, gather, 1)
+        self.kernels.team.run_one(self.kernels.experts.gather, pairs, gather, 1)
 
     def multiply(self) -> torch.Tensor:
         """Runs both groups' products, one after the other."""
         for number, units in enumerate(self.units.tolist()):
             record = GroupedRecord(group=ctypes.addressof(self.table) + number * Group.size())
-            self.kernels.team.run_one(self.kernels.product, units, record, 1)
+            self.kernels.team.run_one(self.kernels.experts.product, units, record, 1)
         return self.buffers[-1]
 
     def segments(self, number: int) -> list[tuple[int, int]]:
@@ -108,12 +109,12 @@ def test_pairs_are_sorted(name: str):
 @pytest.mark.parametrize("dtype", [BF16, F32])
 def test_rows_are_gathered(size: int, dtype: torch.dtype):
     """Of any size, some more than once; what lies beside them stays."""
-    kernels, x = expert_kernels(dtype), random(4, size, dtype=dtype)
+    kernels, x = CpuOps(dtype), random(4, size, dtype=dtype)
     indexes, out = torch.tensor([3, 0, 3]), torch.full((5, size), 9, dtype=dtype)
     record = GatherRecord(
         x=x.data_ptr(), indexes=indexes.data_ptr(), out=out[1].data_ptr(), row_bytes=size * x.itemsize
     )
-    kernels.team.run_one(kernels.gather, 3, record, 1)
+    kernels.team.run_one(kernels.experts.gather, 3, record, 1)
     assert torch.equal(out[1:4], x[indexes]) and (out[[0, 4]] == 9).all()
 
 
@@ -123,7 +124,7 @@ def test_sorting_in_python():
     done = Sorted(experts, matrices(F32, 16, 100, 16), random(5, 16, dtype=F32))
     before = done.places.clone(), done.units.clone(), [done.segments(number) for number in (0, 1)]
     done.places.zero_(), done.units.zero_(), done.pair_tokens.zero_()
-    done.kernels.dispatch.reference(done.record, 0, 1, 0)
+    done.kernels.experts.dispatch.reference(done.record, 0, 1, 0)
     assert torch.equal(done.places, before[0]) and torch.equal(done.units, before[1])
     assert [done.segments(number) for number in (0, 1)] == before[2]
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.cpu.experts.expert_kernels import ExpertKernels, expert_kernels
 from kernels.cpu.experts.records import WeighRecord
+from kernels.cpu_ops import CpuOps
 from kernels.ops.experts.combine import combine
 from kernels.ops.experts.dispatch import dispatch
 from kernels.ops.experts.route import route
@@ -31,14 +31,14 @@ ROUTINGS = {
 
 
 @pytest.fixture(scope="module")
-def kernels() -> ExpertKernels:
-    return expert_kernels(torch.bfloat16)
+def kernels() -> CpuOps:
+    return CpuOps(torch.bfloat16)
 
 
 @pytest.mark.parametrize(
     ("case", "corrected"), [*((case, False) for case in ROUTINGS), ("softmax", True), ("groups", True)]
 )
-def test_route(case: str, corrected: bool, kernels: ExpertKernels):
+def test_route(case: str, corrected: bool, kernels: CpuOps):
     """The same experts, also of equal scores, and the weights to some roundings; alone as among others."""
     routing = ROUTINGS[case]
     logits = random(50, routing.num_experts, dtype=F32, scale=3)
@@ -53,7 +53,7 @@ def test_route(case: str, corrected: bool, kernels: ExpertKernels):
         assert torch.equal(alone[0][0], weights[row]) and torch.equal(alone[1][0], experts[row])
 
 
-def test_nonsense_is_routed_somewhere(kernels: ExpertKernels):
+def test_nonsense_is_routed_somewhere(kernels: CpuOps):
     """Logits without an order lead to experts that exist."""
     routing = ROUTINGS["softmax"]
     _, experts = kernels.route(torch.full((2, 60), torch.nan), None, routing)
@@ -64,13 +64,13 @@ def test_nonsense_is_routed_somewhere(kernels: ExpertKernels):
 @pytest.mark.parametrize("width", [16, 50])
 def test_weigh(dtype: torch.dtype, width: int):
     """The same bits."""
-    kernels = expert_kernels(dtype)
+    kernels = CpuOps(dtype)
     x, weights = random(5, width, dtype=dtype), random(5, 3, dtype=F32, seed=2)
     places = dispatch(torch.tensor([[2, 0, 1], [1, 2, 3], [2, 1, 0], [0, 3, 2], [3, 2, 1]]), 4).places
     out = torch.zeros(15, width, dtype=dtype)
     tensors = {"x": x, "weights": weights, "places": places, "out": out}
     record = WeighRecord(**{name: each.data_ptr() for name, each in tensors.items()}, width=width, top_k=3)
-    kernels.team.run_one(kernels.weigh, 15, record, 4)
+    kernels.team.run_one(kernels.experts.weigh, 15, record, 4)
     assert torch.equal(out, weigh(x, weights, places))
     for token in range(5):
         assert torch.equal(out[places[token, 1]], (x[token].float() * weights[token, 1]).to(dtype))
@@ -80,7 +80,7 @@ def test_weigh(dtype: torch.dtype, width: int):
 @pytest.mark.parametrize("width", [16, 50, 128])
 def test_combine(dtype: torch.dtype, width: int):
     """With and without what all tokens have."""
-    kernels = expert_kernels(dtype)
+    kernels = CpuOps(dtype)
     experts = torch.tensor([[2, 0, 1], [1, 2, 3], [2, 1, 0], [0, 3, 2], [3, 2, 1]])
     places = dispatch(experts, 4).places
     y, shared = random(15, width, dtype=dtype), random(5, width, dtype=dtype, seed=1)

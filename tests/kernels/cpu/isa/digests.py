@@ -72,16 +72,16 @@ def floats_of_4_bits(weight: torch.Tensor) -> "GroupedWeight":
 
 def row_operations() -> None:
     """Norms, rotary embeddings, activations."""
-    from kernels.cpu.elementwise.row_kernels import row_kernels
+    from kernels.cpu_ops import CpuOps
 
     for dtype in (torch.bfloat16, torch.float32):
-        rows, name = row_kernels(dtype=dtype), str(dtype)[6:]
+        rows, name = CpuOps(dtype), str(dtype)[6:]
         x, residual, gate_up, weight = (random(9, width, dtype=dtype) for width in (584, 584, 1168, 584))
         heads = random(9, 4, 72, dtype=dtype)
         tell("norm", *rows.add_rms_norm(x, residual, weight[0], 1e-5))
-        tell("layer norm", *rows.layer_norm(x, residual, weight[0], weight[1], 1e-5))
+        tell("layer norm", *rows.add_layer_norm(x, residual, weight[0], weight[1], 1e-5))
         tell("rotary", rows.rotate(heads, random(9, 72).float(), random(9, 72).float()))
-        tell("silu " + name, rows.gated_silu(gate_up))
+        tell("silu " + name, rows.gated_activation(gate_up, "silu"))
 
 
 def attention() -> None:

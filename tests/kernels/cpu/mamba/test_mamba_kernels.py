@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import silu, softplus
 
-from kernels.cpu.mamba.mamba_kernels import mamba_kernels
+from kernels.cpu_ops import CpuOps
 from kernels.ops.delta.spans import Spans
 from kernels.ops.delta.update_log import update_width
 from kernels.ops.mamba.grouped_norm import grouped_norm
@@ -73,7 +73,7 @@ def test_selective_scan(shape: MambaShape, dtype: torch.dtype):
     given, state = inputs(shape, 8, dtype), state_of(shape)
     expected_state = state.clone()
     expected = selective_scan(*given, expected_state, shape, TWO_ROWS)
-    out = mamba_kernels(dtype).selective_scan(*given, state, shape, TWO_ROWS)
+    out = CpuOps(dtype).selective_scan(*given, state, shape, TWO_ROWS)
     torch.testing.assert_close(out, expected, rtol=2e-5, atol=2e-5)
     torch.testing.assert_close(state, expected_state, rtol=2e-5, atol=2e-5)
 
@@ -81,7 +81,7 @@ def test_selective_scan(shape: MambaShape, dtype: torch.dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_cut_gives_the_same_bits(dtype: torch.dtype):
     """A row in one step, token by token, and beside others."""
-    shape, kernels = SHAPES[1], mamba_kernels(dtype)
+    shape, kernels = SHAPES[1], CpuOps(dtype)
     mixed, steps, rates = inputs(shape, 9, dtype)
 
     def run(cuts: list[int], row: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,7 +102,7 @@ def test_any_cut_gives_the_same_bits(dtype: torch.dtype):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_states_that_are_saved(compiled: bool):
     """Behind tokens of a step: those of a row that was cut there."""
-    shape, scan = SHAPES[2], mamba_kernels(F32).selective_scan if compiled else selective_scan
+    shape, scan = SHAPES[2], CpuOps(F32).selective_scan if compiled else selective_scan
     mixed, steps, rates = inputs(shape, 9, F32)
     state = torch.rand(6, shape.heads, shape.state_size, shape.head_dim)
     whole = spans((1, 0, 9))
@@ -127,7 +127,7 @@ def test_norms(groups: int, width: int, dtype: torch.dtype):
     exact = gated / (gated.square().mean(-1, keepdim=True) + 1e-6).sqrt()
     exact = exact.flatten(1) * weight.double()
     bounds = next(bounds for kind, *bounds in TOLERANCES if kind == dtype)
-    for part in (grouped_norm, mamba_kernels(dtype).grouped_norm):
+    for part in (grouped_norm, CpuOps(dtype).grouped_norm):
         assert_close(part(x.clone(), gate, weight, groups, 1e-6, factor), exact, *bounds)
         assert_close(part(x.clone(), gate, None, groups, 1e-6, factor), gated.flatten(1), *bounds)
 
@@ -136,7 +136,7 @@ def test_norms(groups: int, width: int, dtype: torch.dtype):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_tokens_that_are_drafted(shape: MambaShape, compiled: bool):
     """Outputs and states are those of tokens that come one by one, whatever was refused between them."""
-    scan = mamba_kernels(F32).selective_scan if compiled else selective_scan
+    scan = CpuOps(F32).selective_scan if compiled else selective_scan
     (mixed, steps, rates), state = inputs(shape, 15, F32), state_of(shape)
     log = torch.rand(4, shape.heads, 3, update_width(shape.state_size, shape.head_dim))
 

@@ -32,7 +32,7 @@ def test_rows_that_an_operation_before_computes(counts: list[int], threads: int)
     packed = pack_weight(table.view(BF16), None)
     index, decided = torch.zeros(1, dtype=torch.int64), torch.full((4,), 17)
 
-    silu = row_kernels().silu
+    silu = row_kernels(BF16).silu
     work = Program(2 + 2 * len(counts))
     gather = PackedRowsRecord(
         indexes=index.data_ptr(), weight=packed.pairs.data_ptr(), out=decided.data_ptr(), words=8

@@ -10,17 +10,12 @@ import torch
 
 pytest.importorskip("llvmlite")
 from kernels.cpu.sampling import choose as module  # noqa: E402
-from kernels.cpu.sampling.api import sampling_kernels  # noqa: E402
-from kernels.cpu.sampling.chooser import (  # noqa: E402
-    UNKNOWN,
-    ChoiceParams,
-    TokenChooser,
-    choose_tokens_reference,
-    record_of,
-)
-from kernels.cpu.sampling.filters import candidates  # noqa: E402
+from kernels.cpu.sampling.api import UNKNOWN, sampling_kernels  # noqa: E402
+from kernels.cpu.sampling.records import ChooseRecord  # noqa: E402
 from kernels.cpu.sampling.scratch import BEST, LARGEST, TEMPERATURE, begin_row, scratch_bytes  # noqa: E402
 from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN  # noqa: E402
+from kernels.ops.sampling.choose import choose_tokens  # noqa: E402
+from kernels.ops.sampling.columns import SamplingColumns  # noqa: E402
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits  # noqa: E402
 
 
@@ -31,22 +26,15 @@ def params_of(
     min_p: float = 0,
     typical_p: float = 1,
     position: int = 3,
-) -> ChoiceParams:
+) -> SamplingColumns:
     """Of one row."""
-    t, p, m, typical = (
-        torch.tensor([value], dtype=torch.float64) for value in (temperature, top_p, min_p, typical_p)
-    )
-    keys, index = torch.tensor([[123456789, 987654321]]), torch.tensor([2])
-    return ChoiceParams(t, torch.tensor([k]), p, m, typical, keys, index, torch.tensor([position]))
+    columns, seed = SamplingColumns(1), 123456789 | 987654321 << 32
+    values = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "typical_p": typical_p}
+    columns.set_row(0, **values, top_k=k, seed=seed, sequence_index=2, position=position)
+    return columns
 
 
-@pytest.fixture(autouse=True)
-def logarithm_of_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As compiled code calls it: of 0 it is -inf, where Python's is an error."""
-    monkeypatch.setattr(candidates, "log", lambda x: math.log(x) if x > 0 else -math.inf)
-
-
-def in_python(logits: torch.Tensor, params: ChoiceParams) -> int:
+def in_python(logits: torch.Tensor, params: SamplingColumns) -> int:
     """What choose_rows() does with one row, [V]."""
     vocab_size = len(logits)
     scratch = np.zeros(scratch_bytes(vocab_size) // 8 + 16, np.int64)
@@ -57,8 +45,8 @@ def in_python(logits: torch.Tensor, params: ChoiceParams) -> int:
         return NO_TOKEN
     doubles = scratch.view(np.float64)
     doubles[BEST // 8] = scratch.view(np.float32)[LARGEST // 4 + chunk]
-    doubles[TEMPERATURE // 8] = params.temperature.item()
-    return module._draw(record_of(params, vocab_size), 0, at)
+    doubles[TEMPERATURE // 8] = params["temperature"][0]
+    return module._draw(ChooseRecord(columns=params.address, num_rows=1), 0, at)
 
 
 KERNELS = sampling_kernels(1)
@@ -83,8 +71,8 @@ def test_python_gives_the_same_token(vocab_size: int, filters: dict[str, float])
     for seed, make in enumerate((smooth_logits, tied_logits)):
         logits = make(1, vocab_size, seed=vocab_size + seed)
         params = params_of(0.8, position=seed, **filters)  # type: ignore[arg-type]
-        expected = choose_tokens_reference(logits, [0], params).item()
-        found = TokenChooser(KERNELS, params, vocab_size).choose(logits, [0])[0]
+        expected = choose_tokens(logits, [0], params).item()
+        found = KERNELS.known_tokens(logits, [0], params)[0]
         assert in_python(logits[0], params) == found
         assert found in (expected, UNKNOWN)
 
@@ -99,8 +87,8 @@ def test_a_share_that_equals_a_sum(top_p: float, position: int) -> None:
     logits = torch.full((1, 70), -math.inf)
     logits[0, [0, 3, 17, 40, 63, 64, 65, 69]] = 1.0
     params = params_of(1.0, top_p=top_p, position=position)
-    found = TokenChooser(KERNELS, params, 70).choose(logits, [0])[0]
-    expected = choose_tokens_reference(logits, [0], params).item()
+    found = KERNELS.known_tokens(logits, [0], params)[0]
+    expected = choose_tokens(logits, [0], params).item()
     assert found in (expected, UNKNOWN) and (found == expected or (8 * top_p) % 1 == 0 or top_p > 0.99)
 
 
@@ -111,7 +99,7 @@ def test_exactly_k_of_equals_can_be_drawn(k: int) -> None:
     logits, seen = torch.zeros(1, 128), set()
     for position in range(60):
         params = params_of(1.0, k=k, position=position)
-        seen.add(TokenChooser(KERNELS, params, 128).choose(logits, [0])[0])
+        seen.add(KERNELS.known_tokens(logits, [0], params)[0])
     assert all(0 <= token < k for token in seen) and (k > 3 or seen == set(range(k)))
 
 
@@ -123,7 +111,7 @@ def test_one_token_is_all_there_is(token: int, filters: dict[str, float]) -> Non
     logits = torch.full((1, 2 * CHUNK + 5), -math.inf)
     logits[0, token] = -3.25
     params = params_of(1.3, **filters)  # type: ignore[arg-type]
-    assert TokenChooser(KERNELS, params, logits.shape[1]).choose(logits, [0])[0] == token
+    assert KERNELS.choose_tokens(logits, [0], params)[0] == token
 
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
@@ -143,9 +131,8 @@ def test_draws_have_the_frequencies_of_the_weights() -> None:
         logits[0, token] = math.log(share)
     counts = {5: 0, 70: 0, 139: 0}
     params = params_of(1.0)
-    chooser = TokenChooser(KERNELS, params, 140)
     for position in range(600):
         params.positions[0] = position
-        counts[chooser.choose(logits, [0])[0]] += 1
+        counts[KERNELS.known_tokens(logits, [0], params)[0]] += 1
     for token, share in ((5, 0.2), (70, 0.5), (139, 0.3)):
         assert abs(counts[token] - 600 * share) < 5 * math.sqrt(600 * share * (1 - share))

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
-from kernels.cpu.sampling.api import SamplingKernels, sampling_kernels
-from kernels.cpu.sampling.chooser import UNKNOWN, ChoiceParams, TokenChooser, choose_tokens_reference
+from kernels.cpu.sampling.api import UNKNOWN, SamplingKernels, sampling_kernels
 from kernels.ops.sampling.argmax import argmax
+from kernels.ops.sampling.choose import choose_tokens
+from kernels.ops.sampling.columns import SamplingColumns
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 KERNELS = sampling_kernels(1)
@@ -18,21 +19,23 @@ ROWS = [2, 0, 3, 1]
 
 def params(
     temperature: float, k: int = 0, top_p: float = 1, min_p: float = 0, typical_p: float = 1
-) -> ChoiceParams:
+) -> SamplingColumns:
     """Four rows that differ in their random numbers; parameters as float32 as they come."""
-    scalars = torch.tensor([temperature, top_p, min_p, typical_p], dtype=torch.float32).double().tolist()
-    t, p, m, typical = (torch.full((4,), value, dtype=torch.float64) for value in scalars)
-    keys = torch.randint(0, 1 << 32, (4, 2), generator=torch.Generator().manual_seed(k))
-    return ChoiceParams(t, torch.full((4,), k), p, m, typical, keys, torch.arange(4), torch.tensor(POSITIONS))
+    given = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "typical_p": typical_p}
+    values = {name: torch.tensor(value, dtype=torch.float32).item() for name, value in given.items()}
+    keys = torch.randint(0, 1 << 32, (4, 2), generator=torch.Generator().manual_seed(k)).tolist()
+    columns = SamplingColumns(4)
+    for row, ((low, high), position) in enumerate(zip(keys, POSITIONS, strict=True)):
+        columns.set_row(row, **values, top_k=k, seed=low | high << 32, sequence_index=row, position=position)
+    return columns
 
 
 def choose(
-    logits: torch.Tensor, params: ChoiceParams, kernels: SamplingKernels | None = KERNELS
+    logits: torch.Tensor, params: SamplingColumns, kernels: SamplingKernels | None = KERNELS
 ) -> list[int]:
     """By the compiled function."""
     assert kernels is not None
-    chooser = TokenChooser(kernels, params, logits.shape[1])
-    tokens: list[int] = chooser.choose(logits, ROWS[: len(logits)]).tolist()
+    tokens: list[int] = kernels.choose_tokens(logits, ROWS[: len(logits)], params).tolist()
     return tokens
 
 
@@ -50,7 +53,7 @@ def test_same_tokens(vocab_size: int, temperature: float) -> None:
                     logits = make(4, vocab_size, seed=k + seed)
                     before = logits.clone()
                     of_rows = params(temperature, k if k < vocab_size else 0, top_p, min_p, typical_p)
-                    expected = choose_tokens_reference(logits, ROWS, of_rows).tolist()
+                    expected = choose_tokens(logits, ROWS, of_rows).tolist()
                     assert choose(logits, of_rows) == expected, (k, top_p, min_p, typical_p)
                     assert torch.equal(logits, before)
 
@@ -65,7 +68,7 @@ def test_greedy(vocab_size: int) -> None:
 
 @pytest.mark.parametrize("of_rows", [params(0), *EACH_WAY])
 @pytest.mark.parametrize("token", [0, 63, 64, 99])
-def test_broken_rows(of_rows: ChoiceParams, token: int) -> None:
+def test_broken_rows(of_rows: SamplingColumns, token: int) -> None:
     """NaN of either sign, +inf, or nothing at all: no token, and for no other row."""
     logits = smooth_logits(4, 100)
     expected = choose(logits, of_rows)[3]
@@ -78,12 +81,12 @@ def test_broken_rows(of_rows: ChoiceParams, token: int) -> None:
 
 
 @pytest.mark.parametrize("of_rows", EACH_WAY)
-def test_few_tokens_are_left(of_rows: ChoiceParams) -> None:
+def test_few_tokens_are_left(of_rows: SamplingColumns) -> None:
     """Masks leave fewer than top_k, in chunks far from one another."""
     masked = torch.full((4, 1000), -math.inf)
     for token in (63, 64, 998):
         masked[:, token] = 1.0 if token == 64 else 0.5
-    assert choose(masked, of_rows) == choose_tokens_reference(masked, ROWS, of_rows).tolist()
+    assert choose(masked, of_rows) == choose_tokens(masked, ROWS, of_rows).tolist()
 
 
 def test_huge_logits() -> None:
@@ -100,7 +103,7 @@ def test_huge_logits() -> None:
         params(1, 0, 1, 0, 0.9),
         params(1, 9, 1, 0, 0.9),
     ):
-        assert choose(logits, of_rows) == choose_tokens_reference(logits, ROWS, of_rows).tolist()
+        assert choose(logits, of_rows) == choose_tokens(logits, ROWS, of_rows).tolist()
 
 
 def wide_logits(kind: str) -> torch.Tensor:
@@ -142,7 +145,7 @@ def test_many_tokens_are_left(kind: str) -> None:
     for temperature in (1e-45, 0.7, 50.0):
         for filters in MANY:
             of_rows = params(temperature, 0, *filters)
-            expected = choose_tokens_reference(logits, ROWS, of_rows).tolist()
+            expected = choose_tokens(logits, ROWS, of_rows).tolist()
             assert choose(logits, of_rows) == expected, (temperature, filters)
 
 
@@ -151,8 +154,10 @@ def test_what_hangs_on_the_last_bits_is_left_to_torch() -> None:
     depends on the order in which they are added up."""
     logits = torch.full((1, 20_000), math.log(5e-12))
     logits[0, 123] = 0
-    assert choose(logits, params(1, 0, 1 - 2**-24)) == [UNKNOWN]
-    assert choose(logits, params(1, 0, 1)) != [UNKNOWN]
+    assert KERNELS is not None
+    for of_rows, is_known in ((params(1, 0, 1 - 2**-24), False), (params(1, 0, 1), True)):
+        assert (UNKNOWN not in KERNELS.known_tokens(logits, ROWS[:1], of_rows)) == is_known
+        assert choose(logits, of_rows) == choose_tokens(logits, ROWS[:1], of_rows).tolist()
 
 
 def test_rows_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from kernels.cpu.sampling.api import SamplingKernels, sampling_kernels
-from kernels.cpu.sampling.bit_masks import BitMasks
 from kernels.ops.logits.bitmask import apply_bitmask, apply_bitmask_reference
 from tests.kernels.sampling_inputs import tied_logits
 
@@ -31,7 +30,7 @@ def masked(
     """By the compiled function."""
     assert kernels is not None
     result = logits.clone()
-    BitMasks(kernels, logits.shape[1]).apply(result, users, [line.data_ptr() for line in masks])
+    kernels.mask(result, users, [line.data_ptr() for line in masks])
     return result
 
 

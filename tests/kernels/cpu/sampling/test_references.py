@@ -13,8 +13,6 @@ from kernels.cpu.isa.vectors import write_f64, write_i64  # noqa: E402
 from kernels.cpu.sampling import mask_rows  # noqa: E402
 from kernels.cpu.sampling.argmax import find_in_pieces, merge_pieces  # noqa: E402
 from kernels.cpu.sampling.filters.weight_sums import (  # noqa: E402
-    chunk_distances,
-    chunk_entropy,
     chunk_mass,
     chunk_places,
     chunk_weights,
@@ -44,18 +42,14 @@ def weights(x: int, out: int) -> None:
 
 def sums(x: int, out: int) -> None:
     """Of chunks, with and without a limit."""
-    write_f64(out, chunk_mass(x, x, 0.25, 3.5, RATE))
-    mass, logs = chunk_entropy(x, -1.0, 3.5, RATE)
-    write_f64(out + 8, mass)
-    write_f64(out + 16, logs)
-    write_f64(out + 24, chunk_weights(x, x, 3.5, RATE, out + 64))
+    write_f64(out, chunk_mass(x, 0.25, 3.5, RATE))
+    write_f64(out + 24, chunk_weights(x, 3.5, RATE, out + 64))
 
 
 def places(x: int, out: int) -> None:
-    """Buckets and distances."""
+    """Buckets."""
     chunk_places(x, 3.5, 40.0, out)
     write_i64(out + 256, in_bucket(x, 3.5, 40.0, 255))
-    chunk_distances(x, -2.0, 3.5, 1.25, -3.0, out + 320)
 
 
 def bits(x: int, out: int) -> None:

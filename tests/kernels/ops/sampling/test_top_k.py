@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.top_k import top_k, top_k_reference
+from kernels.ops.sampling.filters import top_k, top_k_reference
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 
 

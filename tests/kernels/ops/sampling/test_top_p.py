@@ -5,8 +5,8 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from kernels.ops.sampling import top_p as module
-from kernels.ops.sampling.top_p import top_mass, top_mass_reference
+from kernels.ops.sampling import filters as module
+from kernels.ops.sampling.filters import top_mass, top_mass_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, spread, tied_logits, weights_of
 

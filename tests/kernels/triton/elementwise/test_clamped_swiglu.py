@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.layers.clamped_swiglu import clamped_swiglu_reference
+from kernels.ops.layers.clamped_swiglu import clamped_swiglu as clamped_swiglu_reference
 from kernels.triton.elementwise import clamped_swiglu as module
 from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
 from tests.kernels.rows import assert_rows_are_independent

@@ -5,7 +5,7 @@ import torch
 
 from kernels.ops.experts.combine import combine as combine_reference
 from kernels.ops.experts.weigh import weigh as weigh_reference
-from kernels.ops.layers.clamped_swiglu import clamped_swiglu_reference as clamped_reference
+from kernels.ops.layers.clamped_swiglu import clamped_swiglu as clamped_reference
 from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
 from kernels.triton.experts.combine import combine
 from kernels.triton.experts.weigh import weigh

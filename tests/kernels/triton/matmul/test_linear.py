@@ -7,9 +7,7 @@ from unittest import mock
 import pytest
 import torch
 
-from kernels.ops.layers.linear import linear as dispatched
-from kernels.triton import requirements as support
-from kernels.triton.matmul import linear as kernels
+from kernels import triton_ops
 from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.ranges import LinearSizes, range_length
@@ -103,11 +101,11 @@ def test_sums_of_ranges(where: Where):
 def test_layers_multiply_in_one_order(monkeypatch: pytest.MonkeyPatch):
     """By default; with --fast-matmul the library multiplies, but for logits."""
     called: list[bool] = []
-    monkeypatch.setattr(support, "INTERPRETED", True)
-    monkeypatch.setattr(kernels, "linear", lambda x, weight, bias, wide: called.append(wide))
+    monkeypatch.setattr(triton_ops, "linear", lambda x, weight, bias, wide: called.append(wide))
     x = torch.ones(2, 8)
-    dispatched(x, x)
-    dispatched(x, x, wide=True)
-    dispatched(x, x, wide=True, by_library=True)
-    assert dispatched(x, x, by_library=True).tolist() == [[8.0, 8.0]] * 2
+    by_default, by_library = triton_ops.TritonOps(), triton_ops.TritonOps(by_library=True)
+    by_default.linear(x, x)
+    by_default.linear(x, x, wide=True)
+    by_library.linear(x, x, wide=True)
+    assert by_library.linear(x, x).tolist() == [[8.0, 8.0]] * 2
     assert called == [False, True, True]

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from kernels.ops.logits.token_masks import ANY, Prohibitions, prohibit_reference
 from kernels.triton.sampling import forbid_tokens as module
-from kernels.triton.sampling.forbid_tokens import ANY, Prohibitions, forbid_tokens, forbid_tokens_reference
+from kernels.triton.sampling.forbid_tokens import forbid_tokens
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 V = 70
@@ -36,7 +37,7 @@ def test_forbids(make, device: torch.device, monkeypatch: pytest.MonkeyPatch):
     slots, positions = [0, 0, 0, 0, 1, 2, -1, 3], [3, 1, 0, 5, 2, 4, 3, 3]
     logits = make(len(slots), V)
     logits[3, 9] = torch.nan
-    exact = forbid_tokens_reference(logits, slots, positions, state)
+    exact = prohibit_reference(logits, slots, positions, state)
     result = logits.clone().to(device)
     columns = (torch.tensor(column, dtype=torch.int32, device=device) for column in (slots, positions))
     forbid_tokens(result, *columns, Prohibitions(*(table.to(device) for table in vars(state).values())))
@@ -73,7 +74,7 @@ def forbidden(state: Prohibitions, position: int, device: torch.device) -> list[
     forbid_tokens(
         result, slots, positions, Prohibitions(*(table.to(device) for table in vars(state).values()))
     )
-    exact = forbid_tokens_reference(logits, [-1, 2], [0, position], state)
+    exact = prohibit_reference(logits, [-1, 2], [0, position], state)
     assert torch.equal(result.cpu(), exact) and torch.equal(exact[0], logits[0])
     return (exact[1] == -torch.inf).nonzero()[:, 0].tolist()
 

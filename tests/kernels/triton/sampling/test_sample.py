@@ -11,18 +11,16 @@ from kernels.ops.logits.log_softmax import log_softmax_reference
 from kernels.ops.logits.temperature import temperature_weights
 from kernels.ops.logits.token_ranks import token_ranks_reference
 from kernels.ops.sampling.argmax import argmax as cpu_argmax
+from kernels.ops.sampling.filters import min_p, top_k, top_mass
 from kernels.ops.sampling.inverse_cdf import inverse_cdf
-from kernels.ops.sampling.min_p import min_p
 from kernels.ops.sampling.philox import philox4x32_reference, uniform53_reference
-from kernels.ops.sampling.top_k import top_k
-from kernels.ops.sampling.top_p import top_mass
 from kernels.triton.sampling import filtered_sample as module
 from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
-from kernels.triton.sampling.philox import uniforms
 from kernels.triton.sampling.sample import Draws, argmax, sample
 from kernels.triton.sampling.tile_stats import tile_stats
 from kernels.triton.sampling.token_logprobs import token_logprobs
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
+from tests.kernels.triton.sampling.test_philox import uniforms
 
 ROWS = 8
 SEEDS = torch.tensor([0, 1, -1, 1 << 62, -(1 << 63), 12345, 77, 987654321])

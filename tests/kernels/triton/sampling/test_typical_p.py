@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from kernels.ops.logits.temperature import temperature_weights
-from kernels.ops.sampling.min_p import min_p
-from kernels.ops.sampling.top_k import top_k
-from kernels.ops.sampling.top_p import top_mass
-from kernels.ops.sampling.typical_p import typical_p as cpu_typical_p
+from kernels.ops.sampling.filters import min_p, top_k, top_mass
+from kernels.ops.sampling.filters import typical_p as cpu_typical_p
 from kernels.triton.sampling import typical_p as module
 from kernels.triton.sampling.filtered_sample import Filters
 from kernels.triton.sampling.typical_p import typical_p

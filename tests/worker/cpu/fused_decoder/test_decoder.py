@@ -9,8 +9,9 @@ import torch
 from kernels.cpu.runtime.records import ProgramRecord
 from tests.worker.fakes import Driver
 from worker.attention.block_plan import BlockAttentionPlan
-from worker.cpu.fused_decoder.decoder import FusedDecoder, unlowered_part
-from worker.lowering.program import LoweredProgram
+from worker.cpu import load
+from worker.cpu.fused_decoder.decoder import FusedDecoder
+from worker.cpu.program.program import StepProgram
 from worker.model_input import InputBatch
 from worker.models.decoder import Decoder
 
@@ -87,8 +88,8 @@ def test_the_same_bits(
     folder = checkpoint(family, **FAMILIES[family])
     driver, logits = run(folder, dtype, quantization=quantization)
     model = driver.runner.backend.model
-    assert isinstance(model, FusedDecoder), f"{unlowered_part(model)} cannot be lowered"
-    monkeypatch.setattr(Decoder, "can_lower", False)
+    assert isinstance(model, FusedDecoder)
+    monkeypatch.setattr(load, "fuse", lambda model, ops, blocks: model)
     layered, expected = run(folder, dtype, quantization=quantization)
     assert isinstance(layered.runner.backend.model, Decoder)
     for one, other in zip(logits, expected, strict=True):
@@ -134,7 +135,7 @@ def test_a_row_of_several_parts(checkpoint: Checkpoints, monkeypatch: pytest.Mon
 
     expected = logits(600)
     assert torch.equal(logits(100), expected)
-    monkeypatch.setattr(Decoder, "can_lower", False)
+    monkeypatch.setattr(load, "fuse", lambda model, ops, blocks: model)
     assert torch.equal(logits(600), expected)
 
 
@@ -161,9 +162,9 @@ def test_rows_that_share_a_prompt(checkpoint: Checkpoints, monkeypatch: pytest.M
     changes = {"num_attention_heads": 6, "max_position_embeddings": 1024}
     folder = checkpoint("llama", head_dim=64, **changes)
     sizes = {"block_size": 16, "num_blocks": 400, "max_num_seqs": 30}
-    run, joined = LoweredProgram.run, []
+    run, joined = StepProgram.run, []
 
-    def watched(program: LoweredProgram, batch: InputBatch) -> None:
+    def watched(program: StepProgram, batch: InputBatch) -> None:
         (planned,) = batch.attention.values()
         assert isinstance(planned, BlockAttentionPlan)
         plan = planned.plan
@@ -178,10 +179,10 @@ def test_rows_that_share_a_prompt(checkpoint: Checkpoints, monkeypatch: pytest.M
         return [torch.stack(sequence.logits) for sequence in sequences]
 
     (expected,) = logits(1)
-    monkeypatch.setattr(LoweredProgram, "run", watched)
+    monkeypatch.setattr(StepProgram, "run", watched)
     assert all(torch.equal(one, expected) for one in logits(15))
     assert max(joined) == 14, "seven pairs with each prompt"
-    monkeypatch.setattr(Decoder, "can_lower", False)
+    monkeypatch.setattr(load, "fuse", lambda model, ops, blocks: model)
     assert all(torch.equal(one, expected) for one in logits(15))
 
 
@@ -226,7 +227,7 @@ def test_the_log_names_the_layer_that_has_no_program(
     checkpoint: Checkpoints,
     caplog: pytest.LogCaptureFixture,
 ):
-    """An activation without a compiled kernel, and a block without lower()."""
+    """An activation without a compiled kernel, and a block that refuses one."""
     with caplog.at_level("INFO", logger="worker.cpu.fused_decoder.decoder"):
         driver = Driver(checkpoint(family, **changes), dtype="bfloat16", block_size=16, num_blocks=20)
     assert isinstance(driver.runner.backend.model, Decoder)

@@ -12,9 +12,10 @@ import torch
 from kernels.cpu.runtime.records import ProgramRecord
 from tests.worker.fakes import Driver
 from worker.attention.block_plan import BlockAttentionPlan
+from worker.attention.latent import BlockLatentPlan
 from worker.cpu.fused_decoder.decoder import FusedDecoder
-from worker.lowering.builder import ProgramBuilder
-from worker.lowering.program import LoweredProgram
+from worker.cpu.program.program import StepProgram
+from worker.cpu.program.recording import RecordingOps
 
 pytestmark = pytest.mark.cpu_kernels
 
@@ -37,7 +38,7 @@ class Stall:
     """One thread stalls in a record of the program's next run, until the other one has gone as far as the
     slack allows."""
 
-    def __init__(self, lowered: LoweredProgram, index: int, used: list[int]) -> None:
+    def __init__(self, lowered: StepProgram, index: int, used: list[int]) -> None:
         """index: of the record. used: of all that have rows in that run."""
         from tests.kernels.cpu import straggling as stand_ins
 
@@ -68,7 +69,7 @@ class Stall:
         return bool(entered > 1 and left)
 
 
-def program_of(driver: Driver) -> LoweredProgram:
+def program_of(driver: Driver) -> StepProgram:
     model = driver.runner.backend.model
     assert isinstance(model, FusedDecoder)
     return model.programs[True]
@@ -90,7 +91,7 @@ def logits_of(
     return torch.stack(sequence.logits), late
 
 
-def first_of_each_kind(lowered: LoweredProgram, used: list[int]) -> list[int]:
+def first_of_each_kind(lowered: StepProgram, used: list[int]) -> list[int]:
     """One record of each operation, of those in use but the last one."""
     first: dict[int, int] = {}
     for index in used[:-1]:
@@ -121,7 +122,7 @@ def test_a_thread_that_is_late_in_any_record(
 
 
 @contextmanager
-def computed_again(lowered: LoweredProgram, index: int) -> Iterator[None]:
+def computed_again(lowered: StepProgram, index: int) -> Iterator[None]:
     """Another thread computes all units of a record again and again, as a straggler does."""
     record = lowered.program.records[index]
     operation = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)(int(record[OPERATION]))
@@ -140,14 +141,14 @@ def computed_again(lowered: LoweredProgram, index: int) -> Iterator[None]:
     thread.join()
 
 
-def memory_of(lowered: LoweredProgram) -> list[torch.Tensor]:
+def memory_of(lowered: StepProgram) -> list[torch.Tensor]:
     """The activations of a program whose layers are few enough to share none, and the parts of attention."""
-    builder, batch = lowered._memory, lowered._batch
-    assert isinstance(builder, ProgramBuilder) and batch is not None
+    ops, batch = lowered._memory, lowered._batch
+    assert isinstance(ops, RecordingOps) and batch is not None
     (planned,) = batch.attention.values()
-    assert isinstance(planned, BlockAttentionPlan) and len(planned.plan.partials)
-    sets = builder.buffers._shared, *builder.buffers._sets
-    return [planned.plan.partials, *(values for of_set in sets for values in of_set.values())]
+    assert isinstance(planned, BlockAttentionPlan | BlockLatentPlan) and len(planned.plan.partials)
+    in_sets = (values for of_set in ops.buffers._sets for values in of_set.values())
+    return [planned.plan.partials, *ops.buffers._lasting, *in_sets]
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ from pagewire.v1.generation_pb2 import LogprobOptions
 from pagewire.v1.prompt_pb2 import TokenIds
 from tests.logprob_columns import take_apart
 from tests.worker.sampling_reference import Case
-from worker.cuda.sampling.logprobs import PendingSampledScores, PromptScores
+from worker.cuda.sampling.logprobs import score
 from worker.cuda.sampling.sampler import CudaSampler
-from worker.sampling.logprobs.prompts import score_prompts
 from worker.sampling.logprobs.requests import LogprobCandidates, LogprobRequests, PromptPart
-from worker.sampling.logprobs.sampled import SampledScores as CpuSampledScores
+from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler as CpuSampler
 
 V = 300
@@ -59,22 +58,21 @@ def test_of_what_is_sampled(options: list[LogprobOptions | None], ties: bool, de
             sampler.add_row(row, new, case.prompt, case.output)
     for _ in range(2):
         logits = logits_for(len(rows), ties)
-        right, found = CpuSampledScores(requests.sampled), PendingSampledScores(requests.sampled)
+        right, found = SampledScores(requests.sampled), SampledScores(requests.sampled, score)
         tokens = samplers[0].sample(logits.clone(), rows, right)
         assert samplers[1].sample(logits.clone().to(device), rows, found).tolist() == tokens.tolist()
         assert_alike(found.columns(), right.columns())
 
 
 def test_no_row_wants_any(device: torch.device) -> None:
-    sampler, scores = CudaSampler(2, V, device), PendingSampledScores({})
+    sampler, scores = CudaSampler(2, V, device), SampledScores({}, score)
     sampler.add_row(0, Case({"temperature": 0.0}).new_row(0), [0], [])
     sampler.sample(logits_for(1, False).to(device), [0], scores)
     assert scores.columns() is None
 
 
-def test_of_prompts(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_prompts(device: torch.device) -> None:
     """Parts of two rows, in more pieces than one."""
-    monkeypatch.setattr("worker.cuda.sampling.logprobs.LOGITS", 3 * V)
     hidden = logits_for(20, ties=True)  # the logits of each place in the step
     token_ids = np.random.default_rng(0).integers(0, V, (4, 30))
     parts = [
@@ -82,9 +80,9 @@ def test_of_prompts(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> No
         PromptPart(1, 2, 0, 9, 11, LogprobCandidates()),
     ]
     row_starts = np.array([2, 13])
-    right = list(score_prompts(parts, row_starts, token_ids, lambda places: hidden[places], V))
-    scores = PromptScores()
+    right, scores = PromptScores(), PromptScores(score, 3 * V)
+    right.add(parts, row_starts, token_ids, lambda places: hidden[places], V)
     scores.add(parts, row_starts, token_ids, lambda places: hidden[places].to(device), V)
-    for mine, theirs in zip(scores.columns(), right, strict=True):
+    for mine, theirs in zip(scores.columns(), right.columns(), strict=True):
         assert (mine.row, mine.start) == (theirs.row, theirs.start)
         assert_alike(mine.columns, theirs.columns)

@@ -11,8 +11,6 @@ import torch
 
 from tests.worker.sampling_reference import Case
 from worker.cuda.sampling.sampler import CudaSampler, Work
-from worker.cuda.sampling.token_bans import TokenBans
-from worker.sampling.batch import NewSequence
 from worker.sampling.sampler import NO_TOKEN
 from worker.sampling.sampler import Sampler as CpuSampler
 
@@ -207,7 +205,7 @@ def test_padding_leaves_no_trace(device: torch.device) -> None:
         pair.add(row, Case({"temperature": 1.0, "seed": row}, stop_token_ids=[1], min_tokens=2))
     pair.step([3, 5])
     pair.step([3, 5])
-    outputs, numbers = pair.gpu._bans.outputs, pair.gpu._parameters.on_device(0)
+    outputs, numbers = pair.gpu._bans.prohibitions.outputs, pair.gpu._parameters.positions
     before = outputs.clone()
     for _ in range(2):
         logits = pair.logits(8)
@@ -215,8 +213,8 @@ def test_padding_leaves_no_trace(device: torch.device) -> None:
         assert (work := pair.gpu.begin([5, 3])) == Work.DRAW
         rows = torch.tensor([5, 3] + [pair.gpu.padding] * 6, device=device)
         assert torch.equal(pair.gpu.choose(logits.to(device), rows, work)[:2].cpu(), expected)
-    assert pair.gpu._bans.outputs is outputs and torch.equal(outputs, before)
-    assert pair.gpu._parameters.on_device(0).data_ptr() == numbers.data_ptr()
+    assert pair.gpu._bans.prohibitions.outputs is outputs and torch.equal(outputs, before)
+    assert pair.gpu._parameters.positions.data_ptr() == numbers.data_ptr()
 
 
 @pytest.mark.gpu
@@ -247,12 +245,3 @@ def test_on_a_gpu_it_can_be_captured_and_never_waits() -> None:
             pair.gpu.sample(torch.randn(7, 40, device=device), list(range(7)))
         finally:
             torch.cuda.set_sync_debug_mode("default")
-
-
-def test_bad_ids_take_no_room_of_bad_words(device: torch.device) -> None:
-    """A vocabulary of them beside one long bad word once took their product: 77 MB of each row."""
-    bans = TokenBans(2, 151_936, device)
-    many = Case({"bad_token_ids": list(range(100_000))}, bad_words=[[7] * 128])
-    bans.add_row(0, NewSequence(many.new_row(0), [0], []))
-    bans.add_row(1, NewSequence(Case(bad_words=[[8] * 3] * 9).new_row(1), [0], []))
-    assert sum(table.data.numel() for table in bans._tables) < 5 * 100_000

@@ -13,7 +13,7 @@ from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.checkpoints import VOCAB_SIZE
 from tests.logprob_columns import EVERYTHING, Scored, listed, top
 from tests.worker.fakes import Driver, resolved_params
-from worker.sampling.logprobs import prompts
+from worker.sampling.logprobs import scores
 
 PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250, 31, 2, 17]
 REQUESTS = {"none": top(0), "top": top(7), "listed": listed(300, 2, 250), "all": EVERYTHING}
@@ -71,7 +71,7 @@ def test_prompts_in_chunks(
 ) -> None:
     """Of any size, with rows that decode beside them, and with logits made two at a time."""
     folder = checkpoint("qwen2")
-    monkeypatch.setattr(prompts, "LOGITS", 2 * VOCAB_SIZE + 5)
+    monkeypatch.setattr(scores, "LOGITS", 2 * VOCAB_SIZE + 5)
     driver = Driver(folder, budget=budget, record=False)
     if budget > 1:
         driver.add([4], 30)

@@ -9,29 +9,24 @@ import pytest
 import torch
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.sampling.filters import candidates as module  # noqa: E402
 from kernels.cpu.sampling.filters.candidates import (  # noqa: E402
     NOT_KNOWN,
     collect,
     keep_best,
-    keep_typical,
     note,
     pick,
     total_of,
 )
 from kernels.cpu.sampling.scratch import (  # noqa: E402
     LARGEST,
-    SCORES,
     begin_row,
+    logit_of,
     logits_at,
-    score_of,
-    scores_at,
     scratch_bytes,
     scratch_places,
 )
 from kernels.cpu.sampling.vector_loops import CHUNK, chunk_largest  # noqa: E402
-from kernels.ops.sampling.top_p import top_mass_reference  # noqa: E402
-from kernels.ops.sampling.typical_p import typical_p_reference  # noqa: E402
+from kernels.ops.sampling.filters import top_mass_reference  # noqa: E402
 from tests.kernels.sampling_inputs import tied_logits  # noqa: E402
 
 
@@ -45,7 +40,7 @@ class Row:
         begin_row(self.logits.data_ptr(), len(logits), self.at)
         for chunk in range(-(-len(logits) // CHUNK)):
             chunk_largest(logits_at(chunk, self.at), 1, self.at + LARGEST + 4 * chunk)
-        _, self.x, self.ids, self.weights, self.scores, self.free = scratch_places(self.at)
+        _, self.x, self.ids, self.weights, self.free = scratch_places(self.at)
 
     def view(self, address: int, dtype: type[np.generic], count: int) -> np.ndarray:
         offset = address - self.at
@@ -71,9 +66,9 @@ class Row:
 def test_places_in_scratch_memory_do_not_overlap(vocab_size: int) -> None:
     """Each as large as a vocabulary of whole chunks needs; all within what a thread has."""
     row, padded = Row(torch.zeros(vocab_size)), -(-vocab_size // CHUNK) * CHUNK
-    before, x, ids, weights, scores, free = scratch_places(row.at)
-    places = [before, x, ids, weights, scores, free]
-    sizes = [8 * (padded // CHUNK + 1), 4 * padded, 4 * padded, 8 * padded, 4 * padded, 16 * (padded + 8)]
+    before, x, ids, weights, free = scratch_places(row.at)
+    places = [before, x, ids, weights, free]
+    sizes = [8 * (padded // CHUNK + 1), 4 * padded, 4 * padded, 8 * padded, 16 * (padded + 8)]
     ends = [place + size for place, size in zip(places, sizes, strict=True)]
     assert ends[:-1] == places[1:] and ends[-1] - row.at == scratch_bytes(vocab_size)
     assert row.at + LARGEST + 4 * (padded // CHUNK) == before
@@ -88,15 +83,7 @@ def test_the_last_chunk_is_padded_with_nothing(vocab_size: int) -> None:
         )
         own = row.logits[CHUNK * chunk : CHUNK * (chunk + 1)].tolist()
         assert found.tolist() == own + [-math.inf] * (CHUNK - len(own))
-    assert [score_of(token, row.at) for token in (0, vocab_size - 1)] == [1.0, vocab_size]
-
-
-def test_tokens_may_be_ranked_by_something_else() -> None:
-    row = Row(torch.arange(70.0))
-    row.view(row.scores, np.float32, 2 * CHUNK)[:] = -np.arange(2 * CHUNK)
-    assert scores_at(1, row.at) == logits_at(1, row.at)
-    row.memory[SCORES // 8] = row.scores
-    assert scores_at(1, row.at) == row.scores + 4 * CHUNK and score_of(69, row.at) == -69.0
+    assert [logit_of(token, row.at) for token in (0, vocab_size - 1)] == [1.0, vocab_size]
 
 
 @pytest.mark.parametrize("bits", [0, 1, 1 << 63, (1 << 64) - 1, 0x8000000000000001, 0x5555555555555555])
@@ -142,28 +129,6 @@ def test_what_is_not_certain_is_not_kept() -> None:
     row.fill([3.0, 2.0, 1.0], [1.0, 1.0, 1.0])
     assert keep_best(3, 2.0, 1e-9, row.at) == NOT_KNOWN
     assert keep_best(3, 4.0, 0.0, row.at) == NOT_KNOWN, "all together are not enough"
-
-
-@pytest.fixture
-def logarithm_of_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As compiled code calls it: of 0 it is -inf, where Python's is an error."""
-    monkeypatch.setattr(module, "log", lambda x: math.log(x) if x > 0 else -math.inf)
-
-
-@pytest.mark.usefixtures("logarithm_of_c")
-@pytest.mark.parametrize("share", [0.2, 0.55, 0.9])
-@pytest.mark.parametrize("n", [1, 6, 40])
-def test_typical_candidates(n: int, share: float) -> None:
-    """As the formula on probabilities has them; what is below the least weight is nothing."""
-    numbers = random.Random(n)
-    weights = [math.exp(-3 * numbers.random()) for _ in range(n)]
-    weights[0], least = 1.0, 0.1
-    row = Row(torch.zeros(64))
-    row.fill([0.0] * n, weights)
-    kept = [token for token, _, weight in row.candidates(keep_typical(n, least, share, row.at)) if weight > 0]
-    cut = torch.tensor([[w if w >= least else 0.0 for w in weights]], dtype=torch.float64)
-    expected = typical_p_reference(cut, torch.tensor([share], dtype=torch.float64))[0]
-    assert kept == [10 + i for i in expected.nonzero().flatten().tolist()]
 
 
 def test_sums_and_picks() -> None:

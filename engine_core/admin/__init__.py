@@ -1,0 +1,1 @@
+"""Calls of operators and of frontends about the core: lists, explanations, aborts by id."""

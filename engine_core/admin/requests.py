@@ -1,0 +1,146 @@
+"""Describes requests in flight."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from itertools import chain
+
+from google.protobuf.duration_pb2 import Duration
+
+from engine_core.request import Request, Sequence, Status
+from engine_core.scheduler.outputs.wait_causes import Cause
+from engine_core.scheduler.states.sequence_states import SequenceStates
+from pagewire.internal.v1.engine_pb2 import ListRequests
+from pagewire.v1 import inspection_pb2 as pb
+
+MAX_LISTED = 1000
+_COST = 20
+"""Microseconds to describe a request, without its blocks."""
+_BLOCKS_PER_UNIT = 16
+"""Blocks that are looked at in a microsecond."""
+_CAUSES = {
+    Cause.ROWS: pb.WAIT_CAUSE_ROWS,
+    Cause.BLOCKS: pb.WAIT_CAUSE_BLOCKS,
+    Cause.BUDGET: pb.WAIT_CAUSE_BUDGET,
+    Cause.TRIAL: pb.WAIT_CAUSE_TRIAL,
+}
+
+
+def list_requests(
+    states: SequenceStates, call: ListRequests, result: pb.ListRequestsResponse, now: float
+) -> Generator[int, None, None]:
+    """Fills the result with requests in order of arrival at this core; yields work done, in microseconds."""
+    result.SetInParent()
+    limit = min(call.limit, MAX_LISTED)
+    tenant = call.tenant if call.HasField("tenant") else None
+    requests = list(states.requests)
+    result.total = len(requests) if tenant is None else states.requests.num_of_tenant(tenant)
+    yield len(requests) // 64
+    for request in requests:
+        if len(result.requests) >= limit:
+            return
+        if not request.num_live or (tenant is not None and request.tenant != tenant):
+            yield 1
+            continue
+        describe(request, states, now, result.requests.add())
+        yield cost_of(request)
+
+
+def cost_of(request: Request) -> int:
+    """Returns what describe() costs, in microseconds."""
+    num_blocks = sum(len(sequence.blocks) for sequence in request.sequences)
+    return _COST + len(request.sequences) + num_blocks // _BLOCKS_PER_UNIT
+
+
+def describe(request: Request, states: SequenceStates, now: float, info: pb.RequestInfo) -> None:
+    """Fills in what the core knows of a live request. now: on the core's clock."""
+    history = request.history
+    info.request_id = request.request_id
+    info.tenant = request.tenant
+    info.priority = request.priority
+    info.phase = phase_of(request, states)
+    info.waits_for = _cause_of(info.phase, states)
+    info.sequences = request.num_live
+    info.running_sequences = request.num_running
+    info.prompt_tokens = len(request.prompt)
+    info.cached_prompt_tokens = history.num_cached_tokens
+    info.output_tokens = sum(len(sequence.output) for sequence in request.sequences)
+    put_seconds(info.age, now - request.arrival + history.age)
+    info.blocks, info.shared_blocks = _count_blocks(request, states)
+    info.preemptions = request.num_preemptions
+    info.frontend = request.frontend.hex()
+    info.trace_id = request.trace_id
+    if request.owner.abort_at is not None:
+        put_seconds(info.deadline, request.owner.abort_at - now)
+    _put_timings(request, states, now, info)
+
+
+def phase_of(request: Request, states: SequenceStates) -> pb.RequestPhase:
+    """Returns where a live request is."""
+    if request in states.preparing:
+        return pb.REQUEST_PHASE_PREPARING
+    if not request.num_running:
+        return pb.REQUEST_PHASE_PREEMPTED if request.scheduled else pb.REQUEST_PHASE_QUEUED
+    live = [sequence for sequence in request.sequences if sequence.status is not Status.ENDED]
+    if all(sequence.num_tokens >= sequence.limit for sequence in live):
+        return pb.REQUEST_PHASE_FINISHING
+    computed = (s.num_computed_tokens for s in live if s.status is Status.RUNNING)
+    is_prompt = max(computed, default=0) < len(request.prompt)
+    return pb.REQUEST_PHASE_PREFILL if is_prompt else pb.REQUEST_PHASE_DECODE
+
+
+def phase_of_sequence(sequence: Sequence, states: SequenceStates) -> pb.RequestPhase:
+    """Returns where a live sequence is; one that waits for its leader's prompt is in its prompt too."""
+    request = sequence.request
+    if sequence.status is Status.WAITING:
+        if request in states.preparing:
+            return pb.REQUEST_PHASE_PREPARING
+        return pb.REQUEST_PHASE_PREEMPTED if request.scheduled else pb.REQUEST_PHASE_QUEUED
+    if sequence.status is Status.FORKING and request.beam_search is None:
+        return phase_of(request, states)
+    if sequence.num_tokens >= sequence.limit:
+        return pb.REQUEST_PHASE_FINISHING
+    is_prompt = sequence.num_computed_tokens < len(request.prompt)
+    return pb.REQUEST_PHASE_PREFILL if is_prompt else pb.REQUEST_PHASE_DECODE
+
+
+def put_seconds(duration: Duration, seconds: float) -> None:
+    """Writes seconds into a message; a negative time is 0."""
+    duration.FromNanoseconds(round(1e9 * max(seconds, 0.0)))
+
+
+def _cause_of(phase: pb.RequestPhase, states: SequenceStates) -> pb.WaitCause:
+    if phase == pb.REQUEST_PHASE_PREPARING:
+        return pb.WAIT_CAUSE_GRAMMAR
+    if phase not in (pb.REQUEST_PHASE_QUEUED, pb.REQUEST_PHASE_PREEMPTED):
+        return pb.WAIT_CAUSE_UNSPECIFIED
+    cause = states.wait_causes.cause
+    return pb.WAIT_CAUSE_TURN if cause is None else _CAUSES[cause]
+
+
+def _count_blocks(request: Request, states: SequenceStates) -> tuple[int, int]:
+    """Returns how many blocks a request holds, and how many of them others hold too."""
+    references, tables = states.tables.pool.num_references, [each.blocks for each in request.sequences]
+    if len(tables) == 1:
+        return len(tables[0]), sum(references(block) > 1 for block in tables[0])
+    own = Counter(chain.from_iterable(tables))
+    return len(own), sum(references(block) > count for block, count in own.items())
+
+
+def _put_timings(request: Request, states: SequenceStates, now: float, info: pb.RequestInfo) -> None:
+    history, timings = request.history, info.timings
+    waits = states.wait_causes.waited(request, now) if history.began is None else history.waits
+    began = now if history.began is None else history.began
+    queued = max(began - request.arrival, 0.0)
+    paused = history.paused + states.wait_causes.paused_for(request, now)
+    prefill = now - began - paused if history.prefill is None else history.prefill
+    put_seconds(timings.preprocess, history.age)
+    put_seconds(timings.queue, queued)
+    put_seconds(timings.prefill, prefill)
+    put_seconds(timings.decode, now - began - prefill - paused)
+    put_seconds(timings.preempted, paused)
+    put_seconds(timings.total, now - request.arrival + history.age)
+    put_seconds(timings.waits.queue, queued - sum(waits))
+    for cause, seconds in zip(Cause, waits, strict=False):  # a request that never waited has none
+        put_seconds(getattr(timings.waits, cause.name.lower()), seconds)

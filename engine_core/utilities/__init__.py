@@ -1,1 +1,0 @@
-"""Answers to frontends' questions about the core."""

@@ -1,1 +1,0 @@
-"""Embeddings: the requests that make them, and their vectors (docs/embeddings.md)."""

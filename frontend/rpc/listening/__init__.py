@@ -1,1 +1,0 @@
-"""The listening address of the gRPC server, its options and its certificates."""

@@ -1,0 +1,285 @@
+"""The operations of layers by the CPU's compiled kernels: one call each, where torch needs several and
+rounds in between.
+
+For bfloat16 and float32. A row's result depends on that row alone, bit for bit. At few tokens the call costs
+most: a norm with its addition takes 3 us instead of 16 for one row of 576 values. torch computes what no
+kernel does.
+
+An operation is a record, which is run at once; worker.cpu.program puts the same records into a program.
+"""
+
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernels.cpu.compiler.records import Operation
+from kernels.cpu.elementwise.records import (
+    ActivationRecord,
+    AdjustLogitsRecord,
+    ClampedSwigluRecord,
+    GatedGeluRecord,
+    GatedSiluRecord,
+    LayerNormRecord,
+    NormRecord,
+    RotaryRecord,
+    ScaledAddRecord,
+)
+from kernels.cpu.elementwise.row_kernels import ACTIVATIONS, row_kernels
+from kernels.cpu.experts.expert_kernels import ExpertKernels, expert_kernels
+from kernels.cpu.experts.records import CombineRecord, RouteRecord
+from kernels.cpu.runtime.grain import row_grain
+from kernels.cpu_state_ops import CpuStateOps
+from kernels.ops.experts.routing import Routing
+from kernels.torch_ops import or_ones
+
+if TYPE_CHECKING:
+    from kernels.cpu.runtime.thread_pool import Team
+
+_SILU = ("silu", "swish")
+_GELU_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
+
+
+class CpuOps(CpuStateOps):
+    """Operations on activations of one dtype. Construct it only if kernels.cpu.requirements.why_not() is
+    None: what all models need is compiled then, the rest when it is used first."""
+
+    def __init__(self, dtype: torch.dtype, team: "Team | None" = None) -> None:
+        """dtype: bfloat16 or float32. team: None for that of the process."""
+        super().__init__(dtype, team)
+        self.rows = row_kernels(dtype)
+
+    @cached_property
+    def experts(self) -> ExpertKernels:
+        """The compiled operations of mixtures of experts."""
+        return expert_kernels(self.dtype)
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0
+    ) -> torch.Tensor:
+        x = x.contiguous()
+        normed = self.empty(x.shape, x.dtype)
+        self._norm(x, 0, weight, normed, x, eps, offset, 1.0)
+        return normed
+
+    def add_rms_norm(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        offset: float = 0.0,
+        factor: float = 1.0,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x, residual = x.contiguous(), residual.contiguous()
+        normed, total = self.empty(x.shape, x.dtype), self.sum_of(residual)
+        self._norm(x, residual.data_ptr(), weight, normed, total, eps, offset, factor)
+        return normed, total
+
+    def _norm(
+        self,
+        x: torch.Tensor,
+        residual: int,
+        weight: torch.Tensor,
+        normed: torch.Tensor,
+        total: torch.Tensor,
+        eps: float,
+        offset: float,
+        factor: float,
+    ) -> None:
+        """residual: address, or 0."""
+        width = weight.shape[0]
+        record = NormRecord(
+            x=x.data_ptr(),
+            residual=residual,
+            weight=weight.data_ptr(),
+            normed=normed.data_ptr(),
+            total=total.data_ptr(),
+            width=width,
+            eps=eps,
+            weight_offset=offset,
+            factor=factor,
+            heads=1,
+            stride=x.itemsize * width,
+        )
+        self.run(self.rows.norm, x.numel() // width, record, row_grain(width))
+
+    def layer_norm(
+        self, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+    ) -> torch.Tensor:
+        if weight is None or bias is None:
+            return super().layer_norm(x, weight, bias, eps)
+        x = x.contiguous()
+        normed = self.empty(x.shape, x.dtype)
+        self._layer_norm(x, 0, weight, bias, normed, x, eps)
+        return normed
+
+    def add_layer_norm(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        eps: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if weight is None or bias is None:
+            return super().add_layer_norm(x, residual, weight, bias, eps)
+        x, residual = x.contiguous(), residual.contiguous()
+        normed, total = self.empty(x.shape, x.dtype), self.sum_of(residual)
+        self._layer_norm(x, residual.data_ptr(), weight, bias, normed, total, eps)
+        return normed, total
+
+    def _layer_norm(
+        self,
+        x: torch.Tensor,
+        residual: int,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        normed: torch.Tensor,
+        total: torch.Tensor,
+        eps: float,
+    ) -> None:
+        """residual: address, or 0."""
+        width = weight.shape[0]
+        record = LayerNormRecord(
+            x=x.data_ptr(),
+            residual=residual,
+            weight=weight.data_ptr(),
+            bias=bias.data_ptr(),
+            normed=normed.data_ptr(),
+            total=total.data_ptr(),
+            width=width,
+            eps=eps,
+        )
+        self.run(self.rows.layer, x.numel() // width, record, row_grain(width))
+
+    def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        if name not in ACTIVATIONS:
+            return super().activation(x, name)
+        x, (linear, cubic) = x.contiguous(), ACTIVATIONS[name]
+        out = self.empty(x.shape, x.dtype)
+        record = ActivationRecord(
+            x=x.data_ptr(), out=out.data_ptr(), width=x.shape[1], linear=linear, cubic=cubic
+        )
+        self.run(self.rows.activate, len(x), record, row_grain(x.shape[1]), repeatable=True)
+        return out
+
+    def gated_activation(self, gate_up: torch.Tensor, name: str, factor: float = 1.0) -> torch.Tensor:
+        if name in _SILU:
+            return self._gated(self.rows.silu, partial(GatedSiluRecord, factor=factor), gate_up)
+        if name in _GELU_TANH and factor == 1:
+            return self._gated(self.rows.gelu, GatedGeluRecord, gate_up)
+        return super().gated_activation(gate_up, name, factor)
+
+    def clamped_swiglu(self, gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+        from kernels.cpu.elementwise import clamped_swiglu as compiled  # compiles, the first time
+
+        wide = self.dtype == torch.float32
+        operation = compiled.clamped_swiglu_float32 if wide else compiled.clamped_swiglu
+        return self._gated(operation, partial(ClampedSwigluRecord, alpha=alpha, limit=limit), gate_up)
+
+    def _gated(self, operation: Operation[Any], record: Any, gate_up: torch.Tensor) -> torch.Tensor:
+        """[T, 2 * I] -> [T, I]."""
+        gate_up = gate_up.contiguous()
+        rows, width = len(gate_up), gate_up.shape[1] // 2
+        out = self.empty((rows, width), gate_up.dtype)
+        fields = record(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=width)
+        self.run(operation, rows, fields, row_grain(width), repeatable=True)
+        return out
+
+    def scaled_add(
+        self, x: torch.Tensor, y: torch.Tensor | None, factor: float = 1.0, lasts: bool = False
+    ) -> torch.Tensor:
+        x, y = x.contiguous(), None if y is None else y.contiguous()
+        out = self.empty(x.shape, x.dtype, lasts)
+        record = ScaledAddRecord(
+            x=x.data_ptr(),
+            y=0 if y is None else y.data_ptr(),
+            out=out.data_ptr(),
+            width=x.shape[1],
+            factor=factor,
+        )
+        self.run(self.rows.add, len(x), record, row_grain(x.shape[1]))
+        return out
+
+    def adjust_logits(self, logits: torch.Tensor, scale: float, cap: float | None) -> torch.Tensor:
+        width = logits.shape[1]
+        if width < 16:
+            return super().adjust_logits(logits, scale, cap)
+        logits = logits.contiguous()
+        out = self.empty(logits.shape, logits.dtype)
+        record = AdjustLogitsRecord(
+            x=logits.data_ptr(), out=out.data_ptr(), width=width, scale=scale, cap=cap or 0.0
+        )
+        self.run(self.rows.logits, len(logits), record, row_grain(width), repeatable=True)
+        return out
+
+    def rotate(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, index: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Changes x itself, and returns it; its heads are contiguous, its tokens may be strided."""
+        tokens, heads, head_dim = x.shape
+        assert x.stride()[1:] == (head_dim, 1) and cos.is_contiguous() and sin.is_contiguous()
+        record = RotaryRecord(
+            x=x.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            index=0 if index is None else index.data_ptr(),
+            stride=x.itemsize * x.stride(0),
+            heads=heads,
+            head_dim=head_dim,
+            out=x.data_ptr(),
+        )
+        self.run(self.rows.rotary, tokens, record, row_grain(heads * head_dim))
+        return x
+
+    def route(
+        self, logits: torch.Tensor, correction: torch.Tensor | None, routing: Routing
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        from kernels.cpu.experts.route import scratch_bytes  # compiles, the first time
+
+        logits, shape = logits.contiguous(), (len(logits), routing.top_k)
+        weights, experts = self.empty(shape, torch.float32), self.empty(shape, torch.int64)
+        record = RouteRecord(
+            logits=logits.data_ptr(),
+            correction=0 if correction is None else correction.data_ptr(),
+            weights=weights.data_ptr(),
+            experts=experts.data_ptr(),
+            scratch=self.team.scratch(scratch_bytes(routing.num_experts)),
+            num_experts=routing.num_experts,
+            top_k=routing.top_k,
+            score=routing.score.value,
+            groups=routing.groups,
+            top_groups=routing.top_groups,
+            group_best=routing.group_best,
+            normalized=routing.normalized,
+            least_sum=routing.least_sum,
+            scale=routing.scale,
+            tolerance=routing.tolerance,
+        )
+        self.run(self.experts.choose, len(logits), record, row_grain(routing.num_experts * routing.top_k))
+        return weights, experts
+
+    def combine(
+        self,
+        y: torch.Tensor,
+        weights: torch.Tensor | None,
+        places: torch.Tensor,
+        shared: torch.Tensor | None = None,
+        gate: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        (tokens, top_k), width = places.shape, y.shape[1]
+        weights, gate = self.constant(or_ones(weights, places)), None if gate is None else gate.contiguous()
+        out = self.empty((tokens, width), y.dtype)
+        record = CombineRecord(
+            y=y.data_ptr(),
+            weights=weights.data_ptr(),
+            places=places.data_ptr(),
+            shared=0 if shared is None else shared.data_ptr(),
+            gate=0 if gate is None else gate.data_ptr(),
+            out=out.data_ptr(),
+            width=width,
+            top_k=top_k,
+        )
+        self.run(self.experts.sum, tokens, record, row_grain(width))
+        return out

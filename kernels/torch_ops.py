@@ -1,0 +1,254 @@
+"""The operations that layers are made of, computed by torch: what every platform computes.
+
+    Ops         torch, on any device: the definitions, those of kernels.ops
+    CpuOps      kernels.cpu_ops: compiled kernels, for bfloat16 and float32
+    TritonOps   kernels.triton_ops: Triton's kernels, on CUDA
+
+A layer calls the operations of its `ops` and knows no platform. A platform overrides what it computes faster,
+and leaves the rest to torch. T: tokens of the step.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from kernels.ops.delta.convolution import convolution
+from kernels.ops.delta.delta_rule import DeltaShape, delta_rule
+from kernels.ops.delta.device_spans import DeviceSpans
+from kernels.ops.delta.gated_norm import gated_norm, output_gate
+from kernels.ops.delta.spans import Spans
+from kernels.ops.experts.combine import combine
+from kernels.ops.experts.dispatch import Dispatch, dispatch
+from kernels.ops.experts.route import route
+from kernels.ops.experts.weigh import weigh
+from kernels.ops.layers.activation import activation, gated_activation
+from kernels.ops.layers.clamped_swiglu import clamped_swiglu
+from kernels.ops.layers.layer_norm import add_layer_norm, layer_norm
+from kernels.ops.layers.linear import linear
+from kernels.ops.layers.low_bit_linear import low_bit_linear
+from kernels.ops.layers.rms_norm import add_rms_norm, rms_norm
+from kernels.ops.layers.rotary import rotary
+from kernels.ops.layers.scaled_add import scaled_add
+from kernels.ops.logits.adjust_logits import adjust_logits
+from kernels.ops.mamba.grouped_norm import grouped_norm
+from kernels.ops.mamba.selective_scan import MambaShape, ScanRates, selective_scan
+
+Batch = TypeVar("Batch")
+Value = TypeVar("Value")
+AnySpans = Spans | DeviceSpans
+"""The rows of a step: on the host, or on a device."""
+
+
+class Packed(Protocol):
+    """A matrix in a packed form (kernels.cpu.weight_forms)."""
+
+    def multiply(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
+        """[T, in] -> [T, out], with the bias. wide: the result is float32."""
+        ...
+
+
+class HeadWeight(Protocol):
+    """The matrix of one head."""
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, in] -> [T, out]."""
+        ...
+
+
+class ExpertWeights(Protocol):
+    """The matrices of all experts of one product."""
+
+    num_experts: int
+    out_features: int
+
+    def product(self, x: torch.Tensor, expert: int) -> torch.Tensor:
+        """[P, in] -> [P, out], by the matrix of one expert."""
+        ...
+
+
+class HeadNorm(Protocol):
+    """A norm over each head of queries or of keys, or over all of them."""
+
+    eps: float
+    offset: float
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """[D], or [N * D]."""
+        ...
+
+    def __call__(self, x: torch.Tensor, /) -> torch.Tensor:
+        """[..., E] -> [..., E], of as many values as the weight has."""
+        ...
+
+
+class Ops:
+    """The operations by torch. Those of kernels.ops have their shapes and dtypes there."""
+
+    rms_norm = staticmethod(rms_norm)
+    add_rms_norm = staticmethod(add_rms_norm)
+    layer_norm = staticmethod(layer_norm)
+    add_layer_norm = staticmethod(add_layer_norm)
+    activation = staticmethod(activation)
+    gated_activation = staticmethod(gated_activation)
+    clamped_swiglu = staticmethod(clamped_swiglu)
+    adjust_logits = staticmethod(adjust_logits)
+    rotate = staticmethod(rotary)
+    output_gate = staticmethod(output_gate)
+    gated_norm = staticmethod(gated_norm)
+    grouped_norm = staticmethod(grouped_norm)
+    linear = staticmethod(linear)
+    low_bit_linear = staticmethod(low_bit_linear)
+    route = staticmethod(route)
+
+    def scaled_add(
+        self, x: torch.Tensor, y: torch.Tensor | None, factor: float = 1.0, lasts: bool = False
+    ) -> torch.Tensor:
+        """x * factor + y, [T, E]. y: None stands for zeros. lasts: the result is read after the step."""
+        return scaled_add(x, y, factor)
+
+    def packed_linear(self, x: torch.Tensor, weight: Packed, wide: bool = False) -> torch.Tensor:
+        """[T, in] -> [T, out], with the weight's bias. wide: the result is float32."""
+        return weight.multiply(x, wide)
+
+    def head_linear(
+        self, x: torch.Tensor, matrices: Sequence[HeadWeight], stacked: torch.Tensor | None
+    ) -> torch.Tensor:
+        """[T, H, in] -> [T, H, out], each head by its matrix. stacked: all matrices [H, out, in], where they
+        are one tensor."""
+        return torch.stack([matrix.product(x[:, head]) for head, matrix in enumerate(matrices)], 1)
+
+    def side_by_side(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, H, D] -> [T, H * D], contiguous."""
+        return x.flatten(1)
+
+    def latent_heads(
+        self,
+        absorbed: torch.Tensor,
+        rotary_queries: torch.Tensor,
+        latents: torch.Tensor,
+        norm: HeadNorm,
+        rotation: Callable[[torch.Tensor], torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns queries [T, H, R + P] and what is kept of each token, [T, R + P]: R values of the latent,
+        normed, and P that are rotated. absorbed: [T, H, R]; rotary_queries: [T, H * P]; latents: [T, R + P],
+        as they are projected."""
+        tokens, heads, rank = absorbed.shape
+        rotated = rotation(torch.cat((rotary_queries, latents[:, rank:]), 1).view(tokens, heads + 1, -1))
+        both = absorbed.new_empty((tokens, heads + 1, latents.shape[1]))
+        both[:, :heads, :rank] = absorbed
+        both[:, heads, :rank] = norm(latents[:, :rank])
+        both[:, :, rank:] = rotated
+        return both[:, :-1], both[:, -1]
+
+    def convolution(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        state: torch.Tensor,
+        spans: AnySpans,
+        drafted: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As kernels.ops.delta.convolution."""
+        assert isinstance(spans, Spans)
+        return convolution(x, weight, bias, state, spans, drafted)
+
+    def delta_rule(
+        self,
+        mixed: torch.Tensor,
+        gates: torch.Tensor,
+        decay: torch.Tensor,
+        bias: torch.Tensor,
+        state: torch.Tensor,
+        shape: DeltaShape,
+        spans: AnySpans,
+        log: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As kernels.ops.delta.delta_rule."""
+        assert isinstance(spans, Spans)
+        return delta_rule(mixed, gates, decay, bias, state, shape, spans, log)
+
+    def selective_scan(
+        self,
+        mixed: torch.Tensor,
+        steps: torch.Tensor,
+        rates: ScanRates,
+        state: torch.Tensor,
+        shape: MambaShape,
+        spans: AnySpans,
+        log: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As kernels.ops.mamba.selective_scan."""
+        assert isinstance(spans, Spans)
+        return selective_scan(mixed, steps, rates, state, shape, spans, log)
+
+    def sort_by_expert(
+        self, chosen: torch.Tensor, dtype: torch.dtype, *products: ExpertWeights
+    ) -> Dispatch | Any:
+        """Returns the order of the pairs of tokens and experts, P = T * k, sorted by expert: its `places`,
+        [T, k], and what the platform needs besides. chosen: [T, k]. dtype: of activations. products: what
+        pairs are multiplied by."""
+        return dispatch(chosen, products[0].num_experts)
+
+    def expert_linear(
+        self, x: torch.Tensor, weights: ExpertWeights, order: Any, by_token: bool = False
+    ) -> torch.Tensor:
+        """Returns the products of all pairs, [P, out]. x: [P, in] in this order; by_token: [T, in]. order: of
+        sort_by_expert()."""
+        x = x[order.tokens] if by_token else x
+        out, first = x.new_empty((x.shape[0], weights.out_features)), 0
+        for expert, count in enumerate(order.counts.tolist()):
+            if count:
+                out[first : first + count] = weights.product(x[first : first + count], expert)
+                first += count
+        return out
+
+    def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: Any) -> torch.Tensor:
+        """As kernels.ops.experts.weigh. order: of sort_by_expert()."""
+        return weigh(x, weights, order.places)
+
+    def combine(
+        self,
+        y: torch.Tensor,
+        weights: torch.Tensor | None,
+        places: torch.Tensor,
+        shared: torch.Tensor | None = None,
+        gate: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As kernels.ops.experts.combine. weights: None stands for ones."""
+        return combine(y, or_ones(weights, places), places, shared, gate)
+
+    def layer(self) -> AbstractContextManager[None]:
+        """What is computed within belongs to one layer of the model."""
+        return _LAYER
+
+    def per_step(
+        self,
+        compute: Callable[[Batch], torch.Tensor],
+        batch: Batch,
+        width: int,
+        table: Any = None,
+    ) -> torch.Tensor:
+        """Returns compute(batch), [T, width], which needs the contents of the batch. table: a packed table,
+        if that is its rows of the step's tokens, or values in their place."""
+        return compute(batch)
+
+    def rotation(self, compute: Callable[[Batch], Value], batch: Batch, queries_only: bool) -> Value:
+        """Returns compute(batch), what the step's tokens are rotated by. queries_only: keys are not."""
+        return compute(batch)
+
+    def refuse_program(self, why: str) -> None:
+        """Says that a layer cannot be part of a program, where one is recorded."""
+
+
+_LAYER = nullcontext()
+
+
+def or_ones(weights: torch.Tensor | None, places: torch.Tensor) -> torch.Tensor:
+    """Returns the weights of pairs [T, k]."""
+    if weights is not None:
+        return weights
+    return torch.ones(places.shape, dtype=torch.float32, device=places.device)

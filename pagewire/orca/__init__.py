@@ -1,1 +1,0 @@
-"""Generated: load reports of xDS."""

@@ -1,0 +1,35 @@
+"""Vectors as clients get them."""
+
+import numpy as np
+import pytest
+import torch
+
+from frontend.errors import InvalidRequest
+from frontend.servicers.pooling import as_dtype, write_vector
+from frontend.validation.pooling import DTYPES
+from pagewire.ipc.columns import pack_f32
+from pagewire.v1 import pooling_pb2
+
+VALUES = [0.0, -0.0, 1.0, 1 + 2**-9, 1 + 3 * 2**-9, -3.14159, 1e-20, 65504.0, 1e-6, 2.0**-24]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_raw_elements_are_rounded_as_torch_rounds_them(dtype: str):
+    expected = torch.tensor(VALUES, dtype=torch.float32).to(getattr(torch, dtype))
+    data = np.frombuffer(as_dtype(pack_f32(VALUES), dtype), np.uint8)
+    assert data.tolist() == expected.view(torch.uint8).tolist()
+
+
+def test_a_value_that_float16_does_not_hold():
+    with pytest.raises(InvalidRequest) as refused:
+        as_dtype(pack_f32([1e6]), "float16")
+    assert list(refused.value.violations) == ["raw_dtype"]
+
+
+def test_numbers_or_raw_elements():
+    numbers, raw = pooling_pb2.Embedding(), pooling_pb2.Embedding()
+    write_vector(pack_f32([1.5, -2]), "", numbers)
+    write_vector(pack_f32([1.5, -2]), "bfloat16", raw)
+    assert list(numbers.values) == [1.5, -2] and not numbers.HasField("raw")
+    assert not raw.values and raw.raw.dtype == "bfloat16" and list(raw.raw.shape) == [2]
+    assert raw.raw.data == bytes([0xC0, 0x3F, 0x00, 0xC0])

@@ -8,7 +8,7 @@ from frontend.answers.answer import Answer, CallIds
 from frontend.answers.binding import BoundFormat
 from frontend.answers.call_writer import Schemas
 from frontend.answers.choice import AnswerFormats
-from frontend.answers.values import arguments_of
+from frontend.answers.values import schemas_of
 from frontend.errors import Unsupported
 from frontend.templates.conversation import offers_tools
 from frontend.text.detokenizer import Detokenizer
@@ -91,16 +91,15 @@ async def open_answers(
         return None
     ids = CallIds(seed, len(prompt), short=table.format.short_ids)
     end = end_of_prompt(table, model.tokenizer, prompt, chat)
-    schemas = await run(lambda: schemas_of(chat)) if has_tools else {}
+    schemas = await run(lambda: read_schemas(chat)) if has_tools else {}
     return AnswerReader(table, schemas, ids, end, request.output)
 
 
-def schemas_of(chat: prompt_pb2.Chat) -> dict[str, dict[str, Any]]:
+def read_schemas(chat: prompt_pb2.Chat) -> dict[str, dict[str, dict[str, Any]]]:
     """Returns the schemas of each tool's arguments, as far as their tool names them."""
-    return {
-        tool.name: arguments_of(read_object(tool.parameters or "{}", "prompt.chat.tools"))
-        for tool in chat.tools
-    }
+    return schemas_of(
+        {tool.name: read_object(tool.parameters or "{}", "prompt.chat.tools") for tool in chat.tools}
+    )
 
 
 def end_of_prompt(table: BoundFormat, tokenizer: Tokenizer, prompt: Items[int], chat: prompt_pb2.Chat) -> str:

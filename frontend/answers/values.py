@@ -41,6 +41,8 @@ _HINTS = {
 """Type -> keywords that are about values of this type only."""
 MAX_DEPTH = 8
 """Schemas within schemas, and references to them, that are looked into."""
+MAX_ENTRIES = 100_000
+"""Entries of schemas that are looked at in one request's tools, each as often as it is referred to."""
 
 
 def value_of(text: str, style: ValueStyle, schema: Mapping[str, Any] | None) -> Any:
@@ -89,35 +91,55 @@ def types_of(schema: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
     return found | {"null"} if schema.get("nullable") is True and found != _ALL else found
 
 
-def resolved(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
-    """Returns a schema with what it refers to within `root` put in: itself, its alternatives and parts."""
-    if not isinstance(schema, dict) or depth > MAX_DEPTH:
-        return {}
-    found = {**schema}
-    reference = found.pop("$ref", None)
-    for keyword in ("anyOf", "oneOf", "allOf"):
-        if isinstance(found.get(keyword), list):
-            found[keyword] = [resolved(part, root, depth + 1) for part in found[keyword]]
-    if isinstance(reference, str) and reference.startswith("#"):
-        target: Any = root
-        for step in reference[1:].split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            target = target.get(step) if isinstance(target, dict) else None
-        target = resolved(target, root, depth + 1)
-        found = {**found, "allOf": [*found.get("allOf", []), target]} if found else target
+class _Resolver:
+    """Puts in what a tool's schema refers to, until `left` entries have been looked at."""
+
+    def __init__(self, root: Mapping[str, Any], left: int):
+        self._root = root
+        self.left = left
+
+    def resolve(self, schema: Any, depth: int = 0) -> dict[str, Any]:
+        """Returns a schema with what it refers to put in: itself, its alternatives and parts."""
+        if not isinstance(schema, dict) or depth > MAX_DEPTH or self.left <= 0:
+            return {}
+        self.left -= 1 + sum(len(each) if isinstance(each, list | dict) else 1 for each in schema.values())
+        found = {**schema}
+        reference = found.pop("$ref", None)
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            if isinstance(found.get(keyword), list):
+                found[keyword] = [self.resolve(part, depth + 1) for part in found[keyword]]
+        if isinstance(reference, str) and reference.startswith("#"):
+            target: Any = self._root
+            for step in reference[1:].split("/")[1:]:
+                step = step.replace("~1", "/").replace("~0", "~")
+                target = target.get(step) if isinstance(target, dict) else None
+            target = self.resolve(target, depth + 1)
+            found = {**found, "allOf": [*found.get("allOf", []), target]} if found else target
+        return found
+
+
+def schemas_of(tools: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns the resolved schema of each argument that each tool's schema names.
+
+    References can multiply, so that MAX_ENTRIES of all tools together are looked at; the rest is unknown.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    left = MAX_ENTRIES
+    for name, parameters in tools.items():
+        resolver = _Resolver(parameters, left)
+        found[name] = _arguments_of(parameters, resolver)
+        left = resolver.left
     return found
 
 
-def arguments_of(parameters: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the resolved schema of each argument that a tool's schema names."""
-    whole = resolved(parameters, parameters)
+def _arguments_of(parameters: Mapping[str, Any], resolver: _Resolver) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    parts = [whole]
+    parts = [resolver.resolve(parameters)]
     for part in parts:  # which grows
         properties = part.get("properties")
         for name, schema in properties.items() if isinstance(properties, dict) else ():
-            if isinstance(schema, dict):
-                found.setdefault(name, resolved(schema, parameters))
+            if isinstance(schema, dict) and name not in found:
+                found[name] = resolver.resolve(schema)
         parts += [each for keyword in ("allOf", "anyOf", "oneOf") for each in _schemas(part.get(keyword))]
     return found
 

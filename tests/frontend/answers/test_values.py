@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from frontend.answers.tables import ValueStyle
-from frontend.answers.values import MAX_LITERAL, arguments_of, is_object, literal, types_of, value_of
+from frontend.answers.values import (
+    MAX_ENTRIES,
+    MAX_LITERAL,
+    is_object,
+    literal,
+    schemas_of,
+    types_of,
+    value_of,
+)
 
 NULL = {"type": "null"}
 OPTIONAL = {"anyOf": [{"type": "string"}, NULL]}
@@ -86,9 +94,33 @@ def test_schemas_are_looked_up() -> None:
         },
         "allOf": [{"$ref": "#/$defs/more"}],
     }
-    found = {name: types_of(schema) for name, schema in arguments_of(parameters).items()}
+    found = {name: types_of(schema) for name, schema in schemas_of({"f": parameters})["f"].items()}
     assert found.pop("x") == found.pop("z") == {"string"} and found.pop("y") == {"string", "null"}
     assert set(found) == {"loop", "missing", "elsewhere", "odd"} and set(map(len, found.values())) == {7}
+
+
+def entries(value: object) -> int:
+    """Counts what a schema holds, shared parts as often as they are reached."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(entries, parts))
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        {"anyOf": [{"$ref": "#/$defs/a"}] * 100},
+        {"oneOf": [{"$ref": "#/$defs/a"}] * 30, "enum": ["x"] * 3000},
+        {"allOf": [{"$ref": "#/$defs/a"}] * 30, "properties": {str(i): {} for i in range(3000)}},
+        {"anyOf": [{"$ref": "#/$defs/a"}] * 30, **{str(i): i for i in range(3000)}},
+    ],
+)
+def test_references_that_multiply_are_bounded(a: dict[str, Any]) -> None:
+    """100 references to what has 100 of them were a hundred million schemas, from three kilobytes."""
+    tool = {"$defs": {"a": a}, "properties": {"x": {"$ref": "#/$defs/a"}, "y": {"type": "integer"}}, **a}
+    found = schemas_of({"f": tool, "g": tool})
+    assert entries(found) < 3 * MAX_ENTRIES
+    small = {"properties": {"y": {"type": "integer"}}}
+    assert types_of(schemas_of({"small": small, "f": tool})["small"]["y"]) == {"integer"}
 
 
 @pytest.mark.parametrize("text", ["{}", '{"a": [1]}', '{"a": 1, "a": 2}'])

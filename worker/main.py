@@ -28,12 +28,12 @@ from worker.core_succession import LoadedWorker, serve_cores
 from worker.cpu.instruction_set import select_instruction_set
 from worker.cpu.malloc_tuning import release_import_memory, use_one_heap
 from worker.cpu.needed_kernels import needed_groups
-from worker.cpu.precompile import precompile
+from worker.cpu.precompile import Precompiled, precompile
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
 from worker.imports import import_metas, quick_imports
 from worker.loop import StepRunner
-from worker.weights.prefault import weights_memory
+from worker.weights.prefault import WeightsMemory, weights_memory
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,21 @@ def _load_model(
     if on_cpu and initialize.cpu_kernels:
         select_instruction_set(initialize.cpu_kernels)
     memory = weights_memory(initialize) if on_cpu else None
-    precompiled = precompile(needed_groups(initialize)) if on_cpu else None
+    with contextlib.ExitStack() as stack:
+        precompiled = None
+        if on_cpu:
+            precompiled = stack.enter_context(contextlib.closing(precompile(needed_groups(initialize))))
+        return _load_on_device(initialize, config, report, precompiled, memory)
+
+
+def _load_on_device(
+    initialize: worker_pb2.Initialize,
+    config: WorkerConfig,
+    report: Callable[[str, float], None],
+    precompiled: Precompiled | None,
+    memory: WeightsMemory | None,
+) -> tuple[StepRunner, worker_pb2.Ready]:
+    """Chooses the device and loads. Raises StartupError."""
     try:
         with quick_imports():
             from worker.cpu.load import load

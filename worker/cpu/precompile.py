@@ -95,6 +95,12 @@ class Precompiled:
             looks += 1
             self._thread.join(LOOK_S)
 
+    def close(self) -> None:
+        """Ends what still compiles, as after a load that failed. Idempotent."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.wait()
+
     def _take(self) -> None:
         if self._child is not None:
             self._child.wait()

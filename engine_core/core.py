@@ -161,10 +161,10 @@ class EngineCore:
     def _while_waiting(self) -> None:
         """Answers heartbeats during a step, which may take longer than their timeout. Other events wait."""
         self._heartbeat()
-        for event in self._inbox.take_if(self._asks_for_life):
+        for event in self._inbox.take_if(self._is_heartbeat):
             self._handle(event)
 
-    def _asks_for_life(self, event: Event) -> bool:
+    def _is_heartbeat(self, event: Event) -> bool:
         return (
             isinstance(event, Received)
             and event.message.HasField("hello")

@@ -2,7 +2,7 @@
 
 A plan is launched when it arrives, also while earlier steps are still running: a device that computes by
 itself then begins it as soon as it is free. A result that is ready is sent before anything else is done.
-Grammars are compiled in threads meanwhile; that one is compiled is told between steps.
+Grammars are compiled in threads meanwhile; the core is told between steps which ones are done.
 """
 
 from typing import Protocol

@@ -67,14 +67,14 @@ class RecordedScheduler(Scheduler):
             self._record("track_cache", columns=columns)
         return blocks, checkpoints
 
-    def open(self, page: CrashJournal) -> None:
-        self._suspects = {key: number for number, key in enumerate(page.suspects, start=1)}
+    def open(self, journal: CrashJournal) -> None:
+        self._suspects = {key: number for number, key in enumerate(journal.suspects, start=1)}
         suspects = [
             (each.span.first, each.span.end, each.group, each.death, each.strikes)
-            for each in page.suspects.values()
+            for each in journal.suspects.values()
         ]
-        self._record("open", num_deaths=page.num_deaths, suspects=suspects)
-        super().open(page)
+        self._record("open", num_deaths=journal.num_deaths, suspects=suspects)
+        super().open(journal)
 
     def refuses(self, key: int) -> bool:
         refused = super().refuses(key)

@@ -134,9 +134,9 @@ class Scheduler:
 
     # Requests.
 
-    def open(self, page: CrashJournal) -> None:
+    def open(self, journal: CrashJournal) -> None:
         """Starts from the crash journal of the last engine. Called before anything else."""
-        self.quarantine.open(page)
+        self.quarantine.open(journal)
 
     def refuses(self, key: int) -> bool:
         """Whether an arriving request is quarantined: the caller rejects it and does not add it."""

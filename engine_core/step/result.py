@@ -49,6 +49,7 @@ class Result(NamedTuple):
     draft_prefill: bool = False
     draft_methods: bytes = b""  # [A] DraftMethods of worker.proto; empty: nothing was drafted
     vectors: Mapping[int, bytes] = NO_VECTORS  # entry of sample_rows that pools -> float32 column
+    row_errors: Mapping[int, str] = NO_ERRORS  # why entries of sample_rows have no token
 
     @property
     def num_accepted_drafts(self) -> int:
@@ -69,8 +70,6 @@ class Result(NamedTuple):
         for (drafted, method), count in zip(self.row_drafts(), taken, strict=True):
             if drafted:
                 yield Draft(METHOD_NAMES.get(method, "unspecified"), drafted, count - 1)
-
-    row_errors: Mapping[int, str] = NO_ERRORS  # why entries of sample_rows have no token
 
     def entries_with(self, token: int) -> list[int]:
         """Entries of sample_rows that got this token."""

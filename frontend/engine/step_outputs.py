@@ -51,14 +51,14 @@ def dispatch(outputs: engine_pb2.StepOutputs, core: Core, requests: Dispatcher) 
         raise ValueError("columns of different lengths")
     scores = split_scores(outputs, counts) if outputs.has_logprobs else itertools.repeat(None)
     end = 0
-    for (handle, index, position, count, reason, matched), its in zip(rows, scores, strict=False):
+    for (handle, index, position, count, reason, matched), own_scores in zip(rows, scores, strict=False):
         start, end = end, end + count
         entry = in_flight.get(handle)
         if entry is None:
             continue  # released; the abort reaches the core by the next step
         try:
             unknown_to_core = entry.sink.push(
-                index, position, token_ids[start:end], reason, matched, now, its
+                index, position, token_ids[start:end], reason, matched, now, own_scores
             )
         except ProtocolError as error:
             requests.invalid(core, entry, error)

@@ -157,7 +157,7 @@ FIELDS: dict[str, Rule | Kind] = {
     "routing.session_id": IDENTIFIER,
     "continuation": Kind.NESTED,
     "continuation.sequences": Kind.NESTED,
-    "continuation.sequences.index": Kind.FREE,  # see validation.py
+    "continuation.sequences.index": Kind.FREE,  # see _check_continuation in requests.py
     "continuation.sequences.token_ids": Kind.FREE,
 }
 """Path of a field, without indexes -> how it is checked. A field that is missing here is not implemented."""

@@ -51,8 +51,8 @@ def reserve_ports(config: ServeConfig, stack: ExitStack) -> Ports:
 
 
 def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None) -> list[RestartSlot]:
-    """Returns the engine cores by rank; each starts its worker itself. folder: holds their sockets. plan:
-    cores of the workers; None: all."""
+    """Returns the engine cores by rank. The supervisor starts their workers; with --no-restart each core
+    starts its own. folder: holds their sockets. plan: CPU cores of the workers; None: all."""
     slots = []
     addresses = engine_addresses(config, folder)
     for rank, name in enumerate(_names("engine core", config.data_parallel_size)):

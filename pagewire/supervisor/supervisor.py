@@ -250,8 +250,8 @@ class Supervisor:
         """Stops gateway and frontends first, so that streams may end, then the cores. Late processes are
         killed."""
         grace = self._config.drain_delay + self._config.shutdown_grace + _EXTRA_GRACE_S
-        doors = self._gateways + self._frontends
-        frontends = [slot.child for slot in doors if slot.child is not None]
+        slots = self._gateways + self._frontends
+        frontends = [slot.child for slot in slots if slot.child is not None]
         engines = [slot.child for slot in self._engines if slot.child is not None] + self._standbys()
         if self._end(frontends, grace):
             self._end(engines, _ENGINE_GRACE_S)

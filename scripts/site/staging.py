@@ -40,6 +40,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "CHANGELOG.md",
     ),
     "Explanation": (
+        "docs/reading.md",
         "docs/structure.md",
         "docs/worker.md",
         "docs/scheduling.md",

@@ -1,7 +1,7 @@
 """What a step computes: running sequences first, then waiting ones, within the budget of tokens.
 
-A sequence that runs advances unless it is preempted. Sequences are admitted in the order of the queue, while
-rows, blocks and budget suffice; behind one that must wait, all others wait too.
+A sequence that runs advances unless it is preempted or must wait for a result. Sequences are admitted in the
+order of the queue, while rows, blocks and budget suffice; behind one that must wait, all others wait too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Records of the operations on rows. Addresses are in memory of this process, strides in bytes."""
+"""Records of the operations on rows. Addresses are in memory of this process, strides in bytes.
+
+Where a shape says bfloat16, the operation has a variant for float32, on the same record.
+"""
 
 from kernels.cpu.compiler.records import Address, OperationRecord, f32, i64, record
 

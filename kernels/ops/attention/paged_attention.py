@@ -15,7 +15,7 @@ below copies whole tiles straight into the order in which the product reads them
 
 Products and sums are float32 inside torch's attention. Bytes moved: each row's keys and values
 once per group of G heads; this plain variant reads, writes and reads them again, since it gathers.
-kernels.cpu.attention.block_attention is the variant for bfloat16 on CPUs that have the instructions,
+kernels.cpu.attention.block_attention is the compiled variant for bfloat16 and float32 on CPUs,
 kernels.triton.attention.paged_attention the one for CUDA.
 
                        T: tokens of the step

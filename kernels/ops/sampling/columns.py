@@ -1,7 +1,8 @@
 """Sampling parameters by row: one table, which the kernels of a CPU read in place and a CUDA device mirrors.
 
-Parameters arrive as float32 numbers, so that float64 and float32 hold them exactly. A new parameter is a name
-here, and an entry in kernels.ops.sampling.choose.FILTERS.
+Parameters arrive as float32 numbers, so that float64 and float32 hold them exactly. A new filter is a name
+here, an entry in kernels.ops.sampling.choose.FILTERS, and a line in the compiled variants, which do not read
+FILTERS: kernels.cpu.sampling.choose, where NOT_KNOWN leaves a row to torch, and worker.cuda.sampling.
 """
 
 from typing import Any

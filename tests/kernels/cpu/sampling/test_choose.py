@@ -15,7 +15,7 @@ from kernels.cpu.sampling.records import ChooseRecord  # noqa: E402
 from kernels.cpu.sampling.scratch import BEST, LARGEST, TEMPERATURE, begin_row, scratch_bytes  # noqa: E402
 from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN  # noqa: E402
 from kernels.ops.sampling.choose import choose_tokens  # noqa: E402
-from kernels.ops.sampling.columns import SamplingColumns  # noqa: E402
+from kernels.ops.sampling.columns import COLUMNS, SamplingColumns  # noqa: E402
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits  # noqa: E402
 
 
@@ -32,6 +32,11 @@ def params_of(
     values = {"temperature": temperature, "top_p": top_p, "min_p": min_p, "typical_p": typical_p}
     columns.set_row(0, **values, top_k=k, seed=seed, sequence_index=2, position=position)
     return columns
+
+
+def test_no_column_is_ignored() -> None:
+    """A new filter is computed here, or leaves its rows to torch by NOT_KNOWN."""
+    assert set(module._NAMES) == set(COLUMNS)
 
 
 def in_python(logits: torch.Tensor, params: SamplingColumns) -> int:

@@ -28,7 +28,7 @@ import yaml
 from frontend.auth.caller import Caller, Terms
 from frontend.auth.tokens import TokenEntry, TokenTable
 from pagewire.errors import StartupError
-from pagewire.host.file_watch import Signature, signature_of
+from pagewire.host.file_watch import Signature, read_small, signature_of
 
 log = logging.getLogger(__name__)
 
@@ -214,7 +214,12 @@ class TokenFile:
     def _read(self) -> tuple[Signature, TokenTable]:
         """Reads the file after taking its signature, so that a concurrent change is noticed next time."""
         signature = signature_of([self._path])
-        return signature, read_tokens(self._path.read_text(encoding="utf-8"))
+        table = read_tokens(read_small(self._path).decode())
+        if self._path.stat().st_mode & 0o022:
+            log.warning(
+                "others on this machine may write to --auth-file, and so admit themselves: chmod go-w it"
+            )
+        return signature, table
 
 
 def _why(error: Exception) -> str:

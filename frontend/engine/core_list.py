@@ -7,7 +7,7 @@ from pathlib import Path
 
 from frontend.engine.connection import EngineConnection
 from pagewire.errors import StartupError
-from pagewire.host.file_watch import Signature, signature_of
+from pagewire.host.file_watch import Signature, read_small, signature_of
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _File:
         try:
             version = signature_of([self._path])
             if version != self._version or self._is_lost:
-                self._addresses, self._version = _parse(self._path.read_text(encoding="utf-8")), version
+                self._addresses, self._version = _parse(read_small(self._path).decode()), version
             self._is_lost = False
         except (OSError, ValueError) as error:
             if self._version is None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -13,6 +15,11 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 1.0
 """Seconds between two checks of some microseconds each. inotify does not work on network file systems and
 misses files that a container runtime swaps by moving a folder."""
+
+MAX_BYTES = 16 << 20
+"""Of a file that is read again while the server runs."""
+SLOW_S = 10.0
+"""Seconds after which a check that has not returned is logged."""
 
 Signature = tuple[tuple[int, ...], ...]
 
@@ -37,32 +44,58 @@ def _signature_of(path: Path) -> tuple[int, ...]:
     return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
-class FileWatch:
-    """Refreshes objects once a second in a thread, so that a slow disk does not stop streams."""
+def read_small(path: Path) -> bytes:
+    """Returns the content of a regular file of at most MAX_BYTES. Raises OSError.
 
-    def __init__(self, watched: Sequence[Refreshable], interval: float = INTERVAL_S) -> None:
+    A FIFO is not opened: that would block until somebody writes to it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise OSError(errno.EFBIG, f"more than {MAX_BYTES >> 20} MiB")
+    return content
+
+
+class FileWatch:
+    """Refreshes objects once a second in threads, so that a slow disk does not stop streams. Each object
+    has a task of its own: one that hangs does not stop the others."""
+
+    def __init__(
+        self, watched: Sequence[Refreshable], interval: float = INTERVAL_S, slow: float = SLOW_S
+    ) -> None:
+        """interval, slow: seconds."""
         self._watched = watched
         self._interval = interval
-        self._task: asyncio.Task[None] | None = None
+        self._slow = slow
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Starts checking, if there is anything to check."""
-        if self._watched:
-            self._task = asyncio.create_task(self._watch(), name="file watch")
+        """Starts checking."""
+        self._tasks = [asyncio.create_task(self._watch(each), name="file watch") for each in self._watched]
 
     async def stop(self) -> None:
         """Stops checking. Idempotent."""
-        if self._task is not None:
-            self._task.cancel()
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+                await task
 
-    async def _watch(self) -> None:
+    async def _watch(self, watched: Refreshable) -> None:
         while True:
             await asyncio.sleep(self._interval)
-            for each in self._watched:
-                try:
-                    await asyncio.to_thread(each.refresh)
-                except Exception:  # a bug: what is in use stays in use
-                    log.exception("cannot check whether files have changed")
+            check = asyncio.ensure_future(asyncio.to_thread(watched.refresh))
+            try:
+                if not (await asyncio.wait([check], timeout=self._slow))[0]:
+                    log.error(
+                        "reading files again takes long (%s): until it returns, what was read last is in use",
+                        type(watched).__name__,
+                    )
+                await check
+            except Exception:  # a bug: what is in use stays in use
+                log.exception("cannot check whether files have changed")
+            finally:
+                check.cancel()

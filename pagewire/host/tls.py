@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagewire.errors import PagewireError, StartupError
-from pagewire.host.file_watch import signature_of
+from pagewire.host.file_watch import read_small, signature_of
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +155,7 @@ def warnings_about(cert: Path, key: Path, now: float | None = None) -> list[str]
 
 def _bytes(flag: str, path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_small(path)
     except OSError as error:
         raise BadCertificate(f"{flag} {path}: {error.strerror or type(error).__name__}") from None
 

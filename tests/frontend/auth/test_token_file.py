@@ -1,6 +1,7 @@
 """The token file, and its changes while the server runs."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from frontend.auth.token_list import TokenFile
 from frontend.auth.tokens import digest_of, new_token
 from frontend.errors import Unauthenticated
 from pagewire.errors import StartupError
+from pagewire.host.file_watch import MAX_BYTES
 
 ALICE, BOB = new_token(), new_token()
 
@@ -53,6 +55,23 @@ def test_a_file_of_the_same_size_that_takes_its_place(path, tmp_path):
     other.replace(path)
     file.refresh()
     assert knows(file, BOB) and not knows(file, ALICE)
+
+
+def test_what_cannot_be_read_whole_does_not_hang(path, caplog):
+    """A FIFO without a writer blocked the thread for ever, and a huge file took minutes."""
+    file = TokenFile(str(path))
+    for make in (lambda: os.mkfifo(path), lambda: path.touch() or os.truncate(path, MAX_BYTES + 1)):
+        path.unlink()
+        make()
+        file.refresh()
+        assert knows(file, ALICE)
+    assert "not a regular file" in caplog.messages[0] and "more than 16 MiB" in caplog.messages[1]
+
+
+def test_a_file_that_others_may_write_is_warned_of(path, caplog):
+    path.chmod(0o666)
+    TokenFile(str(path))
+    assert "chmod go-w" in caplog.text
 
 
 @pytest.mark.parametrize("broken", [b"", b"tokens: [", b"\xff", b"tokens: {}", None])

@@ -17,6 +17,8 @@ _PYTHON = re.compile(r"""'[^'\\]*+'|"[^"\\]*+"|\b(?:True|False|None)\b""")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 _JSON_NAMES = {"True": "true", "False": "false", "None": "null"}
+MAX_BITS = 4096
+"""Of an integer: Python refuses to write much larger ones in decimal."""
 MAX_LITERAL = 1 << 16
 """Characters that are parsed as a Python literal; a longer value is a string."""
 NAMES = {
@@ -74,7 +76,8 @@ def types_of(schema: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
     if depth > MAX_DEPTH:
         return found
     kind = schema.get("type")
-    named = [each for each in (kind if isinstance(kind, list) else [kind]) if each in _ALL]
+    kinds = kind if isinstance(kind, list) else [kind]
+    named = [each for each in kinds if isinstance(each, str) and each in _ALL]
     if named:
         found &= frozenset(named) | ({"integer"} if "number" in named else set())
     values = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -114,7 +117,7 @@ class _Resolver:
                 step = step.replace("~1", "/").replace("~0", "~")
                 target = target.get(step) if isinstance(target, dict) else None
             target = self.resolve(target, depth + 1)
-            found = {**found, "allOf": [*found.get("allOf", []), target]} if found else target
+            found = {**found, "allOf": [*_schemas(found.get("allOf")), target]} if found else target
         return found
 
 
@@ -193,6 +196,8 @@ def _convert(node: ast.expr) -> Any:
         case ast.Constant(value=str() as value):
             return whole_text(value)
         case ast.Constant(value=int() | float() | None as value):
+            if isinstance(value, int) and value.bit_length() > MAX_BITS:
+                raise ValueError("too large")
             return _finite(repr(value)) if isinstance(value, float) else value
         case ast.Name(id=name) if name in NAMES:
             return NAMES[name]

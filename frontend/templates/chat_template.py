@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from jinja2 import Template, TemplateError, meta
+from jinja2 import Template, TemplateError, meta, nodes
 from jinja2.exceptions import TemplateSyntaxError
 
 from frontend.errors import InvalidRequest
@@ -63,7 +63,10 @@ class ChatTemplate:
         self._watchdog = Watchdog()
         try:
             self._template: Template = self._environment.from_string(source)
-            variables = meta.find_undeclared_variables(self._environment.parse(source))
+            tree = self._environment.parse(source)
+            if tree.find(nodes.EvalContextModifier) is not None:  # escaped text has no taint
+                raise TemplateError("autoescape is not supported: a prompt is no HTML")
+            variables = meta.find_undeclared_variables(tree)
             self._features = features_of(source, variables, reserved)
         except TemplateSyntaxError as error:
             why = f"{origin}, line {error.lineno}: {error.message}"

@@ -22,6 +22,8 @@ _MARKUP = re.compile(
     r"</?(?:b|blockquote|caption|code|em|h[1-6]|i|li|ol|p|strong|sub|sup|table|tbody|td|tfoot|th|thead|tr|u|ul)>"
 )
 """HTML that a few vocabularies have as tokens: it is text, also in a template."""
+_MAX_NESTING = 200
+"""Groups of a regular expression within one another."""
 
 
 def is_control(added: AddedToken) -> bool:
@@ -114,7 +116,10 @@ def _without(tokenizer: "tokenizers.Tokenizer", contents: set[str], mark: str) -
 
 def _any_of(texts: Iterable[str]) -> str:
     """Returns a regular expression of sorted texts that finds the longest, in time that does not grow with
-    their number."""
+    their number. Of long texts, which would nest too deeply, it is a plain list."""
+    texts = list(texts)
+    if max(map(len, texts), default=0) > _MAX_NESTING:
+        return f"(?:{'|'.join(map(re.escape, sorted(texts, key=len, reverse=True)))})"
     branches = []
     optional = False
     for first, group in groupby(texts, key=lambda text: text[:1]):

@@ -61,7 +61,7 @@ class Tainted(str):
         return Tainted(str.__getitem__(self, key), self._taint[part])
 
     def __iter__(self) -> Iterator[str]:
-        return (self[place] for place in range(len(self)))
+        return map(Tainted, str.__iter__(self), (bytes((each,)) for each in self._taint))
 
     def join(self, items: Iterable[str]) -> "Tainted":
         """Joins strings, each with its own taint."""
@@ -123,6 +123,8 @@ class Tainted(str):
 
     def _parts(self, parts: Iterable[str], sep: str | None) -> list[str]:
         """Returns substrings in their order, with taint. sep: between them; None: characters of no part."""
+        if b"\0" not in self._taint:
+            return [Tainted(part, self._taint[: len(part)]) for part in parts]
         found: list[str] = []
         at = 0
         for part in parts:
@@ -209,6 +211,10 @@ class FollowingFormatter(SandboxedFormatter):
         for literal, *rest in super().parse(format_string):
             self._pieces.append(kept(literal, format_string))
             yield literal, *rest
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        """Returns the repr of a client's text as a client's."""
+        return kept(super().convert_field(value, conversion), value)
 
     def format_field(self, value: Any, format_spec: str) -> Any:
         """Notes the text of a field."""

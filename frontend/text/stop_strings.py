@@ -3,12 +3,12 @@
 One automaton follows all stop strings. Its state is the longest prefix of one that the text ends with, which
 is exactly what must be held back, and the time is linear in the text, however many stop strings there are.
 
-A stop may be, or contain, a special token, which has no text in the output: it is followed by its id, as a
-character of its own that is never shown.
+A stop may be, or contain, a special token, which has no text in the output: it is followed by its letters,
+and by its id, as a character of its own that is never shown.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from frontend.text.prefix_automaton import PrefixAutomaton
@@ -45,12 +45,14 @@ class StopStrings:
         )
         self.automaton = None
         if self.regexes:
-            self.automaton = Automaton([_marked(_marked(each, marks, re.escape), marks) for each in regexes])
-        self.marked = [_marked(string, marks) for string in self.strings]
-        """The strings, with characters for tokens."""
-        self.prefixes = PrefixAutomaton(self.marked)
+            self.automaton = Automaton([_with_marks(each, marks) for each in regexes])
+        marked = [(_marked(string, marks), place) for place, string in enumerate(self.strings)]
+        self.forms = [(string, place) for place, string in enumerate(self.strings)]
+        self.forms += [each for each in marked if each not in self.forms]
+        """The strings, as letters and with characters for tokens, each with its place among the strings."""
+        self.prefixes = PrefixAutomaton([form for form, _ in self.forms])
         # Text without any of these characters (nearly all text) leaves an idle automaton idle.
-        firsts = "".join(sorted({string[0] for string in self.marked}))
+        firsts = "".join(sorted({form[0] for form, _ in self.forms}))
         self.may_begin = re.compile(f"[{re.escape(firsts)}]" if firsts else "(?!)").search
 
     def without_marks(self, text: str) -> str:
@@ -122,7 +124,8 @@ class StopMatcher:
         if not armed:
             return None
         if matched is not None:
-            return self._stops.strings[matched], len(self._stops.marked[matched])
+            form, place = self._stops.forms[matched]
+            return self._stops.strings[place], len(form)
         if found is not None:
             self.by_regex = True
             return self._stops.regexes[found[0]], found[1]
@@ -135,7 +138,22 @@ class StopMatcher:
         return state.found
 
 
-def _marked(text: str, marks: Sequence[tuple[str, str]], spell: Callable[[str], str] = str) -> str:
+def _marked(text: str, marks: Sequence[tuple[str, str]]) -> str:
     for token, mark in marks:
-        text = text.replace(spell(token), mark)
+        text = text.replace(token, mark)
     return text
+
+
+def _with_marks(regex: str, marks: Sequence[tuple[str, str]]) -> str:
+    """Returns a regular expression that matches a token as letters and as its character. Within brackets
+    letters have another meaning, and stay."""
+    if not marks:
+        return regex
+    mark_of = {re.escape(token): mark for token, mark in marks}
+    tokens = "|".join(map(re.escape, mark_of))
+    parts = re.compile(rf"({tokens})|\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+
+    def replaced(found: re.Match[str]) -> str:
+        return f"(?:{found[1]}|{mark_of[found[1]]})" if found[1] else found[0]
+
+    return parts.sub(replaced, regex)

@@ -1,5 +1,6 @@
 """`pagewire serve`."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,7 +71,10 @@ def _api_keys(config: ServeConfig) -> Iterator[ServeConfig]:
     text = ""
     for key in dict.fromkeys(config.api_key):
         text = add_line(text, entry_line(digest_of(key), "default", {}))
-    with TemporaryDirectory(prefix="pagewire-keys-") as folder:
+    # Not in /tmp if that can be helped, from which old files are removed.
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    where = runtime if os.path.isdir(runtime) and os.access(runtime, os.W_OK) else None
+    with TemporaryDirectory(prefix="pagewire-keys-", dir=where) as folder:
         file = Path(folder) / "tokens.yaml"
         file.write_text(text, encoding="utf-8")
         yield replace(config, api_key=(), auth_file=str(file))
@@ -103,6 +107,12 @@ def _check_frontends(config: ServeConfig) -> None:
             "cannot start a service without frontends",
             "--openai-port and --gateway are served by frontends",
             "give them to pagewire frontend",
+        )
+    if not config.frontends and (config.api_key or config.auth_file):
+        raise StartupError(
+            "cannot start a service without frontends",
+            "--api-key and --auth-file are checked by frontends",
+            "give --auth-file to pagewire frontend",
         )
     if config.listen and config.data_parallel_size > 1:
         raise StartupError(

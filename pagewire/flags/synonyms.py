@@ -109,7 +109,7 @@ def translate(arguments: Sequence[str], options: Collection[str], note: Callable
         elif target in options:
             note(f"{name} is {target} here")
             result.append(f"{target}{sign}{value}")
-        elif name in WITHOUT_EFFECT and "--model" in options:
+        elif name in WITHOUT_EFFECT and value.lower() in ("", "true", "1") and "--model" in options:
             note(f"{name} has no effect: {WITHOUT_EFFECT[name]}")
         elif name in WITHOUT_EFFECT_OF_A_VALUE and "--model" in options:
             note(f"{name} has no effect: {WITHOUT_EFFECT_OF_A_VALUE[name]}")

@@ -47,7 +47,7 @@ def _signature_of(path: Path) -> tuple[int, ...]:
 def read_small(path: Path) -> bytes:
     """Returns the content of a regular file of at most MAX_BYTES. Raises OSError.
 
-    A FIFO is not opened: that would block until somebody writes to it.
+    A FIFO is not opened: that would block until a process writes to it.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:

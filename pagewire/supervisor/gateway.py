@@ -6,6 +6,7 @@ restarts it like everything else.
 """
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -92,7 +93,8 @@ class Gateway:
                 preexec_fn=partial(process.die_with, os.getpid(), signal.SIGKILL),
             )
         except OSError as error:
-            raise StartupError("cannot start smg", error.strerror or str(error), may_pass=True) from error
+            passes = error.errno in (errno.EAGAIN, errno.ENOMEM)
+            raise StartupError("cannot start smg", error.strerror or str(error), may_pass=passes) from error
 
     def _watch(self, smg: "subprocess.Popen[bytes]") -> None:
         """Returns after a signal. Raises StartupError when smg ends or hangs."""
@@ -101,7 +103,8 @@ class Gateway:
             self._heartbeat()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 why = describe_exit(smg.wait(_LOOK_S))
-                raise StartupError("smg has ended", why, "see the lines above", may_pass=is_ready)
+                was_killed = is_ready and smg.returncode == -signal.SIGKILL
+                raise StartupError("smg has ended", why, "see the lines above", may_pass=was_killed)
             awake_s = awake.passed(time.monotonic(), _LOOK_S)
             if is_ready:
                 self._check_answers(smg, awake_s)
@@ -119,7 +122,7 @@ class Gateway:
         if patience and self._liveness.hangs(awake_s, read_vitals(smg.pid), patience, starts=False):
             smg.kill()
             why = f"it has not answered for {self._liveness.silent_s:.1f} s, and was killed"
-            raise StartupError("smg hangs", why, "if it was only slow, raise --hang-timeout", may_pass=True)
+            raise StartupError("smg hangs", why, "if it was only slow, raise --hang-timeout")
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._stops = True

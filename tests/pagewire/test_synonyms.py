@@ -82,6 +82,7 @@ def test_what_means_the_same_is_taken(
             ["--quantization", "awq"],
             "'awq' is a method of checkpoints, which is detected: leave out the flag",
         ),
+        (["--enable-prefix-caching=false"], "--enable-prefix-caching"),
         (["--max-model-len", "32x"], "'32x' is not an integer"),
         (["--max-model-len", "1.2345k"], "'1.2345k' is not an integer"),
         (["--max-num-seqs", "k"], "'k' is not an integer"),

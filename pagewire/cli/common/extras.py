@@ -41,6 +41,7 @@ def check_gateway(config: ServeConfig) -> None:
         return
     require_gateway()
     for flag, given, why in (
+        ("--api-key", config.api_key, "smg sends no tokens to the services behind it"),
         ("--auth-file", config.auth_file, "smg sends no tokens to the services behind it"),
         ("--tls-client-ca", config.tls_client_ca, "connections of smg have no client certificate"),
     ):

@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[Callable[[AddRequest], object], str]] = {
     "bad token": (lambda m: m.sampling.bad_token_ids.append(2**32 - 1), "sampling.bad_token_ids"),
     "bad word": (lambda m: m.bad_words.add(ids=[1, VOCAB]), "sampling.bad_words"),
     "long word": (lambda m: m.bad_words.add(ids=[1] * 129), "sampling.bad_words"),
-    "many words": (lambda m: [m.bad_words.add(ids=[1, 2]) for _ in range(257)], "sampling.bad_words"),
+    "many words": (lambda m: [m.bad_words.add(ids=[1, 2]) for _ in range(385)], "sampling.bad_words"),
     "empty word": (lambda m: m.bad_words.add(), "sampling.bad_words"),
     "huge grammar": (lambda m: setattr(m, "grammar", "g" * (MAX_COMPILED_BYTES + 1)), "structured_output"),
     "grammar without an end": (

@@ -99,6 +99,26 @@ def test_schemas_are_looked_up() -> None:
     assert set(found) == {"loop", "missing", "elsewhere", "odd"} and set(map(len, found.values())) == {7}
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/properties/y", "allOf": 5},
+        {"type": {"a": 1}},
+        {"type": [["string"]]},
+        {"enum": 3, "anyOf": [7], "const": {}},
+    ],
+)
+def test_schemas_that_are_none_allow_anything_or_less(schema: dict[str, Any]) -> None:
+    found = schemas_of({"f": {"properties": {"x": schema, "y": {}}}})["f"]["x"]
+    assert value_of("5", ValueStyle.BY_SCHEMA, found) in (5, "5")
+
+
+def test_an_integer_that_cannot_be_written_stays_text() -> None:
+    text = "0x" + 4000 * "f"
+    assert value_of(text, ValueStyle.BY_SCHEMA, {"type": "integer"}) == text
+    assert value_of("0xff", ValueStyle.BY_SCHEMA, {"type": "integer"}) == 255
+
+
 def entries(value: object) -> int:
     """Counts what a schema holds, shared parts as often as they are reached."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -236,3 +236,9 @@ def test_a_failure_does_not_quote_the_conversation(source, words):
     with pytest.raises(InvalidRequest) as caught:
         ours(source, make_chat([("user", "my secret")]))
     assert words in str(caught.value) and "secret" not in str(caught.value).lower()
+
+
+@pytest.mark.parametrize("tag", ["{% autoescape true %}", "{%- autoescape false -%}"])
+def test_escaped_text_would_not_say_what_a_client_wrote(tag: str) -> None:
+    with pytest.raises(StartupError, match="a prompt is no HTML"):
+        ChatTemplate(tag + "{{ messages[0].content }}{% endautoescape %}", SPECIAL, max_bytes=100)

@@ -1,10 +1,12 @@
 """The text of a control token in a message stays text; what the template writes is the token."""
 
+import re
+
 import pytest
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
-from frontend.templates.control_tokens import ControlTokens, is_control
+from frontend.templates.control_tokens import ControlTokens, _any_of, is_control
 from frontend.templates.taint import Tainted, tainted
 from frontend.text.tokenizer import Tokenizer
 from tests.frontend.fakes import END, SPECIAL, byte_level_model, byte_level_tokenizer, piece_tokenizer
@@ -155,3 +157,10 @@ def test_the_longest_of_several_control_tokens_counts(raw):
 )
 def test_which_added_tokens_are_control_tokens(text, special, control):
     assert is_control(AddedToken(text, special=special)) == control
+
+
+def test_long_control_tokens_are_found() -> None:
+    """One group per character was too deep for Python's compiler of regular expressions."""
+    texts = ["<x>", "<" + 900 * "x" + ">", "<" + 899 * "x" + ">"]
+    pattern = re.compile(_any_of(sorted(texts)))
+    assert [found[0] for found in pattern.finditer("a".join(texts))] == texts

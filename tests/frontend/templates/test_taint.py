@@ -46,6 +46,9 @@ FOLLOWED = [
 """Templates -> what they print; each capital, blank and bracket in it is the client's."""
 
 WHOLE = [
+    "{{ '{!r}'.format(a) }}",
+    "{{ '{0!a}'.format(a) }}",
+    "{{ '{!s}'.format([a]) }}",
     "{{ [a] }}",
     "{{ {'k': a} }}",
     "{{ {'k': [a]} | tojson }}",

@@ -110,7 +110,7 @@ def test_many_long_strings_cost_what_one_costs():
     assert matcher.push("b" + "ab" * 499 + chr(1063)) == ("ab" * 100, stops.strings[63])
 
 
-SILENT = {7: "<|user|>", 8: "<|end|>", 9: "</s>"}
+SILENT = {7: "<|user|>", 8: "<|end|>", 9: "</s>", 10: "[SEP]"}
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,20 @@ SILENT = {7: "<|user|>", 8: "<|end|>", 9: "</s>"}
         (["<|end|><|user|>"], [], ["a", 8, 8, 7], "a", "<|end|><|user|>"),
         (["x"], [], ["a", 7, "bx"], "ab", "x"),
         (["x<|end|>"], [], ["a", 8, "b", "x", 8], "ab", "x<|end|>"),
-        (["<|user|>"], [], ["a<|user|>"], "a<|user|>", None),
+        (["<|user|>"], [], ["a<|user|>"], "a", "<|user|>"),
+        (["<|end|><|user|>"], [], ["a<|end|>", "<|us", "er|>"], "a", "<|end|><|user|>"),
+        (["b", "</s>"], [], ["a <", "/", "s> more"], "a ", "</s>"),
         ([], [r"\n*<\|user\|>"], ["a\n\n", 7], "a", r"\n*<\|user\|>"),
         ([], ["</s>|x"], ["a", 9], "a", "</s>|x"),
+        ([], ["</s>|x"], ["a</", "s>"], "a", "</s>|x"),
+        ([], [r"\[SEP\]+"], ["a", 10], "a", r"\[SEP\]+"),
+        ([], ["[SEP]"], ["a", 10, "bE"], "ab", "[SEP]"),
+        ([], [r"[<\|end\|>]d"], ["a", 8, "d|d"], "ad", r"[<\|end\|>]d"),
     ],
 )
 def test_a_special_token_among_the_stops_is_followed_by_its_id(stops, regexes, pieces, shown, stop):
-    """It has no text in the output. Text that spells it is text: the model has not written the token."""
+    """It has no text in the output. Letters that spell it match too: models write them where they have not
+    learned the token."""
     matcher = StopMatcher(StopStrings(stops, include=False, regexes=regexes, silent=SILENT))
     text = ""
     for piece in pieces:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from frontend.auth.token_list import read_tokens
-from pagewire.cli import serve
-from pagewire.config import ServeConfig
+from pagewire.cli import frontend, serve
+from pagewire.config import FrontendConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError
 
@@ -28,6 +28,8 @@ def test_several_ranks_are_refused_before_a_download(name: str, monkeypatch: pyt
     [
         ({"frontends": 0}, "frontends elsewhere need an address"),
         ({"frontends": 0, "listen": "ipc:///x", "openai_port": 0}, "are served by frontends"),
+        ({"frontends": 0, "listen": "ipc:///x", "api_key": ("k",)}, "are checked by frontends"),
+        ({"frontends": 0, "listen": "ipc:///x", "auth_file": "t"}, "are checked by frontends"),
         ({"listen": "ipc:///x", "data_parallel_size": 2}, "--data-parallel-size is larger"),
     ],
 )
@@ -71,9 +73,18 @@ def test_api_keys_are_tokens_of_one_tenant(monkeypatch: pytest.MonkeyPatch):
     [
         ({"api_key": ("sk-0123456789abcdef",), "auth_file": "x"}, "cannot be combined with --auth-file"),
         ({"api_key": ("short",)}, "at least 16 characters"),
+        ({"api_key": ("sk-0123456789abcdef",), "gateway": 0}, "--gateway cannot be combined with --api-key"),
     ],
 )
 def test_keys_that_are_refused(flags: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(serve.process_log, "setup", lambda *arguments: None)
     with pytest.raises(UsageError, match=words):
         serve.run(ServeConfig(**flags))
+
+
+def test_a_frontend_does_not_ignore_the_variable_of_the_key(monkeypatch: pytest.MonkeyPatch):
+    """Its service would be open to every caller, and believed to be closed."""
+    monkeypatch.setattr(frontend.process_log, "setup", lambda *arguments: None)
+    monkeypatch.setenv("PAGEWIRE_API_KEY", "sk-0123456789abcdef")
+    with pytest.raises(UsageError, match="PAGEWIRE_API_KEY protects pagewire serve alone"):
+        frontend.run(FrontendConfig())

@@ -47,6 +47,32 @@ def test_smg_that_ends_by_itself_is_an_error_with_its_cause(monkeypatch):
     assert (ended.value.what, ended.value.why) == ("smg has ended", "it ended with exit code 1")
 
 
+@pytest.mark.parametrize(("end", "from_outside"), [("sys.exit(3)", False), ("os.kill(os.getpid(), 9)", True)])
+def test_smg_that_crashes_while_it_serves_counts_as_a_death(end, from_outside, monkeypatch):
+    """Only SIGKILL comes from outside; a smg that crashed at each start was started for ever."""
+    started = []
+    monkeypatch.setattr(gateway.signal, "signal", lambda number, handler: None)  # those of pytest stay
+    monkeypatch.setattr(gateway, "_is_healthy", lambda channel: True)
+    popen = gateway.subprocess.Popen
+
+    def start(command, **options):
+        program = f"import os, sys\nsys.stdin.readline()\n{end}"
+        started.append(
+            popen([sys.executable, "-c", program], **{**options, "stdin": gateway.subprocess.PIPE})
+        )
+        return started[-1]
+
+    def ready(status, **facts):
+        started[0].stdin.close()
+
+    monkeypatch.setattr(gateway.subprocess, "Popen", start)
+    monkeypatch.setattr(gateway, "serves", lambda host, port: True)
+    monkeypatch.setattr(gateway.process.Status, "ready", ready)
+    with pytest.raises(StartupError) as ended:
+        gateway.Gateway(GatewayConfig(hang_timeout=0)).run()
+    assert (ended.value.what, ended.value.may_pass) == ("smg has ended", from_outside)
+
+
 SERVES_ONE_MODEL = """
 import http.server, sys
 
@@ -82,5 +108,5 @@ def test_smg_that_no_longer_answers_is_killed(monkeypatch):
         config = GatewayConfig(port=free.getsockname()[1], hang_timeout=0.5)
     with pytest.raises(StartupError) as ended:
         gateway.Gateway(config).run()
-    assert ended.value.what == "smg hangs" and ended.value.may_pass
+    assert ended.value.what == "smg hangs" and not ended.value.may_pass
     assert started[0].returncode == -signal.SIGKILL

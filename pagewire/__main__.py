@@ -52,7 +52,8 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if error.errno == errno.EPIPE:  # of a reader such as `head`
             return 128 + signal.SIGPIPE
-        print(f"error: cannot write: {error.strerror}", file=sys.stderr)
+        where = f"cannot write to {error.filename}" if error.filename else "cannot write"
+        print(f"error: {where}: {error.strerror}", file=sys.stderr)
         return 1
 
 

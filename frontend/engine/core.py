@@ -199,7 +199,12 @@ class Core:
     def load(self) -> float:
         """Known requests of all frontends on this core, relative to how many it runs at once."""
         assert self.welcome is not None
-        return (len(self.in_flight) + self._num_of_others) / max(self.welcome.max_num_seqs, 1)
+        return self.num_known / max(self.welcome.max_num_seqs, 1)
+
+    @property
+    def num_known(self) -> int:
+        """Requests on this core: those of this frontend, and of others as of the last heartbeat."""
+        return len(self.in_flight) + self._num_of_others
 
     def add(self, request: engine_pb2.AddRequest) -> bool:
         """Sends a request, after all pending aborts: it may reuse the id of an aborted one. Returns False

@@ -54,6 +54,23 @@ async def test_trailers_have_a_report_in_the_form_that_is_asked_for(checkpoint):
             assert not any(name.startswith("endpoint-load") for name in await trailers(service, form))
 
 
+async def test_the_figures_of_a_report_agree(checkpoint):
+    """A request that runs counts at once, and one that has ended until the next heartbeat: Envoy refuses a
+    report of no utilization beside a request that runs."""
+    async with run_service(checkpoint, say([10]), orca=True) as service:
+        for running in (0, 1):
+            load = admin_pb2.RankLoad(running_requests=running, kv_total_tokens=1024)
+            service.engine.load = load
+            while service.frontend.engine.cores[0].last_load != load:
+                await asyncio.sleep(0.01)
+            report = json.loads(
+                (await trailers(service, "JSON"))["endpoint-load-metrics"].removeprefix("JSON ")
+            )
+            named = report.get("named_metrics", {})
+            assert (report.get("application_utilization", 0) > 0) == (named["num_requests_running"] > 0)
+            assert named["num_requests_running"] >= running
+
+
 def stream(service: Service, **fields: Any) -> Any:
     """A call of OpenRcaService, which has no generated client."""
     method = service.channel.unary_stream(

@@ -54,19 +54,31 @@ class LoadReports:
         self._ended.add(1, self._clock())
 
     def now(self) -> OrcaLoadReport:
-        """Returns the load now. Names in named_metrics are vLLM's."""
+        """Returns the load now. Names in named_metrics are vLLM's.
+
+        This frontend knows its own requests at once, and all others by heartbeat: a request counts from the
+        one, or until the other, so that the figures of a report agree.
+        """
         cores = [core for core in self._engine.cores if core.serves]
         loads = [core.last_load for core in cores if core.last_load is not None]
         total = sum(load.kv_total_tokens for load in loads)
         kv_usage = sum(load.kv_used_tokens for load in loads) / total if total else 0.0
+        waiting = sum(load.waiting_requests for load in loads)
+        known, utilization = 0, 0.0
+        for core in cores:
+            load = core.last_load
+            told = load.running_requests + load.waiting_requests if load is not None else 0
+            most = core.welcome.max_num_seqs if core.welcome is not None else 1
+            known += max(core.num_known, told)
+            utilization += max(core.num_known, told) / max(most, 1) / len(cores)
         return OrcaLoadReport(
-            application_utilization=sum(core.load for core in cores) / len(cores) if cores else 0.0,
+            application_utilization=utilization,
             rps_fractional=self._ended.per_second(self._clock()),
             utilization={"kv_cache": kv_usage},
             named_metrics={
                 "kv_cache_usage_perc": kv_usage,
-                "num_requests_running": sum(load.running_requests for load in loads),
-                "num_requests_waiting": sum(load.waiting_requests for load in loads),
+                "num_requests_running": known - waiting,
+                "num_requests_waiting": waiting,
             },
         )
 

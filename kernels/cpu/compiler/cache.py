@@ -122,10 +122,12 @@ def _keep(machine_code: bytes, file: Path) -> None:
 
 @cache
 def cache_folder() -> Path:
-    """Where the machine code of these kernels for this CPU is kept."""
+    """Where the machine code of these kernels for this CPU is kept. Kernels take constants of kernels.ops,
+    such as the order of columns."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     digest = hashlib.sha256(target_name().encode())
-    for source in sorted(Path(__file__).parents[1].rglob("*.py")):
+    kernels = Path(__file__).parents[2]
+    for source in sorted(each for part in ("cpu", "ops") for each in (kernels / part).rglob("*.py")):
         digest.update(source.read_bytes())
     return Path(base) / "pagewire" / f"kernels-{digest.hexdigest()[:16]}"
 

@@ -31,12 +31,13 @@ logger = logging.getLogger(__name__)
 
 def fuse(model: LanguageModel, ops: CpuOps | None, blocks: BlockKernels | None) -> LanguageModel:
     """Returns a FusedDecoder, or the model itself where its steps cannot be recorded: that is tried here, on
-    a cache of one block. ops, blocks: None where the compiled kernels are not used."""
+    a cache of one block and buffers of two rows, since any part of one row is contiguous. ops, blocks: None
+    where the compiled kernels are not used."""
     if ops is None or blocks is None or not isinstance(model, Decoder):
         return model
     try:
         caches = _small_caches(model, ops.dtype, blocks.block_size)
-        record(model, RecordingOps(ops, blocks, 1), caches, checks=True)
+        record(model, RecordingOps(ops, blocks, 2), caches, checks=True)
     except CannotRecord as error:
         part = layer_that_failed(model, error)
         logger.info("steps are computed layer by layer: %s has no program: %s", part, error)

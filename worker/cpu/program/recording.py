@@ -375,6 +375,8 @@ def _check_unpadded(weight: Any) -> None:
 
 _CHANGES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"))
 """Functions of tensors that change one, beside those whose names end with _."""
+_READS = frozenset(("tolist", "item", "numpy", "__bool__", "__int__", "__float__", "__index__"))
+"""Functions by which the host reads values, which change from step to step."""
 
 
 class _OnlyViews(TorchFunctionMode):
@@ -388,8 +390,9 @@ class _OnlyViews(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result, name = func(*args, **(kwargs or {})), func.__name__
-        changes = name in _CHANGES or (name.endswith("_") and not name.endswith("__"))
-        if any(self._buffered(args)) and (changes or not all(self._buffered((result,)))):
+        acts = name in _CHANGES or name in _READS or (name.endswith("_") and not name.endswith("__"))
+        given = (*args, *(kwargs or {}).values())
+        if any(self._buffered(given)) and (acts or not all(self._buffered((result,)))):
             raise CannotRecord(f"torch computes {name}()")
         return result
 

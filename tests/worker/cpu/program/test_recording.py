@@ -13,7 +13,7 @@ from worker.cpu.program.recording import RecordingOps
 from worker.layers.base import Layer
 
 pytestmark = pytest.mark.cpu_kernels
-MOST, WIDTH = 4, 32
+MOST, WIDTH = 2, 32
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +48,11 @@ def add_to(x: torch.Tensor) -> None:
         lambda x: x.add_(1),
         assign,
         add_to,
+        lambda x: torch.add(input=x, other=x),
+        lambda x: x.tolist(),
+        lambda x: x.max().item(),
+        lambda x: bool((x > 0).any()),
+        lambda x: x.flatten().contiguous(),
     ],
 )
 def test_torch_does_not_compute_with_buffers(compute: Callable[[torch.Tensor], object], ops: RecordingOps):

@@ -57,8 +57,9 @@ class Tainted(str):
     __rmul__ = __mul__
 
     def __getitem__(self, key: SupportsIndex | slice) -> "Tainted":
+        text = str.__getitem__(self, key)  # raises what a plain string raises
         part = key if isinstance(key, slice) else slice(int(key), int(key) + 1 or None)
-        return Tainted(str.__getitem__(self, key), self._taint[part])
+        return Tainted(text, self._taint[part])
 
     def __iter__(self) -> Iterator[str]:
         return map(Tainted, str.__iter__(self), (bytes((each,)) for each in self._taint))

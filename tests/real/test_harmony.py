@@ -29,6 +29,7 @@ from openai_harmony import (
 from frontend.answers.answer import Answer, CallIds
 from frontend.answers.binding import BoundFormat
 from frontend.answers.formats import TOOL_FORMATS
+from frontend.answers.sink import BREAK, SEPARATOR
 from frontend.prompts.prompt_encoding import PromptEncoder
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
@@ -91,9 +92,9 @@ def of_messages(messages: list[Message]) -> Said:
         if message.recipient is not None:
             said.calls.append((message.recipient.removeprefix("functions."), content))
         elif message.channel == "analysis":
-            said.reasoning += content
+            said.reasoning += SEPARATOR + content if said.reasoning and content else content
         else:
-            said.text += content
+            said.text += SEPARATOR + content if said.text and content else content
     return said
 
 
@@ -113,7 +114,8 @@ def ours(tokenizer: Tokenizer, pieces: list[list[int]]) -> Said:
     answer = Answer(table, detokenizer, {}, CallIds(0, 0, short=False), 0, PREFIX)
     said = Said()
     for piece in [*pieces, None]:
-        said.text += answer.flush() if piece is None else answer.push(piece)
+        text = answer.flush() if piece is None else answer.push(piece)
+        said.text += text.replace(BREAK, SEPARATOR)  # as frontend.streams.sequence does
         output = generation_pb2.SequenceOutput()
         answer.put(output)
         said.reasoning += output.reasoning
@@ -215,11 +217,13 @@ def encoder(tokenizer: Tokenizer, llama_cpp: Path) -> PromptEncoder:
 
 
 def conversation(draw: random.Random) -> tuple[list[dict[str, Any]], list[Message]]:
-    """Turns of user, assistant and tools, for us and for them."""
+    """Turns of user, assistant and tools, for us and for them. The template itself refuses answers that
+    spell <|channel|>."""
+    answers = [text for text in TEXTS if "<|channel|>" not in text]
     turns: list[dict[str, Any]] = []
     messages: list[Message] = []
     for _ in range(draw.randrange(1, 4)):
-        asked, said = draw.choice(TEXTS), draw.choice(TEXTS)
+        asked, said = draw.choice(TEXTS), draw.choice(answers)
         turns.append({"role": "user", "content": asked})
         messages.append(Message.from_role_and_content(Role.USER, asked))
         for name, arguments in draw.sample(FUNCTIONS[:2], draw.randrange(3)):

@@ -103,6 +103,14 @@ def test_what_replaces_a_clients_text_is_a_clients() -> None:
         assert taint_of(rendered(source)) == b"\1" * len(CLIENT)
 
 
+@pytest.mark.parametrize(("key", "error"), [("type", TypeError), (1.0, TypeError), (9, IndexError)])
+def test_indexes_fail_as_those_of_plain_strings(key: Any, error: type[Exception]) -> None:
+    """Templates ask whether content is a part by `content.type`, which is undefined for a string."""
+    with pytest.raises(error):
+        tainted("abc")[key]
+    assert rendered("{{ a.type is defined }}{{ a[9] is defined }}{{ a[-1] }}") == "FalseFalse" + CLIENT[-1]
+
+
 _TEXT = st.text("ab <\n\u00df\u0130", max_size=12)
 _METHODS: dict[str, tuple[Any, ...]] = {
     "lower": (),

@@ -102,8 +102,9 @@ class Gateway:
         while not self._stops:
             self._heartbeat()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                why = describe_exit(smg.wait(_LOOK_S))
-                was_killed = is_ready and smg.returncode == -signal.SIGKILL
+                code = smg.wait(_LOOK_S)
+                was_killed = is_ready and code == -signal.SIGKILL
+                why = describe_exit(code)
                 raise StartupError("smg has ended", why, "see the lines above", may_pass=was_killed)
             awake_s = awake.passed(time.monotonic(), _LOOK_S)
             if is_ready:

@@ -135,12 +135,12 @@ def test_a_signal_while_a_frontend_starts(world: World, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("served", [False, True])
-def test_smg_that_ends_may_be_started_again_if_it_has_served(world: World, served: bool) -> None:
+def test_smg_that_crashes_counts_as_a_death(world: World, served: bool) -> None:
     smg = Smg(None, 3) if served else Smg(3)
     with pytest.raises(StartupError) as ended:
         world.run(smg)
     assert (ended.value.what, ended.value.why) == ("smg has ended", "it ended with exit code 3")
-    assert ended.value.todo == "see the lines above" and ended.value.may_pass == served
+    assert ended.value.todo == "see the lines above" and not ended.value.may_pass
     assert smg.calls[-4:] == ENDS and "probe closed" in world.done
 
 
@@ -156,6 +156,12 @@ def test_smg_is_let_run(
     assert smg.calls == [("wait", 0.0)] * 10 + ENDS
 
 
+def test_smg_that_was_killed_while_it_served_may_be_started_again(world: World) -> None:
+    with pytest.raises(StartupError) as ended:
+        world.run(Smg(None, -9))
+    assert ended.value.may_pass
+
+
 def test_silent_smg_is_killed_when_its_patience_is_over(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +171,7 @@ def test_silent_smg_is_killed_when_its_patience_is_over(
     smg = Smg()
     with pytest.raises(StartupError) as ended:
         world.run(smg, GatewayConfig(port=7, shutdown_grace=4.0, hang_timeout=8.0))
-    assert (ended.value.what, ended.value.may_pass) == ("smg hangs", True)
+    assert (ended.value.what, ended.value.may_pass) == ("smg hangs", False)
     assert ended.value.why == "it has not answered for 9.0 s, and was killed"
     assert ended.value.todo == "if it was only slow, raise --hang-timeout"
     assert smg.calls == [("wait", 0.0)] * 4 + [("kill", None)] + ENDS
@@ -192,16 +198,23 @@ def test_how_smg_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "why"), [(OSError(12, "Cannot allocate memory"), "Cannot allocate memory"), (OSError("x"), "x")]
+    ("error", "why", "passes"),
+    [(OSError(12, "Cannot allocate memory"), "Cannot allocate memory", True), (OSError("x"), "x", False)],
 )
-def test_a_system_that_cannot_start_smg(monkeypatch: pytest.MonkeyPatch, error: OSError, why: str) -> None:
+def test_a_system_that_cannot_start_smg(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, why: str, passes: bool
+) -> None:
     def popen(command: object, **options: object) -> None:
         raise error
 
     monkeypatch.setattr(gateway.subprocess, "Popen", popen)
     with pytest.raises(StartupError) as refused:
         gateway.Gateway(CONFIG)._start()
-    assert (refused.value.what, refused.value.why, refused.value.may_pass) == ("cannot start smg", why, True)
+    assert (refused.value.what, refused.value.why, refused.value.may_pass) == (
+        "cannot start smg",
+        why,
+        passes,
+    )
 
 
 @pytest.mark.parametrize(

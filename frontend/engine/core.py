@@ -4,6 +4,7 @@ messages to it. (Messages from it: connection.py.)"""
 import asyncio
 import itertools
 import logging
+from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -160,7 +161,7 @@ class UtilityCalls:
                 answer.set_exception(EngineNotReady("the engine went away"))
 
 
-class Core:
+class Core(ABC):
     """One core at one address, across restarts. Methods belong to the event loop's thread."""
 
     def __init__(self, address: str) -> None:
@@ -181,9 +182,9 @@ class Core:
         self._unsent: deque[engine_pb2.FrontendMessage] = deque()  # aborts, while the core does not read
         self._num_of_others = 0  # requests of other frontends, as of the core's last Load
 
+    @abstractmethod
     def send(self, message: engine_pb2.FrontendMessage) -> bool:
         """Sends without waiting. False when there is no connection or the core does not read."""
-        raise NotImplementedError
 
     @property
     def serves(self) -> bool:

@@ -130,6 +130,9 @@ class _Core(Core):
         entry = JournalEntry(AddRequest(handle=1), self.stream, 0.0, 1, self)
         self.in_flight = dict.fromkeys((1, 2, 3), entry)
 
+    def send(self, message: FrontendMessage) -> None:
+        raise AssertionError("a result asks nothing of the core")
+
     def abort(self, handle: int, *indexes: int, detach: bool = False) -> None:
         raise AssertionError("no stop string has ended it")
 

@@ -26,11 +26,11 @@ from kernels.ops.attention.paged_attention import plan_attention as plan_attenti
 from kernels.ops.attention.ragged import Integers as Integers
 from kernels.ops.attention.store_kv import slot_rows as slot_rows
 from kernels.ops.attention.store_kv import store_kv as store_kv
-from kernels.ops.delta.delta_rule import DeltaShape as DeltaShape
-from kernels.ops.delta.update_log import update_width as update_width
 from kernels.ops.experts.routing import Routing as Routing
-from kernels.ops.mamba.selective_scan import MambaShape as MambaShape
-from kernels.ops.mamba.selective_scan import ScanRates as ScanRates
+from kernels.ops.states.delta_rule import DeltaShape as DeltaShape
+from kernels.ops.states.selective_scan import MambaShape as MambaShape
+from kernels.ops.states.selective_scan import ScanRates as ScanRates
+from kernels.ops.states.update_log import update_width as update_width
 from kernels.torch_ops import HeadNorm as HeadNorm
 from kernels.torch_ops import Ops as Ops
 from kernels.triton import requirements

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.ops.delta.device_spans import DeviceSpans
-from kernels.ops.delta.spans import Spans
+from kernels.ops.states.spans import DeviceSpans, Spans
 from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec
 from worker.attention.torch_plan import HostStep
 from worker.step.rows import RowTable

@@ -6,9 +6,9 @@ from functools import partial
 import torch
 
 from benchmarks.gpu.shapes import BF16, FP32, empty
-from kernels.ops.delta.delta_rule import DeltaShape
-from kernels.ops.delta.device_spans import DeviceSpans
-from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
+from kernels.ops.states.delta_rule import DeltaShape
+from kernels.ops.states.selective_scan import MambaShape, ScanRates
+from kernels.ops.states.spans import DeviceSpans
 
 QWEN3_NEXT = DeltaShape(key_heads=16, value_heads=32, key_dim=128, value_dim=128)
 MAMBAS = {

@@ -33,7 +33,7 @@ class RowStateSpec(ABC):
 
 def _drafted(channels: int, heads: int, keys: int, values: int, drafts: int) -> tuple[Plane, ...]:
     """What drafted tokens had before the convolution, and what they do to the state of each head
-    (kernels.ops.delta.update_log)."""
+    (kernels.ops.states.update_log)."""
     wide = torch.float32
     return Plane((drafts, channels), wide), Plane((heads, drafts, update_width(keys, values)), wide)
 

@@ -17,7 +17,7 @@ import stat
 import tempfile
 import typing
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -45,7 +45,7 @@ def compiled(kernel: Kernel) -> Kernel:
     """Decorates a function that Python calls. It does not hold the interpreter's lock while it runs."""
     hints = typing.get_type_hints(kernel)
     kinds: list[Any] = [_c_type(hints[name]) for name in ("return", *signature(kernel).parameters)]
-    return cast(Kernel, current_linker().function(_address(kernel), kinds))
+    return cast(Kernel, current_linker().function(_address(kernel, _name(kernel)), kinds))
 
 
 def _c_type(annotation: Any) -> Any:
@@ -59,23 +59,32 @@ def operation(kernel: Callable[[OwnRecord, int, int, int], None]) -> Operation[O
     (record, first, count, thread): computes units first .. first + count of a record; see
     kernels.cpu.runtime.program.
     """
-    made: Operation[OwnRecord] = Operation(_address(kernel))
-    made.reference = kernel
-    return made
+    return operation_for(kernel)
 
 
-def _address(kernel: Callable[..., Any]) -> int:
-    """Of its machine code, which is made where it is not on disk."""
-    name = f"{kernel.__module__}.{kernel.__qualname__}".replace("<locals>", "local")
+def operation_for(kernel: Callable[..., None], *statics: Any, suffix: str = "") -> Operation[Any]:
+    """Returns the operation that a kernel is for these values of its first parameters, which are Static.
+    suffix: of its name."""
+    name = _name(kernel) + suffix
+    return Operation(_address(kernel, name, *statics), name, partial(kernel, *statics))
+
+
+def _name(kernel: Callable[..., Any]) -> str:
+    """Returns the name of its machine code."""
+    return f"{kernel.__module__}.{kernel.__qualname__}".replace("<locals>", "local")
+
+
+def _address(kernel: Callable[..., Any], name: str, *statics: Any) -> int:
+    """Returns the address of machine code, which is compiled where it is not on disk."""
     file = cache_folder() / f"{name}.o" if kernel.__module__.startswith("kernels.cpu.") else None
     if file is None or not is_cached():
-        return current_linker().load(assemble(lower(kernel, name)), name)
+        return current_linker().load(assemble(lower(kernel, name, *statics)), name)
     machine_code = _kept(file)
     if machine_code is None:
         with _only_process(file.with_suffix(".lock")):
             machine_code = _kept(file)
             if machine_code is None:
-                machine_code = assemble(lower(kernel, name))
+                machine_code = assemble(lower(kernel, name, *statics))
                 _keep(machine_code, file)
     return current_linker().load(machine_code, name)
 

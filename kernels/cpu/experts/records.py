@@ -74,7 +74,7 @@ class GatherRecord(OperationRecord):
 
 @record
 class WeighRecord(OperationRecord):
-    """kernels.cpu.experts.weigh.weigh, whose rows are pairs in the order of tokens; see
+    """kernels.cpu.experts.combine.weigh, whose rows are pairs in the order of tokens; see
     kernels.ops.experts.weigh."""
 
     x: Address  # [T, width]
@@ -87,7 +87,7 @@ class WeighRecord(OperationRecord):
 
 @record
 class GroupedRecord(OperationRecord):
-    """kernels.cpu.experts.grouped_product.grouped_product, whose rows are blocks of columns of chunks of
+    """kernels.cpu.experts.dispatch.grouped_product, whose rows are blocks of columns of chunks of
     rows."""
 
     group: Address  # of a Group

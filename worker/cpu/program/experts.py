@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernels.cpu.compiler.records import Operation, OperationRecord
-from kernels.cpu.experts.expert_kernels import ProductGroup
+from kernels.cpu.experts.product_group import ProductGroup
 from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, WeighRecord
 from kernels.cpu.runtime.grain import row_grain
 from worker.cpu.program.program import ROWS, CannotRecord, Records

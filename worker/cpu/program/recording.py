@@ -27,7 +27,7 @@ from kernels.cpu.matmul.records import PackedRowsRecord
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord
 from kernels.cpu_ops import CpuOps
-from kernels.ops.delta.spans import Spans
+from kernels.ops.states.spans import Spans
 from worker.attention.kv_cache_spec import KVCacheSpec
 from worker.attention.latent import LatentSpec
 from worker.attention.plan import LayerCache, Rotation

@@ -14,18 +14,12 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from kernels.ops.experts.combine import combine
-from kernels.ops.experts.dispatch import Dispatch, dispatch
+from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, weigh
 from kernels.ops.experts.route import route
-from kernels.ops.experts.weigh import weigh
-from kernels.ops.layers.activation import activation, gated_activation
-from kernels.ops.layers.clamped_swiglu import clamped_swiglu
-from kernels.ops.layers.layer_norm import add_layer_norm, layer_norm
-from kernels.ops.layers.linear import linear
-from kernels.ops.layers.low_bit_linear import low_bit_linear
-from kernels.ops.layers.rms_norm import add_rms_norm, rms_norm
+from kernels.ops.layers.activation import activation, clamped_swiglu, gated_activation
+from kernels.ops.layers.linear import linear, low_bit_linear
+from kernels.ops.layers.norms import add_layer_norm, add_rms_norm, layer_norm, rms_norm, scaled_add
 from kernels.ops.layers.rotary import rotary
-from kernels.ops.layers.scaled_add import scaled_add
 from kernels.ops.logits.adjust_logits import adjust_logits
 from kernels.ops.states.convolution import convolution
 from kernels.ops.states.delta_rule import delta_rule
@@ -163,7 +157,7 @@ class Ops:
         return out
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: Any) -> torch.Tensor:
-        """Computes kernels.ops.experts.weigh. order: of sort_by_expert()."""
+        """Computes kernels.ops.experts.dispatch. order: of sort_by_expert()."""
         return weigh(x, weights, order.places)
 
     def combine(
@@ -174,7 +168,7 @@ class Ops:
         shared: torch.Tensor | None = None,
         gate: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Computes kernels.ops.experts.combine. weights: None stands for ones."""
+        """Computes kernels.ops.experts.dispatch. weights: None stands for ones."""
         return combine(y, or_ones(weights, places), places, shared, gate)
 
     def layer(self) -> AbstractContextManager[None]:

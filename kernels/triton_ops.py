@@ -6,15 +6,13 @@ from typing import Any
 import torch
 
 from kernels.torch_ops import HeadWeight, Ops, or_ones
-from kernels.triton.elementwise.activation import activation, gated_activation
-from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
+from kernels.triton.elementwise.activation import activation, clamped_swiglu, gated_activation
 from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
-from kernels.triton.experts.combine import combine
+from kernels.triton.experts.combine import combine, weigh
 from kernels.triton.experts.dispatch import ExpertOrder, order_by_head, sort_by_expert
 from kernels.triton.experts.grouped_linear import grouped_linear
 from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
 from kernels.triton.experts.route import route
-from kernels.triton.experts.weigh import weigh
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import MOST_ROWS

@@ -55,13 +55,13 @@ RARE = re.compile(
 
 def sampler_launches() -> Iterator[tuple[str, Launch]]:
     """By vocabulary: the number of tiles is a constant of the kernels; and what comes before."""
-    from kernels.triton.cache.copy_segments import copy_segments
     from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
     from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
     from kernels.triton.sampling.sample import Draws, argmax, sample
     from kernels.triton.sampling.tile_stats import GROUP, TILE, TileStats, tile_stats
     from kernels.triton.sampling.token_logprobs import token_logprobs
     from kernels.triton.sampling.top_n import top_n
+    from kernels.triton.step.copy_segments import copy_segments
     from kernels.triton.step.prepare_inputs import StepInputs, append_tokens, prepare_inputs
 
     rows = 32

@@ -119,7 +119,7 @@ def latents(heads: int, splits: int) -> None:
 
 def row_launches() -> Iterator[tuple[str, Launch]]:
     """Norms by width, activations by kind, copies; what comes before attention."""
-    from kernels.triton.cache.copy_blocks import gather_blocks, scatter_blocks
+    from kernels.triton.blocks import gather_blocks, scatter_blocks
     from kernels.triton.elementwise.activation import activation, gated_activation
     from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
 
@@ -162,14 +162,12 @@ def store_launches(heads: Heads) -> Iterator[tuple[str, Launch]]:
 
 def vocabulary_launches() -> Iterator[tuple[str, Launch]]:
     """By model, dtype and number of rows, which decides on sizes."""
-    from kernels.triton.elementwise.embedding import embed
     from kernels.triton.matmul.linear import linear
 
     for held, width in ((128256, 4096), (151936, 896), (50257, 768)):
         for dtype in (BF16, FP32):
             name = f"{SHORT[dtype]} {held} x {width}"
             table = empty(held, width, dtype=dtype)
-            yield f"embed {name}", partial(embed, empty(32, dtype=torch.int64), table)
             for rows in (1, 32, 64, 256):
                 hidden = empty(rows, width, dtype=dtype)
                 yield f"head {name}, {rows} rows", partial(linear, hidden, table, None, True)
@@ -201,8 +199,8 @@ EXPERTS = {"Qwen3-30B": (128, 8, 768, 2048), "Mixtral": (8, 2, 14336, 4096), "gp
 
 def expert_launches() -> Iterator[tuple[str, Launch]]:
     """The whole of a layer's experts, by model and number of tokens."""
-    from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
-    from kernels.triton.experts.weigh import weigh
+    from kernels.triton.elementwise.activation import clamped_swiglu
+    from kernels.triton.experts.combine import weigh
 
     for tokens in (1, 64, 512, 4096):
         for model in EXPERTS:

@@ -16,8 +16,7 @@ def sampler_state_launches() -> Iterator[tuple[str, Launch]]:
     from kernels.triton.sampling.forbid_tokens import forbid_tokens
     from kernels.triton.sampling.top_n import MOST, top_n
     from kernels.triton.sampling.typical_p import typical_p
-    from kernels.triton.step.count_tokens import count_tokens
-    from kernels.triton.step.record_tokens import History, record_tokens
+    from kernels.triton.step.token_history import History, count_tokens, record_tokens
 
     rows, slots = 32, 8
     numbers, shares = empty(rows), empty(rows, dtype=FP32)

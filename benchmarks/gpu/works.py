@@ -45,7 +45,7 @@ def row_works(setting: Setting) -> Iterator[Callable[[], Work]]:
     """Norms, activations, rotation and store, lookups, by tokens; logits by rows; copies."""
     for tokens in (32, 256, 8192):
         count = setting.size(tokens)
-        for make in (norm, gated, rotation, partial(rotation, norms=True), embedding):
+        for make in (norm, gated, rotation, partial(rotation, norms=True)):
             yield partial(make, setting, count)
     for rows in (1, 32, 256):
         yield partial(logits, setting, setting.size(rows))
@@ -56,7 +56,7 @@ def row_works(setting: Setting) -> Iterator[Callable[[], Work]]:
 
 
 def norm(setting: Setting, tokens: int) -> Work:
-    from kernels.ops.layers.rms_norm import add_rms_norm_reference
+    from kernels.ops.layers.norms import add_rms_norm_reference
     from kernels.triton.elementwise.rms_norm import add_rms_norm
 
     width = setting.size(4096)
@@ -88,7 +88,7 @@ def gated(setting: Setting, tokens: int) -> Work:
 
 def rotation(setting: Setting, tokens: int, norms: bool = False) -> Work:
     """norms: over each head of query and key first, as Qwen3 has them."""
-    from kernels.ops.layers.rms_norm import rms_norm_reference
+    from kernels.ops.layers.norms import rms_norm_reference
     from kernels.ops.layers.rotary import rotary_reference
     from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv
 
@@ -121,20 +121,6 @@ def rotation(setting: Setting, tokens: int, norms: bool = False) -> Work:
     )
 
 
-def embedding(setting: Setting, tokens: int) -> Work:
-    from kernels.triton.elementwise.embedding import embed
-
-    width = setting.size(4096)
-    table = setting.random(setting.size(128256), width)
-    ids = torch.randint(0, table.shape[0], (tokens,), device=setting.device)
-    return Work(
-        f"embed {tokens} x {width}",
-        lambda: embed(ids, table),
-        lambda: F.embedding(ids, table),
-        num_bytes=2 * tokens * width * table.element_size(),
-    )
-
-
 def logits(setting: Setting, rows: int) -> Work:
     """In float32. Torch rounds the product to the dtype and widens it."""
     from kernels.triton.matmul.linear import linear
@@ -164,7 +150,7 @@ def product(setting: Setting, tokens: int, features: int, depth: int) -> Work:
 
 
 def copies(setting: Setting) -> Work:
-    from kernels.triton.cache.copy_blocks import copy_blocks
+    from kernels.triton.blocks import copy_blocks
 
     cache = setting.random(2 * setting.size(32), 64, 8, BLOCK_SIZE, 128)
     order = torch.randperm(64, device=setting.device)

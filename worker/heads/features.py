@@ -11,9 +11,8 @@ verifies the draft computes that position, and stores the features of the target
 import numpy as np
 import torch
 
-from kernels.ops.attention.copy_blocks import copy_blocks
+from kernels.ops.attention.blocks import copy_blocks, swap_in, swap_out
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.ops.attention.swap_blocks import swap_in, swap_out
 from worker.memory.kv_cache import zeros
 from worker.step.plan_reader import Step, Swaps
 from worker.step.rows import RowTable

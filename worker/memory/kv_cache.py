@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from kernels.cpu.runtime import arena as memory
-from kernels.ops.attention.copy_blocks import copy_blocks
+from kernels.ops.attention.blocks import copy_blocks
 from kernels.ops.attention.e4m3 import index_bytes
 from pagewire.errors import StartupError
 from pagewire.host.memory import available_memory

@@ -96,7 +96,7 @@ def gated_gelu(
 def clamped_swiglu(
     element: Static[Element], record: ClampedSwigluRecord, first: int, count: int, thread: int
 ) -> None:
-    """Computes kernels.ops.layers.clamped_swiglu of rows first .. first + count - 1. NaN of NaN."""
+    """Computes kernels.ops.layers.activation of rows first .. first + count - 1. NaN of NaN."""
     size = element.size * record.width
     most, least = f32x16(record.limit), f32x16(-record.limit)
     for row in range(first, first + count):

@@ -50,7 +50,7 @@ def _rms_norm_row(
 
 @by_dtype
 def rms_norm(element: Static[Element], record: NormRecord, first: int, count: int, thread: int) -> None:
-    """Computes kernels.ops.layers.rms_norm of rows first .. first + count - 1, after a residual addition
+    """Computes kernels.ops.layers.norms of rows first .. first + count - 1, after a residual addition
     where the record has one."""
     x, residual, normed, total = record.x, record.residual, record.normed, record.total
     width, eps = record.width, record.eps
@@ -108,7 +108,7 @@ def _layer_norm_row(
 def layer_norm(
     element: Static[Element], record: LayerNormRecord, first: int, count: int, thread: int
 ) -> None:
-    """Computes kernels.ops.layers.layer_norm of rows first .. first + count - 1, likewise."""
+    """Computes kernels.ops.layers.norms of rows first .. first + count - 1, likewise."""
     x, residual, normed, total = record.x, record.residual, record.normed, record.total
     weight, bias, width, eps = record.weight, record.bias, record.width, record.eps
     for row in range(first, first + count):

@@ -10,7 +10,7 @@ from kernels.cpu.isa.vectors import LANES, read_f32, read_i64
 
 @by_dtype
 def weigh(element: Static[Element], record: WeighRecord, first: int, count: int, thread: int) -> None:
-    """Computes kernels.ops.experts.weigh of pairs first .. first + count - 1."""
+    """Computes kernels.ops.experts.dispatch of pairs first .. first + count - 1."""
     size = element.size * record.width
     for pair in range(first, first + count):
         x, out = (
@@ -25,7 +25,7 @@ def weigh(element: Static[Element], record: WeighRecord, first: int, count: int,
 
 @by_dtype
 def combine(element: Static[Element], record: CombineRecord, first: int, count: int, thread: int) -> None:
-    """Computes kernels.ops.experts.combine of rows first .. first + count - 1."""
+    """Computes kernels.ops.experts.dispatch of rows first .. first + count - 1."""
     top_k, size = record.top_k, element.size * record.width
     for row in range(first, first + count):
         weights, places = record.weights + 4 * top_k * row, record.places + 8 * top_k * row

@@ -75,7 +75,7 @@ class GatherRecord(OperationRecord):
 @record
 class WeighRecord(OperationRecord):
     """kernels.cpu.experts.combine.weigh, whose rows are pairs in the order of tokens; see
-    kernels.ops.experts.weigh."""
+    kernels.ops.experts.dispatch."""
 
     x: Address  # [T, width]
     weights: Address  # [T, k] float32
@@ -95,7 +95,7 @@ class GroupedRecord(OperationRecord):
 
 @record
 class CombineRecord(OperationRecord):
-    """kernels.cpu.experts.combine.combine; see kernels.ops.experts.combine."""
+    """kernels.cpu.experts.combine.combine; see kernels.ops.experts.dispatch."""
 
     y: Address  # [P, width]
     weights: Address  # [rows, k] float32

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.ops.layers.rms_norm import rms_norm_reference
+from kernels.ops.layers.norms import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
 from tests.kernels.tolerances import random
 from worker.attention.kv_cache_spec import AttentionSpec, bytes_per_block

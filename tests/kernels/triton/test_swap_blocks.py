@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels.ops.attention.swap_blocks import swap_in_reference, swap_out_reference
-from kernels.triton.cache import swap_blocks as module
-from kernels.triton.cache.swap_blocks import swap_in, swap_out
+from kernels.ops.attention.blocks import swap_in_reference, swap_out_reference
+from kernels.triton import blocks as module
+from kernels.triton.blocks import swap_in, swap_out
 from tests.kernels.tolerances import random
 from tests.kernels.triton.conftest import Where
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels.ops.attention.copy_blocks import copy_blocks_reference
-from kernels.triton.cache import copy_blocks as module
-from kernels.triton.cache.copy_blocks import copy_blocks, gather_blocks, scatter_blocks
+from kernels.ops.attention.blocks import copy_blocks_reference
+from kernels.triton import blocks as module
+from kernels.triton.blocks import copy_blocks, gather_blocks, scatter_blocks
 from tests.kernels.tolerances import random
 from tests.kernels.triton.conftest import Where
 

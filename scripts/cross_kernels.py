@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from kernels.cpu.compiler.linking import Collector, link_with
+from kernels.cpu.compiler.llvm import Collector, link_with
 from kernels.cpu.instruction_sets import SETS, InstructionSet, compile_for
 from scripts.object_file import ObjectFile
 from worker.cpu.precompile import COMPACT, KERNELS

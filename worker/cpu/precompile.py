@@ -29,10 +29,7 @@ of weights in 12 bits, which some instruction sets have, of weights in 8 bits an
 bits, of 4 bits with two levels of scales, those of keys and values of 8 bits, of latents, of experts, and of
 layers that keep a state."""
 KERNELS = {
-    BFLOAT16: (
-        *("matmul.gemm_bfloat16", "attention.bfloat16_kv", "attention.combine_parts"),
-        "attention.store_kv",
-    ),
+    BFLOAT16: ("matmul.gemm_bfloat16", "attention.bfloat16_kv", "attention.combine_parts"),
     FLOAT32: ("attention.float32_kv", "matmul.halves.product", "matmul.gemm_float32"),
     COMPACT: ("matmul.compact.product", "matmul.compact.pack"),
     INT8: ("matmul.gemm_int8", "matmul.quantize"),
@@ -49,7 +46,7 @@ KERNELS = {
     SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
     MODEL: (
         *("elementwise.norms", "elementwise.activations", "step.prepare_inputs"),
-        *("attention.planning.kv_prefetch_list", "elementwise.scaling", "elementwise.rotary"),
+        *("attention.planning.kv_prefetch_kernel", "elementwise.scaling", "elementwise.rotary"),
         "matmul.packed_rows",
         *("runtime.program", "sampling.argmax", "step.check_step", "step.repeat_step"),
     ),

@@ -4,8 +4,8 @@ from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.elementwise.elements import Element, by_dtype
 from kernels.cpu.elementwise.records import AdjustLogitsRecord, ScaledAddRecord
+from kernels.cpu.isa.exp import capped
 from kernels.cpu.isa.simd import load_f32, store_f32
-from kernels.cpu.isa.soft_cap import capped
 
 
 @by_dtype

@@ -4,7 +4,7 @@ keys in their order, so that no bit depends on how a row is cut into steps."""
 from kernels.cpu.compiler.language import Static, float32
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.elementwise.elements import FLOAT32, Element, by_dtype
-from kernels.cpu.isa.exp import precise_exp
+from kernels.cpu.isa.exp import precise_exp, softplus
 from kernels.cpu.isa.simd import (
     fma,
     load_f32,
@@ -14,7 +14,6 @@ from kernels.cpu.isa.simd import (
     store_first_f32,
     sum_in_order,
 )
-from kernels.cpu.isa.softplus import softplus
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64
 from kernels.cpu.states.records import DeltaRuleRecord, Span
 from kernels.cpu.states.row_state import clear, copy, replay, save

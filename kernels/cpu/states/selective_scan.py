@@ -4,9 +4,8 @@ the values of c in their order, so that no bit depends on how a row is cut into 
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.elementwise.elements import Element, by_dtype
-from kernels.cpu.isa.exp import precise_exp
+from kernels.cpu.isa.exp import precise_exp, softplus
 from kernels.cpu.isa.simd import fma, load_f32, load_first_f32, store_f32, store_first_f32, sum_in_order
-from kernels.cpu.isa.softplus import softplus
 from kernels.cpu.isa.vectors import LANES, read_f32, read_i64
 from kernels.cpu.states.records import SelectiveScanRecord, Span
 from kernels.cpu.states.row_state import clear, copy, replay, save

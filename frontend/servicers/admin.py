@@ -17,7 +17,7 @@ from frontend.inspection.inspector import Inspector
 from frontend.rpc.call_context import Context, current_caller, sender
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.fleet import Fleet
-from frontend.validation.durations import seconds_of
+from frontend.validation.rules import seconds_of
 from pagewire import __version__
 from pagewire.config import FrontendConfig
 from pagewire.v1 import admin_pb2, admin_pb2_grpc, inspection_pb2

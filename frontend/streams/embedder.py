@@ -18,7 +18,7 @@ from frontend.streams.generator import Generator
 from frontend.streams.request_group import RequestGroup, RequestGroups
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream
-from frontend.validation.pooling import check_embed
+from frontend.validation.requests import check_embed
 from frontend.validation.rules import Limits
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2

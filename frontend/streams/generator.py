@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from frontend.answers.form import answer_form
-from frontend.answers.reader import open_answers
+from frontend.answers.reader import answer_form, open_answers
 from frontend.call.call import Call
 from frontend.call.limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
@@ -36,11 +35,10 @@ from frontend.streams.stream import Stream
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.timings import RequestTimings
 from frontend.telemetry.tracing import put_log_fields
-from frontend.validation.defaults import resolve
+from frontend.validation.defaults import check_answer_size, resolve
+from frontend.validation.multi_sequence import sequences_of
 from frontend.validation.requests import check_generate
-from frontend.validation.response_size import check_answer_size
 from frontend.validation.rules import Limits
-from frontend.validation.terms import check_terms, sequences_of
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS
@@ -127,7 +125,7 @@ class Generator:
         limits = limits_of(self._engine.require_known(), self._config)
         check_generate(request, limits)
         tenant = call.caller.act_as(request.tenant)
-        check_terms(call.caller, request.priority, *sequences_of(request.sampling))
+        call.caller.check_terms(request.priority, *sequences_of(request.sampling))
         identity = identify(request, call.caller, tenant, is_pooled=mode.pooling is not None)
         put_log_fields(identity.request_id, tenant, call.trace)
         return identity, limits
@@ -175,8 +173,8 @@ class Generator:
         request, tokens, tenant = spec.request, spec.prompt.token_ids, spec.call.caller.tenant
         bad_words = await self._read_bad_words(request, tenant)
         seed = spec.resolved.sampling.seed
-        answers = await open_answers(request, self._model, tokens, seed, self._prompts.run)
-        form = answer_form(request, self._model, tokens)
+        answers = await open_answers(request, self._model.answers, tokens, seed, self._prompts.run)
+        form = answer_form(request, self._model.answers, tokens)
         grammar = await self._prompts.read_grammar(form, tenant) if form is not None else ""
         message = to_engine(spec, bad_words, grammar)
         stream = to_stream(spec, answers, timings, self.pacer)

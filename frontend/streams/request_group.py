@@ -22,7 +22,6 @@ from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream
 from frontend.telemetry.tracing import put_log_fields
 from frontend.validation.rules import MAX_COUNT
-from frontend.validation.terms import check_terms
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
 
 BESIDE_OTHERS = 4
@@ -105,7 +104,7 @@ class RequestGroups:
         """Reserves the ids of a group of a validated request within the block. Raises TenantMismatch,
         TermsExceeded, RequestExists."""
         tenant = call.caller.act_as(whole.tenant)
-        check_terms(call.caller, whole.priority)
+        call.caller.check_terms(whole.priority)
         ends = None if call.time_left is None else asyncio.get_running_loop().time() + call.time_left
         request_id = whole.request_id or secrets.token_hex(16)
         put_log_fields(request_id, tenant, call.trace)

@@ -3,8 +3,7 @@
 import pytest
 
 from frontend.errors import InvalidRequest
-from frontend.validation.defaults import resolve
-from frontend.validation.response_size import check_answer_size
+from frontend.validation.defaults import check_answer_size, resolve
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES
 from pagewire.v1 import generation_pb2
 

@@ -21,6 +21,7 @@ from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_encoding import BYTES_PER_ID, PromptEncoder, TokenizedPrompt
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
+from frontend.validation.rules import Limits
 from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2
 
@@ -103,24 +104,17 @@ class PromptReader:
             await self._processes.close()
 
     async def read_for_generation(
-        self,
-        prompt: prompt_pb2.Prompt,
-        path: str,
-        *,
-        vocab_size: int,
-        max_model_len: int,
-        tenant: str | None = None,
+        self, prompt: prompt_pb2.Prompt, path: str, limits: Limits, tenant: str | None = None
     ) -> TokenizedPrompt:
         """Returns a prompt that leaves room for output. tenant: its owner, whose turn it takes at the
         processes, here and below. Raises InvalidRequest."""
-        read = await self.read(
-            prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, tenant=tenant
-        )
+        most = limits.max_model_len
+        read = await self.read(prompt, path, vocab_size=limits.vocab_size, max_model_len=most, tenant=tenant)
         count = len(read.token_ids)
         if count == 0:
             raise InvalidRequest({path: "has no tokens"})
-        if count >= max_model_len:
-            raise ContextLengthExceeded(path, count, max_model_len)
+        if count >= most:
+            raise ContextLengthExceeded(path, count, most)
         return read
 
     async def read(

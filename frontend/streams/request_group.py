@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from frontend.auth.caller import Caller, Terms
 from frontend.call.call import Call
-from frontend.call.limits import ConcurrencyLimits
 from frontend.call.turns import TenantTurns
 from frontend.streams.generator import Generator
 from frontend.streams.request_spec import CallMode
@@ -95,9 +94,9 @@ class RequestGroup:
 class RequestGroups:
     """Runs the requests of groups. Belongs to the event loop's thread."""
 
-    def __init__(self, generator: Generator, limits: ConcurrencyLimits) -> None:
+    def __init__(self, generator: Generator) -> None:
         self._generator = generator
-        self._turns = GroupTurns(limits.serves_others)
+        self._turns = GroupTurns(generator.limits.serves_others)
 
     @contextmanager
     def open(self, whole: GroupRequest, call: Call, size: int) -> Iterator[RequestGroup]:

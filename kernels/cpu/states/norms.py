@@ -1,8 +1,10 @@
-"""Norms with a gate, rounded once; squares are summed as in kernels.cpu.elementwise.norms.
+"""Norms with a gate, rounded once.
 
-gated_norm    norm(x) * weight * silu(gate)             by head, with one weight: gated delta nets
-grouped_norm  norm(x * silu(factor * gate)) * weight    by group, or without norm and weight: Mamba-2
-output_gate   x * sigmoid(gate)                         of attention
+    gated_norm    norm(x) * weight * silu(gate)             by head, with one weight: gated delta nets
+    grouped_norm  norm(x * silu(factor * gate)) * weight    by group, or without norm and weight: Mamba-2
+    output_gate   x * sigmoid(gate)                         of attention
+
+Squares are summed as in kernels.cpu.elementwise.norms.
 """
 
 from kernels.cpu.compiler.language import Static, float32

@@ -1,8 +1,10 @@
-"""Norms with a gate, and the gate of attention; computed in float32, rounded once.
+"""Norms with a gate, and the gate of attention.
 
-gated_norm    norm(x) * weight * silu(gate)             by head, with one weight: gated delta nets
-grouped_norm  norm(x * silu(factor * gate)) * weight    by group, or without norm and weight: Mamba-2
-output_gate   x * sigmoid(gate)                         of attention
+    gated_norm    norm(x) * weight * silu(gate)             by head, with one weight: gated delta nets
+    grouped_norm  norm(x * silu(factor * gate)) * weight    by group, or without norm and weight: Mamba-2
+    output_gate   x * sigmoid(gate)                         of attention
+
+Computed in float32, rounded once.
 """
 
 import torch

@@ -1,5 +1,9 @@
-"""OLMo 2 and 3: norms after both parts, and norms of all queries and of all keys; OLMo 3 has windows that
-alternate with full attention, and scales the angles of the latter only."""
+"""OLMo 2 and 3, EXAONE 4: norms after both parts.
+
+OLMo has norms of all queries and of all keys; OLMo 3 has windows that alternate with full attention, and
+scales the angles of the latter only. EXAONE has norms of heads; where some layers have a window, the others
+have no positions.
+"""
 
 from typing import Any
 
@@ -59,3 +63,25 @@ def read_olmo3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
 _NAMES = NAMES | HEAD_NORMS | AFTER
 OLMO2 = DecoderFamily(read=read_olmo2_config, names=_NAMES)
 OLMO3 = DecoderFamily(read=read_olmo3_config, names=_NAMES)
+
+
+def read_exaone4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(fields, common, _SPELLING)
+    window, num_layers = read_window(fields, 4096), values["num_layers"]
+    if window is None or fields.has("layer_types"):
+        default = (FULL,) * num_layers
+    else:
+        default = every(fields.integer("sliding_window_pattern", 4), num_layers)
+    kinds = read_kinds(fields, default)
+    pairs = zip(values["ropes"], kinds, strict=True)
+    values |= {
+        "windows": windows_of(kinds, window),
+        "ropes": tuple(rope if window is None or kind == SLIDING else None for rope, kind in pairs),
+    }
+    return DecoderConfig(**values, norm_place=NormPlace.AFTER, head_norms=HeadNormKind.PER_HEAD)
+
+
+EXAONE4 = DecoderFamily(
+    read=read_exaone4_config, names=NAMES | HEAD_NORMS | AFTER, harmless=("sliding_window_pattern",)
+)

@@ -1,7 +1,7 @@
 """DeepSeek-V2 and V3, and GLM-4.7-Flash: latent attention, the first layers without experts, shared experts.
 
 V2 chooses experts by softmax, of the best groups where it has any; V3 (Kimi-K2 is one too) and GLM by
-sigmoids with a correction.
+sigmoids with a correction. Youtu-LLM is V3 without experts.
 """
 
 from typing import Any
@@ -114,4 +114,21 @@ GLM4_MOE_LITE = DecoderFamily(
     unused=r"model\.layers\.47\..*|lm_head\.weight",
     harmless=_HARMLESS,
     only=_SIGMOIDS | {"partial_rotary_factor": 1.0},
+)
+
+
+_SPELLING = Spelling(max_position=131072, tied=True)
+
+
+def read_youtu_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    interleaved = fields.boolean("rope_interleave", True)
+    return DecoderConfig(**read_latent_decoder(fields, common, _SPELLING, interleaved))
+
+
+YOUTU = DecoderFamily(
+    read=read_youtu_config,
+    names=NAMES | LATENT,
+    harmless=("embedding_initializer_range",),
+    only={"mlp_bias": False},
 )

@@ -1,4 +1,7 @@
-"""Falcon-H1: attention and a Mamba-2 layer side by side in each layer, and factors of everything.
+"""Families with Mamba-2 layers. Bamba: Llama with Mamba-2 layers in place of most of its attention, which
+rotates half of each head.
+
+Falcon-H1: attention and a Mamba-2 layer side by side in each layer, and factors of everything.
 
 Factors of what goes into a product come out of it. So that of attention's input becomes one of its scores,
 with that of keys, and one of its output. What both parts add to the residual stream is scan * ssm_out +
@@ -10,10 +13,59 @@ from typing import Any
 
 from worker.config.decoder import DecoderConfig, DecoderFamily, MambaConfig, Spelling, read_decoder
 from worker.config.hf_config import Fields
-from worker.config.mamba import MAMBA_HARMLESS, MAMBA_NAMES, read_mamba
+from worker.config.mamba import MAMBA_HARMLESS, MAMBA_NAMES, read_mamba, read_mambas
 from worker.config.names import NAMES
+from worker.config.rope import RopeDefaults
 
 _LAYER = "model.layers.{layer}"
+_PART = 0.5
+_BAMBA_SPELLING = Spelling(max_position=262144, default_norm_eps=1e-5, rope=RopeDefaults(partial=_PART))
+_BAMBA_MLP = f"{_LAYER}.feed_forward"
+
+
+def read_bamba_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(fields, common, _BAMBA_SPELLING)
+    attending = _read_attending(fields, values["num_layers"])
+    scans = [layer not in attending for layer in range(values["num_layers"])]
+    bias = fields.boolean("attention_bias", False)
+    fields.expect("attn_rotary_emb", int(_PART * values["head_dim"]))
+    return DecoderConfig(
+        **values
+        | {
+            "mambas": read_mambas(fields, values["hidden_size"], scans),
+            "ropes": tuple(None if scan else rope for rope, scan in zip(values["ropes"], scans, strict=True)),
+            "qkv_bias": bias,
+            "output_bias": bias,
+            "mlp_bias": fields.boolean("mlp_bias", False),
+        }
+    )
+
+
+def _read_attending(fields: Fields, num_layers: int) -> tuple[int, ...]:
+    """Returns the layers with attention, of which there is at least one."""
+    name = "attn_layer_indices"
+    layers = fields.integers(name, least=0) if fields.has(name) else ()
+    if not layers or max(layers) >= num_layers:
+        raise fields.wrong(name, f"must name layers below num_hidden_layers, {num_layers}, at least one")
+    return layers
+
+
+BAMBA = DecoderFamily(
+    read=read_bamba_config,
+    names=NAMES
+    | MAMBA_NAMES
+    | {
+        "blocks.{layer}.mlp_norm": (f"{_LAYER}.pre_ff_layernorm",),
+        "blocks.{layer}.mlp.gate_up": (f"{_BAMBA_MLP}.gate_proj", f"{_BAMBA_MLP}.up_proj"),
+        "blocks.{layer}.mlp.down": (f"{_BAMBA_MLP}.down_proj",),
+        "norm": ("model.final_layernorm",),
+    },
+    harmless=(*MAMBA_HARMLESS, "num_logits_to_keep", "z_loss_coefficient", "layers_block_type"),
+    only={"hidden_act": "silu"},
+)
+
+
 _SPELLING = Spelling(max_position=8192, default_norm_eps=1e-5)
 _GATE, _DOWN = 0, 1
 """Of `mlp_multipliers`."""

@@ -46,7 +46,7 @@ KERNELS = {
     SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
     MODEL: (
         *("elementwise.norms", "elementwise.activations", "step.prepare_inputs"),
-        *("attention.planning.kv_prefetch_kernel", "elementwise.scaling", "elementwise.rotary"),
+        *("attention.planning.kv_prefetch_list", "elementwise.scaling", "elementwise.rotary"),
         "matmul.packed_rows",
         *("runtime.program", "sampling.argmax", "step.check_step", "step.repeat_step"),
     ),

@@ -32,7 +32,7 @@ shared 4 * (D + 2) per head and chunk, written and read. Each is 2 bytes of a va
 e4m3.
 
 Source: FlashAttention-2 (Dao, 2023) for the online softmax, which is in
-kernels.triton.attention.attention_tiles; Flash-Decoding (Dao et al., 2023) for programs that share a row;
+kernels.triton.attention.attention_kernel; Flash-Decoding (Dao et al., 2023) for programs that share a row;
 Xiao et al., 2023, for sinks. Speed: not yet measured on a GPU.
 """
 

@@ -76,17 +76,18 @@ class PromptReader:
         *,
         vocab_size: int,
         max_model_len: int,
+        prompt_only: bool = False,
         tenant: str | None = None,
     ) -> TokenizedPrompt:
-        """Returns a prompt that leaves room for output. tenant: its owner, whose turn it takes at the
-        processes, here and below. Raises InvalidRequest."""
+        """Returns a prompt that leaves room for output; prompt_only: none is needed. tenant: its owner, whose
+        turn it takes at the processes, here and below. Raises InvalidRequest."""
         read = await self.read(
             prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, tenant=tenant
         )
         count = len(read.token_ids)
         if count == 0:
             raise InvalidRequest({path: "has no tokens"})
-        if count >= max_model_len:
+        if count >= max_model_len + prompt_only:
             raise ContextLengthExceeded(path, count, max_model_len)
         return read
 

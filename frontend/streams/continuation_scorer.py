@@ -2,8 +2,7 @@
 for log-probabilities from the continuation's first token on.
 
 They are sent in turn (request_group.py); the prefix cache computes the prompt once, since requests
-that arrive together share the blocks that the first one computes. The one token that each of them samples is
-dropped.
+that arrive together share the blocks that the first one computes.
 """
 
 from dataclasses import dataclass
@@ -98,7 +97,7 @@ def _read_score(stream: Stream, message: generation_pb2.GenerateResponse | None)
 def _check_length(path: str, prompt_len: int, length: int, max_model_len: int) -> None:
     if not length:
         raise InvalidRequest({path: "has no tokens"})
-    if prompt_len + length >= max_model_len:
+    if prompt_len + length > max_model_len:
         raise ContextLengthExceeded(path, prompt_len + length, max_model_len)
 
 

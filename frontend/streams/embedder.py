@@ -92,6 +92,7 @@ class Embedder:
                 f"inputs[{place}]",
                 vocab_size=limits.vocab_size,
                 max_model_len=limits.max_model_len,
+                prompt_only=True,
                 tenant=tenant,
             )
             prompts.append(array("I", read.token_ids))

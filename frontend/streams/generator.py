@@ -39,7 +39,7 @@ from frontend.telemetry.tracing import put_log_fields
 from frontend.validation.defaults import resolve
 from frontend.validation.requests import check_generate
 from frontend.validation.response_size import check_answer_size
-from frontend.validation.rules import Limits
+from frontend.validation.rules import Limits, computes_prompt_only
 from frontend.validation.terms import check_terms, sequences_of
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
@@ -147,6 +147,7 @@ class Generator:
             "prompt",
             vocab_size=limits.vocab_size,
             max_model_len=limits.max_model_len,
+            prompt_only=computes_prompt_only(request.stopping),
             tenant=call.caller.tenant,
         )
         resolved = resolve(

@@ -251,3 +251,8 @@ GRAMMAR_TEXT = Rule(f"1 to {MAX_GRAMMAR_BYTES} bytes", _grammar_text)
 CHOICES = Rule(f"1 to {MAX_CHOICES} strings, not empty, {MAX_GRAMMAR_BYTES} bytes in all", _choices)
 BACKEND = Rule("llguidance, or empty", _backend)
 TIME_LIMIT = Rule(f"above 0, at most {MAX_SECONDS} s", _time_limit)
+
+
+def computes_prompt_only(stopping: generation_pb2.StoppingCriteria) -> bool:
+    """Returns whether nothing is generated: the prompt is computed, for log-probabilities or the cache."""
+    return stopping.HasField("max_tokens") and not stopping.max_tokens

@@ -6,7 +6,7 @@ import pytest
 from llguidance import LLMatcher
 
 from frontend.errors import InvalidRequest
-from frontend.grammar.answer_judge import AnswerJudge
+from frontend.grammar.answer import AnswerJudge
 from frontend.grammar.endless import endless_part
 from frontend.grammar.notation import json_grammar
 from pagewire.internal.v1 import reader_pb2

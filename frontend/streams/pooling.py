@@ -2,8 +2,8 @@
 
 An input is a request that pools. A continuation is a request whose prompt ends with it and which asks for
 log-probabilities from its first token on; the prefix cache computes the prompt once, since requests that
-arrive together share the blocks that the first one computes. As many run at once as the tenant's quotas (streams/request_group.py) and the engine's rows make
-sense.
+arrive together share the blocks that the first one computes. As many run at once as the tenant's quotas
+(streams/request_group.py) and the engine's rows make sense.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Rows on the device: tokens and block tables. The host's rows (worker.step.rows) lack the sampled tokens.
 
-    tokens       [rows, L] int32     prompt, then output: sampled tokens are appended here, by a kernel; L: context
-                                     and at least one token more, which is never computed
+    tokens       [rows, L] int32     prompt, then output: sampled tokens are appended here, by a kernel;
+                                     L: the context, and at least one token that is never computed
     blocks       [rows, N] int32     block tables
     lengths      [rows] int32        tokens of each row
     prompt_lens  [rows] int32

@@ -27,8 +27,8 @@ from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from worker.cpu.backend import CpuBackend
-from worker.cpu.load import load
 from worker.executor.executor import StepExecutor
+from worker.platforms.cpu import load
 
 FORMS = "int8", "int4"
 BLOCK_SIZE, LENGTH, DOCUMENTS, SEED = 16, 512, 400, 2026

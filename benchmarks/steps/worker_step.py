@@ -28,8 +28,8 @@ from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from pagewire.ipc.columns import pack_u32  # noqa: E402
 from pagewire.v1 import generation_pb2  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
-from worker.cpu.load import load  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
+from worker.platforms.cpu import load  # noqa: E402
 
 BLOCK_SIZE = 16
 BUDGET = 8192

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.api import CacheLayout
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.host.memory import available_memory
 from pagewire.internal.v1 import engine_pb2, worker_pb2
-from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
 from worker.cpu.malloc_tuning import release_startup_memory

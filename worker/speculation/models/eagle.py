@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.attention.plan import LayerCache
+from kernels.api import InputBatch, LayerCache
 from worker.layers.attention.attention import Attention
 from worker.layers.attention.rotary import Rotary, rotary_order
 from worker.layers.attention.self_attention import SelfAttention
@@ -19,7 +19,6 @@ from worker.layers.embedding import VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
 from worker.layers.mlp.mlp import GatedMLP
 from worker.layers.norm import RMSNorm
-from worker.model_input import InputBatch
 from worker.parallel import Placement
 from worker.speculation.models.features import Head
 from worker.speculation.models.head_config import HeadConfig

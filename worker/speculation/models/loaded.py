@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.api import CacheLayout
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
-from worker.attention.kv_cache_spec import CacheLayout
 from worker.cpu.backend import Observe
 from worker.memory.kv_cache import KVCache, block_bytes
 from worker.models.base import LanguageModel

@@ -1,4 +1,4 @@
-"""A model's forward pass as one call: the program that worker.cpu.program.recording makes of its layers."""
+"""A model's forward pass as one call: the program that kernels.cpu.program.recording makes of its layers."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kernels.batch import InputBatch
 from kernels.cpu.runtime.records import ProgramRecord
-from worker.model_input import InputBatch
 
 if TYPE_CHECKING:  # it compiles when it is imported
     from kernels.cpu.runtime.thread_pool import Program, Team

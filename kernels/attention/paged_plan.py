@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.api import E4M3, PagedKernels
-from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, normed_heads, split_heads
+from kernels.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, normed_heads, split_heads
+from kernels.ops.attention.e4m3 import E4M3
+from kernels.triton.attention.paged_kernels import PagedKernels
 
 if TYPE_CHECKING:  # it imports triton
-    from kernels.api import KVScales, PagedBatch
+    from kernels.triton.attention.fp8 import KVScales
+    from kernels.triton.attention.paged_attention import PagedBatch
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """What each kind of layer keeps in the KV cache, and how the layers of that kind plan a step.
 
-A model names one KVCacheSpec per layer (LanguageModel.kv_cache_specs). The cache (worker.memory.kv_cache)
-asks specs for the planes of a block and knows nothing else of layers; layers with equal specs share one plan
-per step, under their spec in InputBatch.attention. A kind of layer that keeps something else (a latent vector
-per token, values of 8 bits with scales, one state per sequence) is another class with this interface.
+A model names one KVCacheSpec per layer. The cache asks specs for the planes of a block and knows nothing else
+of layers; layers with equal specs share one plan per step, under their spec in InputBatch.attention. A kind
+of layer that keeps something else (a latent vector per token, values of 8 bits with scales, one state per
+sequence) is another class with this interface.
 """
 
 import math
@@ -12,11 +12,13 @@ from typing import Protocol
 
 import torch
 
-from kernels.api import BlockKernels, CacheShape, GatherPlan, block_kernels, block_plan, plan_attention
-from worker.attention.block_plan import BlockAttentionPlan, BlockStep
-from worker.attention.paged_plan import DeviceStep, PagedAttentionPlan
-from worker.attention.plan import AttentionPlan, LatentPlan
-from worker.attention.torch_plan import HostStep, TorchAttentionPlan
+from kernels.attention.block_plan import BlockAttentionPlan, BlockStep
+from kernels.attention.paged_plan import DeviceStep, PagedAttentionPlan
+from kernels.attention.plan import AttentionPlan, LatentPlan
+from kernels.attention.torch_plan import HostStep, TorchAttentionPlan
+from kernels.cpu.attention.block_attention import block_kernels, block_plan
+from kernels.cpu.attention.block_kernels import BlockKernels
+from kernels.ops.attention.paged_attention import CacheShape, GatherPlan, plan_attention
 
 
 @dataclass(frozen=True)

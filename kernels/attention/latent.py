@@ -3,29 +3,23 @@ all heads, and whose first values are their value.
 
     plane [B, 1, S, R + P]: a compressed latent of R values, and a rotary key of P behind it
 
-Their plans take queries [T, H, R + P] as the latent is read with (worker.layers.latent.attention), rotated,
-and the tokens' latents [T, R + P]. They return [T, H, R].
+Their plans take queries [T, H, R + P] as the latent is read with, rotated, and the tokens' latents
+[T, R + P]. They return [T, H, R].
 """
 
 from dataclasses import dataclass
 
 import torch
 
-from kernels.api import (
-    BlockKernels,
-    BlockPlan,
-    GatherPlan,
-    block_plan,
-    latent_attention,
-    latent_kernels,
-    paged_attention,
-    store_latents,
-)
-from worker.attention.block_plan import BlockStep
-from worker.attention.kv_cache_spec import CacheLayout, Plane, gathering_plan
-from worker.attention.paged_plan import DeviceStep
-from worker.attention.plan import LatentPlan, LayerCache
-from worker.attention.torch_plan import HostStep
+from kernels.attention.block_plan import BlockStep
+from kernels.attention.kv_cache_spec import CacheLayout, Plane, gathering_plan
+from kernels.attention.paged_plan import DeviceStep
+from kernels.attention.plan import LatentPlan, LayerCache
+from kernels.attention.torch_plan import HostStep
+from kernels.cpu.attention.block_attention import BlockPlan, block_plan
+from kernels.cpu.attention.block_kernels import BlockKernels
+from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels, store_latents
+from kernels.ops.attention.paged_attention import GatherPlan, paged_attention
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class LatentSpec:
     def block_kernels(
         self, dtype: torch.dtype, block_size: int, group: int, e4m3: bool = False
     ) -> BlockKernels | None:
-        """No kernel reads latents of 8 bits (worker.startup.checks refuses them)."""
+        """No kernel reads latents of 8 bits."""
         assert not e4m3
         return latent_kernels(dtype, block_size, self.head_dim, group)
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kernels.batch import InputBatch
 from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.experts.expert_kernels import ProductGroup
 from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, WeighRecord
+from kernels.cpu.program.program import ROWS, CannotRecord, Records
 from kernels.cpu.runtime.grain import row_grain
-from worker.cpu.program.program import ROWS, CannotRecord, Records
-from worker.model_input import InputBatch
 
 if TYPE_CHECKING:
-    from worker.cpu.program.recording import RecordingOps
+    from kernels.cpu.program.recording import RecordingOps
 
 _TOKENS = DispatchRecord.word("tokens")
 

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
+from kernels.batch import InputBatch
 from kernels.cpu.attention.block_attention import block_kernels
+from kernels.cpu.program.recording import RecordingOps
 from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.weight_forms import IN_16_BITS
 from kernels.cpu_ops import CpuOps
-from worker.cpu.program.recording import RecordingOps
 from worker.layers.linear import RowLinear, column_linear
 from worker.layers.mlp.mlp import GatedMLP
-from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 pytestmark = pytest.mark.cpu_kernels

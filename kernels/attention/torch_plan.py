@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from kernels.api import GatherPlan, Integers, paged_attention, slot_rows, store_kv
-from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
+from kernels.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
+from kernels.ops.attention.paged_attention import GatherPlan, paged_attention
+from kernels.ops.attention.ragged import Integers
+from kernels.ops.attention.store_kv import slot_rows, store_kv
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
+from kernels.attention.kv_cache_spec import CacheLayout, bytes_per_block
+from kernels.attention.latent import LatentSpec
+from kernels.attention.torch_plan import HostStep
 from kernels.ops.attention.paged_attention import paged_attention_reference
 from kernels.ops.attention.store_kv import store_kv_reference
 from tests.kernels.tolerances import random
-from worker.attention.kv_cache_spec import CacheLayout, bytes_per_block
-from worker.attention.latent import LatentSpec
-from worker.attention.torch_plan import HostStep
 
 SPEC, HEADS, BLOCK_SIZE = LatentSpec(rank=24, rotary_dim=8), 5, 4
 

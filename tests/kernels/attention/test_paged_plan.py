@@ -5,13 +5,12 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.attention.paged_plan import DeviceStep, PagedAttentionPlan
+from kernels.attention.plan import HeadNorms, Rotation, Scoring, normed_heads
 from kernels.ops.attention.e4m3 import E4M3
 from kernels.triton.attention.paged_kernels import PagedKernels
+from tests.kernels.attention.norms import norm
 from tests.kernels.tolerances import random
-from worker.attention.paged_plan import DeviceStep, PagedAttentionPlan
-from worker.attention.plan import HeadNorms, Rotation, Scoring, normed_heads
-from worker.layers.norm import RMSNorm
-from worker.parallel import Placement
 
 TOKENS, HEADS, KV_HEADS, HEAD_DIM = 3, 4, 2, 8
 BATCH: Any = object()
@@ -47,12 +46,6 @@ class Launches:
         )
         results = {"attend": RESULT, "head_norms": "norms"}
         return PagedKernels(*(self.kernel(name, results.get(name)) for name in names))
-
-
-def norm(width: int, seed: int, offset: float = 0.0) -> RMSNorm:
-    layer = RMSNorm(width, 1e-5, Placement(torch.float32, torch.device("cpu")), offset)
-    layer.weight.copy_(random(width, dtype=torch.float32, seed=seed))
-    return layer
 
 
 def rotation(queries_only: bool = False) -> Rotation:
@@ -129,8 +122,8 @@ def test_norms_of_single_heads_are_part_of_the_rotation():
         (rotation(queries_only=True), (norm(HEAD_DIM, 1), norm(HEAD_DIM, 2))),
         (rotation(), (norm(HEAD_DIM * HEADS, 1), norm(HEAD_DIM * KV_HEADS, 2))),
         (rotation(), (norm(HEAD_DIM, 1), norm(HEAD_DIM * KV_HEADS, 2))),
-        (rotation(), (norm(HEAD_DIM, 1, 1.0), norm(HEAD_DIM, 2, 1.0))),
-        (rotation(), (norm(HEAD_DIM, 1), norm(HEAD_DIM, 2, 1.0))),
+        (rotation(), (norm(HEAD_DIM, 1, offset=1.0), norm(HEAD_DIM, 2, offset=1.0))),
+        (rotation(), (norm(HEAD_DIM, 1), norm(HEAD_DIM, 2, offset=1.0))),
     ],
     ids=[
         "no rotation",

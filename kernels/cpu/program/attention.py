@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.api import HeadNorm, Ops
+from kernels.attention.block_plan import BlockAttentionPlan
+from kernels.attention.kv_cache_spec import KVCacheSpec
+from kernels.attention.latent import BlockLatentPlan
+from kernels.attention.plan import HeadNorms, LayerCache, Rotation, Scoring
+from kernels.batch import InputBatch
 from kernels.cpu.attention.block_attention import BlockPlan, attention_record, scoring_record
 from kernels.cpu.attention.latent.attention import store_record
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS, KVPrefetch
 from kernels.cpu.attention.records import AttentionRecord, PrefetchRecord, ScoringRecord, StoreKVRecord
 from kernels.cpu.elementwise.records import NormRecord, RotaryRecord
+from kernels.cpu.program.program import Records
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import ProgramRecord
-from worker.attention.block_plan import BlockAttentionPlan
-from worker.attention.kv_cache_spec import KVCacheSpec
-from worker.attention.latent import BlockLatentPlan
-from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring
-from worker.cpu.program.program import Records
-from worker.model_input import InputBatch
+from kernels.torch_ops import HeadNorm, Ops
 
 if TYPE_CHECKING:
-    from worker.cpu.program.recording import RecordingOps
+    from kernels.cpu.program.recording import RecordingOps
 
 _ROWS, _SLOTS = ProgramRecord.word("rows"), StoreKVRecord.word("slot_rows")
 _PLAN = AttentionRecord.word("plan")
@@ -188,7 +188,7 @@ class RecordedAngles(Ops):
     in all records that rotate."""
 
     def __init__(self, ops: "RecordingOps", compute: Callable[[InputBatch], Rotation]) -> None:
-        """compute: Angles.angles of worker.layers.attention."""
+        """compute: returns the rotation of a batch."""
         self._ops, self._compute = ops, compute
         self._rotation: Rotation
         self._addresses = 0, 0, 0

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.api import BlockKernels, BlockPlan, Int64s, block_attention, scoring_record
-from worker.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
+from kernels.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
+from kernels.cpu.attention.block_attention import BlockPlan, block_attention, scoring_record
+from kernels.cpu.attention.block_kernels import BlockKernels
+from kernels.cpu.attention.planning.work_items import Int64s
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels.attention.plan import LayerCache
+from kernels.batch import InputBatch, InputEmbeddings
 from tests.worker.fakes import Driver
-from worker.attention.plan import LayerCache
 from worker.cpu.fused_decoder.decoder import FusedDecoder
-from worker.model_input import InputBatch, InputEmbeddings
 
 pytestmark = pytest.mark.cpu_kernels
 

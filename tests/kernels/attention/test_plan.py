@@ -2,21 +2,14 @@
 
 import torch
 
+from kernels.attention.kv_cache_spec import AttentionSpec, bytes_per_block
+from kernels.attention.plan import Rotation, rotated_heads
 from kernels.ops.layers.rms_norm import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
+from tests.kernels.attention.norms import norm
 from tests.kernels.tolerances import random
-from worker.attention.kv_cache_spec import AttentionSpec, bytes_per_block
-from worker.attention.plan import Rotation, rotated_heads
-from worker.layers.norm import RMSNorm
-from worker.parallel import Placement
 
 TOKENS, HEADS, KV_HEADS, HEAD_DIM = 5, 6, 2, 8
-
-
-def norm(seed: int) -> RMSNorm:
-    layer = RMSNorm(HEAD_DIM, 1e-6, Placement(torch.float32, torch.device("cpu")))
-    layer.weight.copy_(random(HEAD_DIM, dtype=torch.float32, seed=seed))
-    return layer
 
 
 def heads() -> torch.Tensor:
@@ -37,7 +30,7 @@ def test_queries_and_keys_are_normed_then_rotated():
     angles = random(TOKENS, HEAD_DIM // 2, dtype=torch.float32, seed=3)
     cos, sin = (torch.cat((part, part), 1) for part in (angles.cos(), angles.sin()))
     sin[:, : HEAD_DIM // 2] *= -1
-    norms, qkv = (norm(1), norm(2)), heads()
+    norms, qkv = (norm(HEAD_DIM, 1, 1e-6), norm(HEAD_DIM, 2, 1e-6)), heads()
     query, key, value = rotated_heads(qkv.clone(), KV_HEADS, Rotation(cos, sin), norms)
     for got, first, layer in ((query, 0, norms[0]), (key, HEADS, norms[1])):
         normed = rms_norm_reference(qkv[:, first : first + got.shape[1]], layer.weight, 1e-6)

@@ -4,7 +4,7 @@
     block_plan.py   the CPU's compiled kernels
     paged_plan.py   Triton's kernels, on CUDA
 
-A plan is made once per step and kind of layer (worker.attention.kv_cache_spec) and serves all layers of that
+A plan is made once per step and kind of layer (kernels.attention.kv_cache_spec) and serves all layers of that
 kind: it holds the block tables, the slots of the step's tokens, and what the kernels precompute from them.
 """
 
@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from kernels.api import HeadNorm, Ops
+from kernels.torch_ops import HeadNorm, Ops
 
 LayerCache = tuple[torch.Tensor, ...]
 """The part of the KV cache that belongs to one layer: one tensor [B, ...] per plane of its KVCacheSpec."""

@@ -12,26 +12,22 @@ CannotRecord.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from kernels.api import HeadNorm
+from kernels.attention.kv_cache_spec import KVCacheSpec
+from kernels.attention.latent import LatentSpec
+from kernels.attention.plan import LayerCache, Rotation
+from kernels.batch import InputBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.attention.records import CopyHeadsRecord
 from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.matmul.records import PackedRowsRecord
-from kernels.cpu.runtime.grain import row_grain
-from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord
-from kernels.cpu_ops import CpuOps
-from kernels.ops.delta.spans import Spans
-from worker.attention.kv_cache_spec import KVCacheSpec
-from worker.attention.latent import LatentSpec
-from worker.attention.plan import LayerCache, Rotation
-from worker.cpu.program.attention import (
+from kernels.cpu.program.attention import (
     AttentionRecords,
     RecordedAngles,
     RecordedLatentPlan,
@@ -39,16 +35,29 @@ from worker.cpu.program.attention import (
     angles_of,
     head_norm_record,
 )
-from worker.cpu.program.buffers import FEW, ActivationBuffers
-from worker.cpu.program.decided_rows import DecidedRows
-from worker.cpu.program.experts import RecordedOrder
-from worker.cpu.program.program import ROWS, CannotRecord, Fixed, Records, StepProgram, Update
-from worker.layers.base import Layer
-from worker.model_input import InputBatch
+from kernels.cpu.program.buffers import FEW, ActivationBuffers
+from kernels.cpu.program.decided_rows import DecidedRows
+from kernels.cpu.program.experts import RecordedOrder
+from kernels.cpu.program.program import ROWS, CannotRecord, Fixed, Records, StepProgram, Update
+from kernels.cpu.runtime.grain import row_grain
+from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord
+from kernels.cpu_ops import CpuOps
+from kernels.ops.delta.spans import Spans
+from kernels.torch_ops import HeadNorm, Ops
 
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
 _FOLLOWING, STREAM = ProductRecord.word("following"), ProductRecord.word("stream")
 _INDEXES = PackedRowsRecord.word("indexes")
+
+
+class Recordable(Protocol):
+    """A model whose layers compute by `ops`."""
+
+    ops: Ops
+
+    def compute_by(self, ops: Ops) -> None:
+        """Has all layers compute by these operations."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,7 @@ class RecordingOps(CpuOps):
         self._constants: list[torch.Tensor] = []
 
     @contextmanager
-    def recording(self, model: Layer, checks: bool = False) -> Iterator[None]:
+    def recording(self, model: Recordable, checks: bool = False) -> Iterator[None]:
         """What the layers of a model compute within is recorded. checks: raises CannotRecord where torch
         computes with buffers, which takes some milliseconds; a model needs it once."""
         ops = model.ops

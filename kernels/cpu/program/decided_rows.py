@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.batch import InputBatch
+from kernels.cpu.program.program import ROWS, Records
 from kernels.cpu.runtime.records import DecideRowsRecord, ProgramRecord
-from worker.cpu.program.program import ROWS, Records
-from worker.model_input import InputBatch
 
 if TYPE_CHECKING:  # it compiles when it is imported
     from kernels.cpu.runtime.thread_pool import Program

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.api import DeltaShape, MambaShape, update_width
-from worker.attention.kv_cache_spec import Plane
+from kernels.attention.kv_cache_spec import Plane
+from kernels.ops.delta.delta_rule import DeltaShape
+from kernels.ops.delta.update_log import update_width
+from kernels.ops.mamba.selective_scan import MambaShape
 
 
 class RowStateSpec(ABC):
@@ -40,7 +42,7 @@ def _drafted(channels: int, heads: int, keys: int, values: int, drafts: int) -> 
 
 @dataclass(frozen=True)
 class DeltaStateSpec(RowStateSpec):
-    """The state of a row in a gated delta net (worker.layers.delta.gated_delta_net)."""
+    """The state of a row in a gated delta net (kernels.ops.delta)."""
 
     shape: DeltaShape
     taps: int  # of the convolution
@@ -58,7 +60,7 @@ class DeltaStateSpec(RowStateSpec):
 
 @dataclass(frozen=True)
 class MambaStateSpec(RowStateSpec):
-    """The state of a row in a Mamba-2 layer (worker.layers.mamba.mamba2)."""
+    """The state of a row in a Mamba-2 layer (kernels.ops.mamba)."""
 
     shape: MambaShape
     taps: int  # of the convolution

@@ -7,13 +7,23 @@ import torch
 import torch.nn.functional as F
 
 from kernels.cpu.attention.block_attention import block_kernels
+from kernels.cpu.program.program import CannotRecord
+from kernels.cpu.program.recording import RecordingOps
 from kernels.cpu_ops import CpuOps
-from worker.cpu.program.program import CannotRecord
-from worker.cpu.program.recording import RecordingOps
-from worker.layers.base import Layer
+from kernels.torch_ops import Ops
 
 pytestmark = pytest.mark.cpu_kernels
 MOST, WIDTH = 2, 32
+
+
+class Model:
+    """A model without layers."""
+
+    def __init__(self) -> None:
+        self.ops = Ops()
+
+    def compute_by(self, ops: Ops) -> None:
+        self.ops = ops
 
 
 @pytest.fixture(autouse=True)
@@ -58,20 +68,20 @@ def add_to(x: torch.Tensor) -> None:
 def test_torch_does_not_compute_with_buffers(compute: Callable[[torch.Tensor], object], ops: RecordingOps):
     """It would, once, with what is not there yet."""
     x = ops.buffers.lasting((MOST, WIDTH), torch.bfloat16)
-    with pytest.raises(CannotRecord, match="torch computes"), ops.recording(Layer(), checks=True):
+    with pytest.raises(CannotRecord, match="torch computes"), ops.recording(Model(), checks=True):
         compute(x[:, : WIDTH // 2])
 
 
 def test_views_and_what_is_no_buffer(ops: RecordingOps):
     x, weight = ops.buffers.lasting((MOST, WIDTH), torch.bfloat16), torch.ones(WIDTH)
-    layer = Layer()
-    eager = layer.ops
-    with ops.recording(layer, checks=True):
-        assert layer.ops is ops
+    model = Model()
+    eager = model.ops
+    with ops.recording(model, checks=True):
+        assert model.ops is ops
         parts = x.view(MOST, 2, -1).transpose(0, 1)[1].split_with_sizes((8, 8), dim=1)
         assert all(part in ops.buffers for part in parts) and x.contiguous() is x
         assert (weight * 2).sum() == 2 * WIDTH
-    assert layer.ops is eager
+    assert model.ops is eager
 
 
 def test_outputs_of_a_layer_are_used_again_some_layers_later(ops: RecordingOps):

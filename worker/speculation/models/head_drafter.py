@@ -1,6 +1,6 @@
 """Runs a head on the rows of the target.
 
-It is a draft model (worker.draft_model.drafter) with two differences. The head computes a position from the
+It is a draft model (ModelDrafter) with two differences. The head computes a position from the
 features of that position and the token behind it, so its rows are those of the target without their first
 token. And what it computed from features of its own, behind the last token of a row, it computes again once
 the target has computed these positions: every token of a draft that was accepted, at once.
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernels.ops.attention.ragged import Integers
-from worker.draft_model.drafter import CATCH_UP, ModelDrafter
 from worker.executor.backend import Backend
-from worker.heads.features import FeatureCache
-from worker.speculation.draft_slots import DraftSlots
+from worker.speculation.models.draft_slots import DraftSlots
+from worker.speculation.models.features import FeatureCache
+from worker.speculation.models.model_drafter import CATCH_UP, ModelDrafter
 from worker.step.plan_reader import Swaps
 from worker.step.rows import RowTable
 
@@ -31,7 +31,7 @@ def rows_of_head(rows: RowTable) -> RowTable:
 
 
 class HeadDrafter(ModelDrafter):
-    """A worker.speculation.drafter.Drafter, and what it keeps by block."""
+    """Drafts by a head, and moves its features with the blocks."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from tests.eagle_heads import drafts_of, write_agreeing_pair, write_head
 from tests.worker.fakes import DrivenSequence, Driver, resolved_params
-from worker.heads.drafter import HeadDrafter
+from worker.speculation.models.head_drafter import HeadDrafter
 
 Checkpoints = Callable[..., Path]
 Drafted = list[tuple[list[int], list[int]]]
@@ -26,8 +26,8 @@ def target(checkpoint: Checkpoints) -> Path:
 
 
 def driver(target: Path, head: Path, room: int = 3, **changes: object) -> Driver:
-    speculation = {"speculation": f"heads:{head},tokens={room}", "draft_model_path": str(head)}
-    return Driver(target, room=room, **speculation, **(SIZES | changes))  # type: ignore[arg-type]
+    speculation = f"heads:{head},tokens={room}"
+    return Driver(target, room=room, speculation=speculation, **(SIZES | changes))  # type: ignore[arg-type]
 
 
 def outputs_of(driving: Driver, n: int = 1) -> list[DrivenSequence]:

@@ -8,25 +8,16 @@ from dataclasses import dataclass
 import torch
 
 from kernels.api import CacheLayout
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.host.memory import available_memory
-from pagewire.internal.v1 import worker_pb2
-from pagewire.speculation import Speculation
+from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
-from worker.cpu.drafters.draft_model import DraftModel, read_draft_model
-from worker.cpu.drafters.head import read_head
-from worker.cpu.drafters.loaded import LoadedDrafter
-from worker.cpu.fused_decoder.decoder import fuse
-from worker.cpu.kernel_selection import use_cpu_kernels
 from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
 from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.warm_up import warm_up
-from worker.cpu.weights import CpuWeights, load_cpu_weights
-from worker.exactness import TORCH, Exactness, by_transformers, on_cpu
+from worker.cpu.weights import CpuModel, load_cpu_weights, use_kernels
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
@@ -41,19 +32,17 @@ from worker.memory.row_states import RowStates, states_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
 from worker.sampling.sampler import Sampler
+from worker.speculation.models.draft_model import read_draft_model
+from worker.speculation.models.head import read_head
+from worker.speculation.models.loaded import DrafterPlan, LoadedDrafter
+from worker.speculation.options import check_exactness, make_speculator, read_speculation
 from worker.startup.checks import check_cache_dtype, check_group, choose_max_model_len, refuse_fast_matmul
 from worker.startup.implementation import choose_implementation
 from worker.startup.kv_cache_dtype import stored_dtype
 from worker.startup.model import Report, dtype_name, model_bytes
 from worker.startup.ready import make_ready
-from worker.startup.speculation import (
-    check_exactness,
-    make_speculator,
-    read_speculation,
-)
 from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
-from worker.transformers_backend.config import TransformersConfig
 from worker.weights.prefault import WeightsMemory
 
 logger = logging.getLogger(__name__)
@@ -76,26 +65,24 @@ def load(
     which does not wait for the pages of its cache. Raises StartupError when anything does not fit."""
     check_group(rank, initialize.tensor_parallel_size)
     refuse_fast_matmul(initialize.fast_matmul, "cpu")
-    speculation = read_speculation(initialize.speculation, "cpu")
+    speculation = read_speculation(initialize, "cpu")
     config = choose_implementation(initialize, "cpu")
     check_cache_dtype(initialize.kv_cache_dtype, config)
     max_model_len = choose_max_model_len(initialize.max_model_len, config)
-    drafting = read_draft_model(initialize, speculation, config, max_model_len)
-    head = read_head(initialize, speculation, config)
+    plan = read_drafter(initialize, config, max_model_len)
     grammars = GrammarsToCome(initialize, config.vocab_size, config.eos_token_ids)
     if precompiled is not None:
         precompiled.begin()
     weights = load_cpu_weights(initialize, config, report, memory)
-    if head is not None:
-        head.capture(weights.model)
+    if plan is not None:
+        plan.capture(weights.model)
     _set_threads(weights.model, threads, initialize.data_parallel_size, pinned)
     if precompiled is not None:
         precompiled.wait(report)
-    loaded = _use_kernels(initialize, config, max_model_len, weights, report, pinned)
-    check_exactness(speculation, loaded.exactness)
-    draft: LoadedDrafter | None = drafting and _load_draft(*drafting, loaded, report, pinned)
-    if head is not None:
-        draft = head.load(weights.model.embedding, loaded.dtype, report, pinned)
+    computing = use_kernels(initialize, config, weights, report, pinned)
+    loaded = Loaded(initialize, config, max_model_len, computing)
+    check_exactness(speculation, computing.exactness)
+    draft = None if plan is None else plan.load(weights.model, computing.dtype, report, pinned)
     report("KV cache", 0.0)
     if takes_over:
         await_freed_memory()
@@ -110,7 +97,22 @@ def load(
     warm_up(executor)
     if claim is not None:
         (claim.log_failure if takes_over else claim.wait)()
-    return executor, _ready(loaded, executor, cache, swap_space)
+    ready = _ready(loaded, executor, cache, swap_space)
+    if speculation is not None:
+        ready.draft_tokens, ready.draft_batch = speculation.tokens, speculation.batch
+    return executor, ready
+
+
+def read_drafter(
+    initialize: worker_pb2.Initialize, target: ModelConfig, max_model_len: int
+) -> DrafterPlan | None:
+    """Returns the draft model or head that --speculate names; None: it names none. Raises StartupError where
+    it does not fit the target."""
+    if initialize.speculation.method == engine_pb2.DRAFT_METHOD_DRAFT:
+        return read_draft_model(initialize, target, max_model_len)
+    if initialize.speculation.method == engine_pb2.DRAFT_METHOD_HEADS:
+        return read_head(initialize, target)
+    return None
 
 
 @dataclass(frozen=True)
@@ -120,16 +122,12 @@ class Loaded:
     initialize: worker_pb2.Initialize
     config: ModelConfig
     max_model_len: int
-    model: LanguageModel
-    dtype: torch.dtype
-    quantization: str  # of the weights, as ModelFacts says it
-    blocks: BlockKernels | None = None  # what reads and writes the cache; None: torch
-    exactness: Exactness = TORCH
+    computing: CpuModel
 
-    def make_cache(self, draft: LoadedDrafter | None, speculation: Speculation | None) -> KVCache:
+    def make_cache(self, draft: LoadedDrafter | None, speculation: worker_pb2.Speculation | None) -> KVCache:
         """Returns the KV cache, as large as requested or as fits beside that of a draft model, and states."""
-        specs, size = self.model.kv_cache_specs(), self.initialize.block_size
-        stored = stored_dtype(self.initialize, self.dtype)
+        specs, size = self.computing.model.kv_cache_specs(), self.initialize.block_size
+        stored = stored_dtype(self.initialize, self.computing.dtype)
         with draft.names_both() if draft is not None else nullcontext():
             num_blocks = choose_num_blocks(
                 self.initialize.num_blocks,
@@ -141,20 +139,22 @@ class Loaded:
                 requested_bytes=self.initialize.kv_cache_bytes,
                 num_threads=torch.get_num_threads(),
                 reserved=states_bytes(
-                    self.model.state_specs(),
+                    self.computing.model.state_specs(),
                     self.initialize.max_num_seqs,
                     self.initialize.state_checkpoints,
                     _most_drafts(speculation),
                 ),
             )
-        each_alone = not self.exactness.caveat  # the bits that are promised depend on positions alone
-        return KVCache(specs, CacheLayout(size, num_blocks, self.dtype, CPU, each_alone, stored))
+        each_alone = (
+            not self.computing.exactness.caveat
+        )  # the bits that are promised depend on positions alone
+        return KVCache(specs, CacheLayout(size, num_blocks, self.computing.dtype, CPU, each_alone, stored))
 
     def make_executor(
         self,
         cache: KVCache,
         swap_space: SwapSpace,
-        speculation: Speculation | None,
+        speculation: worker_pb2.Speculation | None,
         grammars: GrammarRows,
         draft: LoadedDrafter | None,
     ) -> StepExecutor[CpuBackend]:
@@ -167,31 +167,24 @@ class Loaded:
         drafter = observe = None
         drafter_tensors: list[torch.Tensor] = []
         if draft is not None:
-            drafting = draft.make_drafter(rows, swap_space.num_blocks, self.model)
+            drafting = draft.make_drafter(rows, swap_space.num_blocks, self.computing.model)
             drafter, observe, drafter_tensors = drafting
-        specs = self.model.state_specs()
+        specs = self.computing.model.state_specs()
         checkpoints = self.initialize.state_checkpoints
         drafts = _most_drafts(speculation)
         states = RowStates(specs, most_rows, CPU, checkpoints, drafts) if specs else None
-        backend = CpuBackend(self.model, cache, swap_space, rows, sampler, self.blocks, observe, states)
+        backend = CpuBackend(
+            self.computing.model, cache, swap_space, rows, sampler, self.computing.blocks, observe, states
+        )
         backend.drafter_tensors = drafter_tensors
         kept = () if drafter is None else (drafter,)
         speculator = make_speculator(speculation, rows, grammars, drafter, kept, drafter, states)
         return StepExecutor(rows, backend, self.initialize.max_num_batched_tokens, speculator)
 
 
-def _most_drafts(speculation: Speculation | None) -> int:
+def _most_drafts(speculation: worker_pb2.Speculation | None) -> int:
     """Returns the most drafted tokens of a row in a step."""
     return 0 if speculation is None else speculation.tokens
-
-
-def _load_draft(
-    command: worker_pb2.Initialize, config: ModelConfig, target: Loaded, report: Report, pinned: bool
-) -> DraftModel:
-    """Returns the draft model that a command describes, computed as the target."""
-    weights = load_cpu_weights(command, config, report, None)
-    loaded = _use_kernels(command, config, target.max_model_len, weights, report, pinned)
-    return DraftModel(command, target.initialize.model_path, loaded.model, loaded.dtype, loaded.blocks)
 
 
 def _set_threads(model: LanguageModel, requested: int, num_workers: int, pinned: bool) -> None:
@@ -200,49 +193,17 @@ def _set_threads(model: LanguageModel, requested: int, num_workers: int, pinned:
     torch.set_num_threads(choose_threads(requested, model_bytes(model), cores))
 
 
-def _use_kernels(
-    initialize: worker_pb2.Initialize,
-    config: ModelConfig,
-    max_model_len: int,
-    weights: CpuWeights,
-    report: Report,
-    pinned: bool,
-) -> Loaded:
-    """Packs the weights for the compiled kernels, and has steps recorded where these can run them."""
-    kernels = use_cpu_kernels(
-        weights.model,
-        weights.dtype,
-        CPU,
-        initialize.block_size,
-        weights.model.attention_heads(),
-        weights.arena,
-        report,
-        pinned,
-        initialize.quantization,
-        initialize.plain_head,
-        e4m3_cache=stored_dtype(initialize, weights.dtype) != weights.dtype,
-    )
-    model = fuse(weights.model, kernels.ops, kernels.blocks)
-    chosen = target_set() if kernels.packed else None
-    exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)
-    if isinstance(config, TransformersConfig):
-        exactness = by_transformers(config.implementation, exactness)
-    exactness = exactness.with_cache(initialize.kv_cache_dtype)
-    facts = max_model_len, model, weights.dtype, weights.quantization
-    return Loaded(initialize, config, *facts, kernels.blocks, exactness)
-
-
 def _ready(
     loaded: Loaded, executor: StepExecutor[CpuBackend], cache: KVCache, swap_space: SwapSpace
 ) -> worker_pb2.Ready:
     """Logs what was loaded in one line, measures, and returns what the core is told."""
     initialize, threads = loaded.initialize, torch.get_num_threads()
-    weight_bytes = model_bytes(loaded.model)
+    weight_bytes = model_bytes(loaded.computing.model)
     logger.info(
         "%s in %s%s: %.0f MiB of weights, %d KV blocks%s (%.0f MiB), %d threads",
         loaded.config.architecture,
-        dtype_name(loaded.dtype),
-        f", weights in {loaded.quantization}" if loaded.quantization else "",
+        dtype_name(loaded.computing.dtype),
+        f", weights in {loaded.computing.quantization}" if loaded.computing.quantization else "",
         weight_bytes / 2**20,
         cache.num_blocks,
         f" in {initialize.kv_cache_dtype}" if initialize.kv_cache_dtype else "",
@@ -252,11 +213,11 @@ def _ready(
     in_cache = cache.num_blocks * initialize.block_size
     longest = min(initialize.max_num_batched_tokens, loaded.max_model_len - 1, in_cache)
     prefill_us = measure_prefill(executor.execute, longest, initialize.block_size)
-    facts = loaded.config, loaded.dtype, loaded.max_model_len, weight_bytes
+    facts = loaded.config, loaded.computing.dtype, loaded.max_model_len, weight_bytes
     ready = make_ready(*facts, cache, swap_space, prefill_us)
     ready.num_threads = threads
     ready.num_state_checkpoints = initialize.state_checkpoints if ready.has_states else 0
-    ready.model.quantization = loaded.quantization
+    ready.model.quantization = loaded.computing.quantization
     ready.model.grammar_engine = executor.backend.grammars.engine
-    loaded.exactness.describe(ready.model)
+    loaded.computing.exactness.describe(ready.model)
     return ready

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 import torch
 
 from kernels.api import InputBatch, LayerCache
-from worker.heads.base import Head
-from worker.heads.config import HeadConfig
 from worker.layers.attention.attention import Attention
 from worker.layers.attention.rotary import Rotary, rotary_order
 from worker.layers.attention.self_attention import SelfAttention
@@ -22,6 +20,8 @@ from worker.layers.linear import RowLinear, column_linear, qkv_linear
 from worker.layers.mlp.mlp import GatedMLP
 from worker.layers.norm import RMSNorm
 from worker.parallel import Placement
+from worker.speculation.models.features import Head
+from worker.speculation.models.head_config import HeadConfig
 
 NAMES: dict[str, tuple[str, ...]] = {
     "own_embedding": ("embed_tokens",),

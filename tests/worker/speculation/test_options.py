@@ -2,10 +2,15 @@
 
 import pytest
 
+from engine_core.speculation import parse_speculation
 from pagewire.errors import StartupError
-from pagewire.speculation import Speculation
+from pagewire.internal.v1 import worker_pb2
 from worker.exactness import SIMULATED, TORCH, on_cpu, on_cuda
-from worker.startup.speculation import check_exactness, read_speculation
+from worker.speculation.options import check_exactness, read_speculation
+
+
+def read(text: str, device: str) -> worker_pb2.Speculation | None:
+    return read_speculation(worker_pb2.Initialize(speculation=parse_speculation(text)), device)
 
 
 @pytest.mark.parametrize(
@@ -14,27 +19,42 @@ from worker.startup.speculation import check_exactness, read_speculation
         ("draft:small", "cuda", "a draft model needs --device cpu"),
         ("draft:small", "simulated", "a draft model needs --device cpu"),
         ("simulated", "cpu", "the device is cpu"),
-        ("lookup:tokens=0", "cpu", "tokens is 0; use 1 to 64"),
     ],
 )
 def test_refusals(text: str, device: str, why: str) -> None:
     with pytest.raises(StartupError, match=why) as refused:
-        read_speculation(text, device)
+        read(text, device)
     assert text in refused.value.why and refused.value.todo
 
 
 def test_what_is_taken() -> None:
-    assert read_speculation("", "cuda") is None
-    assert read_speculation("lookup", "cpu") == Speculation("lookup", batch=8)
-    assert read_speculation("lookup", "cuda") == Speculation("lookup", batch=16)
-    assert read_speculation("simulated:acceptance=90", "simulated") is not None
+    assert read("", "cuda") is None
+    taken = read("simulated:acceptance=90", "simulated")
+    assert taken is not None and taken.acceptance == 90
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "batch"),
+    [
+        ("lookup", "cpu", 8),
+        ("draft:small", "cpu", 8),
+        ("lookup:tokens=12", "cpu", 13),
+        ("lookup:batch=5", "cpu", 5),
+        ("lookup", "cuda", 16),
+        ("simulated", "simulated", 16),
+        ("lookup:tokens=12,batch=9", "cuda", 9),
+    ],
+)
+def test_the_batch_suits_the_device_unless_it_is_named(text: str, device: str, batch: int) -> None:
+    options = read(text, device)
+    assert options is not None and options.batch == batch
 
 
 def test_logits_that_depend_on_the_number_of_rows() -> None:
     """A draft would change tokens there: refused, with the reason."""
-    options = Speculation("lookup")
+    options = read("lookup", "cuda")
     for exactness in (TORCH, on_cuda("sm_90", fast_matmul=True), on_cpu(None, has_attention=False)):
-        with pytest.raises(StartupError, match="equal bit for bit"):
+        with pytest.raises(StartupError, match="--speculate lookup needs logits that are equal bit for bit"):
             check_exactness(options, exactness)
         check_exactness(None, exactness)
     for has_attention in (True, False):  # torch's attention computes each query alone

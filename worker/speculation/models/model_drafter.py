@@ -15,10 +15,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from kernels.ops.attention.ragged import Integers
+from kernels.ops.sampling.columns import NEUTRAL
 from pagewire.internal.v1 import worker_pb2
-from worker.draft_model.params import draft_row
+from pagewire.v1 import generation_pb2
 from worker.executor.backend import Backend
-from worker.speculation.draft_slots import DraftSlots
+from worker.speculation.drafter import Drafter
+from worker.speculation.models.draft_slots import DraftSlots
 from worker.step.beams import NO_TOKEN
 from worker.step.plan_reader import Step, Swaps, checked_step
 from worker.step.rows import RowTable
@@ -30,10 +32,28 @@ FEW_LOGITS = 16
 """Tokens of a step that are all worth logits, where a row needs those of its last token alone."""
 NO_PLAN = worker_pb2.StepPlan()
 """Of a step that no core has planned."""
+_KEPT = (*NEUTRAL, "seed")
+"""Parameters of a row that a draft model samples with."""
 
 
-class ModelDrafter:
-    """A worker.speculation.drafter.Drafter and a worker.step.plan_reader.RowFeature."""
+def draft_row(new: worker_pb2.NewRow) -> worker_pb2.NewRow:
+    """Returns a row that begins as this one does, as far as a draft model's sampler needs it.
+
+    It takes the row's number of (seed, sequence index, position), its temperature, filters, bias and allowed
+    tokens: where its distribution is that of the target, so is its token. Penalties and bad words would need
+    a history that goes back where drafts are refused; without them it only drafts worse.
+    """
+    sampling = generation_pb2.SamplingParams(allowed_token_ids=new.sampling.allowed_token_ids)
+    for name in _KEPT:
+        if new.sampling.HasField(name):
+            setattr(sampling, name, getattr(new.sampling, name))
+    for token, bias in new.sampling.logit_bias.items():
+        sampling.logit_bias[token] = bias
+    return worker_pb2.NewRow(row=new.row, sequence_index=new.sequence_index, sampling=sampling)
+
+
+class ModelDrafter(Drafter):
+    """Drafts by a model. A worker.step.plan_reader.RowFeature, too."""
 
     is_free = False
 
@@ -51,8 +71,6 @@ class ModelDrafter:
         see CATCH_UP."""
         self._backend, self._positions, self.slots = backend, positions, slots
         self._rows, self._budget, self._catch_up_tokens = rows, budget, catch_up
-
-        self.computed_prompts = False
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row."""

@@ -9,26 +9,23 @@ from typing import Any
 import pytest
 
 from pagewire.errors import StartupError
-from pagewire.speculation import Speculation
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.fakes import initialize
-from worker.cpu.drafters.draft_model import read_draft_model
-from worker.cpu.load import load
-from worker.draft_model.checks import check_draft_model
 from worker.families.registry import read_model_config
+from worker.platforms.cpu import load
+from worker.speculation.models.draft_model import check_draft_model, read_draft_model
 
 Checkpoints = Callable[..., Path]
 
 
 def check(target: Path, draft: Path, max_model_len: int = 256) -> Any:
-    command = initialize(target, draft_model_path=str(draft))
-    return read_draft_model(command, Speculation("draft"), read_model_config(target), max_model_len)
+    command = initialize(target, speculation=f"draft:{draft}")
+    return read_draft_model(command, read_model_config(target), max_model_len)
 
 
 def test_another_shape_of_the_same_vocabulary_can(checkpoint: Checkpoints) -> None:
     found = check(checkpoint("llama"), checkpoint("qwen3"))
-    assert found is not None and found[0].model_path == str(checkpoint("qwen3"))
-    assert read_draft_model(initialize("a"), None, read_model_config(checkpoint("llama")), 256) is None
+    assert found.command.model_path == str(checkpoint("qwen3"))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +70,6 @@ def test_memory_for_both_caches_or_a_line_that_names_both_models(checkpoint: Che
         block_size=16,
         num_blocks=1 << 32 - 1,
         speculation=f"draft:{draft}",
-        draft_model_path=str(draft),
     )
     with pytest.raises(StartupError, match="of each block are the draft model's") as refused:
         load(command, 0, 1, lambda what, fraction: None)

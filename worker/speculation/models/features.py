@@ -8,6 +8,9 @@ The slot of a position that is only drafted has what the head left at the positi
 verifies the draft computes that position, and stores the features of the target there.
 """
 
+from abc import abstractmethod
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -15,10 +18,23 @@ from kernels.ops.attention.copy_blocks import copy_blocks
 from kernels.ops.attention.ragged import Integers, ranges
 from kernels.ops.attention.swap_blocks import swap_in, swap_out
 from worker.memory.kv_cache import zeros
+from worker.models.base import LanguageModel
 from worker.step.plan_reader import Step, Swaps
 from worker.step.rows import RowTable
 
 CPU = torch.device("cpu")
+
+
+class Head(LanguageModel):
+    """A LanguageModel that computes a position from the features there and the next token. `features` must
+    be set before each step."""
+
+    features: torch.Tensor  # [T, E]
+    states: torch.Tensor  # [T, E], of the step that was computed last: the features of the next positions
+
+    @abstractmethod
+    def fuse(self, captured: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Returns the features [T, E] of hidden states [T, E] behind each of the layers that are read."""
 
 
 class FeatureCache:

@@ -20,8 +20,6 @@ import torch
 from kernels.api import InputBatch, LayerCache
 from worker.config.decoder import DecoderFamily
 from worker.families.registry import DECODERS
-from worker.heads.base import Head
-from worker.heads.mtp_config import MtpConfig
 from worker.layers.attention.rotary import Rotary
 from worker.layers.base import Weight
 from worker.layers.embedding import VocabEmbedding
@@ -29,6 +27,8 @@ from worker.layers.linear import column_linear
 from worker.layers.norm import RMSNorm
 from worker.models.transformer import block
 from worker.parallel import Placement
+from worker.speculation.models.features import Head
+from worker.speculation.models.head_config import MtpConfig
 from worker.weights.source import TensorSource
 from worker.weights.weight_table import weight_table
 

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from pagewire.errors import StartupError
 from tests.eagle_heads import write_head
 from tests.worker.fakes import initialize
-from worker.cpu.load import load
 from worker.families.registry import read_model_config
-from worker.heads.config import HeadConfig, read_head_config
+from worker.platforms.cpu import load
+from worker.speculation.models.head_config import HeadConfig, read_head_config
 
 Checkpoints = Callable[..., Path]
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -58,9 +58,7 @@ def test_what_does_not_fit_is_named(target: Path, tmp_path: Path, fields: dict[s
 
 
 def refused(target: Path, head: Path, **changes: Any) -> StartupError:
-    command = initialize(
-        target, speculation=f"heads:{head}", draft_model_path=str(head), block_size=16, **changes
-    )
+    command = initialize(target, speculation=f"heads:{head}", block_size=16, **changes)
     with pytest.raises(StartupError) as found:
         load(command, 0, 1, lambda what, fraction: None)
     assert found.value.what == f"cannot draft for {target.name} with the head {head.name}"

@@ -7,7 +7,7 @@ import pytest
 
 from kernels.ops.attention.ragged import Integers
 from tests.worker.fakes import Driver, resolved_params
-from worker.draft_model.drafter import ModelDrafter
+from worker.speculation.models.model_drafter import ModelDrafter
 from worker.step.plan_reader import Step
 
 Checkpoints = Callable[..., Path]
@@ -19,8 +19,8 @@ DRAWN = {"temperature": 0.9, "seed": 11}
 
 
 def driver(folder: Path, draft: Path, room: int = 3, **changes: object) -> Driver:
-    speculation = {"speculation": f"draft:{draft},tokens={room}", "draft_model_path": str(draft)}
-    return Driver(folder, room=room, **speculation, **(SIZES | changes))  # type: ignore[arg-type]
+    speculation = f"draft:{draft},tokens={room}"
+    return Driver(folder, room=room, speculation=speculation, **(SIZES | changes))  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver, resolved_params
-from tests.worker.heads.test_drafter import PROMPTS, SIZES, driver, noted, outputs_of
+from tests.worker.speculation.models.test_head_drafter import PROMPTS, SIZES, driver, noted, outputs_of
 from worker.families.registry import read_model_config
-from worker.heads.config import read_head_config
+from worker.speculation.models.head_config import read_head_config
 
 Checkpoints = Callable[..., Path]
 pytestmark = pytest.mark.cpu_kernels

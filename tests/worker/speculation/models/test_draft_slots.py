@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from worker.speculation.draft_slots import DraftSlots
+from worker.speculation.models.draft_slots import DraftSlots
 from worker.step.rows import PlanError, RowTable
 
 

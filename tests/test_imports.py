@@ -241,7 +241,7 @@ def loaded_by(statement: str) -> set[str]:
             HEAVY | {"numpy", "engine_core", "worker", "kernels", "starlette", "uvicorn", "h11"},
         ),
         (
-            "import frontend.streams.multiplexer, frontend.streams.continuation_scorer,"
+            "import frontend.streams.multiplexer, frontend.streams.pooling,"
             " frontend.call.write_timeout, frontend.auth.authenticator",
             HEAVY | {"numpy", "grpc", "grpc_status"},
         ),

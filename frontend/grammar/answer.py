@@ -1,24 +1,65 @@
 """The grammar of a whole answer: reasoning, then a requested form, calls, text that calls may follow, or
-anything."""
+anything. Each part is judged under the name of its field.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from frontend.answers.tables import ReasoningFormat, ToolFormat
-from frontend.grammar.calls.calls import CallableTool, CallWriting
-from frontend.grammar.lark import ANY, LarkWriter, one_of, optional, sequence, without
-from frontend.grammar.special_tokens import SpecialTokens
+from frontend.errors import InvalidRequest, Unsupported
+from frontend.grammar.calls import CallableTool, CallWriting
+from frontend.grammar.judge import MAX_MESSAGE, GrammarJudge, refused_keywords
+from frontend.grammar.lark import ANY, LarkWriter, SpecialTokens, one_of, optional, sequence, without
+from frontend.validation.json_objects import read_object
 from pagewire.internal.v1 import reader_pb2
 
+TOOLS = "prompt.chat.tools"
+BUDGET = "reasoning.budget"
 BEGUN = reader_pb2.AnswerForm.REASONING_BEGUN
 POSSIBLE = reader_pb2.AnswerForm.REASONING_POSSIBLE
 _BREAK = r'("\n\n" | "\n")?'
 """What models write behind the end of their reasoning."""
+_NO_ARGUMENTS = '{"type":"object","properties":{}}'
 
 
-class NoEndToken(Exception):
-    """The mark that ends the reasoning is no token, so that nothing can force it."""
+class AnswerJudge:
+    """Makes grammars of the answers of one model."""
+
+    def __init__(
+        self, special: Mapping[str, int], tools: ToolFormat | None, reasoning: ReasoningFormat | None
+    ) -> None:
+        """special: texts of special tokens, and their ids. tools, reasoning: the model's formats."""
+        self._judge = GrammarJudge(special)
+        self._writer = AnswerGrammars(SpecialTokens(special), tools, reasoning)
+
+    def compile(self, form: reader_pb2.AnswerForm) -> str:
+        """Returns the grammar of a validated form. Raises InvalidRequest, Unsupported, naming the field."""
+        inner = self._judge.compile(form.structured_output) if form.HasField("structured_output") else None
+        tools = [_callable(tool) for tool in form.tools]
+        for tool in tools:
+            if tool.parameters is not None:
+                self._check(tool)
+        grammar = self._writer.grammar(form, tools, inner)
+        if grammar != inner and (problem := self._judge.problem(grammar)):
+            path = "structured_output" if inner is not None else TOOLS if tools else BUDGET
+            raise InvalidRequest({path: problem.split("\n")[0][:MAX_MESSAGE]})
+        return grammar
+
+    def _check(self, tool: CallableTool) -> None:
+        """Judges the calls of one tool alone. Raises InvalidRequest."""
+        grammar = self._writer.grammar(reader_pb2.AnswerForm(calls_required=True), [tool], None)
+        if problem := self._judge.problem(grammar):
+            said = refused_keywords(problem, json.dumps(tool.parameters)) or problem.split("\n")[0]
+            raise InvalidRequest({tool.path: said[:MAX_MESSAGE]})
+
+
+def _callable(tool: reader_pb2.AnswerForm.CallableTool) -> CallableTool:
+    path = f"{TOOLS}[{tool.place}].parameters"
+    parameters = None
+    if tool.HasField("parameters"):
+        parameters = read_object(tool.parameters or _NO_ARGUMENTS, path)
+    return CallableTool(tool.name, parameters, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +79,7 @@ class AnswerGrammars:
 
     def grammar(self, form: reader_pb2.AnswerForm, tools: Sequence[CallableTool], inner: str | None) -> str:
         """Returns the grammar of an answer. inner: that of the requested form; None: there is none. Raises
-        BadTool and NoEndToken."""
+        InvalidRequest, Unsupported."""
         lark = LarkWriter()
         reasoning = self._reasoning(lark, form)
         if inner is not None:
@@ -70,14 +111,15 @@ class AnswerGrammars:
         return self.special.in_lark(frames.answer) if frames is not None else ""
 
     def _reasoning(self, lark: LarkWriter, form: reader_pb2.AnswerForm) -> str:
-        """Returns an expression for the reasoning, up to its end; "": there is none. Raises NoEndToken."""
+        """Returns an expression for the reasoning, up to its end; "": there is none. Raises Unsupported."""
         if self._marks is None or form.reasoning not in (BEGUN, POSSIBLE):
             return ""
         opens, closes = self._marks
         closing = self.special.in_lark(closes)
         if self.special.first_in(closes) is None:
             if form.HasField("reasoning_budget"):
-                raise NoEndToken
+                problem = "the mark that ends the model's reasoning is no token, so that it cannot be forced"
+                raise Unsupported({BUDGET: problem})
             thoughts = lark.rule(f"{ANY} {closing}", "[lazy]")
         elif form.HasField("reasoning_budget"):
             most = form.reasoning_budget

@@ -1,7 +1,7 @@
 """Grammars that have been judged."""
 
-from frontend.grammar import cache as module
-from frontend.grammar.cache import GrammarCache
+from frontend.prompts import prompt_reader as module
+from frontend.prompts.prompt_reader import GrammarCache
 from pagewire.internal.v1.reader_pb2 import AnswerForm
 
 
@@ -21,7 +21,7 @@ def test_a_form_is_found_by_its_content() -> None:
 
 
 def test_what_was_not_used_for_longest_is_forgotten(monkeypatch) -> None:
-    monkeypatch.setattr(module, "MAX_ENTRIES", 2)
+    monkeypatch.setattr(module, "MAX_GRAMMARS", 2)
     cache, forms = GrammarCache(), [form_of(regex=letter) for letter in "abc"]
     cache.put(forms[0], "A")
     cache.put(forms[1], "B")
@@ -31,7 +31,7 @@ def test_what_was_not_used_for_longest_is_forgotten(monkeypatch) -> None:
 
 
 def test_bytes_are_limited(monkeypatch) -> None:
-    monkeypatch.setattr(module, "MAX_BYTES", 10)
+    monkeypatch.setattr(module, "MAX_GRAMMAR_BYTES", 10)
     cache = GrammarCache()
     cache.put(form_of(regex="a"), "x" * 6)
     cache.put(form_of(regex="a"), "x" * 6)

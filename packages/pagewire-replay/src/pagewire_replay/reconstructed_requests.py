@@ -6,7 +6,6 @@ of its request; all others are 0. What a sequence would have generated beyond it
 known: it continues with blocks that are equal to no others.
 """
 
-import json
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,25 +13,21 @@ from itertools import count
 from typing import Any
 
 from engine_core.beam_search import BeamSearch
-from engine_core.recording.beams import Candidates, candidates_of, replayed_search
-from engine_core.recording.facts import COPIED, read_hashes
+from engine_core.recording.recorder import COPIED
 from engine_core.request import FinishReason, PendingPromptLogprobs, Request, RequestOwner
 from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.engine_pb2 import Pooling
 from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedEvent
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
+from pagewire_replay.beams import Candidates, candidates_of, replayed_search
+from pagewire_replay.reader import facts_of, read_hashes
 
 _PLAIN = 0
 _SOME_GRAMMAR = "?"
 """Stands for the grammar of a request, which is not recorded."""
 _FIRST_FRESH = 1 << 31
 """The first made-up token: above every vocabulary."""
-
-
-def facts_of(event: RecordedEvent) -> dict[str, Any]:
-    """Returns the facts of an event by name."""
-    return json.loads(event.facts) if event.facts else {}
 
 
 @dataclass(frozen=True, slots=True)

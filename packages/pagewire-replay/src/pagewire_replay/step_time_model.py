@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from engine_core.recording.plans import PlanReader
-from engine_core.recording.reconstructed_requests import facts_of
 from engine_core.step.plan import Plan
 from pagewire.internal.v1.recording_pb2 import RecordedCall
+from pagewire_replay.reader import PlanReader, facts_of
 
 _LEAST_US = 1.0
 Shape = tuple[float, float, float, float]  # 1, tokens, positions, rows

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from engine_core.kv_cache.kept_changes import KeptChanges
-from engine_core.recording.file import RecordingReader, open_recording
+from engine_core.recording.file import open_recording
 from engine_core.recording.recorder import RecordedScheduler
-from engine_core.recording.replay import Replay
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.recording_pb2 import RecordedCall
 from pagewire.internal.v1.worker_pb2 import KeptCache
 from pagewire.ipc.columns import pack_u32, unpack_u32
+from pagewire_replay.reader import RecordingReader
+from pagewire_replay.replay import Replay
 from tests.engine_core.fakes import add_request, make
 from tests.engine_core.kv_cache.test_kept_cache import SECRET, Lives
 

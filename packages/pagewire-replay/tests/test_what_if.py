@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.recording.analysis.compare import _table, compare
-from engine_core.recording.analysis.step_time_model import measure
-from engine_core.recording.analysis.summary import percentile
-from engine_core.recording.analysis.what_if import CannotTry
-from engine_core.recording.file import RecordingReader, open_recording
+from engine_core.recording.file import open_recording
 from engine_core.recording.recorder import RecordedScheduler
-from engine_core.recording.replay import Outcome, Replay
+from pagewire_replay.compare import _table, compare
+from pagewire_replay.reader import RecordingReader
+from pagewire_replay.replay import Outcome, Replay
+from pagewire_replay.step_time_model import measure
+from pagewire_replay.summary import percentile
+from pagewire_replay.what_if import CannotTry
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import LIMITS, FakeWorker, add_request, make
 

@@ -3,23 +3,19 @@
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pagewire.command_config import ReplayConfig
 from pagewire.flags import UsageError
-
-if TYPE_CHECKING:
-    from engine_core.recording.replay import Difference
+from pagewire_replay.compare import compare
+from pagewire_replay.reader import RecordingReader
+from pagewire_replay.replay import Difference, Replay
 
 CONFIG = ReplayConfig
 
 
 def run(config: ReplayConfig) -> int:
     """Prints the result; returns the exit code. Raises BadRecording and CannotTry."""
-    from engine_core.recording.analysis.compare import compare
-    from engine_core.recording.file import RecordingReader
-    from engine_core.recording.replay import Replay
-
     if not config.recording:
         raise UsageError("FILE is missing", todo="pagewire replay FILE; --record FILE writes one")
     recording = RecordingReader(Path(config.recording))
@@ -46,7 +42,7 @@ def _changes(config: ReplayConfig) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, "recorded")}
 
 
-def _print_difference(difference: "Difference", num_plans: int) -> None:
+def _print_difference(difference: Difference, num_plans: int) -> None:
     print(f"step {difference.step} differs ({num_plans} plans before it are the same)")
     print(f"clock:    {difference.now:.6f} s")
     print(f"field:    {difference.field}")

@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from engine_core.recording.analysis.step_time_model import StepTimes
-from engine_core.recording.analysis.summary import Figures
-from engine_core.recording.file import RecordingReader
-from engine_core.recording.reconstructed_requests import ReconstructedRequests, facts_of
-from engine_core.recording.replay_worker import ReplayWorker
 from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire.errors import PagewireError
+from pagewire_replay.reader import RecordingReader, facts_of
+from pagewire_replay.reconstructed_requests import ReconstructedRequests
+from pagewire_replay.replay_worker import ReplayWorker
+from pagewire_replay.step_time_model import StepTimes
+from pagewire_replay.summary import Figures
 
 
 class CannotTry(PagewireError):

@@ -5,17 +5,16 @@ from typing import Any
 
 from engine_core.quarantine.blame import Span, Suspect
 from engine_core.quarantine.crash_journal import CrashJournal, new_journal
-from engine_core.recording.analysis.summary import Figures
-from engine_core.recording.facts import read_settings
-from engine_core.recording.file import FORMAT, BadRecording, RecordingReader
-from engine_core.recording.kept_blocks import restore_kept
-from engine_core.recording.plans import Columns, PlanReader, columns_of, requests_of
-from engine_core.recording.reconstructed_requests import ReconstructedRequests, facts_of
-from engine_core.recording.replay_worker import ReplayWorker
+from engine_core.recording.plans import Columns, columns_of, requests_of
 from engine_core.request import FinishReason, Request
 from engine_core.scheduler.scheduler import Scheduler
-from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedEvent, RecordedPlan, RecordingStart
+from pagewire.internal.v1.recording_pb2 import RecordedEvent, RecordedPlan
 from pagewire.internal.v1.worker_pb2 import StepResult
+from pagewire_replay.kept_blocks import restore_kept
+from pagewire_replay.reader import PlanReader, RecordingReader, facts_of, read_settings, read_start
+from pagewire_replay.reconstructed_requests import ReconstructedRequests
+from pagewire_replay.replay_worker import ReplayWorker
+from pagewire_replay.summary import Figures
 
 _SHOWN = 8
 """Entries of a column that a message shows."""
@@ -144,16 +143,3 @@ def _show(column: list[Any] | None) -> str:
         return "nothing"
     more = f" and {len(column) - _SHOWN} more" if len(column) > _SHOWN else ""
     return f"{column[:_SHOWN]}{more}"
-
-
-def read_start(recording: RecordingReader) -> RecordingStart:
-    """Returns the first call of a recording. Raises BadRecording."""
-    first = next(iter(recording), RecordedCall())
-    if not first.HasField("start"):
-        raise BadRecording(f"{recording.path} holds no call: {recording.incomplete or 'it is empty'}")
-    if first.start.format != FORMAT:
-        raise BadRecording(
-            f"{recording.path} has format {first.start.format}, this is for format {FORMAT}:"
-            f" it was written by pagewire {first.start.version}"
-        )
-    return first.start

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from engine_core.kv_cache.prefix_cache import HASH_BYTES as WHOLE_HASH_BYTES
 from engine_core.kv_cache.prefix_cache import PrefixCache, block_hash
-from engine_core.recording.facts import read_hashes
-from engine_core.recording.reconstructed_requests import ReconstructedRequests, RecordedRequest
 from pagewire.ipc.columns import unpack_u32
+from pagewire_replay.reader import read_hashes
+from pagewire_replay.reconstructed_requests import ReconstructedRequests, RecordedRequest
 
 _TOKEN_BYTES = 4
 

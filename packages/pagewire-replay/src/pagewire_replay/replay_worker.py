@@ -4,9 +4,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from engine_core.recording.beams import Candidates
 from engine_core.recording.plans import requests_of
-from engine_core.recording.reconstructed_requests import ReconstructedRequests
 from engine_core.request import NO_TOKEN, Request
 from engine_core.scheduler.states.beam_group import BeamGroup
 from engine_core.scheduler.states.sequence_states import SequenceStates
@@ -15,6 +13,8 @@ from engine_core.step.result import Result
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepResult
 from pagewire.ipc.columns import unpack_u32
+from pagewire_replay.beams import Candidates
+from pagewire_replay.reconstructed_requests import ReconstructedRequests
 
 
 @dataclass(slots=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine_core.recording.analysis.step_time_model import Shape, fit, shape_of
 from engine_core.step.plan import Plan
+from pagewire_replay.step_time_model import Shape, fit, shape_of
 
 TRUE = (900.0, 11.0, 0.25, 3.0)
 

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import settings
 
 from engine_core.intake.validation import Limits
-from engine_core.recording import replay
-from engine_core.recording.file import BadRecording, RecordingReader, open_recording
+from engine_core.recording.file import open_recording
 from engine_core.recording.recorder import RecordedScheduler
-from engine_core.recording.replay import Replay, first_difference
 from engine_core.request import FinishReason
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan
 from pagewire.internal.v1.recording_pb2 import RecordingStart
+from pagewire_replay import replay
+from pagewire_replay.reader import BadRecording, RecordingReader
+from pagewire_replay.replay import Replay, first_difference
 from tests.engine_core.fakes import LIMITS, FakeWorker, Ledger, add_request, make, run
 from tests.engine_core.test_scheduler_walk import SchedulerWalk
 

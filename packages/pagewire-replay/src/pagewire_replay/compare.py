@@ -3,13 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from engine_core.recording.analysis.step_time_model import StepTimes, measure
-from engine_core.recording.analysis.summary import Figures
-from engine_core.recording.analysis.what_if import CannotTry, what_if
-from engine_core.recording.facts import read_settings
-from engine_core.recording.file import RecordingReader
-from engine_core.recording.reconstructed_requests import ReconstructedRequests
-from engine_core.recording.replay import read_start
+from pagewire_replay.reader import RecordingReader, read_settings, read_start
+from pagewire_replay.reconstructed_requests import ReconstructedRequests
+from pagewire_replay.step_time_model import StepTimes, measure
+from pagewire_replay.summary import Figures
+from pagewire_replay.what_if import CannotTry, what_if
 
 _LONGEST_NAME = 60
 """Characters of a figure's name."""

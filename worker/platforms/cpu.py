@@ -17,7 +17,7 @@ from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
 from worker.cpu.threads import choose_threads, own_cores
 from worker.cpu.warm_up import warm_up
-from worker.cpu.weights import CpuModel, load_cpu_weights, use_kernels
+from worker.cpu.weights import CpuModel, load_cpu_weights, with_kernels
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
@@ -79,7 +79,7 @@ def load(
     _set_threads(weights.model, threads, initialize.data_parallel_size, pinned)
     if precompiled is not None:
         precompiled.wait(report)
-    computing = use_kernels(initialize, config, weights, report, pinned)
+    computing = with_kernels(initialize, config, weights, report, pinned)
     loaded = Loaded(initialize, config, max_model_len, computing)
     check_exactness(speculation, computing.exactness)
     draft = None if plan is None else plan.load(weights.model, computing.dtype, report, pinned)

@@ -20,9 +20,26 @@ class PoolingType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_TYPE_UNSPECIFIED: _ClassVar[PoolingType]
     POOLING_TYPE_LAST: _ClassVar[PoolingType]
     POOLING_TYPE_MEAN: _ClassVar[PoolingType]
+
+class DraftMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAFT_METHOD_UNSPECIFIED: _ClassVar[DraftMethod]
+    DRAFT_METHOD_LOOKUP: _ClassVar[DraftMethod]
+    DRAFT_METHOD_GRAMMAR: _ClassVar[DraftMethod]
+    DRAFT_METHOD_DRAFT: _ClassVar[DraftMethod]
+    DRAFT_METHOD_SIMULATED: _ClassVar[DraftMethod]
+    DRAFT_METHOD_SHARED: _ClassVar[DraftMethod]
+    DRAFT_METHOD_HEADS: _ClassVar[DraftMethod]
 POOLING_TYPE_UNSPECIFIED: PoolingType
 POOLING_TYPE_LAST: PoolingType
 POOLING_TYPE_MEAN: PoolingType
+DRAFT_METHOD_UNSPECIFIED: DraftMethod
+DRAFT_METHOD_LOOKUP: DraftMethod
+DRAFT_METHOD_GRAMMAR: DraftMethod
+DRAFT_METHOD_DRAFT: DraftMethod
+DRAFT_METHOD_SIMULATED: DraftMethod
+DRAFT_METHOD_SHARED: DraftMethod
+DRAFT_METHOD_HEADS: DraftMethod
 
 class FrontendMessage(_message.Message):
     __slots__ = ("hello", "add_request", "abort", "utility", "watch_cache", "frontend_reply")

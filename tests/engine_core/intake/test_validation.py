@@ -1,6 +1,7 @@
 """Validation in the engine core: no message on its socket may raise in the loop."""
 
 import math
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.errors import Code, Refused
+from engine_core.request import FinishReason
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import pack_u32
 from pagewire.limits.grammars import MAX_COMPILED_BYTES

@@ -1,6 +1,6 @@
 """Transformer blocks: attention and feed-forward parts with norms and a residual stream; and hidden states of
 a step behind some of a decoder's blocks, copied out of that stream for what reads them besides the next block
-(worker.heads). The stream itself keeps its bits.
+(worker.speculation.models). The stream itself keeps its bits.
 """
 
 from abc import ABC, abstractmethod

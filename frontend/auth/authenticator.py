@@ -24,6 +24,8 @@ class Access(Enum):
     AUTHENTICATED = auto()
     TENANTS = auto()
     """Callers with a token, which are shown what is theirs. Without tokens, as ADMINS."""
+    OPERATORS = auto()
+    """Load balancers, which are shown the load of all tenants: with tokens, those of admins."""
     ADMINS = auto()
 
 
@@ -40,6 +42,7 @@ _FOR_ADMINS = frozenset(
         f"{_VLLM}SubscribeKvEvents",  # with the tokens of everyone's prompts
     }
 )
+_FOR_OPERATORS = frozenset({f"{_VLLM}GetLoads", "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics"})
 _FOR_TENANTS = frozenset(
     {"/pagewire.v1.AdminService/ListRequests", "/pagewire.v1.AdminService/ExplainRequest"}
 )
@@ -55,6 +58,8 @@ def access_of(method: str) -> Access:
         return Access.PUBLIC
     if method in _FOR_TENANTS:
         return Access.TENANTS
+    if method in _FOR_OPERATORS:
+        return Access.OPERATORS
     if method in _FOR_ADMINS or method.startswith(_ADMIN_SERVICES):
         return Access.ADMINS
     return Access.AUTHENTICATED
@@ -107,7 +112,7 @@ class TokenAuthenticator:
             return None
         try:
             caller = self._tokens.table.find(token_in(metadata), self._clock())
-            if access is Access.ADMINS and not caller.is_admin:
+            if access in (Access.ADMINS, Access.OPERATORS) and not caller.is_admin:
                 raise AdminsOnly("this method needs the token of an admin")
         except ServiceError as error:
             self._count_refusal(error)

@@ -90,6 +90,18 @@ def test_with_a_token(method):
 
 
 @pytest.mark.parametrize(
+    "method", ["/vllm.grpc.engine.VllmEngine/GetLoads", "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics"]
+)
+def test_the_load_of_all_tenants_is_for_operators(method):
+    """With tokens those of admins, as AdminService/GetLoad has it; without, any load balancer's."""
+    assert access_of(method) is Access.OPERATORS
+    assert GATE.authenticate(method, bearer("admin")) == Caller("operators", is_admin=True)
+    with pytest.raises(AdminsOnly):
+        GATE.authenticate(method, bearer("user"))
+    assert AnonymousAuthenticator().authenticate(method, ()) is ANONYMOUS
+
+
+@pytest.mark.parametrize(
     "method",
     [
         "",

@@ -16,7 +16,7 @@ from kernels.ops.sampling.columns import SamplingColumns
 from kernels.triton.sampling.choose import choose_tokens
 from kernels.triton.sampling.forbid_tokens import forbid_tokens
 from kernels.triton.sampling.sample import argmax
-from kernels.triton.step.record_tokens import History, record_tokens
+from kernels.triton.step.token_history import History, record_tokens
 from worker.cuda.sampling.logit_adjustments import LogitAdjustments
 from worker.cuda.sampling.logprobs import top_tokens
 from worker.cuda.sampling.row_parameters import ALIGNMENT, FILTERED, DeviceParameters, Parameters, RowSlots

@@ -24,6 +24,7 @@ from kernels.ops.experts.dispatch import Dispatch, dispatch
 from kernels.ops.experts.route import route
 from kernels.ops.experts.weigh import weigh
 from kernels.ops.layers.activation import activation, gated_activation
+from kernels.ops.layers.adjust_logits import adjust_logits
 from kernels.ops.layers.clamped_swiglu import clamped_swiglu
 from kernels.ops.layers.layer_norm import add_layer_norm, layer_norm
 from kernels.ops.layers.linear import linear
@@ -31,7 +32,6 @@ from kernels.ops.layers.low_bit_linear import low_bit_linear
 from kernels.ops.layers.rms_norm import add_rms_norm, rms_norm
 from kernels.ops.layers.rotary import rotary
 from kernels.ops.layers.scaled_add import scaled_add
-from kernels.ops.logits.adjust_logits import adjust_logits
 from kernels.ops.mamba.grouped_norm import grouped_norm
 from kernels.ops.mamba.selective_scan import MambaShape, ScanRates, selective_scan
 

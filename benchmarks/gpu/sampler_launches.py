@@ -11,7 +11,7 @@ from benchmarks.gpu.shapes import FP32, empty
 
 def sampler_state_launches() -> Iterator[tuple[str, Launch]]:
     """By vocabulary, as benchmarks.gpu.compile has the others."""
-    from kernels.ops.logits.token_masks import Prohibitions
+    from kernels.ops.sampling.token_masks import Prohibitions
     from kernels.triton.sampling.filtered_sample import Filters
     from kernels.triton.sampling.forbid_tokens import forbid_tokens
     from kernels.triton.sampling.top_n import MOST, top_n

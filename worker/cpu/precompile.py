@@ -55,7 +55,7 @@ KERNELS = {
         *("experts.route", "experts.combine", "experts.dispatch", "experts.grouped_product"),
         *("experts.weigh", "runtime.decide_rows"),
     ),
-    SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
+    SAMPLER: ("sampling.choose", "sampling.logits_processors"),
     MODEL: (
         *("elementwise.layer_norm", "step.prepare_inputs", "attention.planning.kv_prefetch_list"),
         *("elementwise.activation", "elementwise.adjust_logits", "elementwise.gated_gelu"),

@@ -1,4 +1,4 @@
-"""kernels.ops.logits.adjust_logits in float32, 16 values per step; the last step of a row may compute some of
+"""kernels.ops.layers.adjust_logits in float32, 16 values per step; the last step of a row may compute some of
 the values before it again. Rows of at least 16 values."""
 
 from kernels.cpu.compiler.cache import operation

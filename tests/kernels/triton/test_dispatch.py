@@ -9,7 +9,7 @@ import torch
 
 from kernels.api import Ops, default_ops
 from kernels.ops.attention.copy_blocks import copy_blocks
-from kernels.ops.sampling.argmax import argmax
+from kernels.ops.sampling.choose import argmax
 from kernels.triton import requirements as support
 from kernels.triton.cache import copy_blocks as blocks
 from kernels.triton.sampling import sample

@@ -22,11 +22,11 @@ from kernels.cpu.elementwise.records import (
 from kernels.cpu.elementwise.row_kernels import ACTIVATIONS
 from kernels.cpu_ops import CpuOps
 from kernels.ops.layers.activation import activation_reference, gated_activation_reference
+from kernels.ops.layers.adjust_logits import adjust_logits
 from kernels.ops.layers.clamped_swiglu import clamped_swiglu as clamped_swiglu_reference
 from kernels.ops.layers.layer_norm import layer_norm_reference
 from kernels.ops.layers.rms_norm import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
-from kernels.ops.logits.adjust_logits import adjust_logits
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels

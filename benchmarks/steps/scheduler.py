@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from engine_core.identity import Limits
+from engine_core.context import Limits
 from engine_core.intake.validation import make_request
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.request import Request

@@ -20,7 +20,6 @@ from kernels.ops.sampling.columns import NEUTRAL, SamplingColumns
 from kernels.ops.sampling.filters import FILTERS, temperature_weights, top_k
 from kernels.ops.sampling.philox import philox4x32, uniform53
 from kernels.ops.sampling.philox_constants import MASK
-from kernels.triton.requirements import uses_triton
 
 _Rows = npt.NDArray[np.int64]
 
@@ -45,12 +44,8 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     somewhere (the model broke down), or -inf everywhere (nothing may be chosen).
 
     logits [A, V] float32 -> [A] int64, in one read. torch.max gives the first of equals, and NaN if there is
-    one. Dispatches on the device.
+    one.
     """
-    if uses_triton(logits):
-        from kernels.triton.sampling import sample as gpu
-
-        return gpu.argmax(logits)
     largest, tokens = logits.max(-1)
     return torch.where(largest.isfinite(), tokens, -1)
 

@@ -10,9 +10,9 @@ tokens (tests/worker/test_greedy_steps.py).
 
 import torch
 
-from worker.cpu.program.program import ROWS, Records
-from worker.cpu.program.recording import RecordingOps
-from worker.model_input import InputBatch
+from kernels.api import InputBatch
+from kernels.cpu.program.program import ROWS, Records
+from kernels.cpu.program.recording import RecordingOps
 
 
 class FusedHead:

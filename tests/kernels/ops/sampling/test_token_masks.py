@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.logits.token_masks import (
+from kernels.ops.sampling.token_masks import (
     ANY,
     FEW,
     Prohibitions,

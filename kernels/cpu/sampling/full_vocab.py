@@ -1,24 +1,29 @@
-"""Filters of a whole vocabulary as limits: from which score on tokens stay.
+"""A draw from all tokens of a row, or from those that limits leave: kernels.ops.sampling.choose.inverse_cdf.
 
-Nothing is sorted. A share of the mass: one pass adds each weight to one of 256 buckets, by its logit; the
-ranking ends in one of them, whose tokens alone are looked at. A share of the largest weight: the lowest
-float32 with a weight that stays, by bisection.
-"""
+Filters of a whole vocabulary are limits: from which score on tokens stay. Nothing is sorted. A share of the
+sum: one pass adds each weight to one of 256 buckets, by its logit; the ranking ends in one of them, whose
+tokens alone are looked at. A share of the largest weight: the lowest float32 with a weight that stays, by
+bisection.
+
+The weights of each chunk of 64 tokens are added up in vectors, and the sum before each chunk is noted. Then
+the chunk that the number falls into is known, and only its weights are made as torch makes them. The sums are
+not taken token by token, so that they may be off in their last bits. Where these could matter, which is in
+one of 100,000 draws from a flat distribution over 152,000 tokens, the answer is UNKNOWN."""
 
 from math import inf, log
 
 from kernels.cpu.compiler.language import float32
 from kernels.cpu.isa.doubles import WIDE
 from kernels.cpu.isa.vectors import read_f32, read_f64, read_i32, read_i64, write_f32, write_f64, write_i32
-from kernels.cpu.sampling.filters.candidates import NOT_KNOWN, note
-from kernels.cpu.sampling.filters.top_k_cut import UNKNOWN, cut
-from kernels.cpu.sampling.filters.weight_sums import ABOUT, BUCKETS, chunk_places, chunk_weights, in_bucket
+from kernels.cpu.sampling.candidates import cut, note
+from kernels.cpu.sampling.records import UNKNOWN
 from kernels.cpu.sampling.scratch import (
     BEST,
     CHUNK_SUMS,
     CHUNK_WEIGHTS,
     CHUNKS,
     COPY,
+    LARGEST,
     SUMS,
     TEMPERATURE,
     VOCAB_SIZE,
@@ -26,7 +31,17 @@ from kernels.cpu.sampling.scratch import (
     logits_at,
     scratch_places,
 )
-from kernels.cpu.sampling.vector_loops import CHUNK, LOWEST, weigh
+from kernels.cpu.sampling.vector_loops import (
+    ABOUT,
+    BUCKETS,
+    CHUNK,
+    LOWEST,
+    chunk_mass,
+    chunk_places,
+    chunk_weights,
+    in_bucket,
+    weigh,
+)
 
 LOG2_E = 1.4426950408889634
 
@@ -78,8 +93,8 @@ def _mass_until(n: int, limit: float, last: int, scratch: int) -> float:
 
 
 def last_of_mass(share: float, scratch: int) -> tuple[int, float]:
-    """The last token, by rank, that kernels.ops.sampling.filters.top_mass keeps, and the sum of all weights
-    that it keeps; NOT_KNOWN and 0 where the last bits could matter."""
+    """The last token, by rank, that kernels.ops.sampling.filters.top_p keeps, and the sum of all weights
+    that it keeps; UNKNOWN and 0 where the last bits could matter."""
     _, scores, ids, weights, free = scratch_places(scratch)
     best, temperature = read_f64(scratch + BEST), read_f64(scratch + TEMPERATURE)
     per_score = _buckets_per_score(share, scratch)
@@ -98,7 +113,7 @@ def last_of_mass(share: float, scratch: int) -> tuple[int, float]:
     error = sum_error(read_i64(scratch + VOCAB_SIZE)) * total
     place = cut(scores, weights, n, before, target, error, free)
     if place == UNKNOWN:
-        return NOT_KNOWN, 0.0
+        return UNKNOWN, 0.0
     last = read_i32(ids + 4 * place)
     return last, before + _mass_until(n, read_f32(scores + 4 * place), last, scratch)
 
@@ -134,3 +149,72 @@ def lowest_score(share: float, scratch: int) -> float:
             low = middle
     write_i32(lane, _other_order(high))
     return read_f32(lane)
+
+
+def _copy_kept(chunk: int, limit: float, last: int, scratch: int) -> int:
+    """The address of a copy of a chunk's logits, -inf below the limit, and for its equals behind the last
+    token."""
+    x, copy = logits_at(chunk, scratch), scratch + COPY
+    for i in range(CHUNK):
+        score = read_f32(x + 4 * i)
+        kept = score > limit or (score == limit and chunk * CHUNK + i <= last)
+        write_f32(copy + 4 * i, score if kept else -inf)
+    return copy
+
+
+def _kept(chunk: int, limit: float, last: int, scratch: int) -> tuple[int, float]:
+    """The address of a chunk's logits, and the one from which on its tokens stay."""
+    if chunk == last // CHUNK:
+        return _copy_kept(chunk, limit, last, scratch), LOWEST
+    least = limit if chunk < last // CHUNK else next_above(limit, scratch)
+    return logits_at(chunk, scratch), least
+
+
+def _add_up(limit: float, last: int, enough: float, scratch: int) -> float:
+    """The sum of the weights that stay, noted before each chunk. Ends where it exceeds `enough`."""
+    before, total = scratch_places(scratch)[0], 0.0
+    best, rate = read_f64(scratch + BEST), LOG2_E / read_f64(scratch + TEMPERATURE)
+    write_f64(before, 0.0)
+    for chunk in range(read_i64(scratch + CHUNKS)):
+        if read_f32(scratch + LARGEST + 4 * chunk) >= limit:
+            x, least = _kept(chunk, limit, last, scratch)
+            total += chunk_mass(x, least, best, rate)
+        write_f64(before + 8 * (chunk + 1), total)
+        if total > enough:
+            break
+    return total
+
+
+def _limits(top_p: float, min_p: float, scratch: int) -> tuple[float, int, float]:
+    """What the filters leave: from which logit on, of its equals up to which token, and the sum of the
+    weights, 0 where that is not known yet. UNKNOWN instead of the token where last bits could matter."""
+    limit, last, total = LOWEST, read_i64(scratch + VOCAB_SIZE), 0.0
+    if top_p < 1:
+        last, total = last_of_mass(top_p, scratch)
+        limit = logit_of(last, scratch) if last != UNKNOWN else limit
+    if min_p > 0 and last != UNKNOWN:
+        lowest = lowest_score(min_p, scratch)
+        if lowest > limit:
+            limit, last, total = lowest, read_i64(scratch + VOCAB_SIZE), 0.0
+    return limit, last, total
+
+
+def draw_from_all(top_p: float, min_p: float, u: float, scratch: int) -> int:
+    """A token; UNKNOWN where torch is to choose it."""
+    limit, last, total = _limits(top_p, min_p, scratch)
+    if last == UNKNOWN:
+        return UNKNOWN
+    reached = _add_up(limit, last, u * total if total > 0 else inf, scratch)
+    total = total if total > 0 else reached
+    target, chunk, before = u * total, 0, scratch_places(scratch)[0]
+    while chunk + 1 < read_i64(scratch + CHUNKS) and read_f64(before + 8 * (chunk + 1)) <= target:
+        chunk += 1
+    weights, kept = scratch + CHUNK_WEIGHTS, _copy_kept(chunk, limit, last, scratch)
+    weigh(kept, read_f64(scratch + BEST), read_f64(scratch + TEMPERATURE), weights, CHUNK // WIDE)
+    mass, error = read_f64(before + 8 * chunk), sum_error(read_i64(scratch + VOCAB_SIZE)) * total
+    for i in range(CHUNK):
+        below, mass = mass, mass + read_f64(weights + 8 * i)
+        if mass > target:
+            certain = mass - target > error and (below == 0 or target - below >= error)
+            return chunk * CHUNK + i if certain else UNKNOWN
+    return UNKNOWN

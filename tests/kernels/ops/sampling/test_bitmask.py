@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.ops.logits.bitmask import apply_bitmask, apply_bitmask_reference
+from kernels.ops.sampling.logits_processors import apply_bitmask, apply_bitmask_reference
 from tests.kernels.sampling_inputs import tied_logits
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.logits.penalties import penalties, penalties_reference
+from kernels.ops.sampling.logits_processors import penalties, penalties_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 

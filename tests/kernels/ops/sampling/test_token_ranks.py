@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.logits.token_ranks import token_ranks, token_ranks_reference
-from kernels.ops.sampling.ranking import ranking
+from kernels.ops.sampling.logprobs import ranking, token_ranks, token_ranks_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.logits.logit_bias import add_logit_bias, add_logit_bias_reference
+from kernels.ops.sampling.logits_processors import add_logit_bias, add_logit_bias_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.sampling.filters.candidates import (  # noqa: E402
-    NOT_KNOWN,
+from kernels.cpu.sampling.candidates import (  # noqa: E402
     collect,
     keep_best,
     note,
     pick,
     total_of,
 )
+from kernels.cpu.sampling.records import UNKNOWN  # noqa: E402
 from kernels.cpu.sampling.scratch import (  # noqa: E402
     LARGEST,
     begin_row,
@@ -26,7 +26,7 @@ from kernels.cpu.sampling.scratch import (  # noqa: E402
     scratch_places,
 )
 from kernels.cpu.sampling.vector_loops import CHUNK, chunk_largest  # noqa: E402
-from kernels.ops.sampling.filters import top_mass_reference  # noqa: E402
+from kernels.ops.sampling.filters import top_p_reference  # noqa: E402
 from tests.kernels.sampling_inputs import tied_logits  # noqa: E402
 
 
@@ -120,15 +120,15 @@ def test_the_best_stay_in_their_order(n: int, share: float) -> None:
     target = share * sum(weights)
     kept = row.candidates(keep_best(n, target, 0.0, row.at))
     scores, masses = torch.tensor([x]), torch.tensor([weights], dtype=torch.float64)
-    expected = top_mass_reference(scores, masses, torch.tensor([share], dtype=torch.float64))[0]
+    expected = top_p_reference(scores, masses, torch.tensor([share], dtype=torch.float64))[0]
     assert kept == [(10 + i, x[i], weights[i]) for i in range(n) if expected[i] > 0]
 
 
 def test_what_is_not_certain_is_not_kept() -> None:
     row = Row(torch.zeros(64))
     row.fill([3.0, 2.0, 1.0], [1.0, 1.0, 1.0])
-    assert keep_best(3, 2.0, 1e-9, row.at) == NOT_KNOWN
-    assert keep_best(3, 4.0, 0.0, row.at) == NOT_KNOWN, "all together are not enough"
+    assert keep_best(3, 2.0, 1e-9, row.at) == UNKNOWN
+    assert keep_best(3, 4.0, 0.0, row.at) == UNKNOWN, "all together are not enough"
 
 
 def test_sums_and_picks() -> None:
@@ -145,7 +145,7 @@ def test_sums_and_picks() -> None:
         (2.49, 12),
         (2.5, 13),
         (2.7, 13),
-        (2.75, NOT_KNOWN),
+        (2.75, UNKNOWN),
     ):
         assert pick(row.ids, row.weights, 5, 0.25, target) == token
-    assert pick(row.ids, row.weights, 0, 0.0, 0.0) == NOT_KNOWN
+    assert pick(row.ids, row.weights, 0, 0.0, 0.0) == UNKNOWN

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kernels.ops.logits.temperature import temperature_weights, temperature_weights_reference
+from kernels.ops.sampling.filters import temperature_weights, temperature_weights_reference
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, spread, tied_logits
 
 

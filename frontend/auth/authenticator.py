@@ -7,6 +7,7 @@ authenticated callers: one that was forgotten here is closed, and so is one that
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Protocol
 
@@ -72,7 +73,8 @@ class Authenticator(Protocol):
     """True when admin methods are for peers on this machine instead of for callers with a token."""
 
     def authenticate(self, method: str, metadata: Metadata) -> Caller | None:
-        """Returns the caller; None when the method is public. Raises Unauthenticated, PermissionDenied."""
+        """Returns the caller; None when the method is public and the caller unknown. Raises Unauthenticated,
+        PermissionDenied."""
 
 
 class AnonymousAuthenticator:
@@ -105,10 +107,12 @@ class TokenAuthenticator:
         self._clock = clock
 
     def authenticate(self, method: str, metadata: Metadata) -> Caller | None:
-        """Returns the token's caller; None when the method is public. Raises Unauthenticated,
-        PermissionDenied."""
+        """Returns the token's caller; None when the method is public and no token is valid. Raises
+        Unauthenticated, PermissionDenied."""
         access = access_of(method)
         if access is Access.PUBLIC:
+            with suppress(ServiceError):
+                return self._tokens.table.find(token_in(metadata), self._clock())
             return None
         try:
             caller = self._tokens.table.find(token_in(metadata), self._clock())

@@ -20,9 +20,9 @@ from frontend.openai.requests.fields import (
     read_object,
     read_text,
 )
-from frontend.openai.requests.reasoning import put_effort
 from frontend.openai.requests.tools import read_inner, read_nested_tools
 from frontend.templates.chat_template import ChatTemplate
+from frontend.templates.conversation import EFFORT
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import generation_pb2, prompt_pb2
 
@@ -182,3 +182,22 @@ def _read_format(value: Any, request: generation_pb2.GenerateRequest) -> None:
         request.structured_output.json_schema = json.dumps(schema["schema"])
     elif kind != "text":
         raise InvalidRequest({"response_format.type": "must be text, json_object or json_schema"})
+
+
+NO_THINKING = "none"
+
+
+def put_effort(effort: str, name: str, chat: prompt_pb2.Chat, template: ChatTemplate | None) -> None:
+    """Sets the template's own variable, or its switch for `none`. name: of the client's field. Raises
+    InvalidRequest; Unsupported, where the template has neither."""
+    if template is None:
+        return  # a conversation is refused without one
+    features = template.features(with_tools=bool(chat.tools))
+    if features.effort:
+        if EFFORT in chat.template_kwargs.fields:
+            raise InvalidRequest({name: "is set by chat_template_kwargs already"})
+        chat.template_kwargs[EFFORT] = effort
+    elif effort == NO_THINKING and features.switches:
+        chat.enable_thinking = False
+    else:
+        raise Unsupported({name: "the model's chat template has no such switch"})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from frontend.auth.authenticator import AnonymousAuthenticator, TokenAuthenticator
-from frontend.auth.token_list import TokenFile
+from frontend.auth.tokens import TokenFile
 from frontend.grpc_services import Services
 from frontend.inspection.inspector import Inspector
 from frontend.metrics import FrontendWatch

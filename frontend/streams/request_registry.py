@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from frontend.auth.caller import Caller, scope
 from frontend.engine.client import EngineClient
-from frontend.engine.questions import CoreQuestions
+from frontend.engine.core_list import CoreQuestions
 from frontend.errors import ContinuedElsewhere, RequestExists, ServiceError
 from frontend.streams.stream import Stream
 from frontend.telemetry.timings import RequestTimings

@@ -17,11 +17,12 @@ from frontend.openai.requests.fields import (
     Field,
     Names,
     Table,
+    ask_for_logprobs,
     clipped,
     given,
     read_fields,
     read_object,
-    read_text,
+    read_texts,
 )
 from frontend.openai.requests.tools import read_flat_tools
 from frontend.templates.chat_template import ChatTemplate
@@ -174,12 +175,7 @@ def _read_logprobs(body: Mapping[str, Any], request: generation_pb2.GenerateRequ
         if top:
             raise InvalidRequest({"top_logprobs": f"needs {LOGPROBS} in include"})
         return
-    names.put("output.logprobs", "top_logprobs")
-    names.put("output.logprobs.top_n", "top_logprobs")
-    request.output.logprobs.SetInParent()
-    request.output.token_bytes = request.output.token_ids = True
-    if top:
-        request.output.logprobs.top_n = top
+    ask_for_logprobs(request, top, names, name="top_logprobs", top_name="top_logprobs")
 
 
 class ConversationItems:
@@ -222,38 +218,28 @@ class ConversationItems:
             readers[kind](item, path)
 
     def _read_message(self, item: dict[str, Any], path: str) -> None:
-        fields = read_object(item, path, _MESSAGE_ITEM)
-        for name in ("role", "content"):
-            if name not in fields:
-                raise InvalidRequest({f"{path}.{name}": "is required"})
+        fields = read_object(item, path, _MESSAGE_ITEM, ("role", "content"))
         role = fields["role"]
         message = self._turn_for("content", path) if role == ASSISTANT else self._add(role, path)
-        self._put_text(message, fields["content"], f"{path}.content")
+        _put_texts(message, fields["content"], f"{path}.content")
 
     def _read_reasoning(self, item: dict[str, Any], path: str) -> None:
         fields = read_object(item, path, _REASONING_ITEM)
-        texts = prompt_pb2.ChatMessage()
-        self._put_text(texts, fields.get("content", []), f"{path}.content")
-        if self._keeps_reasoning and texts.content:
-            message = self._turn_for("reasoning", path)
-            message.reasoning = "".join(part.text for part in texts.content)
+        content = fields.get("content", [])
+        texts = read_texts(content, f"{path}.content", _PART, _TEXTS, "is not served")
+        if self._keeps_reasoning and texts:
+            self._turn_for("reasoning", path).reasoning = "".join(texts)
 
     def _read_call(self, item: dict[str, Any], path: str) -> None:
-        fields = read_object(item, path, _CALL_ITEM)
-        for name in ("call_id", "name", "arguments"):
-            if name not in fields:
-                raise InvalidRequest({f"{path}.{name}": "is required"})
+        fields = read_object(item, path, _CALL_ITEM, ("call_id", "name", "arguments"))
         message = self._turn_for("tool_calls", path)
         message.tool_calls.add(id=fields["call_id"], name=fields["name"], arguments=fields["arguments"])
 
     def _read_output(self, item: dict[str, Any], path: str) -> None:
-        fields = read_object(item, path, _OUTPUT_ITEM)
-        for name in ("call_id", "output"):
-            if name not in fields:
-                raise InvalidRequest({f"{path}.{name}": "is required"})
+        fields = read_object(item, path, _OUTPUT_ITEM, ("call_id", "output"))
         message = self._add(TOOL, path)
         message.tool_call_id = fields["call_id"]
-        self._put_text(message, fields["output"], f"{path}.output")
+        _put_texts(message, fields["output"], f"{path}.output")
 
     def _add(self, role: str, name: str) -> prompt_pb2.ChatMessage:
         """Adds a message, which the client knows by `name`."""
@@ -269,19 +255,7 @@ class ConversationItems:
             return turn
         return self._add(ASSISTANT, path)
 
-    def _put_text(self, message: prompt_pb2.ChatMessage, content: Any, path: str) -> None:
-        if isinstance(content, str):
-            message.content.add(text=read_text(content, path))
-            return
-        if not isinstance(content, list):
-            raise InvalidRequest({path: "must be a string or a list of parts"})
-        for place, part in enumerate(content):
-            where = f"{path}[{place}]"
-            kind = part.get("type") if isinstance(part, dict) else None
-            if kind not in _TEXTS:
-                said = f"type {clipped(kind)} is not served" if isinstance(kind, str) else "must have a type"
-                raise Unsupported({where: said})
-            fields = read_object(part, where, _PART)
-            if "text" not in fields:
-                raise InvalidRequest({f"{where}.text": "is required"})
-            message.content.add(text=fields["text"])
+
+def _put_texts(message: prompt_pb2.ChatMessage, content: Any, path: str) -> None:
+    for text in read_texts(content, path, _PART, _TEXTS, "is not served"):
+        message.content.add(text=text)

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import inspect
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
@@ -26,7 +26,7 @@ from frontend.call.messages import NO_TENANT, ReceivingSlots
 from frontend.errors import AdminsOnly, ServiceError
 from frontend.rpc.call_context import Context, find_caller, on_decoded, set_caller
 from frontend.rpc.error_mapping import refusing_handler, to_grpc
-from frontend.rpc.handlers import Behavior, Handler, kind_of, wrapped
+from frontend.rpc.handlers import Behavior, Continuation, Handler, kind_of, wrapped
 from frontend.telemetry.counters import Counters
 
 
@@ -38,9 +38,7 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
         self._local: dict[str, Handler] = {}  # wrapped handlers of local-only methods, by method
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         method = handler_call_details.method
         authenticate = partial(
@@ -212,9 +210,7 @@ class LimitsInterceptor(grpc.aio.ServerInterceptor):
         self._receiving_slots = receiving_slots
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         handler = await continuation(handler_call_details)
         if handler is None:

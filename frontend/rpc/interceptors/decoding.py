@@ -21,7 +21,7 @@ from frontend.call.messages import LARGE_MESSAGE_BYTES, LargeMessages
 from frontend.errors import Malformed, ServiceError, TooManyFields
 from frontend.rpc.call_context import Context, decoded, find_caller
 from frontend.rpc.error_mapping import to_grpc
-from frontend.rpc.handlers import Behavior, Handler, kind_of, wrapped
+from frontend.rpc.handlers import Behavior, Continuation, Handler, kind_of, wrapped
 
 Deserializer = Callable[[bytes], Any]
 
@@ -39,9 +39,7 @@ class DecodingInterceptor(grpc.aio.ServerInterceptor):
         ] = {}  # wrapped handlers by method; bounded by the number of methods
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_deserializer is None:

@@ -20,13 +20,13 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 
-from engine_core.beam_search.search import BeamSearch
+from engine_core.beam_search import BeamSearch
 from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.request import Request, Sequence
+from engine_core.scheduler.states.sequence_group import RowSlots
 from engine_core.step.plan import ForkRow, Plan
 from engine_core.step.result import TokenLogprobs
-from engine_core.step.row_slots import RowSlots
 
 
 class BeamGroup:

@@ -65,7 +65,6 @@ class BoundedConnection(H11Protocol):
         self._head_due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for a head."""
         super().connection_made(transport)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()
@@ -73,7 +72,6 @@ class BoundedConnection(H11Protocol):
         self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets the connection."""
         self._expect_nothing()
         super().connection_lost(exc)
 
@@ -86,7 +84,6 @@ class BoundedConnection(H11Protocol):
             self._expect_nothing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Closes an idle connection."""
         super().timeout_keep_alive_handler()
         self.loop.call_later(LAST_READ_S, self._abort)
 
@@ -111,7 +108,6 @@ class _Embedded(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Captures nothing."""
         yield
 
 

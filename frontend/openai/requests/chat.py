@@ -149,15 +149,22 @@ def _read_message(value: Any, path: str, message: prompt_pb2.ChatMessage) -> Non
 
 def _read_format(value: Any, request: generation_pb2.GenerateRequest) -> None:
     fields = read_object(value, "response_format", _FORMAT)
-    kind = fields.get("type")
+    schema = None
+    if (kind := fields.get("type")) == "json_schema":
+        path = "response_format.json_schema"
+        schema = read_object(fields.get("json_schema"), path, _SCHEMA, ("schema",))["schema"]
+    put_format(kind, schema, "response_format", request)
+
+
+def put_format(kind: Any, schema: Any, path: str, request: generation_pb2.GenerateRequest) -> None:
+    """Sets the format of the answer's text. kind: its type. path: of the client's field. Raises
+    InvalidRequest."""
     if kind == "json_object":
         request.structured_output.json_object = True
     elif kind == "json_schema":
-        path = "response_format.json_schema"
-        schema = read_object(fields.get("json_schema"), path, _SCHEMA, ("schema",))
-        request.structured_output.json_schema = json.dumps(schema["schema"])
+        request.structured_output.json_schema = json.dumps(schema)
     elif kind != "text":
-        raise InvalidRequest({"response_format.type": "must be text, json_object or json_schema"})
+        raise InvalidRequest({f"{path}.type": "must be text, json_object or json_schema"})
 
 
 NO_THINKING = "none"

@@ -4,13 +4,12 @@ The items of its `input` become messages of a chat: an assistant's turn is sever
 message, function calls) and one message here.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from frontend.errors import InvalidRequest, Unsupported
 from frontend.openai.requests import values
-from frontend.openai.requests.chat import put_effort, read_template_kwargs
+from frontend.openai.requests.chat import put_effort, put_format, read_template_kwargs
 from frontend.openai.requests.fields import (
     EXTENSIONS,
     SAMPLING,
@@ -152,17 +151,9 @@ def _read_format(body: Mapping[str, Any], request: generation_pb2.GenerateReques
         return
     names.put("structured_output", "text.format")
     form = read_object(text["format"], "text.format", _FORMAT)
-    match form.get("type"):
-        case "text":
-            pass
-        case "json_object":
-            request.structured_output.json_object = True
-        case "json_schema":
-            if "schema" not in form:
-                raise InvalidRequest({"text.format.schema": "is required"})
-            request.structured_output.json_schema = json.dumps(form["schema"])
-        case _:
-            raise InvalidRequest({"text.format.type": "must be text, json_object or json_schema"})
+    if form.get("type") == "json_schema" and "schema" not in form:
+        raise InvalidRequest({"text.format.schema": "is required"})
+    put_format(form.get("type"), form.get("schema"), "text.format", request)
 
 
 def _read_logprobs(body: Mapping[str, Any], request: generation_pb2.GenerateRequest, names: Names) -> None:

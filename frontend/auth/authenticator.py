@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from frontend.auth.caller import ANONYMOUS, Caller
-from frontend.auth.tokens import TokenTable, token_in
+from frontend.auth.tokens import TokenFile, token_in
 from frontend.errors import AdminsOnly, ServiceError
 
 log = logging.getLogger(__name__)
@@ -87,20 +87,12 @@ class AnonymousAuthenticator:
         return ANONYMOUS
 
 
-class TokenSource(Protocol):
-    """Holds the valid tokens."""
-
-    @property
-    def table(self) -> TokenTable:
-        """The tokens that are valid now."""
-
-
 class TokenAuthenticator:
     """Identifies callers by bearer token."""
 
     admins_are_local = False
 
-    def __init__(self, tokens: TokenSource, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, tokens: TokenFile, clock: Callable[[], float] = time.time) -> None:
         """clock: returns Unix time."""
         self.num_refused = 0
         self._tokens = tokens

@@ -17,10 +17,10 @@ import torch
 from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, weigh
 from kernels.ops.experts.route import route
 from kernels.ops.layers.activation import activation, clamped_swiglu, gated_activation
+from kernels.ops.layers.adjust_logits import adjust_logits
 from kernels.ops.layers.linear import linear, low_bit_linear
 from kernels.ops.layers.norms import add_layer_norm, add_rms_norm, layer_norm, rms_norm, scaled_add
 from kernels.ops.layers.rotary import rotary
-from kernels.ops.logits.adjust_logits import adjust_logits
 from kernels.ops.states.convolution import convolution
 from kernels.ops.states.delta_rule import delta_rule
 from kernels.ops.states.norms import gated_norm, grouped_norm, output_gate

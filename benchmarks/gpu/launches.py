@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.gpu.low_bits import FORMS
 from kernels.ops.experts.routing import Routing, Score
-from kernels.ops.logits.token_masks import Prohibitions
+from kernels.ops.sampling.token_masks import Prohibitions
 from kernels.ops.states.delta_rule import DeltaShape
 from kernels.ops.states.selective_scan import MambaShape, ScanRates
 from kernels.ops.states.spans import DeviceSpans

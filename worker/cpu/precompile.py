@@ -43,7 +43,7 @@ KERNELS = {
     LATENTS: ("attention.latent.bfloat16", "attention.latent.float32", "attention.latent.copy_heads"),
     STATES: ("states.delta_rule", "states.convolution", "states.selective_scan", "states.norms"),
     EXPERTS: ("experts.route", "experts.combine", "experts.dispatch", "runtime.decide_rows"),
-    SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
+    SAMPLER: ("sampling.choose", "sampling.logits_processors"),
     MODEL: (
         *("elementwise.norms", "elementwise.activations", "step.prepare_inputs"),
         *("attention.planning.kv_prefetch_list", "elementwise.scaling", "elementwise.rotary"),

@@ -26,7 +26,7 @@ def scaled_add(
 
 @operation
 def adjust_logits(record: AdjustLogitsRecord, first: int, count: int, thread: int) -> None:
-    """Computes kernels.ops.logits.adjust_logits of rows first .. first + count - 1, of at least 16 float32:
+    """Computes kernels.ops.layers.adjust_logits of rows first .. first + count - 1, of at least 16 float32:
     the last step of a row may compute some of the values before it again."""
     scale, cap, size = record.scale, record.cap, 4 * record.width
     for row in range(first, first + count):

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.logits.log_softmax import log_softmax
 from kernels.ops.sampling.columns import SamplingColumns
+from kernels.ops.sampling.logprobs import log_softmax
 from kernels.triton.sampling.choose import choose_tokens
 from kernels.triton.sampling.forbid_tokens import forbid_tokens
 from kernels.triton.sampling.sample import argmax

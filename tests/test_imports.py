@@ -247,7 +247,7 @@ def loaded_by(statement: str) -> set[str]:
         ),
         ("import frontend.openai.door", HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"}),
         ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),
-        ("import worker.main, worker.cpu.load", {"transformers", "frontend", "engine_core", "grpc"}),
+        ("import worker.main, worker.platforms.cpu", {"transformers", "frontend", "engine_core", "grpc"}),
         ("import worker.main, worker.simulated.load", HEAVY | {"frontend", "engine_core", "grpc"}),
         ("import pagewire; pagewire.Client; pagewire.AsyncClient; pagewire.LLM", HEAVY | {"numpy"} | ROOMS),
         ("import pagewire", HEAVY | {"numpy", "grpc", "google"} | ROOMS),

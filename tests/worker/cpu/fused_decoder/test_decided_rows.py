@@ -10,7 +10,7 @@ from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.weight_forms import IN_16_BITS
 from kernels.cpu_ops import CpuOps
 from worker.layers.linear import RowLinear, column_linear
-from worker.layers.mlp.mlp import GatedMLP
+from worker.layers.mlp import GatedMLP
 from worker.parallel import Placement
 
 pytestmark = pytest.mark.cpu_kernels

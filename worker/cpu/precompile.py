@@ -34,7 +34,7 @@ KERNELS = {
         "attention.store_kv",
     ),
     FLOAT32: (
-        *("attention.float32_kv", "matmul.halves.product", "matmul.gemm_float32"),
+        *("attention.float32_kv", "matmul.gemm_halves", "matmul.gemm_float32"),
         "elementwise.float32_rows",
     ),
     COMPACT: ("matmul.compact.product", "matmul.compact.pack"),

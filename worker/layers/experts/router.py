@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import Arena, Routing, WeightForms, exact_weight
+from kernels.api import Routing, WeightForms
 from worker.layers.base import Weight
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import Matrix
 from worker.parallel import Placement
 
 
@@ -14,11 +14,10 @@ class WideMatrix(Matrix):
     """A linear layer of few outputs, which are float32 and not rounded. Every rank holds all of it, and its
     weight keeps its bits under --quantization int8."""
 
-    holds_words = False
+    keeps_parameter = True
 
-    def pack(self, forms: WeightForms, arena: Arena) -> None:
-        self.packed = exact_weight(self.weight, self.bias, arena)
-        del self.weight
+    def pack(self, forms: WeightForms) -> None:
+        self.method = self.method.pack(forms.exact, self.bias)
 
 
 class ExpertRouter(WideMatrix):
@@ -64,6 +63,5 @@ class SharedGate(WideMatrix):
         return self.product(x, wide=True)[:, 0]
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         yield Weight(f"{name}.weight", (1, self.width), self.weight)

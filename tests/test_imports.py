@@ -242,7 +242,10 @@ def loaded_by(statement: str) -> set[str]:
         ("import frontend.openai.door", HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"}),
         ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),
         ("import worker.main, worker.platforms.cpu", {"transformers", "frontend", "engine_core", "grpc"}),
-        ("import worker.main, worker.simulated.load", HEAVY | {"frontend", "engine_core", "grpc"}),
+        (
+            "import worker.main, worker.load, worker.simulated.platform",
+            HEAVY | {"frontend", "engine_core", "grpc"},
+        ),
         ("import pagewire; pagewire.Client; pagewire.AsyncClient; pagewire.LLM", HEAVY | {"numpy"} | ROOMS),
         ("import pagewire", HEAVY | {"numpy", "grpc", "google"} | ROOMS),
         ("import pagewire.__main__", HEAVY | {"numpy", "grpc", "yaml"} | ROOMS),

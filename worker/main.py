@@ -28,12 +28,12 @@ from worker.core_succession import LoadedWorker, serve_cores
 from worker.cpu.instruction_set import select_instruction_set
 from worker.cpu.malloc_tuning import release_import_memory, use_one_heap
 from worker.cpu.needed_kernels import needed_groups
-from worker.cpu.precompile import Precompiled, precompile
+from worker.cpu.precompile import precompile
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
 from worker.imports import import_metas, quick_imports
 from worker.loop import StepRunner
-from worker.weights.prefault import WeightsMemory, weights_memory
+from worker.weights.prefault import weights_memory
 
 logger = logging.getLogger(__name__)
 
@@ -146,39 +146,25 @@ def _load_model(
         precompiled = None
         if on_cpu:
             precompiled = stack.enter_context(contextlib.closing(precompile(needed_groups(initialize))))
-        return _load_on_device(initialize, config, report, precompiled, memory)
+        try:
+            with quick_imports():
+                from worker.load import load
+                from worker.platforms.cpu import CpuPlatform
+                from worker.startup.device_choice import choose_device
+            freeze_imports()
 
+            if choose_device(initialize.device).type == "cuda":
+                _refuse_faults(config, "a GPU")
+                import_metas()
+                from worker.platforms.cuda import CudaPlatform
 
-def _load_on_device(
-    initialize: worker_pb2.Initialize,
-    config: WorkerConfig,
-    report: Callable[[str, float], None],
-    precompiled: Precompiled | None,
-    memory: WeightsMemory | None,
-) -> tuple[StepRunner, worker_pb2.Ready]:
-    """Chooses the device and loads. Raises StartupError."""
-    try:
-        with quick_imports():
-            from worker.platforms.cpu import load
-            from worker.startup.device_choice import choose_device
-        freeze_imports()
-
-        if choose_device(initialize.device).type == "cuda":
-            _refuse_faults(config, "a GPU")
-            import_metas()
-            from worker.cuda.startup.load import load as load_cuda
-
-            return load_cuda(initialize, config.rank, report)
-    except ModuleNotFoundError as error:
-        raise StartupError(
-            "cannot load a model", f"{error.name} is not installed", install_hint("worker")
-        ) from error
-    pinned = bool(config.cores)
-    takes_over = bool(config.standby)
-    runner, ready = load(
-        initialize, config.rank, config.threads, report, pinned, precompiled, memory, takes_over=takes_over
-    )
-    return (FaultyRunner(runner, Faults(config)) if config.fails_on_purpose else runner), ready
+                return load(initialize, CudaPlatform(config), report)
+        except ModuleNotFoundError as error:
+            raise StartupError(
+                "cannot load a model", f"{error.name} is not installed", install_hint("worker")
+            ) from error
+        runner, ready = load(initialize, CpuPlatform(config, precompiled, memory), report)
+        return (FaultyRunner(runner, Faults(config)) if config.fails_on_purpose else runner), ready
 
 
 def _refuse_faults(config: WorkerConfig, device: str) -> None:
@@ -192,9 +178,10 @@ def _load_simulated(
     initialize: worker_pb2.Initialize, config: WorkerConfig
 ) -> tuple[StepRunner, worker_pb2.Ready]:
     """Raises StartupError."""
-    from worker.simulated.load import load
+    from worker.load import load
+    from worker.simulated.platform import SimulatedPlatform
 
-    return load(initialize, config)
+    return load(initialize, SimulatedPlatform(config))
 
 
 class _ProgressReport:

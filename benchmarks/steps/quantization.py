@@ -24,11 +24,13 @@ from tokenizers import Tokenizer
 
 from benchmarks.steps.worker_step import GREEDY
 from pagewire.checkpoints.paths import checkpoint_folder
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from worker.cpu.backend import CpuBackend
 from worker.executor.executor import StepExecutor
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 
 FORMS = "int8", "int4"
 BLOCK_SIZE, LENGTH, DOCUMENTS, SEED = 16, 512, 400, 2026
@@ -50,7 +52,7 @@ def make_runner(
         block_size=BLOCK_SIZE,
         num_blocks=LENGTH // BLOCK_SIZE,
     )
-    return load(initialize, 0, 0, lambda what, fraction: None)[0]
+    return load(initialize, CpuPlatform(WorkerConfig(threads=0)))[0]
 
 
 def logits_of(runner: StepExecutor[CpuBackend], token_ids: list[int]) -> torch.Tensor:

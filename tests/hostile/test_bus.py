@@ -35,7 +35,8 @@ from tests.hostile.messages import any_message
 from tests.hostile.oracle import unharmed
 from tests.worker.test_main import Core, WorkerThread, core
 from tests.worker.test_main import one_step as a_plan
-from worker.simulated.load import load as load_simulated
+from worker.load import load
+from worker.simulated.platform import SimulatedPlatform
 
 __all__ = ["context", "core", "folder"]
 
@@ -284,14 +285,14 @@ def test_plans_that_make_no_sense() -> None:
     that is not its own, and never stands still."""
     draw = random.Random(5)
     refused = 0
-    runner, _ = load_simulated(SIMULATED, WorkerConfig(engine="ipc:///none"))
+    runner, _ = load(SIMULATED, SimulatedPlatform(WorkerConfig(engine="ipc:///none")))
     for _ in range(SETS // 4):
         try:
             runner.launch(hostile_plan(draw))
             runner.finish()
         except Exception:
             refused += 1
-            runner, _ = load_simulated(SIMULATED, WorkerConfig(engine="ipc:///none"))
+            runner, _ = load(SIMULATED, SimulatedPlatform(WorkerConfig(engine="ipc:///none")))
     assert refused > SETS // 8
 
 

@@ -14,8 +14,9 @@ from tests.simulation.machine import Processor
 from tests.simulation.memory import TaggedMemory
 from tests.simulation.poison import Poisons
 from tests.simulation.workload import Workload
+from worker.load import load
 from worker.simulated.clock import Clock
-from worker.simulated.load import load
+from worker.simulated.platform import SimulatedPlatform
 
 MAX_UNDER_WAY = 2
 """Plans without a result: the contract of running one step ahead."""
@@ -52,7 +53,7 @@ class Device:
         settings = workload.settings
         clock = Clock(self._loop.time, lambda seconds: processor.wait(self._loop.time() + seconds))
         faults = WorkerConfig(fault_slow_factor=settings.slow_factor)
-        self._executor, self.ready = load(initialize, faults, clock)
+        self._executor, self.ready = load(initialize, SimulatedPlatform(faults, clock))
         if settings.swap_costs is not None:
             self.ready.prefill_us_per_token, self.ready.swap_us_per_block = settings.swap_costs
         if settings.has_states:

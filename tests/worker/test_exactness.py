@@ -5,15 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from tests.worker.fakes import initialize
 from worker.cpu import kernel_selection
 from worker.exactness import SIMULATED, on_cpu, on_cuda
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 
 
 def facts(folder: Path, **changes: object) -> ModelFacts:
-    return load(initialize(folder, **changes), 0, 1, lambda *_: None)[1].model
+    return load(initialize(folder, **changes), CpuPlatform(WorkerConfig(threads=1)))[1].model
 
 
 def test_torch_promises_no_bits(checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):

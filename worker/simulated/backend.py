@@ -56,10 +56,10 @@ class SimulatedBackend:
         self.grammars = tokens.grammars
         self.num_host_blocks = host_link.num_blocks
         self.plan_check: StepCheck | None = None
-        self._rows, self._tokens, self._roofline, self._faults = rows, tokens, roofline, faults
+        self._rows, self._tokens, self.roofline, self._faults = rows, tokens, roofline, faults
         self._scores, self._histories = SimulatedScores(rows.vocab_size), BeamHistories(tokens)
         self.features: Sequence[RowFeature] = (tokens, self._scores, self._histories)
-        self._host_link, self._clock, self._state_size = host_link, clock, state_size
+        self.host_link, self._clock, self._state_size = host_link, clock, state_size
         self._busy_until = 0.0  # the end of the last launched step
         self._num_in_flight = 0
         self._launched = 0.0
@@ -84,7 +84,7 @@ class SimulatedBackend:
             self.grammars.record(appended, lambda: token_ids)
 
     def swap(self, swaps: Swaps) -> None:
-        self._seconds = len(swaps) * self._host_link.seconds_per_block
+        self._seconds = len(swaps) * self.host_link.seconds_per_block
 
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
         """Copies within the cache take no time."""
@@ -127,7 +127,7 @@ class SimulatedBackend:
     def submit(self, clock: LaunchClock) -> Completion:
         seconds, step = self._seconds, self._step
         if step is not None:
-            seconds += self._roofline.seconds(step.starts, step.counts, self._num_logits)
+            seconds += self.roofline.seconds(step.starts, step.counts, self._num_logits)
         seconds *= self._faults.slow_factor
         start = max(self._launched, self._busy_until) if self._num_in_flight else self._launched
         self._busy_until = start + seconds

@@ -16,7 +16,8 @@ from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import unpack_u32
 from tests.engine_core.fakes import Ledger, make, run
-from worker.simulated.load import load
+from worker.load import load
+from worker.simulated.platform import SimulatedPlatform
 
 SMALL = {
     "architectures": ["LlamaForCausalLM"],
@@ -38,7 +39,7 @@ class InProcess:
         initialize = make_initialize(
             folder, num_blocks=num_blocks, max_num_batched_tokens=budget, max_num_seqs=rows
         )
-        self.runner, self.ready = load(initialize, WorkerConfig())
+        self.runner, self.ready = load(initialize, SimulatedPlatform(WorkerConfig()))
         self._results: deque[Result] = deque()
         self.scheduler = Scheduler(
             num_blocks=num_blocks, block_size=4, max_num_seqs=rows, max_num_batched_tokens=budget

@@ -14,9 +14,10 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
 from worker.executor.executor import StepExecutor
+from worker.load import load
 from worker.simulated.backend import SimulatedBackend
 from worker.simulated.clock import Clock
-from worker.simulated.load import load
+from worker.simulated.platform import SimulatedPlatform
 from worker.step.plan_reader import NO_TOKEN_COLUMN
 from worker.step.rows import PlanError
 
@@ -47,7 +48,7 @@ def plan(*new_rows: worker_pb2.NewRow, **columns: list[int]) -> worker_pb2.StepP
 
 
 def make(initialize: worker_pb2.Initialize, **faults: Any) -> StepExecutor[SimulatedBackend]:
-    return load(initialize, WorkerConfig(**faults))[0]
+    return load(initialize, SimulatedPlatform(WorkerConfig(**faults)))[0]
 
 
 BAD_PLANS = {
@@ -93,7 +94,8 @@ def test_time_passes_as_the_formula_says(initialize: Initialize):
     asleep: list[float] = []
     clock = Clock(now=lambda: 100.0, sleep=asleep.append)
     for factor in (1.0, 2.0):
-        runner, _ = load(initialize(profile="cpu"), WorkerConfig(fault_slow_factor=factor), clock)
+        platform = SimulatedPlatform(WorkerConfig(fault_slow_factor=factor), clock)
+        runner, _ = load(initialize(profile="cpu"), platform)
         result = runner.execute(plan(new_row()))
         assert result.duration_us == pytest.approx(38 * factor, abs=1.5 * factor)
         assert 1e6 * asleep.pop() == pytest.approx(result.duration_us, abs=0.51)
@@ -102,7 +104,7 @@ def test_time_passes_as_the_formula_says(initialize: Initialize):
 def test_copies_over_the_host_link_take_time(initialize: Initialize):
     """A block has 4 tokens * 2 layers * 2 * 2 heads * 12 numbers of 2 bytes: 25 GB/s take 31 ns for it."""
     command = initialize(profile="cpu", num_blocks=400, swap_space_bytes=1 << 20)
-    runner, ready = load(command, WorkerConfig())
+    runner, ready = load(command, SimulatedPlatform(WorkerConfig()))
     assert ready.num_host_blocks == (1 << 20) // 768
     assert ready.swap_us_per_block == pytest.approx(768 / 25e3)
     blocks = pack_u32(range(390))
@@ -191,7 +193,8 @@ def test_the_device_goes_from_step_to_step_on_its_own(initialize: Initialize):
     def sleep(seconds: float) -> None:
         now[0] += seconds
 
-    runner, _ = load(initialize(profile="cpu"), WorkerConfig(), Clock(now=lambda: now[0], sleep=sleep))
+    platform = SimulatedPlatform(WorkerConfig(), Clock(now=lambda: now[0], sleep=sleep))
+    runner, _ = load(initialize(profile="cpu"), platform)
     assert runner.seconds_left() is None
     runner.launch(plan(new_row()))
     left = runner.seconds_left()

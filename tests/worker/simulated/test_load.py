@@ -10,13 +10,14 @@ import pytest
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
-from worker.simulated.load import load
+from worker.load import load
+from worker.simulated.platform import SimulatedPlatform
 
 Initialize = Callable[..., worker_pb2.Initialize]
 
 
 def ready(initialize: worker_pb2.Initialize) -> worker_pb2.Ready:
-    return load(initialize, WorkerConfig())[1]
+    return load(initialize, SimulatedPlatform(WorkerConfig()))[1]
 
 
 def test_facts_of_a_model_without_weights(initialize: Initialize):

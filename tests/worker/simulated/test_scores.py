@@ -12,7 +12,8 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from tests.logprob_columns import EVERYTHING, Scored, listed, take_apart, top
 from tests.worker.fakes import resolved_params
-from worker.simulated.load import load
+from worker.load import load
+from worker.simulated.platform import SimulatedPlatform
 from worker.simulated.scores import logprob_reference
 
 V = 320
@@ -31,7 +32,7 @@ def run(
     initialize: worker_pb2.Initialize, chunks: list[int], **requests: Any
 ) -> tuple[list[int], list[Scored]]:
     """PROMPT in such chunks, and three tokens more: all tokens, and the scores from position 1 on."""
-    runner, _ = load(initialize, WorkerConfig())
+    runner, _ = load(initialize, SimulatedPlatform(WorkerConfig()))
     new = worker_pb2.NewRow(
         row=0,
         token_ids=pack_u32(PROMPT),
@@ -86,7 +87,7 @@ def test_all_is_a_distribution(initialize: Callable[..., worker_pb2.Initialize])
 
 def test_prompts_are_paid_for(initialize: Callable[..., worker_pb2.Initialize]) -> None:
     """The head computes logits for every position."""
-    runner, _ = load(initialize(profile="cpu"), WorkerConfig())
+    runner, _ = load(initialize(profile="cpu"), SimulatedPlatform(WorkerConfig()))
     times = []
     for request in (None, top(0)):
         new = worker_pb2.NewRow(

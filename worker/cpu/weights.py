@@ -67,7 +67,7 @@ class CpuModel:
     exactness: Exactness
 
 
-def use_kernels(
+def with_kernels(
     initialize: worker_pb2.Initialize, config: ModelConfig, weights: CpuWeights, report: Report, pinned: bool
 ) -> CpuModel:
     """Packs the weights for the compiled kernels, and has steps recorded where these can run them."""

@@ -15,7 +15,7 @@ from worker.cpu.backend import CpuBackend
 from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
 from worker.cpu.threads import choose_threads, own_cores
-from worker.cpu.weights import CPU, CpuModel, load_cpu_weights, use_kernels
+from worker.cpu.weights import CPU, CpuModel, load_cpu_weights, with_kernels
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
@@ -69,7 +69,7 @@ class CpuPlatform(Platform[CpuBackend]):
         self._set_threads(weights.model, initialize.data_parallel_size)
         if self._precompiled is not None:
             self._precompiled.wait(report)
-        computing = use_kernels(initialize, config, weights, report, self._pinned)
+        computing = with_kernels(initialize, config, weights, report, self._pinned)
         check_exactness(plan.speculation, computing.exactness)
         draft = None
         if drafter is not None:

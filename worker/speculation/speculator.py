@@ -173,8 +173,8 @@ class Speculator:
 
     def _places(self, rows: list[int], most: list[int]) -> dict[int, int]:
         """Returns how many tokens may be drafted for rows [N], at most so many."""
-        ends = self._rows.max_model_len - 1 - self._rows.num_tokens[rows]
-        places = zip(rows, map(min, most, ends.tolist()), strict=True)
+        left = np.maximum(self._rows.max_model_len - 1 - self._rows.num_tokens[rows], 0)
+        places = zip(rows, map(min, most, left.tolist()), strict=True)
         return {row: length for row, length in places if row not in self._beams}
 
     def _draft(self, rows: list[int], most: list[int]) -> list[list[int]]:

@@ -11,7 +11,7 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
-from worker.cpu.weights import load_cpu_weights, use_kernels
+from worker.cpu.weights import load_cpu_weights, with_kernels
 from worker.memory.swap_space import SwapSpace
 from worker.models.base import LanguageModel
 from worker.speculation.models.draft_slots import DraftSlots
@@ -89,7 +89,7 @@ class DraftModelPlan(DrafterPlan):
 
     def load(self, target: LanguageModel, dtype: torch.dtype, report: Report, pinned: bool) -> "DraftModel":
         weights = load_cpu_weights(self.command, self.config, report, None)
-        loaded = use_kernels(self.command, self.config, weights, report, pinned)
+        loaded = with_kernels(self.command, self.config, weights, report, pinned)
         return DraftModel(self.command, self.what_fails, loaded.model, loaded.dtype, loaded.blocks)
 
 

@@ -3,10 +3,10 @@
 import pytest
 
 from engine_core.counters import Counters
-from engine_core.recording.analysis.summary import Figures
 from engine_core.scheduler.outputs.outputs import encode_outputs
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import unpack_u32
+from pagewire_replay.summary import Figures
 from tests.engine_core.world import World
 
 ENDLESS = {"max_tokens": 60, "ignore_eos": True}

@@ -2,6 +2,9 @@
 
 pagewire.commands   the module of the command with this name: CONFIG and run(), as in pagewire.cli
 pagewire.http       (FrontendParts, Inspector) -> frontend.openai.door.Extension, or None: it is off
+pagewire.model_implementations
+                    (folder, whether its code may run) -> worker.startup.implementation.ForeignConfig, by the
+                    flag's value
 pagewire.servicers  (FrontendParts, Aborts) -> frontend.grpc_services.OptionalServicer, by the flag's name
 """
 

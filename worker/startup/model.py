@@ -17,8 +17,7 @@ from worker.memory.kv_cache import NO_MEMORY
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
-from worker.transformers_backend.config import TransformersConfig
-from worker.transformers_backend.load import load_transformers
+from worker.startup.implementation import ForeignConfig
 from worker.weights.held_bits import HeldBits
 from worker.weights.loader import fill_dummy, load_weights, stored_names
 from worker.weights.open import open_checkpoint
@@ -54,9 +53,9 @@ def load_model(
         report("weights", fraction)
 
     progress(0.0)
-    if isinstance(config, TransformersConfig):
-        return load_transformers(
-            config, initialize, lambda stored: choose(_choose_dtype(initialize.dtype, stored)), progress
+    if isinstance(config, ForeignConfig):
+        return config.load(
+            initialize, lambda stored: choose(_choose_dtype(initialize.dtype, stored)), progress
         )
     family = FAMILIES[config.architecture]
     if initialize.load_format == "dummy":

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from pagewire.errors import StartupError
-from worker.transformers_backend.interface import OTHER
-from worker.transformers_backend.refusals import first_line, refusal
+from pagewire_transformers.interface import OTHER
+from pagewire_transformers.refusals import first_line, refusal
 
 NUM_TOKENS = 6
 SAME = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.01}

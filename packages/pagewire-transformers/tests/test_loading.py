@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pagewire.errors import StartupError
+from pagewire_transformers.config import read_transformers_config
 from tests.transformers_models import make_model
 from tests.worker.fakes import Driver, initialize
 from worker.startup.implementation import choose_implementation
-from worker.transformers_backend.config import read_transformers_config
 
 UP = "model.layers.1.mlp.up_proj.weight"
 

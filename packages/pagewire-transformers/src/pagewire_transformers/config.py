@@ -3,15 +3,24 @@ read."""
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pagewire.errors import StartupError, install_hint
 from pagewire.gguf.header import is_gguf
+from pagewire.internal.v1 import worker_pb2
+from pagewire_transformers.refusals import first_line
 from worker.config.ends import read_eos_token_ids
-from worker.config.hf_config import WHAT, Fields, ModelConfig, common_fields, read_config
-from worker.transformers_backend.refusals import first_line
+from worker.config.hf_config import WHAT, Fields, common_fields, read_config
+from worker.exactness import Exactness
+from worker.startup.implementation import ForeignConfig
+
+if TYPE_CHECKING:
+    import torch
+
+    from pagewire_transformers.model import TransformersModel
 
 logger = logging.getLogger(__name__)
 _REMOTE = "AutoModelForCausalLM"
@@ -19,7 +28,7 @@ _REMOTE = "AutoModelForCausalLM"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformersConfig(ModelConfig):
+class TransformersConfig(ForeignConfig):
     """A decoder that `transformers` computes. Its KV heads, head sizes and windows are found by a probe,
     layer by layer; those here are what heads of equal size would be."""
 
@@ -30,6 +39,20 @@ class TransformersConfig(ModelConfig):
         from transformers import __version__
 
         return f"transformers {__version__}"
+
+    def load(
+        self,
+        initialize: worker_pb2.Initialize,
+        choose: "Callable[[torch.dtype], torch.dtype]",
+        progress: Callable[[float], None],
+    ) -> "tuple[TransformersModel, torch.dtype]":
+        from pagewire_transformers.load import load_transformers  # imports torch
+
+        return load_transformers(self, initialize, choose, progress)
+
+    def exactness(self, products: Exactness) -> Exactness:
+        caveat = "transformers' code sums by torch, whose order depends on the number of tokens in a step"
+        return Exactness(f"{self.implementation}, {products.arithmetic}", caveat)
 
 
 def read_transformers_config(folder: Path, trust_remote_code: bool) -> TransformersConfig:

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 
 from kernels.api import InputBatch, LayerCache
+from pagewire_transformers.probe import LayerShape
 from worker.layers.attention.attention import Attention
 from worker.layers.base import Layer
 from worker.models.base import LanguageModel
-from worker.transformers_backend.probe import LayerShape
 
 
 class StepAttention:

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from pagewire.errors import StartupError
-from worker.transformers_backend.config import TransformersConfig
-from worker.transformers_backend.interface import PROBING
-from worker.transformers_backend.refusals import first_line, refusal
+from pagewire_transformers.config import TransformersConfig
+from pagewire_transformers.interface import PROBING
+from pagewire_transformers.refusals import first_line, refusal
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.loader import Progress, read_finite
 

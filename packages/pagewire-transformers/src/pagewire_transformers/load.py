@@ -9,12 +9,12 @@ import torch
 
 from kernels.cpu.requirements import why_not
 from pagewire.internal.v1 import worker_pb2
+from pagewire_transformers import interface, weights
+from pagewire_transformers.config import TransformersConfig
+from pagewire_transformers.model import TransformersModel
+from pagewire_transformers.probe import Probe
+from pagewire_transformers.products import Product, WatchedLinears, replace_products
 from worker.imports import import_metas
-from worker.transformers_backend import interface, weights
-from worker.transformers_backend.config import TransformersConfig
-from worker.transformers_backend.model import TransformersModel
-from worker.transformers_backend.probe import Probe
-from worker.transformers_backend.products import Product, WatchedLinears, replace_products
 from worker.weights.loader import Progress
 
 

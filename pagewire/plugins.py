@@ -5,6 +5,7 @@ pagewire.http       (FrontendParts, Inspector) -> frontend.openai.door.Extension
 pagewire.model_implementations
                     (folder, whether its code may run) -> worker.startup.implementation.ForeignConfig, by the
                     flag's value
+pagewire.platforms  WorkerConfig -> worker.platforms.base.Platform, by the value of --device
 pagewire.servicers  (FrontendParts, Aborts) -> frontend.grpc_services.OptionalServicer, by the flag's name
 """
 

@@ -114,6 +114,18 @@ SEAMS = {
         *("pagewire.command_config", "pagewire.errors", "pagewire.flags", "pagewire.internal.v1"),
         *("pagewire.ipc.columns", "pagewire.v1"),
     },
+    "pagewire_simulated": {
+        *("kernels.ops.attention.ragged", "pagewire.config", "pagewire.errors", "pagewire.internal.v1"),
+        *("pagewire.ipc.columns", "worker.config", "worker.exactness", "worker.executor"),
+        *("worker.fault_injection", "worker.grammar", "worker.memory.host_blocks", "worker.platforms.base"),
+        *(
+            "worker.pooling.vectors",
+            "worker.sampling.logprobs",
+            "worker.speculation",
+            "worker.startup.checks",
+        ),
+        "worker.step",
+    },
     "pagewire_transformers": {
         *(
             "kernels.api",
@@ -257,7 +269,7 @@ def loaded_by(statement: str) -> set[str]:
         ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),
         ("import worker.main, worker.platforms.cpu", {"transformers", "frontend", "engine_core", "grpc"}),
         (
-            "import worker.main, worker.load, worker.simulated.platform",
+            "import worker.main, worker.load, pagewire_simulated.platform",
             HEAVY | {"frontend", "engine_core", "grpc"},
         ),
         ("import pagewire; pagewire.Client; pagewire.AsyncClient; pagewire.LLM", HEAVY | {"numpy"} | ROOMS),

@@ -27,7 +27,6 @@ class Exactness:
         facts.arithmetic, facts.exactness_caveat = self.arithmetic, self.caveat
 
 
-SIMULATED = Exactness("simulated")
 TORCH = Exactness("torch", "torch computes, which sums in another order for another number of rows")
 
 

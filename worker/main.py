@@ -23,6 +23,7 @@ from pagewire.host.gc_tuning import freeze_heap, freeze_imports
 from pagewire.host.spawn import Status
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import read_client_key
+from pagewire.plugins import find_plugin
 from worker.channel import Channel, EngineGone
 from worker.core_succession import LoadedWorker, serve_cores
 from worker.cpu.instruction_set import select_instruction_set
@@ -39,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 FAREWELL_MS = 1_000
 """Time that the last message has to be sent."""
+BUILT_IN = "auto", "cpu", "cuda"
+"""Values of --device that need no plug-in."""
 
 
 class Stop(BaseException):
@@ -125,10 +128,8 @@ def _load(channel: Channel, config: WorkerConfig) -> LoadedWorker | None:
         kind = command.WhichOneof("command")
         if kind == "shutdown":
             return None
-    if command.initialize.device == "simulated":
-        runner, ready = _load_simulated(command.initialize, config)
-    else:
-        runner, ready = _load_model(command.initialize, config, _ProgressReport(channel))
+    load = _load_model if command.initialize.device in BUILT_IN else _load_plugin
+    runner, ready = load(command.initialize, config, _ProgressReport(channel))
     freeze_heap()
     channel.send(worker_pb2.WorkerMessage(ready=ready))
     return LoadedWorker(runner, command.initialize, ready)
@@ -174,14 +175,14 @@ def _refuse_faults(config: WorkerConfig, device: str) -> None:
         )
 
 
-def _load_simulated(
-    initialize: worker_pb2.Initialize, config: WorkerConfig
+def _load_plugin(
+    initialize: worker_pb2.Initialize, config: WorkerConfig, report: Callable[[str, float], None]
 ) -> tuple[StepRunner, worker_pb2.Ready]:
-    """Raises StartupError."""
+    """Loads on a device that a plug-in brings, such as the simulated one. Raises StartupError."""
+    platform = find_plugin("pagewire.platforms", initialize.device).load()
     from worker.load import load
-    from worker.simulated.platform import SimulatedPlatform
 
-    return load(initialize, SimulatedPlatform(config))
+    return load(initialize, platform(config), report)
 
 
 class _ProgressReport:

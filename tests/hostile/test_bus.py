@@ -24,6 +24,7 @@ from pagewire.internal.v1.worker_pb2 import Initialize, StepPlan, StepResult, Wo
 from pagewire.ipc import transport
 from pagewire.ipc.columns import pack_u32
 from pagewire.local_service import Service
+from pagewire_simulated.platform import SimulatedPlatform
 from tests.e2e import services
 from tests.engine_core.conftest import context, folder
 from tests.engine_core.fakes import Ledger, add_request, expected_output
@@ -36,7 +37,6 @@ from tests.hostile.oracle import unharmed
 from tests.worker.test_main import Core, WorkerThread, core
 from tests.worker.test_main import one_step as a_plan
 from worker.load import load
-from worker.simulated.platform import SimulatedPlatform
 
 __all__ = ["context", "core", "folder"]
 

@@ -10,13 +10,13 @@ from engine_core.request import NO_TOKEN
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
+from pagewire_simulated.clock import Clock
+from pagewire_simulated.platform import SimulatedPlatform
 from tests.simulation.machine import Processor
 from tests.simulation.memory import TaggedMemory
 from tests.simulation.poison import Poisons
 from tests.simulation.workload import Workload
 from worker.load import load
-from worker.simulated.clock import Clock
-from worker.simulated.platform import SimulatedPlatform
 
 MAX_UNDER_WAY = 2
 """Plans without a result: the contract of running one step ahead."""

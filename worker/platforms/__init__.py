@@ -4,5 +4,5 @@ base.py   what a device is to loading
 cpu.py    a CPU
 cuda.py   a CUDA device
 
-The simulated device is worker.simulated.platform.
+Others are plug-ins, as packages/pagewire-simulated is: entry points of the group pagewire.platforms.
 """

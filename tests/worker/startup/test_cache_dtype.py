@@ -10,9 +10,9 @@ from kernels.ops.attention.e4m3 import E4M3
 from kernels.triton import requirements
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
+from pagewire_simulated.platform import SimulatedPlatform
 from tests.worker.fakes import initialize, load_on_a_cpu
 from worker.load import load
-from worker.simulated.platform import SimulatedPlatform
 
 
 @pytest.mark.parametrize(("family", "keeps"), [("youtu", "latents"), ("qwen3_next", "states")])

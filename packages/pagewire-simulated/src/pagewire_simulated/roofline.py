@@ -27,9 +27,9 @@ from collections import Counter
 import numpy as np
 
 from kernels.ops.attention.ragged import Integers
+from pagewire_simulated.profiles import Profile
+from pagewire_simulated.weights import WeightCounts
 from worker.config.hf_config import ModelConfig
-from worker.simulated.profiles import Profile
-from worker.simulated.weights import WeightCounts
 
 
 class Roofline:

@@ -10,8 +10,8 @@ from frontend.grammar.notation import json_grammar
 from pagewire.checkpoints.paths import checkpoint_folder
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
+from simulated_fakes import InProcess
 from tests.engine_core.fakes import add_request
-from tests.worker.simulated.conftest import InProcess
 
 EOS = 2
 SCHEMA = json_grammar('{"type":"array","items":{"enum":["a","bc",1]},"minItems":3,"maxItems":9}')

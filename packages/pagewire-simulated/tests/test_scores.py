@@ -10,11 +10,11 @@ import pytest
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
+from pagewire_simulated.platform import SimulatedPlatform
+from pagewire_simulated.scores import logprob_reference
 from tests.logprob_columns import EVERYTHING, Scored, listed, take_apart, top
 from tests.worker.fakes import resolved_params
 from worker.load import load
-from worker.simulated.platform import SimulatedPlatform
-from worker.simulated.scores import logprob_reference
 
 V = 320
 PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250]

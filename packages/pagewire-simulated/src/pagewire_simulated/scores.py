@@ -5,7 +5,7 @@
     rank(t)    (t - f) mod V + 1
     log p(t)   -log(rank(t)) - log(1 + 1/2 + ... + 1/V)                Zipf's law: it sums to 1
 
-`mix`, G and the arithmetic are those of worker.simulated.tokens. The values are a function of the tokens
+`mix`, G and the arithmetic are those of pagewire_simulated.tokens. The values are a function of the tokens
 before a position and of nothing else, as a model's are: scoring generated text gives the values that
 generating it gave, in any chunks, and two prompts agree as far as they are equal. They are independent of
 how tokens are chosen, so a greedy token need not have rank 1.
@@ -18,9 +18,9 @@ import numpy as np
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from pagewire_simulated.tokens import GAMMA, Hashes, mix, mix_all
 from worker.sampling.logprobs.columns import ScoreTable, to_columns
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
-from worker.simulated.tokens import GAMMA, Hashes, mix, mix_all
 
 
 def logprob_reference(context: list[int], token: int, vocab_size: int) -> tuple[float, int]:

@@ -5,11 +5,11 @@ from math import inf
 
 from engine_core.beam_search import BeamParameters, BeamSearch
 from pagewire.ipc.columns import pack_u32
+from pagewire_simulated.beams import first_history, next_history, top_candidates
+from pagewire_simulated.tokens import GAMMA, mix, prompt_hash
+from simulated_fakes import InProcess
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import add_request
-from tests.worker.simulated.conftest import InProcess
-from worker.simulated.beams import first_history, next_history, top_candidates
-from worker.simulated.tokens import GAMMA, mix, prompt_hash
 
 PROMPT = [5, 100, 33, 210, 7, 8, 9]
 

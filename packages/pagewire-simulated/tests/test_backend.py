@@ -13,11 +13,11 @@ from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
+from pagewire_simulated.backend import SimulatedBackend
+from pagewire_simulated.clock import Clock
+from pagewire_simulated.platform import SimulatedPlatform
 from worker.executor.executor import StepExecutor
 from worker.load import load
-from worker.simulated.backend import SimulatedBackend
-from worker.simulated.clock import Clock
-from worker.simulated.platform import SimulatedPlatform
 from worker.step.plan_reader import NO_TOKEN_COLUMN
 from worker.step.rows import PlanError
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from worker.simulated.tokens import GAMMA, TokenSource, mix
+from pagewire_simulated.tokens import GAMMA, TokenSource, mix
 from worker.speculation.drafter import Drafter
 from worker.step.rows import RowTable
 

@@ -1,12 +1,8 @@
 """A simulated runner behind the real scheduler, in this process."""
 
-import json
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from engine_core.intake.validation import Limits
 from engine_core.scheduler.scheduler import Scheduler
@@ -15,9 +11,9 @@ from engine_core.step.result import Result, decode_result
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import unpack_u32
+from pagewire_simulated.platform import SimulatedPlatform
 from tests.engine_core.fakes import Ledger, make, run
 from worker.load import load
-from worker.simulated.platform import SimulatedPlatform
 
 SMALL = {
     "architectures": ["LlamaForCausalLM"],
@@ -84,26 +80,3 @@ def make_initialize(folder: Path, **changes: Any) -> worker_pb2.Initialize:
         "gpu_memory_utilization": 0.9,
     }
     return worker_pb2.Initialize(**(values | changes))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Callable[..., Path]:
-    """folder(**changes): a checkpoint without weights, of a small Llama."""
-
-    def make_folder(**changes: Any) -> Path:
-        (tmp_path / "config.json").write_text(json.dumps(SMALL | changes))
-        return tmp_path
-
-    return make_folder
-
-
-@pytest.fixture
-def in_process(folder: Callable[..., Path]) -> Callable[..., InProcess]:
-    """in_process(num_blocks=..., budget=..., rows=...)."""
-    return lambda **limits: InProcess(folder(), **limits)
-
-
-@pytest.fixture
-def initialize(folder: Callable[..., Path]) -> Callable[..., worker_pb2.Initialize]:
-    """initialize(**changes of Initialize), for a small Llama."""
-    return lambda **changes: make_initialize(folder(), **changes)

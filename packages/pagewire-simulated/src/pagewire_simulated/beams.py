@@ -4,7 +4,7 @@
     token j    candidates[(history + j) mod len(candidates)]                            j = 0, 1, 2 ...
     its log-probability    -(s_0 + ... + s_j) / 1024,    s_i = 1 + mix(history + G * (i + 1)) mod 1024
 
-`prompt`, `mix`, G and the candidates are those of worker.simulated.tokens; seed and sequence index have no
+`prompt`, `mix`, G and the candidates are those of pagewire_simulated.tokens; seed and sequence index have no
 influence.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.simulated.tokens import GAMMA, TokenSource, mix, prompt_hash
+from pagewire_simulated.tokens import GAMMA, TokenSource, mix, prompt_hash
 from worker.step.beams import BeamCandidates
 
 

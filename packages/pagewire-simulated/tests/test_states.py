@@ -8,8 +8,8 @@ import pytest
 
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
 from pagewire.ipc.columns import unpack_f32
+from pagewire_simulated.tokens import GAMMA, mix
 from tests.engine_core.fakes import add_request
-from worker.simulated.tokens import GAMMA, mix
 
 SIZE = 48
 PROMPTS = [[5, 100, 33, 210, 7, 8, 9], [5, 100], [44] * 30]

@@ -10,8 +10,8 @@ import pytest
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
+from pagewire_simulated.platform import SimulatedPlatform
 from worker.load import load
-from worker.simulated.platform import SimulatedPlatform
 
 Initialize = Callable[..., worker_pb2.Initialize]
 

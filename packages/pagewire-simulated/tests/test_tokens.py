@@ -8,8 +8,8 @@ import pytest
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
+from pagewire_simulated.tokens import NO_TOKEN, TokenSource, mix, mix_all, token_reference
 from tests.engine_core.fakes import add_request
-from worker.simulated.tokens import NO_TOKEN, TokenSource, mix, mix_all, token_reference
 
 EOS = (2, 7)
 CANDIDATES = [token for token in range(320) if token not in EOS]

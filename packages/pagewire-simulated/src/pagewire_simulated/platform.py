@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from pagewire_simulated.backend import HostLink, SimulatedBackend, sleep_precisely
+from pagewire_simulated.clock import REAL_TIME, Clock
+from pagewire_simulated.drafter import SimulatedDrafter
+from pagewire_simulated.profiles import Profile, find_profile
+from pagewire_simulated.roofline import Roofline
+from pagewire_simulated.tokens import TokenSource
+from pagewire_simulated.weights import WeightCounts, count_weights
 from worker.config.hf_config import DTYPE_BYTES, ModelConfig
-from worker.exactness import SIMULATED
+from worker.exactness import Exactness
 from worker.executor.executor import StepExecutor
 from worker.fault_injection import Faults
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.host_blocks import choose_num_host_blocks, requested_blocks
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
-from worker.simulated.backend import HostLink, SimulatedBackend, sleep_precisely
-from worker.simulated.clock import REAL_TIME, Clock
-from worker.simulated.drafter import SimulatedDrafter
-from worker.simulated.profiles import Profile, find_profile
-from worker.simulated.roofline import Roofline
-from worker.simulated.tokens import TokenSource
-from worker.simulated.weights import WeightCounts, count_weights
 from worker.speculation.options import make_speculator
 from worker.startup.checks import check_quantization, refuse_cache_dtype, refuse_fast_matmul
 
@@ -56,7 +56,7 @@ class SimulatedPlatform(Platform[SimulatedBackend]):
             )
         dtype = config.dtype or DEFAULT_DTYPE if asked in ("", "auto") else asked
         weights = count_weights(config)
-        facts = SIMULATED, dtype, "", weights.total * DTYPE_BYTES[dtype]
+        facts = Exactness("simulated"), dtype, "", weights.total * DTYPE_BYTES[dtype]
         return SimulatedModel(plan, *facts, weights, Faults(self.worker), self._clock)
 
 
@@ -78,7 +78,7 @@ class SimulatedModel(LoadedModel[SimulatedBackend]):
         num_host_blocks = choose_num_host_blocks(initialize.swap_space_bytes, block_bytes, available=math.inf)
         host_link = HostLink(num_host_blocks, block_bytes / profile.host_bandwidth)
         roofline = Roofline(config, self.weights, value_bytes, profile)
-        rows, grammar_rows = plan.make_rows(num_blocks), grammars.rows(plan.report)
+        rows, grammar_rows = plan.make_rows(num_blocks), grammars.rows(lambda *_: None)
         tokens = TokenSource(rows.max_num_rows, rows.vocab_size, config.eos_token_ids, grammar_rows)
         backend = SimulatedBackend(
             rows, tokens, roofline, host_link, self.faults, self.clock, config.state_size

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from pagewire_simulated.weights import count_weights
 from tests.checkpoints import FAMILIES as CHECKPOINTS
 from worker.families.registry import DECODERS, READERS, read_model_config
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
-from worker.simulated.weights import count_weights
 
 
 def gated(architecture: str, e: int, i: int, layers: int, heads: int, kv: int, v: int, **more: Any) -> Any:

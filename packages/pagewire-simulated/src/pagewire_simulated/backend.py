@@ -13,16 +13,16 @@ import numpy as np
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
+from pagewire_simulated.beams import BeamHistories
+from pagewire_simulated.clock import Clock
+from pagewire_simulated.roofline import Roofline
+from pagewire_simulated.scores import SimulatedScores
+from pagewire_simulated.states import SimulatedStates
+from pagewire_simulated.tokens import TokenSource
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.fault_injection import Faults
 from worker.pooling.vectors import States
 from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
-from worker.simulated.beams import BeamHistories
-from worker.simulated.clock import Clock
-from worker.simulated.roofline import Roofline
-from worker.simulated.scores import SimulatedScores
-from worker.simulated.states import SimulatedStates
-from worker.simulated.tokens import TokenSource
 from worker.step.beams import BeamCandidates
 from worker.step.plan_check import StepCheck
 from worker.step.plan_reader import RowFeature, Step, Swaps

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from pagewire.errors import StartupError
+from pagewire_simulated.profiles import CPU, H200, INSTANT, Profile, find_profile
+from pagewire_simulated.roofline import Roofline, _kv_use
+from pagewire_simulated.weights import count_weights
 from worker.families.registry import read_model_config
-from worker.simulated.profiles import CPU, H200, INSTANT, Profile, find_profile
-from worker.simulated.roofline import Roofline, _kv_use
-from worker.simulated.weights import count_weights
 
 LLAMA_3_8B = {
     "architectures": ["LlamaForCausalLM"],

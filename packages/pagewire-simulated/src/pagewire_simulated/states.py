@@ -10,9 +10,9 @@ The values are a function of the tokens up to a position and of nothing else, as
 import numpy as np
 
 from kernels.ops.attention.ragged import Integers
+from pagewire_simulated.scores import contexts_of
+from pagewire_simulated.tokens import GAMMA, Hashes, mix_all
 from worker.pooling.vectors import States
-from worker.simulated.scores import contexts_of
-from worker.simulated.tokens import GAMMA, Hashes, mix_all
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
 

@@ -30,6 +30,16 @@ from kernels.ops.delta.delta_rule import DeltaShape as DeltaShape
 from kernels.ops.experts.routing import Routing as Routing
 from kernels.ops.mamba.selective_scan import MambaShape as MambaShape
 from kernels.ops.mamba.selective_scan import ScanRates as ScanRates
+from kernels.ops.sampling.columns import COLUMNS as COLUMNS
+from kernels.ops.sampling.columns import FLOATS as FLOATS
+from kernels.ops.sampling.columns import NEUTRAL as NEUTRAL
+from kernels.ops.sampling.columns import SamplingColumns as SamplingColumns
+from kernels.ops.sampling.logits_processors import Bitmask as Bitmask
+from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHistory
+from kernels.ops.sampling.logits_processors import Words as Words
+from kernels.ops.sampling.token_masks import ANY as ANY
+from kernels.ops.sampling.token_masks import Prohibitions as Prohibitions
+from kernels.sampling_ops import SamplingOps as SamplingOps
 from kernels.torch_ops import Ops as Ops
 from kernels.triton import requirements
 from kernels.triton.matmul.low_bit_weight import LowBitWeight as LowBitWeight

@@ -16,7 +16,7 @@ from pagewire.internal.v1 import worker_pb2
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.fault_injection import Faults
 from worker.pooling.vectors import States
-from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.simulated.beams import BeamHistories
 from worker.simulated.clock import Clock
 from worker.simulated.roofline import Roofline

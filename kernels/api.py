@@ -26,10 +26,7 @@ from kernels.cpu.matmul.matrix import PackedTable as PackedTable
 from kernels.cpu.runtime.arena import Arena as Arena
 from kernels.cpu.weight_forms import WeightForms as WeightForms
 from kernels.cpu.weight_forms import exact_weight as exact_weight
-from kernels.ops.delta.delta_rule import DeltaShape as DeltaShape
 from kernels.ops.experts.routing import Routing as Routing
-from kernels.ops.mamba.selective_scan import MambaShape as MambaShape
-from kernels.ops.mamba.selective_scan import ScanRates as ScanRates
 from kernels.ops.sampling.columns import COLUMNS as COLUMNS
 from kernels.ops.sampling.columns import FLOATS as FLOATS
 from kernels.ops.sampling.columns import NEUTRAL as NEUTRAL
@@ -39,6 +36,9 @@ from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHist
 from kernels.ops.sampling.logits_processors import Words as Words
 from kernels.ops.sampling.token_masks import ANY as ANY
 from kernels.ops.sampling.token_masks import Prohibitions as Prohibitions
+from kernels.ops.states.delta_rule import DeltaShape as DeltaShape
+from kernels.ops.states.selective_scan import MambaShape as MambaShape
+from kernels.ops.states.selective_scan import ScanRates as ScanRates
 from kernels.sampling_ops import SamplingOps as SamplingOps
 from kernels.torch_ops import Ops as Ops
 from kernels.triton import requirements

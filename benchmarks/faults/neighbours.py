@@ -29,8 +29,7 @@ from pathlib import Path
 import grpc
 
 from benchmarks.service.processes import by_role, cpu_seconds, resident_mb
-from frontend.auth.token_list import entry_line
-from frontend.auth.tokens import digest_of, new_token
+from frontend.auth.tokens import digest_of, entry_line, new_token
 from pagewire import AsyncClient
 from pagewire.client.errors import RpcError
 from pagewire.config import ServeConfig

@@ -4,7 +4,7 @@
     y = cap * tanh(x * scale / cap)                   with one
 
 logits: [A, V] float32. A row's result depends on that row alone. Bytes moved: reads and writes 4 * V per row.
-The variant for a CPU is kernels.cpu.elementwise.adjust_logits.
+The variant for a CPU is kernels.cpu.elementwise.scaling.
 """
 
 import torch

@@ -11,8 +11,7 @@ from kernels.triton.sampling.tile_stats import tile_stats
 from kernels.triton.sampling.token_logprobs import token_logprobs
 from kernels.triton.sampling.top_n import MOST, USUAL, top_n
 from kernels.triton.sampling.typical_p import typical_p
-from kernels.triton.step.count_tokens import count_tokens
-from kernels.triton.step.record_tokens import record_tokens
+from kernels.triton.step.token_history import count_tokens, record_tokens
 
 
 class TritonSampling(SamplingOps):

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from kernels.api import Ops, default_ops
-from kernels.ops.attention.copy_blocks import copy_blocks
+from kernels.ops.attention.blocks import copy_blocks
+from kernels.triton import blocks
 from kernels.triton import requirements as support
-from kernels.triton.cache import copy_blocks as blocks
 from tests.kernels.tolerances import random
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ import torch
 from kernels.api import SamplingColumns
 from kernels.ops.attention.ragged import Integers
 from kernels.triton.sampling.ops import TritonSampling
-from kernels.triton.step.record_tokens import History
+from kernels.triton.step.token_history import History
 from worker.cuda.sampling.logit_adjustments import DeviceAdjustments
 from worker.cuda.sampling.row_parameters import ALIGNMENT, FILTERED, DeviceParameters, Parameters, RowSlots
 from worker.grammar.rows import GrammarRows

@@ -4,7 +4,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from pagewire.cli.common.extras import require_worker
+from pagewire.cli.extras import require_worker
 from pagewire.client.params import Message, PromptLike, SamplingParams
 from pagewire.client.sync import Client
 from pagewire.command_config import DemoConfig
@@ -12,8 +12,6 @@ from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 from pagewire.logs import process_log
 from pagewire.supervisor.progress import LoadingLine
-
-CONFIG = DemoConfig
 
 _PROMPTS = ("The capital of France is", "1, 2, 3, 4,", "a b c d")
 _QUESTIONS = ("What is the capital of France?", "And of Japan?")
@@ -97,3 +95,6 @@ def _asked(question: str) -> list[Message]:
     """Prints a question, and returns the conversation that begins with it."""
     print(f"\nuser:      {question}", flush=True)
     return [{"role": "user", "content": question}]
+
+
+COMMANDS = {"demo": (DemoConfig, run)}

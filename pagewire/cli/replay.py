@@ -11,8 +11,6 @@ from pagewire.flags import UsageError
 if TYPE_CHECKING:
     from engine_core.recording.replay import Difference
 
-CONFIG = ReplayConfig
-
 
 def run(config: ReplayConfig) -> int:
     """Prints the result; returns the exit code. Raises BadRecording and CannotTry."""
@@ -52,3 +50,6 @@ def _print_difference(difference: "Difference", num_plans: int) -> None:
     print(f"field:    {difference.field}")
     print(f"expected: {difference.expected}")
     print(f"got:      {difference.got}")
+
+
+COMMANDS = {"replay": (ReplayConfig, run)}

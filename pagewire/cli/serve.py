@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from pagewire.checkpoints.hub import with_local_model
 from pagewire.checkpoints.paths import checkpoint_path
-from pagewire.cli.common.extras import check_gateway, require_doors, require_worker
+from pagewire.cli.extras import check_gateway, require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError
@@ -21,8 +21,6 @@ from pagewire.supervisor.child import Facts
 from pagewire.supervisor.exposure_warning import log_exposure
 from pagewire.supervisor.progress import tell
 from pagewire.supervisor.supervisor import Supervisor
-
-CONFIG = ServeConfig
 
 _LEAST_KEY = 16
 """Characters of an --api-key: its hash is a fast one, from which a short key could be guessed."""
@@ -144,3 +142,6 @@ def _how_to_call(config: ServeConfig, address: str) -> str:
             f"TOKEN=pw_... {variables}",
         )
     return _HOW_TO_CALL.format(address=address, flags=flags, options=options, variables=variables)
+
+
+COMMANDS = {"serve": (ServeConfig, run)}

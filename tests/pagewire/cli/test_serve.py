@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from frontend.auth.token_list import read_tokens
-from pagewire.cli import frontend, serve
+from pagewire.cli import processes, serve
 from pagewire.config import FrontendConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError
@@ -84,7 +84,7 @@ def test_keys_that_are_refused(flags: dict[str, object], words: str, monkeypatch
 
 def test_a_frontend_does_not_ignore_the_variable_of_the_key(monkeypatch: pytest.MonkeyPatch):
     """Its service would be open to every caller, and believed to be closed."""
-    monkeypatch.setattr(frontend.process_log, "setup", lambda *arguments: None)
+    monkeypatch.setattr(processes.process_log, "setup", lambda *arguments: None)
     monkeypatch.setenv("PAGEWIRE_API_KEY", "sk-0123456789abcdef")
     with pytest.raises(UsageError, match="PAGEWIRE_API_KEY protects pagewire serve alone"):
-        frontend.run(FrontendConfig())
+        processes.run_frontend(FrontendConfig())

@@ -1,4 +1,4 @@
-"""`pagewire token`."""
+"""`pagewire token` and `pagewire keys`."""
 
 import os
 import sys
@@ -6,12 +6,23 @@ from pathlib import Path
 from typing import Any
 
 from pagewire.command_config import TokenConfig
+from pagewire.config import KeysConfig
 from pagewire.flags import UsageError
 
-CONFIG = TokenConfig
+
+def make_keys(config: KeysConfig) -> int:
+    """Writes the two key files and prints how to use them; returns the exit code."""
+    from pagewire.ipc import curve
+
+    if not config.folder:
+        raise UsageError("FOLDER is missing", todo="pagewire keys FOLDER")
+    engine, client = curve.make_keys(Path(config.folder))
+    print(f"{engine}  for engine cores: --curve-key {engine}")
+    print(f"{client}  for frontends and workers: --curve-key {client}")
+    return 0
 
 
-def run(config: TokenConfig) -> int:
+def make_token(config: TokenConfig) -> int:
     """Prints the token to standard output only; its entry goes to --auth-file, or to standard error."""
     from frontend.auth.token_list import BadTokenList, entry_line, tenant_problem
     from frontend.auth.tokens import digest_of, new_token
@@ -67,3 +78,6 @@ def _add(path: Path, line: str) -> None:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"cannot write --auth-file {path}", str(why)) from None
+
+
+COMMANDS = {"token": (TokenConfig, make_token), "keys": (KeysConfig, make_keys)}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pagewire.cli.common.interrupts import interruptible
+from pagewire.cli.terminal import interruptible
 
 
 def test_without_one_nothing_changes():

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.cli.common.tool_file import functions_in
+from pagewire.cli.chat import functions_in
 from pagewire.client.tools import to_tool
 from pagewire.flags import UsageError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagewire.cli.common import extras
+from pagewire.cli import extras
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError

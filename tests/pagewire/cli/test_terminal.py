@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagewire.cli.common.tables import aligned, short_seconds, shortened
+from pagewire.cli.terminal import aligned, short_seconds, shortened
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from engine_core.identity import MAX_PRIORITY, Identity, Limits
+from engine_core.context import MAX_PRIORITY, Identity, Limits
 from engine_core.intake.overload import QueueBounds
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.queue.policies import FAIR

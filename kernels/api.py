@@ -1,46 +1,39 @@
-"""What the worker's layers, models and plans of attention may import of the kernels."""
+"""What the worker's layers and models may import of the kernels."""
 
-from typing import TYPE_CHECKING
-
-from kernels.cpu.attention.block_attention import BlockPlan as BlockPlan
-from kernels.cpu.attention.block_attention import block_attention as block_attention
-from kernels.cpu.attention.block_attention import block_kernels as block_kernels
-from kernels.cpu.attention.block_attention import block_plan as block_plan
-from kernels.cpu.attention.block_attention import scoring_record as scoring_record
-from kernels.cpu.attention.block_kernels import BlockKernels as BlockKernels
-from kernels.cpu.attention.latent.attention import latent_attention as latent_attention
-from kernels.cpu.attention.latent.attention import latent_kernels as latent_kernels
-from kernels.cpu.attention.latent.attention import store_latents as store_latents
-from kernels.cpu.attention.planning.work_items import Int64s as Int64s
+from kernels.attention.block_plan import BlockStep as BlockStep
+from kernels.attention.kv_cache_spec import AttentionSpec as AttentionSpec
+from kernels.attention.kv_cache_spec import CacheLayout as CacheLayout
+from kernels.attention.kv_cache_spec import KVCacheSpec as KVCacheSpec
+from kernels.attention.kv_cache_spec import Plane as Plane
+from kernels.attention.kv_cache_spec import bytes_per_block as bytes_per_block
+from kernels.attention.latent import LatentSpec as LatentSpec
+from kernels.attention.paged_plan import DeviceStep as DeviceStep
+from kernels.attention.plan import AttentionPlan as AttentionPlan
+from kernels.attention.plan import HeadNorms as HeadNorms
+from kernels.attention.plan import LatentPlan as LatentPlan
+from kernels.attention.plan import LayerCache as LayerCache
+from kernels.attention.plan import Rotation as Rotation
+from kernels.attention.plan import Scoring as Scoring
+from kernels.attention.plan import normed_heads as normed_heads
+from kernels.attention.row_state import DeltaStateSpec as DeltaStateSpec
+from kernels.attention.row_state import MambaStateSpec as MambaStateSpec
+from kernels.attention.row_state import RowStateSpec as RowStateSpec
+from kernels.attention.torch_plan import HostStep as HostStep
+from kernels.batch import InputBatch as InputBatch
 from kernels.cpu.matmul.groups.weight import GroupedWords as GroupedWords
 from kernels.cpu.matmul.matrix import PackedMatrix as PackedMatrix
 from kernels.cpu.matmul.matrix import PackedTable as PackedTable
 from kernels.cpu.runtime.arena import Arena as Arena
 from kernels.cpu.weight_forms import WeightForms as WeightForms
 from kernels.cpu.weight_forms import exact_weight as exact_weight
-from kernels.ops.attention.e4m3 import E4M3 as E4M3
-from kernels.ops.attention.paged_attention import CacheShape as CacheShape
-from kernels.ops.attention.paged_attention import GatherPlan as GatherPlan
-from kernels.ops.attention.paged_attention import paged_attention as paged_attention
-from kernels.ops.attention.paged_attention import plan_attention as plan_attention
-from kernels.ops.attention.ragged import Integers as Integers
-from kernels.ops.attention.store_kv import slot_rows as slot_rows
-from kernels.ops.attention.store_kv import store_kv as store_kv
 from kernels.ops.delta.delta_rule import DeltaShape as DeltaShape
-from kernels.ops.delta.update_log import update_width as update_width
 from kernels.ops.experts.routing import Routing as Routing
 from kernels.ops.mamba.selective_scan import MambaShape as MambaShape
 from kernels.ops.mamba.selective_scan import ScanRates as ScanRates
-from kernels.torch_ops import HeadNorm as HeadNorm
 from kernels.torch_ops import Ops as Ops
 from kernels.triton import requirements
-from kernels.triton.attention.paged_kernels import PagedKernels as PagedKernels
 from kernels.triton.matmul.low_bit_weight import LowBitWeight as LowBitWeight
 from kernels.triton.matmul.low_bit_weight import padded_rows as padded_rows
-
-if TYPE_CHECKING:  # they import triton
-    from kernels.triton.attention.fp8 import KVScales as KVScales
-    from kernels.triton.attention.paged_attention import PagedBatch as PagedBatch
 
 
 def default_ops() -> Ops:

@@ -5,7 +5,7 @@ For bfloat16 and float32. A row's result depends on that row alone, bit for bit.
 most: a norm with its addition takes 3 us instead of 16 for one row of 576 values. torch computes what no
 kernel does.
 
-An operation is a record, which is run at once; worker.cpu.program puts the same records into a program.
+An operation is a record, which is run at once; kernels.cpu.program puts the same records into a program.
 """
 
 from functools import cached_property, partial

@@ -232,7 +232,7 @@ def loaded_by(statement: str) -> set[str]:
             HEAVY | {"numpy", "engine_core", "worker", "kernels", "starlette", "uvicorn", "h11"},
         ),
         (
-            "import frontend.streams.multiplexer, frontend.streams.continuation_scorer,"
+            "import frontend.streams.multiplexer, frontend.streams.pooling,"
             " frontend.call.write_timeout, frontend.auth.authenticator",
             HEAVY | {"numpy", "grpc", "grpc_status"},
         ),
@@ -263,7 +263,7 @@ def test_transformers_does_not_take_our_kernels_for_its_own():
     assert Path(run.stdout.strip()) == ROOT / "kernels" / "__init__.py"
 
 
-BEHIND_THE_DOOR = ("layers", "models", "attention")
+BEHIND_THE_DOOR = ("layers", "models")
 """Folders of the worker that know no platform."""
 MOST_NAMES = 60
 

@@ -7,7 +7,7 @@
 
 With --shared, rows have so many tokens of the prompt in the same blocks, and only decoding is measured.
 
-The step's program (worker.cpu.program) runs again and again with all records but those of one
+The step's program (kernels.cpu.program) runs again and again with all records but those of one
 operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
 What the operations do not add up to is what they do to each other's caches. Attention waits for memory in its
 own line; in a whole step products ask for its keys and values
@@ -30,14 +30,14 @@ import numpy as np  # noqa: E402
 from benchmarks.steps.plans import plan, removal  # noqa: E402
 from benchmarks.steps.worker_step import BLOCK_SIZE, BUDGET, random_rows  # noqa: E402
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS  # noqa: E402
+from kernels.cpu.program.buffers import FEW  # noqa: E402
+from kernels.cpu.program.recording import STREAM  # noqa: E402
 from kernels.cpu.runtime.records import ProductRecord  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
 from worker.cpu.fused_decoder.decoder import FusedDecoder  # noqa: E402
 from worker.cpu.load import load  # noqa: E402
-from worker.cpu.program.buffers import FEW  # noqa: E402
-from worker.cpu.program.recording import STREAM  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
 
 RUNS = 9

@@ -12,8 +12,8 @@ from typing import TypeVar
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
+from engine_core.context import Limits
 from engine_core.errors import Refused
-from engine_core.identity import Limits
 from engine_core.intake.beam_validation import read_beams
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, History, PendingPromptLogprobs, Request, RequestOwner

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from engine_core.beam_search.search import BeamParameters, BeamSearch
+from engine_core.beam_search import BeamParameters, BeamSearch
 
 BeamToken = Callable[[int, int], int]
 """Returns a beam's token, given its position in the output and the beam."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from engine_core.beam_search.search import BeamSearch
+from engine_core.beam_search import BeamSearch
 from engine_core.recording.beams import Candidates, candidates_of, replayed_search
 from engine_core.recording.facts import COPIED, read_hashes
 from engine_core.request import FinishReason, PendingPromptLogprobs, Request, RequestOwner

@@ -10,16 +10,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from engine_core.beam_search.sequences import BeamGroup
-from engine_core.kv_cache.kept_cache import Contents
 from engine_core.kv_cache.kept_changes import KeptChanges
-from engine_core.kv_cache.prefix_cache import block_hash
+from engine_core.kv_cache.prefix_cache import Contents, block_hash
 from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.recording.facts import COPIED, write_hashes, write_settings
 from engine_core.recording.file import FORMAT, RecordingWriter
 from engine_core.recording.plans import PlanWriter, columns_of, requests_of
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.scheduler.scheduler import Scheduler
+from engine_core.scheduler.states.beam_group import BeamGroup
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 from pagewire import __version__

@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from engine_core.beam_search.sequences import BeamGroup
 from engine_core.recording.beams import Candidates
 from engine_core.recording.plans import requests_of
 from engine_core.recording.reconstructed_requests import ReconstructedRequests
 from engine_core.request import NO_TOKEN, Request
+from engine_core.scheduler.states.beam_group import BeamGroup
 from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result

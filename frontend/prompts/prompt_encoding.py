@@ -20,7 +20,7 @@ from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2
 
 if TYPE_CHECKING:
-    from frontend.grammar.answer_judge import AnswerJudge
+    from frontend.grammar.answer import AnswerJudge
 
 BYTES_PER_TOKEN = 16
 """Bytes of text that a prompt may have per token of context. Text has about 4; tokenizing takes 150 bytes of
@@ -64,7 +64,7 @@ class PromptEncoder:
 
     @cached_property
     def _judge(self) -> "AnswerJudge":
-        from frontend.grammar.answer_judge import AnswerJudge  # loads llguidance, which few requests need
+        from frontend.grammar.answer import AnswerJudge  # loads llguidance, which few requests need
 
         tools, reasoning = (
             (self._answers.tools, self._answers.reasoning) if self._answers is not None else (None, None)

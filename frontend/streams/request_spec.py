@@ -6,7 +6,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from frontend.answers.reader import AnswerReader
+from frontend.answers.answer import Answer, AnswerContext
 from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.engine.logprobs import PromptScores
@@ -182,11 +182,11 @@ def to_engine(
 
 def to_stream(
     spec: RequestSpec,
-    answers: AnswerReader | None,
+    answers: AnswerContext | None,
     timings: RequestTimings,
     pacer: DeliveryPacer | None = None,
 ) -> Stream:
-    """Returns the stream for the client. answers: reads reasoning and calls; None: answers are text alone."""
+    """Returns the stream for the client. answers: None: they are text alone."""
     output, resolved = spec.request.output, spec.resolved
     delivery = DeliveryMode(
         final_only=spec.final_only,
@@ -213,7 +213,7 @@ def _header(spec: RequestSpec) -> Header:
     )
 
 
-def _sequences(spec: RequestSpec, answers: AnswerReader | None) -> list[Sequence]:
+def _sequences(spec: RequestSpec, answers: AnswerContext | None) -> list[Sequence]:
     output, asked, stopping = spec.request.output, spec.request.stopping, spec.resolved.stopping
     wanted = OutputFields(
         text=output.text if output.HasField("text") else True,
@@ -241,7 +241,7 @@ def _sequences(spec: RequestSpec, answers: AnswerReader | None) -> list[Sequence
     for index in range(spec.resolved.sampling.n):
         own = detokenizer.copy() if detokenizer is not None else None
         if answers is not None and own is not None:
-            own = answers.answer(index, own)
+            own = Answer(answers, index, own)
         matcher = StopMatcher(stops) if stops is not None else None
         repetition = None
         if asked.HasField("repetition"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from frontend.answers.answer import Answer
-from frontend.answers.sink import BREAK, SEPARATOR
+from frontend.answers.events import BREAK, SEPARATOR
 from frontend.engine.logprobs import Scores
 from frontend.text.detokenizer import Detokenizer
 from frontend.text.stop_strings import StopMatcher

@@ -15,6 +15,15 @@ def returned(sampling: generation_pb2.SamplingParams) -> int:
     return sampling.n if sampling.HasField("n") else 1
 
 
+def sequences_of(sampling: generation_pb2.SamplingParams) -> tuple[int, str]:
+    """Returns the number of sequences that a request runs at once, and the field that asks for them."""
+    if sampling.HasField("beam_search"):
+        return sampling.beam_search.width, "sampling.beam_search.width"
+    if sampling.HasField("best_of"):
+        return sampling.best_of, "sampling.best_of"
+    return returned(sampling), "sampling.n"
+
+
 def contradictions(request: generation_pb2.GenerateRequest) -> Iterator[tuple[str, str]]:
     """Yields (path, problem) for fields that cannot be combined."""
     sampling, n = request.sampling, returned(request.sampling)

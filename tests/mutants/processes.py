@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a late thread may write into the KV cache",
-        within="worker:AttentionRecords.store",
+        within="kernels:AttentionRecords.store",
         old="self._ops.put(self._ops.blocks.store, record, row_grain(width))",
         new="self._ops.put(self._ops.blocks.store, record, row_grain(width), repeatable=True)",
         tests=("test_late_threads.py",),

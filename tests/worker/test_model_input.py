@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
+from kernels.attention.kv_cache_spec import AttentionSpec, CacheLayout
+from kernels.attention.torch_plan import TorchAttentionPlan
 from tests.worker.step.test_rows import new_row
-from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout
-from worker.attention.torch_plan import TorchAttentionPlan
 from worker.model_input import build_input_batch
 from worker.step.rows import RowTable
 

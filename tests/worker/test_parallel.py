@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.attention.kv_cache_spec import CacheLayout
 from tests.worker.step.test_rows import new_row
-from worker.attention.kv_cache_spec import CacheLayout
 from worker.families.registry import read_model_config
 from worker.memory.kv_cache import KVCache
 from worker.model_input import build_input_batch

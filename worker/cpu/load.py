@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.api import CacheLayout
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.host.memory import available_memory
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
-from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
 from worker.cpu.drafters.draft_model import DraftModel, read_draft_model

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from kernels.cpu.program.program import StepProgram
 from kernels.cpu.step.records import RepeatStepJob
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.inputs import BlockInputs
-from worker.cpu.program.program import StepProgram
 from worker.executor.backend import LaunchClock, SampledTokens
 from worker.step.plan_check import StepCheck
 from worker.step.plan_reader import Step

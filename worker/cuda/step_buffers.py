@@ -13,17 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kernels.api import DeviceStep, InputBatch, KVCacheSpec
 from kernels.ops.attention.ragged import Integers, ranges
 from kernels.ops.delta.device_spans import DeviceSpans
 from kernels.ops.delta.spans import Spans
 from kernels.triton.attention.paged_attention import PagedBatch
 from kernels.triton.attention.paged_kernels import paged_kernels
 from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
-from worker.attention.kv_cache_spec import KVCacheSpec
-from worker.attention.paged_plan import DeviceStep
 from worker.cuda.device.device import Device
 from worker.cuda.rows import DeviceRows, aligned
-from worker.model_input import InputBatch
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.attention.plan import LayerCache
+from kernels.api import InputBatch, LayerCache
 from worker.heads.base import Head
 from worker.heads.config import HeadConfig
 from worker.layers.attention.attention import Attention
@@ -21,7 +21,6 @@ from worker.layers.embedding import VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
 from worker.layers.mlp.mlp import GatedMLP
 from worker.layers.norm import RMSNorm
-from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 NAMES: dict[str, tuple[str, ...]] = {

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.attention.plan import LayerCache
+from kernels.api import InputBatch, LayerCache
 from worker.config.decoder import DecoderFamily
 from worker.families.registry import DECODERS
 from worker.heads.base import Head
@@ -27,7 +27,6 @@ from worker.layers.base import Weight
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.linear import column_linear
 from worker.layers.norm import RMSNorm
-from worker.model_input import InputBatch
 from worker.models.transformer import block
 from worker.parallel import Placement
 from worker.weights.source import TensorSource

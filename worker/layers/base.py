@@ -15,7 +15,7 @@ class Layer(torch.nn.Module):
 
     forward() takes the step's InputBatch besides its inputs wherever parameters are applied, so that a layer
     may depend on the row of each token. It computes by `ops` alone, with views between them: so it runs on
-    any platform, and can be recorded as a program (worker.cpu.program), where the tensors are buffers.
+    any platform, and can be recorded as a program (kernels.cpu.program), where the tensors are buffers.
     """
 
     def __init__(self) -> None:

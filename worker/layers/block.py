@@ -4,12 +4,11 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from worker.attention.plan import LayerCache, Rotation
+from kernels.api import InputBatch, LayerCache, Rotation
 from worker.layers.attention.self_attention import AttentionPart
 from worker.layers.base import Layer
 from worker.layers.mlp.mlp import FeedForward
 from worker.layers.norm import Norm
-from worker.model_input import InputBatch
 
 Stream = tuple[torch.Tensor, torch.Tensor | None]
 """What is still to be added to the residual stream, and the stream, [T, E] each. None: the former is the

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+from kernels.api import InputBatch
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.packed_linear import Matrix
-from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.api import InputBatch
 from worker.layers.base import Weight
 from worker.layers.packed_linear import Matrix
-from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 

@@ -12,13 +12,12 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from kernels.api import CacheLayout, KVCacheSpec, LayerCache, Plane, bytes_per_block
 from kernels.cpu.runtime import arena as memory
 from kernels.ops.attention.copy_blocks import copy_blocks
 from kernels.ops.attention.e4m3 import index_bytes
 from pagewire.errors import StartupError
 from pagewire.host.memory import available_memory
-from worker.attention.kv_cache_spec import CacheLayout, KVCacheSpec, Plane, bytes_per_block
-from worker.attention.plan import LayerCache
 from worker.memory.host_blocks import requested_blocks
 
 MEMORY_PART = 0.5

@@ -7,15 +7,12 @@ from typing import Any
 
 import torch
 
-from worker.attention.kv_cache_spec import KVCacheSpec
-from worker.attention.plan import LayerCache
-from worker.attention.row_state import RowStateSpec
+from kernels.api import InputBatch, KVCacheSpec, LayerCache, RowStateSpec
 from worker.layers.attention.attention import Attention
 from worker.layers.attention.self_attention import SideBySide, StatefulPart
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.latent.attention import LatentAttention
-from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 

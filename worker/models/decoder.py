@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.attention.plan import LayerCache
+from kernels.api import InputBatch, LayerCache
 from worker.layers.attention.rotary import Angles
 from worker.layers.block import AnyBlock
 from worker.layers.captured_states import CapturedStates
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.norm import Norm, RMSNorm
-from worker.model_input import InputBatch
 from worker.models.base import LanguageModel
 
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from worker.attention.kv_cache_spec import AttentionSpec
-from worker.attention.plan import LayerCache
+from kernels.api import AttentionSpec, InputBatch, LayerCache
 from worker.config.gemma4 import Gemma4Config
 from worker.layers.attention.attention import Attention
 from worker.layers.attention.rotary import Rotary
@@ -19,7 +18,6 @@ from worker.layers.linear import RowLinear, column_linear
 from worker.layers.mlp.gated_activation import GatedActivation
 from worker.layers.mlp.mlp import GatedMLP
 from worker.layers.norm import RMSNorm, UnitNorm
-from worker.model_input import InputBatch
 from worker.models.base import LanguageModel
 from worker.models.transformer import embedding_factor
 from worker.parallel import Placement

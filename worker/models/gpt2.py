@@ -3,6 +3,7 @@ key and value fused."""
 
 import torch
 
+from kernels.api import InputBatch
 from worker.config.gpt2 import GPT2Config
 from worker.layers.attention.attention import Attention
 from worker.layers.attention.self_attention import SelfAttention
@@ -11,7 +12,6 @@ from worker.layers.embedding import PositionEmbedding, VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
 from worker.layers.mlp.mlp import MLP
 from worker.layers.norm import LayerNorm
-from worker.model_input import InputBatch
 from worker.models.base import Family
 from worker.models.decoder import Decoder
 from worker.parallel import Placement

@@ -1,7 +1,7 @@
 """Builds latent attention from its sizes. Rows of query and latent projections are ordered as
 worker.layers.latent.attention wants them: rotary parts in the order in which kernels rotate."""
 
-from worker.attention.latent import LatentSpec
+from kernels.api import LatentSpec
 from worker.config.decoder import DecoderConfig, LatentConfig
 from worker.layers.attention.rotary import rotary_order
 from worker.layers.latent.attention import CompressedQueries, LatentAttention

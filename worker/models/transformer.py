@@ -2,6 +2,7 @@
 
 import torch
 
+from kernels.api import InputBatch
 from worker.config.decoder import DecoderConfig, HeadNormKind, NormKind, NormPlace
 from worker.config.rope import RopeConfig
 from worker.layers.attention.attention import Attention
@@ -16,7 +17,6 @@ from worker.layers.linear import RowLinear, column_linear, local_kv_heads, order
 from worker.layers.mamba.beside_attention import AttentionBesideMamba2
 from worker.layers.mlp.mlp import MLP, FeedForward, GatedMLP
 from worker.layers.norm import HeadNormLayers, LayerNorm, Norm, RMSNorm, UnitNorm
-from worker.model_input import InputBatch
 from worker.models.decoder import Decoder
 from worker.models.delta_net import gated_attention, gated_delta_net
 from worker.models.latent_attention import latent_attention

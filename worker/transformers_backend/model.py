@@ -5,10 +5,9 @@ from typing import Any
 
 import torch
 
-from worker.attention.plan import LayerCache
+from kernels.api import InputBatch, LayerCache
 from worker.layers.attention.attention import Attention
 from worker.layers.base import Layer
-from worker.model_input import InputBatch
 from worker.models.base import LanguageModel
 from worker.transformers_backend.probe import LayerShape
 

@@ -22,7 +22,7 @@ from kernels.cpu.compiler.records import Operation
 from kernels.ops.attention.ragged import Integers
 
 SETS = 4
-"""Sets of partial results, as of the other buffers of a layer (worker.cpu.program.buffers): a thread that
+"""Sets of partial results, as of the other buffers of a layer (kernels.cpu.program.buffers): a thread that
 lags behind may still write to those of an earlier layer."""
 
 _Operations = tuple[Operation[StoreKVRecord], Operation[AttentionRecord], Operation[AttentionRecord]]

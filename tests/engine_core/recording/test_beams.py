@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine_core.beam_search.search import Beam, BeamParameters, BeamSearch
+from engine_core.beam_search import Beam, BeamParameters, BeamSearch
 from engine_core.recording.beams import candidates_of
 
 WIDTH, NUM_CANDIDATES = 4, 6

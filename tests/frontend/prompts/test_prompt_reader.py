@@ -10,6 +10,7 @@ from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.prompts.prompt_encoding import PromptEncoder
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.text.tokenizer import Tokenizer
+from frontend.validation.rules import Limits
 from pagewire.v1 import prompt_pb2
 from tests.frontend.fakes import ASSISTANT, BEGIN, END, USER, byte_level_tokenizer, encode
 
@@ -110,9 +111,8 @@ def test_offsets_need_a_text(reading):
 
 
 async def generation(reader, prompt: dict, max_model_len: int = 10) -> list[int]:
-    read = await reader.read_for_generation(
-        prompt_pb2.Prompt(**prompt), "prompt", vocab_size=512, max_model_len=max_model_len
-    )
+    limits = Limits(512, max_model_len, frozenset(), 1, 1)
+    read = await reader.read_for_generation(prompt_pb2.Prompt(**prompt), "prompt", limits)
     return list(read.token_ids)
 
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.attention.block_plan import BlockAttentionPlan
+from kernels.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSpec
+from kernels.attention.torch_plan import TorchAttentionPlan
 from kernels.cpu.attention.block_attention import BlockPlan, block_kernels, plan_blocks
 from kernels.cpu.attention.block_kernels import BlockKernels
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from tests.worker.step.test_rows import new_row
-from worker.attention.block_plan import BlockAttentionPlan
-from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSpec
-from worker.attention.torch_plan import TorchAttentionPlan
 from worker.cpu.inputs import CONTEXT_STEP, KEPT, KEPT_TOKENS, BlockInputs
 from worker.model_input import StepBatch, build_input_batch
 from worker.step.plan_check import compiled_check

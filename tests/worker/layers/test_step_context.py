@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.attention.kv_cache_spec import CacheLayout
+from kernels.batch import InputBatch, InputEmbeddings
 from tests.worker.step.test_rows import new_row
-from worker.attention.kv_cache_spec import CacheLayout
 from worker.families.registry import read_model_config
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.memory.kv_cache import KVCache
-from worker.model_input import InputBatch, InputEmbeddings, build_input_batch
+from worker.model_input import build_input_batch
 from worker.models.base import LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement

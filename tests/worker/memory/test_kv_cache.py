@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.attention.kv_cache_spec import AttentionSpec, CacheLayout, Plane
 from pagewire.errors import StartupError
-from worker.attention.kv_cache_spec import AttentionSpec, CacheLayout, Plane
 from worker.memory import kv_cache
 from worker.memory.kv_cache import KVCache, block_bytes, choose_num_blocks
 from worker.memory.swap_space import SwapSpace

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.scheduler.scheduler import Scheduler
+from kernels.attention.row_state import DeltaStateSpec, MambaStateSpec
 from kernels.ops.delta.delta_rule import DeltaShape
 from kernels.ops.delta.spans import Spans
 from kernels.ops.mamba.selective_scan import MambaShape
@@ -22,7 +23,6 @@ from tests.engine_core.fakes import add_request
 from tests.worker import test_beam_parity as beams
 from tests.worker import test_pressure
 from tests.worker.fakes import Driver, initialize, load_on_a_cpu
-from worker.attention.row_state import DeltaStateSpec, MambaStateSpec
 from worker.memory import row_states
 from worker.memory.row_states import RowStates, states_bytes
 from worker.step.plan_check import Measures

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
+from kernels.api import CacheLayout
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
-from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
 from worker.cpu.drafters.loaded import Drafting

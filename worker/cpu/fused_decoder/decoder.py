@@ -1,6 +1,6 @@
 """A decoder whose steps are one native call each, beside the layered model that is its reference.
 
-The operations of all layers have been recorded in one program (worker.cpu.program); a step fills in how many
+The operations of all layers have been recorded in one program (kernels.cpu.program); a step fills in how many
 tokens it has and where its inputs and plans are. The results have the same bits as those of the layers.
 There are two programs: steps of few tokens also compute logits, and choose greedy tokens (head.py); the
 other one is made anew for a longer step, with powers of two so that few are made.
@@ -13,16 +13,13 @@ from typing import cast
 
 import torch
 
+from kernels.api import InputBatch, KVCacheSpec, LayerCache, Plane, RowStateSpec
 from kernels.cpu.attention.block_kernels import BlockKernels
+from kernels.cpu.program.buffers import FEW
+from kernels.cpu.program.program import CannotRecord, StepProgram
+from kernels.cpu.program.recording import RecordingOps
 from kernels.cpu_ops import CpuOps
-from worker.attention.kv_cache_spec import KVCacheSpec, Plane
-from worker.attention.plan import LayerCache
-from worker.attention.row_state import RowStateSpec
 from worker.cpu.fused_decoder.head import FusedHead
-from worker.cpu.program.buffers import FEW
-from worker.cpu.program.program import CannotRecord, StepProgram
-from worker.cpu.program.recording import RecordingOps
-from worker.model_input import InputBatch
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
 

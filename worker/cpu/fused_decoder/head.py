@@ -10,10 +10,10 @@ tokens (tests/worker/test_greedy_steps.py).
 
 import torch
 
+from kernels.api import InputBatch
+from kernels.cpu.program.program import ROWS, Records
+from kernels.cpu.program.recording import RecordingOps
 from kernels.cpu.sampling.argmax_api import GreedyChoice, greedy_kernels
-from worker.cpu.program.program import ROWS, Records
-from worker.cpu.program.recording import RecordingOps
-from worker.model_input import InputBatch
 
 
 class FusedHead:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import torch
 
+from kernels.api import CacheLayout
 from kernels.triton.experts.tile_sizes import MANY_TOKENS
 from kernels.triton.matmul.ranges import MANY
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
-from worker.attention.kv_cache_spec import CacheLayout
 from worker.config.hf_config import ModelConfig
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device

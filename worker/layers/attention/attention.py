@@ -3,10 +3,8 @@ see."""
 
 import torch
 
-from worker.attention.kv_cache_spec import AttentionSpec
-from worker.attention.plan import AttentionPlan, HeadNorms, LayerCache, Rotation, Scoring
+from kernels.api import AttentionPlan, AttentionSpec, HeadNorms, InputBatch, LayerCache, Rotation, Scoring
 from worker.layers.base import Layer
-from worker.model_input import InputBatch
 
 
 class Attention(Layer):

@@ -9,10 +9,9 @@ floor((p + 1) / floor_scale), so that a position has the same factor in every st
 import numpy as np
 import torch
 
-from worker.attention.plan import Rotation
+from kernels.api import InputBatch, Rotation
 from worker.config.decoder import TemperatureConfig
 from worker.layers.attention.rotary import Angles
-from worker.model_input import InputBatch
 
 
 class QueryTemperature(Angles):

@@ -27,10 +27,9 @@ from abc import ABC, abstractmethod
 import torch
 import torch.nn.functional as F
 
-from worker.attention.plan import Rotation
+from kernels.api import InputBatch, Rotation
 from worker.config.rope import RopeConfig
 from worker.layers.base import Layer
-from worker.model_input import InputBatch
 
 TABLE_POSITIONS = 1 << 14
 """Positions whose angles are kept in a table on a CPU: 8 MiB for heads of 64."""

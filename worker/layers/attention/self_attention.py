@@ -4,15 +4,12 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from worker.attention.kv_cache_spec import KVCacheSpec
-from worker.attention.plan import LayerCache, Rotation
-from worker.attention.row_state import RowStateSpec
+from kernels.api import InputBatch, KVCacheSpec, LayerCache, Rotation, RowStateSpec
 from worker.layers.attention.attention import Attention
 from worker.layers.attention.sinks import Sinks
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.layers.norm import HeadNormLayers, RMSNorm, UnitNorm
-from worker.model_input import InputBatch
 
 
 class AttentionPart(Layer, ABC):

@@ -9,7 +9,7 @@ from worker.parallel import Placement
 
 
 class Sinks(WeightOwner):
-    """The scores of this rank's heads, for worker.attention.plan.Scoring."""
+    """The scores of this rank's heads, for kernels.attention.plan.Scoring."""
 
     def __init__(self, num_heads: int, place: Placement) -> None:
         """num_heads: of all ranks."""

@@ -2,12 +2,11 @@
 
 import torch
 
-from worker.attention.plan import LayerCache, Rotation
+from kernels.api import InputBatch, LayerCache, Rotation
 from worker.layers.attention.attention import Attention
 from worker.layers.attention.self_attention import SelfAttention
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.layers.norm import HeadNormLayers
-from worker.model_input import InputBatch
 
 
 class GatedAttention(SelfAttention):

@@ -12,14 +12,11 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import Arena, DeltaShape, WeightForms
-from worker.attention.plan import LayerCache, Rotation
-from worker.attention.row_state import DeltaStateSpec
+from kernels.api import Arena, DeltaShape, DeltaStateSpec, InputBatch, LayerCache, Rotation, WeightForms
 from worker.layers.attention.self_attention import StatefulPart
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.delta.parameters import Convolution, wide
 from worker.layers.linear import ColumnLinear, RowLinear
-from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 

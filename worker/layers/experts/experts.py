@@ -2,13 +2,13 @@
 
 import torch
 
+from kernels.api import InputBatch
 from worker.config.experts import ExpertsConfig
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.experts.router import ExpertRouter, SharedGate
 from worker.layers.linear import Part, RowLinear, column_linear
 from worker.layers.mlp.gated_activation import ClampedGate, GatedActivation
 from worker.layers.mlp.mlp import FeedForward, GatedMLP
-from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 

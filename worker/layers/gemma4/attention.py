@@ -2,15 +2,11 @@
 
 import torch
 
-from worker.attention.block_plan import BlockAttentionPlan
-from worker.attention.kv_cache_spec import AttentionSpec
-from worker.attention.plan import LayerCache, Rotation, Scoring, normed_heads
-from worker.attention.torch_plan import TorchAttentionPlan
+from kernels.api import AttentionSpec, InputBatch, LayerCache, Rotation, Scoring, normed_heads
 from worker.layers.attention.attention import Attention
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.layers.norm import RMSNorm, UnitNorm
-from worker.model_input import InputBatch
 
 
 class NormedValuesAttention(Layer):
@@ -68,6 +64,5 @@ class SharedAttention(Layer):
         """[T, E] -> [T, E]. cache: of the layer that stores."""
         heads = self.query(x, batch).view(len(x), -1, self.spec.head_dim)
         plan = batch.attention[self.spec]
-        assert isinstance(plan, TorchAttentionPlan | BlockAttentionPlan)
         query = rotation(normed_heads(self.query_norm, heads))
         return self.output(plan.attend(query, cache, self.scoring).flatten(1), batch)

@@ -2,14 +2,13 @@
 
 import torch
 
-from worker.attention.plan import LayerCache, Rotation
+from kernels.api import InputBatch, LayerCache, Rotation
 from worker.layers.base import Layer
 from worker.layers.gemma4.attention import NormedValuesAttention, SharedAttention
 from worker.layers.gemma4.mixture import Mixture
 from worker.layers.gemma4.per_layer import PerLayerPart, StoredTensor
 from worker.layers.mlp.mlp import GatedMLP
 from worker.layers.norm import RMSNorm
-from worker.model_input import InputBatch
 
 
 class Gemma4Block(Layer):

@@ -2,12 +2,12 @@
 
 import torch
 
+from kernels.api import InputBatch
 from worker.config.experts import ExpertsConfig
 from worker.layers.base import Layer
 from worker.layers.experts.experts import Experts
 from worker.layers.gemma4.per_layer import StoredTensor
 from worker.layers.norm import RMSNorm, UnitNorm
-from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 

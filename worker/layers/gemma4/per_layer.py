@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+from kernels.api import InputBatch
 from worker.layers.base import Layer, Weight, WeightOwner
 from worker.layers.linear import RowLinear
 from worker.layers.mlp.gated_activation import GatedActivation
 from worker.layers.norm import RMSNorm
-from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 

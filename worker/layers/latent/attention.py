@@ -14,14 +14,12 @@ values: 3.4 times in DeepSeek-V3's shape.
 
 import torch
 
-from worker.attention.latent import LatentSpec
-from worker.attention.plan import LatentPlan, LayerCache, Rotation
+from kernels.api import InputBatch, LatentPlan, LatentSpec, LayerCache, Rotation
 from worker.layers.attention.self_attention import AttentionPart
 from worker.layers.base import Layer
 from worker.layers.latent.head_linear import HeadLinear
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.layers.norm import RMSNorm
-from worker.model_input import InputBatch
 
 
 class CompressedQueries(Layer):

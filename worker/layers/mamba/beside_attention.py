@@ -3,12 +3,9 @@ scan(x)."""
 
 import torch
 
-from worker.attention.kv_cache_spec import KVCacheSpec
-from worker.attention.plan import LayerCache, Rotation
-from worker.attention.row_state import RowStateSpec
+from kernels.api import InputBatch, KVCacheSpec, LayerCache, Rotation, RowStateSpec
 from worker.layers.attention.self_attention import SelfAttention, SideBySide
 from worker.layers.mamba.mamba2 import Mamba2
-from worker.model_input import InputBatch
 
 
 class AttentionBesideMamba2(SideBySide):

@@ -9,14 +9,20 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import Arena, MambaShape, ScanRates, WeightForms
-from worker.attention.plan import LayerCache, Rotation
-from worker.attention.row_state import MambaStateSpec
+from kernels.api import (
+    Arena,
+    InputBatch,
+    LayerCache,
+    MambaShape,
+    MambaStateSpec,
+    Rotation,
+    ScanRates,
+    WeightForms,
+)
 from worker.layers.attention.self_attention import StatefulPart
 from worker.layers.base import Weight, WeightOwner
 from worker.layers.delta.parameters import Convolution, wide
 from worker.layers.linear import ColumnLinear, RowLinear
-from worker.model_input import InputBatch
 from worker.parallel import Placement
 
 

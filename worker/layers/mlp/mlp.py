@@ -4,10 +4,10 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from kernels.api import InputBatch
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.layers.mlp.gated_activation import GatedActivation
-from worker.model_input import InputBatch
 
 
 class FeedForward(Layer, ABC):

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels.attention.block_plan import BlockAttentionPlan
+from kernels.batch import InputBatch
+from kernels.cpu.program.program import StepProgram
 from kernels.cpu.runtime.records import ProgramRecord
 from tests.worker.fakes import Driver
-from worker.attention.block_plan import BlockAttentionPlan
 from worker.cpu import load
 from worker.cpu.fused_decoder.decoder import FusedDecoder
-from worker.cpu.program.program import StepProgram
-from worker.model_input import InputBatch
 from worker.models.decoder import Decoder
 
 pytestmark = pytest.mark.cpu_kernels

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels.attention.block_plan import BlockAttentionPlan
+from kernels.attention.latent import BlockLatentPlan
+from kernels.cpu.program.program import StepProgram
+from kernels.cpu.program.recording import RecordingOps
 from kernels.cpu.runtime.records import ProgramRecord
 from tests.worker.fakes import Driver
-from worker.attention.block_plan import BlockAttentionPlan
-from worker.attention.latent import BlockLatentPlan
 from worker.cpu.fused_decoder.decoder import FusedDecoder
-from worker.cpu.program.program import StepProgram
-from worker.cpu.program.recording import RecordingOps
 
 pytestmark = pytest.mark.cpu_kernels
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText, Llama4Config, set_seed
 
+from kernels.batch import InputBatch
 from pagewire.errors import StartupError
 from tests.checkpoints import FAMILIES, VOCAB_SIZE
 from tests.worker.fakes import Driver
 from worker.config.decoder import DecoderConfig, TemperatureConfig
 from worker.families.registry import read_model_config
 from worker.layers.attention.query_temperature import QueryTemperature
-from worker.model_input import InputBatch
 
 VISION = {
     "hidden_size": 16,

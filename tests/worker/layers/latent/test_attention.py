@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels.attention.latent import LatentSpec
 from tests.checkpoints import make_checkpoint
 from tests.worker.fakes import Driver
 from tests.worker.test_parity import prompts, reference
-from worker.attention.latent import LatentSpec
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 
 pytestmark = pytest.mark.cpu_kernels

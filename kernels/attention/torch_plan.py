@@ -1,0 +1,56 @@
+"""Attention by torch: the plan for any device, dtype and block size."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from kernels.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
+from kernels.ops.attention.paged_attention import GatherPlan, paged_attention
+from kernels.ops.attention.ragged import Integers
+from kernels.ops.attention.store_kv import slot_rows, store_kv
+
+
+@dataclass(frozen=True)
+class TorchAttentionPlan:
+    """An AttentionPlan of kernels.ops.attention.paged_attention."""
+
+    plan: GatherPlan
+    slot_rows: torch.Tensor  # [T * K] int64: see kernels.ops.attention.store_kv
+
+    def store_and_attend(
+        self,
+        qkv: torch.Tensor,
+        cache: LayerCache,
+        scoring: Scoring,
+        rotation: Rotation | None = None,
+        norms: HeadNorms | None = None,
+    ) -> torch.Tensor:
+        key_cache, value_cache = cache
+        query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
+        store_kv(key, value, key_cache, value_cache, self.slot_rows)
+        return self.attend(query, cache, scoring)
+
+    def attend(self, query: torch.Tensor, cache: LayerCache, scoring: Scoring) -> torch.Tensor:
+        """[T, H, D] -> [T, H, D], over what another layer has stored in this step."""
+        numbers = scoring.scale, scoring.soft_cap, scoring.sinks
+        key_cache, value_cache = cache
+        return paged_attention(query, key_cache, value_cache, self.plan, *numbers)
+
+
+@dataclass(frozen=True)
+class HostStep:
+    """A step's rows as plans on the host are made from them. R rows, T tokens."""
+
+    starts: Integers  # [R] position of each row's first token in this step
+    counts: Integers  # [R] tokens of each row in this step
+    block_tables: Integers  # [R, N]
+    slots: Integers  # [T] block * block size + offset of each token
+    _slot_rows: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def slot_rows(self, num_kv_heads: int, block_size: int, device: torch.device) -> torch.Tensor:
+        """[T * K] int64 on the device; made once per number of KV heads."""
+        if num_kv_heads not in self._slot_rows:
+            slots = torch.from_numpy(np.asarray(self.slots)).to(device)
+            self._slot_rows[num_kv_heads] = slot_rows(slots, num_kv_heads, block_size)
+        return self._slot_rows[num_kv_heads]

@@ -1,0 +1,50 @@
+"""What a model reads in one step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kernels.attention.kv_cache_spec import KVCacheSpec
+from kernels.torch_ops import AnySpans
+
+
+@dataclass(frozen=True)
+class InputEmbeddings:
+    """Values that stand for the embeddings of some tokens, such as those of an image. Their token ids may be
+    any of the vocabulary."""
+
+    tokens: torch.Tensor  # [N] int64: index into T, all different
+    values: torch.Tensor  # [N, E], of the model's dtype and on its device
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputBatch:
+    """What the model reads in one step. T: tokens of the step, with padding (only CUDA graphs pad).
+
+    Rows are not in the plan's order: decoding rows come first, shorter ones before longer ones, so that
+    attention finds rows of similar length side by side.
+    """
+
+    token_ids: torch.Tensor  # [T] int64
+    positions: torch.Tensor  # [T] int64: index of the token in its row
+    prompt_lens: torch.Tensor  # [T] int64: prompt tokens of the token's row
+    attention: Mapping[KVCacheSpec, Any]  # an AttentionPlan or LatentPlan per kind of layer; without padding
+    max_context: int | None = None
+    """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
+    rotations may then be looked up."""
+    input_embeddings: InputEmbeddings | None = None
+    spans: AnySpans | None = None
+    """The rows in the order of their tokens, for layers that keep a state per row; None: there are none."""
+
+    @property
+    def wants_all_logits(self) -> bool:
+        """True if every token is known to be sampled from, in order, as when all rows decode."""
+        return False
+
+    @property
+    def greedy(self) -> bool:
+        """True if sampled rows are known to take the token of their largest logit and to need nothing
+        else."""
+        return False

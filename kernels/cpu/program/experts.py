@@ -1,0 +1,108 @@
+"""Experts in a program. Which experts have tokens, and how many, is decided while it runs: an operation
+sorts the pairs by expert and writes down the rows of each product; those of all experts are one operation."""
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kernels.batch import InputBatch
+from kernels.cpu.compiler.records import Operation, OperationRecord
+from kernels.cpu.experts.expert_kernels import ProductGroup
+from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, WeighRecord
+from kernels.cpu.program.program import ROWS, CannotRecord, Records
+from kernels.cpu.runtime.grain import row_grain
+
+if TYPE_CHECKING:
+    from kernels.cpu.program.recording import RecordingOps
+
+_TOKENS = DispatchRecord.word("tokens")
+
+
+class RecordedOrder:
+    """The order of the pairs of one layer, which a program writes, and the memory of what follows it. M
+    tokens at most, k experts each."""
+
+    def __init__(self, ops: "RecordingOps", chosen: torch.Tensor, num_experts: int) -> None:
+        """Puts the sorting. chosen: buffer [M, k]."""
+        self._ops, self._top_k = ops, chosen.shape[1]
+        self._groups: list[ProductGroup] = []
+        self._table = (Group * 2)()
+        self._units = torch.zeros(2, dtype=torch.int64)
+        self._starts = torch.zeros(num_experts, dtype=torch.int64)
+        self.places = ops.empty(chosen.shape, torch.int64)
+        self.tokens = ops.empty(chosen.shape, torch.int64)
+        record = DispatchRecord(
+            tokens=0,
+            top_k=self._top_k,
+            num_experts=num_experts,
+            experts=chosen.data_ptr(),
+            starts=self._starts.data_ptr(),
+            pair_tokens=self.tokens.data_ptr(),
+            places=self.places.data_ptr(),
+            groups=ctypes.addressof(self._table),
+            units=self._units.data_ptr(),
+        )
+        self._sorts = ops.put(ops.experts.dispatch, record, 1)
+        self._decided = ops.decide_rows(self._units)
+        ops.on_batch(self._update)
+
+    def _update(self, batch: InputBatch, records: Records) -> None:
+        records[self._sorts, ROWS], records[self._sorts, _TOKENS] = 1, len(batch.token_ids)
+
+    def _pairs(self, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """Returns a buffer [M * k, width]."""
+        return self._ops.empty((self.places.numel(), width), dtype)
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Puts x of each pair's token. x: [M, E]. Returns [M * k, E]."""
+        out, width = self._pairs(x.shape[1], x.dtype), x.shape[1]
+        record = GatherRecord(
+            x=x.data_ptr(),
+            indexes=self.tokens.data_ptr(),
+            out=out.data_ptr(),
+            row_bytes=out.itemsize * width,
+        )
+        self._ops.run(self._ops.experts.gather, len(out), record, row_grain(width))
+        return out
+
+    def weigh(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        """Puts x of each pair's token times the pair's weight. weights: [M, k]. Returns [M * k, E]."""
+        out, width = self._pairs(x.shape[1], x.dtype), x.shape[1]
+        record = WeighRecord(
+            x=x.data_ptr(),
+            weights=weights.data_ptr(),
+            places=self.places.data_ptr(),
+            out=out.data_ptr(),
+            width=width,
+            top_k=self._top_k,
+        )
+        self._ops.run(self._ops.experts.weigh, len(out), record, row_grain(width))
+        return out
+
+    def product(self, weights: Any, x: torch.Tensor) -> torch.Tensor:
+        """Puts the products of all chosen experts. weights: ExpertMatrices. x: [M * k, in] by pair. Returns
+        [M * k, out]."""
+        out, number = self._pairs(weights.out_features, x.dtype), len(self._groups)
+        group = self._group(weights.packed, x, out)
+        self._groups.append(group)
+        self._table[number] = group.fields
+        at = ctypes.addressof(self._table) + number * Group.size()
+        with self._decided.of(number):
+            self._ops.put(self._ops.experts.product, GroupedRecord(group=at), 1, repeatable=True)
+        return out
+
+    def _group(self, packed: list[Any], x: torch.Tensor, out: torch.Tensor) -> ProductGroup:
+        """Puts what makes integers of the inputs, where the weights are such. x: [M * k, in]."""
+        if not packed or not all(weight.has_inputs_of(packed[0]) for weight in packed):
+            raise CannotRecord("the products of all experts read integers of one kind")
+        if not all(weight.is_unpadded for weight in packed):
+            raise CannotRecord("buffers have no room for padding")
+        first = packed[0]
+
+        def put(operation: Operation[Any], record: OperationRecord, grain: int) -> None:
+            self._ops.run(operation, len(x), record, grain)
+
+        inputs, terms = first.prepare(x, self._pairs, put)
+        products = [(weight.product, weight.record(inputs, out, terms)) for weight in packed]
+        return ProductGroup(products, inputs, out, terms, first.terms_field)

@@ -1,0 +1,414 @@
+"""Records a program while the layers of a model run once on buffers.
+
+Called one by one, operations cost more than a small model's arithmetic: there are some ten in a block. So the
+operations of RecordingOps put the records of CpuOps into a program (kernels.cpu.runtime.program), and return
+the buffers that their results will be in. One call then computes a step, with the same bits.
+
+The batch that is recorded says nothing of a step: what is read of one is computed, or its address written,
+before each run. Layers must leave the tensors to their operations, but for views: anything else raises
+CannotRecord.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from kernels.attention.kv_cache_spec import KVCacheSpec
+from kernels.attention.latent import LatentSpec
+from kernels.attention.plan import LayerCache, Rotation
+from kernels.batch import InputBatch
+from kernels.cpu.attention.block_kernels import BlockKernels
+from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
+from kernels.cpu.attention.records import CopyHeadsRecord
+from kernels.cpu.compiler.records import Operation, OperationRecord
+from kernels.cpu.matmul.records import PackedRowsRecord
+from kernels.cpu.program.attention import (
+    AttentionRecords,
+    RecordedAngles,
+    RecordedLatentPlan,
+    RecordedPlan,
+    angles_of,
+    head_norm_record,
+)
+from kernels.cpu.program.buffers import FEW, ActivationBuffers
+from kernels.cpu.program.decided_rows import DecidedRows
+from kernels.cpu.program.experts import RecordedOrder
+from kernels.cpu.program.program import ROWS, CannotRecord, Fixed, Records, StepProgram, Update
+from kernels.cpu.runtime.grain import row_grain
+from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord
+from kernels.cpu_ops import CpuOps
+from kernels.ops.delta.spans import Spans
+from kernels.torch_ops import HeadNorm, Ops
+
+_COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
+_FOLLOWING, STREAM = ProductRecord.word("following"), ProductRecord.word("stream")
+_INDEXES = PackedRowsRecord.word("indexes")
+
+
+class Recordable(Protocol):
+    """A model whose layers compute by `ops`."""
+
+    ops: Ops
+
+    def compute_by(self, ops: Ops) -> None:
+        """Has all layers compute by these operations."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Entry:
+    operation: Operation[Any]
+    record: OperationRecord
+    grain: int
+    repeatable: bool
+    factor: int  # rows for each token of the step
+
+
+class RecordingOps(CpuOps):
+    """A program in the making, for steps of at most `most_tokens`, M."""
+
+    def __init__(self, ops: CpuOps, blocks: BlockKernels, most_tokens: int) -> None:
+        super().__init__(ops.dtype, ops.team)
+        self.blocks, self.most_tokens = blocks, most_tokens
+        self.buffers = ActivationBuffers(most_tokens)
+        self._entries: list[_Entry] = []
+        self._layer_sizes: list[int] = []
+        self._attention: dict[KVCacheSpec, AttentionRecords] = {}
+        self._products: list[int] = []
+        self._halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
+        self._decided: list[DecidedRows] = []
+        self._spans: list[tuple[int, int, int]] = []  # index, word of the spans, rows for each span
+        self._on_batch: list[Update] = [self._update_spans]
+        self._on_run: list[tuple[Update, Fixed]] = []
+        self._constants: list[torch.Tensor] = []
+
+    @contextmanager
+    def recording(self, model: Recordable, checks: bool = False) -> Iterator[None]:
+        """What the layers of a model compute within is recorded. checks: raises CannotRecord where torch
+        computes with buffers, which takes some milliseconds; a model needs it once."""
+        ops = model.ops
+        model.compute_by(self)
+        try:
+            with _OnlyViews(self.buffers) if checks else nullcontext():
+                yield
+        finally:
+            model.compute_by(ops)
+
+    def batch(self, specs: Iterable[KVCacheSpec]) -> InputBatch:
+        """Returns the batch to record."""
+        unknown = self.buffers.lasting((self.most_tokens,), torch.int64)
+        plans = {spec: self._plan(spec) for spec in specs}
+        return InputBatch(
+            token_ids=unknown,
+            positions=unknown,
+            prompt_lens=unknown,
+            attention=plans,
+            spans=Spans.empty(1),
+        )
+
+    def _plan(self, spec: KVCacheSpec) -> RecordedPlan | RecordedLatentPlan:
+        records = self.attention(spec)
+        if isinstance(spec, LatentSpec):
+            return RecordedLatentPlan(records, spec.rank)
+        return RecordedPlan(self, records)
+
+    @property
+    def next_index(self) -> int:
+        """The index of the record that is put next."""
+        return len(self._entries)
+
+    def put(
+        self,
+        operation: Operation[Any],
+        record: OperationRecord,
+        grain: int,
+        factor: int = 1,
+        repeatable: bool = False,
+    ) -> int:
+        """Appends an operation, which computes `factor` rows per token of the step. Returns the record's
+        index.
+
+        grain: the fewest rows that a thread takes; 0 for a product. repeatable: it writes to nothing that it
+        reads, and its output is a buffer of this layer, so that two threads may compute the same rows. A KV
+        cache is no such buffer: what a late thread computes from inputs that have changed would stay there.
+        """
+        index = self.next_index
+        self._entries.append(_Entry(operation, record, grain, repeatable, factor))
+        for decided in self._decided:
+            decided.add(index)
+        return index
+
+    def run(
+        self,
+        operation: Operation[Any],
+        rows: int,
+        record: OperationRecord,
+        grain: int,
+        repeatable: bool = False,
+    ) -> None:
+        self.put(operation, record, grain, rows // self.most_tokens, repeatable)
+
+    def run_on_spans(self, operation: Operation[Any], record: Any, spans: object, parts: int) -> None:
+        self._spans.append((self.put(operation, record, 1), type(record).word("spans"), parts))
+
+    def _update_spans(self, batch: InputBatch, records: Records) -> None:
+        for index, word, parts in self._spans:
+            assert isinstance(batch.spans, Spans)
+            records[index, ROWS] = len(batch.spans) * parts
+            records[index, word] = batch.spans.columns.ctypes.data
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, lasts: bool = False) -> torch.Tensor:
+        return self.buffers.lasting(shape, dtype) if lasts else self.buffers.output(shape, dtype)
+
+    def sum_of(self, residual: torch.Tensor) -> torch.Tensor:
+        return residual
+
+    def constant(self, value: torch.Tensor) -> torch.Tensor:
+        self._constants.append(value)
+        return value
+
+    def layer(self) -> AbstractContextManager[None]:
+        return self._layer()
+
+    @contextmanager
+    def _layer(self) -> Iterator[None]:
+        self.buffers.begin_layer()
+        first = self.next_index
+        yield
+        self._layer_sizes.append(self.next_index - first)
+
+    def refuse_program(self, why: str) -> None:
+        raise CannotRecord(why)
+
+    def per_step(
+        self, compute: Callable[[Any], torch.Tensor], batch: Any, width: int, table: Any = None
+    ) -> torch.Tensor:
+        out = self.buffers.lasting((self.most_tokens, width), self.dtype)
+
+        def copy_in(batch: InputBatch, records: Records) -> None:
+            if table is None or batch.input_embeddings is not None:
+                out[: len(batch.token_ids)] = compute(batch)
+
+        if table is None:
+            self.on_run(copy_in)
+            return out
+        _check_unpadded(table)
+        index = self.put(table.gather, table.rows_record(0, out.data_ptr()), row_grain(width))
+
+        def look_up(batch: InputBatch, records: Records) -> None:
+            records[index, _INDEXES] = batch.token_ids.data_ptr()
+            if batch.input_embeddings is not None:
+                records[index, ROWS] = 0
+
+        self.on_batch(look_up)
+        self.on_run(copy_in, lambda batch: batch.input_embeddings is None)
+        return out
+
+    def rotation(self, compute: Callable[[Any], Any], batch: Any, queries_only: bool) -> Any:
+        angles = RecordedAngles(self, compute)
+        self.on_run(angles.update, angles.is_fixed)
+        unknown = torch.empty(0)
+        return Rotation(unknown, unknown, None, angles, queries_only)
+
+    def packed_linear(self, x: torch.Tensor, weight: Any, wide: bool = False) -> torch.Tensor:
+        out = self.empty((len(x), weight.out_features), torch.float32 if wide else x.dtype)
+        self._product(weight, x.contiguous(), out)
+        return out
+
+    def _product(self, weight: Any, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Puts out = x @ weight.T + bias. x: [M, in], out: [M, out] of x's dtype or float32."""
+        _check_unpadded(weight)
+        tokens = len(x)
+
+        def allocate(width: int, dtype: torch.dtype) -> torch.Tensor:
+            return self.empty((tokens, width), dtype)
+
+        inputs, terms = weight.prepare(x, allocate, self.put)
+        record = weight.record(inputs, out, terms)
+        self._products.append(self.put(weight.product, record, 0, repeatable=True))
+        self._halves.append(weight.halves)
+
+    def head_linear(
+        self, x: torch.Tensor, matrices: Sequence[Any], stacked: torch.Tensor | None
+    ) -> torch.Tensor:
+        tokens, heads, width = x.shape
+        by_head = self.empty((heads, tokens, width), x.dtype)
+        self._copy_heads(x, by_head.transpose(0, 1))
+        out = self.empty((heads, tokens, matrices[0].packed.out_features), x.dtype)
+        for matrix, x_of_head, out_of_head in zip(matrices, by_head, out, strict=True):
+            self._product(matrix.packed, x_of_head, out_of_head)
+        return out.transpose(0, 1)
+
+    def side_by_side(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.empty(x.shape, x.dtype)
+        self._copy_heads(x, out)
+        return out.flatten(1)
+
+    def latent_heads(
+        self,
+        absorbed: torch.Tensor,
+        rotary_queries: torch.Tensor,
+        latents: torch.Tensor,
+        norm: HeadNorm,
+        rotation: Callable[[torch.Tensor], torch.Tensor],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        (tokens, heads, rank), angles = absorbed.shape, angles_of(rotation)
+        kept = self.empty(latents.shape, latents.dtype)
+        self.norm_heads(norm, latents[:, None, :rank], kept[:, None, :rank])
+        angles.put(latents[:, None, rank:], kept[:, None, rank:])
+        rotated = self.empty((tokens, rotary_queries.stride(0)), latents.dtype)
+        rotated = rotated[:, : rotary_queries.shape[1]].view(tokens, heads, -1)
+        angles.put(rotary_queries.view(tokens, heads, -1), rotated)
+        query = self.empty((tokens, heads, latents.shape[1]), latents.dtype)
+        self._copy_heads(absorbed, query[..., :rank])
+        self._copy_heads(rotated, query[..., rank:])
+        return query, kept
+
+    def norm_heads(self, norm: HeadNorm, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Puts a norm of heads. x, out: [M, N, D], views of buffers with equal strides between tokens."""
+        self.put(self.rows.norm, head_norm_record(norm, x, out), row_grain(x.shape[1] * x.shape[2]))
+
+    def _copy_heads(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """x, out: views [M, H, D] of buffers, of any strides between rows and heads."""
+        from kernels.cpu.attention.latent.copy_heads import copy_heads  # compiles, the first time
+
+        _, heads, width = x.shape
+        if width % 2:
+            raise CannotRecord("heads are copied in words of 32 bits")
+        record = CopyHeadsRecord(
+            x=x.data_ptr(),
+            out=out.data_ptr(),
+            heads=heads,
+            head_bytes=x.itemsize * width,
+            x_stride=x.itemsize * x.stride(0),
+            x_pitch=x.itemsize * x.stride(1),
+            out_stride=x.itemsize * out.stride(0),
+            out_pitch=x.itemsize * out.stride(1),
+        )
+        self.put(copy_heads, record, row_grain(heads * width))
+
+    def sort_by_expert(self, chosen: torch.Tensor, dtype: torch.dtype, *products: Any) -> RecordedOrder:
+        return RecordedOrder(self, chosen, products[0].num_experts)
+
+    def expert_linear(
+        self, x: torch.Tensor, weights: Any, order: RecordedOrder, by_token: bool = False
+    ) -> torch.Tensor:
+        return order.product(weights, order.gather(x) if by_token else x)
+
+    def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: RecordedOrder) -> torch.Tensor:
+        return order.weigh(x, weights)
+
+    def decide_rows(self, counts: torch.Tensor) -> DecidedRows:
+        """Puts an operation that reads the row counts of later ones. counts: [N] int64, which an operation
+        before writes; see DecidedRows.of()."""
+        from kernels.cpu.runtime.decide_rows import decide_rows  # compiles, the first time
+
+        record = DecideRowsRecord(targets=0)
+        decided = DecidedRows(self.put(decide_rows, record, 1), record, counts)
+        self._decided.append(decided)
+        self.on_batch(decided.update)
+        return decided
+
+    def on_batch(self, update: Update) -> None:
+        """Calls update before a run whose batch is another object than the last one, after the rows of all
+        records have been set to those of the number of tokens."""
+        self._on_batch.append(update)
+
+    def on_run(self, update: Update, is_fixed: Fixed = lambda batch: False) -> None:
+        """Calls update before each run. is_fixed: whether it would change nothing before another run of the
+        batch that it was called with last, after numbers in its tensors have changed."""
+        self._on_run.append((update, is_fixed))
+
+    def attention(self, spec: KVCacheSpec) -> AttentionRecords:
+        """Returns the attention records of the layers of this kind."""
+        if spec not in self._attention:
+            self._attention[spec] = AttentionRecords(self, spec)
+            self.on_batch(self._attention[spec].update)
+        return self._attention[spec]
+
+    def prefetch(self, specs: Iterable[KVCacheSpec], cache: LayerCache, batch: InputBatch) -> None:
+        """Has products prefetch the keys and values of the attention behind them. Call before anything is
+        put. cache: of any layer; latents are few bytes, and nothing is done for them. batch: of any step."""
+        if len(cache) < 2:
+            return
+        for spec in dict.fromkeys(specs):
+            records, prefetch = self.attention(spec), KVPrefetch()
+            record = prefetch.record(records.plan_of(batch).plan, (cache[0], cache[1]))
+            records.add_prefetch(prefetch, record)
+
+    def build(self, hidden: torch.Tensor) -> StepProgram:
+        """Returns the program of everything that was put. hidden: [M, E], what it computes."""
+        from kernels.cpu.runtime.thread_pool import Program  # compiles, the first time
+
+        waits = self.most_tokens > FEW
+        recovers = self.team.recovers_stragglers and not waits
+        slack = self.buffers.num_sets * min(self._layer_sizes) if recovers else 0
+        program = Program(len(self._entries), slack)
+        for decided in self._decided:
+            decided.link(program)
+        for index, entry in enumerate(self._entries):
+            program.put(index, entry.operation, 0, entry.record, entry.grain, entry.repeatable)
+        self._link_products(program.records)
+        self._add_streams(program.records)
+        factors = np.array([entry.factor for entry in self._entries], np.int64)
+        return StepProgram(program, factors, self.team, hidden, self._on_batch, self._on_run, memory=self)
+
+    def _link_products(self, records: Records) -> None:
+        """Tells each product which weight follows its own."""
+        self._halves_array = np.array(self._halves, np.int64)
+        for number, product in enumerate(self._products[:-1]):
+            records[product, _FOLLOWING] = self._halves_array[number + 1].ctypes.data
+
+    def _add_streams(self, records: Records) -> None:
+        """Has the products between one attention and the next prefetch for the latter."""
+        layers = [(at, keys, kind) for kind in self._attention.values() for at, keys in kind.layers()]
+        before = 0
+        for attention, keys, kind in sorted(layers, key=lambda layer: layer[0]):
+            products = [product for product in self._products if before < product < attention]
+            before = attention
+            if kind.prefetch is not None and products:
+                sizes = records[products][:, [_COLUMNS, _WORDS]].tolist()
+                records[products, STREAM] = kind.prefetch.streams(keys, sizes)
+
+
+def _check_unpadded(weight: Any) -> None:
+    """Raises CannotRecord."""
+    if not weight.is_unpadded:
+        raise CannotRecord("buffers have no room for padding")
+
+
+_CHANGES = frozenset(("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"))
+"""Functions of tensors that change one, beside those whose names end with _."""
+_READS = frozenset(("tolist", "item", "numpy", "__bool__", "__int__", "__float__", "__index__"))
+"""Functions by which the host reads values, which change from step to step."""
+
+
+class _OnlyViews(TorchFunctionMode):
+    """Raises CannotRecord where torch computes with buffers: once, on what is not there yet."""
+
+    def __init__(self, buffers: ActivationBuffers) -> None:
+        super().__init__()
+        self._buffers = buffers
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result, name = func(*args, **(kwargs or {})), func.__name__
+        acts = name in _CHANGES or name in _READS or (name.endswith("_") and not name.endswith("__"))
+        given = (*args, *(kwargs or {}).values())
+        if any(self._buffered(given)) and (acts or not all(self._buffered((result,)))):
+            raise CannotRecord(f"torch computes {name}()")
+        return result
+
+    def _buffered(self, values: Iterable[object]) -> Iterator[bool]:
+        """Says of each tensor among values, and among lists of them, whether it is part of a buffer."""
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                yield value in self._buffers
+            elif isinstance(value, list | tuple):
+                yield from self._buffered(value)

@@ -19,8 +19,8 @@ from pagewire import __version__
 from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
-from pagewire.host.cores import format_cores, parse_cores
 from pagewire.host.liveness import LEAST_PATIENCE_S
+from pagewire.host.resources import format_cores, parse_cores
 from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
 from pagewire.speculation import parse_speculation

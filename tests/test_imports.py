@@ -121,7 +121,7 @@ SEAMS = {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),
         *("frontend.inspection.inspector", "frontend.openai.answers.errors", "frontend.openai.app"),
         *("frontend.parts", "frontend.telemetry.counters"),
-        *("pagewire", "pagewire.host.loopback", "pagewire.telemetry.figures", "pagewire.v1"),
+        *("pagewire", "pagewire.host.addresses", "pagewire.telemetry.figures", "pagewire.v1"),
     },
 }
 """What a package may import of the product: modules, and all modules of a folder."""

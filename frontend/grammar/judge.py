@@ -20,8 +20,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from frontend.errors import InvalidRequest
 from frontend.grammar.lark import SpecialTokens
 from frontend.grammar.notation import PATHS, grammar_of
-from pagewire.limits.grammar_errors import is_panic
-from pagewire.limits.grammars import MAX_COMPILED_BYTES, PARSER_LIMITS
+from pagewire.limits import MAX_COMPILED_BYTES, PARSER_LIMITS, is_panic
 from pagewire.v1 import generation_pb2
 
 MAX_MESSAGE = 400

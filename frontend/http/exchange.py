@@ -11,7 +11,7 @@ from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.body import Receive, parse_object, read_body
 from frontend.http.connection import ABORT
 from frontend.http.errors import ForeignHost
-from pagewire.host.loopback import host_name, is_no_site
+from pagewire.host.addresses import host_name, is_no_site
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]

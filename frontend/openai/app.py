@@ -25,7 +25,7 @@ from frontend.http.exchange import Exchange, Scope, Send, check_origin
 from frontend.openai import embeddings, endpoints, tokens
 from frontend.openai.answers.errors import error_body, error_headers
 from frontend.parts import FrontendParts
-from pagewire.logs.redaction import traceback_of
+from pagewire.logs import traceback_of
 from pagewire.telemetry.tracing import read_trace_context
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from frontend.errors import InternalError, InvalidRequest, ServiceError
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
-from pagewire.host.exit_codes import describe_exit
+from pagewire.host.proc_stat import describe_exit
 from pagewire.internal.v1 import reader_pb2
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 

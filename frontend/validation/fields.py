@@ -32,7 +32,7 @@ from frontend.validation.rules import (
     known_value,
     number,
 )
-from pagewire.limits.beams import MAX_LENGTH_PENALTY
+from pagewire.limits import MAX_LENGTH_PENALTY
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 

@@ -6,7 +6,7 @@ and the stream keeps the n most probable. In both cases nothing is delivered bef
 
 from collections.abc import Iterator
 
-from pagewire.limits.beams import MAX_STOPS, NEUTRAL
+from pagewire.limits import MAX_STOPS, NEUTRAL
 from pagewire.v1 import generation_pb2
 
 

@@ -11,7 +11,7 @@ from pagewire.flags import Flag, flags_of
 _CONFIG_HELP = "YAML or TOML file with values of flags"
 
 
-class Command(NamedTuple):
+class CommandFlags(NamedTuple):
     """A command with its flags."""
 
     name: str
@@ -26,7 +26,7 @@ class _Option(NamedTuple):
     choices: tuple[str, ...]
 
 
-def bash_script(commands: Sequence[Command]) -> str:
+def bash_script(commands: Sequence[CommandFlags]) -> str:
     """Returns the script for bash: `source <(pagewire completion bash)`."""
     words, values = [], []
     for command in commands:
@@ -74,7 +74,7 @@ def bash_script(commands: Sequence[Command]) -> str:
     )
 
 
-def zsh_script(commands: Sequence[Command]) -> str:
+def zsh_script(commands: Sequence[CommandFlags]) -> str:
     """Returns the script for zsh: `source <(pagewire completion zsh)`."""
     lines = ["#compdef pagewire", "_pagewire() {", "    local -a commands", "    commands=("]
     lines += [f"        {_zsh(f'{command.name}:{command.what}')}" for command in commands]
@@ -102,7 +102,7 @@ def zsh_script(commands: Sequence[Command]) -> str:
     return "\n".join([*lines, "    esac", "}", "compdef _pagewire pagewire", ""])
 
 
-def fish_script(commands: Sequence[Command]) -> str:
+def fish_script(commands: Sequence[CommandFlags]) -> str:
     """Returns the script for fish: `pagewire completion fish | source`."""
     lines = []
     choices = _positional_choices(commands)
@@ -120,7 +120,7 @@ def fish_script(commands: Sequence[Command]) -> str:
     return "\n".join([*lines, ""])
 
 
-SCRIPTS: dict[str, Callable[[Sequence[Command]], str]] = {
+SCRIPTS: dict[str, Callable[[Sequence[CommandFlags]], str]] = {
     "bash": bash_script,
     "zsh": zsh_script,
     "fish": fish_script,
@@ -128,7 +128,7 @@ SCRIPTS: dict[str, Callable[[Sequence[Command]], str]] = {
 """By shell: makes the script of the commands."""
 
 
-def _options(command: Command) -> Iterable[_Option]:
+def _options(command: CommandFlags) -> Iterable[_Option]:
     """Yields the options of a command; of a switch both of its names."""
     if not command.flags:
         return
@@ -147,7 +147,7 @@ def _choices(flag: Flag) -> tuple[str, ...]:
     return get_args(flag.kind) if get_origin(flag.kind) is Literal else ()
 
 
-def _positional_choices(commands: Sequence[Command]) -> dict[str, tuple[str, ...]]:
+def _positional_choices(commands: Sequence[CommandFlags]) -> dict[str, tuple[str, ...]]:
     """Returns by command what its first argument may be, where that is one of a few words."""
     return {
         command.name: _choices(flag)
@@ -177,14 +177,14 @@ def run(config: CompletionConfig) -> int:
     return 0
 
 
-def commands() -> list[Command]:
+def commands() -> list[CommandFlags]:
     """Returns the commands with their flags."""
     found = []
     for name, what in cli.COMMANDS.items():
         if name in cli.WITHOUT_ARGUMENTS:
-            found.append(Command(name, what, ()))
+            found.append(CommandFlags(name, what, ()))
             continue
-        found.append(Command(name, what, tuple(flags_of(cli.find_command(name).config).values())))
+        found.append(CommandFlags(name, what, tuple(flags_of(cli.find_command(name).config).values())))
     return found
 
 

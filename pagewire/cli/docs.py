@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from pagewire.command_config import DocsConfig
 from pagewire.errors import StartupError
-from pagewire.ipc.ports import reserve_port
+from pagewire.host.addresses import reserve_port
 from pagewire.telemetry.http import HttpThread
 from pagewire.telemetry.pages import Page, text_page
 

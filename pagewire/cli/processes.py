@@ -3,16 +3,16 @@
 
 import os
 
+from pagewire import logs
 from pagewire.cli.extras import require, require_doors, require_gateway, require_worker
 from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, WorkerConfig
 from pagewire.flags import UsageError
 from pagewire.host import spawn as process
-from pagewire.logs import process_log
 
 
 def run_frontend(config: FrontendConfig) -> int:
     """Serves gRPC until a signal; returns the exit code."""
-    process_log.setup(config.process_name or "frontend", config.log_level, config.log_format)
+    logs.setup(config.process_name or "frontend", config.log_level, config.log_format)
     require_doors(config)
     if os.environ.get("PAGEWIRE_API_KEY") and not process.is_child():
         raise UsageError(
@@ -21,7 +21,7 @@ def run_frontend(config: FrontendConfig) -> int:
             "give it --auth-file, with a token of pagewire token new, and unset the variable",
         )
     from frontend.main import run
-    from pagewire.supervisor.exposure_warning import log_exposure
+    from pagewire.supervisor.notices import log_exposure
 
     if not process.is_child():  # otherwise the supervisor logs it, once
         log_exposure(config)
@@ -32,7 +32,7 @@ def run_engine(config: EngineConfig) -> int:
     """Runs an engine core until a signal; returns the exit code."""
     if not config.external_workers:
         require_worker("start the engine's worker", config.device)
-    process_log.setup(config.process_name or "engine", config.log_level, config.log_format)
+    logs.setup(config.process_name or "engine", config.log_level, config.log_format)
     from engine_core.main import run
 
     return run(config)
@@ -41,7 +41,7 @@ def run_engine(config: EngineConfig) -> int:
 def run_worker(config: WorkerConfig) -> int:
     """Runs a worker until its engine core ends; returns the exit code."""
     require("worker", ("numpy",), "start a worker")  # whether it needs torch, the core's Initialize says
-    process_log.setup(config.process_name or "worker", config.log_level, config.log_format)
+    logs.setup(config.process_name or "worker", config.log_level, config.log_format)
     from worker.main import run
 
     return run(config)
@@ -49,7 +49,7 @@ def run_worker(config: WorkerConfig) -> int:
 
 def run_gateway(config: GatewayConfig) -> int:
     """Runs smg until a signal; returns the exit code."""
-    process_log.setup(config.process_name or "gateway", config.log_level, config.log_format)
+    logs.setup(config.process_name or "gateway", config.log_level, config.log_format)
     require_gateway()
     from pagewire.supervisor.gateway import Gateway
 
@@ -58,7 +58,7 @@ def run_gateway(config: GatewayConfig) -> int:
 
 def run_reader(config: FrontendConfig) -> int:
     """Tokenizes prompts for the frontend that started it; returns the exit code."""
-    process_log.setup("reader", config.log_level)
+    logs.setup("reader", config.log_level)
     from frontend.prompts.process import run
 
     return run(config)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pagewire.errors import StartupError
-from pagewire.host.loopback import host_name, is_no_site
+from pagewire.host.addresses import host_name, is_no_site
 from pagewire.host.tls import Certificates
 from pagewire.telemetry.pages import Page, text_page
 

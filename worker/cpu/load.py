@@ -11,7 +11,7 @@ from kernels.api import CacheLayout
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.sampling.api import sampling_kernels
-from pagewire.host.memory import available_memory
+from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
 from worker.config.hf_config import ModelConfig

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pagewire.host.orders import Activation, KeptWorkers, WorkerStarted, read_order
+from pagewire.host.spawn import Activation, KeptWorkers, WorkerStarted, read_order
 
 ORDERS = [
     (Activation(), {"order": "activate", "after_kill": False}),

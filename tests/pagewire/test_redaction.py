@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from pagewire.logs.redaction import LINES_PER_MINUTE, LibraryLogFilter, log_loop_error, traceback_of
+from pagewire.logs import LINES_PER_MINUTE, LibraryLogFilter, log_loop_error, traceback_of
 
 SECRET = "text of a client"
 

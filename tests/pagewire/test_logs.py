@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from pagewire.logs import fields as log_fields
-from pagewire.logs import process_log
+from pagewire import logs
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +31,7 @@ class Terminal(io.StringIO):
 def test_lines_name_process_and_module(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, start: str):
     """On a terminal a line first clears what the supervisor's progress left there."""
     monkeypatch.setattr(sys, "stderr", stream)
-    process_log.setup("frontend", "info")
+    logs.setup("frontend", "info")
     logging.getLogger("frontend.server").info("listening on %s", "x")
     logging.getLogger("frontend.server").debug("not shown")
     (line,) = stream.getvalue().splitlines()[-1:]
@@ -43,8 +42,8 @@ def test_lines_name_process_and_module(monkeypatch: pytest.MonkeyPatch, stream: 
 def test_json_is_one_object_per_line(monkeypatch: pytest.MonkeyPatch):
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    process_log.setup("frontend-1", "info", "json")
-    assert process_log.writes_json()
+    logs.setup("frontend-1", "info", "json")
+    assert logs.writes_json()
     log = logging.getLogger("frontend.server")
     log.info("listening on %s\n", "\u00e9", extra={"request_id": "r", "trace_id": "t"})
     try:
@@ -66,22 +65,22 @@ def test_json_is_one_object_per_line(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_text_is_not_json():
-    process_log.setup("frontend", "info")
-    assert not process_log.writes_json()
+    logs.setup("frontend", "info")
+    assert not logs.writes_json()
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_lines_name_their_request(monkeypatch: pytest.MonkeyPatch, format: str):
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
-    process_log.setup("frontend", "info", format)
+    logs.setup("frontend", "info", format)
     log, trace = logging.getLogger("x"), "4bf92f3577b34da6a3ce929d0e0e4736"
 
     def handle() -> None:
-        log_fields.put(tenant="alice", trace_id=trace)
+        logs.put_fields(tenant="alice", trace_id=trace)
         log.info("known: the caller")
-        log_fields.put(request_id="r1")
+        logs.put_fields(request_id="r1")
         log.info("known: the request")
-        with log_fields.about(request_id="bob/r 2] tenant=admin", tenant="bob"):
+        with logs.about(request_id="bob/r 2] tenant=admin", tenant="bob"):
             log.info("of another")
         log.info("ends")
 
@@ -89,7 +88,7 @@ def test_lines_name_their_request(monkeypatch: pytest.MonkeyPatch, format: str):
     log.info("of none")
     lines = stream.getvalue().splitlines()
     if format == "json":
-        names = [tuple(json.loads(line).get(name) for name in log_fields.NAMES) for line in lines]
+        names = [tuple(json.loads(line).get(name) for name in logs.FIELDS) for line in lines]
         assert names == [
             (None, "alice", trace),
             ("r1", "alice", trace),

@@ -178,7 +178,6 @@ def run(config: CompletionConfig) -> int:
 
 
 def commands() -> list[CommandFlags]:
-    """Returns the commands with their flags."""
     found = []
     for name, what in cli.COMMANDS.items():
         if name in cli.WITHOUT_ARGUMENTS:

@@ -35,7 +35,6 @@ class DocsSite:
         self._names = frozenset(self._archive.namelist())
 
     def close(self) -> None:
-        """Closes the archive."""
         self._archive.close()
 
     async def answer(self, path: str, accept: str) -> Page:

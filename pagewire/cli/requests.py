@@ -37,7 +37,6 @@ def list_requests(config: RequestsConfig) -> int:
 
 
 def request_lines(found: pb.ListRequestsResponse) -> list[str]:
-    """Returns the lines of the table."""
     if not found.requests:
         return ["no requests in flight"]
     lines = aligned([_HEAD, *map(_row, found.requests)], left=_TEXT_COLUMNS)
@@ -48,7 +47,6 @@ def request_lines(found: pb.ListRequestsResponse) -> list[str]:
 
 
 def phase_name(phase: pb.RequestPhase) -> str:
-    """Returns a phase in words."""
     return pb.RequestPhase.Name(phase).removeprefix("REQUEST_PHASE_").replace("_", " ").lower()
 
 
@@ -102,7 +100,6 @@ def explain(config: ExplainConfig) -> int:
 
 
 def explanation_lines(found: pb.ExplainRequestResponse) -> list[str]:
-    """Returns the lines of an explanation."""
     info = found.request
     lines = [_headline(info), _tokens(info)]
     if info.waits_for:

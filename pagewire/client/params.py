@@ -43,7 +43,6 @@ class BeamSearch:
     early_stopping: bool | None = None
 
     def message(self) -> generation_pb2.BeamSearch:
-        """Returns the message."""
         return generation_pb2.BeamSearch(
             width=self.width, length_penalty=self.length_penalty, early_stopping=self.early_stopping
         )

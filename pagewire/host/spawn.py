@@ -63,7 +63,6 @@ def spawn(
 
 
 def command(arguments: Sequence[str]) -> list[str]:
-    """Returns the command line of `pagewire ARGUMENTS`."""
     # -P: a folder called `worker` in the current directory must not hide ours.
     return [sys.executable, "-P", "-m", "pagewire", *arguments]
 
@@ -206,7 +205,6 @@ class Activation:
     """To be adopted, if they answer."""
 
     def line(self) -> bytes:
-        """Returns what is written."""
         order: dict[str, object] = {"order": "activate", "after_kill": self.after_kill}
         if self.kept is not None:
             order |= {"address": self.kept.address, "pids": self.kept.pids}
@@ -223,7 +221,6 @@ class WorkerStarted:
     """It could not."""
 
     def line(self) -> bytes:
-        """Returns what is written."""
         return _line({"order": "worker", "pid": self.pid, "why": self.why})
 
 

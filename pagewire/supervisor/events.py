@@ -80,7 +80,6 @@ class LoopCalls:
         os.eventfd_write(self._eventfd, 1)
 
     def run(self) -> None:
-        """Runs the calls queued so far."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._eventfd)
         for _ in range(len(self._calls)):

@@ -37,7 +37,9 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.25
 """Seconds between two looks at smg, each with a heartbeat."""
 _ANSWER_S = 2.0
-"""Seconds that a frontend may take to answer."""
+"""Seconds that a frontend, or smg, may take for one answer."""
+_PAUSE_S = 0.5
+"""Seconds between two questions whether smg still answers."""
 _EXTRA_GRACE_S = 1.0
 _LEVELS = {"debug": "debug", "info": "warn", "warning": "warn", "error": "error"}
 """--log-level in smg's words: its lines of level info are many."""
@@ -155,21 +157,25 @@ def _is_healthy(channel: grpc.Channel) -> bool:
     return bool(status == health_pb2.HealthCheckResponse.SERVING)
 
 
-ANSWER_S = 2.0
-"""Seconds that smg may take for one answer."""
-_PAUSE_S = 0.5
-
-
 def serves(host: str, port: int) -> bool:
     """Returns whether smg knows a model, which it learns from the first frontend that it reaches."""
-    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=ANSWER_S)) as connection:
+    status, body = _get(host, port, "/v1/models")
+    try:
+        content = json.loads(body)
+    except ValueError:
+        return False
+    return status == http.HTTPStatus.OK and isinstance(content, dict) and bool(content.get("data"))
+
+
+def _get(host: str, port: int, path: str) -> tuple[int, bytes]:
+    """Returns status and body of a page of smg; 0 and nothing where it does not answer."""
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=_ANSWER_S)) as connection:
         try:
-            connection.request("GET", "/v1/models")
+            connection.request("GET", path)
             response = connection.getresponse()
-            content = json.load(response)
-            return response.status == 200 and isinstance(content, dict) and bool(content.get("data"))
-        except (OSError, http.client.HTTPException, ValueError):
-            return False
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException):
+            return 0, b""
 
 
 class SmgProbe:
@@ -182,7 +188,6 @@ class SmgProbe:
         self._thread = threading.Thread(target=self._run, name="smg-probe", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
         self._thread.start()
 
     def close(self) -> None:
@@ -202,11 +207,4 @@ class SmgProbe:
 
     def _answers(self) -> bool:
         """Any status counts: smg answers 503 where no frontend is left."""
-        with contextlib.closing(
-            http.client.HTTPConnection(self._host, self._port, timeout=ANSWER_S)
-        ) as connection:
-            try:
-                connection.request("GET", "/liveness")
-                return bool(connection.getresponse().status)
-            except (OSError, http.client.HTTPException):
-                return False
+        return bool(_get(self._host, self._port, "/liveness")[0])

@@ -39,7 +39,6 @@ class LoadingLine:
             tell(f"loading {what} {fraction:4.0%}", self._stream)
 
     def clear(self) -> None:
-        """Erases the progress line."""
         if self._dirty:
             tell(_CLEAR, self._stream, end="")
             self._dirty = False

@@ -92,6 +92,5 @@ class WorkerProcesses:
         others._workers = {}
 
     def close(self) -> None:
-        """Ends all of them."""
         while self._workers:
             self._workers.popitem()[1].close()

@@ -67,7 +67,6 @@ class HttpThread:
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
         self._thread.start()
 
     def close(self) -> None:

@@ -72,7 +72,6 @@ class Watch:
         return listener
 
     def close(self) -> None:
-        """Stops the servers."""
         for thread in self._threads:
             thread.close()
         self._threads.clear()

@@ -37,8 +37,8 @@ from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
 from worker.cpu.fused_decoder.decoder import FusedDecoder  # noqa: E402
-from worker.cpu.load import load  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
+from worker.platforms.cpu import load  # noqa: E402
 
 RUNS = 9
 OPERATION, ROWS = ProductRecord.word("operation"), ProductRecord.word("rows")

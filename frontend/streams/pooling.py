@@ -2,9 +2,8 @@
 
 An input is a request that pools. A continuation is a request whose prompt ends with it and which asks for
 log-probabilities from its first token on; the prefix cache computes the prompt once, since requests that
-arrive together share the blocks that the first one computes. The one token that each of them samples is
-dropped. As many run at once as the tenant's quotas (streams/request_group.py) and the engine's rows make
-sense.
+arrive together share the blocks that the first one computes. As many run at once as the tenant's quotas
+(streams/request_group.py) and the engine's rows make sense.
 """
 
 import asyncio
@@ -81,7 +80,9 @@ class Embedder:
         """Returns the inputs as token ids. Raises InvalidRequest."""
         prompts = []
         for place, prompt in enumerate(request.inputs):
-            reading = self._generator.prompts.read_for_generation(prompt, f"inputs[{place}]", limits, tenant)
+            reading = self._generator.prompts.read_for_generation(
+                prompt, f"inputs[{place}]", limits, tenant, prompt_only=True
+            )
             prompts.append((await reading).token_ids)
         return prompts
 
@@ -150,7 +151,7 @@ def _read_score(stream: Stream, message: generation_pb2.GenerateResponse | None)
 def _check_length(path: str, prompt_len: int, length: int, max_model_len: int) -> None:
     if not length:
         raise InvalidRequest({path: "has no tokens"})
-    if prompt_len + length >= max_model_len:
+    if prompt_len + length > max_model_len:
         raise ContextLengthExceeded(path, prompt_len + length, max_model_len)
 
 

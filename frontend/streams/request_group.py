@@ -78,12 +78,12 @@ class RequestGroup:
     def request(
         self, index: int, token_ids: Items[int], output: generation_pb2.OutputOptions
     ) -> generation_pb2.GenerateRequest:
-        """Returns a request that computes the tokens of a prompt, and one more, which is dropped."""
+        """Returns a request that computes the tokens of a prompt."""
         return generation_pb2.GenerateRequest(
             request_id=self.request_ids[index],
             prompt=prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=token_ids)),
             sampling=generation_pb2.SamplingParams(temperature=0),
-            stopping=generation_pb2.StoppingCriteria(max_tokens=1),
+            stopping=generation_pb2.StoppingCriteria(max_tokens=0),
             output=output,
             priority=self.whole.priority,
             tenant=self.whole.tenant,

@@ -255,6 +255,11 @@ BACKEND = Rule("llguidance, or empty", _backend)
 TIME_LIMIT = Rule(f"above 0, at most {MAX_SECONDS} s", _time_limit)
 
 
+def computes_prompt_only(stopping: generation_pb2.StoppingCriteria) -> bool:
+    """Returns whether nothing is generated: the prompt is computed, for log-probabilities or the cache."""
+    return stopping.HasField("max_tokens") and not stopping.max_tokens
+
+
 LONGEST = 24 * 3600
 """Longest duration, in seconds."""
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers
-from kernels.triton.cache.copy_segments import copy_segments
+from kernels.triton.step.copy_segments import copy_segments
 from kernels.triton.step.prepare_inputs import append_tokens
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device

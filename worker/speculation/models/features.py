@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from kernels.ops.attention.copy_blocks import copy_blocks
+from kernels.ops.attention.blocks import copy_blocks, swap_in, swap_out
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.ops.attention.swap_blocks import swap_in, swap_out
 from worker.memory.kv_cache import zeros
 from worker.models.base import LanguageModel
 from worker.step.plan_reader import Step, Swaps

@@ -11,6 +11,8 @@ from pagewire_replay.compare import compare
 from pagewire_replay.reader import RecordingReader
 from pagewire_replay.replay import Difference, Replay
 
+CONFIG = ReplayConfig
+
 
 def run(config: ReplayConfig) -> int:
     """Prints the result; returns the exit code. Raises BadRecording and CannotTry."""
@@ -46,6 +48,3 @@ def _print_difference(difference: Difference, num_plans: int) -> None:
     print(f"field:    {difference.field}")
     print(f"expected: {difference.expected}")
     print(f"got:      {difference.got}")
-
-
-COMMANDS = {"replay": (ReplayConfig, run)}

@@ -76,6 +76,7 @@ def _read(job: reader_pb2.ReadPrompt, reading: PromptEncoder) -> reader_pb2.Read
         text=read.text,
         starts=pack_u32(start for start, _ in read.offsets),
         ends=pack_u32(end for _, end in read.offsets),
+        truncated=read.num_truncated,
     )
 
 

@@ -4,6 +4,8 @@ Independent of the transport: gRPC's servicers are one user.
 """
 
 import asyncio
+import logging
+from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -45,6 +47,8 @@ from pagewire.limits import MAX_BAD_WORD_TOKENS
 from pagewire.telemetry.tracing import Tracer
 from pagewire.v1 import generation_pb2
 
+log = logging.getLogger(__name__)
+
 
 class Generator:
     """Runs generation requests on the engine."""
@@ -65,6 +69,7 @@ class Generator:
         self._tracer = tracer
         self.registry = RequestRegistry(engine)
         self.pacer = DeliveryPacer(config.max_merge_delay)
+        self._num_doubled = 0  # prompts that begin with two BOS tokens
 
     @asynccontextmanager
     async def open(
@@ -142,12 +147,26 @@ class Generator:
         prompt = await self.prompts.read_for_generation(
             request.prompt, "prompt", limits, tenant, prompt_only=prompt_only
         )
+        self._look_at_beginning(prompt.token_ids)
         resolved = resolve(request, self.model.default_sampling, limits, identity.seed)
         spec = RequestSpec(request, call, mode, identity, limits, self.model, prompt, resolved)
         prompt_len = len(prompt.token_ids)
         check_prompt_logprobs(request.output, prompt_len, limits.vocab_size)
         check_answer_size(request, resolved, prompt_len, limits, in_one_message=spec.final_only)
         return spec
+
+    def _look_at_beginning(self, tokens: "array[int]") -> None:
+        """Logs that a prompt begins with two BOS tokens: the client's text has one, and the tokenizer adds
+        one."""
+        begin = self.model.bos_token_id
+        if len(tokens) > 1 and tokens[0] == tokens[1] == begin:
+            self._num_doubled += 1
+            if self._num_doubled.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
+                log.warning(
+                    "%d prompts so far begin with two BOS tokens: their text has one, and the tokenizer adds"
+                    " another; leave it out, or set add_special_tokens to false",
+                    self._num_doubled,
+                )
 
     async def _prepare(
         self, spec: RequestSpec, timings: RequestTimings

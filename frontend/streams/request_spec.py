@@ -218,6 +218,12 @@ def _header(spec: RequestSpec) -> Header:
         prompt_token_bytes=tuple(map(token_bytes, shown if output.token_bytes else ())),
         prompt_scores=spec.prompt_scores(),
         token_bytes=token_bytes if output.token_bytes else None,
+        num_truncated=spec.prompt.num_truncated,
+        parameters=generation_pb2.EffectiveParameters(
+            sampling=spec.resolved.sampling, stopping=spec.resolved.stopping
+        )
+        if output.parameters
+        else None,
     )
 
 

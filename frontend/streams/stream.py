@@ -37,6 +37,10 @@ class Header:
     prompt_scores: PromptScores | None = None
     token_bytes: TokenBytes | None = None
     """Returns the bytes of log-probability candidates; None: not requested."""
+    num_truncated: int = 0
+    """Tokens of the prompt that truncate_to removed."""
+    parameters: generation_pb2.EffectiveParameters | None = None
+    """None: not requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +333,9 @@ class Stream:
         response.seed = header.seed
         response.prompt.tokens = header.prompt_tokens
         response.prompt.cached_tokens = self._cached_tokens
+        response.prompt.truncated_tokens = header.num_truncated
+        if header.parameters is not None:
+            response.parameters.CopyFrom(header.parameters)
         response.prompt.token_ids.extend(header.prompt_token_ids)
         response.prompt.token_bytes.extend(header.prompt_token_bytes)
         if header.prompt_scores is not None:

@@ -11,6 +11,8 @@ from frontend.answers.tables import ValueStyle
 from frontend.answers.values import is_object, types_of, value_of
 
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
+Schemas = Mapping[str, Mapping[str, Any]]
+"""Name of a tool -> the schemas of its arguments, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +65,6 @@ def nested_value(styles: Set[ValueStyle], schema: Mapping[str, Any] | None) -> N
     types = types_of(schema or {}) - {"null"}
     is_nested = ValueStyle.BY_SCHEMA in styles and types and types <= {"object", "array"}
     return NestedValue() if is_nested else None
-
-
-Schemas = Mapping[str, Mapping[str, Any]]
-"""Name of a tool -> the schemas of its arguments, by name."""
 
 
 class CallWriter:

@@ -6,6 +6,11 @@ are two, and so are two parts of the reasoning.
 
 from dataclasses import dataclass
 
+BREAK = "\udfff"
+"""Stands between two texts; no decoded text has it (see frontend.answers.binding)."""
+SEPARATOR = "\n"
+"""What clients get between two texts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -47,12 +52,6 @@ class CallEnd:
 
 
 Event = Text | Reasoning | CallStart | Arguments | CallEnd
-
-
-BREAK = "\udfff"
-"""Stands between two texts; no decoded text has it (see frontend.answers.binding)."""
-SEPARATOR = "\n"
-"""What clients get between two texts."""
 
 
 class EventSink:

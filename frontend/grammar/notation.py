@@ -40,6 +40,9 @@ PATHS = {
 _COMPACT = SPACED | {"item_separator": ",", "key_separator": ":"}
 """Options of JSON grammars. Optional whitespace would let a model go on with spaces forever; a lenient
 grammar would ignore keywords."""
+MAX_STRUCTURES = 256
+_KEYS = {"type", "triggers", "structures"}
+_STRUCTURE_KEYS = {"begin", "schema", "end"}
 
 
 def grammar_of(form: generation_pb2.StructuredOutput, special: SpecialTokens) -> str:
@@ -111,11 +114,6 @@ def _context_free(grammar: generation_pb2.StructuredOutput.Grammar) -> str:
         return gbnf_to_lark(grammar.text)
     except Exception as problem:  # the converter raises plain exceptions, and IndexError for some texts
         raise InvalidRequest({PATHS["grammar"]: f"is no GBNF grammar: {problem}"[:300]}) from None
-
-
-MAX_STRUCTURES = 256
-_KEYS = {"type", "triggers", "structures"}
-_STRUCTURE_KEYS = {"begin", "schema", "end"}
 
 
 class BadDocument(Exception):

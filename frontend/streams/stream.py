@@ -303,7 +303,7 @@ class Stream:
         return usage
 
     def finish_reasons(self) -> "list[generation_pb2.FinishReason]":
-        """Of the sequences that have ended."""
+        """Returns the reasons of the sequences that have ended."""
         return [sequence.finish.reason for sequence in self._sequences if sequence.finish is not None]
 
     def _put(self, response: generation_pb2.GenerateResponse) -> None:

@@ -25,6 +25,8 @@ MAX_COUNT = 2**31 - 1
 MAX_TOOL_NAME = 128
 """Characters of a tool's name."""
 MAX_SECONDS = 366 * 24 * 3600
+LONGEST = 24 * 3600
+"""Longest duration, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +256,6 @@ GRAMMAR_TEXT = Rule(f"1 to {MAX_GRAMMAR_BYTES} bytes", _grammar_text)
 CHOICES = Rule(f"1 to {MAX_CHOICES} strings, not empty, {MAX_GRAMMAR_BYTES} bytes in all", _choices)
 BACKEND = Rule("llguidance, or empty", _backend)
 TIME_LIMIT = Rule(f"above 0, at most {MAX_SECONDS} s", _time_limit)
-
-
-LONGEST = 24 * 3600
-"""Longest duration, in seconds."""
 
 
 def seconds_of(duration: Duration, path: str) -> float:

@@ -27,6 +27,8 @@ FINISH_REASONS = {
     generation_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
     generation_pb2.FINISH_REASON_REPETITION: "stop",
 }
+_UNFINISHED: Json = {"finish_reason": None}
+"""The finish comes in a chunk of its own: some clients drop the content of the chunk that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,6 @@ class Envelope:
         }
 
 
-_UNFINISHED: Json = {"finish_reason": None}
-"""The finish comes in a chunk of its own: some clients drop the content of the chunk that has it."""
-
-
 class AnswerFormat(Protocol):
     """An endpoint's shape of answers. place: which of the request's prompts; 0 for a conversation."""
 
@@ -70,7 +68,7 @@ class AnswerFormat(Protocol):
 
 
 class ChatFormat:
-    """Of /v1/chat/completions."""
+    """The shape of /v1/chat/completions."""
 
     whole_kind, chunk_kind = "chat.completion", "chat.completion.chunk"
 
@@ -120,7 +118,7 @@ class ChatFormat:
 
 
 class CompletionFormat:
-    """Of /v1/completions."""
+    """The shape of /v1/completions."""
 
     whole_kind = chunk_kind = "text_completion"
 

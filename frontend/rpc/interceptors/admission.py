@@ -29,6 +29,35 @@ from frontend.rpc.error_mapping import refusing_handler, to_grpc
 from frontend.rpc.handlers import Behavior, Continuation, Handler, kind_of, wrapped
 from frontend.telemetry.counters import Counters
 
+Slot = Callable[[Caller | None], AbstractContextManager[None]]
+_CALLS = frozenset(
+    {
+        "/pagewire.v1.GenerationService/Generate",
+        "/pagewire.v1.GenerationService/GenerateUnary",
+        "/pagewire.v1.PoolingService/Embed",
+        "/pagewire.v1.PoolingService/ScoreContinuations",
+        "/pagewire.v1.TokenizerService/Tokenize",
+        "/pagewire.v1.TokenizerService/Detokenize",
+        "/pagewire.v1.TokenizerService/GetTokenizer",
+        "/vllm.grpc.engine.VllmEngine/Embed",
+        "/vllm.grpc.engine.VllmEngine/Generate",
+        "/vllm.grpc.engine.VllmEngine/GetTokenizer",
+        "/inference.GRPCInferenceService/ModelInfer",
+    }
+)
+"""Methods that count against --max-concurrent-requests."""
+_STREAMS = frozenset(
+    {
+        "/pagewire.v1.GenerationService/GenerateMultiplexed",
+        "/pagewire.v1.AdminService/WatchLoad",
+        "/grpc.health.v1.Health/Watch",
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+    }
+)
+"""Methods that may stay open without doing anything. Requests of a multiplexed stream count one by one."""
+_UNLIMITED = frozenset({"/grpc.health.v1.Health/Check"})
+"""Methods that must work however many calls there are: load balancers rely on them."""
+
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):
     """Ends a call that is not allowed with a status, whether its method exists or not."""
@@ -86,37 +115,6 @@ def _local_only(handler: Handler) -> Handler:
         return check
 
     return wrapped(handler, checked)
-
-
-Slot = Callable[[Caller | None], AbstractContextManager[None]]
-
-_CALLS = frozenset(
-    {
-        "/pagewire.v1.GenerationService/Generate",
-        "/pagewire.v1.GenerationService/GenerateUnary",
-        "/pagewire.v1.PoolingService/Embed",
-        "/pagewire.v1.PoolingService/ScoreContinuations",
-        "/pagewire.v1.TokenizerService/Tokenize",
-        "/pagewire.v1.TokenizerService/Detokenize",
-        "/pagewire.v1.TokenizerService/GetTokenizer",
-        "/vllm.grpc.engine.VllmEngine/Embed",
-        "/vllm.grpc.engine.VllmEngine/Generate",
-        "/vllm.grpc.engine.VllmEngine/GetTokenizer",
-        "/inference.GRPCInferenceService/ModelInfer",
-    }
-)
-"""Methods that count against --max-concurrent-requests."""
-_STREAMS = frozenset(
-    {
-        "/pagewire.v1.GenerationService/GenerateMultiplexed",
-        "/pagewire.v1.AdminService/WatchLoad",
-        "/grpc.health.v1.Health/Watch",
-        "/inference.GRPCInferenceService/ModelStreamInfer",
-    }
-)
-"""Methods that may stay open without doing anything. Requests of a multiplexed stream count one by one."""
-_UNLIMITED = frozenset({"/grpc.health.v1.Health/Check"})
-"""Methods that must work however many calls there are: load balancers rely on them."""
 
 
 def _answering_unread(handler: Handler) -> Handler:

@@ -20,6 +20,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from frontend.errors import InvalidRequest
 from frontend.grammar.lark import SpecialTokens
 from frontend.grammar.notation import PATHS, grammar_of
+from frontend.text.tokenizer import BYTE_LEVEL
 from pagewire.limits.grammar_errors import is_panic
 from pagewire.limits.grammars import MAX_COMPILED_BYTES, PARSER_LIMITS
 from pagewire.v1 import generation_pb2
@@ -100,10 +101,7 @@ class GrammarJudge:
 
 def byte_tokenizer(special: list[str]) -> LLTokenizer:
     """Returns a tokenizer with one token per byte, and these special tokens."""
-    characters = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = iter(range(0x100, 0x200))
-    spelled = {byte: byte if byte in characters else next(others) for byte in range(256)}
-    vocabulary = {chr(character): byte for byte, character in spelled.items()}
+    vocabulary = {character: byte for byte, character in BYTE_LEVEL.items()}
     added = [name for name in dict.fromkeys([*special, _END]) if name not in vocabulary]
     vocabulary |= {name: len(vocabulary) + place for place, name in enumerate(added)}
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from kernels.attention.kv_cache_spec import KVCacheSpec
-from kernels.torch_ops import AnySpans
+from kernels.ops.states.spans import AnySpans
 
 
 @dataclass(frozen=True)

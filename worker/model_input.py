@@ -8,7 +8,7 @@ import torch
 
 from kernels.api import CacheLayout, HostStep, InputBatch, KVCacheSpec
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.ops.delta.spans import Spans
+from kernels.ops.states.spans import Spans
 from worker.step.rows import RowTable
 
 

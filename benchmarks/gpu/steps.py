@@ -66,7 +66,7 @@ def load_runner(folder: Path, device: str, batch: int, context: int) -> tuple[St
 
         on_device, ready = load_on_device(initialize, 0, report)
         return on_device, ready.num_blocks
-    from worker.cpu.load import load
+    from worker.platforms.cpu import load
 
     on_cpu, ready = load(initialize, 0, 1, report)
     return on_cpu, ready.num_blocks

@@ -27,8 +27,8 @@ from benchmarks.steps.plans import new_row, plan, removal  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
-from worker.cpu.load import load  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
+from worker.platforms.cpu import load  # noqa: E402
 
 BLOCK_SIZE = 16
 BUDGET = 8192

@@ -18,8 +18,9 @@ from typing import Any
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from frontend.errors import InvalidRequest
+from frontend.grammar.endless import endless_part
 from frontend.grammar.lark import SpecialTokens
-from frontend.grammar.notation import PATHS, grammar_of
+from frontend.grammar.notation import PATHS, grammar_of, regex_grammar
 from frontend.text.tokenizer import BYTE_LEVEL
 from pagewire.limits.grammar_errors import is_panic
 from pagewire.limits.grammars import MAX_COMPILED_BYTES, PARSER_LIMITS
@@ -63,6 +64,10 @@ class GrammarJudge:
         path = PATHS[form.WhichOneof("format") or ""]
         grammar = grammar_of(form, self._special)
         if problem := self.problem(grammar):
+            if form.HasField("regex"):  # as the client wrote it, so that positions are right
+                problem = self.problem(regex_grammar(form.regex)) or problem
+            elif form.grammar.syntax == generation_pb2.StructuredOutput.Grammar.SYNTAX_LARK:
+                problem = self.problem(form.grammar.text) or problem
             raise InvalidRequest({path: _explained(problem, form)[:MAX_MESSAGE]})
         return grammar
 
@@ -74,7 +79,11 @@ class GrammarJudge:
         except UnicodeEncodeError:
             return "has half of a surrogate pair, which is no character"
         try:
-            return LLMatcher.validate_grammar(grammar, limits=self._limits) or self._probe(grammar)
+            if problem := LLMatcher.validate_grammar(grammar, limits=self._limits):
+                return problem
+            if endless := endless_part(grammar):
+                return f"{endless} never ends: each alternative leads to it again"
+            return self._probe(grammar)
         except BaseException as error:  # a panic of the library is no Exception
             if not is_panic(error):
                 raise
@@ -126,6 +135,8 @@ def _explained(problem: str, form: generation_pb2.StructuredOutput) -> str:
         return refused
     if kind == "regex" and (found := _IN_REGEX.search(problem)):
         return f"is no regular expression: {found[3]} at character {max(1, len(found[2]) - 3)}"
+    if kind == "grammar" and form.grammar.syntax != generation_pb2.StructuredOutput.Grammar.SYNTAX_LARK:
+        problem = problem.replace('the rule "start"', 'the rule "root"')
     if kind == "choice":
         return "cannot be compiled: the choices are too many or too long"
     if found := _IN_LARK.match(problem):

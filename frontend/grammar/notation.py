@@ -16,6 +16,7 @@ cannot be passed over as text; one that is a special token is named:
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -44,6 +45,12 @@ MAX_STRUCTURES = 256
 _KEYS = {"type", "triggers", "structures"}
 _STRUCTURE_KEYS = {"begin", "schema", "end"}
 
+_ASCII_CLASSES = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
+"""What llguidance takes them for in a pattern of a JSON schema. In regular expressions it also takes digits
+and letters of other scripts."""
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_IN_LARK = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|#[^\n]*|(?P<regex>/(?:\\.|[^/\\\n])+/)')
+
 
 def grammar_of(form: generation_pb2.StructuredOutput, special: SpecialTokens) -> str:
     """Returns the grammar of a validated form. Raises InvalidRequest when its text cannot be read."""
@@ -58,7 +65,7 @@ def grammar_of(form: generation_pb2.StructuredOutput, special: SpecialTokens) ->
         except ValueError as problem:  # of llguidance's own reader of JSON, which takes less than Python's
             raise InvalidRequest({PATHS[kind]: f"cannot be read: {problem}"}) from None
     if kind == "regex":
-        return str(LLMatcher.grammar_from_regex(form.regex))
+        return regex_grammar(_with_ascii_classes(form.regex))
     if kind == "choice":
         choices = " | ".join(json.dumps(value, ensure_ascii=False) for value in form.choice.values)
         return f"start: {choices}\n"
@@ -77,6 +84,15 @@ def grammar_of(form: generation_pb2.StructuredOutput, special: SpecialTokens) ->
 def json_grammar(schema: str) -> str:
     """Returns the grammar of a JSON schema, without optional whitespace."""
     return str(LLMatcher.grammar_from_json_schema(schema, overrides=_COMPACT))  # type: ignore[arg-type]
+
+
+def regex_grammar(pattern: str) -> str:
+    """Returns the grammar of a regular expression in the syntax of Rust's `regex`."""
+    return str(LLMatcher.grammar_from_regex(pattern))
+
+
+def _with_ascii_classes(pattern: str) -> str:
+    return _ESCAPE.sub(lambda escape: _ASCII_CLASSES.get(escape[0], escape[0]), pattern)
 
 
 def read_json(text: str, path: str) -> Any:
@@ -109,7 +125,9 @@ def _check_schema(schema: Any, path: str, where: str = "") -> None:
 def _context_free(grammar: generation_pb2.StructuredOutput.Grammar) -> str:
     """Returns a grammar in Lark. Raises InvalidRequest."""
     if grammar.syntax == generation_pb2.StructuredOutput.Grammar.SYNTAX_LARK:
-        return grammar.text
+        return _IN_LARK.sub(
+            lambda token: _with_ascii_classes(token[0]) if token["regex"] else token[0], grammar.text
+        )
     try:
         return gbnf_to_lark(grammar.text)
     except Exception as problem:  # the converter raises plain exceptions, and IndexError for some texts

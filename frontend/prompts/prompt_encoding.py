@@ -140,7 +140,7 @@ class PromptEncoder:
         longest = self._tokenizer.longest_token
         if limit is not None and longest is not None:
             at_least = -(-len(text) // longest)  # a character has at least one byte
-            if at_least >= limit:
+            if at_least > limit:
                 raise ContextLengthExceeded(path, at_least, limit, at_least=True)
         size = len(text) if text.isascii() else len(text.encode())
         _check_bytes(size, max_bytes, f"{path}.{kind}")
@@ -179,7 +179,7 @@ def read_token_ids(ids: Sequence[int], vocab_size: int, path: str) -> "array[int
 def _prompt_of_ids(
     ids: Sequence[int], path: str, vocab_size: int, max_ids: int, limit: int | None
 ) -> Encoding:
-    if limit is not None and len(ids) >= limit:
+    if limit is not None and len(ids) > limit:
         raise ContextLengthExceeded(path, len(ids), limit)
     if len(ids) > max_ids:
         raise InvalidRequest({f"{path}.token_ids.ids": f"must be at most {max_ids} ids, not {len(ids)}"})

@@ -105,16 +105,22 @@ class PromptReader:
             await self._processes.close()
 
     async def read_for_generation(
-        self, prompt: prompt_pb2.Prompt, path: str, limits: Limits, tenant: str | None = None
+        self,
+        prompt: prompt_pb2.Prompt,
+        path: str,
+        limits: Limits,
+        tenant: str | None = None,
+        *,
+        prompt_only: bool = False,
     ) -> TokenizedPrompt:
-        """Returns a prompt that leaves room for output. tenant: its owner, whose turn it takes at the
-        processes, here and below. Raises InvalidRequest."""
+        """Returns a prompt that leaves room for output; prompt_only: none is needed. tenant: its owner, whose
+        turn it takes at the processes, here and below. Raises InvalidRequest."""
         most = limits.max_model_len
         read = await self.read(prompt, path, vocab_size=limits.vocab_size, max_model_len=most, tenant=tenant)
         count = len(read.token_ids)
         if count == 0:
             raise InvalidRequest({path: "has no tokens"})
-        if count >= most:
+        if count >= most + prompt_only:
             raise ContextLengthExceeded(path, count, most)
         return read
 

@@ -38,7 +38,7 @@ from frontend.telemetry.tracing import put_log_fields
 from frontend.validation.defaults import check_answer_size, resolve
 from frontend.validation.multi_sequence import sequences_of
 from frontend.validation.requests import check_generate
-from frontend.validation.rules import Limits
+from frontend.validation.rules import Limits, computes_prompt_only
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS
@@ -138,7 +138,10 @@ class Generator:
         """Tokenizes the prompt and resolves defaults. Raises ServiceError, also when the answer cannot fit
         into a message."""
         tenant = call.caller.tenant
-        prompt = await self.prompts.read_for_generation(request.prompt, "prompt", limits, tenant)
+        prompt_only = computes_prompt_only(request.stopping)
+        prompt = await self.prompts.read_for_generation(
+            request.prompt, "prompt", limits, tenant, prompt_only=prompt_only
+        )
         resolved = resolve(request, self.model.default_sampling, limits, identity.seed)
         spec = RequestSpec(request, call, mode, identity, limits, self.model, prompt, resolved)
         prompt_len = len(prompt.token_ids)

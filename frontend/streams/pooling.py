@@ -2,8 +2,7 @@
 
 An input is a request that pools. A continuation is a request whose prompt ends with it and which asks for
 log-probabilities from its first token on; the prefix cache computes the prompt once, since requests that
-arrive together share the blocks that the first one computes. The one token that each of them samples is
-dropped.
+arrive together share the blocks that the first one computes.
 
 Each of the requests costs the event loop as much as any other. A tenant's calls share their turns: as many as
 its quotas allow, since more would only be refused, and few while other tenants have calls here, whose
@@ -92,12 +91,12 @@ class RequestGroup:
     def request(
         self, index: int, token_ids: Items[int], output: generation_pb2.OutputOptions
     ) -> generation_pb2.GenerateRequest:
-        """Returns a request that computes the tokens of a prompt, and one more, which is dropped."""
+        """Returns a request that computes the tokens of a prompt."""
         return generation_pb2.GenerateRequest(
             request_id=self.request_ids[index],
             prompt=prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=token_ids)),
             sampling=generation_pb2.SamplingParams(temperature=0),
-            stopping=generation_pb2.StoppingCriteria(max_tokens=1),
+            stopping=generation_pb2.StoppingCriteria(max_tokens=0),
             output=output,
             priority=self.whole.priority,
             tenant=self.whole.tenant,
@@ -208,7 +207,9 @@ class Embedder:
         """Returns the inputs as token ids. Raises InvalidRequest."""
         prompts = []
         for place, prompt in enumerate(request.inputs):
-            reading = self._generator.prompts.read_for_generation(prompt, f"inputs[{place}]", limits, tenant)
+            reading = self._generator.prompts.read_for_generation(
+                prompt, f"inputs[{place}]", limits, tenant, prompt_only=True
+            )
             prompts.append((await reading).token_ids)
         return prompts
 
@@ -277,7 +278,7 @@ def _read_score(stream: Stream, message: generation_pb2.GenerateResponse | None)
 def _check_length(path: str, prompt_len: int, length: int, max_model_len: int) -> None:
     if not length:
         raise InvalidRequest({path: "has no tokens"})
-    if prompt_len + length >= max_model_len:
+    if prompt_len + length > max_model_len:
         raise ContextLengthExceeded(path, prompt_len + length, max_model_len)
 
 

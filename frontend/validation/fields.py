@@ -78,7 +78,7 @@ FIELDS: dict[str, rules.Rule | Kind] = {
     "sampling.bad_words": rules.BAD_WORDS,
     "sampling.bad_token_ids": rules.TOKEN_IDS,
     "stopping": Kind.NESTED,
-    "stopping.max_tokens": rules.AT_LEAST_ONE,
+    "stopping.max_tokens": rules.number(0, rules.MAX_COUNT),
     "stopping.min_tokens": rules.number(0, rules.MAX_COUNT),
     "stopping.stop": rules.STOP_STRINGS,
     "stopping.stop_regex": rules.STOP_REGEXES,

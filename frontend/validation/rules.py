@@ -258,6 +258,11 @@ BACKEND = Rule("llguidance, or empty", _backend)
 TIME_LIMIT = Rule(f"above 0, at most {MAX_SECONDS} s", _time_limit)
 
 
+def computes_prompt_only(stopping: generation_pb2.StoppingCriteria) -> bool:
+    """Returns whether nothing is generated: the prompt is computed, for log-probabilities or the cache."""
+    return stopping.HasField("max_tokens") and not stopping.max_tokens
+
+
 def seconds_of(duration: Duration, path: str) -> float:
     """Returns a duration in seconds. Raises InvalidRequest for a negative one or one above a day."""
     seconds = duration.seconds + duration.nanos / 1e9

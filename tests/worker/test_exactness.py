@@ -8,8 +8,8 @@ import pytest
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from tests.worker.fakes import initialize
 from worker.cpu import kernel_selection
-from worker.cpu.load import load
 from worker.exactness import SIMULATED, on_cpu, on_cuda
+from worker.platforms.cpu import load
 
 
 def facts(folder: Path, **changes: object) -> ModelFacts:

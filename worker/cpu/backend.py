@@ -9,7 +9,7 @@ import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.delta.spans import Spans
+from kernels.ops.states.spans import Spans
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.cpu.inputs import BlockInputs, input_builder

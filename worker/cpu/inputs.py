@@ -19,7 +19,7 @@ from kernels.api import BlockStep, CacheLayout, KVCacheSpec
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.work_items import ITEM_WORDS, JOINED_SHARES, SHARES, plan_sizes
 from kernels.cpu.step.records import PrepareInputsJob, RepeatStepJob
-from kernels.ops.delta.spans import Spans
+from kernels.ops.states.spans import Spans
 from worker.model_input import StepBatch, build_input_batch, with_all_positions
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable

@@ -29,14 +29,8 @@ of weights in 12 bits, which some instruction sets have, of weights in 8 bits an
 bits, of 4 bits with two levels of scales, those of keys and values of 8 bits, of latents, of experts, and of
 layers that keep a state."""
 KERNELS = {
-    BFLOAT16: (
-        *("matmul.gemm_bfloat16", "attention.bfloat16_kv", "attention.combine_parts"),
-        "attention.store_kv",
-    ),
-    FLOAT32: (
-        *("attention.float32_kv", "matmul.halves.product", "matmul.gemm_float32"),
-        "elementwise.float32_rows",
-    ),
+    BFLOAT16: ("matmul.gemm_bfloat16", "attention.bfloat16_kv", "attention.combine_parts"),
+    FLOAT32: ("attention.float32_kv", "matmul.halves.product", "matmul.gemm_float32"),
     COMPACT: ("matmul.compact.product", "matmul.compact.pack"),
     INT8: ("matmul.gemm_int8", "matmul.quantize"),
     GROUPS: ("matmul.groups.product", "matmul.groups.inputs"),
@@ -47,20 +41,13 @@ KERNELS = {
     E2M1: ("matmul.groups.e2m1_product",),
     EIGHT_BITS: ("attention.e4m3_kv",),
     LATENTS: ("attention.latent.bfloat16", "attention.latent.float32", "attention.latent.copy_heads"),
-    STATES: (
-        *("delta.delta_rule", "delta.convolution", "delta.gated_norm", "delta.output_gate"),
-        *("mamba.selective_scan", "mamba.grouped_norm"),
-    ),
-    EXPERTS: (
-        *("experts.route", "experts.combine", "experts.dispatch", "experts.grouped_product"),
-        *("experts.weigh", "runtime.decide_rows"),
-    ),
-    SAMPLER: ("sampling.choose", "sampling.mask_rows", "sampling.penalties"),
+    STATES: ("states.delta_rule", "states.convolution", "states.selective_scan", "states.norms"),
+    EXPERTS: ("experts.route", "experts.combine", "experts.dispatch", "runtime.decide_rows"),
+    SAMPLER: ("sampling.choose", "sampling.logits_processors"),
     MODEL: (
-        *("elementwise.layer_norm", "step.prepare_inputs", "attention.planning.kv_prefetch_list"),
-        *("elementwise.activation", "elementwise.adjust_logits", "elementwise.gated_gelu"),
-        *("elementwise.clamped_swiglu", "elementwise.plain_activation", "elementwise.scaled_add"),
-        *("elementwise.rms_norm", "elementwise.rotary", "matmul.packed_rows"),
+        *("elementwise.norms", "elementwise.activations", "step.prepare_inputs"),
+        *("attention.planning.kv_prefetch_list", "elementwise.scaling", "elementwise.rotary"),
+        "matmul.packed_rows",
         *("runtime.program", "sampling.argmax", "step.check_step", "step.repeat_step"),
     ),
 }

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.delta.spans import Spans
-from kernels.triton.cache.copy_blocks import BUFFER_BYTES
+from kernels.ops.states.spans import Spans
+from kernels.triton.blocks import BUFFER_BYTES
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device, Event
 from worker.cuda.graphs import Graphs

@@ -15,8 +15,7 @@ import torch
 
 from kernels.api import DeviceStep, InputBatch, KVCacheSpec
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.ops.delta.device_spans import DeviceSpans
-from kernels.ops.delta.spans import Spans
+from kernels.ops.states.spans import DeviceSpans, Spans
 from kernels.triton.attention.paged_attention import PagedBatch
 from kernels.triton.attention.paged_kernels import paged_kernels
 from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
@@ -26,7 +25,7 @@ from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
 
 ROWS, STARTS, COUNTS, SAMPLE_ROWS, LOGIT_TOKENS, NUM_ROWS, SAVES = range(7)
-"""Indexes of columns. Where layers keep a state per row there are four of SAVES: kernels.ops.delta.spans."""
+"""Indexes of columns. Where layers keep a state per row there are four of SAVES: kernels.ops.states.spans."""
 SAVE_COLUMNS = 4
 
 

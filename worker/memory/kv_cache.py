@@ -14,7 +14,7 @@ import torch
 
 from kernels.api import CacheLayout, KVCacheSpec, LayerCache, Plane, bytes_per_block
 from kernels.cpu.runtime import arena as memory
-from kernels.ops.attention.copy_blocks import copy_blocks
+from kernels.ops.attention.blocks import copy_blocks
 from kernels.ops.attention.e4m3 import index_bytes
 from pagewire.errors import StartupError
 from pagewire.host.memory import available_memory

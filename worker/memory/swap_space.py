@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from kernels.ops.attention.swap_blocks import swap_in, swap_out
+from kernels.ops.attention.blocks import swap_in, swap_out
 from pagewire.errors import StartupError
 from pagewire.host.memory import available_memory
 from worker.memory.host_blocks import NO_SWAP_SPACE, choose_num_host_blocks

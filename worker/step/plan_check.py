@@ -37,7 +37,7 @@ class StepCheck:
             marks=self._marks.ctypes.data,
             max_rows=rows.max_num_rows,
             block_size=rows.block_size,
-            max_length=rows.max_model_len,
+            max_length=rows.max_model_len + 1,
         )
 
     @property

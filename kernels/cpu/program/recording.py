@@ -42,7 +42,7 @@ from kernels.cpu.program.program import ROWS, CannotRecord, Fixed, Records, Step
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord
 from kernels.cpu_ops import CpuOps
-from kernels.ops.delta.spans import Spans
+from kernels.ops.states.spans import Spans
 from kernels.torch_ops import HeadNorm, Ops
 
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")

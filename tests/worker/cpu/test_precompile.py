@@ -135,7 +135,7 @@ def test_groups_are_all_files() -> None:
     compiling = {
         ".".join(path.relative_to(folder).with_suffix("").parts)
         for path in folder.rglob("*.py")
-        if re.search("^@(compiled|operation)$", path.read_text(), re.MULTILINE)
+        if re.search("^@(compiled|operation|by_dtype)$", path.read_text(), re.MULTILINE)
     }
     listed = {name for names in precompile.KERNELS.values() for name in names}
     assert compiling == listed, "KERNELS of worker/cpu/precompile.py lists the modules with compiled kernels"
@@ -146,7 +146,7 @@ def test_groups_are_all_files() -> None:
 SERVE = """
 from kernels.cpu.compiler import cache as compiler
 
-def refuse(kernel, name):
+def refuse(kernel, name, *statics):
     raise AssertionError(f"{name} is compiled late")
 
 compiler.lower = refuse
@@ -158,7 +158,7 @@ from pagewire.ipc.columns import pack_u32
 from pagewire.config import EngineConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import SamplingParams
-from worker.cpu.load import load
+from worker.platforms.cpu import load
 
 select(sys.argv[1])
 SAMPLINGS = [

@@ -2,7 +2,7 @@
 and need nothing else.
 
     logits   [T, E] -> [T, V]     where all tokens are sampled from
-    choice   [T, V] -> [T]        where all rows are greedy besides: kernels.cpu.sampling.argmax_api
+    choice   [T, V] -> [T]        where all rows are greedy besides: kernels.cpu.sampling.argmax
 
 Otherwise these records have no rows, and worker.sampling.sampler chooses, which is the reference: the same
 tokens (tests/worker/test_greedy_steps.py).
@@ -13,7 +13,6 @@ import torch
 from kernels.api import InputBatch
 from kernels.cpu.program.program import ROWS, Records
 from kernels.cpu.program.recording import RecordingOps
-from kernels.cpu.sampling.argmax_api import GreedyChoice, greedy_kernels
 
 
 class FusedHead:
@@ -21,9 +20,11 @@ class FusedHead:
 
     def __init__(self, ops: RecordingOps, logits: torch.Tensor, first: int) -> None:
         """logits: [M, V] float32, which the records from number `first` on compute."""
+        from kernels.cpu.sampling.argmax import GreedyChoice  # compiles, the first time
+
         self.logits: torch.Tensor | None = None  # [T, V] of the last batch, if they are computed
         self.tokens: torch.Tensor | None = None  # [T] int64 of the last batch, if they are chosen
-        self._all_logits, self._choice = logits, GreedyChoice(greedy_kernels(), logits)
+        self._all_logits, self._choice = logits, GreedyChoice(logits)
         self._product = slice(first, ops.next_index)
         for operation, record, grain in self._choice.operations():
             ops.put(operation, record, grain, repeatable=True)

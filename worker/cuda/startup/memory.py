@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kernels.triton.cache.copy_blocks import BUFFER_BYTES
+from kernels.triton.blocks import BUFFER_BYTES
 from kernels.triton.sampling.top_n import USUAL
 from pagewire.errors import StartupError
 from worker.cuda.backend import CudaBackend

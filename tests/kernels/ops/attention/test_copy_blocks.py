@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.attention.copy_blocks import copy_blocks, copy_blocks_reference
+from kernels.ops.attention.blocks import copy_blocks, copy_blocks_reference
 from tests.kernels.tolerances import DTYPES, random
 
 CASES = [

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.attention.swap_blocks import swap_in, swap_in_reference, swap_out, swap_out_reference
+from kernels.ops.attention.blocks import swap_in, swap_in_reference, swap_out, swap_out_reference
 from tests.kernels.tolerances import random
 
 

@@ -90,7 +90,6 @@ class CallWriter:
         return bool(self._text)
 
     def start(self, name: str, own_id: str = "") -> None:
-        """Starts a call."""
         self.is_open, self._name = True, name
         self._text.clear()
         self._members = ObjectWriter()

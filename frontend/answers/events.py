@@ -66,12 +66,10 @@ class EventSink:
         self._said: set[type[Event]] = set()  # what there has been so far
 
     def text(self, text: str) -> None:
-        """Adds text of the answer."""
         self._reasons = False
         self._say(Text, text, BREAK)
 
     def reasoning(self, text: str) -> None:
-        """Adds reasoning."""
         self._reasons = True
         self._say(Reasoning, text, SEPARATOR)
 
@@ -80,7 +78,6 @@ class EventSink:
         self._blank, self._after_mark = "", True
 
     def add(self, event: CallStart | Arguments | CallEnd) -> None:
-        """Adds an event of a call."""
         self._events.append(event)
 
     def finish(self) -> None:

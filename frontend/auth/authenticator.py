@@ -76,7 +76,6 @@ class AnonymousAuthenticator:
     admins_are_local = True
 
     def authenticate(self, method: str, metadata: Metadata) -> Caller:
-        """Returns ANONYMOUS."""
         return ANONYMOUS
 
 
@@ -92,8 +91,6 @@ class TokenAuthenticator:
         self._clock = clock
 
     def authenticate(self, method: str, metadata: Metadata) -> Caller | None:
-        """Returns the token's caller; None when the method is public. Raises Unauthenticated,
-        PermissionDenied."""
         access = access_of(method)
         if access is Access.PUBLIC:
             return None

@@ -288,7 +288,6 @@ class Stream:
 
     @property
     def model(self) -> str:
-        """Name of the model."""
         return self._header.model
 
     def usage(self) -> generation_pb2.Usage:

@@ -197,7 +197,6 @@ class ChoicesWriter:
         self._continuous_usage = continuous_usage
 
     def whole(self, responses: Sequence[Response]) -> Json:
-        """Returns a whole answer."""
         choices = [
             self._form.choice(place, response, output)
             for place, response in enumerate(responses)
@@ -207,7 +206,6 @@ class ChoicesWriter:
         return self._envelope.around(self._form.whole_kind, choices, usage=usage)
 
     def events(self, place: int, response: Response) -> bytes:
-        """Returns the chunks for a message."""
         more: dict[str, Json | None] = {"usage": None} if self._include_usage else {}
         if self._continuous_usage:
             more["usage"] = usage_of([response.usage])
@@ -219,7 +217,6 @@ class ChoicesWriter:
         return b"".join(chunks)
 
     def end(self, usages: Iterable[generation_pb2.Usage]) -> bytes:
-        """Returns the end of the stream."""
         if not self._include_usage:
             return DONE
         return event(self._envelope.around(self._form.chunk_kind, [], usage=usage_of(usages))) + DONE

@@ -90,7 +90,7 @@ class Services:
             MetricsInterceptor([*descriptors, _HEALTH], parts.counters),
             TraceInterceptor(),
             AuthInterceptor(parts.authenticator),
-            LimitsInterceptor(parts.limits, parts.receiving_slots, parts.counters, RECEIVE_TIMEOUT_S),
+            LimitsInterceptor(parts, RECEIVE_TIMEOUT_S),
             DecodingInterceptor(parts.large_messages),
             *(interceptor for servicer in self._optional for interceptor in servicer.interceptors),
             UnaryInterceptor(parts.write_timeouts),

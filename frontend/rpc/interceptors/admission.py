@@ -21,9 +21,9 @@ import grpc
 
 from frontend.auth.authenticator import Access, Authenticator, access_of
 from frontend.auth.caller import Caller
-from frontend.call.limits import ConcurrencyLimits
 from frontend.call.messages import NO_TENANT, ReceivingSlots
 from frontend.errors import AdminsOnly, ServiceError
+from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, find_caller, on_decoded, set_caller
 from frontend.rpc.error_mapping import refusing_handler, to_grpc
 from frontend.rpc.handlers import Behavior, Continuation, Handler, kind_of, wrapped
@@ -194,18 +194,10 @@ class Receiving:
 class LimitsInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls beyond the limits; belongs behind authentication."""
 
-    def __init__(
-        self,
-        limits: ConcurrencyLimits,
-        receiving_slots: ReceivingSlots,
-        counters: Counters,
-        receive_timeout: float,
-    ) -> None:
+    def __init__(self, parts: FrontendParts, receive_timeout: float) -> None:
         """receive_timeout: seconds that a request message may take to arrive."""
-        self._limits = limits
-        self._counters = counters
-        self._receive_timeout = receive_timeout
-        self._receiving_slots = receiving_slots
+        self._limits, self._counters = parts.limits, parts.counters
+        self._receiving_slots, self._receive_timeout = parts.receiving_slots, receive_timeout
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails

@@ -9,7 +9,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from frontend.inspection.inspector import Inspector
+from frontend.inspector import Inspector
 from frontend.parts import FrontendParts
 from frontend.rpc.fleet import Fleet
 from frontend.rpc.interceptors.admission import AuthInterceptor, LimitsInterceptor

@@ -10,7 +10,7 @@ from google.protobuf import struct_pb2, timestamp_pb2
 
 from frontend.engine.core import Core
 from frontend.errors import Draining
-from frontend.inspection.inspector import Inspector
+from frontend.inspector import Inspector
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_caller, sender
 from frontend.rpc.error_mapping import guarded, unimplemented

@@ -41,7 +41,6 @@ def run(config: FrontendConfig) -> int:
 
 
 def answer_to(request: reader_pb2.ReadRequest, reading: PromptEncoder) -> reader_pb2.ReadResponse:
-    """Returns the response to a request."""
     try:
         kind = request.WhichOneof("job")
         if kind == "prompt":

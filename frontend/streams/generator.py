@@ -20,7 +20,7 @@ from frontend.engine.logprobs import check_prompt_logprobs
 from frontend.errors import InvalidRequest
 from frontend.model.info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.streams.continuation import FinishRules, check_complete, resume
+from frontend.streams.continuation import check_complete, resume
 from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.request_registry import RequestRegistry
 from frontend.streams.request_span import RequestSpan
@@ -182,7 +182,7 @@ class Generator:
         stream = to_stream(spec, answers, timings, self.pacer)
         if request.continuation.sequences:
             self._counters.continuations += 1
-            await self._resume(spec, stream, has_grammar=bool(grammar))
+            await self.prompts.run(lambda: resume(spec, stream, has_grammar=bool(grammar)))
             put_delivered(message, stream.delivered())
             check_complete(spec.resolved, stream.ended)
         return stream, message
@@ -197,19 +197,6 @@ class Generator:
             problem = f"must be of at most {MAX_BAD_WORD_TOKENS} tokens each, not {longest}"
             raise InvalidRequest({"sampling.bad_words": problem})
         return words
-
-    async def _resume(self, spec: RequestSpec, stream: Stream, *, has_grammar: bool) -> None:
-        """Puts a stream where the broken one stopped."""
-        limits = spec.limits
-        rules = FinishRules(
-            spec.resolved,
-            limits.eos_token_ids,
-            len(spec.prompt.token_ids),
-            limits.max_model_len,
-            has_grammar=has_grammar,
-        )
-        continuation = spec.request.continuation
-        await self.prompts.run(lambda: resume(continuation, stream, rules, limits.vocab_size))
 
     async def _route(self, spec: RequestSpec) -> Routing:
         routing = routing_of(spec.request.routing)

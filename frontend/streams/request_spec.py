@@ -31,7 +31,7 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class RequestIdentity:
-    """Which request a request is.
+    """Identifies a request among attempts and tenants.
 
     A client that does not know what has become of a request submits it again, under the same id, at any
     frontend. The same content under the same id is the same request. Its seed is the same too: one that the

@@ -292,7 +292,6 @@ class Stream:
 
     @property
     def model(self) -> str:
-        """Name of the model."""
         return self._header.model
 
     def usage(self) -> generation_pb2.Usage:
@@ -307,7 +306,7 @@ class Stream:
         return usage
 
     def finish_reasons(self) -> "list[generation_pb2.FinishReason]":
-        """Of the sequences that have ended."""
+        """Returns the reasons of the sequences that have ended."""
         return [sequence.finish.reason for sequence in self._sequences if sequence.finish is not None]
 
     def _put(self, response: generation_pb2.GenerateResponse) -> None:

@@ -148,7 +148,7 @@ class DecoderFamily:
     read: Callable[[Fields, dict[str, Any]], DecoderConfig]
     """From config.json and the fields of ModelConfig that all families share. Raises StartupError."""
     names: Mapping[str, tuple[str, ...]]
-    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.weight_table."""
+    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.loader."""
     other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names in place of some of these, in checkpoints that have all tensors under these."""
     unused: str = (

@@ -83,7 +83,7 @@ class Family:
     build: Callable[[Any, Placement], LanguageModel]
     """From the configuration that worker.config read. The parameters are not filled."""
     names: Mapping[str, tuple[str, ...]]
-    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.weight_table."""
+    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.loader."""
     unused: str = r"(?!)"
     """Pattern of tensors that checkpoints hold although the model does not need them."""
     optional_prefix: str = ""

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import Arena, InputBatch, Routing, WeightForms, exact_weight
+from kernels.api import InputBatch, Routing, WeightForms
 from worker.config.experts import ExpertsConfig
 from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.linear import Part, RowLinear, column_linear
+from worker.layers.matrix import Matrix
 from worker.layers.mlp import ClampedGate, FeedForward, GatedActivation, GatedMLP
-from worker.layers.packed_linear import Matrix
 from worker.parallel import Placement
 
 
@@ -18,11 +18,10 @@ class WideMatrix(Matrix):
     """A linear layer of few outputs, which are float32 and not rounded. Every rank holds all of it, and its
     weight keeps its bits under --quantization int8."""
 
-    holds_words = False
+    keeps_parameter = True
 
-    def pack(self, forms: WeightForms, arena: Arena) -> None:
-        self.packed = exact_weight(self.weight, self.bias, arena)
-        del self.weight
+    def pack(self, forms: WeightForms) -> None:
+        self.method = self.method.pack(forms.exact, self.bias)
 
 
 class ExpertRouter(WideMatrix):

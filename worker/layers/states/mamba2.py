@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import torch
 
 from kernels.api import (
-    Arena,
     InputBatch,
     KVCacheSpec,
     LayerCache,
@@ -39,7 +38,7 @@ class MambaRates(WeightOwner):
         self.log_decay, self.bias, self.skip = (wide(place, heads) for _ in range(3))
         self._packed: ScanRates | None = None
 
-    def pack(self, forms: WeightForms, arena: Arena) -> None:
+    def pack(self, forms: WeightForms) -> None:
         self._packed = self.values()
 
     def values(self) -> ScanRates:

@@ -35,7 +35,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "norm": ("norm",),
     "head": ("lm_head",),
 }
-"""Path of a layer -> modules of the checkpoint; see worker.weights.weight_table."""
+"""Path of a layer -> modules of the checkpoint; see worker.weights.loader."""
 TOKEN_MAP = "d2t"
 """The tensor [draft vocabulary] int64 of what is added to a token's number there."""
 UNUSED = r"t2d|d2t|midlayer\.self_attn\.rotary_emb\.inv_freq|embed_tokens\.weight"

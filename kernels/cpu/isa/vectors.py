@@ -177,8 +177,8 @@ write_f64: Callable[[int, float], None] = make_writer(types.float64, ctypes.c_do
 
 
 class BFloats(ir.types.Type):
-    """A vector of bfloat16 values, for instructions that take them: a type that llvmlite does not know. It has
-    no literals, but values can be cast to it."""
+    """A vector of bfloat16 values, for instructions that take them: a type that llvmlite does not know. It
+    has no literals, but values can be cast to it."""
 
     def __init__(self, length: int) -> None:
         self.length = length

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from engine_core.io.inbox import Inbox
-from engine_core.io.parent_orders import ParentOrders
+from engine_core.io.process_control import ParentOrders, StopSignal
 from engine_core.io.rank import Rank
 from engine_core.io.rank_socket import LOOK_S, RankSocket
-from engine_core.io.stop_signal import StopSignal
 from engine_core.io.worker_process import SEE_ABOVE, SHUTDOWN_GRACE_S, WorkerChild, WorkerDied, WorkerProcess
-from engine_core.kv_cache.kept_changes import KeptChanges
+from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.host import spawn as process

@@ -29,8 +29,7 @@ from struct import pack
 from engine_core.counters import HitRate
 from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_pool import BlockPool
-from engine_core.kv_cache.cache_log import CachedBlock, CacheLog
-from engine_core.kv_cache.kept_changes import KeptChanges
+from engine_core.kv_cache.cache_changes import CachedBlock, CacheLog, KeptChanges
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.request import Request, Sequence
 from engine_core.step.plan import Plan

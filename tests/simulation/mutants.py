@@ -18,8 +18,8 @@ from engine_core.intake.intake import RecentAborts
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables
+from engine_core.kv_cache.cache_changes import ContentChanges
 from engine_core.kv_cache.host_swap import SwapSpace
-from engine_core.kv_cache.kept_changes import ContentChanges
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.ownership import Handover

@@ -166,7 +166,7 @@ def load_on_device(
         return dtype
 
     bits = LowBits(initialize.quantization, where.place, check_dtype, check_bytes)
-    model, dtype = load_model(config, initialize, where.place, report, checked, bits=bits)
+    model, dtype = load_model(config, initialize, where.place, report, checked, bits)
     from kernels.triton_ops import TritonOps  # imports triton
 
     model.compute_by(TritonOps(by_library=initialize.fast_matmul))

@@ -14,8 +14,7 @@ from tests.worker.weights.formats import quantizers
 from tests.worker.weights.formats.quantizers import Quantizer, quantize_checkpoint
 from worker.config.hf_config import QUANT_METHODS
 from worker.platforms.cpu import load
-from worker.weights.formats.registry import FINDERS
-from worker.weights.open import open_checkpoint
+from worker.weights.open import FINDERS, open_checkpoint
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 16}
 PROMPT = [5, 100, 33, 210, 7, 8]

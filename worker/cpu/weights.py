@@ -18,8 +18,7 @@ from worker.exactness import Exactness, on_cpu
 from worker.models.base import LanguageModel
 from worker.startup.checks import check_quantization, refuse_second_quantization
 from worker.startup.implementation import ForeignConfig
-from worker.startup.kv_cache_dtype import stored_dtype
-from worker.startup.model import Report, load_model
+from worker.startup.model import Report, load_model, stored_dtype
 from worker.weights.own_bits import OwnBits
 from worker.weights.prefault import WeightsMemory
 

@@ -31,8 +31,7 @@ from worker.speculation.models.head import read_head
 from worker.speculation.models.loaded import DrafterPlan, LoadedDrafter
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import refuse_fast_matmul
-from worker.startup.kv_cache_dtype import stored_dtype
-from worker.startup.model import dtype_name, model_bytes
+from worker.startup.model import dtype_name, model_bytes, stored_dtype
 from worker.step.warmup_plans import decode_plan, draft_plan, prefill_plan, removal_plan
 from worker.weights.prefault import WeightsMemory
 

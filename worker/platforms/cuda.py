@@ -87,7 +87,7 @@ class CudaPlatform(Platform[CudaBackend]):
             return dtype
 
         bits = LowBits(initialize.quantization, device.place, check_dtype, check_bytes)
-        model, dtype = load_model(config, initialize, device.place, plan.report, checked, bits=bits)
+        model, dtype = load_model(config, initialize, device.place, plan.report, checked, bits)
         from kernels.triton_ops import TritonOps  # imports triton
 
         model.compute_by(TritonOps(by_library=initialize.fast_matmul))

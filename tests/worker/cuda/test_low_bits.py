@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from kernels.api import LowBitWeight
 from pagewire.errors import StartupError
 from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, load_on_the_host, model_on
 from tests.worker.fakes import Driver, initialize
@@ -21,7 +22,7 @@ from tests.worker.weights.formats.test_mxfp4 import write_mxfp4
 from worker.cuda.device.device import Memory
 from worker.cuda.device.host_device import HostDevice
 from worker.layers.experts.matrices import ExpertMatrices
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import LowBitMethod, Matrix
 from worker.platforms.cuda import LoadedOnCuda
 
 Checkpoints = Callable[..., Path]
@@ -59,8 +60,13 @@ def loaded(folder: Path, **changes: Any) -> LoadedOnCuda:
 
 def held_in(model: LoadedOnCuda) -> dict[str, str]:
     """The code of each matrix that is held in few bits."""
+    return {path: weight.code.name for path, weight in low_bits_of(model).items()}
+
+
+def low_bits_of(model: LoadedOnCuda) -> dict[str, LowBitWeight]:
     parts = {path: part for path, part in model.model.named_modules() if isinstance(part, Matrix)}
-    return {path: part.low_bits.code.name for path, part in parts.items() if part.low_bits is not None}
+    methods = {path: part.method for path, part in parts.items()}
+    return {path: each.weight for path, each in methods.items() if isinstance(each, LowBitMethod)}
 
 
 def logits(folder: Path) -> torch.Tensor:
@@ -87,9 +93,8 @@ def test_what_a_checkpoint_holds(name: str, checkpoint: Checkpoints, tmp_path: P
     assert len(held_in(model)) == 4 and not held_in(unpacked)
     assert model.weight_bytes < unpacked.weight_bytes
     others = dict(unpacked.model.named_modules())
-    for path in held_in(model):
-        values = model.model.get_submodule(path).low_bits.values()  # type: ignore[operator]
-        assert torch.equal(values.bfloat16(), others[path].weight)
+    for path, held in low_bits_of(model).items():
+        assert torch.equal(held.values().bfloat16(), others[path].weight)
     if name == "gptq-int4":
         assert torch.equal(logits(tmp_path / "packed"), logits(plain))
 
@@ -101,12 +106,9 @@ def test_weights_that_are_rounded(quantization: str, code: str, checkpoint: Chec
     model, plain = loaded(folder, quantization=quantization), loaded(folder)
     assert set(held_in(model).values()) == {code} and model.quantization == quantization
     others = dict(plain.model.named_modules())
-    for path, part in model.model.named_modules():
-        if isinstance(part, Matrix) and part.low_bits is not None:
-            weight = others[path].weight.float()
-            assert (part.low_bits.values() - weight).norm() < (
-                0.1 if code == "INT4" else 0.01
-            ) * weight.norm()
+    for path, held in low_bits_of(model).items():
+        weight = others[path].weight.float()
+        assert (held.values() - weight).norm() < (0.1 if code == "INT4" else 0.01) * weight.norm()
 
 
 def test_inputs_that_are_stored_first(checkpoint: Checkpoints):
@@ -114,9 +116,9 @@ def test_inputs_that_are_stored_first(checkpoint: Checkpoints):
     folder = checkpoint("gpt2", n_layer=1, n_positions=96)
     model, plain = loaded(folder, quantization="int8"), loaded(folder)
     others = dict(plain.model.named_modules())
-    for path in held_in(model):
-        low_bits, weight = model.model.get_submodule(path).low_bits, others[path].weight.float()
-        assert (low_bits.values() - weight).norm() < 0.02 * weight.norm()  # type: ignore[operator]
+    for path, held in low_bits_of(model).items():
+        weight = others[path].weight.float()
+        assert (held.values() - weight).norm() < 0.02 * weight.norm()
 
 
 def test_random_weights(checkpoint: Checkpoints):
@@ -165,8 +167,8 @@ def test_what_the_configuration_says_is_read(checkpoint: Checkpoints, tmp_path: 
     meant = quantize_checkpoint(checkpoint("llama", **SHAPE), folder, int8, INT8)
     model = loaded(folder)
     assert model.quantization == "compressed-tensors-int8" and len(held_in(model)) == 4
-    held = model.model.get_submodule("blocks.0.mlp.down").low_bits
-    assert torch.equal(held.values(), meant["model.layers.0.mlp.down_proj.weight"])  # type: ignore[operator]
+    held = low_bits_of(model)["blocks.0.mlp.down"]
+    assert torch.equal(held.values(), meant["model.layers.0.mlp.down_proj.weight"])
     assert json.loads((folder / "config.json").read_text())["quantization_config"] == INT8
 
 
@@ -202,10 +204,9 @@ def assert_same_experts(packed: LoadedOnCuda, plain: LoadedOnCuda, code: str) ->
     """What is held stands for the plain weights, expert by expert, and no expert is in 16 bits."""
     others = experts_of(plain)
     for path, part in experts_of(packed).items():
-        low_bits, stacked = part.low_bits, others[path].stacked
-        assert low_bits is not None and part.stacked is None and low_bits.code.name == code
-        values = low_bits.values().bfloat16().view(part.num_experts, -1, low_bits.in_features)
-        assert stacked is not None and torch.equal(values[:, : part.out_features], stacked)
+        low_bits, stacked = part.stacked, others[path].stacked
+        assert isinstance(low_bits, LowBitWeight) and low_bits.code.name == code
+        assert isinstance(stacked, torch.Tensor) and torch.equal(low_bits.values().bfloat16(), stacked)
     assert packed.weight_bytes < plain.weight_bytes
 
 

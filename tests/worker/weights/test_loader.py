@@ -23,8 +23,7 @@ from worker.models.registry import FAMILIES
 from worker.parallel import ParallelGroup, Placement
 from worker.platforms.cpu import CpuPlatform
 from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint
-from worker.weights.loader import check_finite, load_weights
-from worker.weights.weight_table import weight_table
+from worker.weights.loader import check_finite, load_weights, weight_table
 
 Checkpoints = Callable[..., Path]
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
@@ -203,10 +202,9 @@ def test_each_rank_reads_its_part(family: str, checkpoint: Checkpoints):
 def test_more_ranks_than_kv_heads(checkpoint: Checkpoints):
     """Two ranks share each of two KV heads."""
     folder = checkpoint("llama")
-    whole = dict(build(folder).named_parameters())["blocks.0.attention.qkv.weight"]
-    held = [
-        dict(build(folder, rank, 4).named_parameters())["blocks.0.attention.qkv.weight"] for rank in range(4)
-    ]
+    name = "blocks.0.attention.qkv.method.weight"
+    whole = dict(build(folder).named_parameters())[name]
+    held = [dict(build(folder, rank, 4).named_parameters())[name] for rank in range(4)]
     keys = whole[48:72]
     assert [torch.equal(part[12:24], keys[rank // 2 * 12 :][:12]) for rank, part in enumerate(held)] == [
         True

@@ -7,7 +7,7 @@ import torch
 
 from kernels.api import InputBatch, LayerCache
 from pagewire_transformers.probe import LayerShape
-from worker.layers.attention.attention import Attention
+from worker.layers.attention.self_attention import Attention
 from worker.layers.base import Layer
 from worker.models.base import LanguageModel
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from worker.layers.base import Weight
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import Matrix
 
 
 class Product(Matrix):
@@ -26,7 +26,6 @@ class Product(Matrix):
         return self.product(x.reshape(-1, self.in_features), self.wide).view(shape)
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         yield Weight(f"{name}.weight", (self.out_features, self.in_features), self.weight)
         if self.bias is not None:
@@ -44,10 +43,7 @@ class Lookup(torch.nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """[...] int64 -> [..., E]."""
-        packed = self.head.table
-        if packed is None:
-            return torch.nn.functional.embedding(ids, self.head.weight)
-        return packed.rows(ids.reshape(-1)).view(*ids.shape, self.head.in_features)
+        return self.head.look_up(ids.reshape(-1)).view(*ids.shape, self.head.in_features)
 
 
 class _Watched(torch.nn.Linear):

@@ -16,8 +16,7 @@ from tests.worker.weights.formats.quantizers import Quantizer, quantize_checkpoi
 from worker.config.hf_config import QUANT_METHODS
 from worker.load import load
 from worker.platforms.cpu import CpuPlatform
-from worker.weights.formats.registry import FINDERS
-from worker.weights.open import open_checkpoint
+from worker.weights.open import FINDERS, open_checkpoint
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 16}
 PROMPT = [5, 100, 33, 210, 7, 8]

@@ -1,4 +1,4 @@
-"""The product with weights of float16 (kernels.cpu.matmul.halves.weight) and inputs of float32: that of
+"""The product with weights of float16 (kernels.cpu.matmul.packed) and inputs of float32: that of
 kernels.cpu.matmul.gemm_float32, bit for bit.
 
 Where registers are many, some rows widen the weights as they multiply. Many rows would widen a word once for

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import Arena, WeightForms
+from kernels.api import WeightForms
 from worker.layers.base import Weight, WeightOwner
 from worker.parallel import Placement
 
@@ -35,7 +35,7 @@ class Convolution(WeightOwner):
         self.bias = wide(place, channels) if has_bias else torch.zeros(channels, device=place.device)
         self._by_tap: torch.Tensor | None = None
 
-    def pack(self, forms: WeightForms, arena: Arena) -> None:
+    def pack(self, forms: WeightForms) -> None:
         self._by_tap = self.by_tap()
 
     def by_tap(self) -> torch.Tensor:

@@ -16,7 +16,7 @@ from pagewire.errors import StartupError
 from pagewire.gguf.header import WHAT, Header, TensorInfo, read_header
 from pagewire.gguf.tensor_types import F16, F32, FLOATS, Q4_0
 from worker.config.gguf import ROPE_FACTORS, find_family
-from worker.weights.gguf.dequantize import dequantize, q4_0_groups
+from worker.weights.formats.gguf_blocks import dequantize, q4_0_groups
 from worker.weights.source import GroupedIntegers, GroupedRows, TensorSource
 
 _NAMES = {

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.halves.weight import HalfWeight, narrow_weight
-from kernels.cpu.matmul.packed import PackedWeight, pack_weight
+from kernels.cpu.matmul.packed import HalfWeight, PackedWeight, narrow_weight, pack_weight
 from kernels.cpu.matmul.records import LinearRecord, PackedRowsRecord
 from kernels.cpu.runtime.arena import Arena
 from tests.kernels.tolerances import random
@@ -72,7 +71,7 @@ def test_it_moves_in_its_arena() -> None:
 
 @pytest.mark.parametrize("tokens", [3, 17])
 def test_python_gives_the_same(tokens: int) -> None:
-    from kernels.cpu.matmul.halves.product import linear_halves, rows_of_halves
+    from kernels.cpu.matmul.gemm_halves import linear_halves, rows_of_halves
     from kernels.cpu.runtime.thread_pool import TEAM
 
     packed = narrow(matrix(6, 50), random(50, dtype=torch.float32, seed=2))

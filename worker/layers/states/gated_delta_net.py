@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import Arena, DeltaShape, DeltaStateSpec, InputBatch, LayerCache, Rotation, WeightForms
+from kernels.api import DeltaShape, DeltaStateSpec, InputBatch, LayerCache, Rotation, WeightForms
 from worker.layers.attention.self_attention import StatefulPart
 from worker.layers.base import Weight, WeightOwner
-from worker.layers.delta.parameters import Convolution, wide
 from worker.layers.linear import ColumnLinear, RowLinear
+from worker.layers.states.convolution import Convolution, wide
 from worker.parallel import Placement
 
 
@@ -28,7 +28,7 @@ class Rates(WeightOwner):
         self.log_decay, self.bias = wide(place, heads), wide(place, heads)
         self._decay: torch.Tensor | None = None
 
-    def pack(self, forms: WeightForms, arena: Arena) -> None:
+    def pack(self, forms: WeightForms) -> None:
         self._decay = self.decay()
 
     def decay(self) -> torch.Tensor:

@@ -8,8 +8,7 @@ from pagewire.speculation import METHOD_NAMES
 from worker.exactness import Exactness
 from worker.grammar.rows import GrammarRows
 from worker.speculation.drafter import Drafter, ForcedDrafter
-from worker.speculation.lookup import LookupDrafter
-from worker.speculation.shared_lookup import SharedLookupDrafter
+from worker.speculation.lookup import LookupDrafter, SharedLookupDrafter
 from worker.speculation.speculator import BlockUser, Speculator, StateUser
 from worker.step.plan_reader import RowFeature
 from worker.step.rows import RowTable

@@ -98,7 +98,9 @@ class Speculator:
         """drafters: see Sources. features: what they keep by row. blocks: what they keep by block. states: of
         the target's rows; None: it keeps none."""
         self._sources, self._rows = Sources(drafters, options.tokens, self._until_end), rows
-        self._features, self._blocks, self._states = features, blocks, states
+        self.features: tuple[RowFeature, ...] = (self, *features)
+        """What is kept by row, in the order in which it is told of rows."""
+        self._blocks, self._states = blocks, states
         self._batch = options.batch
         self._beams: set[int] = set()
         self._stops: dict[int, frozenset[int]] = {}  # tokens that may end a row
@@ -109,8 +111,6 @@ class Speculator:
             self._beams.add(row)
         if new.stop_token_ids:
             self._stops[row] = frozenset(new.stop_token_ids)
-        for feature in self._features:
-            feature.add_row(row, new, prompt_ids, output_ids)
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row, which is drafted for on its own."""
@@ -118,16 +118,12 @@ class Speculator:
             self._beams.add(row)
         if source_row in self._stops:
             self._stops[row] = self._stops[source_row]
-        for feature in self._features:
-            feature.fork_row(row, source_row, sequence_index)
 
     def remove_row(self, row: int) -> None:
         """Ends a row."""
         self._beams.discard(row)
         self._stops.pop(row, None)
         self._sources.remove_row(row)
-        for feature in self._features:
-            feature.remove_row(row)
 
     def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
         """Takes which blocks of the cache came back from host memory, then were copied. sources, targets:

@@ -22,7 +22,7 @@ from worker.memory.swap_space import SwapSpace
 from worker.model_input import StepBatch
 from worker.models.base import LanguageModel
 from worker.pooling.vectors import States
-from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates

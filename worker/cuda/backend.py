@@ -24,7 +24,7 @@ from worker.memory.row_states import RowStates, layer_caches
 from worker.memory.swap_space import SwapSpace
 from worker.models.base import LanguageModel
 from worker.pooling.vectors import States
-from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.step.beams import BeamCandidates
 from worker.step.plan_check import StepCheck

@@ -22,7 +22,7 @@ from pagewire_simulated.tokens import TokenSource
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.fault_injection import Faults
 from worker.pooling.vectors import States
-from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.step.beams import BeamCandidates
 from worker.step.plan_check import StepCheck
 from worker.step.plan_reader import RowFeature, Step, Swaps

@@ -19,8 +19,7 @@ import numpy as np
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire_simulated.tokens import GAMMA, Hashes, mix, mix_all
-from worker.sampling.logprobs.columns import ScoreTable, to_columns
-from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart, ScoreTable, to_columns
 
 
 def logprob_reference(context: list[int], token: int, vocab_size: int) -> tuple[float, int]:

@@ -7,7 +7,7 @@ import pytest
 
 from pagewire.internal.v1 import worker_pb2
 from tests.logprob_columns import EVERYTHING, listed, top
-from worker.sampling.logprobs.requests import LogprobCandidates, LogprobRequests
+from worker.sampling.logprobs.messages import LogprobCandidates, LogprobRequests
 from worker.step.rows import PlanError
 
 

@@ -151,8 +151,7 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         blocks = self.computing.blocks
         backend = CpuBackend(model, cache, swap_space, rows, sampler, blocks, observe, states)
         backend.drafter_tensors = drafter_tensors
-        kept = () if drafter is None else (drafter,)
-        speculator = make_speculator(plan.speculation, rows, grammars, drafter, kept, drafter, states)
+        speculator = make_speculator(plan.speculation, rows, grammars, drafter, states)
         return StepExecutor(rows, backend, plan.initialize.max_num_batched_tokens, speculator)
 
     def warm_up(self, executor: StepExecutor[CpuBackend]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pagewire.internal.v1 import worker_pb2
-from worker.speculation.drafter import Drafter
+from worker.speculation.drafter import Drafter, RowDrafter
 from worker.step.rows import RowTable
 
 LONG, SHORT = 4, 2
@@ -196,9 +196,8 @@ class SharedTexts:
         return self._young.follow(run, most) or self._old.follow(run, most)
 
 
-class SharedLookupDrafter(Drafter):
-    """Drafts what followed the row's last tokens in earlier outputs of the same tenant. A
-    worker.step.plan_reader.RowFeature, too.
+class SharedLookupDrafter(RowDrafter):
+    """Drafts what followed the row's last tokens in earlier outputs of the same tenant.
 
     An agent that writes the same file again, or an extraction with the same names, repeats other requests
     rather than itself. Tenants never share: how long an answer takes would tell one what another one wrote.

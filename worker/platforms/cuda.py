@@ -193,6 +193,7 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
         return executor.backend.swap_space.measure_us_per_block()
 
     def finish(self, executor: StepExecutor[CudaBackend], ready: worker_pb2.Ready) -> None:
+        ready.device = self.device.place.type  # that of a CPU in Triton's interpreter
         logger.info(
             "%s in %s%s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
             ready.model.architecture,

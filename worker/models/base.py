@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from kernels.api import InputBatch, KVCacheSpec, LayerCache, RowStateSpec
-from worker.layers.attention.attention import Attention
-from worker.layers.attention.self_attention import SideBySide, StatefulPart
+from worker.layers.attention.self_attention import Attention, SideBySide, StatefulPart
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.latent.attention import LatentAttention

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from kernels.api import InputBatch, LayerCache
-from worker.layers.attention.attention import Attention
+from worker.layers.attention.self_attention import Attention
 from worker.layers.base import Layer
 from worker.models.base import LanguageModel
 from worker.transformers_backend.probe import LayerShape

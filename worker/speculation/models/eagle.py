@@ -12,12 +12,11 @@ from collections.abc import Sequence
 import torch
 
 from kernels.api import InputBatch, LayerCache
-from worker.layers.attention.attention import Attention
 from worker.layers.attention.rotary import Rotary, rotary_order
-from worker.layers.attention.self_attention import SelfAttention
+from worker.layers.attention.self_attention import Attention, SelfAttention
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
-from worker.layers.mlp.mlp import GatedMLP
+from worker.layers.mlp import GatedMLP
 from worker.layers.norm import RMSNorm
 from worker.parallel import Placement
 from worker.speculation.models.features import Head

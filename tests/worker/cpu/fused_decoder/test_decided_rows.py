@@ -9,7 +9,7 @@ from kernels.cpu.program.recording import RecordingOps
 from kernels.cpu.weight_forms import weight_forms
 from kernels.cpu_ops import CpuOps
 from worker.layers.linear import RowLinear, column_linear
-from worker.layers.mlp.mlp import GatedMLP
+from worker.layers.mlp import GatedMLP
 from worker.parallel import Placement
 
 pytestmark = pytest.mark.cpu_kernels

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from frontend.errors import ServiceError
 from frontend.http.exchange import event
-from frontend.openai.answers.errors import error_body
-from frontend.openai.answers.logprobs import CompletionLogprobs, chat_logprobs, scored_tokens
+from frontend.openai.responses.errors import error_body
+from frontend.openai.responses.logprobs import CompletionLogprobs, chat_logprobs, scored_tokens
 from pagewire.v1 import generation_pb2
 
 DONE = b"data: [DONE]\n\n"
@@ -181,7 +181,7 @@ def usage_of(responses: Iterable[generation_pb2.Usage]) -> Json:
 
 
 class ChoicesWriter:
-    """Writes an answer with choices; see frontend.openai.generation.BodyWriter."""
+    """Writes an answer with choices; see frontend.openai.endpoints.BodyWriter."""
 
     def __init__(
         self,

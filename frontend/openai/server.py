@@ -1,13 +1,14 @@
-"""The ASGI application: routes, and what every request passes before its endpoint.
+"""The OpenAI API on a port: the ASGI application, what requests pass before their endpoints, and the server.
 
 Starlette routes, and answers for paths that do not exist; requests and answers are frontend.http's.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
-from typing import Any
+from itertools import chain
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,12 +20,13 @@ from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.call.messages import LARGE_MESSAGE_BYTES
 from frontend.errors import InternalError, ServiceError, SlowConsumer
-from frontend.http.body import Receive, until_disconnect
 from frontend.http.errors import BodyTooSlow, DeadlineExceeded, Disconnected, NotServed
-from frontend.http.exchange import Exchange, Scope, Send, check_origin
+from frontend.http.exchange import Exchange, Receive, Scope, Send, check_origin, until_disconnect
+from frontend.http.server import HttpServer
 from frontend.openai import embeddings, endpoints, tokens
-from frontend.openai.answers.errors import error_body, error_headers
+from frontend.openai.responses.errors import error_body, error_headers
 from frontend.parts import FrontendParts
+from pagewire.host.tls import Certificates
 from pagewire.logs.redaction import traceback_of
 from pagewire.telemetry.tracing import read_trace_context
 
@@ -166,3 +168,65 @@ async def _not_served(request: Request, error: Exception) -> JSONResponse:
     what = "there is no such path" if error.status_code == 404 else "the path does not take this method"
     refusal = NotServed(error.status_code, f"{what}; docs/openai.md lists what is served")
     return JSONResponse(error_body(refusal), error.status_code, error.headers)
+
+
+class Extension(Protocol):
+    """What else the port serves: a plug-in of the group `pagewire.http`, such as the console."""
+
+    name: str
+    """Names its URL in the ready line."""
+    path: str
+    """Where it begins."""
+
+    def routes(self) -> Iterator[Route]:
+        """Yields its routes."""
+
+    def start(self) -> None:
+        """Starts its tasks, on the running loop."""
+
+    async def stop(self) -> None:
+        """Ends them. Idempotent."""
+
+
+class OpenAiServer:
+    """Serves one frontend's endpoints."""
+
+    def __init__(
+        self,
+        parts: FrontendParts,
+        port: int,
+        certificates: Certificates | None = None,
+        extensions: Sequence[Extension] = (),
+    ) -> None:
+        """port: 0: a free one. certificates: None: no TLS. Raises StartupError."""
+        self._config = parts.config
+        self._port = port
+        self._scheme = "http" if certificates is None else "https"
+        context = certificates.server_context() if certificates is not None else None
+        self._extensions = extensions
+        more_routes = chain.from_iterable(each.routes() for each in extensions)
+        self._server = HttpServer(make_app(parts, more_routes), parts.config, context)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """Facts for the ready line: the base URL of clients, and those of extensions."""
+        host = self._config.openai_host
+        host = f"[{host}]" if ":" in host else host
+        base = f"{self._scheme}://{host}:{self._port}"
+        return {"openai": f"{base}/v1"} | {each.name: f"{base}{each.path}" for each in self._extensions}
+
+    def open(self) -> int:
+        """Opens the port and returns its number. Raises StartupError."""
+        self._port = self._server.open(self._port)
+        return self._port
+
+    async def start(self) -> None:
+        """Starts answering."""
+        for each in self._extensions:
+            each.start()
+        await self._server.start()
+
+    async def stop(self, grace: float) -> None:
+        await self._server.stop(grace)
+        for each in self._extensions:
+            await each.stop()

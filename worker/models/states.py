@@ -1,14 +1,17 @@
-"""Builds gated delta nets, and attention with gated outputs, from their sizes."""
+"""Builds layers that keep a state, gated delta nets and Mamba-2, and attention with gated outputs, from their
+sizes."""
 
-from kernels.api import DeltaShape
-from worker.config.decoder import DecoderConfig, DeltaConfig
-from worker.layers.attention.attention import Attention
+import torch
+
+from kernels.api import DeltaShape, MambaShape
+from worker.config.decoder import DecoderConfig, DeltaConfig, MambaConfig
 from worker.layers.attention.rotary import rotary_order
-from worker.layers.delta.gated_attention import GatedAttention
-from worker.layers.delta.gated_delta_net import GatedDeltaNet, GatedNorm, Rates
-from worker.layers.delta.parameters import Convolution
+from worker.layers.attention.self_attention import Attention, GatedAttention
 from worker.layers.linear import ColumnLinear, Part, RowLinear, order_of_heads
 from worker.layers.norm import HeadNormLayers
+from worker.layers.states.convolution import Convolution
+from worker.layers.states.gated_delta_net import GatedDeltaNet, GatedNorm, Rates
+from worker.layers.states.mamba2 import GroupedNorm, Mamba2, MambaRates
 from worker.parallel import Placement
 
 
@@ -75,4 +78,24 @@ def gated_attention(
         attention,
         RowLinear(heads * head_dim, config.hidden_size, config.output_bias, place),
         norms,
+    )
+
+
+def mamba2(config: DecoderConfig, mamba: MambaConfig, place: Placement) -> Mamba2:
+    """Returns the first part of a block that keeps a state. Every rank would hold all of it."""
+    shape = MambaShape(mamba.heads, mamba.head_dim, mamba.groups, mamba.state_size)
+    lengths = shape.values, shape.channels, shape.heads
+    factors = None
+    if mamba.input_factors != (1.0, 1.0, 1.0):
+        of_groups = shape.groups * shape.state_size
+        counts = torch.tensor((shape.values, of_groups, of_groups))
+        factors = torch.tensor(mamba.input_factors).repeat_interleave(counts).to(place.device)
+    parts = tuple(Part(length, slice(0, length)) for length in lengths)
+    return Mamba2(
+        ColumnLinear(config.hidden_size, parts, mamba.projection_bias, place),
+        Convolution(shape.channels, mamba.taps, place, mamba.convolution_bias, factors),
+        MambaRates(shape.heads, place, mamba.step_factor),
+        GroupedNorm(shape.values, shape.groups, config.norm_eps, place, mamba.gate_factor, mamba.normed),
+        RowLinear(shape.values, config.hidden_size, mamba.projection_bias, place),
+        shape,
     )

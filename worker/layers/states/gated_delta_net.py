@@ -15,8 +15,8 @@ import torch
 from kernels.api import DeltaShape, DeltaStateSpec, InputBatch, LayerCache, Rotation, WeightForms
 from worker.layers.attention.self_attention import StatefulPart
 from worker.layers.base import Weight, WeightOwner
-from worker.layers.delta.parameters import Convolution, wide
 from worker.layers.linear import ColumnLinear, RowLinear
+from worker.layers.states.convolution import Convolution, wide
 from worker.parallel import Placement
 
 

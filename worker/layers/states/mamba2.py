@@ -3,6 +3,8 @@
 Projections, a convolution over the last tokens, the selective scan, a gated norm of its outputs by group, and
 the projection back. A row goes token by token, in decoding and in prompts alike: so a token has the same bits
 however its row is cut into steps.
+
+In Falcon-H1 each layer has attention beside it: factor * attention(x) + scan(x).
 """
 
 from collections.abc import Iterator
@@ -11,17 +13,19 @@ import torch
 
 from kernels.api import (
     InputBatch,
+    KVCacheSpec,
     LayerCache,
     MambaShape,
     MambaStateSpec,
     Rotation,
+    RowStateSpec,
     ScanRates,
     WeightForms,
 )
-from worker.layers.attention.self_attention import StatefulPart
+from worker.layers.attention.self_attention import SelfAttention, SideBySide, StatefulPart
 from worker.layers.base import Weight, WeightOwner
-from worker.layers.delta.parameters import Convolution, wide
 from worker.layers.linear import ColumnLinear, RowLinear
+from worker.layers.states.convolution import Convolution, wide
 from worker.parallel import Placement
 
 
@@ -107,3 +111,30 @@ class Mamba2(StatefulPart):
         sizes = self.shape.values, self.shape.channels, self.shape.heads
         gate, convolved, steps = projected.split_with_sizes(sizes, dim=1)
         return gate, convolved, steps
+
+
+class AttentionBesideMamba2(SideBySide):
+    """Both read the same input."""
+
+    def __init__(self, attention: SelfAttention, mamba: Mamba2, factor: float) -> None:
+        """factor: of attention."""
+        super().__init__()
+        self.attention, self.mamba, self.factor = attention, mamba, factor
+
+    @property
+    def specs(self) -> tuple[KVCacheSpec, RowStateSpec]:
+        return self.attention.attention.spec, self.mamba.state_spec
+
+    def forward(
+        self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
+    ) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        keys_and_values, states = self._split(cache)
+        scanned = self.mamba(x, batch, states)
+        attended = self.attention(x, batch, keys_and_values, rotation)
+        return self.ops.scaled_add(attended, scanned, self.factor)
+
+    def _split(self, cache: LayerCache) -> tuple[LayerCache, LayerCache]:
+        """Returns the tensors of attention and those of the scan."""
+        states = self.mamba.state_spec.num_tensors
+        return cache[:-states], cache[-states:]

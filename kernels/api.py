@@ -26,9 +26,19 @@ from kernels.cpu.matmul.matrix import PackedTable as PackedTable
 from kernels.cpu.weight_forms import Pack as Pack
 from kernels.cpu.weight_forms import WeightForms as WeightForms
 from kernels.ops.experts.routing import Routing as Routing
+from kernels.ops.sampling.columns import COLUMNS as COLUMNS
+from kernels.ops.sampling.columns import FLOATS as FLOATS
+from kernels.ops.sampling.columns import NEUTRAL as NEUTRAL
+from kernels.ops.sampling.columns import SamplingColumns as SamplingColumns
+from kernels.ops.sampling.logits_processors import Bitmask as Bitmask
+from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHistory
+from kernels.ops.sampling.logits_processors import Words as Words
+from kernels.ops.sampling.token_masks import ANY as ANY
+from kernels.ops.sampling.token_masks import Prohibitions as Prohibitions
 from kernels.ops.states.delta_rule import DeltaShape as DeltaShape
 from kernels.ops.states.selective_scan import MambaShape as MambaShape
 from kernels.ops.states.selective_scan import ScanRates as ScanRates
+from kernels.sampling_ops import SamplingOps as SamplingOps
 from kernels.torch_ops import Ops as Ops
 from kernels.triton import requirements
 from kernels.triton.matmul.low_bit_weight import DOUBLED as DOUBLED

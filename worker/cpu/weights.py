@@ -17,13 +17,13 @@ from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.cpu.fused_decoder.decoder import fuse
 from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype, use_cpu_kernels
-from worker.exactness import Exactness, by_transformers, on_cpu
+from worker.exactness import Exactness, on_cpu
 from worker.layers.matrix import GroupedMethod, WeightSlot
 from worker.models.base import LanguageModel
 from worker.startup.checks import check_quantization, refuse_second_quantization
+from worker.startup.implementation import ForeignConfig
 from worker.startup.kv_cache_dtype import stored_dtype
 from worker.startup.model import Report, load_model
-from worker.transformers_backend.config import TransformersConfig
 from worker.weights.held_bits import HeldBits
 from worker.weights.prefault import WeightsMemory
 from worker.weights.source import TensorSource
@@ -141,8 +141,8 @@ def with_kernels(
     )
     chosen = target_set() if kernels.packed else None
     exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)
-    if isinstance(config, TransformersConfig):
-        exactness = by_transformers(config.implementation, exactness)
+    if isinstance(config, ForeignConfig):
+        exactness = config.exactness(exactness)
     exactness = exactness.with_cache(initialize.kv_cache_dtype)
     model = fuse(weights.model, kernels.ops, kernels.blocks)
     return CpuModel(model, weights.dtype, weights.quantization, kernels.blocks, exactness)

@@ -16,8 +16,7 @@ from worker.memory.kv_cache import NO_MEMORY
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
-from worker.transformers_backend.config import TransformersConfig
-from worker.transformers_backend.load import load_transformers
+from worker.startup.implementation import ForeignConfig
 from worker.weights.held_bits import HeldBits
 from worker.weights.loader import check_tied_head, fill_dummy, load_weights, stored_names, weight_table
 from worker.weights.open import open_checkpoint
@@ -48,9 +47,9 @@ def load_model(
         report("weights", fraction)
 
     progress(0.0)
-    if isinstance(config, TransformersConfig):
-        return load_transformers(
-            config, initialize, lambda stored: choose(_choose_dtype(initialize.dtype, stored)), progress
+    if isinstance(config, ForeignConfig):
+        return config.load(
+            initialize, lambda stored: choose(_choose_dtype(initialize.dtype, stored)), progress
         )
     family = FAMILIES[config.architecture]
     is_dummy = initialize.load_format == "dummy"

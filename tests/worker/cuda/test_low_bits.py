@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from kernels.api import LowBitWeight
 from pagewire.errors import StartupError
-from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, load_on_the_host
+from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, load_on_the_host, model_on
 from tests.worker.fakes import Driver, initialize
 from tests.worker.weights.formats import quantizers
 from tests.worker.weights.formats.quantizers import Quantizer, quantize_checkpoint
@@ -21,9 +21,9 @@ from tests.worker.weights.formats.test_mxfp4 import SIZES as MXFP4_SIZES
 from tests.worker.weights.formats.test_mxfp4 import write_mxfp4
 from worker.cuda.device.device import Memory
 from worker.cuda.device.host_device import HostDevice
-from worker.cuda.startup.load import LoadedModel, load_on_device
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.matrix import LowBitMethod, Matrix
+from worker.platforms.cuda import LoadedOnCuda
 
 Checkpoints = Callable[..., Path]
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 16}
@@ -53,17 +53,17 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     interpret(monkeypatch)
 
 
-def loaded(folder: Path, **changes: Any) -> LoadedModel:
+def loaded(folder: Path, **changes: Any) -> LoadedOnCuda:
     command = initialize(folder, **{**SMALL, "dtype": "bfloat16", **changes})
-    return load_on_device(command, 0, lambda what, fraction: None, host_device())
+    return model_on(host_device(), command)
 
 
-def held_in(model: LoadedModel) -> dict[str, str]:
+def held_in(model: LoadedOnCuda) -> dict[str, str]:
     """The code of each matrix that is held in few bits."""
     return {path: weight.code.name for path, weight in low_bits_of(model).items()}
 
 
-def low_bits_of(model: LoadedModel) -> dict[str, LowBitWeight]:
+def low_bits_of(model: LoadedOnCuda) -> dict[str, LowBitWeight]:
     parts = {path: part for path, part in model.model.named_modules() if isinstance(part, Matrix)}
     methods = {path: part.method for path, part in parts.items()}
     return {path: each.weight for path, each in methods.items() if isinstance(each, LowBitMethod)}
@@ -152,13 +152,13 @@ def test_what_is_refused(checkpoint: Checkpoints, tmp_path: Path):
         command = initialize(folder, **{**SMALL, "dtype": "bfloat16", "quantization": quantization})
         room = loaded(folder).weight_bytes - 1000
         small = HostDevice(Memory(GIB, room))
-        small_command = (command, 0, lambda what, fraction: None, small)
+        small_command = small, command
         if fits:
             command.gpu_memory_utilization = 1.0
-            assert load_on_device(*small_command).weight_bytes < room
+            assert model_on(*small_command).weight_bytes < room
         else:
             with pytest.raises(StartupError, match="the weights take"):
-                load_on_device(*small_command)
+                model_on(*small_command)
 
 
 def test_what_the_configuration_says_is_read(checkpoint: Checkpoints, tmp_path: Path):
@@ -195,12 +195,12 @@ def quantized_experts(source: Path, folder: Path, quantizer: Quantizer, config: 
     (plain / "config.json").write_bytes((source / "config.json").read_bytes())
 
 
-def experts_of(model: LoadedModel) -> dict[str, ExpertMatrices]:
+def experts_of(model: LoadedOnCuda) -> dict[str, ExpertMatrices]:
     parts = model.model.named_modules()
     return {path: part for path, part in parts if isinstance(part, ExpertMatrices)}
 
 
-def assert_same_experts(packed: LoadedModel, plain: LoadedModel, code: str) -> None:
+def assert_same_experts(packed: LoadedOnCuda, plain: LoadedOnCuda, code: str) -> None:
     """What is held stands for the plain weights, expert by expert, and no expert is in 16 bits."""
     others = experts_of(plain)
     for path, part in experts_of(packed).items():

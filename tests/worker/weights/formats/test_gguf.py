@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from tests.gguf_files import write_gguf
 from tests.worker.fakes import Driver, initialize
 from tests.worker.weights.test_own_bits import weights_of
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 from worker.weights.open import open_checkpoint
 
 PROMPT = [5, 100, 33, 210, 7, 8]
@@ -78,7 +80,7 @@ def test_a_factor_without_a_kind_is_linear(checkpoint: Callable[..., Path], tmp_
     scaled = tmp_path / "scaled.gguf"
     add_tensor(path, scaled, "rope_freqs.weight", np.ones(6, np.float32))
     with pytest.raises(StartupError, match=r"rope_freqs\.weight scale the same frequencies"):
-        load(initialize(scaled), 0, 1, lambda what, fraction: None)
+        load(initialize(scaled), CpuPlatform(WorkerConfig(threads=1)))
 
 
 def add_tensor(source: Path, target: Path, name: str, values: np.ndarray) -> None:
@@ -130,7 +132,7 @@ def test_packed_weights_are_computed_with_in_16_bits_and_said_to_be(
 ):
     path = write_gguf(checkpoint("llama", **SHAPE), tmp_path / "model.gguf", QUANTIZED)
     with caplog.at_level("WARNING"):
-        ready = load(initialize(path), 0, 1, lambda what, fraction: None)[1]
+        ready = load(initialize(path), CpuPlatform(WorkerConfig(threads=1)))[1]
     assert ready.model.dtype in ("bfloat16", "float32")
     (line,) = [record.getMessage() for record in caplog.records if "unpacked" in record.getMessage()]
     assert "Q4_0, Q4_1, Q5_0, Q5_1, Q8_0" in line
@@ -174,7 +176,7 @@ def test_metadata_that_would_change_results(
 ):
     path = write_gguf(checkpoint("llama", **SHAPE), tmp_path / "model.gguf", **metadata)
     with pytest.raises(StartupError) as caught:
-        load(initialize(path), 0, 1, lambda what, fraction: None)
+        load(initialize(path), CpuPlatform(WorkerConfig(threads=1)))
     assert why in str(caught.value)
 
 
@@ -187,4 +189,4 @@ def test_a_family_that_is_not_known(checkpoint: Callable[..., Path], tmp_path: P
     writer.write_tensors_to_file()
     writer.close()
     with pytest.raises(StartupError, match="'rwkv7' is not known"):
-        load(initialize(path), 0, 1, lambda what, fraction: None)
+        load(initialize(path), CpuPlatform(WorkerConfig(threads=1)))

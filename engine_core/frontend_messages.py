@@ -18,7 +18,7 @@ from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.ownership import DetachedRequests, Handover
 from engine_core.request import Request
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, CacheChanges, EngineMessage, Hello, WatchCache
-from pagewire.logs.fields import about
+from pagewire.logs import about
 
 log = logging.getLogger(__name__)
 

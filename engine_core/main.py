@@ -37,7 +37,7 @@ from pagewire.host.spawn import Heartbeat, Status
 from pagewire.internal.v1.worker_pb2 import Ready
 from pagewire.ipc import transport
 from pagewire.ipc.curve import CurveAuthenticator, read_engine_key
-from pagewire.logs.fields import quoted
+from pagewire.logs import quoted
 from pagewire.telemetry.watch import NO_PORT, Watch
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,7 @@ from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import ParentsWorker, WorkerDied, WorkerProcess
 from engine_core.startup import worker_arguments
 from pagewire.config import EngineConfig
-from pagewire.host.orders import Activation, KeptWorkers
-from pagewire.host.spawn import Heartbeat, Status
+from pagewire.host.spawn import Activation, Heartbeat, KeptWorkers, Status
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
 from pagewire.ipc import transport
 from pagewire.ipc.curve import EngineKey

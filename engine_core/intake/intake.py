@@ -23,7 +23,7 @@ from engine_core.intake.quotas import Quotas, num_tokens_of
 from engine_core.intake.validation import make_request
 from engine_core.request import Request
 from pagewire.internal.v1.engine_pb2 import AddRequest
-from pagewire.logs.fields import about
+from pagewire.logs import about
 
 KEPT_S = 120.0
 """Longer than a request waits in a frontend for another core (--resume-timeout)."""

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TypeVar
 
 from engine_core.io.stop_signal import Stopped, StopSignal
-from pagewire.host.orders import Activation, WorkerStarted, read_order
+from pagewire.host.spawn import Activation, WorkerStarted, read_order
 
 _Order = TypeVar("_Order", Activation, WorkerStarted)
 

@@ -19,7 +19,7 @@ from engine_core.kv_cache.kept_changes import KeptChanges
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.host import spawn as process
-from pagewire.host.orders import Activation
+from pagewire.host.spawn import Activation
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import (
     CompileGrammar,

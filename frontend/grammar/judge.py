@@ -21,8 +21,7 @@ from frontend.errors import InvalidRequest
 from frontend.grammar.endless import endless_part
 from frontend.grammar.lark import SpecialTokens
 from frontend.grammar.notation import PATHS, grammar_of, regex_grammar
-from pagewire.limits.grammar_errors import is_panic
-from pagewire.limits.grammars import MAX_COMPILED_BYTES, PARSER_LIMITS
+from pagewire.limits import MAX_COMPILED_BYTES, PARSER_LIMITS, is_panic
 from pagewire.v1 import generation_pb2
 
 MAX_MESSAGE = 400

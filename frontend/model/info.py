@@ -30,9 +30,14 @@ from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES, MAX_PROMPT_CANDIDATES
-from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from pagewire.limits.beams import MAX_LENGTH_PENALTY, MAX_STOPS
-from pagewire.limits.grammars import MAX_CHOICES, MAX_GRAMMAR_BYTES
+from pagewire.limits import (
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_CHOICES,
+    MAX_GRAMMAR_BYTES,
+    MAX_LENGTH_PENALTY,
+    MAX_STOPS,
+)
 from pagewire.v1 import generation_pb2, model_pb2
 
 DEFAULT_SAMPLING = {

@@ -27,7 +27,7 @@ from frontend.openai import embeddings, endpoints, tokens
 from frontend.openai.responses.errors import error_body, error_headers
 from frontend.parts import FrontendParts
 from pagewire.host.tls import Certificates
-from pagewire.logs.redaction import traceback_of
+from pagewire.logs import traceback_of
 from pagewire.telemetry.tracing import read_trace_context
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from grpc_status import rpc_status
 from frontend.errors import InternalError, ServiceError, to_status
 from frontend.rpc.call_context import Context
 from frontend.rpc.handlers import Handler
-from pagewire.logs.redaction import traceback_of
+from pagewire.logs import traceback_of
 
 log = logging.getLogger(__name__)
 

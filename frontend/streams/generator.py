@@ -41,7 +41,7 @@ from frontend.validation.requests import check_generate
 from frontend.validation.rules import Limits, computes_prompt_only
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
-from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS
+from pagewire.limits import MAX_BAD_WORD_TOKENS
 from pagewire.telemetry.tracing import Tracer
 from pagewire.v1 import generation_pb2
 

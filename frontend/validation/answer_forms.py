@@ -5,7 +5,7 @@ frontend.grammar judges their texts; this file says which of them go together.
 
 from collections.abc import Iterator
 
-from pagewire.limits.grammars import MAX_GRAMMAR_BYTES
+from pagewire.limits import MAX_GRAMMAR_BYTES
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 FORMATS = "json_object, json_schema, regex, choice, grammar or structural_tag"

@@ -7,7 +7,7 @@ protos is refused until it is implemented. Fields of other requests are in scrip
 from enum import Enum
 
 from frontend.validation import rules
-from pagewire.limits.beams import MAX_LENGTH_PENALTY
+from pagewire.limits import MAX_LENGTH_PENALTY
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 

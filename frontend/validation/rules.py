@@ -13,8 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from frontend.errors import InvalidRequest
 from frontend.text.regex_automaton import MAX_NODES, Automaton
 from frontend.text.regex_syntax import RegexError
-from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from pagewire.limits.grammars import MAX_CHOICES, MAX_GRAMMAR_BYTES
+from pagewire.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_CHOICES, MAX_GRAMMAR_BYTES
 from pagewire.v1 import generation_pb2
 
 MAX_ID_BYTES = 256

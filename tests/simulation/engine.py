@@ -18,8 +18,7 @@ from engine_core.request import Status
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
 from engine_core.worker_supply import Process, WorkerSupply
-from pagewire.host.orders import KeptWorkers
-from pagewire.host.spawn import Heartbeat
+from pagewire.host.spawn import Heartbeat, KeptWorkers
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, EngineMessage
 from tests.simulation.clock import EPOCH_S
 from tests.simulation.host import Host, SimulatedStatus

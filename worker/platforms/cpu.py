@@ -9,7 +9,7 @@ import torch
 from kernels.api import CacheLayout
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.config import WorkerConfig
-from pagewire.host.memory import available_memory
+from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.cpu.backend import CpuBackend
 from worker.cpu.malloc_tuning import release_startup_memory

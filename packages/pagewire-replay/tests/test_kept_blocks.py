@@ -71,7 +71,7 @@ def recorded(tmp_path: Path, kept: KeptCache) -> list[RecordedCall]:
 
 
 def test_of_hashes_there_is_the_beginning(tmp_path: Path) -> None:
-    """And nothing of the secret."""
+    """Nothing is there of the secret."""
     contents = bytes(range(32))
     kept = KeptCache(secret=SECRET, blocks=pack_u32([5, 2]), contents=contents)
     calls = recorded(tmp_path, kept)

@@ -15,7 +15,7 @@ from frontend.inspection.inspector import Inspector
 from frontend.openai.server import Endpoint
 from frontend.parts import FrontendParts
 from pagewire import __version__
-from pagewire.host.loopback import is_loopback
+from pagewire.host.addresses import is_loopback
 from pagewire.v1 import admin_pb2, inspection_pb2
 from pagewire_console.feed import Feed
 from pagewire_console.history import COLUMNS, INTERVAL_S, LENGTH, History

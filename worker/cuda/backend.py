@@ -63,7 +63,7 @@ class CudaBackend:
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         self.plan_check: StepCheck | None = None
-        self._swap_space, self.rows = swap_space, rows
+        self.swap_space, self.rows = swap_space, rows
         self.device_rows = DeviceRows(rows, device)
         self.most_queries = most_queries
         tokens = max_num_batched_tokens
@@ -93,7 +93,7 @@ class CudaBackend:
             self.states.begin(plan)
 
     def swap(self, swaps: Swaps) -> None:
-        self._swap_space.execute(swaps)
+        self.swap_space.execute(swaps)
 
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
         for part in copy_parts(sources, targets, self.bytes_per_block):

@@ -22,7 +22,7 @@ from typing import Any
 from triton import knobs
 
 from kernels.triton.matmul.ranges import MANY, token_classes
-from kernels.triton.sampling.top_n import MOST, USUAL
+from kernels.triton.sampling.logprobs import MOST, USUAL
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2, prompt_pb2

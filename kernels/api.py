@@ -1,31 +1,25 @@
 """What the worker's layers and models may import of the kernels."""
 
-from kernels.attention.block_plan import BlockStep as BlockStep
 from kernels.attention.kv_cache_spec import AttentionSpec as AttentionSpec
 from kernels.attention.kv_cache_spec import CacheLayout as CacheLayout
 from kernels.attention.kv_cache_spec import KVCacheSpec as KVCacheSpec
 from kernels.attention.kv_cache_spec import Plane as Plane
-from kernels.attention.kv_cache_spec import bytes_per_block as bytes_per_block
 from kernels.attention.latent import LatentSpec as LatentSpec
-from kernels.attention.paged_plan import DeviceStep as DeviceStep
-from kernels.attention.plan import AttentionPlan as AttentionPlan
-from kernels.attention.plan import HeadNorms as HeadNorms
-from kernels.attention.plan import LatentPlan as LatentPlan
 from kernels.attention.plan import LayerCache as LayerCache
 from kernels.attention.plan import Rotation as Rotation
 from kernels.attention.plan import Scoring as Scoring
-from kernels.attention.plan import normed_heads as normed_heads
 from kernels.attention.row_state import DeltaStateSpec as DeltaStateSpec
 from kernels.attention.row_state import MambaStateSpec as MambaStateSpec
 from kernels.attention.row_state import RowStateSpec as RowStateSpec
 from kernels.attention.torch_plan import HostStep as HostStep
 from kernels.batch import InputBatch as InputBatch
+from kernels.batch import StepBatch as StepBatch
+from kernels.cpu.attention.block_kernels import BlockKernels as BlockKernels
 from kernels.cpu.matmul.groups.weight import GroupedWords as GroupedWords
 from kernels.cpu.matmul.matrix import PackedMatrix as PackedMatrix
 from kernels.cpu.matmul.matrix import PackedTable as PackedTable
 from kernels.cpu.runtime.arena import Arena as Arena
 from kernels.cpu.weight_forms import WeightForms as WeightForms
-from kernels.cpu.weight_forms import exact_weight as exact_weight
 from kernels.ops.delta.delta_rule import DeltaShape as DeltaShape
 from kernels.ops.experts.routing import Routing as Routing
 from kernels.ops.mamba.selective_scan import MambaShape as MambaShape

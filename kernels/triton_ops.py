@@ -9,6 +9,7 @@ from kernels.ops.delta.delta_rule import DeltaShape
 from kernels.ops.delta.spans import Spans
 from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
 from kernels.torch_ops import AnySpans, HeadWeight, Ops, or_ones
+from kernels.triton.cache.copy_segments import copy_segments
 from kernels.triton.elementwise.activation import activation, gated_activation
 from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
 from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
@@ -17,6 +18,7 @@ from kernels.triton.experts.dispatch import ExpertOrder, order_by_head, sort_by_
 from kernels.triton.experts.grouped_linear import grouped_linear
 from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
 from kernels.triton.experts.route import route
+from kernels.triton.experts.tile_sizes import token_classes
 from kernels.triton.experts.weigh import weigh
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
@@ -25,6 +27,8 @@ from kernels.triton.states.convolution import convolution
 from kernels.triton.states.delta_rule import delta_rule
 from kernels.triton.states.norms import gated_norm, grouped_norm
 from kernels.triton.states.selective_scan import selective_scan
+from kernels.triton.step.inputs import PagedInputs
+from kernels.triton.step.prepare_inputs import append_tokens
 
 
 class TritonOps(Ops):
@@ -110,6 +114,10 @@ class TritonOps(Ops):
             return super().selective_scan(mixed, steps, rates, state, shape, spans, log)
         return selective_scan(mixed, steps, rates, state, shape, spans)
 
+    append_tokens = staticmethod(append_tokens)
+    copy_segments = staticmethod(copy_segments)
+    step_inputs = PagedInputs
+    token_classes = staticmethod(token_classes)
     gated_norm = staticmethod(gated_norm)
     grouped_norm = staticmethod(grouped_norm)
 

@@ -25,10 +25,9 @@ from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import read_client_key
 from worker.channel import Channel, EngineGone
 from worker.core_succession import LoadedWorker, serve_cores
-from worker.cpu.instruction_set import select_instruction_set
 from worker.cpu.malloc_tuning import release_import_memory, use_one_heap
 from worker.cpu.needed_kernels import needed_groups
-from worker.cpu.precompile import Precompiled, precompile
+from worker.cpu.precompile import Precompiled, precompile, select_instruction_set
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
 from worker.imports import import_metas, quick_imports

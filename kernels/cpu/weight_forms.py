@@ -40,15 +40,17 @@ class WeightForms:
     head: PackTable = exact_weight
     group_size: int = 1  # a matrix needs as many inputs
 
+    exact = staticmethod(exact_weight)
+
+    @staticmethod
+    def of(quantization: str, plain_head: bool = False) -> "WeightForms":
+        """Returns the forms of a model. quantization: as in the module's docstring."""
+        head = exact_weight if plain_head else quantize_weight
+        if quantization == "int8":
+            return WeightForms(quantize_weight, head)
+        if quantization == "int4":
+            return WeightForms(round_to_two_levels, head, PART)
+        return IN_16_BITS
+
 
 IN_16_BITS = WeightForms()
-
-
-def weight_forms(quantization: str, plain_head: bool = False) -> WeightForms:
-    """quantization: as in Initialize."""
-    head = exact_weight if plain_head else quantize_weight
-    if quantization == "int8":
-        return WeightForms(quantize_weight, head)
-    if quantization == "int4":
-        return WeightForms(round_to_two_levels, head, PART)
-    return IN_16_BITS

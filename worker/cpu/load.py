@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.api import CacheLayout
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.instruction_sets import target_set
+from kernels.api import BlockKernels, CacheLayout
+from kernels.cpu import instruction_sets
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.host.memory import available_memory
 from pagewire.internal.v1 import worker_pb2
@@ -24,7 +23,6 @@ from worker.cpu.kernel_selection import use_cpu_kernels
 from worker.cpu.malloc_tuning import release_startup_memory
 from worker.cpu.precompile import Precompiled
 from worker.cpu.threads import choose_threads, own_cores
-from worker.cpu.warm_up import warm_up
 from worker.cpu.weights import CpuWeights, load_cpu_weights
 from worker.exactness import TORCH, Exactness, by_transformers, on_cpu
 from worker.executor.executor import StepExecutor
@@ -43,9 +41,8 @@ from worker.models.base import LanguageModel
 from worker.sampling.sampler import Sampler
 from worker.startup.checks import check_cache_dtype, check_group, choose_max_model_len, refuse_fast_matmul
 from worker.startup.implementation import choose_implementation
-from worker.startup.kv_cache_dtype import stored_dtype
 from worker.startup.model import Report, dtype_name, model_bytes
-from worker.startup.ready import make_ready
+from worker.startup.ready import make_ready, stored_dtype
 from worker.startup.speculation import (
     check_exactness,
     make_speculator,
@@ -53,6 +50,7 @@ from worker.startup.speculation import (
 )
 from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
+from worker.step.warmup_plans import decode_plan, draft_plan, prefill_plan, removal_plan
 from worker.transformers_backend.config import TransformersConfig
 from worker.weights.prefault import WeightsMemory
 
@@ -180,6 +178,21 @@ class Loaded:
         return StepExecutor(rows, backend, self.initialize.max_num_batched_tokens, speculator)
 
 
+def warm_up(runner: StepExecutor[CpuBackend]) -> None:
+    """Computes one token of a prompt, one more, and one that is drafted: torch and the kernels set up on
+    their first use what a request would otherwise wait for. The row is removed again."""
+    rows = runner.rows
+    if rows.max_model_len < 2:
+        return
+    first = prefill_plan([1], rows.block_size)
+    runner.execute(first)
+    if rows.block_size > 1 and rows.max_model_len > 2:
+        runner.execute(decode_plan([1]))
+    if runner.drafts and rows.block_size > 3 and rows.max_model_len > 4:
+        runner.execute(draft_plan([2]))
+    runner.execute(removal_plan(first))
+
+
 def _most_drafts(speculation: Speculation | None) -> int:
     """Returns the most drafted tokens of a row in a step."""
     return 0 if speculation is None else speculation.tokens
@@ -223,7 +236,7 @@ def _use_kernels(
         e4m3_cache=stored_dtype(initialize, weights.dtype) != weights.dtype,
     )
     model = fuse(weights.model, kernels.ops, kernels.blocks)
-    chosen = target_set() if kernels.packed else None
+    chosen = instruction_sets.target_set() if kernels.packed else None
     exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)
     if isinstance(config, TransformersConfig):
         exactness = by_transformers(config.implementation, exactness)

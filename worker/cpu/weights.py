@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
+from kernels.api import Arena
 from kernels.cpu.requirements import why_not
-from kernels.cpu.runtime.arena import Arena
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype

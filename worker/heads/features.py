@@ -11,9 +11,8 @@ verifies the draft computes that position, and stores the features of the target
 import numpy as np
 import torch
 
-from kernels.ops.attention.copy_blocks import copy_blocks
+from kernels.ops.attention import block_copies
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.ops.attention.swap_blocks import swap_in, swap_out
 from worker.memory.kv_cache import zeros
 from worker.step.plan_reader import Step, Swaps
 from worker.step.rows import RowTable
@@ -65,11 +64,12 @@ class FeatureCache:
 
     def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
         """Copies blocks to host memory and back, then blocks [C] to blocks [C]."""
+        pool, host = self._pool, self._host
         if swaps is not None:
-            swap_out(self._pool, self._host, swaps.out_blocks.tolist(), swaps.out_host_blocks.tolist())
-            swap_in(self._pool, self._host, swaps.in_host_blocks.tolist(), swaps.in_blocks.tolist())
+            block_copies.swap_out(pool, host, swaps.out_blocks.tolist(), swaps.out_host_blocks.tolist())
+            block_copies.swap_in(pool, host, swaps.in_host_blocks.tolist(), swaps.in_blocks.tolist())
         if len(sources):
-            copy_blocks(self._pool, torch.from_numpy(sources), torch.from_numpy(targets))
+            block_copies.copy_blocks(pool, torch.from_numpy(sources), torch.from_numpy(targets))
 
     def _places(self, step: Step, row_starts: Integers) -> tuple[Integers, Integers]:
         """Returns the slots [T] of a step's tokens, in the order of its rows, and their indexes [T] in the

@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from kernels.ops.attention.swap_blocks import swap_in, swap_out
+from kernels.ops.attention import block_copies
 from pagewire.errors import StartupError
 from pagewire.host.memory import available_memory
 from worker.memory.host_blocks import NO_SWAP_SPACE, choose_num_host_blocks
@@ -60,11 +60,11 @@ class SwapSpace:
 
     def _swap_out(self, blocks: list[int], host_blocks: list[int]) -> None:
         for pool, host in self._pools:
-            swap_out(pool, host, blocks, host_blocks)
+            block_copies.swap_out(pool, host, blocks, host_blocks)
 
     def _swap_in(self, host_blocks: list[int], blocks: list[int]) -> None:
         for pool, host in self._pools:
-            swap_in(pool, host, host_blocks, blocks)
+            block_copies.swap_in(pool, host, host_blocks, blocks)
 
 
 def _host_pool(pool: torch.Tensor, num_blocks: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.cpu.runtime.arena import Arena
+from kernels.api import Arena
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig

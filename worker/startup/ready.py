@@ -2,13 +2,20 @@
 
 import torch
 
-from kernels.ops.attention.e4m3 import E4M3
+from kernels.ops.attention import e4m3
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.memory.kv_cache import KVCache
 from worker.memory.swap_space import SwapSpace
-from worker.startup.kv_cache_dtype import FP8_E4M3
 from worker.startup.model import dtype_name
+
+FP8_E4M3 = "fp8_e4m3"
+"""A --kv-cache-dtype."""
+
+
+def stored_dtype(initialize: worker_pb2.Initialize, dtype: torch.dtype) -> torch.dtype:
+    """Returns the dtype of keys and values of a model that computes in `dtype`."""
+    return e4m3.E4M3 if initialize.kv_cache_dtype == FP8_E4M3 else dtype
 
 
 def make_ready(
@@ -31,7 +38,7 @@ def make_ready(
             weight_bytes=weight_bytes,
             implementation=config.implementation,
             embedding_size=config.state_size,
-            kv_cache_dtype=FP8_E4M3 if cache.layout.cache_dtype == E4M3 else "",
+            kv_cache_dtype=FP8_E4M3 if cache.layout.cache_dtype == e4m3.E4M3 else "",
         ),
         num_blocks=cache.num_blocks,
         kv_cache_bytes=cache.num_bytes,

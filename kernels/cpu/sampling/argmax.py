@@ -1,4 +1,4 @@
-"""The first of the largest logits of rows: kernels.cpu.sampling.argmax_api, as two operations of a program.
+"""The first of the largest logits of rows (kernels.cpu.program.head), as two operations of a program.
 
 A unit of the first is a piece of a row, so that threads share a single row too. Units go through the first
 piece of all rows, then through the second: a thread with the first half of them reads the columns that it

@@ -1,4 +1,4 @@
-"""kernels.ops.attention.copy_blocks on CUDA, and the device's part of swapping: blocks of all layers go
+"""kernels.ops.attention.block_copies on CUDA, and the device's part of swapping: blocks of all layers go
 through a buffer.
 
     gather_blocks    buffer[c, p] = cache[p, blocks[c]]
@@ -18,8 +18,6 @@ import torch
 import triton
 import triton.language as tl
 
-BUFFER_BYTES = 64 << 20
-"""What a caller should keep a buffer below: 32 blocks of 16 tokens of the 8B shape."""
 BLOCK = 4096
 """Values per program: 4 loads of 16 bytes per thread at two bytes a value, all in flight together."""
 

@@ -1,4 +1,4 @@
-"""kernels.ops.attention.swap_blocks on CUDA: blocks are gathered on the device into one buffer, which
+"""kernels.ops.attention.block_copies on CUDA: blocks are gathered on the device into one buffer, which
 crosses the host link in as few transfers as there are runs of neighbouring host blocks; and back.
 
 A block of the cache is in one piece per plane (2 per layer), a host block is one piece. Without the buffer
@@ -15,7 +15,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from kernels.triton.cache.copy_blocks import BUFFER_BYTES, gather_blocks, scatter_blocks
+from kernels.triton.cache.copy_blocks import gather_blocks, scatter_blocks
+from kernels.triton.requirements import BUFFER_BYTES
 
 
 def swap_out(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.api import Ops, default_ops
-from kernels.ops.attention.copy_blocks import copy_blocks
+from kernels.ops.attention.block_copies import copy_blocks
 from kernels.ops.sampling.argmax import argmax
 from kernels.triton import requirements as support
 from kernels.triton.cache import copy_blocks as blocks

@@ -7,13 +7,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from kernels.cpu.instruction_sets import target_set
 from pagewire.errors import StartupError
 from tests.engine_core.fakes import add_request
 from tests.transformers_models import DRIVEN, REFUSED, make_model
 from tests.worker.fakes import Driver
 from tests.worker.test_parity import assert_equal, prompts, reference
 from tests.worker.test_pressure import InProcess
-from worker.cpu.kernel_selection import target_set
 from worker.transformers_backend.products import Lookup, Product
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.api import CacheLayout
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.runtime.arena import Arena
+from kernels.api import Arena, BlockKernels, CacheLayout, StepBatch
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
@@ -31,7 +29,6 @@ from worker.layers.base import Weight
 from worker.layers.embedding import VocabEmbedding
 from worker.memory.kv_cache import NO_MEMORY, KVCache, block_bytes
 from worker.memory.swap_space import SwapSpace
-from worker.model_input import StepBatch
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
 from worker.models.gemma4 import Gemma4Model

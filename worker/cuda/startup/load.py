@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 from kernels.api import CacheLayout
-from kernels.triton.experts.tile_sizes import MANY_TOKENS
-from kernels.triton.matmul.ranges import MANY
+from kernels.triton_ops import TritonOps
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import Speculation
@@ -50,9 +49,8 @@ from worker.startup.checks import (
     refuse_second_quantization,
 )
 from worker.startup.implementation import choose_implementation
-from worker.startup.kv_cache_dtype import stored_dtype
 from worker.startup.model import Report, dtype_name, load_model, model_bytes
-from worker.startup.ready import make_ready
+from worker.startup.ready import make_ready, stored_dtype
 from worker.startup.speculation import check_exactness, make_speculator, read_speculation
 from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
@@ -108,8 +106,8 @@ def load(
     def progress(fraction: float) -> None:
         report("warm-up", fraction)
 
-    many = MANY_TOKENS if has_grouped_products(loaded.model) else MANY
-    warm_up(parts.runner, most_tokens, not initialize.enforce_eager, progress, many)
+    with_experts = has_grouped_products(loaded.model)
+    warm_up(parts.runner, most_tokens, not initialize.enforce_eager, progress, with_experts)
     longest = min(most_tokens, loaded.max_model_len - 1, num_blocks * initialize.block_size)
     prefill_us = measure_prefill(parts.runner.execute, longest, initialize.block_size)
     facts = loaded.config, loaded.dtype, loaded.max_model_len, loaded.weight_bytes
@@ -166,8 +164,6 @@ def load_on_device(
 
     bits = LowBits(initialize.quantization, where.place, check_dtype, check_bytes)
     model, dtype = load_model(config, initialize, where.place, report, checked, bits=bits)
-    from kernels.triton_ops import TritonOps  # imports triton
-
     model.compute_by(TritonOps(by_library=initialize.fast_matmul))
     warn_of_float32(dtype)
     specs, checkpoints = model.state_specs(), initialize.state_checkpoints

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import Arena, Routing, WeightForms, exact_weight
+from kernels.api import Arena, Routing, WeightForms
 from worker.layers.base import Weight
 from worker.layers.packed_linear import Matrix
 from worker.parallel import Placement
@@ -17,7 +17,7 @@ class WideMatrix(Matrix):
     holds_words = False
 
     def pack(self, forms: WeightForms, arena: Arena) -> None:
-        self.packed = exact_weight(self.weight, self.bias, arena)
+        self.packed = forms.exact(self.weight, self.bias, arena)
         del self.weight
 
 

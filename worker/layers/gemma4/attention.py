@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.api import AttentionSpec, InputBatch, LayerCache, Rotation, Scoring, normed_heads
+from kernels.api import AttentionSpec, InputBatch, LayerCache, Rotation, Scoring
 from worker.layers.attention.attention import Attention
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear, RowLinear
@@ -64,5 +64,5 @@ class SharedAttention(Layer):
         """[T, E] -> [T, E]. cache: of the layer that stores."""
         heads = self.query(x, batch).view(len(x), -1, self.spec.head_dim)
         plan = batch.attention[self.spec]
-        query = rotation(normed_heads(self.query_norm, heads))
+        query = rotation(self.query_norm(heads))
         return self.output(plan.attend(query, cache, self.scoring).flatten(1), batch)

@@ -1,13 +1,15 @@
-"""Copies whole KV blocks of all layers to host memory and back: what preemption does by swap.
+"""Copies whole KV blocks of all layers: within the cache before a shared block is written (copy-on-write),
+and to host memory and back (preemption by swap).
 
-    out:    host[targets[c]] = cache[:, sources[c]]      for all c
-    in:     cache[:, targets[c]] = host[sources[c]]      for all c
+    copy:   cache[:, targets[c]] = cache[:, sources[c]]      for all c at once
+    out:    host[targets[c]] = cache[:, sources[c]]          for all c
+    in:     cache[:, targets[c]] = host[sources[c]]          for all c
 
-cache:            [P, B, ...]; P: planes, such as the keys of one layer
+cache:            [P, B, ...], contiguous; P: planes, such as the keys of one layer
 host:             [H, P, ...], on the CPU, of the cache's dtype; a block is one piece of memory,
                   so that it crosses the host link in one transfer
-sources, targets: block ids [C]; all targets are different
-Bytes moved: P * C blocks of a plane, once over the host link.
+sources, targets: block ids [C]; all targets are different; a copy reads all sources before it writes
+Bytes moved: P * C blocks of a plane, twice for a copy, once over the host link for a swap.
 """
 
 from collections.abc import Sequence
@@ -15,6 +17,22 @@ from collections.abc import Sequence
 import torch
 
 from kernels.triton.requirements import uses_triton
+
+
+def copy_blocks_reference(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+    """The formula, block by block, reading from a copy of the cache."""
+    before = cache.clone()
+    for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
+        cache[:, target] = before[:, source]
+
+
+def copy_blocks(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
+    """Copies in place. Dispatches on the device."""
+    if uses_triton(cache):
+        from kernels.triton.cache import copy_blocks as gpu
+
+        return gpu.copy_blocks(cache, sources, targets)
+    cache.index_copy_(1, targets, cache.index_select(1, sources))
 
 
 def swap_out_reference(

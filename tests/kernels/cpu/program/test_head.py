@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kernels.cpu.sampling.argmax_api import RECORDS, GreedyChoice, greedy_kernels
+from kernels.cpu.program.head import RECORDS, GreedyChoice
 from kernels.ops.sampling.argmax import argmax, argmax_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
@@ -18,7 +18,7 @@ def choose(logits: torch.Tensor, rows: int | None = None, runs: int = 1, slack: 
     """By a program of the two records, the last of so many runs."""
     from kernels.cpu.runtime.thread_pool import TEAM, Program
 
-    choice, program = GreedyChoice(greedy_kernels(), logits), Program(RECORDS, slack)
+    choice, program = GreedyChoice(logits), Program(RECORDS, slack)
     for index, (operation, record, grain) in enumerate(choice.operations()):
         program.put(index, operation, 0, record, grain, repeatable=True)
     choice.set_rows(program.records, len(logits) if rows is None else rows)

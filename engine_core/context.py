@@ -1,4 +1,8 @@
-"""What the parts of an engine core share: they get one CoreContext, and the parts that they work with."""
+"""What the parts of an engine core share: they get one CoreContext, and the parts that they work with.
+
+Identity and Limits are known once the worker is ready; ErrorReplies tells frontends of requests that end by
+an error.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,87 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine_core.counters import Counters
-from engine_core.identity import Identity
-from engine_core.io.error_replies import ErrorReplies
+from engine_core.errors import Code, Refused
+from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler
-from pagewire.internal.v1.engine_pb2 import EngineMessage, Load
+from pagewire.internal.v1.engine_pb2 import EngineMessage, Load, RequestFailed, Welcome
 from pagewire.v1.admin_pb2 import RankLoad
+
+MAX_PRIORITY = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of requests, known once the worker is ready."""
+
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    eos_token_ids: frozenset[int]
+    num_blocks: int
+    block_size: int
+    max_priority: int = MAX_PRIORITY
+    """Priorities are -max_priority to max_priority; 0: there are no classes."""
+    has_grammars: bool = False
+    """The worker masks tokens by grammars."""
+    embedding_size: int = 0
+    """Elements of the vector of a row that pools; 0: rows cannot pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the core tells each frontend about itself, and what it checks requests against."""
+
+    welcome: Welcome
+    limits: Limits
+
+    @property
+    def epoch(self) -> int:
+        """Number of this start of the core."""
+        return self.welcome.epoch
+
+
+BUG = Code.INTERNAL, "INTERNAL", "internal error of the engine core"
+"""Code, reason and message for bugs of the engine core."""
+
+
+def no_token_error(request: Request) -> tuple[Code, str, str]:
+    """Returns code, reason and message for a request of which a row got no token."""
+    if request.row_error:
+        return Code.INVALID_ARGUMENT, "GRAMMAR_FAILED", f"structured_output: {request.row_error}"
+    return Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"
+
+
+class ErrorReplies:
+    """Sends the replies, and counts them."""
+
+    def __init__(self, epoch: int, send: Callable[[bytes, EngineMessage], None], counters: Counters) -> None:
+        """send: takes (frontend, message). counters: `failures` is incremented here."""
+        self._epoch = epoch
+        self._send = send
+        self._counters = counters
+
+    def fail(self, frontend: bytes, handle: int, code: Code, reason: str, message: str) -> None:
+        """Replies that an admitted request has ended."""
+        self._counters.failures[reason] += 1
+        failure = RequestFailed(epoch=self._epoch, handle=handle, code=code, reason=reason, message=message)
+        self._send(frontend, EngineMessage(request_failed=failure))
+
+    def refuse(self, frontend: bytes, handle: int, refusal: Refused) -> None:
+        """Replies that a request is not admitted."""
+        failure = RequestFailed(
+            epoch=self._epoch,
+            handle=handle,
+            code=refusal.code,
+            reason=refusal.reason,
+            message=refusal.message,
+            field=refusal.field,
+            quota=refusal.quota,
+        )
+        if refusal.retry_after is not None:
+            failure.retry_delay.FromNanoseconds(round(refusal.retry_after * 1e9))
+        self._send(frontend, EngineMessage(request_failed=failure))
+
 
 NOWHERE = b""
 """The frontend of a request that is detached. Nothing is sent there; no socket has this identity."""

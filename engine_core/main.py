@@ -9,16 +9,16 @@ from pathlib import Path
 
 import zmq
 
+from engine_core.context import Identity
 from engine_core.core import EngineCore
-from engine_core.identity import Identity
-from engine_core.intake.quota_file import QuotaFile, quota_path
+from engine_core.intake.quota_exchange import QuotaFile, quota_path
 from engine_core.io.frontend_sockets import FrontendSockets
 from engine_core.io.inbox import HealthProbe, Inbox
 from engine_core.io.stop_signal import Stopped, StopSignal
 from engine_core.io.worker_process import WorkerDied
 from engine_core.metrics import Parts
 from engine_core.metrics import watch as watch_core
-from engine_core.quarantine.crash_journal_file import journal_path, open_journal
+from engine_core.quarantine.crash_journal import journal_path, open_journal
 from engine_core.recording.file import open_recording
 from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler

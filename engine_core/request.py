@@ -17,15 +17,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import pack
-from typing import TYPE_CHECKING
 
+from engine_core.beam_search import BeamParameters
+from engine_core.score_history import ScoreHistory
+from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_MEAN
-
-if TYPE_CHECKING:
-    from engine_core.beam_search.search import BeamParameters
-    from engine_core.ownership.score_history import ScoreHistory
-    from engine_core.step.plan import RowParameters
-    from pagewire.v1.generation_pb2 import LogprobOptions
+from pagewire.v1.generation_pb2 import LogprobOptions
 
 NO_ROW = -1
 MAX_DRAFTS = (1 << 32) - 1
@@ -220,7 +217,7 @@ class Sequence:
     status: Status = Status.WAITING
     num_drafts: int = 0  # tokens that the worker would have drafted for it after its last result
     num_preemptions: int = 0  # so far
-    draft_yield: float | None = None  # tokens of a draft that were accepted lately; see draft_gain.py
+    draft_yield: float | None = None  # tokens of a draft that were accepted lately; see planning/drafts.py
     scores: ScoreHistory | None = None  # log-probabilities of its output; None: none are kept
     num_charged: int = 0  # leading tokens that its tenant has paid for; see queue/token_counters.py
     leads: bool = False  # siblings fork from it once its prompt is computed

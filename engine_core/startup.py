@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from engine_core.identity import MAX_PRIORITY, Identity, Limits
+from engine_core.context import MAX_PRIORITY, Identity, Limits
 from engine_core.intake.overload import QueueBounds
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.queue.policies import FAIR
@@ -15,6 +15,7 @@ from engine_core.queue.token_counters import Weights
 from engine_core.recording.file import RecordingWriter
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.scheduler.scheduler import Scheduler
+from engine_core.speculation import parse_speculation
 from pagewire import __version__
 from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.config import EngineConfig, WorkerConfig
@@ -22,8 +23,7 @@ from pagewire.errors import StartupError
 from pagewire.host.cores import format_cores, parse_cores
 from pagewire.host.liveness import LEAST_PATIENCE_S
 from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
-from pagewire.internal.v1.worker_pb2 import Initialize, Ready
-from pagewire.speculation import parse_speculation
+from pagewire.internal.v1.worker_pb2 import Initialize, Ready, Speculation
 from pagewire.v1.admin_pb2 import Parallelism
 
 log = logging.getLogger(__name__)
@@ -55,10 +55,6 @@ def _check_range(field: "dataclasses.Field[Any]", value: Any) -> None:
 
 
 def _check_combinations(config: EngineConfig) -> None:
-    try:
-        parse_speculation(config.speculate)
-    except ValueError as error:
-        raise StartupError(_CANNOT_START, f"--speculate: {error}", "correct it, or leave it out") from error
     if config.pipeline_parallel_size > 1:
         raise StartupError(_CANNOT_START, "--pipeline-parallel-size is not built yet", "leave it out")
     if config.listen_workers.startswith("tcp://") and not config.external_workers:
@@ -88,9 +84,13 @@ def _check_combinations(config: EngineConfig) -> None:
 
 
 def initialize_message(config: EngineConfig) -> Initialize:
-    """Returns the first message to each rank of the worker. Raises StartupError if there is no such model."""
+    """Returns the first message to each rank of the worker. Raises StartupError if there is no such model, or
+    --speculate is wrong."""
+    speculation, model_path = _read_speculation(config), str(checkpoint_path(config.model))
+    if speculation is not None and speculation.model_path:
+        speculation.model_path = str(checkpoint_path(speculation.model_path))
     return Initialize(
-        model_path=str(checkpoint_path(config.model)),
+        model_path=model_path,
         device=config.device,
         dtype=config.dtype,
         quantization="" if config.quantization == "none" else config.quantization,
@@ -112,10 +112,9 @@ def initialize_message(config: EngineConfig) -> Initialize:
         profile=config.profile,
         swap_space_bytes=int(config.swap_space * (1 << 30)),
         data_parallel_size=config.data_parallel_size,
-        speculation=config.speculate,
+        speculation=speculation,
         model_impl=config.model_impl,
         trust_remote_code=config.trust_remote_code,
-        draft_model_path=_draft_model_path(config),
         no_structured_output=config.no_structured_output,
         state_checkpoints=0 if config.no_prefix_cache else config.state_checkpoints,
         cache_secret=secrets.token_bytes(32),
@@ -140,7 +139,8 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         weights=Weights(config.prompt_token_weight, config.output_token_weight, _tenant_weights(config)),
         num_host_blocks=ready.num_host_blocks,
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
-        **_speculation_settings(config, ready),
+        samples_per_row=1 + ready.draft_tokens,
+        speculative_tokens_per_step=ready.draft_batch,
     )
 
 
@@ -157,23 +157,11 @@ def _has_prefix_cache(config: EngineConfig, ready: Ready) -> bool:
     return not ready.depends_on_prompt_len
 
 
-def _draft_model_path(config: EngineConfig) -> str:
-    """Returns where the draft model is; "": there is none. Raises StartupError when it is not there."""
-    speculation = parse_speculation(config.speculate)
-    if speculation is None or not speculation.model:
-        return ""
-    return str(checkpoint_path(speculation.model))
-
-
-def _speculation_settings(config: EngineConfig, ready: Ready) -> dict[str, int]:
-    """Returns the settings of a scheduler with drafts; empty: without."""
-    speculation = parse_speculation(config.speculate)
-    if speculation is None:
-        return {}
-    return {
-        "samples_per_row": 1 + speculation.tokens,
-        "speculative_tokens_per_step": speculation.on(ready.device or config.device).batch,
-    }
+def _read_speculation(config: EngineConfig) -> Speculation | None:
+    try:
+        return parse_speculation(config.speculate)
+    except ValueError as error:
+        raise StartupError(_CANNOT_START, f"--speculate: {error}", "correct it, or leave it out") from error
 
 
 def queue_bounds(config: EngineConfig) -> QueueBounds:
@@ -198,7 +186,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         device=ready.device or config.device,
         parallelism=Parallelism(tensor=config.tensor_parallel_size, pipeline=1, data=1, expert=1),
         max_priority=MAX_PRIORITY if config.policy == FAIR else 0,
-        max_draft_tokens=_speculation_settings(config, ready).get("samples_per_row", 1) - 1,
+        max_draft_tokens=ready.draft_tokens,
     )
     welcome.start_time.FromNanoseconds(start_time_ns)
     limits = Limits(

@@ -22,7 +22,6 @@ from frontend.servicers.health import HealthServicer
 from frontend.servicers.model import ModelServicer
 from frontend.servicers.pooling import PoolingServicer
 from frontend.servicers.tokenizer import TokenizerServicer
-from frontend.streams.continuation_scorer import ContinuationScorer
 from frontend.streams.request_registry import Aborts
 from pagewire.plugins import find_plugin
 from pagewire.v1 import (
@@ -91,20 +90,12 @@ class Services:
             *(interceptor for servicer in self._optional for interceptor in servicer.interceptors),
             UnaryInterceptor(parts.write_timeouts),
         ]
-        config, model, prompts = parts.config, parts.model, parts.prompts
-        generator, engine, limits, timeouts = (
-            parts.generator,
-            parts.engine,
-            parts.limits,
-            parts.write_timeouts,
-        )
-        scorer = ContinuationScorer(config, model, prompts, engine, generator, limits)
-        self._generation = GenerationServicer(config, generator, aborts, parts.state, limits, timeouts)
-        self._tokenizer = TokenizerServicer(model, prompts, engine, limits, timeouts)
-        self._models = ModelServicer(config, model, engine)
-        self._pooling = PoolingServicer(scorer, parts.embedder, prompts, parts.state)
-        self._admin = AdminServicer(config, engine, parts.state, fleet, timeouts, inspector)
-        self._health = HealthServicer(parts.state, self._names, timeouts)
+        self._generation = GenerationServicer(parts, aborts)
+        self._tokenizer = TokenizerServicer(parts)
+        self._models = ModelServicer(parts)
+        self._pooling = PoolingServicer(parts)
+        self._admin = AdminServicer(parts, fleet, inspector)
+        self._health = HealthServicer(parts, self._names)
 
     def add_to(self, server: grpc.aio.Server, *, reflects: bool) -> None:
         """Registers the services. reflects: gRPC's reflection too."""

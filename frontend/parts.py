@@ -16,8 +16,8 @@ from frontend.engine.socket import EngineSocket
 from frontend.model.info import ModelInfo
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.streams.embedder import Embedder
 from frontend.streams.generator import Generator
+from frontend.streams.pooling import ContinuationScorer, Embedder
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.tracing import make_tracer
 from pagewire import __version__
@@ -45,6 +45,7 @@ class FrontendParts:
     tracer: Tracer | None
     generator: Generator
     embedder: Embedder
+    scorer: ContinuationScorer
     start_time: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -94,7 +95,8 @@ def make_parts(config: FrontendConfig, model: ModelInfo, authenticator: Authenti
         counters=counters,
         tracer=tracer,
         generator=generator,
-        embedder=Embedder(config, model, prompts, engine, generator, limits),
+        embedder=Embedder(generator),
+        scorer=ContinuationScorer(generator),
     )
 
 

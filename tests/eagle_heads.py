@@ -23,7 +23,7 @@ def write_head(
     **fields: Any,
 ) -> Path:
     """Writes a head for a checkpoint. tokens: that it has logits for; None: all. after: see
-    worker.heads.config. tensors: default: random ones. fields: of config.json. Returns the folder."""
+    HeadConfig. tensors: default: random ones. fields: of config.json. Returns the folder."""
     config = json.loads((target / "config.json").read_text())
     width, vocab_size = config["hidden_size"], config["vocab_size"]
     number = vocab_size if tokens is None else len(tokens)

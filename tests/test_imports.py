@@ -111,6 +111,12 @@ SEAMS = {
         *("pagewire", "pagewire.cli.common.connect", "pagewire.client", "pagewire.command_config"),
         *("pagewire.errors", "pagewire.flags", "pagewire.v1"),
     },
+    "pagewire_replay": {
+        *("engine_core.beam_search", "engine_core.kv_cache", "engine_core.quarantine", "engine_core.queue"),
+        *("engine_core.recording", "engine_core.request", "engine_core.scheduler", "engine_core.step"),
+        *("pagewire.command_config", "pagewire.errors", "pagewire.flags", "pagewire.internal.v1"),
+        *("pagewire.ipc.columns", "pagewire.v1"),
+    },
     "ptx_emulator": {"kernels.triton.assembler", "kernels.triton.capabilities"},
     "pagewire_gateways": {
         *("frontend.call.call", "frontend.engine", "frontend.errors", "frontend.parts", "frontend.rpc"),
@@ -235,13 +241,13 @@ def loaded_by(statement: str) -> set[str]:
             HEAVY | {"numpy", "engine_core", "worker", "kernels", "starlette", "uvicorn", "h11"},
         ),
         (
-            "import frontend.streams.multiplexer, frontend.streams.continuation_scorer,"
+            "import frontend.streams.multiplexer, frontend.streams.pooling,"
             " frontend.call.write_timeout, frontend.auth.authenticator",
             HEAVY | {"numpy", "grpc", "grpc_status"},
         ),
         ("import frontend.openai.door", HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"}),
         ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),
-        ("import worker.main, worker.cpu.load", {"transformers", "frontend", "engine_core", "grpc"}),
+        ("import worker.main, worker.platforms.cpu", {"transformers", "frontend", "engine_core", "grpc"}),
         ("import worker.main, worker.simulated.load", HEAVY | {"frontend", "engine_core", "grpc"}),
         ("import pagewire; pagewire.Client; pagewire.AsyncClient; pagewire.LLM", HEAVY | {"numpy"} | ROOMS),
         ("import pagewire", HEAVY | {"numpy", "grpc", "google"} | ROOMS),

@@ -108,7 +108,7 @@ def _import_ahead(cpu_kernels: str) -> None:
     packages are reported when a model loads. Raises StartupError."""
     select_instruction_set(cpu_kernels)
     with contextlib.suppress(ModuleNotFoundError), quick_imports():
-        importlib.import_module("worker.cpu.load")
+        importlib.import_module("worker.platforms.cpu")
         compiled = precompile(wanted=None)
         compiled.begin()
         compiled.wait(lambda what, fraction: None)
@@ -158,7 +158,7 @@ def _load_on_device(
     """Chooses the device and loads. Raises StartupError."""
     try:
         with quick_imports():
-            from worker.cpu.load import load
+            from worker.platforms.cpu import load
             from worker.startup.device_choice import choose_device
         freeze_imports()
 

@@ -19,6 +19,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu.works import BLOCK_SIZE, Call, Setting, Work
+from kernels.ops.attention.e4m3 import E4M3
+from kernels.triton.attention.fp8 import KVScales
+from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,
@@ -74,10 +77,6 @@ def make_inputs(
 
 def our_call(inputs: Inputs, quantized: bool) -> Call:
     """Paged attention; quantized: out of a cache of 8 bits."""
-    from kernels.ops.attention.e4m3 import E4M3
-    from kernels.triton.attention.fp8 import KVScales
-    from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
-
     rows, kv_heads, length, _ = inputs.keys.shape
     integers = {"dtype": torch.int32, "device": inputs.query.device}
     batch = PagedBatch(

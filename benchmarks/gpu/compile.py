@@ -20,25 +20,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
-import torch
-
 from benchmarks.gpu import golden as gpu_golden
-from benchmarks.gpu.launches import (
-    Launch,
-    attention_launches,
-    expert_launches,
-    latent_launches,
-    product_launches,
-    row_launches,
-    vocabulary_launches,
-)
-from benchmarks.gpu.sampler_launches import sampler_state_launches
-from benchmarks.gpu.shapes import FP32, empty
-from benchmarks.gpu.state_launches import state_launches
+from benchmarks.gpu.launches import Launch, attention_launches, launches
 
 E4M3 = 89
 """The least capability that converts from and to float8 e4m3."""
@@ -51,61 +37,6 @@ RARE = re.compile(
     r"|(50257 x 768, (1|32)|, (32|64)) rows| (32000|128256)$| (4096|896)$|relu|quick_gelu|gelu_new"
 )
 """Launches between others: tests leave them out, since each takes a second or two to compile."""
-
-
-def sampler_launches() -> Iterator[tuple[str, Launch]]:
-    """By vocabulary: the number of tiles is a constant of the kernels; and what comes before."""
-    from kernels.triton.cache.copy_segments import copy_segments
-    from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
-    from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
-    from kernels.triton.sampling.sample import Draws, argmax, sample
-    from kernels.triton.sampling.tile_stats import GROUP, TILE, TileStats, tile_stats
-    from kernels.triton.sampling.token_logprobs import token_logprobs
-    from kernels.triton.sampling.top_n import top_n
-    from kernels.triton.step.prepare_inputs import StepInputs, append_tokens, prepare_inputs
-
-    rows = 32
-    numbers, shares = empty(rows), empty(rows, dtype=FP32)
-    seeds = empty(rows, dtype=torch.int64)
-    draws, filters = Draws(shares, seeds, numbers, numbers), Filters(numbers, shares, shares)
-    blocks, out = empty(512, 512), StepInputs(*(seeds,) * 4, empty(rows + 1), numbers, empty(rows, 512))
-    columns = numbers, numbers, numbers, empty(1), empty(512, 8192), blocks, empty(512), 16, out
-    yield "prepare_inputs", partial(prepare_inputs, *columns)
-    yield "copy_segments", partial(copy_segments, *(empty(1 << 20),) * 2, numbers, numbers, numbers)
-    yield "append_tokens", partial(append_tokens, seeds, seeds, empty(512, 8192), empty(512))
-    for vocab_size in (32000, 128256, 151936):
-        logits, words = empty(rows, vocab_size, dtype=FP32), empty(8, -(-vocab_size // 32))
-        biased = empty(8, 300), empty(8, 300, dtype=FP32), empty(8)
-        state = Adjustments(empty(8, 3, dtype=FP32), empty(8, vocab_size), words, *biased)
-        masked = Adjustments(state.strengths, state.counts, words, *biased, words)
-        tiles = -(-vocab_size // TILE)
-        groups, mass = empty(rows, tiles * TILE // GROUP, dtype=FP32), empty(rows, tiles, dtype=torch.float64)
-        stats = TileStats(empty(rows, tiles, dtype=FP32), empty(rows, tiles), mass, groups)
-        yield f"argmax {vocab_size}", partial(argmax, logits)
-        yield f"sample {vocab_size}", partial(sample, logits, draws)
-        yield f"tile_stats with groups {vocab_size}", partial(tile_stats, logits, shares, True)
-        filtered = partial(filtered_sample, logits, draws, filters, stats, seeds)
-        yield f"filtered_sample {vocab_size}", filtered
-        yield f"adjust_logits {vocab_size}", partial(adjust_logits, logits, numbers, numbers, state)
-        yield f"adjust_logits, mask {vocab_size}", partial(adjust_logits, logits, numbers, numbers, masked)
-        yield f"top_n 1 {vocab_size}", partial(top_n, logits, 1)
-        yield f"top_n 20 {vocab_size}", partial(top_n, logits, 20)
-        yield f"token_logprobs {vocab_size}", partial(token_logprobs, logits, empty(rows, 21))
-
-
-def launches() -> list[tuple[str, Launch]]:
-    """Everything, by name."""
-    return [
-        *attention_launches(),
-        *latent_launches(),
-        *row_launches(),
-        *product_launches(),
-        *expert_launches(),
-        *state_launches(),
-        *vocabulary_launches(),
-        *sampler_launches(),
-        *sampler_state_launches(),
-    ]
 
 
 @dataclass(frozen=True)

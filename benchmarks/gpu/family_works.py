@@ -4,17 +4,20 @@ have fewer; and attention with one KV head whose values are a part of its keys."
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 
 from benchmarks.gpu.low_bits import random_low_bits
 from benchmarks.gpu.works import BLOCK_SIZE, Setting, Work
+from kernels.triton.attention.latent_attention import latent_attention
+from kernels.triton.attention.paged_attention import PagedBatch
+from kernels.triton.elementwise.activation import gated_activation
+from kernels.triton.experts.combine import combine
+from kernels.triton.experts.dispatch import ExpertOrder, sort_by_expert
+from kernels.triton.experts.grouped_linear import grouped_linear
+from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
 from kernels.triton.matmul.low_bit_weight import LowBitWeight, padded_rows
-
-if TYPE_CHECKING:  # it imports triton
-    from kernels.triton.experts.dispatch import ExpertOrder
 
 EXPERTS, TOP_K, WIDTH, HIDDEN = 128, 8, 768, 2048
 """Of Qwen3-30B-A3B."""
@@ -36,10 +39,6 @@ def family_works(setting: Setting) -> Iterator[Callable[[], Work]]:
 def experts(setting: Setting, tokens: int, form: str = "") -> Work:
     """Both products of all pairs, with the activation between them. The bytes are those of the experts that
     some token has. form: of weights, in benchmarks.gpu.low_bits.FORMS; empty: in 16 bits."""
-    from kernels.triton.elementwise.activation import gated_activation
-    from kernels.triton.experts.combine import combine
-    from kernels.triton.experts.dispatch import sort_by_expert
-
     count, width, hidden = setting.size(EXPERTS, 16), setting.size(WIDTH), setting.size(HIDDEN)
     x = setting.random(tokens, hidden)
     first, gate_up = _weights(setting, (count, 2 * width, hidden), form)
@@ -90,13 +89,10 @@ def _multiply(
     x: torch.Tensor,
     weight: torch.Tensor | LowBitWeight,
     features: int,
-    order: "ExpertOrder",
+    order: ExpertOrder,
     rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """[R, K] -> [P, F], by expert. rows: of x, by pair; None: x is sorted as pairs are."""
-    from kernels.triton.experts.grouped_linear import grouped_linear
-    from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
-
     if isinstance(weight, LowBitWeight):
         return grouped_low_bit_linear(x, weight, features, None, order, rows)
     return grouped_linear(x, weight, None, order, rows)
@@ -104,9 +100,6 @@ def _multiply(
 
 def latents(setting: Setting, rows: int, length: int) -> Work:
     """A decode step, in the absorbed form."""
-    from kernels.triton.attention.latent_attention import latent_attention
-    from kernels.triton.attention.paged_attention import PagedBatch
-
     rank = setting.size(RANK, 16)
     width = rank + setting.size(ROTARY, 4)
     blocks = -(-length // BLOCK_SIZE)

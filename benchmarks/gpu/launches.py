@@ -1,25 +1,89 @@
-"""Launches of attention and of the kernels that work row by row, for benchmarks/gpu/compile.py."""
+"""The table of launches for benchmarks/gpu/compile.py: each kernel in the configurations that its launcher
+chooses for models' shapes, on tensors without memory."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from benchmarks.gpu.low_bits import FORMS
-from benchmarks.gpu.shapes import (
-    BF16,
-    BLOCK_SIZES,
-    E4M3,
-    FP16,
-    FP32,
-    GEMMA,
-    HEADS,
+from kernels.ops.delta.delta_rule import DeltaShape
+from kernels.ops.delta.device_spans import DeviceSpans
+from kernels.ops.experts.routing import Routing, Score
+from kernels.ops.logits.token_masks import Prohibitions
+from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
+from kernels.triton.attention.fp8 import KVScales
+from kernels.triton.attention.latent_attention import latent_attention, store_latents
+from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
+from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv, store_kv
+from kernels.triton.cache.copy_blocks import gather_blocks, scatter_blocks
+from kernels.triton.cache.copy_segments import copy_segments
+from kernels.triton.elementwise.activation import activation, gated_activation
+from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
+from kernels.triton.elementwise.embedding import embed
+from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
+from kernels.triton.experts.combine import combine
+from kernels.triton.experts.dispatch import order_by_head, sort_by_expert
+from kernels.triton.experts.grouped_linear import grouped_linear
+from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
+from kernels.triton.experts.route import route
+from kernels.triton.experts.weigh import weigh
+from kernels.triton.matmul.linear import linear
+from kernels.triton.matmul.low_bit_linear import low_bit_linear
+from kernels.triton.matmul.low_bit_weight import empty_low_bits, padded_rows
+from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
+from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
+from kernels.triton.sampling.forbid_tokens import forbid_tokens
+from kernels.triton.sampling.sample import Draws, argmax, sample
+from kernels.triton.sampling.tile_stats import GROUP, TILE, TileStats, tile_stats
+from kernels.triton.sampling.token_logprobs import token_logprobs
+from kernels.triton.sampling.top_n import MOST, top_n
+from kernels.triton.sampling.typical_p import typical_p
+from kernels.triton.states.convolution import convolution
+from kernels.triton.states.delta_rule import delta_rule
+from kernels.triton.states.norms import gated_norm, grouped_norm
+from kernels.triton.states.selective_scan import selective_scan
+from kernels.triton.step.count_tokens import count_tokens
+from kernels.triton.step.prepare_inputs import StepInputs, append_tokens, prepare_inputs
+from kernels.triton.step.record_tokens import History, record_tokens
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+E4M3 = torch.float8_e4m3fn
+SHORT = {BF16: "bf16", FP16: "fp16", FP32: "fp32"}
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Of a model's attention."""
+
+    query: int
+    kv: int
+    dim: int
+    models: str
+
+    def __str__(self) -> str:
+        return f"{self.query}/{self.kv} x {self.dim}"
+
+
+LLAMA_8B = Heads(32, 8, 128, "Llama-3-8B")
+GEMMA = Heads(16, 8, 256, "Gemma-2-9B")
+HEADS = [
     LLAMA_8B,
-    SHORT,
-    Heads,
-    empty,
-)
+    Heads(14, 2, 64, "Qwen2.5-0.5B"),
+    Heads(32, 32, 80, "Phi-2"),
+    Heads(32, 32, 96, "Phi-3-mini"),
+    GEMMA,
+    Heads(71, 1, 64, "Falcon-7B"),
+]
+BLOCK_SIZES = [16, 32, 64, 128, 256]
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+    """Shape, strides and dtype, no memory."""
+    return torch.empty(shape, dtype=dtype, device="meta")
+
 
 EVERYTHING = ("e4m3", "window", "cap", "sinks", "slopes")
 Launch = Callable[[], Any]
@@ -42,9 +106,6 @@ def attention(
     rows: int = 32,
 ) -> None:
     """options: of those in OPTIONS."""
-    from kernels.triton.attention.fp8 import KVScales
-    from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
-
     query = empty(tokens, heads.query, heads.dim, dtype=dtype)
     cache = empty(512, heads.kv, block_size, heads.dim, dtype=E4M3 if "e4m3" in options else dtype)
     batch = PagedBatch(empty(rows + 1), empty(rows), empty(rows, 64), 4096)
@@ -93,9 +154,6 @@ def attention_launches() -> Iterator[tuple[str, Launch]]:
 
 def latent_launches() -> Iterator[tuple[str, Launch]]:
     """Attention over latents and what comes before it, for DeepSeek-V3's shape and a small one."""
-    from kernels.triton.attention.latent_attention import store_latents
-    from kernels.triton.experts.dispatch import order_by_head
-
     meta = torch.device("meta")
     for heads in (128, 16):
         for splits in (1, 4):
@@ -109,9 +167,6 @@ def latent_launches() -> Iterator[tuple[str, Launch]]:
 
 def latents(heads: int, splits: int) -> None:
     """splits: programs that share a token's context."""
-    from kernels.triton.attention.latent_attention import latent_attention
-    from kernels.triton.attention.paged_attention import PagedBatch
-
     query, cache = empty(32, heads, 576, dtype=BF16), empty(512, 1, 64, 576, dtype=BF16)
     batch = PagedBatch(empty(33), empty(32), empty(32, 64), 4096)
     latent_attention(query, cache, batch, 0.1, 512, splits)
@@ -119,10 +174,6 @@ def latents(heads: int, splits: int) -> None:
 
 def row_launches() -> Iterator[tuple[str, Launch]]:
     """Norms by width, activations by kind, copies; what comes before attention."""
-    from kernels.triton.cache.copy_blocks import gather_blocks, scatter_blocks
-    from kernels.triton.elementwise.activation import activation, gated_activation
-    from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
-
     for dtype in (BF16, FP32):
         for width in (896, 4096, 8192):
             x, weight = empty(32, width, dtype=dtype), empty(width, dtype=dtype)
@@ -143,9 +194,6 @@ def row_launches() -> Iterator[tuple[str, Launch]]:
 
 def store_launches(heads: Heads) -> Iterator[tuple[str, Launch]]:
     """Rotation and store: with head norms, and into 8 bits."""
-    from kernels.triton.attention.fp8 import KVScales
-    from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv, store_kv
-
     qkv = empty(32, heads.query + 2 * heads.kv, heads.dim, dtype=BF16)
     query, key, value = qkv.split([heads.query, heads.kv, heads.kv], 1)
     angles, slots = empty(32, heads.dim, dtype=FP32), empty(32, dtype=torch.int64)
@@ -162,9 +210,6 @@ def store_launches(heads: Heads) -> Iterator[tuple[str, Launch]]:
 
 def vocabulary_launches() -> Iterator[tuple[str, Launch]]:
     """By model, dtype and number of rows, which decides on sizes."""
-    from kernels.triton.elementwise.embedding import embed
-    from kernels.triton.matmul.linear import linear
-
     for held, width in ((128256, 4096), (151936, 896), (50257, 768)):
         for dtype in (BF16, FP32):
             name = f"{SHORT[dtype]} {held} x {width}"
@@ -181,8 +226,6 @@ PRODUCTS = {"qkv": (6144, 4096), "output": (4096, 4096), "gate and up": (28672, 
 
 def product_launches() -> Iterator[tuple[str, Launch]]:
     """By weight and number of tokens, which decides on the schedule; with a bias; of odd shapes."""
-    from kernels.triton.matmul.linear import linear
-
     yield from low_bit_launches()
     for tokens in (1, 32, 64, 128, 512):
         for name, shape in PRODUCTS.items():
@@ -201,9 +244,6 @@ EXPERTS = {"Qwen3-30B": (128, 8, 768, 2048), "Mixtral": (8, 2, 14336, 4096), "gp
 
 def expert_launches() -> Iterator[tuple[str, Launch]]:
     """The whole of a layer's experts, by model and number of tokens."""
-    from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
-    from kernels.triton.experts.weigh import weigh
-
     for tokens in (1, 64, 512, 4096):
         for model in EXPERTS:
             yield f"experts bf16 {model}, {tokens} tokens", partial(experts, model, tokens, BF16)
@@ -221,10 +261,6 @@ def expert_launches() -> Iterator[tuple[str, Launch]]:
 
 def experts(model: str, tokens: int, dtype: torch.dtype) -> None:
     """The order of pairs, both products, and the sum with what all tokens have."""
-    from kernels.triton.experts.combine import combine
-    from kernels.triton.experts.dispatch import sort_by_expert
-    from kernels.triton.experts.grouped_linear import grouped_linear
-
     count, top_k, width, hidden = EXPERTS[model]
     order = sort_by_expert(empty(tokens, top_k, dtype=torch.int64), count, dtype)
     x, bias = empty(tokens, hidden, dtype=dtype), None
@@ -238,9 +274,6 @@ def experts(model: str, tokens: int, dtype: torch.dtype) -> None:
 
 def routing_launches() -> Iterator[tuple[str, Launch]]:
     """In published forms."""
-    from kernels.ops.experts.routing import Routing, Score
-    from kernels.triton.experts.route import route
-
     grouped = Routing(
         num_experts=256,
         top_k=8,
@@ -266,9 +299,6 @@ def routing_launches() -> Iterator[tuple[str, Launch]]:
 
 def low_bit_launches() -> Iterator[tuple[str, Launch]]:
     """Of weights in 4 and 8 bits: with groups, and a scale per row."""
-    from kernels.triton.matmul.low_bit_linear import low_bit_linear
-    from kernels.triton.matmul.low_bit_weight import empty_low_bits
-
     meta = torch.device("meta")
     for tokens in (1, 64, 512):
         for kind, (code, group_size) in FORMS.items():
@@ -285,10 +315,6 @@ def low_bit_launches() -> Iterator[tuple[str, Launch]]:
 
 def low_bit_experts(model: str, tokens: int, kind: str) -> None:
     """Both products. kind: of FORMS."""
-    from kernels.triton.experts.dispatch import sort_by_expert
-    from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
-    from kernels.triton.matmul.low_bit_weight import empty_low_bits, padded_rows
-
     count, top_k, width, hidden = EXPERTS[model]
     code, group_size = FORMS[kind]
     chosen = empty(tokens, top_k, dtype=torch.int64)
@@ -301,3 +327,101 @@ def low_bit_experts(model: str, tokens: int, kind: str) -> None:
         weight = empty_low_bits(shape, code, group_size, torch.device("meta"))
         bias = empty(count, outputs, dtype=BF16) if model == "gpt-oss" else None
         grouped_low_bit_linear(empty(pairs, inputs, dtype=BF16), weight, outputs, bias, order, rows)
+
+
+QWEN3_NEXT = DeltaShape(key_heads=16, value_heads=32, key_dim=128, value_dim=128)
+MAMBAS = {
+    "Granite 4 H Small": MambaShape(heads=128, head_dim=64, groups=1, state_size=128),
+    "Falcon-H1": MambaShape(heads=32, head_dim=128, groups=2, state_size=256),
+}
+ROWS, TOKENS, SLOTS, TAPS = 33, 256, 48, 4
+
+
+def state_launches() -> Iterator[tuple[str, Launch]]:
+    """Convolutions, recurrences and norms."""
+    spans = DeviceSpans(empty(ROWS), empty(ROWS), empty(1), empty(ROWS + 1), empty(4, ROWS + 15)[:, :ROWS])
+    delta, heads = QWEN3_NEXT, QWEN3_NEXT.value_heads
+    state = empty(SLOTS, heads, delta.key_dim, delta.value_dim, dtype=FP32)
+    projected = empty(TOKENS, delta.channels + delta.values + 2 * heads, dtype=BF16)
+    convolved, gate, gates = projected.split_with_sizes((delta.channels, delta.values, 2 * heads), 1)
+    taps = empty(TAPS, delta.channels, dtype=FP32), empty(delta.channels, dtype=FP32)
+    last = empty(SLOTS, TAPS - 1, delta.channels, dtype=FP32)
+    mixed = empty(TOKENS, delta.channels, dtype=FP32)
+    rates = empty(heads, dtype=FP32), empty(heads, dtype=FP32)
+    yield "states Qwen3-Next, convolution", partial(convolution, convolved, *taps, last, spans)
+    yield "states Qwen3-Next", partial(delta_rule, mixed, gates, *rates, state, delta, spans)
+    scanned, weight = empty(TOKENS, heads, delta.value_dim, dtype=FP32), empty(delta.value_dim, dtype=BF16)
+    yield "states Qwen3-Next, norm", partial(gated_norm, scanned, gate, weight, 1e-6)
+    for name, mamba in MAMBAS.items():
+        state = empty(SLOTS, mamba.heads, mamba.state_size, mamba.head_dim, dtype=FP32)
+        mixed = empty(TOKENS, mamba.channels, dtype=FP32)
+        scan_rates = ScanRates(empty(3, mamba.heads, dtype=FP32))
+        steps = empty(TOKENS, mamba.heads, dtype=BF16)
+        yield f"states {name}", partial(selective_scan, mixed, steps, scan_rates, state, mamba, spans)
+        scanned, gate = empty(TOKENS, mamba.values, dtype=FP32), empty(TOKENS, mamba.values, dtype=BF16)
+        weight = empty(mamba.values, dtype=BF16)
+        yield f"states {name}, norm", partial(grouped_norm, scanned, gate, weight, mamba.groups, 1e-6)
+
+
+def step_launches() -> Iterator[tuple[str, Launch]]:
+    """Inputs of a step, and copies."""
+    rows = 32
+    numbers, ids = empty(rows), empty(rows, dtype=torch.int64)
+    out = StepInputs(*(ids,) * 4, empty(rows + 1), numbers, empty(rows, 512))
+    columns = numbers, numbers, numbers, empty(1), empty(512, 8192), empty(512, 512), empty(512), 16, out
+    yield "prepare_inputs", partial(prepare_inputs, *columns)
+    yield "copy_segments", partial(copy_segments, *(empty(1 << 20),) * 2, numbers, numbers, numbers)
+    yield "append_tokens", partial(append_tokens, ids, ids, empty(512, 8192), empty(512))
+
+
+def sampler_launches(vocab_size: int) -> Iterator[tuple[str, Launch]]:
+    """Of one vocabulary: the number of tiles is a constant of the kernels."""
+    rows, slots = 32, 8
+    numbers, shares, tokens = empty(rows), empty(rows, dtype=FP32), empty(rows, dtype=torch.int64)
+    draws, filters = Draws(shares, tokens, numbers, numbers), Filters(numbers, shares, shares)
+    logits, words = empty(rows, vocab_size, dtype=FP32), empty(slots, -(-vocab_size // 32))
+    counts, biased = (
+        empty(slots, vocab_size),
+        (empty(slots, 300), empty(slots, 300, dtype=FP32), empty(slots)),
+    )
+    state = Adjustments(empty(slots, 3, dtype=FP32), counts, words, *biased)
+    masked = Adjustments(state.strengths, counts, words, *biased, words)
+    tiles = -(-vocab_size // TILE)
+    groups, mass = empty(rows, tiles * TILE // GROUP, dtype=FP32), empty(rows, tiles, dtype=torch.float64)
+    stats = TileStats(empty(rows, tiles, dtype=FP32), empty(rows, tiles), mass, groups)
+    history = History(empty(512), empty(512), empty(512), counts, empty(slots, 4096))
+    forbidden = Prohibitions(
+        empty(slots, 40), empty(slots, 40, 3), history.outputs, empty(slots, 5), empty(slots, 5)
+    )
+    calls: dict[str, Launch] = {
+        "argmax": partial(argmax, logits),
+        "sample": partial(sample, logits, draws),
+        "tile_stats with groups": partial(tile_stats, logits, shares, True),
+        "filtered_sample": partial(filtered_sample, logits, draws, filters, stats, tokens),
+        "adjust_logits": partial(adjust_logits, logits, numbers, numbers, state),
+        "adjust_logits, mask": partial(adjust_logits, logits, numbers, numbers, masked),
+        "top_n 1": partial(top_n, logits, 1),
+        "top_n 20": partial(top_n, logits, 20),
+        f"top_n {MOST}": partial(top_n, logits, MOST),
+        "token_logprobs": partial(token_logprobs, logits, empty(rows, 21)),
+        "record_tokens": partial(record_tokens, tokens, tokens, history),
+        "count_tokens": partial(count_tokens, empty(1024), 1000, 3, counts, words),
+        "forbid_tokens": partial(forbid_tokens, logits, numbers, numbers, forbidden),
+        "typical_p": partial(typical_p, logits, shares, filters, shares),
+    }
+    yield from ((f"{name} {vocab_size}", call) for name, call in calls.items())
+
+
+def launches() -> list[tuple[str, Launch]]:
+    """Everything, by name."""
+    return [
+        *attention_launches(),
+        *latent_launches(),
+        *row_launches(),
+        *product_launches(),
+        *expert_launches(),
+        *state_launches(),
+        *vocabulary_launches(),
+        *step_launches(),
+        *(launch for vocab_size in (32000, 128256, 151936) for launch in sampler_launches(vocab_size)),
+    ]

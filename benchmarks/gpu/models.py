@@ -1,8 +1,7 @@
-"""Models of benchmarks/gpu/serve.py: shapes that are served much, as configurations without weights, and
-what a step of them must read and compute.
+"""Models of the GPU benchmarks: shapes that are served much, and what a step of them must read and compute.
 
-A folder with config.json and a made-up tokenizer is all that our service needs with --load-format dummy,
-and all that transformers needs to make the same model: weights are drawn on the device.
+A folder with config.json and a made-up tokenizer is all that a service needs with --load-format dummy:
+weights are drawn on the device.
 """
 
 import json
@@ -11,190 +10,129 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.versus.models import write_tokenizer
+from benchmarks.versus.roof import shape_of
 
-COMMON = {"hidden_act": "silu", "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "bfloat16"}
+CONTEXT = 8192
+COMMON = {
+    "hidden_act": "silu",
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "torch_dtype": "bfloat16",
+    "max_position_embeddings": CONTEXT,
+    "rope_theta": 500000.0,
+}
 LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rms_norm_eps": 1e-5}
+QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "rms_norm_eps": 1e-6}
 QWEN3_MOE = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "rms_norm_eps": 1e-6}
 YOUTU = {"architectures": ["YoutuForCausalLM"], "model_type": "youtu", "rms_norm_eps": 1e-6}
-QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "rms_norm_eps": 1e-6}
-CONTEXT = 8192
+SIZES = (
+    "num_hidden_layers",
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a decoder with gated feed-forward layers."""
+    """A decoder with gated feed-forward layers, by its config.json."""
 
-    about: str
-    layers: int
-    hidden: int
-    inner: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    tied: bool
-    family: dict[str, Any]
-    value_bytes: int = 2
+    config: dict[str, Any]
 
     @property
-    def attention_parameters(self) -> int:
-        """Of a layer's matrices around attention."""
-        return self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
+    def vocab(self) -> int:
+        """Number of tokens."""
+        return int(self.config["vocab_size"])
 
     @property
-    def mlp_parameters(self) -> int:
-        """Of a layer's matrices behind it that a token is multiplied with."""
-        return 3 * self.hidden * self.inner
-
-    @property
-    def layer_parameters(self) -> int:
-        """Of all layers' matrices."""
-        return self.layers * (self.attention_parameters + self.mlp_parameters)
+    def value_bytes(self) -> int:
+        """Bytes of a weight, a key or a value."""
+        return 4 if self.config["torch_dtype"] == "float32" else 2
 
     @property
     def parameters(self) -> int:
-        """That a decode step multiplies with: layers and head, not the lookup."""
-        return self.layer_parameters + self.vocab * self.hidden
+        """Weights that a token is multiplied with: layers and head, not the lookup."""
+        shape, routers = shape_of(self.config), self.config.get("num_experts", 0) * self.config["hidden_size"]
+        return shape.body + shape.head + shape.layers * int(routers)
+
+    def parameters_read(self, batch: int) -> float:
+        """Weights that a decode step of so many rows reads: of experts those that some row has, were each
+        chosen as often as any other."""
+        config = self.config
+        if not (experts := config.get("num_experts", 0)):
+            return self.parameters
+        top_k, weights = (
+            config["num_experts_per_tok"],
+            3 * config["hidden_size"] * config["intermediate_size"],
+        )
+        chosen = experts * (1 - (1 - top_k / experts) ** batch)
+        return float(self.parameters + config["num_hidden_layers"] * (chosen - top_k) * weights)
 
     @property
     def kv_bytes(self) -> int:
-        """Of a token in all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.value_bytes
-
-    def parameters_read(self, batch: int) -> float:
-        """By a decode step of so many rows."""
-        return self.parameters
+        """Bytes that all layers keep of a token."""
+        config = self.config
+        if "kv_lora_rank" in config:
+            values = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+        else:
+            head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+            values = 2 * config["num_key_value_heads"] * head_dim
+        return int(config["num_hidden_layers"] * values * self.value_bytes)
 
     def decode_bytes(self, batch: int, context: float) -> float:
-        """That a step reads at least: the weights that it needs once, and each row's keys and values."""
+        """Bytes that a step reads at least: weights that it needs once, and each row's keys and values."""
         return self.parameters_read(batch) * self.value_bytes + batch * context * self.kv_bytes
 
-    def decode_flops(self, batch: int) -> float:
-        """In products with weights; attention is bound by its bytes."""
-        return 2.0 * batch * self.parameters
-
     def prefill_flops(self, tokens: int) -> float:
-        """Of a prompt alone: the layers for all tokens, causal attention, the head for the last."""
-        attention = 2.0 * tokens**2 * self.heads * self.head_dim * self.layers
-        return 2.0 * tokens * self.layer_parameters + attention + 2.0 * self.vocab * self.hidden
-
-    def config(self) -> dict[str, Any]:
-        """config.json."""
-        sizes = {
-            "num_hidden_layers": self.layers,
-            "hidden_size": self.hidden,
-            "intermediate_size": self.inner,
-            "num_attention_heads": self.heads,
-            "num_key_value_heads": self.kv_heads,
-            "vocab_size": self.vocab,
-            "tie_word_embeddings": self.tied,
-            "max_position_embeddings": CONTEXT,
-            "rope_theta": 500000.0,
-        }
-        dtype = {"torch_dtype": "float32"} if self.value_bytes == 4 else {}
-        return {**COMMON, **self.family, **sizes, **dtype, **self.more()}
-
-    def more(self) -> dict[str, Any]:
-        """What its family has besides in config.json."""
-        return {}
+        """Floating-point operations of a prompt alone: the layers for all tokens, causal attention, the head
+        for the last."""
+        shape = shape_of(self.config)
+        attention = 2.0 * tokens**2 * shape.attention * shape.layers
+        return 2.0 * tokens * (self.parameters - shape.head) + attention + 2.0 * shape.head
 
     def write(self, folder: Path) -> None:
-        """Config and tokenizer."""
+        """Writes config and tokenizer."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(self.config(), indent=1) + "\n")
+        (folder / "config.json").write_text(json.dumps(self.config, indent=1) + "\n")
         write_tokenizer(folder, self.vocab, CONTEXT)
 
 
-@dataclass(frozen=True)
-class ExpertShape(Shape):
-    """With experts in place of each layer's feed-forward part. `inner` is the width of one."""
-
-    experts: int = 0
-    top_k: int = 0
-
-    @property
-    def mlp_parameters(self) -> int:
-        """Of the router and of a token's experts."""
-        return self.hidden * self.experts + self.top_k * self._expert_parameters
-
-    @property
-    def _expert_parameters(self) -> int:
-        return 3 * self.hidden * self.inner
-
-    def parameters_read(self, batch: int) -> float:
-        """Of the experts those that some row has, were each chosen as often as any other."""
-        chosen = self.experts * (1 - (1 - self.top_k / self.experts) ** batch)
-        return self.parameters + self.layers * (chosen - self.top_k) * self._expert_parameters
-
-    def more(self) -> dict[str, Any]:
-        """See Shape."""
-        return {
-            "head_dim": self.head_dim,
-            "num_experts": self.experts,
-            "num_experts_per_tok": self.top_k,
-            "moe_intermediate_size": self.inner,
-            "norm_topk_prob": True,
-        }
+def _shape(family: dict[str, Any], sizes: tuple[int, ...], tied: bool, **more: Any) -> Shape:
+    """sizes: by SIZES."""
+    config = dict(zip(SIZES, sizes, strict=True)) | {"tie_word_embeddings": tied}
+    return Shape(COMMON | family | config | more)
 
 
-@dataclass(frozen=True)
-class LatentShape(Shape):
-    """With one latent and one rotary key per token in place of keys and values. `head_dim` is what a head's
-    key and value have on average."""
-
-    query_rank: int = 0
-    rank: int = 0
-    rotary: int = 0
-    plain: int = 0  # values of a head's query that are not rotated
-    value: int = 0  # of a head
-
-    @property
-    def attention_parameters(self) -> int:
-        """Of queries, down and up again; of latents and rotary keys; of all heads' keys and values; of the
-        output."""
-        queries = self.query_rank * (self.hidden + self.heads * (self.plain + self.rotary))
-        latents = self.hidden * (self.rank + self.rotary)
-        of_heads = self.rank * (self.plain + self.value) + self.value * self.hidden
-        return queries + latents + self.heads * of_heads
-
-    @property
-    def kv_bytes(self) -> int:
-        """Of a token in all layers."""
-        return self.layers * (self.rank + self.rotary) * self.value_bytes
-
-    def more(self) -> dict[str, Any]:
-        """See Shape."""
-        return {
-            "q_lora_rank": self.query_rank,
-            "kv_lora_rank": self.rank,
-            "qk_rope_head_dim": self.rotary,
-            "qk_nope_head_dim": self.plain,
-            "qk_head_dim": self.plain + self.rotary,
-            "v_head_dim": self.value,
-            "head_dim": self.rotary,
-        }
+def _experts(sizes: tuple[int, ...], tied: bool, **more: Any) -> Shape:
+    """Of sizes the intermediate one is the width of an expert."""
+    return _shape(QWEN3_MOE, sizes, tied, moe_intermediate_size=sizes[2], norm_topk_prob=True, **more)
 
 
+def _latents(
+    sizes: tuple[int, ...], ranks: tuple[int, int], heads: tuple[int, int, int], **more: Any
+) -> Shape:
+    """ranks: of queries and latents. heads: values of a head's query that are not rotated, that are, and of
+    its value."""
+    plain, rotary, value = heads
+    keys = {"q_lora_rank": ranks[0], "kv_lora_rank": ranks[1], "head_dim": rotary, "v_head_dim": value}
+    keys |= {"qk_nope_head_dim": plain, "qk_rope_head_dim": rotary, "qk_head_dim": plain + rotary}
+    return _shape(YOUTU, sizes, True, **keys, **more)
+
+
+TINY = {"torch_dtype": "float32"}
 SHAPES = {
-    "8B": Shape("Llama-3-8B", 32, 4096, 14336, 32, 8, 128, 128256, False, LLAMA),
-    "1.5B": Shape("Qwen2.5-1.5B", 28, 1536, 8960, 12, 2, 128, 151936, True, QWEN2),
-    "0.5B": Shape("Qwen2.5-0.5B", 24, 896, 4864, 14, 2, 64, 151936, True, QWEN2),
-    "experts": ExpertShape(
-        "8 of 48 layers of Qwen3-30B-A3B",
-        8, 2048, 768, 32, 4, 128, 151936, False, QWEN3_MOE, experts=128, top_k=8,
+    "8B": _shape(LLAMA, (32, 4096, 14336, 32, 8, 128256), False),  # Llama-3-8B
+    "1.5B": _shape(QWEN2, (28, 1536, 8960, 12, 2, 151936), True),  # Qwen2.5
+    "0.5B": _shape(QWEN2, (24, 896, 4864, 14, 2, 151936), True),
+    "experts": _experts(  # 8 of 48 layers of Qwen3-30B-A3B
+        (8, 2048, 768, 32, 4, 151936), False, head_dim=128, num_experts=128, num_experts_per_tok=8
     ),
-    "latents": LatentShape(
-        "Youtu-LLM-2B",
-        32, 2048, 6144, 16, 16, 160, 128256, True, YOUTU,
-        query_rank=1536, rank=512, rotary=64, plain=128, value=128,
+    "latents": _latents((32, 2048, 6144, 16, 16, 128256), (1536, 512), (128, 64, 128)),  # Youtu-LLM-2B
+    "tiny": _shape(LLAMA, (2, 64, 128, 4, 2, 512), True, **TINY),
+    "tiny experts": _experts(
+        (1, 64, 32, 4, 2, 512), True, head_dim=16, num_experts=8, num_experts_per_tok=2, **TINY
     ),
-    "tiny": Shape("a Llama of no use", 2, 64, 128, 4, 2, 16, 512, True, LLAMA, value_bytes=4),
-    "tiny experts": ExpertShape(
-        "experts of no use", 1, 64, 32, 4, 2, 16, 512, True, QWEN3_MOE, value_bytes=4, experts=8, top_k=2
-    ),
-    "tiny latents": LatentShape(
-        "latents of no use",
-        1, 64, 96, 4, 4, 12, 512, True, YOUTU, value_bytes=4,
-        query_rank=24, rank=16, rotary=8, plain=8, value=8,
-    ),
-}  # fmt: skip
+    "tiny latents": _latents((1, 64, 96, 4, 4, 512), (24, 16), (8, 8, 8), **TINY),
+}

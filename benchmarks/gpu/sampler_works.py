@@ -6,6 +6,14 @@ from functools import partial
 import torch
 
 from benchmarks.gpu.works import BLOCK_SIZE, Setting, Work
+from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
+from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
+from kernels.triton.sampling.sample import Draws, argmax, sample
+from kernels.triton.sampling.tile_stats import tile_stats
+from kernels.triton.sampling.token_logprobs import token_logprobs
+from kernels.triton.sampling.top_n import top_n
+from kernels.triton.sampling.typical_p import typical_p
+from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
 
 VOCAB = 128256
 """Of Llama 3."""
@@ -22,11 +30,6 @@ def sampler_works(setting: Setting) -> Iterator[Callable[[], Work]]:
 
 def sampling(setting: Setting, rows: int, what: str) -> Work:
     """Torch's way for top-k and top-p is a sort of the row."""
-    from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
-    from kernels.triton.sampling.sample import Draws, argmax, sample
-    from kernels.triton.sampling.tile_stats import tile_stats
-    from kernels.triton.sampling.token_logprobs import token_logprobs
-
     vocab_size = setting.size(VOCAB)
     logits = 3 * setting.random(rows, vocab_size, dtype=torch.float32)
     numbers = torch.arange(rows, dtype=torch.int32, device=setting.device)
@@ -77,8 +80,6 @@ def _exponential(like: torch.Tensor) -> torch.Tensor:
 
 def penalties(setting: Setting, rows: int) -> Work:
     """All three, of every row, in place; torch is given the prompt's tokens as booleans."""
-    from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
-
     vocab_size, device = setting.size(VOCAB), setting.device
     logits = setting.random(rows, vocab_size, dtype=torch.float32)
     strengths = torch.tensor([1.1, 0.1, 0.2], device=device).repeat(rows, 1)
@@ -107,8 +108,6 @@ def penalties(setting: Setting, rows: int) -> Work:
 
 def best(setting: Setting, rows: int) -> Work:
     """The top 20 tokens, for log-probabilities."""
-    from kernels.triton.sampling.top_n import top_n
-
     logits = setting.random(rows, setting.size(VOCAB), dtype=torch.float32)
     return Work(
         f"top_n 20 of {rows} x {logits.shape[1]}",
@@ -120,9 +119,6 @@ def best(setting: Setting, rows: int) -> Work:
 
 def typical(setting: Setting, rows: int) -> Work:
     """Both out of place: ours takes a copy with it."""
-    from kernels.triton.sampling.filtered_sample import Filters
-    from kernels.triton.sampling.typical_p import typical_p
-
     logits = 3 * setting.random(rows, setting.size(VOCAB), dtype=torch.float32)
     heat = torch.ones(rows, device=setting.device)
     filters = Filters(
@@ -149,8 +145,6 @@ def typical(setting: Setting, rows: int) -> Work:
 
 def inputs(setting: Setting, rows: int) -> Work:
     """Of a step in which all rows decode: one launch, whose bytes are nothing."""
-    from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
-
     device, blocks_per_row = setting.device, setting.size(64)
     tokens = torch.randint(0, 1000, (rows, blocks_per_row * BLOCK_SIZE), dtype=torch.int32, device=device)
     blocks = torch.randperm(rows * blocks_per_row, device=device).view(rows, -1).to(torch.int32)

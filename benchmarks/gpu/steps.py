@@ -1,30 +1,39 @@
-"""A part of benchmarks/gpu/serve.py: how long steps take in the worker alone, and what the device could do.
+"""How long steps take in the worker alone, and what the device could do. Needs CUDA.
 
-    python -m benchmarks.gpu.steps FOLDER --shape 8B --json steps.json
+    python -m benchmarks.gpu.steps --json steps.json
+    python -m benchmarks.gpu.steps --models experts,latents --json steps.json
+    python -m benchmarks.gpu.steps --device cpu --models tiny --prompts 24 --contexts 16 --batches 1,3 \\
+        --steps 6 --json steps.json                   # figures of no use: to try this out
 
 Prompts of some lengths alone, in one step each. Then, for each batch and context: rows are brought to the
 context by prefill, and decode from there as the engine core has it, the next step launched before the last
 one's tokens are known. A step's time is the median of the times between results. First the device's
 ceilings are measured: bytes per second of a large copy, FLOP per second of a large product in bfloat16.
 
-Weights are random, keys and values are what the model makes of random tokens.
+In the table a decoding step stands beside the time in which the bytes that it must read come from memory, a
+prompt beside the rate of the product. Models are those of benchmarks/gpu/models.py, each in a process of its
+own, so that the device's memory is free again behind it. Weights are random, keys and values are what the
+model makes of random tokens.
 """
 
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.gpu.models import SHAPES, Shape
+from benchmarks.steps.plans import new_row, plan, removal
 from pagewire.internal.v1 import worker_pb2
-from pagewire.ipc.columns import pack_u32
-from pagewire.v1 import generation_pb2
 from worker.loop import StepRunner
 
 BUDGET = 8192
@@ -34,7 +43,6 @@ STEPS = 48
 SETTLING = 16
 """Steps that do not count."""
 REPEATS = 5
-GREEDY = generation_pb2.SamplingParams(temperature=0, top_p=1, typical_p=1, repetition_penalty=1)
 
 
 def load_runner(folder: Path, device: str, batch: int, context: int) -> tuple[StepRunner, int]:
@@ -58,7 +66,7 @@ def load_runner(folder: Path, device: str, batch: int, context: int) -> tuple[St
 
         on_device, ready = load_on_device(initialize, 0, report)
         return on_device, ready.num_blocks
-    from worker.cpu.load import load
+    from worker.platforms.cpu import load
 
     on_cpu, ready = load(initialize, 0, 1, report)
     return on_cpu, ready.num_blocks
@@ -80,8 +88,8 @@ class Steps:
             self._plan(range(first, min(self._batch, first + most)), 0, self._context, new=True)
             for first in range(0, self._batch, most)
         ]
-        for plan in plans:
-            self._runner.launch(plan)
+        for each in plans:
+            self._runner.launch(each)
         for _ in plans:
             self._runner.finish()
 
@@ -98,28 +106,15 @@ class Steps:
 
     def remove(self) -> None:
         """All rows."""
-        self._runner.launch(worker_pb2.StepPlan(removed_rows=pack_u32(range(self._batch))))
+        self._runner.launch(removal(range(self._batch)))
         self._runner.finish()
 
     def _plan(self, rows: range, start: int, count: int, new: bool = False) -> worker_pb2.StepPlan:
-        return worker_pb2.StepPlan(
-            new_rows=[self._new_row(row) for row in rows] if new else [],
-            rows=pack_u32(rows),
-            starts=pack_u32([start] * len(rows)),
-            counts=pack_u32([count] * len(rows)),
-            sample_rows=pack_u32(rows),
-            sample_sources=pack_u32(range(len(rows))),
-        )
+        return plan(rows, start, count, [self._new_row(row) for row in rows] if new else [])
 
     def _new_row(self, row: int) -> worker_pb2.NewRow:
-        ids = np.random.default_rng(row).integers(16, self._vocab_size, self._context)
-        return worker_pb2.NewRow(
-            row=row,
-            prompt_len=self._context,
-            token_ids=pack_u32(ids.tolist()),
-            blocks=pack_u32(range(row * self._blocks, (row + 1) * self._blocks)),
-            sampling=GREEDY,
-        )
+        ids = np.random.default_rng(row).integers(16, self._vocab_size, self._context).tolist()
+        return new_row(row, ids, self._context, range(row * self._blocks, (row + 1) * self._blocks))
 
 
 def measure_prefill(runner: StepRunner, shape: Shape, tokens: int) -> dict[str, Any]:
@@ -150,7 +145,6 @@ def measure_decode(runner: StepRunner, shape: Shape, batch: int, context: int, s
         "ms": 1e3 * seconds,
         "p90_ms": 1e3 * float(np.quantile(gaps, 0.9)),
         "bytes": num_bytes,
-        "flops": shape.decode_flops(batch),
         "bytes_per_s": num_bytes / seconds,
         "tokens_per_s": batch / seconds,
     }
@@ -216,30 +210,78 @@ def device_facts(device: str) -> dict[str, Any]:
     return {"device": name, "torch": torch.__version__, "bandwidth": bandwidth, "flops_per_s": rate}
 
 
+def step_lines(model: str, figures: dict[str, Any]) -> Iterator[str]:
+    """Rows of the table: steps beside what the device could do."""
+    for row in figures["decode"]:
+        what = f"decode, {row['batch']} x {row['context']}"
+        if "missing" in row:
+            yield f"| {model} | {what} | - | {row['missing']} | |"
+            continue
+        least, ours = 1e3 * row["bytes"] / figures["bandwidth"], f"{row['tokens_per_s']:.0f} tokens/s"
+        yield (
+            f"| {model} | {what} | {row['ms']:.2f} ms, {ours} | {least:.2f} ms: its bytes"
+            f" | {row['ms'] / least:.2f} |"
+        )
+    for row in figures["prefill"]:
+        rate, most = row["flops_per_s"] / 1e12, figures["flops_per_s"] / 1e12
+        ours, best = f"{rate:.1f} TFLOP/s, {row['ms']:.1f} ms", f"{most:.1f} TFLOP/s: a product"
+        yield f"| {model} | prompt of {row['tokens']} | {ours} | {best} | {rate / most:.2f} |"
+
+
+def table(figures: dict[str, Any]) -> Iterator[str]:
+    """The table in Markdown, and a line for each model without figures."""
+    yield from ("| model | step | ours | beside | ratio |", "| --- | --- | --- | --- | ---: |")
+    for model, steps in figures["models"].items():
+        yield from step_lines(model, steps)
+    yield from (f"- {line}" for line in figures["missing"])
+
+
+def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Figures of one model. Weights are drawn on the device."""
+    prompts, batches, contexts = (
+        [int(number) for number in text.split(",")]
+        for text in (options.prompts, options.batches, options.contexts)
+    )
+    shape, figures = SHAPES[name], device_facts(options.device) | {"prefill": [], "decode": []}
+    longest = max(*prompts, max(contexts) + options.steps) + 2
+    with TemporaryDirectory() as folder:
+        shape.write(Path(folder))
+        runner, num_blocks = load_runner(Path(folder), options.device, max(batches), longest)
+    for kind, row in measure_all(runner, num_blocks, shape, prompts, batches, contexts, options.steps):
+        figures[kind].append(row)
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="with config.json")
-    parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
+    parser.add_argument("--models", default="8B,0.5B,1.5B,experts,latents", help="default: %(default)s")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--prompts", default="1024,4096,8000", help="default: %(default)s")
     parser.add_argument("--batches", default="1,32,256", help="default: %(default)s")
     parser.add_argument("--contexts", default="1024,4096", help="default: %(default)s")
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seconds", type=float, default=480, help="begin no model after that long")
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
-    prompts, batches, contexts = (
-        [int(number) for number in text.split(",")]
-        for text in (options.prompts, options.batches, options.contexts)
-    )
-    shape, figures = SHAPES[options.shape], device_facts(options.device)
-    longest = max(*prompts, max(contexts) + options.steps) + 2
-    runner, num_blocks = load_runner(options.folder, options.device, max(batches), longest)
-    figures |= {"prefill": [], "decode": []}
-    for kind, row in measure_all(runner, num_blocks, shape, prompts, batches, contexts, options.steps):
-        figures[kind].append(row)
-        options.json.write_text(json.dumps(figures, indent=1) + "\n")  # what is there stays, if time ends
+    if unknown := set(options.models.split(",")) - set(SHAPES):
+        sys.exit(f"unknown models: {', '.join(sorted(unknown))}; there are {', '.join(SHAPES)}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("torch finds no CUDA device: there is nothing to measure here, except with --device cpu")
+    figures: dict[str, Any] = {"models": {}, "missing": []}
+    began, spawn = time.monotonic(), get_context("spawn")
+    for name in options.models.split(","):
+        if time.monotonic() - began > options.seconds:
+            figures["missing"].append(f"{name}: the time was over")
+            continue
+        with ProcessPoolExecutor(1, mp_context=spawn) as process:  # whose end frees the device's memory
+            try:
+                figures["models"][name] = process.submit(measure_model, name, options).result()
+            except Exception as why:  # one model that fails costs no other's figures
+                figures["missing"].append(f"{name}: {type(why).__name__}: {why}".splitlines()[0][:200])
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    print(*table(figures), sep="\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from kernels.ops.layers.activation import gated_activation_reference
+from kernels.ops.layers.rms_norm import add_rms_norm_reference, rms_norm_reference
+from kernels.ops.layers.rotary import rotary_reference
+from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv
+from kernels.triton.cache.copy_blocks import copy_blocks
+from kernels.triton.elementwise.activation import gated_activation
+from kernels.triton.elementwise.embedding import embed
+from kernels.triton.elementwise.rms_norm import add_rms_norm
+from kernels.triton.matmul.linear import linear
+
 Call = Callable[[], Any]
 BLOCK_SIZE = 64
 
@@ -56,9 +66,6 @@ def row_works(setting: Setting) -> Iterator[Callable[[], Work]]:
 
 
 def norm(setting: Setting, tokens: int) -> Work:
-    from kernels.ops.layers.rms_norm import add_rms_norm_reference
-    from kernels.triton.elementwise.rms_norm import add_rms_norm
-
     width = setting.size(4096)
     x, residual = setting.random(tokens, width), setting.random(tokens, width)
     arguments = x, residual, setting.random(width), 1e-5
@@ -72,9 +79,6 @@ def norm(setting: Setting, tokens: int) -> Work:
 
 
 def gated(setting: Setting, tokens: int) -> Work:
-    from kernels.ops.layers.activation import gated_activation_reference
-    from kernels.triton.elementwise.activation import gated_activation
-
     width = setting.size(14336)
     gate_up = setting.random(tokens, 2 * width)
     return Work(
@@ -88,10 +92,6 @@ def gated(setting: Setting, tokens: int) -> Work:
 
 def rotation(setting: Setting, tokens: int, norms: bool = False) -> Work:
     """norms: over each head of query and key first, as Qwen3 has them."""
-    from kernels.ops.layers.rms_norm import rms_norm_reference
-    from kernels.ops.layers.rotary import rotary_reference
-    from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv
-
     qkv = setting.random(tokens, 48, 128)
     query, key, value = qkv.split([32, 8, 8], 1)
     angles = setting.random(tokens, 64, dtype=torch.float32)
@@ -122,8 +122,6 @@ def rotation(setting: Setting, tokens: int, norms: bool = False) -> Work:
 
 
 def embedding(setting: Setting, tokens: int) -> Work:
-    from kernels.triton.elementwise.embedding import embed
-
     width = setting.size(4096)
     table = setting.random(setting.size(128256), width)
     ids = torch.randint(0, table.shape[0], (tokens,), device=setting.device)
@@ -137,8 +135,6 @@ def embedding(setting: Setting, tokens: int) -> Work:
 
 def logits(setting: Setting, rows: int) -> Work:
     """In float32. Torch rounds the product to the dtype and widens it."""
-    from kernels.triton.matmul.linear import linear
-
     width = setting.size(4096)
     table, hidden = setting.random(setting.size(128256), width), setting.random(rows, width)
     return Work(
@@ -151,8 +147,6 @@ def logits(setting: Setting, rows: int) -> Work:
 
 def product(setting: Setting, tokens: int, features: int, depth: int) -> Work:
     """In one order of addition, beside torch's."""
-    from kernels.triton.matmul.linear import linear
-
     features, depth = setting.size(features), setting.size(depth)
     weight, x = setting.random(features, depth), setting.random(tokens, depth)
     return Work(
@@ -164,8 +158,6 @@ def product(setting: Setting, tokens: int, features: int, depth: int) -> Work:
 
 
 def copies(setting: Setting) -> Work:
-    from kernels.triton.cache.copy_blocks import copy_blocks
-
     cache = setting.random(2 * setting.size(32), 64, 8, BLOCK_SIZE, 128)
     order = torch.randperm(64, device=setting.device)
     moved = 8 * cache.nbytes // 64

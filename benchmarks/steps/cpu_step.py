@@ -27,18 +27,18 @@ prepare_threads()  # before torch is imported
 
 import numpy as np  # noqa: E402
 
-from benchmarks.steps.worker_step import BLOCK_SIZE, BUDGET, plan, random_rows  # noqa: E402
+from benchmarks.steps.plans import plan, removal  # noqa: E402
+from benchmarks.steps.worker_step import BLOCK_SIZE, BUDGET, random_rows  # noqa: E402
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS  # noqa: E402
 from kernels.cpu.program.buffers import FEW  # noqa: E402
 from kernels.cpu.program.recording import STREAM  # noqa: E402
 from kernels.cpu.runtime.records import ProductRecord  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
-from pagewire.ipc.columns import pack_u32  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
 from worker.cpu.fused_decoder.decoder import FusedDecoder  # noqa: E402
-from worker.cpu.load import load  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
+from worker.platforms.cpu import load  # noqa: E402
 
 RUNS = 9
 OPERATION, ROWS = ProductRecord.word("operation"), ProductRecord.word("rows")
@@ -177,10 +177,10 @@ def measure(runner: StepExecutor[CpuBackend], vocab_size: int, batch: int, promp
     runner.execute(plan(range(batch), 0, prompt, random_rows(vocab_size, batch, prompt, prompt + 1, shared)))
     if not shared:
         profile(runner, f"{batch} prompts of {prompt} tokens", batch * prompt)
-    runner.execute(plan(range(batch), prompt, 1, []))
+    runner.execute(plan(range(batch), prompt, 1))
     common = f", {shared * BLOCK_SIZE} of it in common" if shared else ""
     profile(runner, f"decode of {batch}, context {prompt + 1}{common}", batch)
-    runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32(range(batch))))
+    runner.execute(removal(range(batch)))
 
 
 def main() -> None:

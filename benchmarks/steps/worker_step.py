@@ -23,29 +23,15 @@ prepare_threads()  # before torch is imported
 
 import numpy as np  # noqa: E402
 
+from benchmarks.steps.plans import new_row, plan, removal  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
-from pagewire.ipc.columns import pack_u32  # noqa: E402
-from pagewire.v1 import generation_pb2  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
-from worker.cpu.load import load  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
+from worker.platforms.cpu import load  # noqa: E402
 
 BLOCK_SIZE = 16
 BUDGET = 8192
-GREEDY = generation_pb2.SamplingParams(temperature=0, top_p=1, typical_p=1, repetition_penalty=1)
-
-
-def plan(rows: range, start: int, count: int, new_rows: list[worker_pb2.NewRow]) -> worker_pb2.StepPlan:
-    """All rows compute the same positions, and sample."""
-    return worker_pb2.StepPlan(
-        new_rows=new_rows,
-        rows=pack_u32(rows),
-        starts=pack_u32([start] * len(rows)),
-        counts=pack_u32([count] * len(rows)),
-        sample_rows=pack_u32(rows),
-        sample_sources=pack_u32(range(len(rows))),
-    )
 
 
 def random_rows(
@@ -56,12 +42,11 @@ def random_rows(
     rng, blocks, common = np.random.default_rng(0), -(-positions // BLOCK_SIZE), shared * BLOCK_SIZE
     prefix = rng.integers(0, vocab_size, common).tolist()
     return [
-        worker_pb2.NewRow(
-            row=row,
-            prompt_len=prompt,
-            token_ids=pack_u32([*prefix, *rng.integers(0, vocab_size, prompt - common).tolist()]),
-            blocks=pack_u32([*range(shared), *range(row * blocks + shared, (row + 1) * blocks)]),
-            sampling=GREEDY,
+        new_row(
+            row,
+            [*prefix, *rng.integers(0, vocab_size, prompt - common).tolist()],
+            prompt,
+            [*range(shared), *range(row * blocks + shared, (row + 1) * blocks)],
         )
         for row in range(batch)
     ]
@@ -111,9 +96,9 @@ def measure(runner: StepExecutor[CpuBackend], vocab_size: int, batch: int, promp
     with programs_timed() as programs:
         for step in range(output - 1):
             programs[0] = 0.0
-            decode.append(timed(runner, plan(range(batch), prompt + step, 1, [])))
+            decode.append(timed(runner, plan(range(batch), prompt + step, 1)))
             around.append(1000 * (decode[-1] - programs[0]))
-    runner.execute(worker_pb2.StepPlan(removed_rows=pack_u32(range(batch))))
+    runner.execute(removal(range(batch)))
     median, low = statistics.median(decode), statistics.quantiles(decode, n=10)[0]
     outside, least = statistics.median(around), statistics.quantiles(around, n=10)[0]
     print(

@@ -31,6 +31,9 @@ from transformers import (
 END = "<|endoftext|>"
 """Its usual name: transformers gives a Qwen2 a tokenizer that adds it where it is missing."""
 ROPE_THETA = 10_000.0
+ENDS = {"bos_token_id": 0, "eos_token_id": 0}
+TIED = ENDS | {"tie_word_embeddings": True}
+QWEN = TIED | {"rms_norm_eps": 1e-6}
 
 
 def configs() -> dict[str, PretrainedConfig]:
@@ -48,9 +51,7 @@ def configs() -> dict[str, PretrainedConfig]:
             num_key_value_heads=3,
             max_position_embeddings=8192,
             rms_norm_eps=1e-5,
-            tie_word_embeddings=True,
-            bos_token_id=0,
-            eos_token_id=0,
+            **TIED,
         ),
         "M2": Qwen2Config(
             vocab_size=151_936,
@@ -60,10 +61,7 @@ def configs() -> dict[str, PretrainedConfig]:
             num_attention_heads=14,
             num_key_value_heads=2,
             max_position_embeddings=32_768,
-            rms_norm_eps=1e-6,
-            tie_word_embeddings=True,
-            bos_token_id=0,
-            eos_token_id=0,
+            **QWEN,
         ),
         "M3": Qwen3MoeConfig(
             vocab_size=32_768,
@@ -78,10 +76,7 @@ def configs() -> dict[str, PretrainedConfig]:
             num_key_value_heads=4,
             head_dim=64,
             max_position_embeddings=32_768,
-            rms_norm_eps=1e-6,
-            tie_word_embeddings=True,
-            bos_token_id=0,
-            eos_token_id=0,
+            **QWEN,
         ),
         "M4": DeepseekV3Config(
             vocab_size=32_768,
@@ -97,10 +92,7 @@ def configs() -> dict[str, PretrainedConfig]:
             qk_rope_head_dim=64,
             v_head_dim=128,
             max_position_embeddings=4096,
-            rms_norm_eps=1e-6,
-            tie_word_embeddings=True,
-            bos_token_id=0,
-            eos_token_id=0,
+            **QWEN,
         ),
         "M5": GptOssConfig(
             vocab_size=32_768,
@@ -115,8 +107,7 @@ def configs() -> dict[str, PretrainedConfig]:
             sliding_window=128,
             max_position_embeddings=131_072,
             tie_word_embeddings=False,
-            bos_token_id=0,
-            eos_token_id=0,
+            **ENDS,
         ),
     }
 

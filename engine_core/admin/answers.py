@@ -8,21 +8,22 @@ up to a bound. What such an answer says of different requests may be some steps 
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator
+from heapq import nlargest
 from typing import NamedTuple
 
-from engine_core.admin.explanation import explain
 from engine_core.admin.frontend_directory import FrontendDirectory
-from engine_core.admin.kv_pool import draw_pool
-from engine_core.admin.requests import list_requests
-from engine_core.admin.tenants import list_tenants
+from engine_core.admin.requests import explain, list_requests
 from engine_core.context import CoreContext
-from engine_core.intake.recent_aborts import RecentAborts
+from engine_core.intake.intake import RecentAborts
 from engine_core.intake.validation import is_too_long
-from engine_core.ownership.detached import DetachedRequests
-from engine_core.request import FinishReason
+from engine_core.ownership import DetachedRequests
+from engine_core.queue.fair import FairQueue
+from engine_core.request import FinishReason, Request
+from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import AbortByIds, EngineMessage, Utility, UtilityResult
+from pagewire.v1 import inspection_pb2 as pb
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,16 @@ MAX_PENDING = 64
 
 Work = Generator[int, None, None]
 """Fills a result; yields what it has done since the last time, in units of about a microsecond."""
+MAX_CELLS = 16_384
+_BLOCKS_PER_UNIT = 16
+"""Blocks that are counted in a microsecond."""
+_ENTRIES_PER_UNIT = 8
+"""Entries of block tables that are counted in a microsecond."""
+_PIECE = 4096
+"""Cells and blocks between two yields."""
+MAX_LISTED = 1000
+_COST = 20
+"""Microseconds to describe a tenant."""
 
 
 class _Pending(NamedTuple):
@@ -131,3 +142,76 @@ class UtilityAnswers:
             if found:
                 aborted.append(name)
         return aborted
+
+
+def draw_pool(
+    scheduler: Scheduler, call: pb.GetKvPoolRequest, result: pb.KvPool
+) -> Generator[int, None, None]:
+    """Fills the result; yields work done, in microseconds. The totals are of one moment, the picture is put
+    together over some steps."""
+    pool, swap = scheduler.pool, scheduler.swap
+    max_cells = min(max(call.max_cells, 1), MAX_CELLS)
+    per_cell = max(-(-pool.num_blocks // max_cells), 1)
+    result.block_size, result.num_blocks = scheduler.tables.block_size, pool.num_blocks
+    result.blocks_per_cell = per_cell
+    result.held_blocks = pool.num_blocks - pool.num_free
+    result.cached_blocks, result.free_cached_blocks = pool.num_cached, pool.num_free_cached
+    result.num_host_blocks, result.used_host_blocks = swap.num_blocks, swap.num_blocks - swap.num_free
+    piece = max(_PIECE // per_cell, 1) * per_cell
+    for start in range(0, pool.num_blocks, piece):
+        end = min(start + piece, pool.num_blocks)
+        for first in range(start, end, per_cell):
+            held, shared, free_cached = pool.count(first, min(first + per_cell, end))
+            result.cell_held.append(held)
+            result.cell_shared.append(shared)
+            result.cell_free_cached.append(free_cached)
+            result.shared_blocks += shared
+        yield 1 + (end - start) // _BLOCKS_PER_UNIT + len(range(start, end, per_cell))
+    yield from _put_holders(scheduler, per_cell, result)
+
+
+def _put_holders(scheduler: Scheduler, per_cell: int, result: pb.KvPool) -> Generator[int, None, None]:
+    numbers: dict[Request, int] = {}
+    cells: list[dict[int, int]] = [{} for _ in result.cell_held]  # of each: number of a holder -> its blocks
+    for sequence in list(scheduler.states.holders()):
+        if not sequence.blocks:
+            continue  # it has ended since the first step
+        number = numbers.setdefault(sequence.request, len(numbers) + 1)
+        if number > len(result.holders):
+            request = sequence.request
+            result.holders.add(request_id=request.request_id, tenant=request.tenant)
+        result.holders[number - 1].blocks += len(sequence.blocks)
+        for cell, count in Counter(block // per_cell for block in sequence.blocks).items():
+            cells[cell][number] = cells[cell].get(number, 0) + count
+        yield 2 + len(sequence.blocks) // _ENTRIES_PER_UNIT
+    for start in range(0, len(cells), _PIECE):
+        piece = cells[start : start + _PIECE]
+        result.cell_holder.extend(max(held, key=held.__getitem__) if held else 0 for held in piece)
+        yield len(piece) // 4
+
+
+def list_tenants(
+    scheduler: Scheduler, call: pb.ListTenantsRequest, result: pb.ListTenantsResponse
+) -> Generator[int, None, None]:
+    """Fills the result with the tenants that have most requests; yields work done, in microseconds."""
+    result.SetInParent()
+    requests, queue = scheduler.requests, scheduler.waiting
+    names = requests.tenants()
+    result.total = len(names)
+    names = nlargest(min(call.limit, MAX_LISTED), names, key=requests.num_of_tenant)
+    yield result.total
+    for name in names:
+        share = queue.share(name)
+        info = result.tenants.add(
+            tenant=name,
+            requests=requests.num_of_tenant(name),
+            sequences=requests.num_sequences_of_tenant(name),
+            waiting_sequences=share.sequences,
+            waiting_tokens=share.tokens,
+            share=share.part,
+        )
+        tenant = queue.tenants.get(name) if isinstance(queue, FairQueue) else None
+        if isinstance(queue, FairQueue) and tenant is not None:
+            info.running_sequences, info.weight = tenant.num_running, tenant.weight
+            info.served = queue.tenants.counter(tenant)
+        yield _COST

@@ -6,19 +6,76 @@ Cheap checks come first: in an overload most requests are refused by the length 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 
 from engine_core.context import CoreContext
 from engine_core.errors import Code, Refused
-from engine_core.intake.deadlines import check_deadline, predicted_wait
-from engine_core.intake.overload import UNBOUNDED, Overload, QueueBounds, stretch
-from engine_core.intake.quota_exchange import QuotaExchange
-from engine_core.intake.quota_file import QuotaFile
+from engine_core.intake.overload import (
+    UNBOUNDED,
+    Overload,
+    QueueBounds,
+    check_deadline,
+    predicted_wait,
+    stretch,
+)
+from engine_core.intake.quota_exchange import QuotaExchange, QuotaFile
 from engine_core.intake.quotas import Quotas, num_tokens_of
-from engine_core.intake.recent_aborts import RecentAborts
 from engine_core.intake.validation import make_request
 from engine_core.request import Request
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.logs.fields import about
+
+KEPT_S = 120.0
+"""Longer than a request waits in a frontend for another core (--resume-timeout)."""
+MOST = 2048
+"""Ids to remember of one tenant, 1 MiB at most; the oldest are dropped first."""
+MOST_IN_ALL = 32_768
+"""Ids to remember of all tenants; the tenant that has aborted nothing for longest is forgotten first."""
+
+
+class RecentAborts:
+    """Ids by tenant, and when they were last aborted. Times are in seconds on the core's clock."""
+
+    def __init__(self) -> None:
+        self._tenants: OrderedDict[str, OrderedDict[str, float]] = OrderedDict()
+        self._num_ids = 0
+
+    def __len__(self) -> int:
+        return self._num_ids
+
+    def add(self, request_id: str, now: float) -> None:
+        """Registers an Abort."""
+        tenant = _tenant_of(request_id)
+        at = self._tenants.setdefault(tenant, OrderedDict())
+        self._tenants.move_to_end(tenant)
+        self._num_ids -= len(at)
+        at[request_id] = now
+        at.move_to_end(request_id)
+        while len(at) > MOST or next(iter(at.values())) < now - KEPT_S:
+            at.popitem(last=False)
+        self._num_ids += len(at)
+        self._forget(now)
+
+    def includes(self, request_id: str, since: float) -> bool:
+        """Returns whether the id was aborted since then."""
+        at = self._tenants.get(_tenant_of(request_id))
+        return at is not None and at.get(request_id, float("-inf")) >= since
+
+    def _forget(self, now: float) -> None:
+        """Forgets tenants whose last Abort is too old, or for whom there is no room."""
+        while True:
+            tenant, at = next(iter(self._tenants.items()))
+            if self._num_ids <= MOST_IN_ALL and next(reversed(at.values())) >= now - KEPT_S:
+                return
+            self._num_ids -= len(at)
+            del self._tenants[tenant]
+
+
+def _tenant_of(request_id: str) -> str:
+    """Returns the tenant that an engine's id begins with; "": it names none."""
+    tenant, slash, _ = request_id.partition("/")
+    return tenant if slash else ""
+
 
 log = logging.getLogger(__name__)
 

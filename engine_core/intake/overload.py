@@ -1,14 +1,27 @@
-"""Overload control: bounds of the queue, and when a refused request should be retried.
+"""Overload control: bounds of the queue, deadlines out of reach, and when a refused request should retry.
 
 An unbounded queue makes all requests wait behind requests whose clients have given up. So there are three
-bounds: waiting requests, tokens to compute for them, and the predicted wait of a request that arrives
-(deadlines.py). The last one is fair by itself: it is measured in the order of the queue, where a flood of one
-tenant is not ahead of another. For the other two: a tenant that has less of a full queue than its weight
-entitles it to is admitted all the same, up to twice the bound. So a flood fills the queue for its own tenant
-only.
+bounds: waiting requests, tokens to compute for them, and the predicted wait of a request that arrives. The
+last one is fair by itself: it is measured in the order of the queue, where a flood of one tenant is not ahead
+of another. For the other two: a tenant that has less of a full queue than its weight entitles it to is
+admitted all the same, up to twice the bound. So a flood fills the queue for its own tenant only.
 
 A stream that continues after a failure is admitted up to twice the bound, too, since its client has the
 beginning of it; a request that a frontend resends from its journal always is: it was admitted before.
+
+The wait until a request is first scheduled is predicted from what is ahead of it in the queue (see
+WaitingQueue.ahead) and from the engine's throughput. A request that would be scheduled behind its deadline is
+refused at once, and may be sent elsewhere. Three resources can be short; the scarcest decides:
+
+    wait    = max(prompts, rows, blocks)
+    prompts = tokens to compute ahead / tokens of prompts per second
+    rows    = (sequences ahead + its own - free rows)    / all rows   * turnover
+    blocks  = (blocks for those ahead + its own - free blocks) / all blocks * turnover
+
+The turnover is the mean time for which a sequence holds its row and its blocks: in that time all of them are
+reassigned once. A sequence ahead holds blocks for its prompt and, on average over its life, for half of its
+output; and one free block is kept for each running sequence, as the scheduler does. What is not measured yet
+counts as no wait: no request is refused on a guess.
 
 A refused request is told when to retry (pagewire/retry_after.py): queue slots become free as fast as requests
 have started recently.
@@ -18,16 +31,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
 
 from engine_core.errors import Code, Refused
+from engine_core.queue.base import Ahead
+from engine_core.request import Request
+from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import AddRequest
-from pagewire.retry_after import RetryAfter
-
-if TYPE_CHECKING:
-    from engine_core.scheduler.scheduler import Scheduler
+from pagewire.retry_after import LATEST_S, SOONEST_S, RetryAfter
 
 QUEUE_FULL, WAIT_TOO_LONG = "QUEUE_FULL", "WAIT_TOO_LONG"
+DEADLINE_UNREACHABLE = "DEADLINE_UNREACHABLE"
 _STRETCH = 2.0
 """How often a bound may be filled by streams that continue and by tenants below their share."""
 _TOKEN_BYTES = 4
@@ -122,3 +135,42 @@ def _over(count: int, bound: float) -> float:
 def _is_light(count: float, bound: float) -> bool:
     """Returns whether at most half of a bound is used."""
     return not bound or 2 * count <= bound
+
+
+def check_deadline(request: Request, wait: float, now: float) -> None:
+    """Raises Refused if a request that arrives now would not be scheduled before its deadline.
+
+    wait: the predicted wait in seconds.
+    """
+    if request.deadline_at is None:
+        return
+    left = request.deadline_at - now
+    if left <= 0 or wait <= left:  # a deadline that has passed already is left to the scheduler's timeouts
+        return
+    raise Refused(
+        "",
+        f"the request would wait for {wait:.1f} s, but its deadline is in {left:.1f} s",
+        DEADLINE_UNREACHABLE,
+        Code.RESOURCE_EXHAUSTED,
+        retry_after=min(max(wait - left, SOONEST_S), LATEST_S),
+    )
+
+
+def predicted_wait(request: Request, scheduler: Scheduler, ahead: Ahead | None = None) -> float:
+    """Returns the seconds until a request is first scheduled. ahead: of it; None: it arrives now."""
+    throughput = scheduler.throughput
+    output = throughput.run_steps.value
+    if ahead is None:
+        ahead = scheduler.waiting.ahead(request, output)
+    wait = throughput.prompt_seconds(ahead.tokens) or 0.0
+    turnover = throughput.turnover_seconds
+    if turnover is None:
+        return wait
+    first, tables, pool = request.sequences[0], scheduler.tables, scheduler.pool
+    own_rows = scheduler.planner.admission.rows_needed(first)
+    rows = ahead.sequences + own_rows - len(scheduler.rows.free)
+    own_blocks = tables.missing(first.num_tokens + 1, scheduler.prefix_cache.find(first)) + own_rows - 1
+    blocks_ahead = (ahead.tokens + ahead.sequences * output / 2) / tables.block_size
+    blocks = blocks_ahead + own_blocks + len(scheduler.running) - pool.num_free
+    shortage = max(rows / scheduler.num_rows, blocks / pool.num_blocks, 0.0)
+    return max(wait, shortage * turnover)

@@ -20,16 +20,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from engine_core.errors import Code, Refused
-from engine_core.intake.quota_file import TenantUse
 from engine_core.request import Request
+from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.retry_after import UNKNOWN_S
-
-if TYPE_CHECKING:
-    from engine_core.scheduler.scheduler import Scheduler
 
 TENANT_QUOTA = "TENANT_QUOTA"
 REQUESTS, SEQUENCES, TOKENS = "requests", "sequences", "tokens_per_minute"
@@ -40,6 +36,17 @@ _SOONEST_S, _LATEST_S = 0.1, 3600.0
 _CREDIT_S = 120.0
 _MANY = 1024
 """Clocks to keep before those that stand at now, and so carry no information, are removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantUse:
+    """What a tenant has used of its quotas at one core."""
+
+    per_minute: int  # its quota of tokens; 0: none
+    ahead_s: float  # by which its clock was ahead when this was written
+    charged: int  # tokens, since the start of the core
+    num_requests: int  # in flight
+    num_sequences: int
 
 
 @dataclass(slots=True)

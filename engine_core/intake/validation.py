@@ -12,8 +12,8 @@ from typing import TypeVar
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
+from engine_core.context import Limits
 from engine_core.errors import Refused
-from engine_core.identity import Limits
 from engine_core.intake.beam_validation import read_beams
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, History, PendingPromptLogprobs, Request, RequestOwner
@@ -44,6 +44,8 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     prompt = _prompt(message, limits)
     n = _check_sampling(message.sampling, limits)
     _check_stopping(message.stopping, limits)
+    if message.prompt_only and message.stopping.max_tokens != 1:
+        raise Refused("stopping.max_tokens", "must be 1 where the prompt alone is computed")
     _check_bad_words(message, limits)
     _check_grammar(message, limits)
     _check_choice(message, limits)
@@ -64,7 +66,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         prompt=prompt,
         parameters=_row_parameters(message, eos | stop, pooling),
         max_tokens=stopping.max_tokens,
-        max_model_len=limits.max_model_len,
+        max_model_len=limits.max_model_len + message.prompt_only,
         eos_token_ids=eos,
         stop_token_ids=stop,
         arrival=arrival,
@@ -151,7 +153,7 @@ def _prompt(message: AddRequest, limits: Limits) -> "array[int]":
     prompt = _column("prompt", message.prompt_token_ids)
     if not prompt:
         raise Refused("prompt", "is empty")
-    if len(prompt) > limits.max_model_len - 1:
+    if len(prompt) >= limits.max_model_len + message.prompt_only:
         raise Refused(
             "prompt",
             f"of {len(prompt)} tokens leaves no room for output in a context of {limits.max_model_len}",

@@ -1,13 +1,120 @@
-"""One rank of a worker group, as the engine core sees it."""
+"""One rank of a worker group, as the engine core sees it, and whether it hangs.
+
+A rank that owes a result, or has to load, and makes no progress, hangs:
+
+    limit    = max(patience, 20 * expected)
+    expected = the longest of the last small steps + tokens of the plan * seconds per token of the large ones
+
+A rank that exceeds its limit hangs if it does not compute: it is stopped, or waits for something that never
+comes. A rank that does compute may have been given more than was ever measured, such as a first long prompt
+on a slow machine, or may compile something: it gets five times the limit.
+"""
 
 from collections import deque
 from collections.abc import Collection
 
-from engine_core.io.hang_detector import HangDetector
 from engine_core.io.worker_process import SEE_ABOVE, WorkerDied, WorkerProcess
-from pagewire.host.proc_stat import read_vitals
+from pagewire.host.liveness import Liveness
+from pagewire.host.proc_stat import Vitals, read_vitals
 from pagewire.host.stack_dump import log_stacks
 from pagewire.internal.v1.worker_pb2 import WorkerHello, WorkerMessage
+
+LOADING_PATIENCE_S = 30.0
+"""For a rank that loads and neither computes, nor reads a disk, nor sends a message."""
+_SLOWNESS = 20.0
+"""How much longer than expected a step may take: ten times is a slow machine."""
+_COMPUTING = 5.0
+"""Factor of the limit for a rank that computes."""
+_QUIET_S = 1.0
+"""Seconds without computing after which a rank counts as not computing."""
+_MANY_TOKENS = 64
+"""From here on the duration of a step depends on its tokens; below, on reading the weights."""
+_KEPT = 0.99
+"""Share of the slowest step that is remembered after each further one."""
+
+
+class HangDetector:
+    """What one rank owes, and for how long. Times in seconds.
+
+    Knows no clock and no process: the caller looks a few times a second, and passes how long it was awake
+    since its last look and what the kernel reports about the process (see pagewire.host.liveness).
+    """
+
+    def __init__(self, patience: float) -> None:
+        """patience: the smallest limit; 0 turns the detector off."""
+        self._patience = patience
+        self._loading: Liveness | None = Liveness()
+        self._in_flight: deque[int] = deque()  # tokens of the plans, oldest first
+        self._small_step = 0.0
+        self._per_token = self._least_per_token = 0.0
+        self._taken = self._quiet = self._stopped = 0.0
+        self._vitals: Vitals | None = None
+
+    def heard(self) -> None:
+        """Records a message from the rank."""
+        if self._loading is not None:
+            self._loading.heard()
+
+    def loaded(self, seconds_per_token: float) -> None:
+        """Records that the rank is ready. seconds_per_token: of a prompt, as measured; 0: not measured."""
+        self._loading = None
+        self._in_flight.clear()
+        self._taken = self._quiet = 0.0
+        self._least_per_token = seconds_per_token
+
+    def kept(self) -> None:
+        """Records that the rank has loaded for an earlier core, and owes this one an answer."""
+        self._loading = None
+        self._in_flight.append(0)
+
+    def sent(self, num_tokens: int) -> None:
+        """Records a plan that was sent, behind those in flight."""
+        self._in_flight.append(num_tokens)
+
+    def ended(self, seconds: float) -> None:
+        """Records the result of the oldest plan, which took so many seconds."""
+        num_tokens = self._in_flight.popleft()
+        if num_tokens >= _MANY_TOKENS:
+            self._per_token = max(seconds / num_tokens, _KEPT * self._per_token)
+        else:
+            self._small_step = max(seconds, _KEPT * self._small_step)
+        self._taken = self._quiet = 0.0
+
+    @property
+    def limit(self) -> float:
+        """Seconds that the oldest plan in flight may take."""
+        per_token = max(self._per_token, self._least_per_token)
+        return max(self._patience, _SLOWNESS * (self._small_step + self._in_flight[0] * per_token))
+
+    def look(self, awake_s: float, vitals: Vitals | None) -> str:
+        """Returns why the rank counts as hung; "" if it does not.
+
+        awake_s: seconds since the last call. vitals: None for a process that others have started, perhaps on
+        another machine.
+        """
+        before, self._vitals = self._vitals, vitals
+        if not self._patience:
+            return ""
+        if self._loading is not None:
+            hangs = self._loading.hangs(awake_s, vitals, LOADING_PATIENCE_S, starts=True)
+            return "it neither loads nor sends a message" if hangs and vitals is not None else ""
+        computes = False
+        if vitals is not None and before is not None:
+            computes = vitals.computes_since(before, awake_s)
+            awake_s = max(0.0, awake_s - (vitals.starved_s - before.starved_s))
+        if self._in_flight:
+            return self._look_at_step(awake_s, computes)
+        is_stopped = vitals is not None and vitals.state == "T"
+        self._stopped = self._stopped + awake_s if is_stopped else 0.0
+        return "it was stopped" if self._stopped >= self._patience else ""
+
+    def _look_at_step(self, awake_s: float, computes: bool) -> str:
+        self._taken += awake_s
+        self._quiet = 0.0 if computes else self._quiet + awake_s
+        limit = self.limit if self._quiet >= _QUIET_S else _COMPUTING * self.limit
+        if self._taken < limit:
+            return ""
+        return f"a step has taken {self._taken:.1f} s, and it should have been over long ago"
 
 
 class Rank:

@@ -12,20 +12,21 @@ import zmq
 from engine_core.io.inbox import Inbox
 from engine_core.io.parent_orders import ParentOrders
 from engine_core.io.rank import Rank
-from engine_core.io.rank_agreement import check_same_step, combine_ready
 from engine_core.io.rank_socket import LOOK_S, RankSocket
 from engine_core.io.stop_signal import StopSignal
-from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerChild, WorkerDied, WorkerProcess
+from engine_core.io.worker_process import SEE_ABOVE, SHUTDOWN_GRACE_S, WorkerChild, WorkerDied, WorkerProcess
 from engine_core.kv_cache.kept_changes import KeptChanges
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.host import spawn as process
 from pagewire.host.orders import Activation
+from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import (
     CompileGrammar,
     Initialize,
     Ready,
     Shutdown,
+    StepResult,
     WorkerCommand,
 )
 from pagewire.ipc.curve import EngineKey
@@ -267,3 +268,50 @@ class WorkerGroup:
                 on_progress(message.load_progress.what, message.load_progress.fraction)
             if rank.child is not None:
                 rank.child.read_status()  # a full pipe would block it
+
+
+def combine_ready(ranks: Sequence[Ready]) -> Ready:
+    """Returns the Ready of a group: blocks that every rank has, memory and threads of all, the slowest speed.
+
+    Raises WorkerDied when the ranks have not loaded the same model.
+    """
+    for rank, ready in enumerate(ranks[1:], start=1):
+        if _facts(ready) != _facts(ranks[0]):
+            raise WorkerDied(
+                "the ranks of the worker disagree",
+                f"rank 0 has {_describe(ranks[0])}, rank {rank} has {_describe(ready)}",
+                SEE_ABOVE,
+            )
+    combined = Ready()
+    combined.CopyFrom(ranks[0])
+    combined.num_blocks = min(ready.num_blocks for ready in ranks)
+    combined.num_host_blocks = min(ready.num_host_blocks for ready in ranks)
+    combined.prefill_us_per_token = max(ready.prefill_us_per_token for ready in ranks)
+    combined.swap_us_per_block = max(ready.swap_us_per_block for ready in ranks)
+    combined.kv_cache_bytes = sum(ready.kv_cache_bytes for ready in ranks)
+    combined.num_threads = sum(ready.num_threads for ready in ranks)
+    if any(ready.kept_cache != combined.kept_cache for ready in ranks):
+        combined.ClearField("kept_cache")
+    combined.model.weight_bytes = sum(ready.model.weight_bytes for ready in ranks)
+    return combined
+
+
+def check_same_step(first: StepResult, other: StepResult) -> None:
+    """Raises ValueError unless a rank has executed the step of rank 0, and sampled nothing or the same."""
+    if other.step != first.step:
+        raise ValueError(f"step {other.step}, where rank 0 has executed step {first.step}")
+    if other.token_ids not in (b"", first.token_ids):
+        raise ValueError(f"step {other.step}: its tokens are not those of rank 0")
+
+
+def _facts(ready: Ready) -> tuple[ModelFacts, str, bool, bool]:
+    """Returns what must be equal on all ranks."""
+    model = ModelFacts()
+    model.CopyFrom(ready.model)
+    model.ClearField("weight_bytes")
+    return model, ready.device, ready.depends_on_prompt_len, ready.has_states
+
+
+def _describe(ready: Ready) -> str:
+    model = ready.model
+    return f"{model.architecture} ({model.dtype}, context {model.max_model_len}) on {ready.device}"

@@ -8,9 +8,14 @@ Blocks of the prefix cache are full, and a sequence starts to compute behind the
 given: it never writes to one.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterable
+
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.request import Sequence
 from engine_core.step.plan import Plan
+
+SAMPLED_STEPS = 16
 
 
 class BlockTables:
@@ -80,8 +85,63 @@ class BlockTables:
         """Sets num_slots to the slots of its blocks, without one for its last token, which needs none."""
         sequence.num_slots = min(len(sequence.blocks) * self.block_size, sequence.limit - 1)
 
+    def num_tokens_lost(self, sequence: Sequence) -> int:
+        """Returns the tokens that would have to be computed again if the sequence lost its blocks.
+
+        Blocks that it shares with other sequences, the first ones of its table, stay and are found again.
+        (Its own may stay in the prefix cache for a while, but a preemption frees blocks because they are
+        needed.)
+        """
+        blocks, is_shared = sequence.blocks, self.pool.is_shared
+        if not blocks or not is_shared(blocks[0]):
+            return sequence.num_computed_tokens
+        shared = bisect_left(blocks, True, key=lambda block: not is_shared(block))
+        return max(0, sequence.num_computed_tokens - shared * self.block_size)
+
     def close(self, sequence: Sequence) -> None:
         """Frees all blocks of a sequence."""
         self.pool.free(sequence.blocks)
         sequence.blocks = []
         sequence.num_slots = sequence.num_committed = 0
+
+
+class Fragmentation:
+    """Internal fragmentation: slots of held blocks without computed tokens, summed over all samples.
+
+    A sequence allocates whole blocks, and those of its whole prompt on admission. Empty are the rest of its
+    last block, and the part of a prompt that later steps compute. A shared block counts once. Sampled every
+    few steps, since a sample visits every running sequence.
+    """
+
+    def __init__(self, tables: BlockTables) -> None:
+        self.num_empty = 0
+        self.num_allocated = 0
+        self._tables = tables
+
+    @property
+    def ratio(self) -> float:
+        """Empty over allocated slots, 0 to 1; 0 before the first sample."""
+        return self.num_empty / self.num_allocated if self.num_allocated else 0.0
+
+    def step(self, step: int, holders: Iterable[Sequence]) -> None:
+        """Samples every few steps. holders: all sequences with blocks; planned tokens count as computed."""
+        if step % SAMPLED_STEPS == 0:
+            pool, size = self._tables.pool, self._tables.block_size
+            self.num_empty += count_empty(self._tables, holders)
+            self.num_allocated += (pool.num_blocks - pool.num_free) * size
+
+
+def count_empty(tables: BlockTables, holders: Iterable[Sequence]) -> int:
+    """Returns the slots without a computed token in the blocks of these sequences."""
+    size, is_shared = tables.block_size, tables.pool.is_shared
+    empty, seen = 0, set[int]()
+    for sequence in holders:
+        full, rest = divmod(sequence.num_computed_tokens, size)
+        blocks = sequence.blocks
+        if rest and is_shared(blocks[full]):
+            if blocks[full] in seen:
+                rest, full = 0, full + 1
+            else:
+                seen.add(blocks[full])
+        empty += (len(blocks) - full) * size - rest
+    return empty

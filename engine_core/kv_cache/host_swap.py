@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_tables import BlockTables
-from engine_core.kv_cache.preemption_order import num_tokens_lost
 from engine_core.request import Sequence
 from engine_core.step.plan import Plan
 
@@ -74,7 +73,7 @@ class SwapSpace:
         count = self._tables.blocks_for(sequence.num_computed_tokens)
         if not 0 < count <= self.num_free:
             return
-        if not self._costs.is_swap_cheaper(count, num_tokens_lost(sequence, self._tables)):
+        if not self._costs.is_swap_cheaper(count, self._tables.num_tokens_lost(sequence)):
             return
         blocks = self._take(count)
         plan.swap_out_blocks += sequence.blocks[:count]

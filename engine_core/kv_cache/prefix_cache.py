@@ -19,7 +19,8 @@ Where layers keep a state per row, a prefix is found up to where there is a chec
 (state_checkpoints.py), which a plan before the sequence's own has saved.
 """
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable
 from hashlib import blake2b, sha256
 from itertools import islice
 from secrets import token_bytes
@@ -33,7 +34,13 @@ from engine_core.kv_cache.kept_changes import KeptChanges
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.request import Request, Sequence
 from engine_core.step.plan import Plan
+from pagewire.internal.v1.worker_pb2 import KeptCache
+from pagewire.ipc.columns import unpack_u32
 
+log = logging.getLogger(__name__)
+
+Contents = dict[int, bytes]
+"""By block, or by checkpoint of a state; the least recently cached first."""
 HASH_BYTES = 16
 """The secret leaves only accidents: one in 10^18 with as many as 10^10 blocks."""
 
@@ -55,16 +62,32 @@ class PrefixCache:
         self._secret = token_bytes(32)
         self._checkpoints = StateCheckpoints(num_checkpoints, block_size) if num_checkpoints else None
 
-    def track(self, changes: KeptChanges, secret: bytes) -> None:
-        """Has all changes told to `changes`, and contents made from this secret. To be called before any
-        request arrives."""
-        self._secret = secret
+    def track(self, changes: KeptChanges, secret: bytes, kept: KeptCache) -> tuple[Contents, Contents]:
+        """Has the worker follow the cache: `changes` is told all that enters and leaves it. To be called
+        before any request arrives.
+
+        secret: of a worker that has just loaded. kept: what an adopted one holds from the core before this
+        one; empty: nothing. Returns the blocks and checkpoints that the cache goes on with.
+        """
+        self._secret = kept.secret or secret
         if self._enabled:
             self._pool.changes = changes.blocks
             if self._checkpoints is not None:
                 self._checkpoints.changes = changes.checkpoints
+        try:
+            blocks = _read_contents("blocks", kept.blocks, kept.contents)
+            checkpoints = _read_contents("checkpoints", kept.checkpoints, kept.checkpoint_contents)
+            self.restore(blocks, checkpoints)
+        except ValueError as error:
+            log.error("the cache of the last engine core is lost: %s", error)
+            return {}, {}
+        if blocks:
+            log.info("%d cached blocks of the last engine core are found again", self.num_blocks)
+        if checkpoints:
+            log.info("%d checkpoints of states of the last engine core are found again", len(checkpoints))
+        return blocks, checkpoints
 
-    def restore(self, blocks: Mapping[int, bytes], checkpoints: Mapping[int, bytes]) -> None:
+    def restore(self, blocks: Contents, checkpoints: Contents) -> None:
         """Continues the cache of an earlier life: contents by block, and by checkpoint of a state, all made
         from the same secret. Raises ValueError, and changes nothing; see BlockPool and StateCheckpoints."""
         if not self._enabled:
@@ -251,3 +274,11 @@ def block_hash(parent: bytes, content: bytes) -> bytes:
     SHA-256, which processors have instructions for: 0.9 us for 16 tokens, where BLAKE2b takes 2.3.
     """
     return sha256(parent + content).digest()[:HASH_BYTES]
+
+
+def _read_contents(what: str, places: bytes, contents: bytes) -> Contents:
+    """Returns contents by place. Raises ValueError when the columns do not fit one another."""
+    numbers, size = unpack_u32(places), HASH_BYTES
+    if len(contents) != size * len(numbers) or len(set(numbers)) != len(numbers):
+        raise ValueError(f"{len(numbers)} {what}, {len(contents)} bytes of contents")
+    return {number: contents[size * at : size * (at + 1)] for at, number in enumerate(numbers)}

@@ -1,8 +1,9 @@
 """The crash journal: what an engine leaves to the next one when it dies, also by SIGKILL.
 
-A journal is memory, in production that of a file (crash_journal_file.py). It holds the last two steps, the
-most that can be in flight, and the suspects that the engine began with. Changes are made in place: the file's
-pages belong to the kernel, which outlives the process. (It need not outlive the kernel: nothing is synced.)
+A journal is memory, in production that of a file, one for each address that a core listens on. It holds the
+last two steps, the most that can be in flight, and the suspects that the engine began with. Changes are made
+in place: the file's pages belong to the kernel, which outlives the process. (It need not outlive the kernel:
+nothing is synced.)
 
     header    magic, number of the last death, rows N, suspects S
     steps     [2] of step k in slot k mod 2: step, rows R of it; then columns:
@@ -13,13 +14,21 @@ pages belong to the kernel, which outlives the process. (It need not outlive the
 All numbers are little-endian. A journal that makes no sense is ignored.
 """
 
+import contextlib
+import hashlib
+import logging
+import os
 import struct
 from collections.abc import Iterator, Mapping
 from mmap import mmap
+from pathlib import Path
 
 from engine_core.quarantine.blame import Span, Suspect, judge
 from engine_core.step.plan import Plan
+from pagewire.ipc import transport
 from pagewire.ipc.columns import pack_u32
+
+log = logging.getLogger(__name__)
 
 _MAGIC = b"pwnotes2"
 _HEADER = struct.Struct("<8sQII")
@@ -30,6 +39,8 @@ _SUSPECT = struct.Struct("<QQIIII")
 _NONE = 0
 _MAX_U32 = (1 << 32) - 1
 _NUM_STEPS = 2
+_MOST_BYTES = 64 << 20
+"""A larger file is not a journal: one of 100,000 rows has 18 MB."""
 
 
 class _StepSlot:
@@ -203,3 +214,45 @@ def _merge(spans: Iterator[tuple[int, Span]]) -> dict[int, Span]:
         other = present.get(key, span)
         present[key] = Span(min(span.first, other.first), max(span.end, other.end))
     return present
+
+
+def journal_path(listen: str) -> Path:
+    """Returns the path where the next core that listens on this address looks for the journal."""
+    if listen.startswith("ipc://"):
+        return Path(listen.removeprefix("ipc://") + ".notes")
+    digest = hashlib.blake2b(listen.encode(), digest_size=8).hexdigest()
+    return transport.default_folder() / f"{digest}.notes"
+
+
+def open_journal(path: Path, num_rows: int, *, killed: bool = False) -> CrashJournal:
+    """Returns the journal of this life; its file (mode 0600) atomically replaces that of the last engine.
+
+    Call it once this process holds the address. If the file cannot be written, the journal is lost with the
+    process. killed: the last engine, or its worker, was killed by SIGKILL.
+    """
+    past = b""
+    with contextlib.suppress(OSError):
+        if path.stat().st_size <= _MOST_BYTES:
+            past = path.read_bytes()
+    memory = next_journal(past, num_rows, killed=killed)
+    try:
+        return CrashJournal(_map(path, memory))
+    except OSError as error:
+        log.warning(
+            "no crash journal is kept (%s): a request that makes the engine die will not be found",
+            error.strerror,
+        )
+        return CrashJournal(memory)
+
+
+def _map(path: Path, content: bytearray) -> mmap:
+    """Returns a shared mapping of a new file with this content. Raises OSError."""
+    fresh = path.with_name(path.name + ".new")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh.unlink(missing_ok=True)
+    with open(fresh, "x+b", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(content)  # all of it: a full disk fails here, and not when the journal is written to
+        file.flush()
+        memory = mmap(file.fileno(), len(content))
+        os.replace(fresh, path)
+    return memory

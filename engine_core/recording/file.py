@@ -1,4 +1,4 @@
-"""A recording on disk: opened before the model is loaded, written beside the step loop, read to its end.
+"""A recording on disk: opened before the model is loaded, written beside the step loop.
 
 The step loop fills in calls (protobuf objects, in place); a thread compresses and writes them, chunk by
 chunk. An error there ends the recording with one warning; serving goes on. recording.proto specifies the
@@ -10,30 +10,23 @@ import os
 import queue
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
 
-from google.protobuf.message import DecodeError
-
-from pagewire.errors import PagewireError, StartupError
+from pagewire.errors import StartupError
 from pagewire.internal.v1.recording_pb2 import RecordedCall, RecordedChunk
 
 log = logging.getLogger(__name__)
 
 MAGIC = b"pwrecord"
 FORMAT = 3
-MAX_CHUNK_BYTES = 1 << 30
-_HEADER = Struct("<II")  # length and CRC-32 of what follows
+HEADER = Struct("<II")  # length and CRC-32 of what follows
 _CHUNK_CALLS = 512
 _CHUNK_S = 1.0
 _MAX_QUEUED_CALLS = 1 << 17
 """A disk that falls this far behind (a minute of 1,000 steps per second) counts as failed."""
 _MAX_NAMES = 1000
-
-
-class BadRecording(PagewireError):
-    """A file is not a recording, or cannot be replayed."""
 
 
 def open_recording(path: Path) -> "RecordingWriter":
@@ -123,52 +116,6 @@ class RecordingWriter:
 
 def _write_chunk(fd: int, chunk: RecordedChunk) -> None:
     payload = zlib.compress(chunk.SerializeToString(), 1)
-    rest = memoryview(_HEADER.pack(len(payload), zlib.crc32(payload)) + payload)
+    rest = memoryview(HEADER.pack(len(payload), zlib.crc32(payload)) + payload)
     while rest:
         rest = rest[os.write(fd, rest) :]
-
-
-class RecordingReader:
-    """The calls of a recording; can be iterated over repeatedly."""
-
-    def __init__(self, path: Path) -> None:
-        """Raises BadRecording if the file cannot be read at all."""
-        self.path = path
-        self.incomplete = ""
-        """After an iteration: why the recording is cut off; empty: it is complete."""
-        try:
-            with path.open("rb") as file:
-                if file.read(len(MAGIC)) != MAGIC:
-                    raise BadRecording(f"{path} is not a recording")
-        except OSError as error:
-            raise BadRecording(f"cannot read {path}: {error.strerror}") from error
-
-    def __iter__(self) -> Iterator[RecordedCall]:
-        """Yields calls, as far as they can be read."""
-        self.incomplete = ""
-        with self.path.open("rb") as file:
-            file.seek(len(MAGIC))
-            while header := file.read(_HEADER.size):
-                offset = file.tell() - len(header)
-                if len(header) < _HEADER.size:
-                    self.incomplete = f"it ends within the chunk at byte {offset}"
-                    return
-                length, checksum = _HEADER.unpack(header)
-                payload = file.read(length) if length <= MAX_CHUNK_BYTES else b""
-                if len(payload) < length <= MAX_CHUNK_BYTES:
-                    self.incomplete = f"it ends within the chunk at byte {offset}"
-                    return
-                chunk = _read_chunk(payload) if zlib.crc32(payload) == checksum else None
-                if chunk is None:
-                    self.incomplete = f"the chunk at byte {offset} is damaged"
-                    return
-                yield from chunk.calls
-
-
-def _read_chunk(payload: bytes) -> RecordedChunk | None:
-    """Returns None if the bytes are not those of a chunk."""
-    unpacker = zlib.decompressobj()
-    try:
-        return RecordedChunk.FromString(unpacker.decompress(payload, MAX_CHUNK_BYTES))
-    except (zlib.error, DecodeError):
-        return None

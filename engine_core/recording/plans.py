@@ -12,19 +12,19 @@ from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.plan import Plan
 from pagewire.internal.v1.recording_pb2 import RecordedPlan
 from pagewire.internal.v1.worker_pb2 import StepPlan
-from pagewire.ipc.columns import pack_u32, unpack_u32
+from pagewire.ipc.columns import pack_u32
 
 Columns = dict[str, list[int]]
 """A plan by column name, without token ids; `step` alone for a plan without rows."""
 
-_FIELDS = {
+FIELDS = {
     field.name: field.number
     for field in StepPlan.DESCRIPTOR.fields
     if field.name not in ("step", "append_token_ids", "kept_changes")
 }
-_LISTS = [name for name in _FIELDS if name not in ("new_rows", "forks")]
+_LISTS = [name for name in FIELDS if name not in ("new_rows", "forks")]
 _BATCH = ("rows", "starts", "counts", "sample_rows", "sample_sources")
-_SPARSE = [name for name in _FIELDS if name not in _BATCH]
+_SPARSE = [name for name in FIELDS if name not in _BATCH]
 """Columns that are empty in most plans."""
 
 
@@ -83,34 +83,5 @@ class PlanWriter:
         if sources != first_numbers(len(samples)):
             written.append("sample_sources")
         for name in written:
-            record.columns.add(field=_FIELDS[name], values=pack_u32(columns[name]))
+            record.columns.add(field=FIELDS[name], values=pack_u32(columns[name]))
         self._rows = [] if columns["sample_counts"] else rows  # a shorter result moves the next `starts`
-
-
-class PlanReader:
-    """Reads what a PlanWriter has written, plan after plan."""
-
-    def __init__(self) -> None:
-        self._rows: list[int] = []
-        self._ends: list[int] = []
-
-    def read(self, record: RecordedPlan) -> Columns:
-        """Returns the columns of a plan, equal to those of columns_of().
-
-        `starts` is empty where the file has only its sum and the sum does not match.
-        """
-        columns: Columns = {"step": [record.step]}
-        if not record.step:
-            return columns
-        written = {each.field: unpack_u32(each.values) for each in record.columns}
-        columns |= {name: written.get(field, []) for name, field in _FIELDS.items()}
-        if goes_on := record.HasField("starts_sum"):
-            columns["rows"], columns["starts"] = self._rows, self._ends
-        rows = self._rows = columns["rows"]
-        counts = columns["counts"] = columns["counts"] or [1] * len(rows)
-        samples = columns["sample_rows"] = written.get(_FIELDS["sample_rows"], rows)
-        columns["sample_sources"] = columns["sample_sources"] or first_numbers(len(samples))
-        self._ends = [start + count for start, count in zip(columns["starts"], counts, strict=True)]
-        if goes_on and sum(columns["starts"]) != record.starts_sum:
-            columns["starts"] = []
-        return columns

@@ -5,26 +5,42 @@ ended a sequence, and for each full block the hash under which the prefix cache 
 belongs to this process and is not in the file: a reader can tell which blocks are equal, and nothing else.
 """
 
+import dataclasses
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from engine_core.beam_search.sequences import BeamGroup
-from engine_core.kv_cache.kept_cache import Contents
 from engine_core.kv_cache.kept_changes import KeptChanges
-from engine_core.kv_cache.prefix_cache import block_hash
+from engine_core.kv_cache.prefix_cache import Contents, block_hash
 from engine_core.quarantine.crash_journal import CrashJournal
-from engine_core.recording.facts import COPIED, write_hashes, write_settings
 from engine_core.recording.file import FORMAT, RecordingWriter
 from engine_core.recording.plans import PlanWriter, columns_of, requests_of
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status
 from engine_core.scheduler.scheduler import Scheduler
+from engine_core.scheduler.states.beam_group import BeamGroup
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 from pagewire import __version__
 from pagewire.internal.v1.worker_pb2 import KeptCache
 from pagewire.ipc.columns import pack_u32
+
+COPIED = (
+    "arrival",
+    "max_tokens",
+    "max_model_len",
+    "priority",
+    "tenant",
+    "tenant_weight",
+    "cache_bypass",
+    "max_drafts",
+    "time_limit_at",
+    "deadline_at",
+)
+"""Fields of Request that are recorded as they are. Of the others is recorded what plans depend on."""
+HASH_BYTES = 8
+"""Length of a block hash in the file. Among ten million blocks, two different blocks look equal once in 10^5
+recordings."""
 
 
 @dataclass(slots=True)
@@ -53,7 +69,7 @@ class RecordedScheduler(Scheduler):
         recording.on_close = self._record_live_sequences
         start = recording.add().start
         start.format, start.version, start.has_tokens = FORMAT, __version__, with_tokens
-        start.settings = write_settings(settings)
+        start.settings = json.dumps(settings, default=dataclasses.asdict)
 
     def track_cache(self, changes: KeptChanges, secret: bytes, kept: KeptCache) -> tuple[Contents, Contents]:
         blocks, checkpoints = super().track_cache(changes, secret, kept)
@@ -252,3 +268,8 @@ def _hash_of(sequence: Sequence, num_blocks: int, block_size: int) -> bytes:
         tokens = sequence.block_content(block * block_size, (block + 1) * block_size)
         hashes.append(block_hash(hashes[-1], tokens))
     return hashes[-1] if hashes else b""
+
+
+def write_hashes(hashes: Iterable[bytes]) -> bytes:
+    """Returns a column of the first HASH_BYTES of each hash."""
+    return b"".join(block[:HASH_BYTES] for block in hashes)

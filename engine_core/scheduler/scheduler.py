@@ -19,26 +19,22 @@ from collections import Counter, deque
 from collections.abc import Collection
 
 from engine_core.errors import InvariantError
-from engine_core.kv_cache import kept_cache
 from engine_core.kv_cache.block_pool import BlockPool
-from engine_core.kv_cache.block_tables import BlockTables
-from engine_core.kv_cache.fragmentation import Fragmentation
+from engine_core.kv_cache.block_tables import BlockTables, Fragmentation
 from engine_core.kv_cache.host_swap import UNMEASURED, SwapCosts, SwapSpace
-from engine_core.kv_cache.kept_cache import Contents
 from engine_core.kv_cache.kept_changes import KeptChanges
-from engine_core.kv_cache.prefix_cache import PrefixCache
+from engine_core.kv_cache.prefix_cache import Contents, PrefixCache
 from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.quarantine import IDLE_SLEEP_S
 from engine_core.queue.policies import FAIR, make_queue
 from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import FinishReason, Request, Sequence
-from engine_core.scheduler.fault_isolation import FaultIsolation
 from engine_core.scheduler.invariants import check_sequences
 from engine_core.scheduler.outputs.outputs import Outputs
 from engine_core.scheduler.outputs.prompt_logprobs import PromptLogprobs
 from engine_core.scheduler.planning.step_batch import Batch
 from engine_core.scheduler.planning.step_planner import StepPlanner
-from engine_core.scheduler.request_ends import RequestEnds, followers_first
+from engine_core.scheduler.request_ends import FaultIsolation, RequestEnds, followers_first
 from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.scheduler.step_results import InFlightStep, StepResults
 from engine_core.step.plan import Plan
@@ -184,9 +180,9 @@ class Scheduler:
         return self.states.take_outputs()
 
     def track_cache(self, changes: KeptChanges, secret: bytes, kept: KeptCache) -> tuple[Contents, Contents]:
-        """Has the worker follow the prefix cache, which goes on with what an adopted one holds; see
-        kept_cache.track(). To be called before open()."""
-        return kept_cache.track(self.prefix_cache, changes, secret, kept)
+        """Has the worker follow the prefix cache, which goes on with what an adopted one holds. To
+        be called before open()."""
+        return self.prefix_cache.track(changes, secret, kept)
 
     # A step.
 

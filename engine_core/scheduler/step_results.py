@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from engine_core.request import NO_TOKEN, FinishReason, Request, Sequence, Status, take_one_each
-from engine_core.scheduler.fault_isolation import FaultIsolation
 from engine_core.scheduler.outputs.outputs import NO_DRAFT, RowDraft
 from engine_core.scheduler.outputs.prompt_logprobs import PromptRows
-from engine_core.scheduler.request_ends import RequestEnds
+from engine_core.scheduler.request_ends import FaultIsolation, RequestEnds
 from engine_core.scheduler.states.sequence_group import split_candidates
 from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.plan import Plan

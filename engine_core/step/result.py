@@ -47,7 +47,7 @@ class Result(NamedTuple):
     draft_counts: Sequence[int] = ()  # [A]; empty: none
     next_draft_counts: Sequence[int] = ()  # [A]; empty: none
     draft_prefill: bool = False
-    draft_methods: bytes = b""  # [A] DraftMethods of worker.proto; empty: nothing was drafted
+    draft_methods: bytes = b""  # [A] DraftMethods of engine.proto; empty: nothing was drafted
     vectors: Mapping[int, bytes] = NO_VECTORS  # entry of sample_rows that pools -> float32 column
     row_errors: Mapping[int, str] = NO_ERRORS  # why entries of sample_rows have no token
 

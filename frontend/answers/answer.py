@@ -41,6 +41,22 @@ class CallIds:
         return "".join(letters[:9]) if self._short else "call_" + "".join(letters)
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerContext:
+    """What the answers of one request share.
+
+    prompt_end: see BoundFormat.state_after. keep_marks: special tokens that turn out to be text are shown.
+    cumulative: each message repeats everything so far.
+    """
+
+    table: BoundFormat
+    schemas: Schemas
+    ids: CallIds
+    prompt_end: str
+    keep_marks: bool = False
+    cumulative: bool = False
+
+
 @dataclass(slots=True)
 class _CallPart:
     """What a message says of a call; id and name in its first part only."""
@@ -54,31 +70,19 @@ class _CallPart:
 class Answer:
     """Reads the tokens of one sequence; see frontend.text.detokenizer.Detokenizer for push() and flush()."""
 
-    def __init__(
-        self,
-        table: BoundFormat,
-        detokenizer: Detokenizer,
-        schemas: Schemas,
-        ids: CallIds,
-        index: int,
-        prompt_end: str,
-        *,
-        keep_marks: bool = False,
-        cumulative: bool = False,
-    ) -> None:
-        """detokenizer: primed with the prompt. index: of the sequence. prompt_end: see
-        BoundFormat.state_after. cumulative: each message repeats everything so far."""
+    def __init__(self, context: AnswerContext, index: int, detokenizer: Detokenizer) -> None:
+        """index: of the sequence. detokenizer: primed with the prompt."""
         self.num_reasoning_tokens = 0
-        self._marks = table.marks
+        self._marks = context.table.marks
         self._detokenizer = detokenizer
         self._machine = Machine(
-            table,
-            schemas,
-            lambda call: ids.new(index, call),
-            state=table.state_after(prompt_end),
-            keep_marks=keep_marks,
+            context.table,
+            context.schemas,
+            lambda call: context.ids.new(index, call),
+            state=context.table.state_after(context.prompt_end),
+            keep_marks=context.keep_marks,
         )
-        self._cumulative = cumulative
+        self._cumulative = context.cumulative
         self._reasoning: list[str] = []
         self._calls: list[_CallPart] = []
         self._num_calls = 0

@@ -28,6 +28,7 @@ class AnswerFormats:
     def __init__(
         self, tokenizer: Tokenizer, tools: ToolFormat | None, reasoning: ReasoningFormat | None
     ) -> None:
+        self.tokenizer = tokenizer
         self.tools = tools
         self.reasoning = reasoning if tools is None or not tools.always else None
         self._special = {token: added.content for token, added in tokenizer.special_tokens.items()}

@@ -9,12 +9,10 @@ import re
 from collections.abc import Callable
 
 from frontend.answers.binding import BoundFormat
-from frontend.answers.call_writer import CallWriter, Schemas
-from frontend.answers.events import Event
+from frontend.answers.call_writer import CallWriter, NestedValue, Schemas, nested_value
+from frontend.answers.events import Event, EventSink
 from frontend.answers.json_calls import JsonCall, Stage
 from frontend.answers.pairs import PairReader
-from frontend.answers.quoting import NestedValue, nested_value
-from frontend.answers.sink import EventSink
 from frontend.answers.tables import REASONING, TEXT, Go, Take
 
 MAX_PART = 256

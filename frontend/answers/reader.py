@@ -1,19 +1,23 @@
-"""Opens the answers of a request: which of its texts is reasoning, and which are calls."""
+"""What a request says of its answers: which of their texts is reasoning and which are calls, and the form of
+which a grammar is made.
+"""
 
 from collections.abc import Awaitable, Callable
 from collections.abc import Sequence as Items
-from typing import Any, Protocol
+from typing import Any
 
-from frontend.answers.answer import Answer, CallIds
+from frontend.answers.answer import AnswerContext, CallIds
 from frontend.answers.binding import BoundFormat
 from frontend.answers.call_writer import Schemas
 from frontend.answers.choice import AnswerFormats
+from frontend.answers.tables import REASONING
 from frontend.answers.values import schemas_of
 from frontend.errors import Unsupported
 from frontend.templates.conversation import offers_tools
-from frontend.text.detokenizer import Detokenizer
 from frontend.text.tokenizer import Tokenizer
+from frontend.validation.answer_forms import enforces_calls, requires_calls
 from frontend.validation.json_objects import read_object
+from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 PROMPT_END = 64
@@ -21,58 +25,14 @@ PROMPT_END = 64
 CUMULATIVE = generation_pb2.OutputOptions.MODE_CUMULATIVE
 
 
-class AnswerReader:
-    """What the answers of one request have in common."""
-
-    def __init__(
-        self,
-        table: BoundFormat,
-        schemas: Schemas,
-        ids: CallIds,
-        prompt_end: str,
-        output: generation_pb2.OutputOptions,
-    ) -> None:
-        self._table = table
-        self._schemas = schemas
-        self._ids = ids
-        self._prompt_end = prompt_end
-        self._keep_marks = output.HasField("skip_special_tokens") and not output.skip_special_tokens
-        self._cumulative = output.mode == CUMULATIVE
-
-    def answer(self, index: int, detokenizer: Detokenizer) -> Answer:
-        """Returns the answer of one sequence. detokenizer: primed with the prompt."""
-        return Answer(
-            self._table,
-            detokenizer,
-            self._schemas,
-            self._ids,
-            index,
-            self._prompt_end,
-            keep_marks=self._keep_marks,
-            cumulative=self._cumulative,
-        )
-
-
-class AnsweringModel(Protocol):
-    """A model, as far as its answers are concerned."""
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """Its tokenizer."""
-
-    @property
-    def answers(self) -> AnswerFormats:
-        """How it writes answers."""
-
-
 async def open_answers(
     request: generation_pb2.GenerateRequest,
-    model: AnsweringModel,
+    formats: AnswerFormats,
     prompt: Items[int],
     seed: int,
     run: Callable[[Callable[[], Schemas]], Awaitable[Schemas]],
-) -> AnswerReader | None:
-    """Returns the reader of a validated request's answers; None when they are text alone. Raises Unsupported.
+) -> AnswerContext | None:
+    """Returns what a validated request's answers share; None when they are text alone. Raises Unsupported.
 
     run: calls a function in a thread, for what takes time in proportion to the tools' schemas.
     """
@@ -82,7 +42,6 @@ async def open_answers(
         return None
     chat = request.prompt.chat
     has_tools = offers_tools(chat)
-    formats = model.answers
     if has_tools and formats.tools is None:
         problem = "the format of the model's tool calls is not known: see --tool-format"
         raise Unsupported({"prompt.chat.tools": problem})
@@ -90,9 +49,12 @@ async def open_answers(
     if table is None:
         return None
     ids = CallIds(seed, len(prompt), short=table.format.short_ids)
-    end = end_of_prompt(table, model.tokenizer, prompt, chat)
+    end = end_of_prompt(table, formats.tokenizer, prompt, chat)
     schemas = await run(lambda: read_schemas(chat)) if has_tools else {}
-    return AnswerReader(table, schemas, ids, end, request.output)
+    output = request.output
+    keep_marks = output.HasField("skip_special_tokens") and not output.skip_special_tokens
+    cumulative = output.mode == CUMULATIVE
+    return AnswerContext(table, schemas, ids, end, keep_marks=keep_marks, cumulative=cumulative)
 
 
 def read_schemas(chat: prompt_pb2.Chat) -> dict[str, dict[str, dict[str, Any]]]:
@@ -120,3 +82,52 @@ def text_with_marks(table: BoundFormat, tokenizer: Tokenizer, token_ids: Items[i
         mark = table.marks.get(token)
         pieces.append(detokenizer.push((token,)) if mark is None else detokenizer.flush() + mark)
     return "".join(pieces) + detokenizer.flush()
+
+
+def answer_form(
+    request: generation_pb2.GenerateRequest, formats: AnswerFormats, prompt: Items[int]
+) -> reader_pb2.AnswerForm | None:
+    """Returns the form of a validated request's answers; None: they are free. Raises Unsupported."""
+    is_structured, chat = request.HasField("structured_output"), request.prompt.chat
+    has_budget = request.reasoning.HasField("budget")
+    if not (is_structured or has_budget or enforces_calls(chat)):
+        return None
+    form = reader_pb2.AnswerForm()
+    if is_structured:
+        form.structured_output.CopyFrom(request.structured_output)
+    if not request.prompt.HasField("chat"):
+        return form
+    if has_budget:
+        if not formats.reasons:
+            problem = "the marks of the model's reasoning are not known: see --reasoning-format"
+            raise Unsupported({"reasoning.budget": problem})
+        form.reasoning_budget = request.reasoning.budget
+    is_framed = formats.tools is not None and formats.tools.frames is not None
+    if not is_structured and offers_tools(chat) and (is_framed or enforces_calls(chat)):
+        _put_tools(form, chat)
+    table = formats.with_calls if offers_tools(chat) else formats.without_calls
+    if table is not None and formats.reasons:
+        form.reasoning = _reasoning_after(table, end_of_prompt(table, formats.tokenizer, prompt, chat))
+    return form
+
+
+def _put_tools(form: reader_pb2.AnswerForm, chat: prompt_pb2.Chat) -> None:
+    """Adds the tools that may be called, with their schemas where these are enforced."""
+    choice = chat.tool_choice
+    named = choice.function if choice.WhichOneof("choice") == "function" else ""
+    form.calls_required = requires_calls(chat)
+    form.single_call = bool(named) or (chat.HasField("parallel_tool_calls") and not chat.parallel_tool_calls)
+    for place, tool in enumerate(chat.tools):
+        if named in ("", tool.name):
+            added = form.tools.add(name=tool.name, place=place)
+            if tool.strict or form.calls_required:
+                added.parameters = tool.parameters
+
+
+def _reasoning_after(table: BoundFormat, prompt_end: str) -> reader_pb2.AnswerForm.Reasoning:
+    """Returns where a prompt leaves the answer."""
+    if table.state_after(prompt_end) == REASONING:
+        return reader_pb2.AnswerForm.REASONING_BEGUN
+    if table.ends_reasoning(prompt_end):
+        return reader_pb2.AnswerForm.REASONING_UNSPECIFIED
+    return reader_pb2.AnswerForm.REASONING_POSSIBLE

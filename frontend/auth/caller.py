@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from frontend.errors import AdminsOnly, InvalidRequest, TenantMismatch
+from frontend.errors import AdminsOnly, InvalidRequest, TenantMismatch, TermsExceeded
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,20 @@ class Caller:
         if claimed not in ("", self.tenant):
             raise TenantMismatch
         return self.tenant
+
+    def check_terms(self, priority: int, num_sequences: int = 1, path: str = "") -> None:
+        """Checks what the terms allow a request. num_sequences: that it runs at once, which `path` asks for.
+        Raises TermsExceeded, naming the fields."""
+        terms = self.terms
+        if terms is None:
+            return
+        found = {}
+        if priority < terms.min_priority:
+            found["priority"] = f"must be at least {terms.min_priority} with this token, not {priority}"
+        if terms.max_sequences and num_sequences > terms.max_sequences:
+            found[path] = f"must be at most {terms.max_sequences} with this token, not {num_sequences}"
+        if found:
+            raise TermsExceeded(found)
 
     def scope(self, request_id: str) -> str:
         """Returns the engine's id for a request of this caller, which no other tenant's can equal."""

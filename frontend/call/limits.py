@@ -6,7 +6,7 @@ can take more than a share of the slots and of the bytes, so that one of them ca
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 
 from frontend.auth.caller import Caller
@@ -23,16 +23,32 @@ TENANT_SHARE = 0.5
 authentication tenants are not told apart, and there are no shares."""
 
 
-class _HeldByTenant:
-    """Counts what is held, in all and by tenant."""
+class _Held:
+    """Counts what is held of one kind, in all and by tenant."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str, size: int, refused: Counter[str], clock: Callable[[], float]) -> None:
+        """size: of all tenants together; 0: no limit. refused: counts rejections, by kind."""
         self.num_held = 0
+        self._kind, self._size, self._refused, self._clock = kind, size, refused, clock
         self._held_by: Counter[str] = Counter()
+        self._retry_after = RetryAfter()
 
     def serves_others(self, caller: Caller) -> bool:
         """Whether something is held by tenants other than the caller's."""
         return len(self._held_by) > (caller.tenant in self._held_by)
+
+    @contextmanager
+    def _hold(self, tenant: str | None, amount: int, *, exceeds: bool) -> Iterator[None]:
+        """Counts an amount within the block. Raises FrontendFull if it exceeds a limit."""
+        if exceeds:
+            self._refused[self._kind] += 1
+            raise FrontendFull(self._retry_after.offer(1, self._clock()))
+        self._count(tenant, amount)
+        try:
+            yield
+        finally:
+            self._count(tenant, -amount)
+            self._retry_after.freed(1, self._clock())
 
     def _count(self, tenant: str | None, change: int) -> None:
         self.num_held += change
@@ -42,70 +58,33 @@ class _HeldByTenant:
                 del self._held_by[tenant]
 
 
-class SlotPool(_HeldByTenant):
-    """Counts slots of one kind, in all and by tenant."""
+class SlotPool(_Held):
+    """Counts slots of one kind."""
 
-    def __init__(self, kind: str, size: int, refused: Counter[str], clock: Callable[[], float]) -> None:
-        """size: 0: no limit. refused: counts rejections, by kind."""
-        super().__init__()
-        self._kind, self._size, self._refused, self._clock = kind, size, refused, clock
-        self._retry_after = RetryAfter()
-
-    @contextmanager
-    def slot(self, caller: Caller | None) -> Iterator[None]:
+    def slot(self, caller: Caller | None) -> AbstractContextManager[None]:
         """Holds a slot within the block. caller: None: the method is public. Raises FrontendFull."""
-        tenant = _tenant_of(caller)
-        share = TENANT_SHARE * self._size
-        if self._size and (
-            self.num_held >= self._size or (tenant is not None and self._held_by[tenant] >= share)
-        ):
-            self._refused[self._kind] += 1
-            raise FrontendFull(self._retry_after.offer(1, self._clock()))
-        if 2 * self.num_held <= self._size:
+        tenant, size = _tenant_of(caller), self._size
+        has_share = tenant is not None and self._held_by[tenant] >= TENANT_SHARE * size
+        exceeds = bool(size) and (self.num_held >= size or has_share)
+        if not exceeds and 2 * self.num_held <= size:
             self._retry_after.forget()
-        self._count(tenant, 1)
-        try:
-            yield
-        finally:
-            self._count(tenant, -1)
-            self._retry_after.freed(1, self._clock())
+        return self._hold(tenant, 1, exceeds=exceeds)
 
 
-class RequestStreams(_HeldByTenant):
+class RequestStreams(_Held):
     """Counts the calls of each tenant whose client sends any number of messages."""
 
-    def __init__(self, refused: Counter[str], clock: Callable[[], float]) -> None:
-        """refused: counts rejections, as "request_streams"."""
-        super().__init__()
-        self._refused, self._clock = refused, clock
-        self._retry_after = RetryAfter()
-
-    @contextmanager
-    def slot(self, caller: Caller | None) -> Iterator[None]:
+    def slot(self, caller: Caller | None) -> AbstractContextManager[None]:
         """Counts a call within the block. Raises FrontendFull for one more than MAX_REQUEST_STREAMS."""
         tenant = _tenant_of(caller)
-        if tenant is not None and self._held_by[tenant] >= MAX_REQUEST_STREAMS:
-            self._refused["request_streams"] += 1
-            raise FrontendFull(self._retry_after.offer(1, self._clock()))
-        self._count(tenant, 1)
-        try:
-            yield
-        finally:
-            self._count(tenant, -1)
-            self._retry_after.freed(1, self._clock())
+        exceeds = tenant is not None and self._held_by[tenant] >= MAX_REQUEST_STREAMS
+        return self._hold(tenant, 1, exceeds=exceeds)
 
 
-class ByteBudget(_HeldByTenant):
-    """Counts bytes that are being worked on, in all and by tenant."""
+class ByteBudget(_Held):
+    """Counts bytes that are being worked on."""
 
-    def __init__(self, size: int, refused: Counter[str], clock: Callable[[], float]) -> None:
-        """size: 0: no limit. refused: counts rejections, as "bytes"."""
-        super().__init__()
-        self._size, self._refused, self._clock = size, refused, clock
-        self._retry_after = RetryAfter()
-
-    @contextmanager
-    def reading(self, size: int, caller: Caller | None) -> Iterator[None]:
+    def reading(self, size: int, caller: Caller | None) -> AbstractContextManager[None]:
         """Counts a message of `size` bytes as being tokenized within the block. Raises FrontendFull.
 
         A message larger than the limit is admitted when no other is being tokenized, and one larger than a
@@ -113,18 +92,11 @@ class ByteBudget(_HeldByTenant):
         """
         tenant = _tenant_of(caller)
         own = self._held_by[tenant] if tenant is not None else 0
-        if self._size and (
-            (self.num_held and self.num_held + size > self._size)
-            or (own and own + size > TENANT_SHARE * self._size)
-        ):
-            self._refused["bytes"] += 1
-            raise FrontendFull(self._retry_after.offer(1, self._clock()))
-        self._count(tenant, size)
-        try:
-            yield
-        finally:
-            self._count(tenant, -size)
-            self._retry_after.freed(1, self._clock())
+        exceeds = bool(self._size) and (
+            (self.num_held > 0 and self.num_held + size > self._size)
+            or (own > 0 and own + size > TENANT_SHARE * self._size)
+        )
+        return self._hold(tenant, size, exceeds=exceeds)
 
 
 def _tenant_of(caller: Caller | None) -> str | None:
@@ -148,12 +120,12 @@ class ConcurrencyLimits:
         """Whether tenants other than a caller's have calls that generate or tokenize."""
         self.stream = self._streams.slot
         """Holds a slot for a stream that may stay open without doing anything."""
-        self._request_streams = RequestStreams(self.refused, clock)
+        self._request_streams = RequestStreams("request_streams", 0, self.refused, clock)
         self.request_stream = self._request_streams.slot
         """Counts a call whose client sends any number of messages, besides the slot that it holds."""
         self.control = self._controls.slot
         """Holds a slot for any other call."""
-        self._bytes = ByteBudget(max_bytes, self.refused, clock)
+        self._bytes = ByteBudget("bytes", max_bytes, self.refused, clock)
         self.reading = self._bytes.reading
         """Counts the bytes of a message while it is being tokenized."""
 

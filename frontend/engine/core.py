@@ -49,7 +49,7 @@ class Sink(Protocol):
 
     def drafted(self, method: int, num_drafted: int, num_accepted: int) -> None:
         """Tokens were drafted for one of its sequences; so many of them are in the output that comes next.
-        method: a DraftMethod of worker.proto."""
+        method: a DraftMethod of engine.proto."""
 
     def started(self, queue_us: int, cached_tokens: int, waits_us: Sequence[int] = ()) -> None:
         """The request was scheduled for the first time since it was last sent. waits_us: of queue_us, by

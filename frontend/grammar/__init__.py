@@ -1,11 +1,9 @@
 """From what an answer must look like to a grammar in llguidance's notation.
 
-answer_judge.py      a whole answer, and what is wrong with its tools
-calls/               reasoning and calls
-lark.py              rules and terminals
-notation.py          each format
-structural_tags.py   free text with structures in it
-special_tokens.py    texts that are tokens of their own
+answer.py            a whole answer, and what is wrong with its tools
+calls.py             calls in the model's own format
+argument_values.py   their arguments, where they are not JSON
+notation.py          each format of StructuredOutput
+lark.py              rules, terminals and special tokens
 judge.py             what is wrong with a grammar, and where
-cache.py             grammars that have been judged
 """

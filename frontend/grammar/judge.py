@@ -1,17 +1,26 @@
 """Judges structured outputs before anything starts. Compiling a hostile grammar may take long or crash, so
-this runs in a process that can be killed (frontend.prompts.process_pool)."""
+this runs in a process that can be killed (frontend.prompts.process_pool).
+
+Grammars that repeat much are tried: some are valid, and so large that they fail while an output is written.
+llguidance builds the states of a regular expression as an output needs them. Where repetitions stand within
+repetitions, as in `(a{1,1000}){1,1000}`, each character may add as many as all before it, until a limit ends
+the output. So outputs are written here, byte by byte, before the request starts. What a byte costs grows with
+the bytes before it at most; so a fraction of the worker's fuel shows within few bytes what would fail later.
+"""
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from frontend.errors import InvalidRequest
-from frontend.grammar.notation import PATHS, grammar_of
-from frontend.grammar.special_tokens import SpecialTokens
-from frontend.grammar.trial import repeats_much, trial_problem
+from frontend.grammar.endless import endless_part
+from frontend.grammar.lark import SpecialTokens
+from frontend.grammar.notation import PATHS, grammar_of, regex_grammar
 from pagewire.limits.grammar_errors import is_panic
 from pagewire.limits.grammars import MAX_COMPILED_BYTES, PARSER_LIMITS
 from pagewire.v1 import generation_pb2
@@ -37,6 +46,10 @@ class GrammarJudge:
         path = PATHS[form.WhichOneof("format") or ""]
         grammar = grammar_of(form, self._special)
         if problem := self.problem(grammar):
+            if form.HasField("regex"):  # as the client wrote it, so that positions are right
+                problem = self.problem(regex_grammar(form.regex)) or problem
+            elif form.grammar.syntax == generation_pb2.StructuredOutput.Grammar.SYNTAX_LARK:
+                problem = self.problem(form.grammar.text) or problem
             raise InvalidRequest({path: _explained(problem, form)[:MAX_MESSAGE]})
         return grammar
 
@@ -48,7 +61,11 @@ class GrammarJudge:
         except UnicodeEncodeError:
             return "has half of a surrogate pair, which is no character"
         try:
-            return LLMatcher.validate_grammar(grammar, limits=self._limits) or self._probe(grammar)
+            if problem := LLMatcher.validate_grammar(grammar, limits=self._limits):
+                return problem
+            if endless := endless_part(grammar):
+                return f"{endless} never ends: each alternative leads to it again"
+            return self._probe(grammar)
         except BaseException as error:  # a panic of the library is no Exception
             if not is_panic(error):
                 raise
@@ -103,6 +120,8 @@ def _explained(problem: str, form: generation_pb2.StructuredOutput) -> str:
         return refused
     if kind == "regex" and (found := _IN_REGEX.search(problem)):
         return f"is no regular expression: {found[3]} at character {max(1, len(found[2]) - 3)}"
+    if kind == "grammar" and form.grammar.syntax != generation_pb2.StructuredOutput.Grammar.SYNTAX_LARK:
+        problem = problem.replace('the rule "start"', 'the rule "root"')
     if kind == "choice":
         return "cannot be compiled: the choices are too many or too long"
     if found := _IN_LARK.match(problem):
@@ -141,3 +160,50 @@ def _pointers(part: Any, names: list[str], pointer: str) -> Iterator[str]:
     elif isinstance(part, list):
         for place, value in enumerate(part):
             yield from _pointers(value, names, f"{pointer}/{place}")
+
+
+TRIED_REPEATS = 1000
+"""Grammars whose counts of repetitions, multiplied, are no more than this are not tried."""
+TRIED_BYTES = 512
+FUEL_SHARE = 8
+"""A step of a trial has the worker's fuel by this: what passes TRIED_BYTES would pass about so many times as
+many. `(a{1,1000}){1,10}` fails behind 660 bytes; ordinary grammars pass with half as much fuel."""
+CPU_SECONDS = 1.0
+"""For all outputs; 512 bytes of ordinary grammars take 0.03."""
+TOO_MUCH = "takes too much work: its repetitions multiply"
+_COUNTED = re.compile(r"\{(\d*),?(\d*)\}")
+_BYTES = (1 << 256) - 1
+_CHOICES: tuple[Callable[[int, int], int], ...] = (
+    lambda allowed, place: allowed & -allowed,
+    lambda allowed, place: 1 << (allowed.bit_length() - 1),
+    lambda allowed, place: allowed & -allowed if place % 7 else 1 << (allowed.bit_length() - 1),
+)
+"""The byte of an output, as a bit of those that are allowed: the lowest, the highest, and some of both."""
+
+
+def repeats_much(grammar: str) -> bool:
+    """Returns whether a grammar's counts of repetitions, multiplied, are more than TRIED_REPEATS."""
+    counts = [int(most or least or 1) for least, most in _COUNTED.findall(grammar)]
+    return len(counts) > 1 and math.prod(max(1, count) for count in counts) > TRIED_REPEATS
+
+
+def trial_problem(tokenizer: LLTokenizer, grammar: str) -> str:
+    """Returns why outputs of a valid grammar cannot be written; "": those that were tried can.
+
+    tokenizer: frontend.grammar.judge.byte_tokenizer's, whose tokens below 256 are bytes.
+    """
+    fuel = PARSER_LIMITS["step_lexer_fuel"] // FUEL_SHARE
+    limits = LLParserLimits(**{**PARSER_LIMITS, "step_lexer_fuel": fuel})
+    beginning = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+    end = time.process_time() + CPU_SECONDS
+    for choose in _CHOICES:
+        matcher = beginning.deep_copy()
+        for place in range(TRIED_BYTES):
+            allowed = int.from_bytes(matcher.compute_bitmask(), "little") & _BYTES
+            if matcher.is_error() or time.process_time() > end:
+                return TOO_MUCH
+            if not allowed:
+                break
+            if not matcher.consume_token(choose(allowed, place).bit_length() - 1):
+                return TOO_MUCH
+    return ""

@@ -20,7 +20,7 @@ from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2
 
 if TYPE_CHECKING:
-    from frontend.grammar.answer_judge import AnswerJudge
+    from frontend.grammar.answer import AnswerJudge
 
 BYTES_PER_TOKEN = 16
 """Bytes of text that a prompt may have per token of context. Text has about 4; tokenizing takes 150 bytes of
@@ -64,7 +64,7 @@ class PromptEncoder:
 
     @cached_property
     def _judge(self) -> "AnswerJudge":
-        from frontend.grammar.answer_judge import AnswerJudge  # loads llguidance, which few requests need
+        from frontend.grammar.answer import AnswerJudge  # loads llguidance, which few requests need
 
         tools, reasoning = (
             (self._answers.tools, self._answers.reasoning) if self._answers is not None else (None, None)
@@ -140,7 +140,7 @@ class PromptEncoder:
         longest = self._tokenizer.longest_token
         if limit is not None and longest is not None:
             at_least = -(-len(text) // longest)  # a character has at least one byte
-            if at_least >= limit:
+            if at_least > limit:
                 raise ContextLengthExceeded(path, at_least, limit, at_least=True)
         size = len(text) if text.isascii() else len(text.encode())
         _check_bytes(size, max_bytes, f"{path}.{kind}")
@@ -179,7 +179,7 @@ def read_token_ids(ids: Sequence[int], vocab_size: int, path: str) -> "array[int
 def _prompt_of_ids(
     ids: Sequence[int], path: str, vocab_size: int, max_ids: int, limit: int | None
 ) -> Encoding:
-    if limit is not None and len(ids) >= limit:
+    if limit is not None and len(ids) > limit:
         raise ContextLengthExceeded(path, len(ids), limit)
     if len(ids) > max_ids:
         raise InvalidRequest({f"{path}.token_ids.ids": f"must be at most {max_ids} ids, not {len(ids)}"})

@@ -1,4 +1,4 @@
-"""Tokenizes prompts away from the event loop.
+"""Tokenizes prompts, and compiles the grammars of answers, away from the event loop.
 
 A few threads tokenize small prompts, so that these delay other prompts but no stream. A thread in the middle
 of a call into C cannot be stopped, so large prompts, and for a while all of them after a small one has taken
@@ -7,19 +7,21 @@ too long, go to processes, which can be killed (frontend.prompts.process_pool).
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
 from math import inf
 from time import monotonic
 from typing import TypeVar
 
 from frontend.answers.choice import AnswerFormats
 from frontend.errors import ContextLengthExceeded, InvalidRequest
-from frontend.grammar.cache import GrammarCache
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_encoding import BYTES_PER_ID, PromptEncoder, TokenizedPrompt
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
+from frontend.validation.rules import Limits
 from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2
 
@@ -34,6 +36,38 @@ PATIENCE = 10.0
 
 SUSPENSION, LONGEST_SUSPENSION = 60.0, 24 * 3600.0
 """Seconds without threads after that: the first time, and at most. Each time a thread is lost."""
+
+MAX_GRAMMARS = 256
+MAX_GRAMMAR_BYTES = 8 << 20
+"""Bytes of all grammars that are kept."""
+
+
+class GrammarCache:
+    """The grammars that were used last, by the form that was requested: a service has few schemas."""
+
+    def __init__(self) -> None:
+        self._grammars: OrderedDict[bytes, str] = OrderedDict()
+        self._num_bytes = 0
+
+    def get(self, form: reader_pb2.AnswerForm) -> str | None:
+        """Returns the grammar of a form; None: it is not known."""
+        key = _digest(form)
+        if key in self._grammars:
+            self._grammars.move_to_end(key)
+        return self._grammars.get(key)
+
+    def put(self, form: reader_pb2.AnswerForm, grammar: str) -> None:
+        """Keeps a grammar, and forgets those that were not used for the longest time."""
+        if (key := _digest(form)) in self._grammars:
+            return
+        self._grammars[key] = grammar
+        self._num_bytes += len(grammar)
+        while len(self._grammars) > MAX_GRAMMARS or self._num_bytes > MAX_GRAMMAR_BYTES:
+            self._num_bytes -= len(self._grammars.popitem(last=False)[1])
+
+
+def _digest(form: reader_pb2.AnswerForm) -> bytes:
+    return blake2b(form.SerializeToString(deterministic=True), digest_size=16).digest()
 
 
 class PromptReader:
@@ -73,21 +107,20 @@ class PromptReader:
         self,
         prompt: prompt_pb2.Prompt,
         path: str,
-        *,
-        vocab_size: int,
-        max_model_len: int,
+        limits: Limits,
         tenant: str | None = None,
+        *,
+        prompt_only: bool = False,
     ) -> TokenizedPrompt:
-        """Returns a prompt that leaves room for output. tenant: its owner, whose turn it takes at the
-        processes, here and below. Raises InvalidRequest."""
-        read = await self.read(
-            prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, tenant=tenant
-        )
+        """Returns a prompt that leaves room for output; prompt_only: none is needed. tenant: its owner, whose
+        turn it takes at the processes, here and below. Raises InvalidRequest."""
+        most = limits.max_model_len
+        read = await self.read(prompt, path, vocab_size=limits.vocab_size, max_model_len=most, tenant=tenant)
         count = len(read.token_ids)
         if count == 0:
             raise InvalidRequest({path: "has no tokens"})
-        if count >= max_model_len:
-            raise ContextLengthExceeded(path, count, max_model_len)
+        if count >= most + prompt_only:
+            raise ContextLengthExceeded(path, count, most)
         return read
 
     async def read(

@@ -14,7 +14,7 @@ from frontend.errors import FrontendNotFound, InvalidRequest, ShuttingDown
 from frontend.rpc.options import host_in_address
 from frontend.rpc.shutdown import Drain
 from frontend.streams.request_registry import RequestRegistry
-from frontend.validation.durations import seconds_of
+from frontend.validation.rules import seconds_of
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import admin_pb2
 

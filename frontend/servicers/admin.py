@@ -8,18 +8,15 @@ from typing import Any
 
 from google.protobuf import struct_pb2, timestamp_pb2
 
-from frontend.call.serving_state import ServingState
-from frontend.call.write_timeout import WriteTimeouts
-from frontend.engine.client import EngineClient
 from frontend.engine.core import Core
 from frontend.errors import Draining, Unimplemented
 from frontend.inspection.inspector import Inspector
+from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_caller, sender
 from frontend.rpc.error_mapping import guarded
 from frontend.rpc.fleet import Fleet
-from frontend.validation.durations import seconds_of
+from frontend.validation.rules import seconds_of
 from pagewire import __version__
-from pagewire.config import FrontendConfig
 from pagewire.v1 import admin_pb2, admin_pb2_grpc, inspection_pb2
 
 DEFAULT_INTERVAL = 1.0
@@ -30,21 +27,8 @@ SHORTEST_INTERVAL = 0.05
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """RPCs for operators and routers."""
 
-    def __init__(
-        self,
-        config: FrontendConfig,
-        engine: EngineClient,
-        state: ServingState,
-        fleet: Fleet,
-        write_timeouts: WriteTimeouts,
-        inspector: Inspector,
-    ) -> None:
-        self._inspector = inspector
-        self._fleet = fleet
-        self._write_timeouts = write_timeouts
-        self._config = config
-        self._engine = engine
-        self._state = state
+    def __init__(self, parts: FrontendParts, fleet: Fleet, inspector: Inspector) -> None:
+        self._parts, self._fleet, self._inspector = parts, fleet, inspector
         self._start_time = _now()
 
     @guarded
@@ -53,14 +37,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> admin_pb2.GetServerInfoResponse:
         info = admin_pb2.GetServerInfoResponse(
             version=__version__,
-            instance_id=self._engine.identity.hex(),
-            state=self._state.state,
+            instance_id=self._parts.engine.identity.hex(),
+            state=self._parts.state.state,
             start_time=self._start_time,
             config=struct_pb2.Struct(),
         )
-        info.config.update(_as_json(dataclasses.asdict(self._config)))
-        info.config.update({"engines": [_describe(core) for core in self._engine.cores]})
-        facts = self._engine.facts
+        info.config.update(_as_json(dataclasses.asdict(self._parts.config)))
+        info.config.update({"engines": [_describe(core) for core in self._parts.engine.cores]})
+        facts = self._parts.engine.facts
         if facts is not None:
             info.engine_version = facts.engine_version
             info.parallelism.CopyFrom(facts.parallelism)
@@ -79,22 +63,22 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     @guarded
     async def GetLoad(self, request: admin_pb2.GetLoadRequest, context: Context) -> admin_pb2.GetLoadResponse:
-        return admin_pb2.GetLoadResponse(load=_load(await self._engine.questions.loads()))
+        return admin_pb2.GetLoadResponse(load=_load(await self._parts.engine.questions.loads()))
 
     @guarded
     async def WatchLoad(self, request: admin_pb2.WatchLoadRequest, context: Context) -> None:
         interval = _interval(request)
         last = None
-        with self._write_timeouts.writer(sender(context)) as writer:
+        with self._parts.write_timeouts.writer(sender(context)) as writer:
             while True:
-                loads = await self._engine.questions.loads()
+                loads = await self._parts.engine.questions.loads()
                 if loads != last:
                     last = loads
                     await writer.write(admin_pb2.WatchLoadResponse(load=_load(loads)))
-                if not self._state.closes:
+                if not self._parts.state.closes:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._state.changed(), interval)
-                if self._state.closes:  # an endless stream would keep the server from stopping
+                        await asyncio.wait_for(self._parts.state.changed(), interval)
+                if self._parts.state.closes:  # an endless stream would keep the server from stopping
                     raise Draining
 
     @guarded
@@ -111,7 +95,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ResetCache(
         self, request: admin_pb2.ResetCacheRequest, context: Context
     ) -> admin_pb2.ResetCacheResponse:
-        await self._engine.questions.reset_cache()
+        await self._parts.engine.questions.reset_cache()
         return admin_pb2.ResetCacheResponse()
 
     @guarded

@@ -5,17 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import partial
 
-from frontend.call.limits import ConcurrencyLimits
-from frontend.call.serving_state import ServingState
-from frontend.call.write_timeout import WriteTimeouts
+from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call, sender
 from frontend.rpc.error_mapping import guarded
-from frontend.streams.generator import Generator
 from frontend.streams.multiplexer import Multiplexer
 from frontend.streams.request_registry import Aborts
 from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_abort
-from pagewire.config import FrontendConfig
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
 
 Commands = AsyncIterator[generation_pb2.GenerateMultiplexedRequest]
@@ -24,27 +20,15 @@ Commands = AsyncIterator[generation_pb2.GenerateMultiplexedRequest]
 class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     """Generates text."""
 
-    def __init__(
-        self,
-        config: FrontendConfig,
-        generator: Generator,
-        aborts: Aborts,
-        state: ServingState,
-        limits: ConcurrencyLimits,
-        write_timeouts: WriteTimeouts,
-    ) -> None:
-        self._config = config
-        self._generator = generator
-        self._state = state
-        self._aborts = aborts
-        self._limits = limits
-        self._write_timeouts = write_timeouts
+    def __init__(self, parts: FrontendParts, aborts: Aborts) -> None:
+        self._parts, self._aborts = parts, aborts
 
     @guarded
     async def Generate(self, request: generation_pb2.GenerateRequest, context: Context) -> None:
-        self._state.require_open()
-        async with self._generator.open(request, current_call(context), CallMode(find=True)) as stream:
-            with self._write_timeouts.writer(sender(context)) as writer:
+        parts = self._parts
+        parts.state.require_open()
+        async with parts.generator.open(request, current_call(context), CallMode(find=True)) as stream:
+            with parts.write_timeouts.writer(sender(context)) as writer:
                 while (message := await stream.take()) is not None:
                     await writer.write(message)
 
@@ -52,24 +36,23 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
     async def GenerateUnary(
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> generation_pb2.GenerateResponse:
-        self._state.require_open()
-        async with self._generator.open(
-            request, current_call(context), CallMode(one_message=True, find=True)
-        ) as stream:
+        self._parts.state.require_open()
+        mode = CallMode(one_message=True, find=True)
+        async with self._parts.generator.open(request, current_call(context), mode) as stream:
             message = await stream.take()
             assert message is not None  # a stream ends with a message or raises
             return message
 
     @guarded
     async def GenerateMultiplexed(self, requests: Commands, context: Context) -> None:
-        self._state.require_open()
-        multiplexer = Multiplexer(
-            self._generator, self._state, self._limits, self._config.max_multiplexed_requests
-        )
+        parts = self._parts
+        parts.state.require_open()
+        most = parts.config.max_multiplexed_requests
+        multiplexer = Multiplexer(parts.generator, parts.state, parts.limits, most)
         async with aclosing(multiplexer):
             reading = asyncio.create_task(_read(requests, multiplexer, context), name="commands")
             try:
-                with self._write_timeouts.writer(sender(context)) as writer:
+                with parts.write_timeouts.writer(sender(context)) as writer:
                     while (message := await multiplexer.take()) is not None:
                         await writer.write(message)
             finally:

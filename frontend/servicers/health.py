@@ -6,8 +6,8 @@ from collections.abc import Collection
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from frontend.call.serving_state import ServingState
-from frontend.call.write_timeout import TimedWriter, WriteTimeouts
+from frontend.call.write_timeout import TimedWriter
+from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, sender
 from frontend.rpc.error_mapping import guarded
 
@@ -15,10 +15,9 @@ from frontend.rpc.error_mapping import guarded
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
     """Reports one state for the whole server ("") and for each of its services."""
 
-    def __init__(self, state: ServingState, services: Collection[str], write_timeouts: WriteTimeouts) -> None:
-        self._state = state
+    def __init__(self, parts: FrontendParts, services: Collection[str]) -> None:
+        self._parts, self._state = parts, parts.state
         self._services = frozenset(services) | {""}
-        self._write_timeouts = write_timeouts
 
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Context
@@ -37,7 +36,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
 
     @guarded
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
-        with self._write_timeouts.writer(sender(context)) as writer:
+        with self._parts.write_timeouts.writer(sender(context)) as writer:
             await self._watch(request, writer)
 
     async def _watch(self, request: health_pb2.HealthCheckRequest, writer: TimedWriter) -> None:

@@ -1,21 +1,17 @@
 """ModelService."""
 
-from frontend.engine.client import EngineClient
 from frontend.errors import Unimplemented
-from frontend.model.info import ModelInfo
+from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context
 from frontend.rpc.error_mapping import guarded
-from pagewire.config import FrontendConfig
 from pagewire.v1 import model_pb2, model_pb2_grpc
 
 
 class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     """Describes the served model."""
 
-    def __init__(self, config: FrontendConfig, model: ModelInfo, engine: EngineClient) -> None:
-        self._config = config
-        self._model = model
-        self._engine = engine
+    def __init__(self, parts: FrontendParts) -> None:
+        self._parts = parts
 
     @guarded
     async def ListModels(
@@ -27,7 +23,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
     async def GetModel(
         self, request: model_pb2.GetModelRequest, context: Context
     ) -> model_pb2.GetModelResponse:
-        self._model.check_name(request.name)
+        self._parts.model.check_name(request.name)
         return model_pb2.GetModelResponse(model=self._describe())
 
     @guarded
@@ -40,5 +36,5 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
 
     def _describe(self) -> model_pb2.Model:
         """Uses the last facts known of the engine, which stay valid while it is away."""
-        welcome = self._engine.facts or self._engine.require()
-        return self._model.describe(welcome, self._config)
+        welcome = self._parts.engine.facts or self._parts.engine.require()
+        return self._parts.model.describe(welcome, self._parts.config)

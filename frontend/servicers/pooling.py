@@ -3,13 +3,10 @@
 import struct
 from array import array
 
-from frontend.call.serving_state import ServingState
 from frontend.errors import InvalidRequest, Unimplemented
-from frontend.prompts.prompt_reader import PromptReader
+from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call
 from frontend.rpc.error_mapping import guarded
-from frontend.streams.continuation_scorer import ContinuationScorer
-from frontend.streams.embedder import Embedder
 from pagewire.ipc.columns import unpack_f32_array
 from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
 
@@ -17,16 +14,13 @@ from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
 class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     """Returns vectors and scores instead of text."""
 
-    def __init__(
-        self, scorer: ContinuationScorer, embedder: Embedder, prompts: PromptReader, state: ServingState
-    ) -> None:
-        self._scorer, self._embedder, self._prompts = scorer, embedder, prompts
-        self._state = state
+    def __init__(self, parts: FrontendParts) -> None:
+        self._parts = parts
 
     @guarded
     async def Embed(self, request: pooling_pb2.EmbedRequest, context: Context) -> pooling_pb2.EmbedResponse:
-        self._state.require_open()
-        vectors = await self._embedder.embed(request, current_call(context))
+        self._parts.state.require_open()
+        vectors = await self._parts.embedder.embed(request, current_call(context))
         response = pooling_pb2.EmbedResponse()
         response.usage.prompt_tokens = vectors.prompt_tokens
         response.usage.cached_prompt_tokens = vectors.cached_prompt_tokens
@@ -35,7 +29,7 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
             for column in vectors.columns:
                 write_vector(column, request.raw_dtype, response.embeddings.add())
 
-        await self._prompts.run(write)
+        await self._parts.prompts.run(write)
         return response
 
     @guarded
@@ -50,8 +44,8 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
     async def ScoreContinuations(
         self, request: pooling_pb2.ScoreContinuationsRequest, context: Context
     ) -> pooling_pb2.ScoreContinuationsResponse:
-        self._state.require_open()
-        return await self._scorer.score(request, current_call(context))
+        self._parts.state.require_open()
+        return await self._parts.scorer.score(request, current_call(context))
 
 
 def write_vector(values: bytes, raw_dtype: str, embedding: pooling_pb2.Embedding) -> None:

@@ -2,12 +2,8 @@
 
 from collections.abc import Sequence
 
-from frontend.call.limits import ConcurrencyLimits
-from frontend.call.write_timeout import WriteTimeouts
-from frontend.engine.client import EngineClient
-from frontend.model.info import ModelInfo
+from frontend.parts import FrontendParts
 from frontend.prompts.prompt_encoding import TokenizedPrompt, copy_token_ids
-from frontend.prompts.prompt_reader import PromptReader
 from frontend.rpc.call_context import Context, current_caller, sender
 from frontend.rpc.error_mapping import guarded
 from frontend.validation.requests import check_detokenize, check_tokenize
@@ -21,63 +17,52 @@ CHUNK = 1 << 20
 class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     """Tokenizes and detokenizes with the model's tokenizer."""
 
-    def __init__(
-        self,
-        model: ModelInfo,
-        prompts: PromptReader,
-        engine: EngineClient,
-        limits: ConcurrencyLimits,
-        write_timeouts: WriteTimeouts,
-    ) -> None:
-        self._model = model
-        self._prompts = prompts
-        self._engine = engine
-        self._limits = limits
-        self._write_timeouts = write_timeouts
+    def __init__(self, parts: FrontendParts) -> None:
+        self._parts = parts
 
     @guarded
     async def Tokenize(
         self, request: tokenizer_pb2.TokenizeRequest, context: Context
     ) -> tokenizer_pb2.TokenizeResponse:
-        self._model.check_name(request.model)
-        check_tokenize(request, Limits(self._vocab_size, 1, frozenset(), 1, 1))
-        with self._limits.reading(request.ByteSize(), current_caller()):
+        self._parts.model.check_name(request.model)
+        check_tokenize(request, Limits(self._parts.vocab_size, 1, frozenset(), 1, 1))
+        with self._parts.limits.reading(request.ByteSize(), current_caller()):
             read = [
-                await self._prompts.read(
+                await self._parts.prompts.read(
                     prompt,
                     f"prompts[{place}]",
-                    vocab_size=self._vocab_size,
+                    vocab_size=self._parts.vocab_size,
                     offsets=request.offsets,
                     tenant=current_caller().tenant,
                 )
                 for place, prompt in enumerate(request.prompts)
             ]
-            response = await self._prompts.run(lambda: self._answer(request, read))
-        if self._engine.facts is not None:
-            response.max_model_len = self._engine.facts.model.max_model_len
+            response = await self._parts.prompts.run(lambda: self._answer(request, read))
+        if (max_model_len := self._parts.max_model_len) is not None:
+            response.max_model_len = max_model_len
         return response
 
     @guarded
     async def Detokenize(
         self, request: tokenizer_pb2.DetokenizeRequest, context: Context
     ) -> tokenizer_pb2.DetokenizeResponse:
-        self._model.check_name(request.model)
+        self._parts.model.check_name(request.model)
         skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
 
         def detokenize() -> list[str]:
-            check_detokenize(request, self._vocab_size)
+            check_detokenize(request, self._parts.vocab_size)
             sequences = [copy_token_ids(sequence.ids) for sequence in request.sequences]
-            return self._model.tokenizer.decode(sequences, skip_special_tokens=skip)
+            return self._parts.model.tokenizer.decode(sequences, skip_special_tokens=skip)
 
-        with self._limits.reading(request.ByteSize(), current_caller()):
-            return tokenizer_pb2.DetokenizeResponse(texts=await self._prompts.run(detokenize))
+        with self._parts.limits.reading(request.ByteSize(), current_caller()):
+            return tokenizer_pb2.DetokenizeResponse(texts=await self._parts.prompts.run(detokenize))
 
     @guarded
     async def GetTokenizer(self, request: tokenizer_pb2.GetTokenizerRequest, context: Context) -> None:
-        self._model.check_name(request.model)
-        archive = self._model.archive
-        data, digest = await self._prompts.run(lambda: (archive.data, archive.sha256))
-        with self._write_timeouts.writer(sender(context)) as writer:
+        self._parts.model.check_name(request.model)
+        archive = self._parts.model.archive
+        data, digest = await self._parts.prompts.run(lambda: (archive.data, archive.sha256))
+        with self._parts.write_timeouts.writer(sender(context)) as writer:
             for start in range(0, len(data), CHUNK):
                 end = start + CHUNK
                 await writer.write(
@@ -85,12 +70,6 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
                         data=data[start:end], sha256=digest if end >= len(data) else ""
                     )
                 )
-
-    @property
-    def _vocab_size(self) -> int:
-        """All ids below this are valid, though the last ones may have no token."""
-        facts = self._engine.facts
-        return max(self._model.tokenizer.vocab_size, facts.model.vocab_size if facts else 0)
 
     def _answer(
         self, request: tokenizer_pb2.TokenizeRequest, prompts: Sequence[TokenizedPrompt]
@@ -113,7 +92,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     ) -> None:
         result.token_ids.extend(read.token_ids)
         if request.token_texts:
-            result.token_texts.extend(map(self._model.tokenizer.token_bytes, read.token_ids))
+            result.token_texts.extend(map(self._parts.model.tokenizer.token_bytes, read.token_ids))
         if request.offsets:
             for start, end in byte_offsets(read):
                 result.starts.append(start)

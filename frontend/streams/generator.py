@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from frontend.answers.form import answer_form
-from frontend.answers.reader import open_answers
+from frontend.answers.reader import answer_form, open_answers
 from frontend.call.call import Call
 from frontend.call.limits import ConcurrencyLimits
 from frontend.engine.client import EngineClient
@@ -36,11 +35,10 @@ from frontend.streams.stream import Stream
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.timings import RequestTimings
 from frontend.telemetry.tracing import put_log_fields
-from frontend.validation.defaults import resolve
+from frontend.validation.defaults import check_answer_size, resolve
+from frontend.validation.multi_sequence import sequences_of
 from frontend.validation.requests import check_generate
-from frontend.validation.response_size import check_answer_size
-from frontend.validation.rules import Limits
-from frontend.validation.terms import check_terms, sequences_of
+from frontend.validation.rules import Limits, computes_prompt_only
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS
@@ -61,11 +59,8 @@ class Generator:
         counters: Counters | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        self._config = config
-        self._model = model
-        self._prompts = prompts
-        self._engine = engine
-        self._limits = limits
+        self.config, self.model, self.prompts = config, model, prompts
+        self.engine, self.limits = engine, limits
         self._counters = counters or Counters()
         self._tracer = tracer
         self.registry = RequestRegistry(engine)
@@ -94,7 +89,7 @@ class Generator:
         identity, limits = self._check(request, call, mode)
         with self.registry.reserve(identity.engine_id, identity.content) as entry:
             entry.tenant, entry.priority, entry.timings = identity.tenant, request.priority, timings
-            with self._limits.reading(request.ByteSize(), call.caller):
+            with self.limits.reading(request.ByteSize(), call.caller):
                 spec = await self._read(request, call, mode, identity, limits)
                 stream, message = await self._prepare(spec, timings)
             routing = await self._route(spec)
@@ -107,27 +102,27 @@ class Generator:
                 return
             self._put_times(message, spec, timings)
             entry.stream = stream
-            entry.ticket = self._engine.submit(message, stream, routing)
+            entry.ticket = self.engine.submit(message, stream, routing)
             timings.sent()
             try:
                 yield stream
             except (asyncio.CancelledError, GeneratorExit):  # by the client, or its connection broke
-                self._engine.release(entry.ticket, detach=True)
+                self.engine.release(entry.ticket, detach=True)
                 raise
             finally:
-                self._engine.release(entry.ticket)
+                self.engine.release(entry.ticket)
 
     def _check(
         self, request: generation_pb2.GenerateRequest, call: Call, mode: CallMode
     ) -> tuple[RequestIdentity, Limits]:
         """Checks all that needs no tokens. Raises ServiceError."""
-        self._model.check_name(request.model)
+        self.model.check_name(request.model)
         if mode.pooling is None:
-            self._model.require_head()
-        limits = limits_of(self._engine.require_known(), self._config)
+            self.model.require_head()
+        limits = limits_of(self.engine.require_known(), self.config)
         check_generate(request, limits)
         tenant = call.caller.act_as(request.tenant)
-        check_terms(call.caller, request.priority, *sequences_of(request.sampling))
+        call.caller.check_terms(request.priority, *sequences_of(request.sampling))
         identity = identify(request, call.caller, tenant, is_pooled=mode.pooling is not None)
         put_log_fields(identity.request_id, tenant, call.trace)
         return identity, limits
@@ -142,30 +137,16 @@ class Generator:
     ) -> RequestSpec:
         """Tokenizes the prompt and resolves defaults. Raises ServiceError, also when the answer cannot fit
         into a message."""
-        prompt = await self._prompts.read_for_generation(
-            request.prompt,
-            "prompt",
-            vocab_size=limits.vocab_size,
-            max_model_len=limits.max_model_len,
-            tenant=call.caller.tenant,
+        tenant = call.caller.tenant
+        prompt_only = computes_prompt_only(request.stopping)
+        prompt = await self.prompts.read_for_generation(
+            request.prompt, "prompt", limits, tenant, prompt_only=prompt_only
         )
-        resolved = resolve(
-            request,
-            self._model.default_sampling,
-            vocab_size=limits.vocab_size,
-            max_model_len=limits.max_model_len,
-            seed=identity.seed,
-        )
-        spec = RequestSpec(request, call, mode, identity, limits, self._model, prompt, resolved)
-        check_prompt_logprobs(request.output, len(prompt.token_ids), limits.vocab_size)
-        check_answer_size(
-            request,
-            resolved,
-            prompt_len=len(prompt.token_ids),
-            vocab_size=limits.vocab_size,
-            max_model_len=limits.max_model_len,
-            in_one_message=spec.final_only,
-        )
+        resolved = resolve(request, self.model.default_sampling, limits, identity.seed)
+        spec = RequestSpec(request, call, mode, identity, limits, self.model, prompt, resolved)
+        prompt_len = len(prompt.token_ids)
+        check_prompt_logprobs(request.output, prompt_len, limits.vocab_size)
+        check_answer_size(request, resolved, prompt_len, limits, in_one_message=spec.final_only)
         return spec
 
     async def _prepare(
@@ -175,9 +156,9 @@ class Generator:
         request, tokens, tenant = spec.request, spec.prompt.token_ids, spec.call.caller.tenant
         bad_words = await self._read_bad_words(request, tenant)
         seed = spec.resolved.sampling.seed
-        answers = await open_answers(request, self._model, tokens, seed, self._prompts.run)
-        form = answer_form(request, self._model, tokens)
-        grammar = await self._prompts.read_grammar(form, tenant) if form is not None else ""
+        answers = await open_answers(request, self.model.answers, tokens, seed, self.prompts.run)
+        form = answer_form(request, self.model.answers, tokens)
+        grammar = await self.prompts.read_grammar(form, tenant) if form is not None else ""
         message = to_engine(spec, bad_words, grammar)
         stream = to_stream(spec, answers, timings, self.pacer)
         if request.continuation.sequences:
@@ -192,7 +173,7 @@ class Generator:
     ) -> list[list[int]]:
         if not request.sampling.bad_words:
             return []
-        words = await self._prompts.read_words(list(request.sampling.bad_words), tenant)
+        words = await self.prompts.read_words(list(request.sampling.bad_words), tenant)
         if (longest := max(map(len, words), default=0)) > MAX_BAD_WORD_TOKENS:
             problem = f"must be of at most {MAX_BAD_WORD_TOKENS} tokens each, not {longest}"
             raise InvalidRequest({"sampling.bad_words": problem})
@@ -209,12 +190,12 @@ class Generator:
             has_grammar=has_grammar,
         )
         continuation = spec.request.continuation
-        await self._prompts.run(lambda: resume(continuation, stream, rules, limits.vocab_size))
+        await self.prompts.run(lambda: resume(continuation, stream, rules, limits.vocab_size))
 
     async def _route(self, spec: RequestSpec) -> Routing:
         routing = routing_of(spec.request.routing)
         if spec.mode.finds(spec.request):
-            return await self._engine.questions.where(spec.identity.engine_id, routing)
+            return await self.engine.questions.where(spec.identity.engine_id, routing)
         return routing
 
     def _put_times(self, message: engine_pb2.AddRequest, spec: RequestSpec, timings: RequestTimings) -> None:
@@ -223,5 +204,5 @@ class Generator:
             left = max(spec.call.time_left - timings.seconds(), 0.0)
             message.deadline.FromNanoseconds(round(left * 1e9))
         self.registry.put_age(message, timings)
-        grace = self._config.disconnect_grace if spec.mode.keeps(spec.request) else 0.0
+        grace = self.config.disconnect_grace if spec.mode.keeps(spec.request) else 0.0
         message.disconnect_grace_ms = round(1e3 * grace)

@@ -15,14 +15,12 @@ from typing import TypeVar
 
 from frontend.auth.caller import Caller, Terms
 from frontend.call.call import Call
-from frontend.call.limits import ConcurrencyLimits
 from frontend.call.turns import TenantTurns
 from frontend.streams.generator import Generator
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream
 from frontend.telemetry.tracing import put_log_fields
 from frontend.validation.rules import MAX_COUNT
-from frontend.validation.terms import check_terms
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
 
 BESIDE_OTHERS = 4
@@ -80,12 +78,12 @@ class RequestGroup:
     def request(
         self, index: int, token_ids: Items[int], output: generation_pb2.OutputOptions
     ) -> generation_pb2.GenerateRequest:
-        """Returns a request that computes the tokens of a prompt, and one more, which is dropped."""
+        """Returns a request that computes the tokens of a prompt."""
         return generation_pb2.GenerateRequest(
             request_id=self.request_ids[index],
             prompt=prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=token_ids)),
             sampling=generation_pb2.SamplingParams(temperature=0),
-            stopping=generation_pb2.StoppingCriteria(max_tokens=1),
+            stopping=generation_pb2.StoppingCriteria(max_tokens=0),
             output=output,
             priority=self.whole.priority,
             tenant=self.whole.tenant,
@@ -96,16 +94,16 @@ class RequestGroup:
 class RequestGroups:
     """Runs the requests of groups. Belongs to the event loop's thread."""
 
-    def __init__(self, generator: Generator, limits: ConcurrencyLimits) -> None:
+    def __init__(self, generator: Generator) -> None:
         self._generator = generator
-        self._turns = GroupTurns(limits.serves_others)
+        self._turns = GroupTurns(generator.limits.serves_others)
 
     @contextmanager
     def open(self, whole: GroupRequest, call: Call, size: int) -> Iterator[RequestGroup]:
         """Reserves the ids of a group of a validated request within the block. Raises TenantMismatch,
         TermsExceeded, RequestExists."""
         tenant = call.caller.act_as(whole.tenant)
-        check_terms(call.caller, whole.priority)
+        call.caller.check_terms(whole.priority)
         ends = None if call.time_left is None else asyncio.get_running_loop().time() + call.time_left
         request_id = whole.request_id or secrets.token_hex(16)
         put_log_fields(request_id, tenant, call.trace)

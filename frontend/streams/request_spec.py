@@ -6,7 +6,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from frontend.answers.reader import AnswerReader
+from frontend.answers.answer import Answer, AnswerContext
 from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.engine.logprobs import PromptScores
@@ -19,7 +19,7 @@ from frontend.telemetry.timings import RequestTimings
 from frontend.text.detokenizer import Detokenizer
 from frontend.text.stop_strings import StopMatcher, StopStrings
 from frontend.validation.defaults import Resolved
-from frontend.validation.rules import Limits
+from frontend.validation.rules import Limits, computes_prompt_only
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
@@ -106,6 +106,8 @@ class CallMode:
         return bool(request.request_id) and (self.resumable or self.finds(request))
 
 
+_PROMPT_ONLY = generation_pb2.StoppingCriteria(max_tokens=1, min_tokens=0, ignore_eos=True)
+"""A core samples one token behind each prompt; a stream drops it (OutputFields.prompt_only)."""
 STREAMING = CallMode()
 ONE_MESSAGE = CallMode(one_message=True)
 
@@ -131,6 +133,11 @@ class RequestSpec:
         """True when all output leaves in one message."""
         return self.mode.one_message or self.request.output.mode == FINAL or self.resolved.is_choice
 
+    @property
+    def prompt_only(self) -> bool:
+        """True when nothing is generated."""
+        return computes_prompt_only(self.resolved.stopping)
+
     def prompt_scores(self) -> PromptScores | None:
         """Returns an empty container for the requested log-probabilities of the prompt; None: none are
         requested. A continuation needs none: the client got them with the first message of the broken
@@ -152,12 +159,13 @@ def to_engine(
         content_digest=spec.identity.content,
         prompt_token_ids=pack_u32(spec.prompt.token_ids),
         sampling=resolved.sampling,
-        stopping=resolved.stopping,
+        stopping=_PROMPT_ONLY if spec.prompt_only else resolved.stopping,
+        prompt_only=spec.prompt_only,
         priority=request.priority,
         cache_salt=request.cache.salt,
         cache_bypass=request.cache.bypass,
-        logprobs=request.output.logprobs if wants_logprobs else None,
-        grammar=grammar,
+        logprobs=request.output.logprobs if wants_logprobs and not spec.prompt_only else None,
+        grammar="" if spec.prompt_only else grammar,
         pooling=spec.mode.pooling,
         tenant=spec.identity.tenant,
         traceparent=trace.traceparent,
@@ -182,11 +190,11 @@ def to_engine(
 
 def to_stream(
     spec: RequestSpec,
-    answers: AnswerReader | None,
+    answers: AnswerContext | None,
     timings: RequestTimings,
     pacer: DeliveryPacer | None = None,
 ) -> Stream:
-    """Returns the stream for the client. answers: reads reasoning and calls; None: answers are text alone."""
+    """Returns the stream for the client. answers: None: they are text alone."""
     output, resolved = spec.request.output, spec.resolved
     delivery = DeliveryMode(
         final_only=spec.final_only,
@@ -213,7 +221,7 @@ def _header(spec: RequestSpec) -> Header:
     )
 
 
-def _sequences(spec: RequestSpec, answers: AnswerReader | None) -> list[Sequence]:
+def _sequences(spec: RequestSpec, answers: AnswerContext | None) -> list[Sequence]:
     output, asked, stopping = spec.request.output, spec.request.stopping, spec.resolved.stopping
     wanted = OutputFields(
         text=output.text if output.HasField("text") else True,
@@ -224,6 +232,7 @@ def _sequences(spec: RequestSpec, answers: AnswerReader | None) -> list[Sequence
         min_tokens=stopping.min_tokens,
         logprobs=output.HasField("logprobs"),
         likelihood=spec.resolved.is_choice,
+        prompt_only=spec.prompt_only,
     )
     stops = None
     if asked.stop or asked.stop_regex:
@@ -241,7 +250,7 @@ def _sequences(spec: RequestSpec, answers: AnswerReader | None) -> list[Sequence
     for index in range(spec.resolved.sampling.n):
         own = detokenizer.copy() if detokenizer is not None else None
         if answers is not None and own is not None:
-            own = answers.answer(index, own)
+            own = Answer(answers, index, own)
         matcher = StopMatcher(stops) if stops is not None else None
         repetition = None
         if asked.HasField("repetition"):

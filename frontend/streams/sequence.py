@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from frontend.answers.answer import Answer
-from frontend.answers.sink import BREAK, SEPARATOR
+from frontend.answers.events import BREAK, SEPARATOR
 from frontend.engine.logprobs import Scores
 from frontend.text.detokenizer import Detokenizer
 from frontend.text.stop_strings import StopMatcher
@@ -31,6 +31,8 @@ class OutputFields:
     logprobs: bool = False
     likelihood: bool = False
     """The sum of log-probabilities is needed, although they may not be requested themselves."""
+    prompt_only: bool = False
+    """Tokens are dropped: none was asked for."""
 
     @property
     def only_text(self) -> bool:
@@ -133,7 +135,8 @@ class Sequence:
     @property
     def wants_scores(self) -> bool:
         """True when tokens must come with log-probabilities."""
-        return self._fields.logprobs or self._fields.likelihood
+        fields = self._fields
+        return (fields.logprobs or fields.likelihood) and not fields.prompt_only
 
     @property
     def num_scores(self) -> int:
@@ -158,6 +161,8 @@ class Sequence:
         Returns whether the sequence has ended. If so without a reason, a stop string matched, and the core
         does not know yet.
         """
+        if self._fields.prompt_only:
+            token_ids = ()
         before = len(self.tokens)
         ended = self._accept_until_repetition(token_ids, reason, matched)
         if scores is not None and self.wants_scores:

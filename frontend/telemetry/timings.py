@@ -154,7 +154,7 @@ class DraftCounts:
         self._by_method: dict[str, tuple[int, int]] = {}
 
     def add(self, method: int, num_drafted: int, num_accepted: int) -> None:
-        """Counts a draft. method: a DraftMethod of worker.proto; unknown ones are unspecified."""
+        """Counts a draft. method: a DraftMethod of engine.proto; unknown ones are unspecified."""
         name = METHOD_NAMES.get(method, METHOD_NAMES[0])
         drafted, accepted = self._by_method.get(name, (0, 0))
         self._by_method[name] = drafted + num_drafted, accepted + num_accepted

@@ -103,7 +103,7 @@ FIELDS: dict[str, Rule | Kind] = {
     "sampling.bad_words": BAD_WORDS,
     "sampling.bad_token_ids": TOKEN_IDS,
     "stopping": Kind.NESTED,
-    "stopping.max_tokens": AT_LEAST_ONE,
+    "stopping.max_tokens": number(0, MAX_COUNT),
     "stopping.min_tokens": number(0, MAX_COUNT),
     "stopping.stop": STOP_STRINGS,
     "stopping.stop_regex": STOP_REGEXES,

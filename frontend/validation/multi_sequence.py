@@ -6,6 +6,7 @@ and the stream keeps the n most probable. In both cases nothing is delivered bef
 
 from collections.abc import Iterator
 
+from frontend.validation.rules import computes_prompt_only
 from pagewire.limits.beams import MAX_STOPS, NEUTRAL
 from pagewire.v1 import generation_pb2
 
@@ -13,6 +14,15 @@ from pagewire.v1 import generation_pb2
 def returned(sampling: generation_pb2.SamplingParams) -> int:
     """Returns the number of sequences that a request asks for."""
     return sampling.n if sampling.HasField("n") else 1
+
+
+def sequences_of(sampling: generation_pb2.SamplingParams) -> tuple[int, str]:
+    """Returns the number of sequences that a request runs at once, and the field that asks for them."""
+    if sampling.HasField("beam_search"):
+        return sampling.beam_search.width, "sampling.beam_search.width"
+    if sampling.HasField("best_of"):
+        return sampling.best_of, "sampling.best_of"
+    return returned(sampling), "sampling.n"
 
 
 def contradictions(request: generation_pb2.GenerateRequest) -> Iterator[tuple[str, str]]:
@@ -23,6 +33,8 @@ def contradictions(request: generation_pb2.GenerateRequest) -> Iterator[tuple[st
     if not sampling.HasField("beam_search"):
         return
     with_beams = "cannot be combined with sampling.beam_search"
+    if computes_prompt_only(request.stopping):
+        yield "stopping.max_tokens", "must be at least 1 with sampling.beam_search"
     if not sampling.beam_search.width:  # which the table does not see: 0 is what an absent width reads as
         yield "sampling.beam_search.width", "is required"
     elif n > sampling.beam_search.width:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from google.protobuf.message import Message
 
 from frontend.errors import InvalidRequest, Unsupported
-from frontend.validation import structured_output
+from frontend.validation import answer_forms
+from frontend.validation.answer_forms import tool_problems
 from frontend.validation.fields import FIELDS, Kind
 from frontend.validation.multi_sequence import contradictions, returned
 from frontend.validation.rules import (
@@ -18,13 +19,16 @@ from frontend.validation.rules import (
     outside_vocabulary,
     priority_problem,
 )
-from frontend.validation.tools import tool_problems
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2, tokenizer_pb2
 
 MAX_PROMPTS = 1024
 """Prompts or sequences of one request to TokenizerService."""
 MAX_SCORED_BYTES = 2 << 20
 """Bytes of all continuations of one request."""
+DTYPES = ("float32", "float16", "bfloat16")
+"""Of raw elements."""
+MAX_VECTOR_VALUES = 1 << 23
+"""Elements of all vectors of one response: 32 MiB of float32."""
 MAX_DETOKENIZED = 1 << 19
 """Token ids of one Detokenize request."""
 MAX_PARTS = 16_384
@@ -36,92 +40,6 @@ MAX_VIOLATIONS = 8
 """Violations reported at once: they travel in a trailer, and HTTP/2 peers accept 8 KiB of those."""
 
 NOT_BUILT = "is not implemented yet"
-
-
-def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> None:
-    """Checks a generation request. Raises InvalidRequest or Unsupported, naming the fields."""
-    findings = Findings()
-    findings.walk(request, "", "", limits)
-    check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
-    _check_counts(request, findings)
-    _check_choice(request, limits, findings)
-    _check_continuation(request, limits, findings)
-    if not limits.has_grammars:
-        for field in structured_output.fields_with_grammars(request):
-            findings.unsupported[field] = "is not served: the engine has no grammars"
-    if request.output.echo and request.output.HasField("text") and not request.output.text:
-        findings.invalid["output.echo"] = "is text, which output.text switches off"
-    if request.output.HasField("prompt_logprobs_start") and not request.output.HasField("prompt_logprobs"):
-        findings.invalid["output.prompt_logprobs_start"] = "means nothing without output.prompt_logprobs"
-    findings.raise_any()
-
-
-def check_continuations(
-    request: pooling_pb2.ScoreContinuationsRequest, limits: Limits, max_continuations: int
-) -> None:
-    """Checks a request to score continuations. Raises InvalidRequest or Unsupported."""
-    findings = Findings()
-    suffix = len(f"#{max_continuations}")  # each continuation is a request with this id and its index
-    findings.add("request_id", identifier_problem(request.request_id, MAX_ID_BYTES - suffix))
-    findings.add("priority", priority_problem(request.priority, limits))
-    findings.add("tenant", identifier_problem(request.tenant))
-    findings.walk(request.cache, "cache", "cache", limits)
-    findings.walk(request.prompt, "prompt", "prompt", limits)
-    check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
-    count, texts = len(request.continuations), request.continuations
-    if not 1 <= count <= max_continuations:
-        findings.invalid["continuations"] = f"must be 1 to {max_continuations}, not {count}"
-    elif (size := sum(len(text.encode()) for text in texts)) > MAX_SCORED_BYTES:
-        findings.invalid["continuations"] = f"must be at most {MAX_SCORED_BYTES} bytes in all, not {size}"
-    for place, text in enumerate(texts[:max_continuations]):
-        findings.add(f"continuations[{place}]", None if text else "must not be empty")
-    findings.raise_any()
-
-
-def check_tokenize(request: tokenizer_pb2.TokenizeRequest, limits: Limits) -> None:
-    """Checks the prompts of a Tokenize request. Raises InvalidRequest or Unsupported."""
-    findings = Findings()
-    if not 1 <= len(request.prompts) <= MAX_PROMPTS:
-        findings.invalid["prompts"] = f"must be 1 to {MAX_PROMPTS}, not {len(request.prompts)}"
-        findings.raise_any()
-    for place, prompt in enumerate(request.prompts):
-        path = f"prompts[{place}]"
-        findings.walk(prompt, path, "prompt", limits)
-        check_prompt(prompt, path, findings, may_be_empty=True)
-    findings.raise_any()
-
-
-def check_detokenize(request: tokenizer_pb2.DetokenizeRequest, vocab_size: int) -> None:
-    """Checks the sequences of a Detokenize request. Raises InvalidRequest."""
-    findings = Findings()
-    if not 1 <= len(request.sequences) <= MAX_PROMPTS:
-        findings.invalid["sequences"] = f"must be 1 to {MAX_PROMPTS}, not {len(request.sequences)}"
-        findings.raise_any()
-    if sum(len(sequence.ids) for sequence in request.sequences) > MAX_DETOKENIZED:
-        findings.invalid["sequences"] = f"must be at most {MAX_DETOKENIZED} ids in all"
-        findings.raise_any()
-    for place, sequence in enumerate(request.sequences):
-        findings.add(f"sequences[{place}].ids", outside_vocabulary(sequence.ids, vocab_size))
-    findings.raise_any()
-
-
-def check_abort(request: generation_pb2.AbortRequest) -> None:
-    """Checks the ids and the tenant of an Abort. Raises InvalidRequest."""
-    findings = Findings()
-    findings.add("tenant", identifier_problem(request.tenant))
-    if len(request.request_ids) > MAX_ABORTS:
-        findings.invalid["request_ids"] = f"must be at most {MAX_ABORTS}, not {len(request.request_ids)}"
-        findings.raise_any()
-    for place, request_id in enumerate(request.request_ids):
-        findings.add(f"request_ids[{place}]", identifier_problem(request_id))
-    findings.raise_any()
-
-
-def check_token_ids(ids: Sequence[int], vocab_size: int, path: str) -> None:
-    """Checks a prompt's token ids, separately because they may be many. Raises InvalidRequest."""
-    problem = outside_vocabulary(ids, vocab_size)
-    if problem is not None:
-        raise InvalidRequest({path: problem})
 
 
 class Findings:
@@ -163,6 +81,124 @@ class Findings:
             raise Unsupported(dict(list(self.unsupported.items())[:MAX_VIOLATIONS]))
 
 
+def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> None:
+    """Checks a generation request. Raises InvalidRequest or Unsupported, naming the fields."""
+    findings = Findings()
+    findings.walk(request, "", "", limits)
+    check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
+    _check_counts(request, findings)
+    _check_choice(request, limits, findings)
+    _check_continuation(request, limits, findings)
+    if not limits.has_grammars:
+        for field in answer_forms.fields_with_grammars(request):
+            findings.unsupported[field] = "is not served: the engine has no grammars"
+    if request.output.echo and request.output.HasField("text") and not request.output.text:
+        findings.invalid["output.echo"] = "is text, which output.text switches off"
+    if request.output.HasField("prompt_logprobs_start") and not request.output.HasField("prompt_logprobs"):
+        findings.invalid["output.prompt_logprobs_start"] = "means nothing without output.prompt_logprobs"
+    findings.raise_any()
+
+
+def check_continuations(
+    request: pooling_pb2.ScoreContinuationsRequest, limits: Limits, max_continuations: int
+) -> None:
+    """Checks a request to score continuations. Raises InvalidRequest or Unsupported."""
+    findings = Findings()
+    _check_group(request, max_continuations, limits, findings)
+    findings.walk(request.prompt, "prompt", "prompt", limits)
+    check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
+    count, texts = len(request.continuations), request.continuations
+    if not 1 <= count <= max_continuations:
+        findings.invalid["continuations"] = f"must be 1 to {max_continuations}, not {count}"
+    elif (size := sum(len(text.encode()) for text in texts)) > MAX_SCORED_BYTES:
+        findings.invalid["continuations"] = f"must be at most {MAX_SCORED_BYTES} bytes in all, not {size}"
+    for place, text in enumerate(texts[:max_continuations]):
+        findings.add(f"continuations[{place}]", None if text else "must not be empty")
+    findings.raise_any()
+
+
+def check_embed(request: pooling_pb2.EmbedRequest, limits: Limits, size: int) -> None:
+    """Checks a request to embed. size: elements of a vector of the model. Raises InvalidRequest or
+    Unsupported, naming the fields."""
+    findings, count = Findings(), _require_count("inputs", request.inputs)
+    _check_group(request, MAX_PROMPTS, limits, findings)
+    if request.HasField("dimensions") and not 1 <= request.dimensions <= size:
+        findings.add("dimensions", f"must be 1 to {size}, not {request.dimensions}")
+    if request.raw_dtype and request.raw_dtype not in DTYPES:
+        findings.add("raw_dtype", f"must be {', '.join(DTYPES)}, or absent")
+    if request.adapter:
+        findings.unsupported["adapter"] = NOT_BUILT
+    if count * (request.dimensions or size) > MAX_VECTOR_VALUES:
+        most = MAX_VECTOR_VALUES // (request.dimensions or size)
+        findings.add("inputs", f"must be at most {most} with vectors of this size, not {count}")
+    for place, prompt in enumerate(request.inputs):
+        findings.walk(prompt, f"inputs[{place}]", "prompt", limits)
+        check_prompt(prompt, f"inputs[{place}]", findings, may_be_empty=False)
+    findings.raise_any()
+
+
+def _check_group(
+    request: pooling_pb2.EmbedRequest | pooling_pb2.ScoreContinuationsRequest,
+    most: int,
+    limits: Limits,
+    findings: Findings,
+) -> None:
+    """Checks the fields that hold for a group of requests, of which there are at most `most`."""
+    suffix = len(f"#{most}")  # each is a request with this id and its index
+    findings.add("request_id", identifier_problem(request.request_id, MAX_ID_BYTES - suffix))
+    findings.add("priority", priority_problem(request.priority, limits))
+    findings.add("tenant", identifier_problem(request.tenant))
+    findings.walk(request.cache, "cache", "cache", limits)
+
+
+def check_tokenize(request: tokenizer_pb2.TokenizeRequest, limits: Limits) -> None:
+    """Checks the prompts of a Tokenize request. Raises InvalidRequest or Unsupported."""
+    findings = Findings()
+    _require_count("prompts", request.prompts)
+    for place, prompt in enumerate(request.prompts):
+        path = f"prompts[{place}]"
+        findings.walk(prompt, path, "prompt", limits)
+        check_prompt(prompt, path, findings, may_be_empty=True)
+    findings.raise_any()
+
+
+def check_detokenize(request: tokenizer_pb2.DetokenizeRequest, vocab_size: int) -> None:
+    """Checks the sequences of a Detokenize request. Raises InvalidRequest."""
+    findings = Findings()
+    _require_count("sequences", request.sequences)
+    if sum(len(sequence.ids) for sequence in request.sequences) > MAX_DETOKENIZED:
+        raise InvalidRequest({"sequences": f"must be at most {MAX_DETOKENIZED} ids in all"})
+    for place, sequence in enumerate(request.sequences):
+        findings.add(f"sequences[{place}].ids", outside_vocabulary(sequence.ids, vocab_size))
+    findings.raise_any()
+
+
+def _require_count(path: str, items: Sequence[object]) -> int:
+    """Returns the number of prompts or sequences. Raises InvalidRequest for none, and for too many."""
+    if not 1 <= len(items) <= MAX_PROMPTS:
+        raise InvalidRequest({path: f"must be 1 to {MAX_PROMPTS}, not {len(items)}"})
+    return len(items)
+
+
+def check_abort(request: generation_pb2.AbortRequest) -> None:
+    """Checks the ids and the tenant of an Abort. Raises InvalidRequest."""
+    findings = Findings()
+    findings.add("tenant", identifier_problem(request.tenant))
+    if len(request.request_ids) > MAX_ABORTS:
+        findings.invalid["request_ids"] = f"must be at most {MAX_ABORTS}, not {len(request.request_ids)}"
+        findings.raise_any()
+    for place, request_id in enumerate(request.request_ids):
+        findings.add(f"request_ids[{place}]", identifier_problem(request_id))
+    findings.raise_any()
+
+
+def check_token_ids(ids: Sequence[int], vocab_size: int, path: str) -> None:
+    """Checks a prompt's token ids, separately because they may be many. Raises InvalidRequest."""
+    problem = outside_vocabulary(ids, vocab_size)
+    if problem is not None:
+        raise InvalidRequest({path: problem})
+
+
 def check_prompt(prompt: prompt_pb2.Prompt, path: str, findings: Findings, *, may_be_empty: bool) -> None:
     """Checks a prompt, besides single fields. path: of it in the request."""
     kind = prompt.WhichOneof("kind")
@@ -192,7 +228,7 @@ def _check_chat(chat: prompt_pb2.Chat, path: str, findings: Findings) -> None:
 def _check_counts(request: generation_pb2.GenerateRequest, findings: Findings) -> None:
     sampling, stopping = request.sampling, request.stopping
     findings.invalid.update(contradictions(request))
-    findings.invalid.update(structured_output.contradictions(request))
+    findings.invalid.update(answer_forms.contradictions(request))
     if sampling.HasField("beam_search") and request.output.HasField("logprobs"):
         findings.unsupported["output.logprobs"] = f"{NOT_BUILT} for sampling.beam_search"
     _check_repetition(stopping, findings)

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.duration_pb2 import Duration
+
+from frontend.errors import InvalidRequest
 from frontend.text.regex_automaton import MAX_NODES, Automaton
 from frontend.text.regex_syntax import RegexError
 from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
@@ -251,3 +254,20 @@ GRAMMAR_TEXT = Rule(f"1 to {MAX_GRAMMAR_BYTES} bytes", _grammar_text)
 CHOICES = Rule(f"1 to {MAX_CHOICES} strings, not empty, {MAX_GRAMMAR_BYTES} bytes in all", _choices)
 BACKEND = Rule("llguidance, or empty", _backend)
 TIME_LIMIT = Rule(f"above 0, at most {MAX_SECONDS} s", _time_limit)
+
+
+def computes_prompt_only(stopping: generation_pb2.StoppingCriteria) -> bool:
+    """Returns whether nothing is generated: the prompt is computed, for log-probabilities or the cache."""
+    return stopping.HasField("max_tokens") and not stopping.max_tokens
+
+
+LONGEST = 24 * 3600
+"""Longest duration, in seconds."""
+
+
+def seconds_of(duration: Duration, path: str) -> float:
+    """Returns a duration in seconds. Raises InvalidRequest for a negative one or one above a day."""
+    seconds = duration.seconds + duration.nanos / 1e9
+    if not 0 <= seconds <= LONGEST:
+        raise InvalidRequest({path: f"must be 0 to {LONGEST} s"})
+    return seconds

@@ -38,7 +38,7 @@ COMMANDS = {
 }
 WITHOUT_ARGUMENTS = ("--help", "-h", "help", "--version", "version")
 """Commands that are run here, and have no flags."""
-PLUGINS = frozenset({"bench"})
+PLUGINS = frozenset({"bench", "replay"})
 """Commands whose modules are in distributions of their own."""
 INTERNAL = frozenset({"reader"})
 """Commands that only processes of a service start."""

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from frontend.validation.fields import FIELDS, Kind
-from frontend.validation.pooling import DTYPES, MAX_VECTOR_VALUES
 from frontend.validation.requests import (
+    DTYPES,
     MAX_ABORTS,
     MAX_DETOKENIZED,
     MAX_PARTS,
     MAX_PROMPTS,
     MAX_SCORED_BYTES,
+    MAX_VECTOR_VALUES,
 )
 from frontend.validation.rules import IDENTIFIER, PRIORITY, Rule
 
 TABLE = "frontend/validation/fields.py"
 VALIDATION = "frontend/validation/requests.py"
-POOLING = "frontend/validation/pooling.py"
 PROMPTS = "frontend/prompts/prompt_encoding.py"
 TEMPLATE = "frontend/templates/chat_template.py"
 MODEL = "frontend/model/info.py"
@@ -158,16 +158,16 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
         **_below("cache", "cache"),
     },
     "EmbedRequest": {
-        "request_id": Elsewhere(f"{IDENTIFIER.range}, with room for a suffix", POOLING),
+        "request_id": Elsewhere(f"{IDENTIFIER.range}, with room for a suffix", VALIDATION),
         "model": SERVED_MODEL,
         **_below("prompt", "inputs"),
         "inputs": Elsewhere(
             f"1 to {MAX_PROMPTS}, each with text, token_ids or chat; {MAX_VECTOR_VALUES} elements in all",
-            POOLING,
+            VALIDATION,
         ),
-        "dimensions": Elsewhere("1 to Model.embedding_size", POOLING),
+        "dimensions": Elsewhere("1 to Model.embedding_size", VALIDATION),
         "normalize": Kind.FREE,
-        "raw_dtype": Elsewhere(", ".join(DTYPES), POOLING),
+        "raw_dtype": Elsewhere(", ".join(DTYPES), VALIDATION),
         "priority": PRIORITY,
         "tenant": IDENTIFIER,
         **_below("cache", "cache"),

@@ -46,6 +46,7 @@ def test_parts():
     assert sum(part.seconds for part in on_a_gpu) <= 60 * command.MINUTES
     for part in on_a_gpu + on_a_cpu:
         words = part.words(Path("/figures.json"), 70)[1:]
+        words = words[: words.index("--")] if "--" in words else words  # flags of the service follow
         assert words[0] == "-m" and "--json=/figures.json" in words
         assert "--seconds=63" in words or not any("--seconds" in word for word in words)
         found = find_spec(words[1])
@@ -157,16 +158,12 @@ FIGURES: dict[str, dict[str, Any]] = {
         ],
         "left_out": ["head"],
     },
-    "tiles": {
-        "rows": [
-            {"work": "w", "shipped": True, "sizes": "128 x 64, 8 warps", "us": 2.0, "error": 0.0},
-            {"work": "w", "shipped": False, "sizes": "64 x 64, 4 warps", "us": 1.0, "error": 1e-4},
-            {"work": "w", "shipped": False, "sizes": "1 x 2", "refused": "no"},
-        ]
-    },
     "kernels": {"bandwidth": 1e12, "rate": 1e14, "rows": []},
-    "service": {"figures": {}, "missing": ["8B static: no | word"]},
-    "families": {"figures": {"experts": {}}, "missing": []},
+    "steps": {"models": {}, "missing": ["8B: RuntimeError: no"]},
+    "service": {
+        "workloads": {"w": {name: {"median": 1.25} for name in ("tokens_per_s", "ttft_p50", "itl_p50")}},
+        "breakdowns": {"w": [{"parts": {"between steps": 2.5}}]},
+    },
     "kills": {
         "rounds": [
             {"seed": 6, "kills": 2, "streams": 5, "refused": 0, "wrong": [], "pauses": []},
@@ -195,11 +192,9 @@ def test_the_report(tmp_path: Path):
         "| product | 2 classes | 1; 2 3 | at 3; 8: out of memory |",
         "| bad | failed | RuntimeError: no | |",
         "Left out, for want of time: head",
-        "| w | 128 x 64, 8 warps, shipped | 2.0 | 1.00 | 0.0e+00 |",
-        "| w | 64 x 64, 4 warps | 1.0 | 0.50 | 1.0e-04 |",
-        "| w | 1 x 2 | no | | |",
         "copy 1.000 TB/s, product 100.00 TFLOP/s",
-        "Missing: 8B static: no / word",
+        "- 8B: RuntimeError: no",
+        "| w | 1.2 | 1.2 | 1.2 | 2.5 |",
         "3 kills, 8 streams, 1 refused",
         "1 of 2 rounds without a finding",
         "- seed 7: lost",

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from kernels.ops.logits.log_softmax import log_softmax_reference
 from kernels.ops.sampling.ranking import ranking_reference
-from pagewire import AsyncClient, Client, SamplingParams
+from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
 from pagewire.client.errors import InvalidArgument
 from pagewire.client.results import Generation, TokenLogprob
 from tests.checkpoints import VOCAB_SIZE, make_checkpoint
@@ -55,6 +55,11 @@ class Reference:
     def logits(self, tokens: list[int]) -> torch.Tensor:
         """[len(tokens), V]."""
         return self.model(torch.tensor([tokens])).logits[0]
+
+    def logprob(self, tokens: list[int], count: int) -> float:
+        """Returns the sum over the last `count` tokens."""
+        exact = log_softmax_reference(self.logits(tokens)[-count - 1 : -1])
+        return float(exact[range(count), tokens[-count:]].sum())
 
     def check(self, tokens: list[int], start: int, scores: list[TokenLogprob], candidates: int) -> None:
         """scores: of tokens[start:], at most."""
@@ -161,6 +166,42 @@ def test_continuations(checkpoint: Path, generous: Client) -> None:
         assert score.num_tokens == len(tokens)
         assert score.logprob == pytest.approx(exact.sum().item(), abs=1e-4)
         assert repeated.logprob == pytest.approx(score.logprob, abs=1e-4) and not repeated.token_logprobs
+
+
+WINDOWS: list[Any] = [
+    pytest.param({}, id="alone"),
+    pytest.param({"speculate": "lookup", "max_num_batched_tokens": 13, "scheduling": "ahead"}, id="ahead"),
+]
+
+
+@pytest.mark.parametrize("flags", WINDOWS)
+def test_a_prompt_that_fills_the_context(checkpoint: Path, flags: dict[str, Any]) -> None:
+    """As evaluations ask for it: log-probabilities of as many tokens as the context has, and no output."""
+    reference, draw = Reference(checkpoint), random.Random(7)
+    prompt = [draw.randrange(3, VOCAB_SIZE) for _ in range(48)]
+    service = services.start(checkpoint, max_model_len=48, block_size=8, **flags)
+    with service, Client(service.address) as client:
+        for n in (1, 2):
+            found = client.generate(prompt, max_tokens=0, n=n, prompt_logprobs=2, logprobs=1, stop="x")
+            known = [score for score in found.prompt_logprobs if score is not None]
+            assert len(known) == 47
+            reference.check(prompt, 1, known, 2)
+            for output in found.outputs:
+                assert (output.text, output.token_ids, output.logprobs) == ("", [], [])
+                assert output.finish_reason == "max_tokens"
+            assert found.usage.completion_tokens == 0
+        tokens = client.tokenize(" the cat").token_ids
+        (score,) = client.score_continuations(prompt[: -len(tokens)], [" the cat"])
+        text = prompt[: -len(tokens)] + list(tokens)
+        assert score.logprob == pytest.approx(reference.logprob(text, len(tokens)), abs=1e-4)
+        with pytest.raises(InvalidArgument, match="48 tokens leave no room for output"):
+            client.generate(prompt, max_tokens=1)
+        with pytest.raises(InvalidArgument, match="49 tokens"):
+            client.generate([*prompt, 5], max_tokens=0)
+        with pytest.raises(InvalidArgument, match=r"stopping\.max_tokens: must be at least 1"):
+            client.generate(prompt[:5], max_tokens=0, beam_search=BeamSearch(2))
+        assert client.generate(prompt[:47], max_tokens=1, ignore_eos=True).outputs[0].token_ids
+        assert services.is_idle(client)
 
 
 def test_what_the_demo_model_knows(client: Client) -> None:

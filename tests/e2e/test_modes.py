@@ -15,6 +15,7 @@ import torch
 
 from engine_core.intake.validation import Limits
 from engine_core.scheduler.scheduler import Scheduler
+from engine_core.speculation import parse_speculation
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.internal.v1 import engine_pb2, worker_pb2
@@ -23,7 +24,7 @@ from tests.checkpoints import EOS_ID, VOCAB_SIZE, make_checkpoint
 from tests.eagle_heads import write_agreeing_pair
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.logprob_columns import Scored
-from worker.cpu.load import load
+from worker.platforms.cpu import load
 
 BEAMS = BeamSearch(width=3, length_penalty=1, early_stopping=False)
 CONTEXT = 96
@@ -95,8 +96,9 @@ class InProcess:
             tensor_parallel_size=1,
             swap_space_bytes=swap_bytes,
             state_checkpoints=STATE_CHECKPOINTS,
-            speculation=f"{f'heads:{head},' if head else 'lookup:'}tokens={drafts}" if drafts else "",
-            draft_model_path=str(head or ""),
+            speculation=parse_speculation(
+                f"{f'heads:{head},' if head else 'lookup:'}tokens={drafts}" if drafts else ""
+            ),
         )
         self.num_accepted = 0
         self.runner, self.ready = load(initialize, 0, 1, lambda what, fraction: None)

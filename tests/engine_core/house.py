@@ -1,7 +1,7 @@
 """A core, its worker and its frontends in one process and one thread, for tests of the step loop."""
 
+from engine_core.context import Identity
 from engine_core.core import EngineCore
-from engine_core.identity import Identity
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
 from engine_core.io.inbox import FrontendGone, Inbox, Received
 from engine_core.io.stop_signal import Stopped

@@ -11,8 +11,7 @@ import pytest
 import zmq
 
 from engine_core.main import describe_last_steps
-from engine_core.quarantine.crash_journal import CrashJournal
-from engine_core.quarantine.crash_journal_file import journal_path
+from engine_core.quarantine.crash_journal import CrashJournal, journal_path
 from engine_core.request import FinishReason
 from pagewire.host.orders import Activation
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, GetLoad, Hello, Utility

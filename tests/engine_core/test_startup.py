@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine_core.queue.fair import FairQueue
-from engine_core.queue.fcfs import FirstComeQueue
+from engine_core.queue.policies import FirstComeQueue
 from engine_core.startup import (
     check_config,
     initialize_message,
@@ -51,8 +51,6 @@ def test_the_default_is_valid() -> None:
         ({"tenant_weight": ("a=1", "b=0")}, "--tenant-weight b"),
         ({"prompt_token_weight": -1.0}, "--prompt-token-weight"),
         ({"output_token_weight": 0.0}, "--output-token-weight"),
-        ({"speculate": "guess"}, "--speculate"),
-        ({"speculate": "lookup:tokens=0"}, "--speculate"),
         ({"gpu_memory_utilization": 1.5}, "--gpu-memory-utilization"),
         ({"gpu_memory_utilization": float("nan")}, "--gpu-memory-utilization"),
     ],
@@ -187,9 +185,11 @@ def test_prompts_share_nothing_without_checkpoints_of_states(
 def test_rows_have_room_for_drafts_where_the_worker_makes_some(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({}))
     for flag, room in (("", 0), ("lookup:tokens=3", 3)):
-        config = EngineConfig(model=str(tmp_path), speculate=flag)
-        assert initialize_message(config).speculation == flag
-        scheduler = make_scheduler(config, ready())
+        config, facts = EngineConfig(model=str(tmp_path), speculate=flag), ready()
+        command = initialize_message(config)
+        assert command.speculation.flag == flag and command.HasField("speculation") == bool(flag)
+        facts.draft_tokens, facts.draft_batch = command.speculation.tokens, 8
+        scheduler = make_scheduler(config, facts)
         worker = FakeWorker(scheduler.pool.num_blocks, config.block_size)
         worker.num_drafts = 99
         scheduler.add(make(add_request(1, 5, max_tokens=30, ignore_eos=True)))
@@ -197,10 +197,10 @@ def test_rows_have_room_for_drafts_where_the_worker_makes_some(tmp_path: Path) -
         assert worker.plans[1].num_extra_samples == room
 
 
-@pytest.mark.parametrize(("device", "counts"), [("cpu", [4, 4]), ("cuda", [8, 8])])
-def test_rows_share_the_room_for_drafts_that_suits_the_device(device: str, counts: list[int]) -> None:
+@pytest.mark.parametrize(("batch", "counts"), [(8, [4, 4]), (16, [8, 8])])
+def test_rows_share_the_room_for_drafts_that_the_worker_has(batch: int, counts: list[int]) -> None:
     config, facts = EngineConfig(speculate="lookup"), ready()
-    facts.device = device
+    facts.draft_tokens, facts.draft_batch = 7, batch
     scheduler = make_scheduler(config, facts)
     worker = FakeWorker(scheduler.pool.num_blocks, config.block_size)
     worker.num_drafts = 99
@@ -210,10 +210,16 @@ def test_rows_share_the_room_for_drafts_that_suits_the_device(device: str, count
     assert worker.plans[1].sample_counts == counts
 
 
+@pytest.mark.parametrize("flag", ["guess", "lookup:tokens=0"])
+def test_a_wrong_way_to_draft_names_the_flag(flag: str) -> None:
+    with pytest.raises(StartupError, match="--speculate"):
+        initialize_message(EngineConfig(model="none/here", speculate=flag))
+
+
 def test_a_draft_model_is_looked_for_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     config = EngineConfig(model=str(tmp_path), speculate=f"draft:{tmp_path}")
-    assert initialize_message(config).draft_model_path == str(tmp_path.resolve())
+    assert initialize_message(config).speculation.model_path == str(tmp_path.resolve())
     with pytest.raises(StartupError, match="none/here is not a folder"):
         initialize_message(dataclasses.replace(config, speculate="draft:none/here"))
 

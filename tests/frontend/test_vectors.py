@@ -6,7 +6,7 @@ import torch
 
 from frontend.errors import InvalidRequest
 from frontend.servicers.pooling import as_dtype, write_vector
-from frontend.validation.pooling import DTYPES
+from frontend.validation.requests import DTYPES
 from pagewire.ipc.columns import pack_f32
 from pagewire.v1 import pooling_pb2
 

@@ -1,19 +1,19 @@
-"""Each attack of the table does something, ends when it is told to, and leaves a frontend that serves."""
+"""Each attack does something, ends when it is told to, and leaves a frontend that serves."""
 
 import asyncio
 import threading
 
 import pytest
 
-from benchmarks.faults import neighbours
 from frontend.auth.token_list import entry_line
 from frontend.auth.tokens import digest_of
 from pagewire.v1 import model_pb2
 from tests.frontend.auth.test_authenticator import bearer
 from tests.frontend.fakes import run_service, say
+from tests.hostile.attacks import ATTACKS
 
 
-@pytest.mark.parametrize("attack", neighbours.ATTACKS)
+@pytest.mark.parametrize("attack", ATTACKS)
 async def test_an_attack(checkpoint, model, tmp_path, attack: str):
     tokens = tmp_path / "tokens.yaml"
     tokens.write_text("tokens:\n" + "".join(entry_line(digest_of(f"{t}'s"), t, {}) for t in ("alice", "bob")))
@@ -21,7 +21,7 @@ async def test_an_attack(checkpoint, model, tmp_path, attack: str):
         stop, counters = threading.Event(), service.frontend.counters
         before = sum(counters.started.values()) + counters.abandoned
         arguments = (f"127.0.0.1:{service.port}", "alice's", stop)
-        thread = threading.Thread(target=neighbours.ATTACKS[attack], args=arguments, name="attack 0")
+        thread = threading.Thread(target=ATTACKS[attack], args=arguments, name="attack 0")
         thread.start()
         try:
             for _ in range(1000):
@@ -36,17 +36,3 @@ async def test_an_attack(checkpoint, model, tmp_path, attack: str):
         finally:
             stop.set()
             await asyncio.to_thread(thread.join)
-
-
-def test_the_table(capsys: pytest.CaptureFixture[str]):
-    neighbours.show(
-        [
-            neighbours.Figures("none", 1000.0, 10.0, 0.2, 500.0, 100.0, 50.0),
-            neighbours.Figures("mild", 500.0, 20.0, 1.0, 500.0, 120.0, 50.0),
-            neighbours.Figures("slow", 900.0, 31.0, 0.2, 500.0, 120.0, 50.0),
-            neighbours.Figures("starved", 100.0, 20.0, 0.2, 60.0, 120.0, 50.0),
-        ]
-    )
-    printed = capsys.readouterr().out
-    assert "| mild | 500 | 0.50 | 1.00 | 20 | 2.0 | 1.00 | 120, 50 |" in printed
-    assert printed.splitlines()[-1].endswith(": slow, starved")

@@ -104,8 +104,8 @@ MUTANTS = (
     Mutant(
         name="a frontend says that a request has ended whose client may come back",
         within="frontend:Generator._open",
-        old="self._engine.release(entry.ticket, detach=True)",
-        new="self._engine.release(entry.ticket)",
+        old="self.engine.release(entry.ticket, detach=True)",
+        new="self.engine.release(entry.ticket)",
         tests=("test_generator.py",),
     ),
     Mutant(

@@ -26,10 +26,10 @@ from openai_harmony import (
     load_harmony_encoding,
 )
 
-from frontend.answers.answer import Answer, CallIds
+from frontend.answers.answer import Answer, AnswerContext, CallIds
 from frontend.answers.binding import BoundFormat
+from frontend.answers.events import BREAK, SEPARATOR
 from frontend.answers.formats import TOOL_FORMATS
-from frontend.answers.sink import BREAK, SEPARATOR
 from frontend.prompts.prompt_encoding import PromptEncoder
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
@@ -111,7 +111,7 @@ def ours(tokenizer: Tokenizer, pieces: list[list[int]]) -> Said:
     special = {token: added.content for token, added in tokenizer.special_tokens.items()}
     table = BoundFormat(TOOL_FORMATS["harmony"], None, special)
     detokenizer = tokenizer.detokenizer(skip_special_tokens=True)
-    answer = Answer(table, detokenizer, {}, CallIds(0, 0, short=False), 0, PREFIX)
+    answer = Answer(AnswerContext(table, {}, CallIds(0, 0, short=False), PREFIX), 0, detokenizer)
     said = Said()
     for piece in [*pieces, None]:
         text = answer.flush() if piece is None else answer.push(piece)

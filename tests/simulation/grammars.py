@@ -5,7 +5,7 @@ from random import Random
 
 from llguidance import LLMatcher, LLTokenizer
 
-from frontend.grammar.answer_judge import AnswerJudge
+from frontend.grammar.answer import AnswerJudge
 from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import SPECIAL

@@ -12,9 +12,9 @@ from itertools import count
 from typing import Any
 from unittest import mock
 
-from engine_core.beam_search.search import BeamSearch
+from engine_core.beam_search import BeamSearch
 from engine_core.frontend_messages import FrontendMessages
-from engine_core.intake.recent_aborts import RecentAborts
+from engine_core.intake.intake import RecentAborts
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables
@@ -22,7 +22,7 @@ from engine_core.kv_cache.host_swap import SwapSpace
 from engine_core.kv_cache.kept_changes import ContentChanges
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
-from engine_core.ownership.handover import Handover
+from engine_core.ownership import Handover
 from engine_core.quarantine import blame as suspects
 from engine_core.quarantine import crash_journal
 from engine_core.quarantine.blame import Span, Suspect

@@ -3,8 +3,9 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from engine_core.recording.file import RecordingReader, open_recording
-from engine_core.recording.replay import Replay
+from engine_core.recording.file import open_recording
+from pagewire_replay.reader import RecordingReader
+from pagewire_replay.replay import Replay
 
 
 class RecordedLife:

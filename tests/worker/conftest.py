@@ -23,7 +23,7 @@ def no_release_of_memory() -> Iterator[None]:
     """These tests start hundreds of workers in one process: what a start leaves need not go back each
     time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("worker.cpu.load.release_startup_memory", lambda: None)
+        patch.setattr("worker.platforms.cpu.release_startup_memory", lambda: None)
         yield
 
 

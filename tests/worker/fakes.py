@@ -9,14 +9,15 @@ from typing import Protocol
 
 import torch
 
+from engine_core.speculation import parse_speculation
 from pagewire.internal.v1 import worker_pb2
 from pagewire.internal.v1.engine_pb2 import Pooling
 from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
 from pagewire.v1 import generation_pb2
 from tests.logprob_columns import Scored, take_apart
 from worker.cpu.backend import CpuBackend
-from worker.cpu.load import load
 from worker.executor.executor import StepExecutor
+from worker.platforms.cpu import load
 
 
 def resolved_params(**changes: float) -> generation_pb2.SamplingParams:
@@ -37,7 +38,7 @@ def resolved_params(**changes: float) -> generation_pb2.SamplingParams:
 
 
 def initialize(folder: Path | str, **changes: object) -> worker_pb2.Initialize:
-    """Small limits."""
+    """Small limits. changes: fields of Initialize; speculation: as --speculate says it."""
     values: dict[str, object] = {
         "model_path": str(folder),
         "device": "cpu",
@@ -49,7 +50,10 @@ def initialize(folder: Path | str, **changes: object) -> worker_pb2.Initialize:
         "num_blocks": 600,
         "tensor_parallel_size": 1,
     }
-    return worker_pb2.Initialize(**{**values, **changes})  # type: ignore[arg-type]
+    values |= changes
+    if "speculation" in values:
+        values["speculation"] = parse_speculation(str(values["speculation"]))
+    return worker_pb2.Initialize(**values)  # type: ignore[arg-type]
 
 
 class Executes(Protocol):

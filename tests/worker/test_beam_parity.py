@@ -23,7 +23,7 @@ from tests.checkpoints import EOS_ID, VOCAB_SIZE
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.fakes import initialize
-from worker.cpu.load import load
+from worker.platforms.cpu import load
 
 STOPS = [EOS_ID, *range(40, 100)]
 """So many tokens end a sequence that most searches have finished hypotheses early."""

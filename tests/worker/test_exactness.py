@@ -9,8 +9,8 @@ from kernels.cpu.instruction_sets import target_set
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from tests.worker.fakes import initialize
 from worker.cpu import kernel_selection
-from worker.cpu.load import load
 from worker.exactness import SIMULATED, on_cpu, on_cuda
+from worker.platforms.cpu import load
 
 
 def facts(folder: Path, **changes: object) -> ModelFacts:

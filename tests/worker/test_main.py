@@ -177,7 +177,7 @@ def test_what_is_refused(core: Core, checkpoint: Checkpoints, changes: dict[str,
 
 def test_a_real_device_without_torch(core: Core, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
     """The core tells the user which extra is missing."""
-    monkeypatch.delitem(sys.modules, "worker.cpu.load", raising=False)
+    monkeypatch.delitem(sys.modules, "worker.platforms.cpu", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     worker = WorkerThread(core.address)
     core.receive()

@@ -16,7 +16,7 @@ from pagewire.internal.v1 import engine_pb2, worker_pb2
 from tests.eagle_heads import write_agreeing_pair
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.fakes import initialize
-from worker.cpu.load import load
+from worker.platforms.cpu import load
 
 Outputs = dict[tuple[int, int], list[int]]
 BLOCK_SIZE = 4
@@ -46,7 +46,6 @@ class InProcess:
             max_num_seqs=8,
             swap_space_bytes=(1 << 20) if swap_costs else 0,
             speculation=f"{method}:{options}tokens={drafts}" if drafts else "",
-            draft_model_path=str(draft_model or ""),
             **changes,
         )
         self.num_accepted = 0

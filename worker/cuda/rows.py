@@ -1,6 +1,7 @@
 """Rows on the device: tokens and block tables. The host's rows (worker.step.rows) lack the sampled tokens.
 
-    tokens       [rows, L] int32     prompt, then output: sampled tokens are appended here, by a kernel
+    tokens       [rows, L] int32     prompt, then output: sampled tokens are appended here, by a kernel;
+                                     L: the context, and at least one token that is never computed
     blocks       [rows, N] int32     block tables
     lengths      [rows] int32        tokens of each row
     prompt_lens  [rows] int32
@@ -32,8 +33,8 @@ def aligned(count: int) -> int:
 
 def state_numbers(max_num_rows: int, max_model_len: int, block_size: int) -> int:
     """Returns the size of the rows on the device, in numbers of 4 bytes."""
-    width = -(-max_model_len // block_size)
-    return sum(map(aligned, (max_num_rows * max_model_len, max_num_rows * width, max_num_rows, max_num_rows)))
+    width, length = -(-max_model_len // block_size), aligned(max_model_len + 1)
+    return sum(map(aligned, (max_num_rows * length, max_num_rows * width, max_num_rows, max_num_rows)))
 
 
 class DeviceRows:
@@ -41,7 +42,7 @@ class DeviceRows:
 
     def __init__(self, rows: RowTable, device: Device) -> None:
         self._rows, self._device = rows, device
-        count, (length, width) = rows.max_num_rows, (rows.max_model_len, rows.blocks.shape[1])
+        count, (length, width) = rows.max_num_rows, (aligned(rows.max_model_len + 1), rows.blocks.shape[1])
         sizes = count * length, count * width, count, count
         begins = np.cumsum([0, *map(aligned, sizes)]).tolist()
         self._state = torch.zeros(begins[-1], dtype=torch.int32, device=device.place)

@@ -67,7 +67,9 @@ class StepBuffers:
         columns = SAVES + (SAVE_COLUMNS if has_states else 0)
         self._columns = torch.zeros((columns, pitch), dtype=torch.int32, device=device.place)
         table = rows.tokens, rows.blocks, rows.prompt_lens
-        self._inputs = TritonOps.step_inputs(table, (most_rows, tokens), host.block_size, specs)
+        self._inputs = TritonOps.step_inputs(
+            table, (most_rows, tokens), host.max_model_len, host.block_size, specs
+        )
 
     def load(self, step: Step, spans: Spans | None = None) -> StepLayout:
         """Uploads the columns of the next step to be launched. spans: its rows, where layers keep states."""

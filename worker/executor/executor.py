@@ -29,8 +29,7 @@ from worker.executor.verification import Verification
 from worker.grammar.matcher import Matcher
 from worker.pooling.rows import PoolRows
 from worker.sampling.logprobs.requests import LogprobRequests
-from worker.speculation.drafts import StepDrafts
-from worker.speculation.speculator import Speculator
+from worker.speculation.speculator import Speculator, StepDrafts
 from worker.step.beams import BeamRows
 from worker.step.plan_reader import append_tokens, apply_changes, block_copies, read_step, read_swaps
 from worker.step.rows import RowTable

@@ -1,5 +1,5 @@
 """Hidden states of a step behind some of a decoder's blocks, copied out of the residual stream for what reads
-them besides the next block (worker.heads). The stream itself keeps its bits."""
+them besides the next block (worker.speculation.models). The stream itself keeps its bits."""
 
 from collections.abc import Sequence
 

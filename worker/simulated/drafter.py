@@ -10,14 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from worker.simulated.tokens import GAMMA, TokenSource, mix
+from worker.speculation.drafter import Drafter
 from worker.step.rows import RowTable
 
 
-class SimulatedDrafter:
-    """A worker.speculation.drafter.Drafter."""
-
-    is_free = True
-    computed_prompts = False
+class SimulatedDrafter(Drafter):
+    """Drafts as the simulated device samples."""
 
     def __init__(self, rows: RowTable, tokens: TokenSource, acceptance: int) -> None:
         """acceptance: percent of drafts that are right."""
@@ -27,7 +25,7 @@ class SimulatedDrafter:
         return [self._draft_row(row, length) for row, length in zip(rows, most, strict=True)]
 
     def remove_row(self, row: int) -> None:
-        pass
+        """Nothing is kept by row."""
 
     def _draft_row(self, row: int, most: int) -> list[int]:
         if row in self._tokens.grammars:

@@ -20,6 +20,7 @@ from worker.simulated.profiles import Profile, find_profile
 from worker.simulated.roofline import Roofline
 from worker.simulated.tokens import TokenSource
 from worker.simulated.weights import count_weights
+from worker.speculation.options import make_speculator, read_speculation
 from worker.startup.checks import (
     check_group,
     check_quantization,
@@ -28,7 +29,6 @@ from worker.startup.checks import (
     refuse_fast_matmul,
 )
 from worker.startup.implementation import choose_implementation
-from worker.startup.speculation import make_speculator, read_speculation
 from worker.step.rows import RowTable
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def load(
     check_quantization(initialize.quantization, "simulated")
     refuse_fast_matmul(initialize.fast_matmul, "simulated")
     refuse_cache_dtype(initialize.kv_cache_dtype, "simulated")
-    speculation = read_speculation(initialize.speculation, "simulated")
+    speculation = read_speculation(initialize, "simulated")
     model = choose_implementation(initialize, "simulated")
     if model.has_states:
         raise StartupError(
@@ -71,7 +71,7 @@ def load(
     tokens = TokenSource(initialize.max_num_seqs, model.vocab_size, model.eos_token_ids, grammars)
     backend = SimulatedBackend(rows, tokens, roofline, host_link, Faults(config), clock, model.state_size)
     drafter = None
-    if speculation is not None and speculation.method == "simulated":
+    if speculation is not None and speculation.method == engine_pb2.DRAFT_METHOD_SIMULATED:
         drafter = SimulatedDrafter(rows, tokens, speculation.acceptance)
     speculator = make_speculator(speculation, rows, grammars, drafter)
     runner = StepExecutor(rows, backend, initialize.max_num_batched_tokens, speculator)
@@ -99,6 +99,8 @@ def load(
             min(initialize.max_num_batched_tokens, max_model_len)
         ),
         swap_us_per_block=1e6 * host_link.seconds_per_block,
+        draft_tokens=0 if speculation is None else speculation.tokens,
+        draft_batch=0 if speculation is None else speculation.batch,
     )
 
 

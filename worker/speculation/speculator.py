@@ -1,6 +1,7 @@
 """Speculation of one executor: drafts for the rows of a plan, and what becomes of them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
 
@@ -8,12 +9,60 @@ import numpy as np
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from pagewire.speculation import Speculation
 from worker.speculation.drafter import Drafter
-from worker.speculation.drafts import StepDrafts, make_drafts
 from worker.speculation.sources import Sources
 from worker.step.plan_reader import RowFeature, Swaps
-from worker.step.rows import RowTable, column
+from worker.step.rows import RowTable, column, require
+
+Draft = Callable[[list[int], list[int]], list[list[int]]]
+"""Returns at most so many tokens for each of some rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDrafts:
+    """Drafts of a plan: in the row table while the step computes, and taken back before it samples. R: rows
+    that compute, A: rows that sample."""
+
+    tokens: list[list[int]]  # [A] drafted tokens
+    counts: Integers  # [R] tokens to compute: those of the plan, less those that are not drafted
+
+    @property
+    def num_logits(self) -> Integers:
+        """[A] positions from which each row samples: the last ones that it computes."""
+        return np.array([1 + len(tokens) for tokens in self.tokens], np.int64)
+
+    def take_back(self, sample_rows: Integers, rows: RowTable) -> None:
+        """Leaves the rows the tokens that they had. sample_rows: [A]."""
+        rows.num_tokens[sample_rows] -= self.num_logits - 1
+
+
+def make_drafts(plan: worker_pb2.StepPlan, rows: RowTable, draft: Draft) -> StepDrafts:
+    """Drafts what a plan with sample_counts has room for, and appends it to the rows: read_step() then checks
+    the step as any other. Raises PlanError when a row has no place for its drafts."""
+    sample_rows, sources = column(plan.sample_rows), column(plan.sample_sources)
+    sample_counts, computing = column(plan.sample_counts), column(plan.rows)
+    counts = column(plan.counts)
+    require(len(sample_counts) == len(sample_rows) == len(sources), "sample columns differ in length")
+    require((sample_counts > 0).all(), "a row samples no token")
+    require(len(counts) == len(computing), "rows and counts differ in length")
+    tokens: list[list[int]] = [[] for _ in sample_rows]
+    entries = np.flatnonzero(sample_counts > 1)
+    drafting, rooms = sample_rows[entries], sample_counts[entries] - 1
+    for row, source, room in zip(drafting.tolist(), sources[entries].tolist(), rooms.tolist(), strict=True):
+        require(row < rows.max_num_rows and rows.num_tokens[row] > 0, f"row {row} is not in use")
+        require(source < len(computing) and computing[source] == row, f"row {row} does not compute")
+        require(counts[source] > room, f"row {row} samples more tokens than it computes")
+        require(
+            rows.num_tokens[row] + room < rows.max_model_len, f"row {row} is drafted beyond max_model_len"
+        )
+    drafted = draft(drafting.tolist(), rooms.tolist())
+    for entry, row, room, found in zip(entries.tolist(), drafting, rooms, drafted, strict=True):
+        end = rows.num_tokens[row]
+        tokens[entry] = found
+        counts[sources[entry]] -= room - len(found)
+        rows.token_ids[row, end : end + len(found)] = found
+        rows.num_tokens[row] += len(found)
+    return StepDrafts(tokens, counts)
 
 
 class BlockUser(Protocol):
@@ -39,7 +88,7 @@ class Speculator:
 
     def __init__(
         self,
-        options: Speculation,
+        options: worker_pb2.Speculation,
         drafters: Sequence[tuple[int, Drafter]],
         rows: RowTable,
         features: Sequence[RowFeature] = (),
@@ -124,8 +173,8 @@ class Speculator:
 
     def _places(self, rows: list[int], most: list[int]) -> dict[int, int]:
         """Returns how many tokens may be drafted for rows [N], at most so many."""
-        ends = self._rows.max_model_len - 1 - self._rows.num_tokens[rows]
-        places = zip(rows, map(min, most, ends.tolist()), strict=True)
+        left = np.maximum(self._rows.max_model_len - 1 - self._rows.num_tokens[rows], 0)
+        places = zip(rows, map(min, most, left.tolist()), strict=True)
         return {row: length for row, length in places if row not in self._beams}
 
     def _draft(self, rows: list[int], most: list[int]) -> list[list[int]]:

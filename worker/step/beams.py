@@ -1,6 +1,6 @@
 """Rows that are beams: they give their most probable tokens, and the core appends those that it chooses.
 
-The choice is made by engine_core.beam_search.search. numpy alone: the simulated worker uses this too.
+The choice is made by engine_core.beam_search. numpy alone: the simulated worker uses this too.
 """
 
 from dataclasses import dataclass

@@ -41,8 +41,9 @@ class RowTable:
         self.max_num_rows, self.max_model_len, self.vocab_size = max_num_rows, max_model_len, vocab_size
         self.block_size, self.cache_blocks = block_size, num_blocks
         width = -(-max_model_len // block_size)
-        # np.zeros maps pages lazily: rows that are never used take no memory.
-        self.token_ids = np.zeros((max_num_rows, max_model_len), np.int64)
+        # np.zeros maps pages lazily: rows that are never used take no memory. One token may be sampled behind
+        # a prompt of max_model_len, and is never computed.
+        self.token_ids = np.zeros((max_num_rows, max_model_len + 1), np.int64)
         self.blocks = np.zeros((max_num_rows, width), np.int64)
         self.num_tokens = np.zeros(max_num_rows, np.int64)
         self.prompt_lens = np.zeros(max_num_rows, np.int64)
@@ -112,7 +113,7 @@ class RowTable:
         require((sources < len(computing)).all(), "a sample names no computing row")
         require(len(np.unique(rows)) == len(rows), "a row samples twice in one step")
         require((self.num_tokens[rows] == ends[sources]).all(), "a row samples before its last token")
-        require((self.num_tokens[rows] < self.max_model_len).all(), "a row samples beyond max_model_len")
+        require((self.num_tokens[rows] <= self.max_model_len).all(), "a row samples beyond max_model_len")
 
     def check_append(self, rows: Integers, token_ids: Integers) -> None:
         """Raises PlanError unless one token can be appended to each of the rows [P]."""

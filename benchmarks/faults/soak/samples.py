@@ -4,7 +4,7 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import linear_regression
 
 from benchmarks.service.processes import by_role, resident_mb, start_ticks
 
@@ -59,12 +59,9 @@ class Samples:
 
 def _growth(seconds: list[float], values: list[float]) -> float:
     """Slope of the least squares line times the time that it spans."""
-    mean_s, mean = fmean(seconds), fmean(values)
-    variance = sum((at - mean_s) ** 2 for at in seconds)
-    if not variance:
+    if len(set(seconds)) < 2:
         return 0.0
-    slope = sum((at - mean_s) * (value - mean) for at, value in zip(seconds, values, strict=True)) / variance
-    return slope * (seconds[-1] - seconds[0])
+    return linear_regression(seconds, values).slope * (seconds[-1] - seconds[0])
 
 
 class Sampler:

@@ -8,11 +8,9 @@ The parts are in benchmarks/gpu/first_hour/parts.py, each with the seconds that 
 
     tests        those that need a GPU; each that ends its process is left out of the next one's
     equality     row equality: whether a row's bits depend on its batch mates, for 1 to 2048 of them
-    tiles        attention and products by expert, by tile sizes: those that are shipped beside others that
-                 compile
     kernels      benchmarks/gpu/kernels.py: each kernel beside the ceilings and what torch offers
-    service      benchmarks/gpu/serve.py: steps and the whole service beside transformers
-    families     the same for steps of a model with experts, and of one with latents
+    steps        benchmarks/gpu/steps.py: steps of five models, of which one has experts and one latents
+    service      benchmarks/service/serve.py: the whole service, with a model of 8B
     kills        tests/chaos: processes are killed under 80 streams, up to 1,000 times
 
 A part is a process of its own, which is killed when its time is over; what it has written until then counts.

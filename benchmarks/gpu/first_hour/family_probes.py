@@ -10,6 +10,17 @@ from benchmarks.gpu.first_hour.bit_classes import Probe
 from benchmarks.gpu.first_hour.probes import PRODUCTS, Maker, batches, last_tokens, ragged
 from benchmarks.gpu.low_bits import random_low_bits
 from benchmarks.gpu.works import BLOCK_SIZE, Setting
+from kernels.ops.experts.routing import Routing
+from kernels.triton.attention.latent_attention import latent_attention
+from kernels.triton.elementwise.activation import gated_activation
+from kernels.triton.experts.combine import combine
+from kernels.triton.experts.dispatch import order_by_head, sort_by_expert
+from kernels.triton.experts.grouped_linear import grouped_linear
+from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
+from kernels.triton.experts.route import route
+from kernels.triton.matmul.linear import linear
+from kernels.triton.matmul.low_bit_linear import low_bit_linear
+from kernels.triton.matmul.low_bit_weight import padded_rows
 
 EXPERTS, TOP_K, WIDTH, HIDDEN = 128, 8, 768, 2048
 """Of Qwen3-30B-A3B."""
@@ -51,9 +62,6 @@ def _choices(setting: Setting, count: int, sizes: Sequence[int]) -> Callable[[in
 
 def expert_product(width: int, outputs: int, setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
     """By the experts of each row."""
-    from kernels.triton.experts.dispatch import sort_by_expert
-    from kernels.triton.experts.grouped_linear import grouped_linear
-
     count, width, outputs = setting.size(EXPERTS, 4), setting.size(width), setting.size(outputs)
     batch, choose = batches(setting, width, max(sizes)), _choices(setting, count, sizes)
     weight = setting.random(count, outputs, width)
@@ -68,8 +76,6 @@ def expert_product(width: int, outputs: int, setting: Setting, name: str, sizes:
 
 def low_bit_product(form: str, setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
     """form: of benchmarks.gpu.low_bits.FORMS."""
-    from kernels.triton.matmul.low_bit_linear import low_bit_linear
-
     setting = _in_16_bits(setting)
     width, outputs = map(setting.size, PRODUCTS["8B"]["down"])
     batch, weight = batches(setting, width, max(sizes)), random_low_bits(setting, (outputs, width), form)
@@ -78,10 +84,6 @@ def low_bit_product(form: str, setting: Setting, name: str, sizes: Sequence[int]
 
 def low_bit_experts(form: str, setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
     """By the experts of each row. form: of benchmarks.gpu.low_bits.FORMS."""
-    from kernels.triton.experts.dispatch import sort_by_expert
-    from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
-    from kernels.triton.matmul.low_bit_weight import padded_rows
-
     setting = _in_16_bits(setting)
     count, width, outputs = setting.size(EXPERTS, 4), setting.size(HIDDEN), setting.size(2 * WIDTH)
     batch, choose = batches(setting, width, max(sizes)), _choices(setting, count, sizes)
@@ -103,14 +105,6 @@ def _in_16_bits(setting: Setting) -> Setting:
 
 def expert_layer(setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
     """Router, choice, order, both products, activation and sum, as a layer has them."""
-    from kernels.ops.experts.routing import Routing
-    from kernels.triton.elementwise.activation import gated_activation
-    from kernels.triton.experts.combine import combine
-    from kernels.triton.experts.dispatch import sort_by_expert
-    from kernels.triton.experts.grouped_linear import grouped_linear
-    from kernels.triton.experts.route import route
-    from kernels.triton.matmul.linear import linear
-
     count, width, hidden = setting.size(EXPERTS, 16), setting.size(WIDTH), setting.size(HIDDEN)
     batch = batches(setting, hidden, max(sizes))
     router = setting.random(count, hidden)
@@ -129,8 +123,6 @@ def expert_layer(setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
 
 def latent_decoding(setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
     """One token of each row; the others' contexts have many lengths."""
-    from kernels.triton.attention.latent_attention import latent_attention
-
     rank, width = _latent_sizes(setting)
     blocks, batch = ragged(setting, sizes)
     cache = setting.random(blocks, 1, BLOCK_SIZE, width)
@@ -146,8 +138,6 @@ def latent_decoding(setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
 
 def latent_pieces(setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
     """The last token of a prompt, computed with so many tokens before it; 1: as one that decodes."""
-    from kernels.triton.attention.latent_attention import latent_attention
-
     rank, width = _latent_sizes(setting)
     length, batch = last_tokens(setting)
     cache = setting.random(-(-length // BLOCK_SIZE), 1, BLOCK_SIZE, width)
@@ -162,9 +152,6 @@ def latent_pieces(setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
 
 def head_product(setting: Setting, name: str, sizes: Sequence[int]) -> Probe:
     """Brings each head's query into the space of latents."""
-    from kernels.triton.experts.dispatch import order_by_head
-    from kernels.triton.experts.grouped_linear import grouped_linear
-
     rank, plain = setting.size(RANK), setting.size(PLAIN, 4)
     batch, weight = batches(setting, HEADS * plain, max(sizes)), setting.random(HEADS, rank, plain)
 

@@ -11,10 +11,9 @@ import torch
 
 from benchmarks.gpu.first_hour.bit_classes import Probe
 from benchmarks.gpu.models import SHAPES
-from benchmarks.gpu.steps import GREEDY
 from benchmarks.gpu.works import Setting
+from benchmarks.steps.plans import new_row, plan, removal
 from pagewire.internal.v1 import worker_pb2
-from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions
 from worker.loop import StepRunner
 
@@ -118,15 +117,7 @@ class Rows:
         samples = rows if start + count >= self.lengths.prompt + len(known) else []
         new = [self._new_row(row, known) for row in rows if row not in self._begun]
         self._begun.update(rows)
-        plan = worker_pb2.StepPlan(
-            new_rows=new,
-            rows=pack_u32(rows),
-            starts=pack_u32([start] * len(rows)),
-            counts=pack_u32([count] * len(rows)),
-            sample_rows=pack_u32(samples),
-            sample_sources=pack_u32(range(len(samples))),
-        )
-        self._runner.launch(plan)
+        self._runner.launch(plan(rows, start, count, new, samples))
         result = self._runner.finish()
         if self._probe in samples:
             at = 4 * list(samples).index(self._probe)
@@ -136,20 +127,15 @@ class Rows:
 
     def remove(self) -> None:
         """All of them."""
-        self._runner.launch(worker_pb2.StepPlan(removed_rows=pack_u32(sorted(self._begun))))
+        self._runner.launch(removal(sorted(self._begun)))
         self._runner.finish()
 
     def _new_row(self, row: int, known: Sequence[int]) -> worker_pb2.NewRow:
         """The probe has the same prompt whatever its row, and others have those of their rows."""
         seed = 10**6 if row == self._probe else row
         prompt = np.random.default_rng(seed).integers(16, self._vocabulary, self.lengths.prompt).tolist()
-        new = worker_pb2.NewRow(
-            row=row,
-            prompt_len=self.lengths.prompt,
-            token_ids=pack_u32([*prompt, *known]),
-            blocks=pack_u32(range(row * self.lengths.blocks, (row + 1) * self.lengths.blocks)),
-            sampling=GREEDY,
-        )
+        blocks = range(row * self.lengths.blocks, (row + 1) * self.lengths.blocks)
+        new = new_row(row, [*prompt, *known], self.lengths.prompt, blocks)
         if row == self._probe:
             new.logprobs.CopyFrom(LogprobOptions())
         return new

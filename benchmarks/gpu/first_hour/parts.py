@@ -17,15 +17,23 @@ class Part:
     name: str
     about: str
     seconds: float  # that it may take
-    command: tuple[str, ...]  # of Python; {output} and {seconds} are filled in
+    command: tuple[str, ...]  # of Python; {output}, {seconds} and {model} are filled in
     least: float = 60.0  # seconds; with less left it is not begun
     environment: Mapping[str, str] = field(default_factory=dict)
+    shape: str = ""  # of benchmarks.gpu.models: the model that {model} is the folder of
 
     def words(self, output: Path, seconds: float) -> list[str]:
         """Returns the command line. output: where its figures go, as JSON. seconds: that it is given; of
         which it is told nine tenths, so that it ends by itself."""
-        filled = [word.format(output=output, seconds=round(0.9 * seconds)) for word in self.command]
-        return [sys.executable, *filled]
+        told, model = round(0.9 * seconds), self.model(output.parent)
+        return [
+            sys.executable,
+            *(word.format(output=output, seconds=told, model=model) for word in self.command),
+        ]
+
+    def model(self, folder: Path) -> Path:
+        """Returns where the part's model is. folder: of the report."""
+        return folder / "models" / self.shape
 
 
 def _module(name: str, *words: str, output: bool = True) -> tuple[str, ...]:
@@ -36,16 +44,24 @@ FOLDERS = ("tests/kernels/triton", "tests/worker/cuda")
 """Those with tests that need a GPU."""
 
 
+TINY_STEPS = (
+    "--models=tiny,tiny experts,tiny latents",
+    "--prompts=24,40",
+    "--batches=1,3",
+    "--contexts=16,40",
+    "--steps=6",
+)
+
+
 def cuda_parts() -> list[Part]:
     """Together 40 minutes, with a minute between them: wrong kernels first, then wrong rows, then speed."""
     here = "benchmarks.gpu.first_hour"
     return [
         Part("tests", "tests that need a GPU", 480, _module(f"{here}.gpu_tests", "--marker=gpu", *FOLDERS)),
         Part("equality", "row equality", 390, _module(f"{here}.row_equality", "--seconds={seconds}")),
-        Part("tiles", "kernels by tile sizes", 180, _module(f"{here}.tile_variants")),
         Part("kernels", "kernels", 390, _module("benchmarks.gpu.kernels", "--seconds={seconds}")),
-        Part("service", "service", 420, _module("benchmarks.gpu.serve", "--seconds={seconds}")),
-        Part("families", "steps with experts and with latents", 90, _families("--seconds={seconds}")),
+        Part("steps", "steps", 390, _module("benchmarks.gpu.steps", "--seconds={seconds}")),
+        _service("8B", 300, "--device=cuda", "--max-num-seqs=256"),
         Part("kills", "kills", 390, _kills("cuda", 1000, 6)),
     ]
 
@@ -65,7 +81,6 @@ def cpu_parts() -> list[Part]:
             5,
             INTERPRETED,
         ),
-        Part("tiles", "kernels by tile sizes", 240, _module(f"{here}.tile_variants", *tiny), 5, INTERPRETED),
         Part(
             "kernels",
             "kernels",
@@ -74,18 +89,26 @@ def cpu_parts() -> list[Part]:
             5,
             INTERPRETED,
         ),
-        Part(
-            "service", "service", 240, _module("benchmarks.gpu.serve", "--tiny", "--parts=steps"), 5, WITHOUT
-        ),
-        Part("families", "steps with experts and with latents", 240, _families("--tiny"), 5, WITHOUT),
+        Part("steps", "steps", 240, _module("benchmarks.gpu.steps", *tiny, *TINY_STEPS), 5, WITHOUT),
+        _service("tiny", 240, "--device=cpu", "--max-model-len=600", "--num-blocks=80"),
         Part("kills", "kills", 180, _kills("cpu", 2, 2), 5, WITHOUT),
     ]
 
 
-def _families(option: str) -> tuple[str, ...]:
-    """option: --tiny for the small ones, or the time that they may take."""
-    models = "tiny experts,tiny latents" if option == "--tiny" else "experts,latents"
-    return _module("benchmarks.gpu.serve", option, f"--models={models}", "--parts=steps")
+def _service(shape: str, seconds: float, *flags: str) -> Part:
+    """The whole service with random weights. flags: of `pagewire serve`."""
+    tiny = shape == "tiny"
+    workloads = "single" if tiny else "single,batch,ragged,prefix,long,crowd"
+    words = _module(
+        "benchmarks.service.serve",
+        "--start={model}",
+        f"--workloads={workloads}",
+        "--repeats=1",
+        "--breakdown",
+    )
+    command = (*words, "--", "--load-format=dummy", *flags)
+    around = WITHOUT if tiny else {}
+    return Part("service", "service", seconds, command, 5 if tiny else 60, around, shape)
 
 
 def _kills(device: str, kills: int, per_round: int) -> tuple[str, ...]:

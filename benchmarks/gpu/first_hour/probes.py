@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 
 from benchmarks.gpu.first_hour.bit_classes import Probe
 from benchmarks.gpu.works import BLOCK_SIZE, Setting
-
-if TYPE_CHECKING:  # it imports triton
-    from kernels.triton.attention.paged_attention import PagedBatch
+from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
+from kernels.triton.elementwise.activation import gated_activation
+from kernels.triton.elementwise.rms_norm import add_rms_norm
+from kernels.triton_ops import TritonOps
 
 Maker = tuple[str, Callable[[], Probe]]
 PRODUCTS = {
@@ -71,8 +71,6 @@ def product(
     by_library: bool = False,
 ) -> Probe:
     """wide: in float32, as the head. by_library: see kernels.triton_ops."""
-    from kernels.triton_ops import TritonOps
-
     width, outputs = setting.size(width), setting.size(outputs)
     batch, weight = batches(setting, width, max(sizes)), setting.random(outputs, width)
 
@@ -84,8 +82,6 @@ def product(
 
 def norm(setting: Setting, sizes: Sequence[int]) -> Probe:
     """With a residual."""
-    from kernels.triton.elementwise.rms_norm import add_rms_norm
-
     width = setting.size(4096)
     batch, weight = batches(setting, width, max(sizes)), setting.random(width)
 
@@ -98,8 +94,6 @@ def norm(setting: Setting, sizes: Sequence[int]) -> Probe:
 
 def activation(setting: Setting, sizes: Sequence[int]) -> Probe:
     """Gated."""
-    from kernels.triton.elementwise.activation import gated_activation
-
     batch = batches(setting, 2 * setting.size(14336), max(sizes))
     return Probe(
         "8B activation", lambda size, place: gated_activation(batch(size, place), "silu")[place], sizes
@@ -110,11 +104,9 @@ def _integers(setting: Setting, values: Sequence[int]) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32, device=setting.device)
 
 
-def ragged(setting: Setting, sizes: Sequence[int]) -> tuple[int, Callable[[int, int], "PagedBatch"]]:
+def ragged(setting: Setting, sizes: Sequence[int]) -> tuple[int, Callable[[int, int], PagedBatch]]:
     """Returns how many blocks rows have, and what makes a batch of one token of each row, with the probe at
     its place: it has a context of LENGTH, and others have many lengths."""
-    from kernels.triton.attention.paged_attention import PagedBatch
-
     length, mates = setting.size(LENGTH, 70), setting.size(MATES, 20)
     own, theirs = -(-length // BLOCK_SIZE), -(-mates // BLOCK_SIZE)
     table = torch.arange(own, dtype=torch.int32, device=setting.device)
@@ -132,10 +124,8 @@ def ragged(setting: Setting, sizes: Sequence[int]) -> tuple[int, Callable[[int, 
     return own + theirs * max(sizes), batch
 
 
-def last_tokens(setting: Setting) -> tuple[int, Callable[[int], "PagedBatch"]]:
+def last_tokens(setting: Setting) -> tuple[int, Callable[[int], PagedBatch]]:
     """Returns the length of a prompt, and what makes a batch of its last tokens, so many."""
-    from kernels.triton.attention.paged_attention import PagedBatch
-
     length = setting.size(LENGTH, 70)
     tables = torch.arange(-(-length // BLOCK_SIZE), dtype=torch.int32, device=setting.device)[None]
 
@@ -148,8 +138,6 @@ def last_tokens(setting: Setting) -> tuple[int, Callable[[int], "PagedBatch"]]:
 
 def decoding(setting: Setting, name: str, heads: tuple[int, int, int], sizes: Sequence[int]) -> Probe:
     """One token of each row; the others' contexts have many lengths."""
-    from kernels.triton.attention.paged_attention import paged_attention
-
     query_heads, kv_heads, dim = heads
     blocks, batch = ragged(setting, sizes)
     key_cache, value_cache = (setting.random(blocks, kv_heads, BLOCK_SIZE, dim) for _ in range(2))
@@ -165,8 +153,6 @@ def decoding(setting: Setting, name: str, heads: tuple[int, int, int], sizes: Se
 
 def pieces(setting: Setting, name: str, heads: tuple[int, int, int], sizes: Sequence[int]) -> Probe:
     """The last token of a prompt, computed with so many tokens before it; 1: as one that decodes."""
-    from kernels.triton.attention.paged_attention import paged_attention
-
     query_heads, kv_heads, dim = heads
     length, batch = last_tokens(setting)
     blocks = -(-length // BLOCK_SIZE)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import kernels as gpu_kernels
-from benchmarks.gpu import serve as gpu_serve
-from benchmarks.gpu.first_hour import row_equality, tile_variants
+from benchmarks.gpu import steps as gpu_steps
+from benchmarks.gpu.first_hour import row_equality
 from benchmarks.gpu.first_hour.parts import Part
 from benchmarks.gpu.first_hour.runner import State
 
@@ -74,13 +74,6 @@ def equality_lines(figures: Figures) -> Iterator[str]:
         yield from ("", f"Left out, for want of time: {', '.join(figures['left_out'])}")
 
 
-def tile_lines(figures: Figures) -> Iterator[str]:
-    """By work; times beside those of the launcher's choice."""
-    yield from ("| work | tile | us | to the shipped | error |", "| --- | --- | ---: | ---: | ---: |")
-    shipped = {row["work"]: row.get("us") for row in figures["rows"] if row["shipped"]}
-    yield from (tile_variants.line(row, shipped[row["work"]]) for row in figures["rows"])
-
-
 def kernel_lines(figures: Figures) -> Iterator[str]:
     """As benchmarks/gpu/kernels.py prints them."""
     copy, product = figures["bandwidth"] / 1e12, figures["rate"] / 1e12
@@ -88,11 +81,21 @@ def kernel_lines(figures: Figures) -> Iterator[str]:
     yield from map(gpu_kernels.line, figures["rows"])
 
 
+def step_lines(figures: Figures) -> Iterator[str]:
+    """As benchmarks/gpu/steps.py prints them."""
+    yield from gpu_steps.table(figures)
+
+
 def service_lines(figures: Figures) -> Iterator[str]:
-    """As benchmarks/gpu/serve.py prints them."""
-    yield from gpu_serve.table(figures["figures"])
-    if figures["missing"]:
-        yield from ("", "Missing: " + "; ".join(map(_cell, figures["missing"])))
+    """Of each workload what benchmarks/service/serve.py prints."""
+    yield from (
+        "| workload | tokens/s | TTFT p50 ms | ITL p50 ms | % between steps |",
+        "| --- |" + " ---: |" * 4,
+    )
+    for name, summary in figures["workloads"].items():
+        cells = (f"{summary[column]['median']:.1f}" for column in ("tokens_per_s", "ttft_p50", "itl_p50"))
+        idle = figures["breakdowns"][name][0]["parts"]["between steps"]
+        yield f"| {name} | {' | '.join(cells)} | {idle:.1f} |"
 
 
 def kill_lines(figures: Figures) -> Iterator[str]:
@@ -118,9 +121,8 @@ def _cell(text: str) -> str:
 TABLES: dict[str, Callable[[Figures], Iterator[str]]] = {
     "tests": test_lines,
     "equality": equality_lines,
-    "tiles": tile_lines,
     "kernels": kernel_lines,
+    "steps": step_lines,
     "service": service_lines,
-    "families": service_lines,
     "kills": kill_lines,
 }

@@ -118,6 +118,10 @@ class Run:
         output, log = self.folder / f"{part.name}.json", self.folder / f"{part.name}.log"
         before, began = record.seconds, time.monotonic()
         saved = began
+        if part.shape and not part.model(self.folder).exists():
+            from benchmarks.gpu.models import SHAPES  # it imports transformers
+
+            SHAPES[part.shape].write(part.model(self.folder))
         with log.open("ab") as file:
             process = subprocess.Popen(
                 part.words(output.absolute(), limit),

@@ -48,7 +48,7 @@ class Vector(NamedTuple):
 
 
 RowDraft = tuple[int, int]
-"""How many tokens were drafted for a row in a step, and by which DraftMethod of worker.proto."""
+"""How many tokens were drafted for a row in a step, and by which DraftMethod of engine.proto."""
 NO_DRAFT: RowDraft = (0, 0)
 
 

@@ -7,15 +7,13 @@ order of the queue, while rows, blocks and budget suffice; behind one that must 
 from __future__ import annotations
 
 from engine_core.request import Sequence, Status
-from engine_core.scheduler.fault_isolation import FaultIsolation
 from engine_core.scheduler.outputs.outputs import Start
 from engine_core.scheduler.outputs.prompt_logprobs import PromptLogprobs
-from engine_core.scheduler.planning.admission import Admission
-from engine_core.scheduler.planning.draft_room import DraftRoom
-from engine_core.scheduler.planning.overtaking import Overtaking
-from engine_core.scheduler.planning.row_preemption import RowPreemption
-from engine_core.scheduler.planning.row_sharing import RowSharing
+from engine_core.scheduler.planning.admission import Admission, Overtaking
+from engine_core.scheduler.planning.drafts import DraftRoom
+from engine_core.scheduler.planning.row_preemption import RowPreemption, RowSharing
 from engine_core.scheduler.planning.step_batch import Batch
+from engine_core.scheduler.request_ends import FaultIsolation
 from engine_core.scheduler.states.running import SlotAllocator
 from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.plan import ForkRow, Plan

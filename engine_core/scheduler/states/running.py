@@ -1,7 +1,6 @@
 """Slots for running sequences, and preemption when the pool has none."""
 
 from engine_core.kv_cache.block_tables import BlockTables
-from engine_core.kv_cache.preemption_order import victims_first
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.request import Sequence, Status
 from engine_core.scheduler.states.sequence_states import SequenceStates
@@ -28,7 +27,7 @@ class SlotAllocator:
             for sequence in growing:
                 self._make_room(sequence, plan)
             return
-        order = victims_first(self._states.running, self._states.num_tokens_lost)
+        order = self._states.victims_first(self._states.running)
         victims = iter(order)
         for sequence in reversed(order):
             if sequence.num_tokens > sequence.num_slots and sequence.can_advance:

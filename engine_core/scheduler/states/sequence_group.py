@@ -1,7 +1,7 @@
 """How the sequences of one request depend on each other: a protocol, and parallel sampling.
 
 The scheduler asks a request's group; it does not know why a group answers as it does. Beam search is the
-other implementation (beam_search/sequences.py).
+other implementation (beam_group.py).
 
 A group has a leader while its other sequences need the leader's prompt or follow it. A follower has a row and
 blocks but no place of its own in the scheduler: it enters every plan that its leader enters.
@@ -14,13 +14,39 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from engine_core.kv_cache.block_tables import BlockTables
-from engine_core.kv_cache.preemption_order import num_tokens_lost
 from engine_core.request import FinishReason, Request, Sequence, Status
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result, TokenLogprobs
-from engine_core.step.row_slots import RowSlots
 
 T = TypeVar("T")
+
+
+class RowSlots:
+    """The worker's rows 0 to num_rows - 1, each free or held by one sequence."""
+
+    def __init__(self, num_rows: int) -> None:
+        self.num_rows = num_rows
+        self.free = list(range(num_rows - 1, -1, -1))  # a stack: low numbers first
+        self._removed: list[int] = []  # since take_removed()
+
+    def take(self) -> int:
+        """Returns a free row; the caller has checked that there is one."""
+        return self.free.pop()
+
+    def give_back(self, row: int, *, begun: bool) -> None:
+        """Frees a row. begun: the worker has it, and must remove it."""
+        self.free.append(row)
+        if begun:
+            self._removed.append(row)
+
+    def begin_again(self, row: int) -> None:
+        """Removes a row at the worker that begins again in the next plan; it stays held."""
+        self._removed.append(row)
+
+    def take_removed(self) -> list[int]:
+        """Rows that the worker is to drop in the next plan, before new ones begin in it."""
+        removed, self._removed = self._removed, []
+        return removed
 
 
 class SequenceGroup(Protocol):
@@ -114,7 +140,7 @@ class ParallelSampling:
         raise AssertionError("the rows of parallel sampling sample for themselves")
 
     def num_tokens_lost(self, sequence: Sequence, tables: BlockTables) -> int:
-        return num_tokens_lost(sequence, tables)
+        return tables.num_tokens_lost(sequence)
 
     def preempted(self) -> None:
         pass

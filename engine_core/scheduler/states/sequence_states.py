@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from engine_core.beam_search.sequences import BeamGroup
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.kv_cache.host_swap import SwapSpace
 from engine_core.kv_cache.prefix_cache import PrefixCache
@@ -21,12 +20,12 @@ from engine_core.queue.base import WaitingQueue
 from engine_core.request import NO_ROW, Request, Sequence, Status
 from engine_core.scheduler.outputs.outputs import Outputs
 from engine_core.scheduler.outputs.wait_causes import WaitCauses
+from engine_core.scheduler.states.beam_group import BeamGroup
 from engine_core.scheduler.states.request_index import RequestIndex
-from engine_core.scheduler.states.sequence_group import ParallelSampling, SequenceGroup
+from engine_core.scheduler.states.sequence_group import ParallelSampling, RowSlots, SequenceGroup
 from engine_core.scheduler.states.throughput import Throughput
 from engine_core.scheduler.states.timeouts import Timeouts
 from engine_core.step.plan import Plan
-from engine_core.step.row_slots import RowSlots
 
 
 class SequenceStates:
@@ -189,6 +188,23 @@ class SequenceStates:
     def num_tokens_lost(self, sequence: Sequence) -> int:
         """Tokens that must be computed again if a running sequence is preempted."""
         return self.groups[sequence.request].num_tokens_lost(sequence, self.tables)
+
+    def victims_first(self, running: list[Sequence]) -> list[Sequence]:
+        """Returns running sequences, given in order of admission, in order of preemption:
+
+        1. lowest priority class (largest number)
+        2. least recompute cost: tokens that would have to be computed again
+        3. most recently admitted
+
+        Where the pool runs short, blocks are allocated in the opposite order, so that no victim has received
+        any in the same plan. The sequence with the highest recompute cost in the best class always gets what
+        it needs, so there is always progress.
+        """
+        order = [
+            (-sequence.request.priority, self.num_tokens_lost(sequence), -position)
+            for position, sequence in enumerate(running)
+        ]
+        return [running[-position] for _, _, position in sorted(order)]
 
     def drop_stopped(self) -> None:
         """Removes sequences that have stopped from `running`, all in one pass."""

@@ -1,55 +1,72 @@
 """The formats of all families of models."""
 
-from frontend.answers.formats import json_calls, named_calls, paired_calls, reasoning, tagged_calls
+from collections.abc import Iterable
+from typing import TypeVar
+
+from frontend.answers.formats import json_arguments, single_arguments
 from frontend.answers.tables import ReasoningFormat, ToolFormat
 
-_IN_ORDER = (
-    named_calls.HARMONY,
-    tagged_calls.DEEPSEEK_V32,
-    named_calls.DEEPSEEK_V3,
-    named_calls.DEEPSEEK_V31,
-    named_calls.KIMI,
-    named_calls.MISTRAL,
-    json_calls.MISTRAL_LIST,
-    paired_calls.GEMMA_4,
-    paired_calls.LFM_2,
-    paired_calls.LLAMA_4,
-    tagged_calls.MINIMAX,
-    tagged_calls.SEED,
-    tagged_calls.GLM,
-    tagged_calls.QWEN_CODER,
-    json_calls.COHERE,
-    json_calls.APERTUS,
-    json_calls.NEMOTRON,
-    json_calls.PHI_4,
-    json_calls.GRANITE,
-    json_calls.TOOL_CALLS_LIST,
-    json_calls.HERMES,
-    named_calls.FUNCTIONARY,
-    json_calls.LLAMA_3,
+F = TypeVar("F", ToolFormat, ReasoningFormat)
+
+_TOOLS = (
+    json_arguments.HARMONY,
+    single_arguments.DEEPSEEK_V32,
+    json_arguments.DEEPSEEK_V3,
+    json_arguments.DEEPSEEK_V31,
+    json_arguments.KIMI,
+    json_arguments.MISTRAL,
+    json_arguments.MISTRAL_LIST,
+    single_arguments.GEMMA_4,
+    single_arguments.LFM_2,
+    single_arguments.LLAMA_4,
+    single_arguments.MINIMAX,
+    single_arguments.SEED,
+    single_arguments.GLM,
+    single_arguments.QWEN_CODER,
+    json_arguments.COHERE,
+    json_arguments.APERTUS,
+    json_arguments.NEMOTRON,
+    json_arguments.PHI_4,
+    json_arguments.GRANITE,
+    json_arguments.TOOL_CALLS_LIST,
+    json_arguments.HERMES,
+    json_arguments.FUNCTIONARY,
+    json_arguments.LLAMA_3,
 )
 """In the order in which a chat template is compared with them: the more special ones first."""
+_REASONING = (
+    ReasoningFormat("seed", "<seed:think>", "</seed:think>", (("<seed:think>",),)),
+    ReasoningFormat("mistral", "[THINK]", "[/THINK]", (("[THINK]",),)),
+    ReasoningFormat("cohere", "<|START_THINKING|>", "<|END_THINKING|>", (("<|START_THINKING|>",),)),
+    ReasoningFormat("gemma-4", "<|channel>thought", "<channel|>", (("<|channel>thought",),)),
+    ReasoningFormat("apertus", "<|inner_prefix|>", "<|inner_suffix|>", (("<|inner_prefix|>",),)),
+    ReasoningFormat(
+        "apriel",
+        "Here are my reasoning steps:",
+        "[BEGIN FINAL RESPONSE]",
+        (("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),),
+    ),
+    ReasoningFormat("think", "<think>", "</think>", (("<think>",), ("</think>",))),
+)
 
 _OTHERS = ("]<]minimax[>[",)
 """Marks of formats that are not read, in templates that resemble those of another one."""
 
-TOOL_FORMATS: dict[str, ToolFormat] = {each.name: each for each in _IN_ORDER}
-REASONING_FORMATS: dict[str, ReasoningFormat] = {each.name: each for each in reasoning.FORMATS}
+TOOL_FORMATS: dict[str, ToolFormat] = {each.name: each for each in _TOOLS}
+REASONING_FORMATS: dict[str, ReasoningFormat] = {each.name: each for each in _REASONING}
 
 
 def tool_format_of(source: str) -> ToolFormat | None:
     """Returns the format that a chat template was written for; None: unknown."""
-    if any(text in source for text in _OTHERS):
-        return None
-    for each in TOOL_FORMATS.values():
-        if any(all(text in source for text in group) for group in each.detect):
-            return each
-    return None
+    return None if any(text in source for text in _OTHERS) else _detected(source, _TOOLS)
 
 
 def reasoning_format_of(source: str) -> ReasoningFormat | None:
     """Returns the marks that a chat template puts around reasoning; None: none that are known."""
-    for each in REASONING_FORMATS.values():
-        if any(all(text in source for text in group) for group in each.detect):
-            return each
-    return None
+    return _detected(source, _REASONING)
+
+
+def _detected(source: str, formats: Iterable[F]) -> F | None:
+    """Returns the first format of which a chat template has all texts of a group."""
+    groups = ((each, group) for each in formats for group in each.detect)
+    return next((each for each, group in groups if all(text in source for text in group)), None)

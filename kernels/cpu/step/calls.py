@@ -34,7 +34,7 @@ class StepCheck:
             marks=self.marks.ctypes.data,
             max_rows=len(num_tokens),
             block_size=block_size,
-            max_length=max_length,
+            max_length=max_length + 1,
         )
 
     def __call__(self, address: int, num_rows: int, num_samples: int) -> tuple[int, int, bool] | None:

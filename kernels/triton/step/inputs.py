@@ -20,15 +20,17 @@ class PagedInputs:
         self,
         table: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         sizes: tuple[int, int],
+        max_length: int,
         block_size: int,
         specs: Iterable[KVCacheSpec],
     ) -> None:
         """table: tokens [rows, L], blocks [rows, N] and prompt lengths [rows], int32, of all rows. sizes: the
-        most rows and tokens of a step, with padding. specs: each kind of layer of the model."""
+        most rows and tokens of a step, with padding. max_length: positions of a row. specs: each kind of
+        layer of the model."""
         self.most_rows, tokens = sizes
         self._table, self._block_size, self._specs = table, block_size, frozenset(specs)
         self._kernels = paged_kernels()
-        (_, self._max_length), (_, width), place = table[0].shape, table[1].shape, table[0].device
+        self._max_length, width, place = max_length, table[1].shape[1], table[0].device
         most_heads = max(spec.num_kv_heads for spec in self._specs)
         self._unit_scales = self._kernels.unit_scales(most_heads, place)
         longs = (torch.zeros(tokens, dtype=torch.int64, device=place) for _ in range(4))

@@ -20,9 +20,26 @@ class PoolingType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_TYPE_UNSPECIFIED: _ClassVar[PoolingType]
     POOLING_TYPE_LAST: _ClassVar[PoolingType]
     POOLING_TYPE_MEAN: _ClassVar[PoolingType]
+
+class DraftMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DRAFT_METHOD_UNSPECIFIED: _ClassVar[DraftMethod]
+    DRAFT_METHOD_LOOKUP: _ClassVar[DraftMethod]
+    DRAFT_METHOD_GRAMMAR: _ClassVar[DraftMethod]
+    DRAFT_METHOD_DRAFT: _ClassVar[DraftMethod]
+    DRAFT_METHOD_SIMULATED: _ClassVar[DraftMethod]
+    DRAFT_METHOD_SHARED: _ClassVar[DraftMethod]
+    DRAFT_METHOD_HEADS: _ClassVar[DraftMethod]
 POOLING_TYPE_UNSPECIFIED: PoolingType
 POOLING_TYPE_LAST: PoolingType
 POOLING_TYPE_MEAN: PoolingType
+DRAFT_METHOD_UNSPECIFIED: DraftMethod
+DRAFT_METHOD_LOOKUP: DraftMethod
+DRAFT_METHOD_GRAMMAR: DraftMethod
+DRAFT_METHOD_DRAFT: DraftMethod
+DRAFT_METHOD_SIMULATED: DraftMethod
+DRAFT_METHOD_SHARED: DraftMethod
+DRAFT_METHOD_HEADS: DraftMethod
 
 class FrontendMessage(_message.Message):
     __slots__ = ("hello", "add_request", "abort", "utility", "watch_cache", "frontend_reply")
@@ -133,7 +150,7 @@ class Welcome(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., engine_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[_Union[ModelFacts, _Mapping]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., device: _Optional[str] = ..., parallelism: _Optional[_Union[_admin_pb2.Parallelism, _Mapping]] = ..., max_priority: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar", "content_digest", "pooling", "disconnect_grace_ms")
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar", "content_digest", "pooling", "disconnect_grace_ms", "prompt_only")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +178,7 @@ class AddRequest(_message.Message):
     CONTENT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_ONLY_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     prompt_token_ids: bytes
@@ -188,7 +206,8 @@ class AddRequest(_message.Message):
     content_digest: bytes
     pooling: Pooling
     disconnect_grace_ms: int
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., grammar: _Optional[str] = ..., content_digest: _Optional[bytes] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ..., disconnect_grace_ms: _Optional[int] = ...) -> None: ...
+    prompt_only: bool
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., grammar: _Optional[str] = ..., content_digest: _Optional[bytes] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ..., disconnect_grace_ms: _Optional[int] = ..., prompt_only: _Optional[bool] = ...) -> None: ...
 
 class Pooling(_message.Message):
     __slots__ = ("type", "dimensions", "normalize")

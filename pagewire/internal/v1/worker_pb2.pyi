@@ -2,30 +2,12 @@ from pagewire.internal.v1 import engine_pb2 as _engine_pb2
 from pagewire.v1 import generation_pb2 as _generation_pb2
 from pagewire.v1 import prompt_pb2 as _prompt_pb2
 from google.protobuf.internal import containers as _containers
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class DraftMethod(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    DRAFT_METHOD_UNSPECIFIED: _ClassVar[DraftMethod]
-    DRAFT_METHOD_LOOKUP: _ClassVar[DraftMethod]
-    DRAFT_METHOD_GRAMMAR: _ClassVar[DraftMethod]
-    DRAFT_METHOD_DRAFT: _ClassVar[DraftMethod]
-    DRAFT_METHOD_SIMULATED: _ClassVar[DraftMethod]
-    DRAFT_METHOD_SHARED: _ClassVar[DraftMethod]
-    DRAFT_METHOD_HEADS: _ClassVar[DraftMethod]
-DRAFT_METHOD_UNSPECIFIED: DraftMethod
-DRAFT_METHOD_LOOKUP: DraftMethod
-DRAFT_METHOD_GRAMMAR: DraftMethod
-DRAFT_METHOD_DRAFT: DraftMethod
-DRAFT_METHOD_SIMULATED: DraftMethod
-DRAFT_METHOD_SHARED: DraftMethod
-DRAFT_METHOD_HEADS: DraftMethod
 
 class WorkerCommand(_message.Message):
     __slots__ = ("initialize", "step_plan", "shutdown", "compile_grammar", "kept_changes")
@@ -68,7 +50,7 @@ class WorkerHello(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., pid: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Initialize(_message.Message):
-    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "kv_cache_bytes", "gpu_memory_utilization", "enforce_eager", "fast_matmul", "seed", "tensor_parallel_size", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "kv_cache_dtype", "plain_head", "cpu_kernels", "speculation", "model_impl", "trust_remote_code", "draft_model_path", "no_structured_output", "state_checkpoints", "cache_secret")
+    __slots__ = ("model_path", "device", "dtype", "load_format", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "num_blocks", "kv_cache_bytes", "gpu_memory_utilization", "enforce_eager", "fast_matmul", "seed", "tensor_parallel_size", "profile", "swap_space_bytes", "data_parallel_size", "quantization", "kv_cache_dtype", "plain_head", "cpu_kernels", "speculation", "model_impl", "trust_remote_code", "no_structured_output", "state_checkpoints", "cache_secret")
     MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -94,7 +76,6 @@ class Initialize(_message.Message):
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     MODEL_IMPL_FIELD_NUMBER: _ClassVar[int]
     TRUST_REMOTE_CODE_FIELD_NUMBER: _ClassVar[int]
-    DRAFT_MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
     NO_STRUCTURED_OUTPUT_FIELD_NUMBER: _ClassVar[int]
     STATE_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     CACHE_SECRET_FIELD_NUMBER: _ClassVar[int]
@@ -120,14 +101,31 @@ class Initialize(_message.Message):
     kv_cache_dtype: str
     plain_head: bool
     cpu_kernels: str
-    speculation: str
+    speculation: Speculation
     model_impl: str
     trust_remote_code: bool
-    draft_model_path: str
     no_structured_output: bool
     state_checkpoints: int
     cache_secret: bytes
-    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., fast_matmul: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., plain_head: _Optional[bool] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[str] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., draft_model_path: _Optional[str] = ..., no_structured_output: _Optional[bool] = ..., state_checkpoints: _Optional[int] = ..., cache_secret: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., fast_matmul: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., plain_head: _Optional[bool] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., no_structured_output: _Optional[bool] = ..., state_checkpoints: _Optional[int] = ..., cache_secret: _Optional[bytes] = ...) -> None: ...
+
+class Speculation(_message.Message):
+    __slots__ = ("method", "model_path", "tokens", "batch", "shared", "acceptance", "flag")
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    MODEL_PATH_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTANCE_FIELD_NUMBER: _ClassVar[int]
+    FLAG_FIELD_NUMBER: _ClassVar[int]
+    method: _engine_pb2.DraftMethod
+    model_path: str
+    tokens: int
+    batch: int
+    shared: int
+    acceptance: int
+    flag: str
+    def __init__(self, method: _Optional[_Union[_engine_pb2.DraftMethod, str]] = ..., model_path: _Optional[str] = ..., tokens: _Optional[int] = ..., batch: _Optional[int] = ..., shared: _Optional[int] = ..., acceptance: _Optional[int] = ..., flag: _Optional[str] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("what", "fraction")
@@ -138,7 +136,7 @@ class LoadProgress(_message.Message):
     def __init__(self, what: _Optional[str] = ..., fraction: _Optional[float] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads", "has_states", "num_state_checkpoints", "kept_cache")
+    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads", "has_states", "num_state_checkpoints", "kept_cache", "draft_tokens", "draft_batch")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -151,6 +149,8 @@ class Ready(_message.Message):
     HAS_STATES_FIELD_NUMBER: _ClassVar[int]
     NUM_STATE_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     KEPT_CACHE_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_BATCH_FIELD_NUMBER: _ClassVar[int]
     model: _engine_pb2.ModelFacts
     num_blocks: int
     kv_cache_bytes: int
@@ -163,7 +163,9 @@ class Ready(_message.Message):
     has_states: bool
     num_state_checkpoints: int
     kept_cache: KeptCache
-    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ...) -> None: ...
+    draft_tokens: int
+    draft_batch: int
+    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., draft_batch: _Optional[int] = ...) -> None: ...
 
 class KeptCache(_message.Message):
     __slots__ = ("secret", "blocks", "contents", "checkpoints", "checkpoint_contents")

@@ -1,6 +1,6 @@
 """Tenants with requests in flight."""
 
-from engine_core.admin import tenants
+from engine_core.admin import answers
 from pagewire.internal.v1.engine_pb2 import TenantTerms
 from pagewire.v1 import inspection_pb2 as pb
 from tests.engine_core.admin.asking import ask
@@ -23,5 +23,5 @@ def test_what_tenants_have_and_are_entitled_to() -> None:
     found = ask(house, list_tenants=pb.ListTenantsRequest(limit=1)).tenants
     assert [each.tenant for each in found.tenants] == ["b"] and found.total == 2
     house.run()
-    assert not ask(house, list_tenants=pb.ListTenantsRequest(limit=tenants.MAX_LISTED)).tenants.total
+    assert not ask(house, list_tenants=pb.ListTenantsRequest(limit=answers.MAX_LISTED)).tenants.total
     house.inbox.close()

@@ -6,7 +6,7 @@ from math import inf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.beam_search.search import BeamParameters, BeamSearch
+from engine_core.beam_search import BeamParameters, BeamSearch
 from pagewire.ipc.columns import unpack_u32
 from tests.engine_core.fake_beams import EOS, beam_search, expected_beams, fake_offers
 from tests.engine_core.fakes import LIMITS, add_request

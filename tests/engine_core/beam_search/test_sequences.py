@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from engine_core.beam_search.search import BeamSearch
-from engine_core.beam_search.sequences import BeamGroup
+from engine_core.beam_search import BeamSearch
 from engine_core.request import NO_TOKEN, FinishReason, Request
+from engine_core.scheduler.states.beam_group import BeamGroup
 from engine_core.step.result import Result
 from tests.engine_core import world as worlds
 from tests.engine_core.fake_beams import beam_search

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from engine_core.errors import Code
-from engine_core.intake.deadlines import REASON, predicted_wait
+from engine_core.intake.overload import DEADLINE_UNREACHABLE, predicted_wait
 from pagewire.internal.v1.engine_pb2 import AddRequest, RequestFailed
 from pagewire.retry_after import LATEST_S, SOONEST_S
 from tests.engine_core.fakes import add_request, make
@@ -61,7 +61,7 @@ def test_in_an_overload_requests_are_refused_from_the_deadline_on(ahead: bool) -
     assert 10 <= 40 - len(refused) <= 14
     assert {*refused} == {*range(41 - len(refused), 41)}, "the first that came are taken"
     assert {(failure.code, failure.reason) for failure in refused.values()} == {
-        (Code.RESOURCE_EXHAUSTED, REASON)
+        (Code.RESOURCE_EXHAUSTED, DEADLINE_UNREACHABLE)
     }
     assert all(not failure.field and "deadline" in failure.message for failure in refused.values())
     while house.scheduler.requests:

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_core.context import make_context
+from engine_core.context import Identity, make_context
 from engine_core.errors import Code, Refused
-from engine_core.identity import Identity
 from engine_core.intake.intake import Intake
 from engine_core.intake.overload import QueueBounds
 from engine_core.quarantine.blame import STRIKES, Span, Suspect, key_of

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.intake.quota_exchange import INTERVAL_S, STALE_S, QuotaExchange
-from engine_core.intake.quota_file import QuotaFile, quota_path
+from engine_core.intake.quota_exchange import INTERVAL_S, STALE_S, QuotaExchange, QuotaFile, quota_path
 from pagewire.internal.v1.engine_pb2 import TenantTerms
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House

@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine_core.intake import recent_aborts
-from engine_core.intake.recent_aborts import KEPT_S, RecentAborts
+from engine_core.intake import intake
+from engine_core.intake.intake import KEPT_S, RecentAborts
 
 
 def test_a_request_that_is_older_than_the_abort_is_found():
@@ -26,8 +26,8 @@ def test_it_is_forgotten_with_time():
 
 def test_a_flood_of_one_tenant_forgets_only_its_own(monkeypatch: pytest.MonkeyPatch):
     """All tenants once shared one list, which a flood of ids that no request has emptied."""
-    monkeypatch.setattr(recent_aborts, "MOST", 4)
-    monkeypatch.setattr(recent_aborts, "MOST_IN_ALL", 6)
+    monkeypatch.setattr(intake, "MOST", 4)
+    monkeypatch.setattr(intake, "MOST_IN_ALL", 6)
     aborted = RecentAborts()
     aborted.add("bob/x", 1.0)
     for place in range(100):
@@ -43,7 +43,7 @@ def test_a_flood_of_one_tenant_forgets_only_its_own(monkeypatch: pytest.MonkeyPa
 
 
 def test_it_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(recent_aborts, "MOST", 3)
+    monkeypatch.setattr(intake, "MOST", 3)
     aborted = RecentAborts()
     for name in "abcab":
         aborted.add(name, 1.0)

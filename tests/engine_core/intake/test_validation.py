@@ -1,6 +1,7 @@
 """Validation in the engine core: no message on its socket may raise in the loop."""
 
 import math
+from array import array
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.errors import Code, Refused
+from engine_core.request import FinishReason
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import pack_u32
 from pagewire.limits.grammars import MAX_COMPILED_BYTES
@@ -124,6 +126,7 @@ REFUSED: dict[str, tuple[Callable[[AddRequest], object], str]] = {
     ),
     "no max_tokens": (lambda m: m.stopping.ClearField("max_tokens"), "stopping.max_tokens"),
     "no min_tokens": (lambda m: m.stopping.ClearField("min_tokens"), "stopping.min_tokens"),
+    "a prompt alone and output": (lambda m: setattr(m, "prompt_only", True), "stopping.max_tokens"),
     "min over max": (lambda m: setattr(m.stopping, "min_tokens", 5), "stopping.min_tokens"),
     "stop token": (lambda m: m.stopping.stop_token_ids.append(VOCAB), "stopping.stop_token_ids"),
     "index": (lambda m: m.delivered.add(index=1, token_ids=pack_u32([1])), "continuation.sequences"),
@@ -178,6 +181,18 @@ def test_delivered_output_must_fit_into_the_context() -> None:
 
 def test_a_prompt_that_leaves_room_for_one_token_is_served() -> None:
     assert make(add_request(prompt=63)).sequences[0].limit == 64
+
+
+def test_a_prompt_alone_may_fill_the_context() -> None:
+    """The token that is sampled behind it is the last one, and ends it."""
+    message = add_request(prompt=64, max_tokens=1)
+    message.prompt_only = True
+    request = make(message)
+    assert request.sequences[0].limit == 65
+    assert request.ending(array("I", [9])) == (FinishReason.MAX_TOKENS, 0)
+    message.prompt_token_ids += pack_u32([1])
+    with pytest.raises(Refused, match="of 65 tokens"):
+        make(message)
 
 
 def test_parameters_that_forbid_every_token() -> None:

@@ -1,8 +1,8 @@
 """Replies about requests that end by an error."""
 
+from engine_core.context import BUG, ErrorReplies
 from engine_core.counters import Counters
 from engine_core.errors import Code, Refused
-from engine_core.io.error_replies import BUG, ErrorReplies
 from pagewire.internal.v1.engine_pb2 import EngineMessage
 
 Sent = list[tuple[bytes, EngineMessage]]

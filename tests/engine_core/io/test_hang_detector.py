@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.io.hang_detector import LOADING_PATIENCE_S, HangDetector
+from engine_core.io.rank import LOADING_PATIENCE_S, HangDetector
 from pagewire.host.proc_stat import Vitals
 
 PATIENCE, LOOK = 3.0, 0.25

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.io.rank_agreement import check_same_step, combine_ready
+from engine_core.io.worker_group import check_same_step, combine_ready
 from engine_core.io.worker_process import WorkerDied
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import Ready, StepResult

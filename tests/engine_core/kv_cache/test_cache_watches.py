@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from engine_core import frontend_messages
 from engine_core.io.inbox import FrontendGone
-from engine_core.kv_cache import cache_watches
 from pagewire.internal.v1.engine_pb2 import CacheChanges, Hello, ResetCache, Utility, WatchCache
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House
@@ -85,7 +85,7 @@ def test_a_watch_ends_when_it_is_ended_or_its_frontend_is_gone(house: House, end
 
 
 def test_a_large_snapshot_comes_in_parts(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_watches, "PART_BLOCKS", 2)
+    monkeypatch.setattr(frontend_messages, "PART_BLOCKS", 2)
     house.put(WatchCache(watch=1))
     house.put(add_request(1, PROMPT, max_tokens=3))
     house.run()

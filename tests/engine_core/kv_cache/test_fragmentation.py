@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.kv_cache.fragmentation import SAMPLED_STEPS, Fragmentation, count_empty
+from engine_core.kv_cache.block_tables import SAMPLED_STEPS, Fragmentation, count_empty
 from engine_core.scheduler.scheduler import Scheduler
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import run

@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from engine_core.kv_cache import kept_cache
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.kept_changes import KeptChanges
 from engine_core.kv_cache.prefix_cache import HASH_BYTES
@@ -269,7 +268,7 @@ def test_a_cache_that_makes_no_sense_is_not_continued(
 ) -> None:
     scheduler, changes = scheduler_of(), KeptChanges()
     kept = KeptCache(secret=SECRET, blocks=pack_u32(blocks), contents=contents)
-    kept_cache.track(scheduler.prefix_cache, changes, b"t" * 32, kept)
+    scheduler.prefix_cache.track(changes, b"t" * 32, kept)
     assert "is lost" in caplog.text
     scheduler.check_invariants()
     assert not scheduler.prefix_cache.num_blocks and not changes and scheduler.pool.num_free == 4
@@ -292,7 +291,7 @@ def test_states_that_make_no_sense_are_not_continued(
         checkpoints=pack_u32(slots),
         checkpoint_contents=contents,
     )
-    kept_cache.track(scheduler.prefix_cache, changes, b"t" * 32, kept)
+    scheduler.prefix_cache.track(changes, b"t" * 32, kept)
     assert "is lost" in caplog.text
     scheduler.prefix_cache._checkpoints.check_invariants()  # type: ignore[union-attr]
     assert not scheduler.prefix_cache.num_blocks and not scheduler.prefix_cache.num_checkpoints
@@ -315,5 +314,5 @@ def test_adopted_states_are_written_over_in_the_order_of_their_saves() -> None:
 def test_a_core_without_a_cache_keeps_nothing() -> None:
     scheduler, changes = scheduler_of(state_checkpoints=2, prefix_cache=False), KeptChanges()
     kept = KeptCache(secret=SECRET, blocks=pack_u32([1]), contents=b"x" * 16)
-    kept_cache.track(scheduler.prefix_cache, changes, b"t" * 32, kept)
+    scheduler.prefix_cache.track(changes, b"t" * 32, kept)
     assert not scheduler.prefix_cache.num_blocks and scheduler.pool.changes is None

@@ -3,7 +3,6 @@
 import dataclasses
 import random
 
-from engine_core.kv_cache.preemption_order import num_tokens_lost, victims_first
 from engine_core.request import Sequence, Status
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.result import Result
@@ -14,10 +13,7 @@ from tests.engine_core.world import World
 def order(world: World) -> list[int]:
     """Handles of what runs, the first victim in front."""
     scheduler = world.scheduler
-    return [
-        sequence.request.handle
-        for sequence in victims_first(scheduler.running, scheduler.states.num_tokens_lost)
-    ]
+    return [sequence.request.handle for sequence in scheduler.states.victims_first(scheduler.running)]
 
 
 def test_a_lower_class_goes_before_less_work() -> None:
@@ -47,7 +43,7 @@ def test_what_others_hold_is_not_lost() -> None:
     alone = world.add(3, prompt=5, max_tokens=20)
     world.step()
     sequences = first.sequences + second.sequences + alone.sequences
-    lost = [num_tokens_lost(sequence, world.scheduler.tables) for sequence in sequences]
+    lost = [world.scheduler.tables.num_tokens_lost(sequence) for sequence in sequences]
     assert lost == [6, 0, 0, 5]
     world.finish()
 
@@ -73,7 +69,7 @@ def test_the_one_with_the_most_work_in_the_best_class_always_goes_on() -> None:
         world.add(handle, prompt=draw.randint(1, 12), max_tokens=draw.randint(1, 20), priority=handle % 3)
     while world.scheduler.requests:
         running = [each for each in world.scheduler.running if each.status is Status.RUNNING]
-        best = victims_first(running, world.scheduler.states.num_tokens_lost)[-1].row if running else None
+        best = world.scheduler.states.victims_first(running)[-1].row if running else None
         plan = world.step()
         assert best is None or best in plan.rows
     world.finish()

@@ -2,8 +2,8 @@
 
 import pytest
 
+from engine_core.context import no_token_error
 from engine_core.errors import Code, InvariantError
-from engine_core.io.error_replies import no_token_error
 from engine_core.kv_cache import prefix_cache
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.prefix_cache import PrefixCache

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from engine_core.ownership import detached
+from engine_core import ownership
+from engine_core.context import NOWHERE
 from pagewire.internal.v1.engine_pb2 import Abort, AbortByIds, AddRequest, Hello, TenantTerms, Utility
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.engine_core.fakes import Ledger, add_request, expected_output
@@ -88,7 +89,7 @@ def test_it_goes_on_for_the_next_call(house: House, breaks: Callable[[House], No
     is_whole(house, again)
     assert house.scheduler.step == num_steps_alone() and house.core.counters.requests == 1
     assert house.core.counters.handovers == {"true": 1}
-    assert not [sent for owner, sent in house.sent if owner == detached.NOWHERE]
+    assert not [sent for owner, sent in house.sent if owner == NOWHERE]
     reasons = {failure.reason for failure in house.failures()}
     assert reasons == ({"FRONTEND_LOST"} if breaks is lose_frontend else set())
 
@@ -208,7 +209,7 @@ def test_it_counts_for_its_tenant(house: House) -> None:
 
 
 def test_a_tenant_has_so_many(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detached, "MOST_PER_TENANT", 2)
+    monkeypatch.setattr(ownership, "MOST_PER_TENANT", 2)
     for number in (1, 2, 3):
         submit(house, A, number, number=number, max_tokens=40)
     house.step(3)
@@ -219,7 +220,7 @@ def test_a_tenant_has_so_many(house: House, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_frontend_that_dies_leaves_all_that_it_had(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detached, "MOST_PER_TENANT", 1)
+    monkeypatch.setattr(ownership, "MOST_PER_TENANT", 1)
     for number in (1, 2, 3):
         submit(house, A, number, number=number, max_tokens=40)
     house.step(3)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from engine_core.ownership import score_history
-from engine_core.ownership.handover import MOST_HANDOVERS
+from engine_core import score_history
+from engine_core.ownership import MOST_HANDOVERS
 from pagewire.internal.v1.engine_pb2 import Abort, AbortByIds, AddRequest, Hello, Utility
 from pagewire.ipc.columns import unpack_u8, unpack_u64
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.quarantine.blame import Span, Suspect
-from engine_core.quarantine.crash_journal import CrashJournal, next_journal
-from engine_core.quarantine.crash_journal_file import journal_path, open_journal
+from engine_core.quarantine.crash_journal import CrashJournal, journal_path, next_journal, open_journal
 from engine_core.step.plan import Plan
 
 ROWS = 4
@@ -170,7 +169,7 @@ def test_a_file_for_each_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 DIES = """
 import os, signal, sys
 from pathlib import Path
-from engine_core.quarantine.crash_journal_file import open_journal
+from engine_core.quarantine.crash_journal import open_journal
 from engine_core.step.plan import Plan
 journal = open_journal(Path(sys.argv[1]), 4)
 journal.assign_row(2, 11)

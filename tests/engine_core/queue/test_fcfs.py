@@ -5,8 +5,7 @@ import pytest
 from engine_core.errors import InvariantError
 from engine_core.queue.base import Ahead, Share, check_counts
 from engine_core.queue.fair import FairQueue
-from engine_core.queue.fcfs import FirstComeQueue
-from engine_core.queue.policies import FAIR, FIRST_COME, make_queue
+from engine_core.queue.policies import FAIR, FIRST_COME, FirstComeQueue, make_queue
 from engine_core.queue.token_counters import EQUAL
 from engine_core.request import Sequence
 from tests.engine_core.fakes import add_request, make

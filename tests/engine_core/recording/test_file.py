@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from engine_core.recording import file
-from engine_core.recording.file import BadRecording, RecordingReader, RecordingWriter, open_recording
+from engine_core.recording.file import RecordingWriter, open_recording
 from pagewire.errors import StartupError
+from pagewire_replay.reader import BadRecording, RecordingReader
 
 
 def write(path: Path, numbers: range) -> RecordingWriter:

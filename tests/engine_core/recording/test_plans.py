@@ -3,9 +3,10 @@
 import dataclasses
 from array import array
 
-from engine_core.recording.plans import PlanReader, PlanWriter, columns_of
+from engine_core.recording.plans import PlanWriter, columns_of
 from engine_core.step.plan import ForkRow, NewRow, Plan, RowParameters
 from pagewire.internal.v1.recording_pb2 import RecordedPlan
+from pagewire_replay.reader import PlanReader
 from tests.engine_core.fakes import resolved_sampling
 
 NUMBERS = {2: 42}

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.recording.facts import COPIED
-from engine_core.recording.file import RecordingReader, open_recording
-from engine_core.recording.reconstructed_requests import facts_of
-from engine_core.recording.recorder import RecordedScheduler
-from engine_core.recording.replay import Replay
+from engine_core.recording.file import open_recording
+from engine_core.recording.recorder import COPIED, RecordedScheduler
 from engine_core.request import Request
 from pagewire.internal.v1.recording_pb2 import RecordedCall
 from pagewire.ipc.columns import unpack_u32
+from pagewire_replay.reader import RecordingReader, facts_of
+from pagewire_replay.replay import Replay
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import FakeWorker, Ledger, add_request, make, run
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_core.beam_search.sequences import BeamGroup
 from engine_core.errors import Code
 from engine_core.request import FinishReason, Request, Sequence
+from engine_core.scheduler.states.beam_group import BeamGroup
 from pagewire.logs.fields import NAMES, RequestFieldsFilter
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import add_request

@@ -6,7 +6,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken
 
-from frontend.answers.answer import Answer, CallIds
+from frontend.answers.answer import Answer, AnswerContext, CallIds
 from frontend.answers.binding import BoundFormat
 from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
 from frontend.answers.reader import text_with_marks
@@ -44,7 +44,8 @@ def answer(tokenizer: Tokenizer, tools: str | None, reasoning: str | None = None
     ids = CallIds(options.pop("seed", 7), 12, short=options.pop("short", False))
     skip = not options.get("keep_marks", False)
     detokenizer = tokenizer.detokenizer(skip_special_tokens=skip)
-    return Answer(table, detokenizer, SCHEMAS, ids, options.pop("index", 0), end, **options)
+    index = options.pop("index", 0)
+    return Answer(AnswerContext(table, SCHEMAS, ids, end, **options), index, detokenizer)
 
 
 def ids_of(tokenizer: Tokenizer, text: str) -> list[int]:

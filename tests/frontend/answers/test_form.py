@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from frontend.answers.form import answer_form
+from frontend.answers.reader import answer_form
 from frontend.errors import Unsupported
 from frontend.model.info import ModelInfo, load_model
 from pagewire.config import FrontendConfig
@@ -28,7 +28,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelInfo:
 def form(model: ModelInfo, prompt_end: str = "<|assistant|>", **fields) -> Form | None:
     chat = {"messages": [{"role": "user"}], **fields.pop("chat", {})}
     request = generation_pb2.GenerateRequest(prompt={"chat": chat}, **fields)
-    return answer_form(request, model, encode(prompt_end))
+    return answer_form(request, model.answers, encode(prompt_end))
 
 
 def test_most_requests_have_none(model: ModelInfo) -> None:
@@ -72,7 +72,7 @@ def test_the_prompt_decides_where_reasoning_may_be(model: ModelInfo, prompt_end:
 
 def test_a_text_has_no_reasoning(model: ModelInfo) -> None:
     request = generation_pb2.GenerateRequest(prompt={"text": "<think>"}, structured_output={"regex": "a"})
-    found = answer_form(request, model, encode("<think>"))
+    found = answer_form(request, model.answers, encode("<think>"))
     assert found == Form(structured_output={"regex": "a"})
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from frontend.answers.call_writer import nested_value
+from frontend.answers.events import BREAK
 from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
-from frontend.answers.quoting import nested_value
-from frontend.answers.sink import BREAK
 from frontend.answers.tables import Take, ValueStyle
 from tests.frontend.answers.transcripts import CALLS, TRANSCRIPTS, bound, machine, read
 

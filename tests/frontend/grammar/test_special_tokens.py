@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontend.grammar.special_tokens import SpecialTokens
+from frontend.grammar.lark import SpecialTokens
 from frontend.text.tokenizer import takes_part
 
 SPECIAL = SpecialTokens({"<a>": 3, "<a><b>": 4, "[X]": 5, "<a b>": 6})

@@ -3,8 +3,7 @@
 import pytest
 from llguidance import LLMatcher
 
-from frontend.grammar.judge import byte_tokenizer
-from frontend.grammar.trial import TOO_MUCH, repeats_much, trial_problem
+from frontend.grammar.judge import TOO_MUCH, byte_tokenizer, repeats_much, trial_problem
 
 TOKENIZER = byte_tokenizer([])
 

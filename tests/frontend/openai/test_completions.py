@@ -59,6 +59,20 @@ async def test_logprobs_with_echo_begin_with_the_prompt(run_api):
         assert offsets[0] == 0 and offsets == sorted(offsets)
 
 
+async def test_the_prompt_alone_is_scored(run_api):
+    """As lm-evaluation-harness asks for it."""
+    async with run_api(say(encode("h"))) as api:
+        answer = await api.openai.completions.create(
+            model="fake", prompt="hi", logprobs=1, echo=True, max_tokens=0
+        )
+        sent = api.service.engine.requests.get_nowait()
+    assert (sent.prompt_only, sent.stopping.max_tokens, sent.HasField("logprobs")) == (True, 1, False)
+    (choice,) = answer.choices
+    assert (choice.text, choice.finish_reason) == ("hi", "length")
+    assert len(choice.logprobs.tokens) == answer.usage.prompt_tokens
+    assert answer.usage.completion_tokens == 0
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -13,6 +13,7 @@ from frontend.prompts import process as reader_main
 from frontend.prompts import prompt_reader as prompts_module
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
+from frontend.validation.rules import Limits
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.v1 import prompt_pb2
@@ -90,8 +91,7 @@ async def test_errors_are_those_of_a_thread(pair):
         await pair[1].read_for_generation(
             prompt_pb2.Prompt(text="a b " * 30_000, truncate_to=600),
             "prompt",
-            vocab_size=512,
-            max_model_len=500,
+            Limits(512, 500, frozenset(), 1, 1),
         )
 
 

@@ -10,6 +10,7 @@ from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.prompts.prompt_encoding import PromptEncoder
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.text.tokenizer import Tokenizer
+from frontend.validation.rules import Limits
 from pagewire.v1 import prompt_pb2
 from tests.frontend.fakes import ASSISTANT, BEGIN, END, USER, byte_level_tokenizer, encode
 
@@ -110,9 +111,8 @@ def test_offsets_need_a_text(reading):
 
 
 async def generation(reader, prompt: dict, max_model_len: int = 10) -> list[int]:
-    read = await reader.read_for_generation(
-        prompt_pb2.Prompt(**prompt), "prompt", vocab_size=512, max_model_len=max_model_len
-    )
+    limits = Limits(512, max_model_len, frozenset(), 1, 1)
+    read = await reader.read_for_generation(prompt_pb2.Prompt(**prompt), "prompt", limits)
     return list(read.token_ids)
 
 
@@ -129,11 +129,11 @@ async def test_a_prompt_leaves_room_for_output(reader):
 async def test_what_is_certainly_too_long_is_not_tokenized(reader, monkeypatch):
     """S16: the size alone is enough; the longest token has 13 bytes."""
     monkeypatch.setattr(reader._encoder._tokenizer, "encode", lambda *_, **__: pytest.fail("was tokenized"))
-    text = "a" * (13 * 9 + 1)
-    for prompt in ({"text": text}, {"token_ids": {"ids": [7] * 10}}, chat("a" * 90)):
+    text = "a" * (13 * 10 + 1)
+    for prompt in ({"text": text}, {"token_ids": {"ids": [7] * 11}}, chat("a" * 103)):
         with pytest.raises(ContextLengthExceeded) as caught:
             await generation(reader, prompt)
-        assert caught.value.metadata["prompt_tokens"] == "10"
+        assert caught.value.metadata["prompt_tokens"] == "11"
 
 
 async def test_text_that_would_take_gigabytes_to_tokenize(reader, monkeypatch):

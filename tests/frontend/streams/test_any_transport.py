@@ -114,7 +114,7 @@ async def test_a_request_is_served(model):
         ({"authorization": "Bearer guessed"}, {}, 401),
         (ALICE, {"tenant": "bob"}, 403),
         (ALICE, {"model": "none"}, 404),
-        (ALICE, {"stopping": {"max_tokens": 0}}, 400),
+        (ALICE, {"stopping": {"max_tokens": 2**31}}, 400),
     ],
 )
 async def test_an_error_has_an_http_status(model, headers, fields, status):

@@ -1,16 +1,16 @@
 """What a request's usage says of its drafts."""
 
 from frontend.telemetry.timings import DraftCounts
-from pagewire.internal.v1 import worker_pb2
+from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import generation_pb2
 
 
 def test_usage_names_each_drafter() -> None:
     counts = DraftCounts()
     for method, drafted, accepted in (
-        (worker_pb2.DRAFT_METHOD_LOOKUP, 4, 1),
-        (worker_pb2.DRAFT_METHOD_HEADS, 3, 3),
-        (worker_pb2.DRAFT_METHOD_LOOKUP, 2, 0),
+        (engine_pb2.DRAFT_METHOD_LOOKUP, 4, 1),
+        (engine_pb2.DRAFT_METHOD_HEADS, 3, 3),
+        (engine_pb2.DRAFT_METHOD_LOOKUP, 2, 0),
         (99, 1, 0),  # of a core that is newer
     ):
         counts.add(method, drafted, accepted)

@@ -1,6 +1,7 @@
 """Absent fields become the model's defaults; present ones stay, zeros included."""
 
 from frontend.validation.defaults import COLDEST, resolve
+from frontend.validation.rules import Limits
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import make_request
 
@@ -18,7 +19,7 @@ DEFAULTS = generation_pb2.SamplingParams(
 
 
 def resolved(**fields):
-    return resolve(make_request(**fields), DEFAULTS, vocab_size=100, max_model_len=50, seed=99)
+    return resolve(make_request(**fields), DEFAULTS, Limits(100, 50, frozenset(), 1, 1), seed=99)
 
 
 def test_absent_fields_take_the_defaults():

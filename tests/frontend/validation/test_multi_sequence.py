@@ -84,7 +84,7 @@ def test_log_probabilities_of_beams_are_not_built():
 
 def test_beams_are_resolved_without_the_defaults_of_sampling():
     asked = make_request(sampling={"beam_search": {"width": 3}, "n": 2})
-    resolved = resolve(asked, DEFAULTS, vocab_size=100, max_model_len=50, seed=0)
+    resolved = resolve(asked, DEFAULTS, LIMITS, seed=0)
     sampling = resolved.sampling
     values = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.typical_p)
     assert values == (1, 1, 0, 0, 1)
@@ -97,12 +97,10 @@ def test_beams_are_resolved_without_the_defaults_of_sampling():
 
 def test_best_of_is_n_for_the_engine():
     asked = make_request(sampling={"best_of": 3, "n": 2})
-    resolved = resolve(asked, DEFAULTS, vocab_size=100, max_model_len=50, seed=0)
+    resolved = resolve(asked, DEFAULTS, LIMITS, seed=0)
     assert resolved.sampling.n == 3 and not resolved.sampling.HasField("best_of")
     assert (resolved.num_returned, resolved.is_choice) == (2, True)
-    same = resolve(
-        make_request(sampling={"best_of": 2, "n": 2}), DEFAULTS, vocab_size=100, max_model_len=50, seed=0
-    )
+    same = resolve(make_request(sampling={"best_of": 2, "n": 2}), DEFAULTS, LIMITS, seed=0)
     assert (same.num_returned, same.is_choice) == (2, False)
 
 

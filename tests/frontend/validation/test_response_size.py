@@ -3,12 +3,13 @@
 import pytest
 
 from frontend.errors import InvalidRequest
-from frontend.validation.defaults import resolve
-from frontend.validation.response_size import check_answer_size
+from frontend.validation.defaults import check_answer_size, resolve
+from frontend.validation.rules import Limits
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES
 from pagewire.v1 import generation_pb2
 
 VOCAB, CONTEXT, PROMPT = 100_000, 10_000, 1_000
+LIMITS = Limits(VOCAB, CONTEXT, frozenset(), 1, 1)
 DEFAULTS = generation_pb2.SamplingParams(temperature=1, n=1)
 
 
@@ -20,14 +21,8 @@ def check(
         stopping=generation_pb2.StoppingCriteria(max_tokens=max_tokens),
         output=generation_pb2.OutputOptions(**output),  # type: ignore[arg-type]
     )
-    check_answer_size(
-        request,
-        resolve(request, DEFAULTS, vocab_size=VOCAB, max_model_len=CONTEXT, seed=0),
-        prompt_len=PROMPT,
-        vocab_size=VOCAB,
-        max_model_len=CONTEXT,
-        in_one_message=in_one_message,
-    )
+    resolved = resolve(request, DEFAULTS, LIMITS, seed=0)
+    check_answer_size(request, resolved, PROMPT, LIMITS, in_one_message=in_one_message)
 
 
 TOP_20 = generation_pb2.LogprobOptions(top_n=20)

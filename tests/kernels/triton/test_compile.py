@@ -152,8 +152,7 @@ def test_nothing_is_compiled_for_another_batch():
     power of two is: the warm-up goes through all."""
     code = """
 from functools import partial
-from benchmarks.gpu.launches import attention
-from benchmarks.gpu.shapes import BF16, FP32, HEADS, empty
+from benchmarks.gpu.launches import BF16, FP32, HEADS, attention, empty
 from ptx_emulator.compile_check import compiling
 from kernels.triton.step.prepare_inputs import append_tokens
 from kernels.triton.matmul.linear import linear

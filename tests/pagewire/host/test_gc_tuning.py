@@ -64,7 +64,7 @@ from pagewire.host.gc_tuning import freeze_imports
 
 prepare_threads()
 with quick_imports():
-    import worker.cpu.load
+    import worker.platforms.cpu
 garbage = gc.collect()
 freeze_imports()
 print(garbage, gc.get_freeze_count(), len(gc.get_objects()))

@@ -16,9 +16,10 @@ from pagewire.errors import StartupError
 from tests.demo_model.test_demo_model import BEGINNINGS, BOS, COMPLETIONS
 from tests.worker.fakes import Driver
 from worker.cpu import kernel_selection as cpu_kernels
-from worker.cpu import load, weights
+from worker.cpu import weights
 from worker.cpu.backend import CpuBackend
 from worker.executor.executor import StepExecutor
+from worker.platforms.cpu import load
 
 Checkpoints = Callable[..., Path]
 FAMILIES = {
@@ -151,7 +152,7 @@ def test_progress_is_told(checkpoint: Checkpoints, caplog: pytest.LogCaptureFixt
     from tests.worker.fakes import initialize
 
     told: list[tuple[str, float]] = []
-    load.load(
+    load(
         initialize(checkpoint("llama"), dtype="bfloat16"), 0, 1, lambda what, part: told.append((what, part))
     )
     fractions = [fraction for what, fraction in told if what == "kernels"]

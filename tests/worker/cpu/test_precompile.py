@@ -160,7 +160,7 @@ from pagewire.ipc.columns import pack_u32
 from pagewire.config import EngineConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import SamplingParams
-from worker.cpu.load import load
+from worker.platforms.cpu import load
 
 select(sys.argv[1])
 SAMPLINGS = [

@@ -8,8 +8,8 @@ import pytest
 
 from tests.worker.fakes import initialize
 from worker.cpu import threads
-from worker.cpu.load import load
 from worker.cpu.threads import choose_threads, own_cores, prepare_threads
+from worker.platforms.cpu import load
 
 
 def test_as_asked_for():

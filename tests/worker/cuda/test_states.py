@@ -21,7 +21,7 @@ BASE = [3 + 7 * i % 300 for i in range(33)]
 
 
 def load(command: worker_pb2.Initialize, *_: Any) -> Any:
-    """As worker.cpu.load.load, on a device that is a CPU."""
+    """As worker.platforms.cpu.load, on a device that is a CPU."""
     parts, ready = parts_on(host_device(), command)
     ready.num_state_checkpoints = command.state_checkpoints
     return parts.runner, ready

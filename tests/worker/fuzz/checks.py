@@ -149,13 +149,13 @@ def _ways(family: str, folder: Path, draw: random.Random) -> list[Way]:
         return [*ways, way]
     if drafting == "draft":
         draft = make_checkpoint("llama", folder.parent / "draft", vocab_size=_field(folder, "vocab_size"))
-        return [*ways, replace(way, speculation=f"draft:{draft},tokens=4", draft_model=draft)]
+        return [*ways, replace(way, speculation=f"draft:{draft},tokens=4")]
     width = _field(folder, "hidden_size")
     if not width or width % 32 or family in ("opt", "gpt2"):
         return ways
     layers = _field(folder, "num_hidden_layers")
     head = write_head(folder.parent / "head", folder, after=tuple(range(1, layers + 1)))
-    return [*ways, replace(way, speculation=f"heads:{head},tokens=4", draft_model=head)]
+    return [*ways, replace(way, speculation=f"heads:{head},tokens=4")]
 
 
 def _field(folder: Path, name: str) -> int:

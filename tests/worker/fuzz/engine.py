@@ -17,7 +17,7 @@ from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.fakes import initialize
-from worker.cpu.load import load
+from worker.platforms.cpu import load
 
 ROWS = 8
 CONTEXT = 96
@@ -37,7 +37,6 @@ class Way:
     threads: int = 1
     resumed: bool = False  # with the first tokens delivered already
     speculation: str = ""
-    draft_model: Path | None = None
 
 
 @dataclass
@@ -73,7 +72,6 @@ class FuzzEngine:
             max_model_len=CONTEXT,
             swap_space_bytes=(1 << 22) if way.swap else 0,
             speculation=way.speculation,
-            draft_model_path=str(way.draft_model or ""),
             state_checkpoints=3 if way.cached else 0,
             **changes,
         )

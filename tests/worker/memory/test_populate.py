@@ -15,8 +15,8 @@ from kernels.cpu.runtime import arena
 from pagewire.errors import StartupError
 from tests.eagle_heads import write_agreeing_pair
 from tests.worker.fakes import initialize
-from worker.cpu.load import load
 from worker.memory.populate import MemoryClaim, Populate, claim_large, populate
+from worker.platforms.cpu import load
 
 MIB = 1 << 20
 
@@ -122,8 +122,7 @@ def test_a_drafters_cache_is_claimed_too(
     target = drafter = checkpoint("llama", head_dim=32, hidden_size=64, max_position_embeddings=256)
     if method == "heads":
         target, drafter = write_agreeing_pair(tmp_path, target, noise=0.03, tokens=range(3, 300))
-    drafts = {"speculation": f"{method}:{drafter},tokens=3", "draft_model_path": str(drafter)}
-    command = initialize(target, num_blocks=4096, **drafts)
+    command = initialize(target, num_blocks=4096, speculation=f"{method}:{drafter},tokens=3")
     executor, _ = load(command, 0, 1, lambda what, fraction: None)
     tensors = [tensor for tensor in executor.backend.drafter_tensors if tensor.nbytes > MIB]
     assert len(tensors) == (2 if method == "heads" else len(executor.backend.cache.pools))

@@ -11,10 +11,10 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from tests.worker.fakes import Driver, initialize, make_runner
-from worker.cpu.load import load
 from worker.memory import swap_space
 from worker.memory.host_blocks import choose_num_host_blocks
 from worker.memory.swap_space import SwapSpace, make_swap_space
+from worker.platforms.cpu import load
 from worker.step.rows import PlanError
 
 PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import inf
 
-from engine_core.beam_search.search import BeamParameters, BeamSearch
+from engine_core.beam_search import BeamParameters, BeamSearch
 from pagewire.ipc.columns import pack_u32
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import add_request

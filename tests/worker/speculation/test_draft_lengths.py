@@ -2,7 +2,7 @@
 
 import random
 
-from worker.speculation.draft_lengths import LONGEST_PAUSE, DraftLengths
+from worker.speculation.sources import LONGEST_PAUSE, DraftLengths
 
 
 def test_what_is_accepted_makes_drafts_longer() -> None:

@@ -57,7 +57,7 @@ def make(
 ) -> Made:
     """What the sequences become in one batch. before: what they are without drafts, for KnowingDrafter."""
     errors = changes.pop("errors", 0.3)
-    draft_model, method = changes.get("draft_model_path"), changes.pop("method", "draft")
+    draft_model, method = changes.pop("draft_model", None), changes.pop("method", "draft")
     method = f"{method}:{draft_model}," if draft_model else "lookup:"
     speculation = f"{method}tokens={room}" if room else ""
     driver = Driver(folder, room=room, speculation=speculation, **(SIZES | changes))  # type: ignore[arg-type]
@@ -148,7 +148,7 @@ def test_drafts_of_a_model(folder: Path, checkpoint: Checkpoints, shape: dict[st
     draft = checkpoint("llama", head_dim=32, max_position_embeddings=256, num_hidden_layers=2)
     wanted: list[Wanted] = [*some(), *some()[:2]]
     expected = make(folder, wanted, 0)
-    assert make(folder, wanted, 3, draft_model_path=str(draft), **shape) == expected
+    assert make(folder, wanted, 3, draft_model=draft, **shape) == expected
 
 
 def test_drafts_of_a_head(checkpoint: Checkpoints, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_drafts_of_a_head(checkpoint: Checkpoints, tmp_path: Path) -> None:
     target, head = write_agreeing_pair(tmp_path, plain, noise=0.03, tokens=range(3, 300))
     wanted: list[Wanted] = [*some(), *some()[:2]]
     expected = make(target, wanted, 0)
-    shape = {"draft_model_path": str(head), "method": "heads", "shuffle": 3, "budget": 50}
+    shape = {"draft_model": head, "method": "heads", "shuffle": 3, "budget": 50}
     assert make(target, wanted, 3, **shape) == expected
 
 

@@ -45,9 +45,8 @@ def test_the_same_with_drafts(
     """A draft model knows nothing of the grammar: what it drafts is refused at the first token that must not
     follow."""
     folder = checkpoint("llama", head_dim=32)
-    changes = {"draft_model_path": str(folder)} if method == "draft" else {}
     expected, plain = outputs(folder, monkeypatch, "", 0)
     speculation = f"draft:{folder},tokens=6" if method == "draft" else f"{method}:tokens=6"
-    made, driver = outputs(folder, monkeypatch, speculation, 6, **changes)
+    made, driver = outputs(folder, monkeypatch, speculation, 6)
     assert made == expected
     assert driver.num_accepted > 20 and driver.steps < plain.steps

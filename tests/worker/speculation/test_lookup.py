@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from worker.speculation import lookup
-from worker.speculation.lookup import LookupDrafter
-from worker.speculation.ngram_index import NgramIndex, Read
+from worker.speculation.lookup import LookupDrafter, NgramIndex, Read
 from worker.step.rows import RowTable
 
 

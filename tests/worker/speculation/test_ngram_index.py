@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from worker.speculation import ngram_index
-from worker.speculation.ngram_index import LONG, SHORT, NgramIndex
+from worker.speculation import lookup
+from worker.speculation.lookup import LONG, SHORT, NgramIndex
 
 
 def find_in(text: list[int], step: int) -> list[int]:
@@ -49,7 +49,7 @@ def test_a_match_goes_on_beside_later_ones() -> None:
 
 
 def test_a_long_text_is_indexed_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ngram_index, "MOST_TOKENS", 6)
+    monkeypatch.setattr(lookup, "MOST_TOKENS", 6)
     text = [1, 2, 3, 1, 2, 9, 8, 7, 1, 2]
     assert find_in(text, 10) == [5]
     assert find_in([1, 2, 3, 9, 8, 7, 6, 5, 1, 2], 10) == [0]

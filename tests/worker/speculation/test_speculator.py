@@ -7,7 +7,6 @@ import pytest
 
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
-from pagewire.speculation import Speculation
 from worker.speculation.speculator import Speculator
 from worker.step.rows import PlanError, RowTable
 
@@ -35,7 +34,8 @@ def rows() -> RowTable:
 
 
 def speculator(rows: RowTable, **options: int) -> Speculator:
-    return Speculator(Speculation("lookup", **options).on("cuda"), [(1, Counting())], rows)
+    asked = worker_pb2.Speculation(**{"tokens": 7, "batch": 16} | options)
+    return Speculator(asked, [(1, Counting())], rows)
 
 
 def plan(counts: list[int], sample_counts: list[int]) -> worker_pb2.StepPlan:

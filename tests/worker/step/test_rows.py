@@ -148,10 +148,12 @@ def test_bad_steps(rows: RowTable, message: str):
 
 @pytest.mark.parametrize("message", BAD_SAMPLES)
 def test_bad_samples(rows: RowTable, message: str):
-    """Row 0 is full."""
+    """Row 0 is full, and has the token that is sampled behind a full row."""
     rows.add(new_row(0, [1] * 10, [0, 1, 2]))
+    rows.check_sample(ints(0), ints(0), ints(0), ints(10))
+    rows.append(ints(0), ints(2))
     rows.add(new_row(2, [1, 2, 3], [5]))
     sampling, sources = BAD_SAMPLES[message]
-    ends = ints(10) if "beyond" in message else ints(5)
+    ends = ints(11) if "beyond" in message else ints(5)
     with pytest.raises(PlanError, match=message):
         rows.check_sample(sampling, sources, ints(1), ends)

@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver, initialize
 from worker.cpu.kernel_selection import compute_dtype
-from worker.cpu.load import load
 from worker.families.registry import read_model_config
 from worker.models.base import LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import ParallelGroup, Placement
+from worker.platforms.cpu import load
 from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint
 from worker.weights.loader import check_finite, load_weights
 from worker.weights.weight_table import weight_table

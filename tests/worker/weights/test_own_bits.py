@@ -17,7 +17,7 @@ from tests.worker.fakes import Driver
 from tests.worker.weights.formats import quantizers
 from tests.worker.weights.formats.quantizers import Quantizer, quantize_checkpoint
 from worker.config.names import NAMES
-from worker.cpu import load
+from worker.cpu import weights as cpu_weights
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices
@@ -128,7 +128,7 @@ def test_one_call_per_step_gives_the_bits_of_the_layers(
 ) -> None:
     folder = quantizers.act_order_checkpoint(checkpoint("llama", **SHAPE), tmp_path / "packed")
     drivers = [Driver(folder, dtype="bfloat16", block_size=16, num_blocks=100)]
-    monkeypatch.setattr(load, "fuse", lambda model, ops, blocks: model)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
     drivers.append(Driver(folder, dtype="bfloat16", block_size=16, num_blocks=100))
     assert [type(driver.runner.backend.model) is FusedDecoder for driver in drivers] == [True, False]
     assert torch.equal(*map(last_logits, drivers))

@@ -12,7 +12,7 @@ import torch
 from kernels.triton import requirements
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
-from pagewire.speculation import Speculation
+from pagewire.speculation import METHOD_NAMES
 from worker.config.decoder import DecoderConfig, LatentConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.hf_config import ModelConfig
@@ -111,13 +111,13 @@ def check_kernels(
         )
 
 
-def refuse_drafts(speculation: Speculation | None) -> None:
+def refuse_drafts(speculation: worker_pb2.Speculation | None) -> None:
     """Raises StartupError where a model whose layers keep a state per row is to verify drafts."""
     if speculation is not None:
         raise StartupError(
             WHAT,
-            f"--speculate {speculation.method}: layers of this model keep a state per row, and no kernel for"
-            " CUDA takes back what refused drafts do to it",
+            f"--speculate {METHOD_NAMES[speculation.method]}: layers of this model keep a state per row, and"
+            " no kernel for CUDA takes back what refused drafts do to it",
             "leave --speculate out, or use --device cpu",
         )
 

@@ -10,7 +10,6 @@ from kernels.api import CacheLayout
 from kernels.triton_ops import TritonOps
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
-from pagewire.speculation import Speculation
 from worker.config.hf_config import ModelConfig
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device
@@ -41,6 +40,7 @@ from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
+from worker.speculation.options import check_exactness, make_speculator, read_speculation
 from worker.startup.checks import (
     check_cache_dtype,
     check_group,
@@ -51,7 +51,6 @@ from worker.startup.checks import (
 from worker.startup.implementation import choose_implementation
 from worker.startup.model import Report, dtype_name, load_model, model_bytes
 from worker.startup.ready import make_ready, stored_dtype
-from worker.startup.speculation import check_exactness, make_speculator, read_speculation
 from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
 
@@ -68,7 +67,7 @@ class LoadedModel:
     device: Device
     model: LanguageModel
     dtype: torch.dtype
-    speculation: Speculation | None = None
+    speculation: worker_pb2.Speculation | None = None
     quantization: str = ""  # of the weights, as ModelFacts says it
     states: RowStates | None = None  # of rows; None: no layer has one
 
@@ -116,6 +115,8 @@ def load(
     ready.num_state_checkpoints = 0 if loaded.states is None else loaded.states.num_checkpoints
     ready.model.quantization = loaded.quantization
     ready.model.grammar_engine = parts.runner.backend.grammars.engine
+    if loaded.speculation is not None:
+        ready.draft_tokens, ready.draft_batch = loaded.speculation.tokens, loaded.speculation.batch
     logger.info(
         "%s in %s%s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
         loaded.config.architecture,
@@ -140,7 +141,7 @@ def load_on_device(
     check_quantization(initialize.quantization, "cuda")
     if initialize.quantization == "int4-g32":
         refuse_second_quantization(initialize.quantization, Path(initialize.model_path))
-    speculation = read_speculation(initialize.speculation, "cuda")
+    speculation = read_speculation(initialize, "cuda")
     config = choose_implementation(initialize, "cuda")
     check_cache_dtype(initialize.kv_cache_dtype, config)
     family = FAMILIES[config.architecture]

@@ -16,7 +16,7 @@ SPELLING = Spelling(max_position=32768, head_dim=256, rope=RopeDefaults(partial=
 ONLY = {"hidden_act": "silu"}
 HARMLESS = ("output_router_logits", "router_aux_loss_coef", "num_nextn_predict_layers")
 MTP = r"mtp\..*"
-"""Pattern of the weights of layers that predict further tokens (worker.heads.mtp)."""
+"""Pattern of the weights of layers that predict further tokens (worker.speculation.models.mtp)."""
 _LAYER = "model.layers.{layer}"
 
 

@@ -1,7 +1,7 @@
 """Drafts are planned where the measured times and the accepted tokens say that they pay."""
 
 from engine_core.request import Sequence
-from engine_core.scheduler.planning.draft_gain import FIRST_YIELD, DraftGain
+from engine_core.scheduler.planning.drafts import FIRST_YIELD, DraftGain
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 from tests.engine_core.world import World

@@ -3,10 +3,10 @@
 import pytest
 
 from engine_core.counters import Counters
-from engine_core.recording.analysis.summary import Figures
 from engine_core.scheduler.outputs.outputs import encode_outputs
-from pagewire.internal.v1 import worker_pb2
+from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import unpack_u32
+from pagewire_replay.summary import Figures
 from tests.engine_core.world import World
 
 ENDLESS = {"max_tokens": 60, "ignore_eos": True}
@@ -106,7 +106,7 @@ def test_outputs_say_what_was_drafted():
     ((_, message),) = encode_outputs(outputs, epoch=1, step=2)
     assert unpack_u32(message.draft_counts) == [3] and unpack_u32(message.counts) == [len(result.token_ids)]
     figures = Figures()
-    result = result._replace(draft_methods=bytes([worker_pb2.DRAFT_METHOD_GRAMMAR]))
+    result = result._replace(draft_methods=bytes([engine_pb2.DRAFT_METHOD_GRAMMAR]))
     figures.add_result(result)
     accepted = len(result.token_ids) - 1
     assert figures.num_draft_tokens == {"grammar": 3} and figures.num_accepted_drafts == {"grammar": accepted}

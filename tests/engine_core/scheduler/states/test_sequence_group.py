@@ -1,7 +1,7 @@
 """Groups of sequences: what the scheduler asks of parallel sampling and of a beam search."""
 
-from engine_core.beam_search.sequences import BeamGroup
 from engine_core.request import Status
+from engine_core.scheduler.states.beam_group import BeamGroup
 from engine_core.scheduler.states.sequence_group import ParallelSampling, SequenceGroup
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.world import World

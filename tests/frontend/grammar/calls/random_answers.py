@@ -9,7 +9,7 @@ from llguidance import LLMatcher
 from frontend.answers.binding import BoundFormat
 from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
 from frontend.answers.tables import ToolFormat
-from frontend.grammar.answer_judge import AnswerJudge
+from frontend.grammar.answer import AnswerJudge
 from frontend.grammar.judge import byte_tokenizer
 from pagewire.internal.v1 import reader_pb2
 from tests.frontend.answers.transcripts import Read, machine, summed

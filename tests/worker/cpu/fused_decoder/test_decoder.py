@@ -11,7 +11,7 @@ from kernels.batch import InputBatch
 from kernels.cpu.program.program import StepProgram
 from kernels.cpu.runtime.records import ProgramRecord
 from tests.worker.fakes import Driver
-from worker.cpu import load
+from worker.cpu import weights as cpu_weights
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.models.decoder import Decoder
 
@@ -89,7 +89,7 @@ def test_the_same_bits(
     driver, logits = run(folder, dtype, quantization=quantization)
     model = driver.runner.backend.model
     assert isinstance(model, FusedDecoder)
-    monkeypatch.setattr(load, "fuse", lambda model, ops, blocks: model)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
     layered, expected = run(folder, dtype, quantization=quantization)
     assert isinstance(layered.runner.backend.model, Decoder)
     for one, other in zip(logits, expected, strict=True):
@@ -135,7 +135,7 @@ def test_a_row_of_several_parts(checkpoint: Checkpoints, monkeypatch: pytest.Mon
 
     expected = logits(600)
     assert torch.equal(logits(100), expected)
-    monkeypatch.setattr(load, "fuse", lambda model, ops, blocks: model)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
     assert torch.equal(logits(600), expected)
 
 
@@ -182,7 +182,7 @@ def test_rows_that_share_a_prompt(checkpoint: Checkpoints, monkeypatch: pytest.M
     monkeypatch.setattr(StepProgram, "run", watched)
     assert all(torch.equal(one, expected) for one in logits(15))
     assert max(joined) == 14, "seven pairs with each prompt"
-    monkeypatch.setattr(load, "fuse", lambda model, ops, blocks: model)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
     assert all(torch.equal(one, expected) for one in logits(15))
 
 

@@ -5,7 +5,7 @@ import torch
 
 from tests.worker.cpu.fused_decoder.test_decoder import Checkpoints, run
 from tests.worker.fakes import Driver
-from worker.cpu import load
+from worker.cpu import weights as cpu_weights
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.models.decoder import Decoder
 
@@ -40,7 +40,7 @@ def test_the_same_bits(
     driver, logits = run(folder, dtype, quantization=quantization)
     model = driver.runner.backend.model
     assert isinstance(model, FusedDecoder)
-    monkeypatch.setattr(load, "fuse", lambda model, ops, blocks: model)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
     layered, expected = run(folder, dtype, quantization=quantization)
     assert isinstance(layered.runner.backend.model, Decoder)
     assert all(map(torch.equal, logits, expected))

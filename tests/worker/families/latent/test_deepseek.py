@@ -12,7 +12,7 @@ from kernels.ops.experts.routing import Score
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver
 from worker.config.decoder import DecoderConfig, LatentConfig
-from worker.cpu import load
+from worker.cpu import weights as cpu_weights
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.families.registry import read_model_config
 from worker.models.decoder import Decoder
@@ -117,5 +117,5 @@ def test_the_same_bits_in_one_call(checkpoint: Callable[..., Path], monkeypatch:
         return [torch.stack(sequence.logits) for sequence in sequences]
 
     fused = logits(FusedDecoder)
-    monkeypatch.setattr(load, "fuse", lambda model, ops, blocks: model)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
     assert all(torch.equal(one, other) for one, other in zip(fused, logits(Decoder), strict=True))

@@ -82,7 +82,7 @@ def test_drafts_of_a_head(checkpoint: Callable[..., Path], tmp_path: Path):
     folder = checkpoint("gemma4", hidden_size=64)
     head = write_head(tmp_path, folder, None)
     sizes = {"dtype": "float32", "block_size": 16, "num_blocks": 50, "record": False}
-    heads = {"speculation": f"heads:{head},tokens=3", "draft_model_path": str(head), "room": 3}
+    heads = {"speculation": f"heads:{head},tokens=3", "room": 3}
     outputs = []
     for changes in ({}, heads):
         driver = Driver(folder, **sizes, **changes)

@@ -13,7 +13,7 @@ from tests.worker.fakes import Driver, initialize
 from tests.worker.weights.formats import quantizers
 from tests.worker.weights.formats.quantizers import Quantizer, quantize_checkpoint
 from worker.config.hf_config import QUANT_METHODS
-from worker.cpu.load import load
+from worker.platforms.cpu import load
 from worker.weights.formats.registry import FINDERS
 from worker.weights.open import open_checkpoint
 

@@ -12,7 +12,7 @@ from pagewire.errors import StartupError
 from tests.gguf_files import write_gguf
 from tests.worker.fakes import Driver, initialize
 from tests.worker.weights.test_own_bits import weights_of
-from worker.cpu.load import load
+from worker.platforms.cpu import load
 from worker.weights.open import open_checkpoint
 
 PROMPT = [5, 100, 33, 210, 7, 8]

@@ -1,1 +1,0 @@
-"""Beam search over the rows of one request."""

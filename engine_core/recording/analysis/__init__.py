@@ -1,1 +1,0 @@
-"""Reads recordings: comparisons, summaries, other settings, a model of step times."""

@@ -1,0 +1,1 @@
+"""From `Initialize` to `Ready` on each device."""

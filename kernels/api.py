@@ -1,4 +1,4 @@
-"""What the worker's layers and models may import of the kernels."""
+"""What the worker may import of the kernels, but for what needs no torch, and what needs triton."""
 
 from kernels.attention.kv_cache_spec import AttentionSpec as AttentionSpec
 from kernels.attention.kv_cache_spec import CacheLayout as CacheLayout
@@ -18,9 +18,20 @@ from kernels.cpu.attention.block_kernels import BlockKernels as BlockKernels
 from kernels.cpu.matmul.groups.weight import GroupedWords as GroupedWords
 from kernels.cpu.matmul.matrix import PackedMatrix as PackedMatrix
 from kernels.cpu.matmul.matrix import PackedTable as PackedTable
+from kernels.cpu.program.program import CannotRecord as CannotRecord
+from kernels.cpu.program.program import StepProgram as StepProgram
+from kernels.cpu.program.recording import RecordingOps as RecordingOps
 from kernels.cpu.runtime.arena import Arena as Arena
+from kernels.cpu.runtime.arena import zeros as zeros
+from kernels.cpu.step.calls import RepeatedStep as RepeatedStep
+from kernels.cpu.step.calls import StepCheck as StepCheck
+from kernels.cpu.step.inputs import BlockInputs as BlockInputs
 from kernels.cpu.weight_forms import WeightForms as WeightForms
+from kernels.cpu_ops import CpuOps as CpuOps
+from kernels.ops.attention import block_copies as block_copies
+from kernels.ops.attention import e4m3 as e4m3
 from kernels.ops.delta.delta_rule import DeltaShape as DeltaShape
+from kernels.ops.delta.spans import Spans as Spans
 from kernels.ops.experts.routing import Routing as Routing
 from kernels.ops.mamba.selective_scan import MambaShape as MambaShape
 from kernels.ops.mamba.selective_scan import ScanRates as ScanRates

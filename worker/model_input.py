@@ -5,9 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 import torch
 
-from kernels.api import CacheLayout, HostStep, KVCacheSpec, StepBatch
+from kernels.api import CacheLayout, HostStep, KVCacheSpec, Spans, StepBatch
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.ops.delta.spans import Spans
 from worker.step.rows import RowTable
 
 

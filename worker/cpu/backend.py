@@ -8,11 +8,17 @@ from dataclasses import replace
 
 import torch
 
-from kernels.api import BlockKernels, CacheLayout, KVCacheSpec, StepBatch
-from kernels.cpu.step.calls import RepeatedStep, StepCheck
-from kernels.cpu.step.inputs import BlockInputs
+from kernels.api import (
+    BlockInputs,
+    BlockKernels,
+    CacheLayout,
+    KVCacheSpec,
+    RepeatedStep,
+    Spans,
+    StepBatch,
+    StepCheck,
+)
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.delta.spans import Spans
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.api import Arena, BlockKernels, WeightForms
+from kernels.api import Arena, BlockKernels, CpuOps, WeightForms
 from kernels.cpu import instruction_sets
 from kernels.cpu.requirements import why_not
-from kernels.cpu_ops import CpuOps
 from pagewire.errors import StartupError
 from worker.layers.base import Layer
 from worker.layers.experts.matrices import ExpertMatrices

@@ -11,9 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernels.cpu.program.program import StepProgram
-from kernels.cpu.step.calls import RepeatedStep
-from kernels.cpu.step.inputs import BlockInputs
+from kernels.api import BlockInputs, RepeatedStep, StepProgram
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.executor.backend import LaunchClock, SampledTokens

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 import numpy as np
 import torch
 
+from kernels.api import Spans
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.delta.spans import Spans
 from kernels.triton import requirements
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device, Event

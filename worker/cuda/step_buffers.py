@@ -13,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.api import InputBatch, KVCacheSpec
+from kernels.api import InputBatch, KVCacheSpec, Spans
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.ops.delta.spans import Spans
 from kernels.triton_ops import TritonOps
 from worker.cuda.device.device import Device
 from worker.cuda.rows import DeviceRows, aligned

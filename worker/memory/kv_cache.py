@@ -12,9 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from kernels.api import CacheLayout, KVCacheSpec, LayerCache, Plane
-from kernels.cpu.runtime import arena as memory
-from kernels.ops.attention import block_copies, e4m3
+from kernels.api import CacheLayout, KVCacheSpec, LayerCache, Plane, block_copies, e4m3, zeros
 from pagewire.errors import StartupError
 from pagewire.host.memory import available_memory
 from worker.memory.host_blocks import requested_blocks
@@ -127,13 +125,3 @@ def await_freed_memory() -> None:
         if now - before < _STEADY_BYTES:
             return
         before = now
-
-
-def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Returns zeros; on a CPU in pages that the system allocates when they are first written.
-
-    Raises one of NO_MEMORY when they do not fit.
-    """
-    if device.type != "cpu":
-        return torch.zeros(size, dtype=dtype, device=device)
-    return memory.zeros(size, dtype)

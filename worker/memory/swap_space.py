@@ -9,11 +9,11 @@ import time
 
 import torch
 
-from kernels.ops.attention import block_copies
+from kernels.api import block_copies, zeros
 from pagewire.errors import StartupError
 from pagewire.host.memory import available_memory
 from worker.memory.host_blocks import NO_SWAP_SPACE, choose_num_host_blocks
-from worker.memory.kv_cache import NO_MEMORY, KVCache, zeros
+from worker.memory.kv_cache import NO_MEMORY, KVCache
 from worker.memory.pinned import pinned_zeros
 from worker.step.plan_reader import Swaps
 

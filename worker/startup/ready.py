@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.ops.attention import e4m3
+from kernels.api import e4m3
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.memory.kv_cache import KVCache

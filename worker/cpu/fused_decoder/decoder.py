@@ -13,10 +13,17 @@ from typing import cast
 
 import torch
 
-from kernels.api import BlockKernels, InputBatch, KVCacheSpec, LayerCache, RowStateSpec
-from kernels.cpu.program.program import CannotRecord, StepProgram
-from kernels.cpu.program.recording import RecordingOps
-from kernels.cpu_ops import CpuOps
+from kernels.api import (
+    BlockKernels,
+    CannotRecord,
+    CpuOps,
+    InputBatch,
+    KVCacheSpec,
+    LayerCache,
+    RecordingOps,
+    RowStateSpec,
+    StepProgram,
+)
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
 

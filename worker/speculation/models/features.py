@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from kernels.ops.attention import block_copies
+from kernels.api import block_copies, zeros
 from kernels.ops.attention.ragged import Integers, ranges
-from worker.memory.kv_cache import zeros
 from worker.models.base import LanguageModel
 from worker.step.plan_reader import Step, Swaps
 from worker.step.rows import RowTable

@@ -83,10 +83,15 @@ class ServiceError(PagewireError):
 
     code: int = code_pb2.INTERNAL
     reason: str = "INTERNAL"
+    text: str = ""
+    """The message where none is given."""
+    retry_after: float | None = None
+    status: int = 0
+    """The HTTP status; 0: that for the code, as google/rpc/code.proto maps them."""
 
     def __init__(
         self,
-        message: str,
+        message: str = "",
         *,
         violations: Mapping[str, str] | None = None,
         metadata: Mapping[str, str] | None = None,
@@ -94,18 +99,19 @@ class ServiceError(PagewireError):
         resource: tuple[str, str] | None = None,
         quota: str = "",
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = message or self.text
+        super().__init__(self.message)
         self.violations = violations or {}
         self.metadata = metadata or {}
-        self.retry_after = retry_after
+        if retry_after is not None:
+            self.retry_after = retry_after
         self.resource = resource
         self.quota = quota
 
     @property
     def http_status(self) -> int:
-        """The HTTP status for the error's code, as google/rpc/code.proto maps them."""
-        return _HTTP_STATUS[self.code]
+        """The HTTP status of an answer with the error."""
+        return self.status or _HTTP_STATUS[self.code]
 
 
 class InvalidRequest(ServiceError):
@@ -115,8 +121,7 @@ class InvalidRequest(ServiceError):
     reason = "INVALID_FIELD"
 
     def __init__(self, violations: Mapping[str, str], metadata: Mapping[str, str] | None = None) -> None:
-        sentences = "; ".join(f"{path}: {text}" for path, text in violations.items())
-        super().__init__(sentences, violations=violations, metadata=metadata)
+        super().__init__(_sentences(violations), violations=violations, metadata=metadata)
 
 
 class Malformed(ServiceError):
@@ -124,9 +129,7 @@ class Malformed(ServiceError):
 
     code = code_pb2.INVALID_ARGUMENT
     reason = "MALFORMED_MESSAGE"
-
-    def __init__(self) -> None:
-        super().__init__("the request cannot be parsed as the method's message, or is nested too deeply")
+    text = "the request cannot be parsed as the method's message, or is nested too deeply"
 
 
 class TooManyFields(ServiceError):
@@ -175,9 +178,7 @@ class RequestExists(ServiceError):
 
     code = code_pb2.ALREADY_EXISTS
     reason = "REQUEST_ID_IN_USE"
-
-    def __init__(self) -> None:
-        super().__init__("request_id: a request with this id and other content is in flight")
+    text = "request_id: a request with this id and other content is in flight"
 
 
 class RequestNotFound(ServiceError):
@@ -237,9 +238,7 @@ class TenantMismatch(PermissionDenied):
     """The request names another tenant than its token's."""
 
     reason = "TENANT_MISMATCH"
-
-    def __init__(self) -> None:
-        super().__init__("tenant: is not the tenant of the token; leave it out")
+    text = "tenant: is not the tenant of the token; leave it out"
 
 
 class TermsExceeded(PermissionDenied):
@@ -248,8 +247,7 @@ class TermsExceeded(PermissionDenied):
     reason = "TOKEN_LIMIT"
 
     def __init__(self, violations: Mapping[str, str]) -> None:
-        sentences = "; ".join(f"{path}: {text}" for path, text in violations.items())
-        super().__init__(sentences, violations=violations)
+        super().__init__(_sentences(violations), violations=violations)
 
 
 class Aborted(ServiceError):
@@ -257,9 +255,7 @@ class Aborted(ServiceError):
 
     code = code_pb2.ABORTED
     reason = "REQUEST_ABORTED"
-
-    def __init__(self) -> None:
-        super().__init__("the request was aborted")
+    text = "the request was aborted"
 
 
 class ContinuedElsewhere(ServiceError):
@@ -267,9 +263,7 @@ class ContinuedElsewhere(ServiceError):
 
     code = code_pb2.ABORTED
     reason = "CONTINUED_ELSEWHERE"
-
-    def __init__(self) -> None:
-        super().__init__("the request goes on in a later call with the same request_id")
+    text = "the request goes on in a later call with the same request_id"
 
 
 class EngineNotReady(ServiceError):
@@ -277,9 +271,8 @@ class EngineNotReady(ServiceError):
 
     code = code_pb2.UNAVAILABLE
     reason = "ENGINE_NOT_READY"
-
-    def __init__(self, message: str = "the engine is not ready") -> None:
-        super().__init__(message, retry_after=RETRY_AFTER)
+    text = "the engine is not ready"
+    retry_after = RETRY_AFTER
 
 
 class Draining(ServiceError):
@@ -287,11 +280,8 @@ class Draining(ServiceError):
 
     code = code_pb2.UNAVAILABLE
     reason = "DRAINING"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "this server is going away: another one will take the request", retry_after=RETRY_AFTER
-        )
+    text = "this server is going away: another one will take the request"
+    retry_after = RETRY_AFTER
 
 
 class ShuttingDown(ServiceError):
@@ -299,9 +289,7 @@ class ShuttingDown(ServiceError):
 
     code = code_pb2.FAILED_PRECONDITION
     reason = "SHUTTING_DOWN"
-
-    def __init__(self) -> None:
-        super().__init__("this server is shutting down")
+    text = "this server is shutting down"
 
 
 class EngineDead(ServiceError):
@@ -309,9 +297,7 @@ class EngineDead(ServiceError):
 
     code = code_pb2.UNAVAILABLE
     reason = "ENGINE_DEAD"
-
-    def __init__(self) -> None:
-        super().__init__("the engine went away while it worked on this request")
+    text = "the engine went away while it worked on this request"
 
 
 class FrontendFull(ServiceError):
@@ -339,9 +325,7 @@ class SlowConsumer(ServiceError):
 
     code = code_pb2.ABORTED
     reason = "SLOW_CONSUMER"
-
-    def __init__(self) -> None:
-        super().__init__("the client did not take what was sent to it")
+    text = "the client did not take what was sent to it"
 
 
 class Quarantined(ServiceError):
@@ -349,9 +333,7 @@ class Quarantined(ServiceError):
     one more. (Where the engine itself finds the cause, it says so.)"""
 
     reason = "REQUEST_QUARANTINED"
-
-    def __init__(self) -> None:
-        super().__init__("the engine died again and again while it worked on this request")
+    text = "the engine died again and again while it worked on this request"
 
 
 class EngineRefused(ServiceError):
@@ -380,12 +362,15 @@ class EngineRefused(ServiceError):
 class InternalError(ServiceError):
     """A bug in the server. The details are in its log only."""
 
-    def __init__(self) -> None:
-        super().__init__("internal error; the server's log has the details")
+    text = "internal error; the server's log has the details"
 
 
 class ProtocolError(PagewireError):
     """The core's output does not continue what the frontend holds."""
+
+
+def _sentences(violations: Mapping[str, str]) -> str:
+    return "; ".join(f"{path}: {text}" for path, text in violations.items())
 
 
 def to_status(error: ServiceError) -> status_pb2.Status:

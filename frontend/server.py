@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 import grpc
 
 from frontend.auth.authenticator import AnonymousAuthenticator, TokenAuthenticator
-from frontend.auth.token_list import TokenFile
+from frontend.auth.tokens import TokenFile
 from frontend.grpc_services import Services
 from frontend.inspection.inspector import Inspector
 from frontend.metrics import FrontendWatch
 from frontend.model.info import ModelInfo
 from frontend.parts import FrontendParts, make_parts
 from frontend.rpc.fleet import Fleet, address_of
-from frontend.rpc.grpc_server import GrpcServer
-from frontend.rpc.options import bind, server_options
+from frontend.rpc.grpc_server import GrpcServer, bind, server_options
 from frontend.rpc.shutdown import Drain, Shutdown
 from frontend.streams.request_registry import Aborts
 from frontend.telemetry.tracing import close_tracer
@@ -26,7 +25,7 @@ from pagewire.host.tls import Certificates, read_certificates
 from pagewire.plugins import plugins
 
 if TYPE_CHECKING:
-    from frontend.openai.door import OpenAiServer
+    from frontend.openai.server import OpenAiServer
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +128,7 @@ def _make_openai(
     StartupError."""
     if parts.config.openai_port is None:
         return None
-    from frontend.openai.door import OpenAiServer
+    from frontend.openai.server import OpenAiServer
 
     made = [plugin.load()(parts, inspector) for plugin in plugins("pagewire.http").values()]
     extensions = [each for each in made if each is not None]

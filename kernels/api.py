@@ -30,11 +30,11 @@ from kernels.cpu.weight_forms import WeightForms as WeightForms
 from kernels.cpu_ops import CpuOps as CpuOps
 from kernels.ops.attention import block_copies as block_copies
 from kernels.ops.attention import e4m3 as e4m3
-from kernels.ops.delta.delta_rule import DeltaShape as DeltaShape
-from kernels.ops.delta.spans import Spans as Spans
 from kernels.ops.experts.routing import Routing as Routing
-from kernels.ops.mamba.selective_scan import MambaShape as MambaShape
-from kernels.ops.mamba.selective_scan import ScanRates as ScanRates
+from kernels.ops.states.delta_rule import DeltaShape as DeltaShape
+from kernels.ops.states.selective_scan import MambaShape as MambaShape
+from kernels.ops.states.selective_scan import ScanRates as ScanRates
+from kernels.ops.states.spans import Spans as Spans
 from kernels.torch_ops import Ops as Ops
 from kernels.triton import requirements
 from kernels.triton.matmul.low_bit_weight import LowBitWeight as LowBitWeight

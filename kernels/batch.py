@@ -10,7 +10,7 @@ from kernels.attention.kv_cache_spec import AttentionSpec, KVCacheSpec
 from kernels.attention.latent import LatentSpec
 from kernels.attention.plan import AttentionPlan, LatentPlan
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.torch_ops import AnySpans
+from kernels.ops.states.spans import AnySpans
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ kernel does.
 An operation is a record, which is run at once; kernels.cpu.program puts the same records into a program.
 """
 
+import math
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,8 @@ from kernels.cpu.elementwise.records import (
     RotaryRecord,
     ScaledAddRecord,
 )
-from kernels.cpu.elementwise.row_kernels import ACTIVATIONS, row_kernels
-from kernels.cpu.experts.expert_kernels import ExpertKernels, expert_kernels
 from kernels.cpu.experts.records import CombineRecord, RouteRecord
+from kernels.cpu.layer_kernels import ExpertKernels, expert_kernels, row_kernels
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu_state_ops import CpuStateOps
 from kernels.ops.experts.routing import Routing
@@ -38,6 +38,15 @@ if TYPE_CHECKING:
 
 _SILU = ("silu", "swish")
 _GELU_TANH = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh")
+_LINEAR = 2 * math.sqrt(2 / math.pi)
+ACTIVATIONS = {
+    **dict.fromkeys(_SILU, (1.0, 0.0)),
+    **dict.fromkeys(_GELU_TANH, (_LINEAR, 0.044715 * _LINEAR)),
+    "quick_gelu": (1.702, 0.0),
+    "relu": (0.0, 0.0),
+}
+"""The linear and the cubic factor of kernels.cpu.elementwise.activations, by the names of
+kernels.ops.layers.activation; (0, 0) stands for relu."""
 
 
 class CpuOps(CpuStateOps):
@@ -172,11 +181,8 @@ class CpuOps(CpuStateOps):
         return super().gated_activation(gate_up, name, factor)
 
     def clamped_swiglu(self, gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
-        from kernels.cpu.elementwise import clamped_swiglu as compiled  # compiles, the first time
-
-        wide = self.dtype == torch.float32
-        operation = compiled.clamped_swiglu_float32 if wide else compiled.clamped_swiglu
-        return self._gated(operation, partial(ClampedSwigluRecord, alpha=alpha, limit=limit), gate_up)
+        record = partial(ClampedSwigluRecord, alpha=alpha, limit=limit)
+        return self._gated(self.rows.swiglu, record, gate_up)
 
     def _gated(self, operation: Operation[Any], record: Any, gate_up: torch.Tensor) -> torch.Tensor:
         """[T, 2 * I] -> [T, I]."""

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernels.cpu.compiler.records import Operation, OperationRecord
-from kernels.cpu.delta.delta_kernels import DeltaKernels, delta_kernels
-from kernels.cpu.delta.records import ConvolutionRecord, DeltaRuleRecord, GatedNormRecord, OutputGateRecord
-from kernels.cpu.mamba.mamba_kernels import MambaKernels, mamba_kernels
-from kernels.cpu.mamba.records import GroupedNormRecord, SelectiveScanRecord
+from kernels.cpu.layer_kernels import StateKernels, state_kernels
 from kernels.cpu.runtime.grain import row_grain
-from kernels.ops.delta.delta_rule import DeltaShape
-from kernels.ops.delta.spans import Spans
-from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
-from kernels.torch_ops import AnySpans, Ops
+from kernels.cpu.states.records import (
+    ConvolutionRecord,
+    DeltaRuleRecord,
+    GatedNormRecord,
+    GroupedNormRecord,
+    OutputGateRecord,
+    SelectiveScanRecord,
+)
+from kernels.ops.states.delta_rule import DeltaShape
+from kernels.ops.states.selective_scan import MambaShape, ScanRates
+from kernels.ops.states.spans import AnySpans, Spans
+from kernels.torch_ops import Ops
 
 if TYPE_CHECKING:
     from kernels.cpu.runtime.thread_pool import Team
@@ -68,14 +73,9 @@ class CpuStateOps(CpuRunner):
     """Gated delta nets and Mamba-2 layers."""
 
     @cached_property
-    def delta(self) -> DeltaKernels:
-        """The compiled operations of gated delta nets."""
-        return delta_kernels(self.dtype)
-
-    @cached_property
-    def mamba(self) -> MambaKernels:
-        """The compiled operations of Mamba-2 layers."""
-        return mamba_kernels(self.dtype)
+    def states(self) -> StateKernels:
+        """The compiled operations."""
+        return state_kernels(self.dtype)
 
     def convolution(
         self,
@@ -87,7 +87,7 @@ class CpuStateOps(CpuRunner):
         drafted: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """x may have longer rows."""
-        from kernels.cpu.delta import convolution as compiled  # compiles, the first time
+        from kernels.cpu.states.convolution import BLOCK  # compiles, the first time
 
         taps, channels = weight.shape
         out = self.empty((len(x), channels), torch.float32)
@@ -104,9 +104,7 @@ class CpuStateOps(CpuRunner):
             drafted=0 if drafted is None else drafted.data_ptr(),
             drafts=0 if drafted is None else drafted.shape[1],
         )
-        wide = self.dtype == torch.float32
-        operation = compiled.convolution_float32 if wide else compiled.convolution
-        self.run_on_spans(operation, record, spans, -(-channels // compiled.BLOCK))
+        self.run_on_spans(self.states.convolve, record, spans, -(-channels // BLOCK))
         return out
 
     def delta_rule(
@@ -121,7 +119,7 @@ class CpuStateOps(CpuRunner):
         log: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """gates may have longer rows."""
-        from kernels.cpu.delta.delta_rule import scratch_bytes  # compiles, the first time
+        from kernels.cpu.states.delta_rule import scratch_bytes  # compiles, the first time
 
         out = self.empty((len(mixed), shape.value_heads, shape.value_dim), torch.float32)
         record = DeltaRuleRecord(
@@ -141,7 +139,7 @@ class CpuStateOps(CpuRunner):
             value_dim=shape.value_dim,
             drafts=0 if log is None else log.shape[2],
         )
-        self.run_on_spans(self.delta.learn, record, spans, shape.value_heads)
+        self.run_on_spans(self.states.learn, record, spans, shape.value_heads)
         return out
 
     def gated_norm(
@@ -160,14 +158,14 @@ class CpuStateOps(CpuRunner):
             width=width,
             eps=eps,
         )
-        self.run(self.delta.norm, tokens, record, row_grain(heads * width))
+        self.run(self.states.gated_norm, tokens, record, row_grain(heads * width))
         return out
 
     def output_gate(self, x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         x, gate = x.contiguous(), gate.contiguous()
         out = self.empty(x.shape, x.dtype)
         record = OutputGateRecord(x=x.data_ptr(), gate=gate.data_ptr(), out=out.data_ptr(), width=x.shape[1])
-        self.run(self.delta.gate, len(x), record, row_grain(x.shape[1]), repeatable=True)
+        self.run(self.states.gate, len(x), record, row_grain(x.shape[1]), repeatable=True)
         return out
 
     def selective_scan(
@@ -181,7 +179,7 @@ class CpuStateOps(CpuRunner):
         log: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """steps may have longer rows."""
-        from kernels.cpu.mamba.selective_scan import scratch_bytes  # compiles, the first time
+        from kernels.cpu.states.selective_scan import scratch_bytes  # compiles, the first time
 
         out = self.empty((len(mixed), shape.values), torch.float32)
         record = SelectiveScanRecord(
@@ -201,7 +199,7 @@ class CpuStateOps(CpuRunner):
             drafts=0 if log is None else log.shape[2],
             step_factor=rates.step_factor,
         )
-        self.run_on_spans(self.mamba.scan, record, spans, shape.heads)
+        self.run_on_spans(self.states.scan, record, spans, shape.heads)
         return out
 
     def grouped_norm(
@@ -226,5 +224,5 @@ class CpuStateOps(CpuRunner):
             eps=eps,
             factor=factor,
         )
-        self.run(self.mamba.norm, len(x), record, row_grain(x.shape[1]))
+        self.run(self.states.grouped_norm, len(x), record, row_grain(x.shape[1]))
         return out

@@ -14,31 +14,20 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from kernels.ops.delta.convolution import convolution
-from kernels.ops.delta.delta_rule import DeltaShape, delta_rule
-from kernels.ops.delta.device_spans import DeviceSpans
-from kernels.ops.delta.gated_norm import gated_norm, output_gate
-from kernels.ops.delta.spans import Spans
-from kernels.ops.experts.combine import combine
-from kernels.ops.experts.dispatch import Dispatch, dispatch
+from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, weigh
 from kernels.ops.experts.route import route
-from kernels.ops.experts.weigh import weigh
-from kernels.ops.layers.activation import activation, gated_activation
-from kernels.ops.layers.clamped_swiglu import clamped_swiglu
-from kernels.ops.layers.layer_norm import add_layer_norm, layer_norm
-from kernels.ops.layers.linear import linear
-from kernels.ops.layers.low_bit_linear import low_bit_linear
-from kernels.ops.layers.rms_norm import add_rms_norm, rms_norm
+from kernels.ops.layers.activation import activation, clamped_swiglu, gated_activation
+from kernels.ops.layers.adjust_logits import adjust_logits
+from kernels.ops.layers.linear import linear, low_bit_linear
+from kernels.ops.layers.norms import add_layer_norm, add_rms_norm, layer_norm, rms_norm, scaled_add
 from kernels.ops.layers.rotary import rotary
-from kernels.ops.layers.scaled_add import scaled_add
-from kernels.ops.logits.adjust_logits import adjust_logits
-from kernels.ops.mamba.grouped_norm import grouped_norm
-from kernels.ops.mamba.selective_scan import MambaShape, ScanRates, selective_scan
+from kernels.ops.states.convolution import convolution
+from kernels.ops.states.delta_rule import delta_rule
+from kernels.ops.states.norms import gated_norm, grouped_norm, output_gate
+from kernels.ops.states.selective_scan import selective_scan
 
 Batch = TypeVar("Batch")
 Value = TypeVar("Value")
-AnySpans = Spans | DeviceSpans
-"""The rows of a step: on the host, or on a device."""
 
 
 class Packed(Protocol):
@@ -99,6 +88,9 @@ class Ops:
     output_gate = staticmethod(output_gate)
     gated_norm = staticmethod(gated_norm)
     grouped_norm = staticmethod(grouped_norm)
+    convolution = staticmethod(convolution)
+    delta_rule = staticmethod(delta_rule)
+    selective_scan = staticmethod(selective_scan)
     linear = staticmethod(linear)
     low_bit_linear = staticmethod(low_bit_linear)
     route = staticmethod(route)
@@ -143,48 +135,6 @@ class Ops:
         both[:, :, rank:] = rotated
         return both[:, :-1], both[:, -1]
 
-    def convolution(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        state: torch.Tensor,
-        spans: AnySpans,
-        drafted: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Computes kernels.ops.delta.convolution."""
-        assert isinstance(spans, Spans)
-        return convolution(x, weight, bias, state, spans, drafted)
-
-    def delta_rule(
-        self,
-        mixed: torch.Tensor,
-        gates: torch.Tensor,
-        decay: torch.Tensor,
-        bias: torch.Tensor,
-        state: torch.Tensor,
-        shape: DeltaShape,
-        spans: AnySpans,
-        log: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Computes kernels.ops.delta.delta_rule."""
-        assert isinstance(spans, Spans)
-        return delta_rule(mixed, gates, decay, bias, state, shape, spans, log)
-
-    def selective_scan(
-        self,
-        mixed: torch.Tensor,
-        steps: torch.Tensor,
-        rates: ScanRates,
-        state: torch.Tensor,
-        shape: MambaShape,
-        spans: AnySpans,
-        log: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Computes kernels.ops.mamba.selective_scan."""
-        assert isinstance(spans, Spans)
-        return selective_scan(mixed, steps, rates, state, shape, spans, log)
-
     def sort_by_expert(
         self, chosen: torch.Tensor, dtype: torch.dtype, *products: ExpertWeights
     ) -> Dispatch | Any:
@@ -207,7 +157,7 @@ class Ops:
         return out
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: Any) -> torch.Tensor:
-        """Computes kernels.ops.experts.weigh. order: of sort_by_expert()."""
+        """Computes kernels.ops.experts.dispatch. order: of sort_by_expert()."""
         return weigh(x, weights, order.places)
 
     def combine(
@@ -218,7 +168,7 @@ class Ops:
         shared: torch.Tensor | None = None,
         gate: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Computes kernels.ops.experts.combine. weights: None stands for ones."""
+        """Computes kernels.ops.experts.dispatch. weights: None stands for ones."""
         return combine(y, or_ones(weights, places), places, shared, gate)
 
     def layer(self) -> AbstractContextManager[None]:

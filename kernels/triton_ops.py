@@ -5,21 +5,15 @@ from typing import Any
 
 import torch
 
-from kernels.ops.delta.delta_rule import DeltaShape
-from kernels.ops.delta.spans import Spans
-from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
-from kernels.torch_ops import AnySpans, HeadWeight, Ops, or_ones
-from kernels.triton.cache.copy_segments import copy_segments
-from kernels.triton.elementwise.activation import activation, gated_activation
-from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
+from kernels.torch_ops import HeadWeight, Ops, or_ones
+from kernels.triton.elementwise.activation import activation, clamped_swiglu, gated_activation
 from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
-from kernels.triton.experts.combine import combine
+from kernels.triton.experts.combine import combine, weigh
 from kernels.triton.experts.dispatch import ExpertOrder, order_by_head, sort_by_expert
 from kernels.triton.experts.grouped_linear import grouped_linear
 from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
 from kernels.triton.experts.route import route
 from kernels.triton.experts.tile_sizes import token_classes
-from kernels.triton.experts.weigh import weigh
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import MOST_ROWS
@@ -27,6 +21,7 @@ from kernels.triton.states.convolution import convolution
 from kernels.triton.states.delta_rule import delta_rule
 from kernels.triton.states.norms import gated_norm, grouped_norm
 from kernels.triton.states.selective_scan import selective_scan
+from kernels.triton.step.copy_segments import copy_segments
 from kernels.triton.step.inputs import PagedInputs
 from kernels.triton.step.prepare_inputs import append_tokens
 
@@ -72,52 +67,13 @@ class TritonOps(Ops):
         y = grouped_linear(x.reshape(-1, width), stacked, None, order, order.tokens)
         return y.view(heads, tokens, -1).transpose(0, 1)
 
-    def convolution(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor,
-        state: torch.Tensor,
-        spans: AnySpans,
-        drafted: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        if isinstance(spans, Spans):
-            return super().convolution(x, weight, bias, state, spans, drafted)
-        return convolution(x, weight, bias, state, spans)
-
-    def delta_rule(
-        self,
-        mixed: torch.Tensor,
-        gates: torch.Tensor,
-        decay: torch.Tensor,
-        bias: torch.Tensor,
-        state: torch.Tensor,
-        shape: DeltaShape,
-        spans: AnySpans,
-        log: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        if isinstance(spans, Spans):
-            return super().delta_rule(mixed, gates, decay, bias, state, shape, spans, log)
-        return delta_rule(mixed, gates, decay, bias, state, shape, spans)
-
-    def selective_scan(
-        self,
-        mixed: torch.Tensor,
-        steps: torch.Tensor,
-        rates: ScanRates,
-        state: torch.Tensor,
-        shape: MambaShape,
-        spans: AnySpans,
-        log: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        if isinstance(spans, Spans):
-            return super().selective_scan(mixed, steps, rates, state, shape, spans, log)
-        return selective_scan(mixed, steps, rates, state, shape, spans)
-
     append_tokens = staticmethod(append_tokens)
     copy_segments = staticmethod(copy_segments)
     step_inputs = PagedInputs
     token_classes = staticmethod(token_classes)
+    convolution = staticmethod(convolution)
+    delta_rule = staticmethod(delta_rule)
+    selective_scan = staticmethod(selective_scan)
     gated_norm = staticmethod(gated_norm)
     grouped_norm = staticmethod(grouped_norm)
 

@@ -1,7 +1,7 @@
 """Finds the distributions that extend pagewire (those of packages/, and others), by entry points.
 
 pagewire.commands   the module of the command with this name: CONFIG and run(), as in pagewire.cli
-pagewire.http       (FrontendParts, Inspector) -> frontend.openai.door.Extension, or None: it is off
+pagewire.http       (FrontendParts, Inspector) -> frontend.openai.server.Extension, or None: it is off
 pagewire.servicers  (FrontendParts, Aborts) -> frontend.grpc_services.OptionalServicer, by the flag's name
 """
 

@@ -1,7 +1,7 @@
 """Compiles the CPU kernels for processors that this host need not have, and checks what they need there.
 
     python -m scripts.cross_kernels                   # all kernels, for each instruction set
-    python -m scripts.cross_kernels --sets neon_dot --kernels matmul.gemm_bfloat16,elementwise.rms_norm
+    python -m scripts.cross_kernels --sets neon_dot --kernels matmul.gemm_bfloat16,elementwise.norms
 
 A kernel may call functions of the C library that are in this process too, and no others; LLVM ends the
 process at an instruction that the set lacks. Prints a line for each set, and exits with 1 where a kernel
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-from kernels.cpu.compiler.linking import Collector, link_with
+from kernels.cpu.compiler.llvm import Collector, link_with
 from kernels.cpu.groups import Group
 from kernels.cpu.instruction_sets import SETS, InstructionSet, compile_for
 from scripts.object_file import ObjectFile

@@ -34,8 +34,8 @@ WORK = """## A request as a whole
 | requests of one stream at once | `--max-multiplexed-requests` (1,024) | frontend/streams/multiplexer.py |
 | bytes of an answer to many | 1 MiB, or what one request has | frontend/streams/multiplexer.py |
 | nesting | 100 messages deep; deeper is MALFORMED_MESSAGE | protobuf, frontend/rpc/interceptors/decoding.py |
-| fields, from 128 KiB on | 300,000, or TOO_MANY_FIELDS; a packed list: 1 | frontend/rpc/message_fields.py |
-| messages among them | 32,768, likewise before they are decoded | frontend/rpc/message_fields.py |
+| fields, from 128 KiB | 300,000, or TOO_MANY_FIELDS; packed list: 1 | frontend/rpc/interceptors/decoding.py |
+| messages among them | 32,768, likewise before they are decoded | frontend/rpc/interceptors/decoding.py |
 | values of JSON | 1,048,576, estimated, a key counting as four | frontend/validation/json_objects.py |
 | messages inside a request | 16,384 | frontend/validation/requests.py |
 | tokenizing, small prompts | a thread, 10 s; then only processes read | frontend/prompts/prompt_reader.py |

@@ -125,7 +125,7 @@ SEAMS = {
     },
     "pagewire_console": {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),
-        *("frontend.inspection.inspector", "frontend.openai.answers.errors", "frontend.openai.app"),
+        *("frontend.inspection.inspector", "frontend.openai.responses.errors", "frontend.openai.server"),
         *("frontend.parts", "frontend.telemetry.counters"),
         *("pagewire", "pagewire.host.loopback", "pagewire.telemetry.figures", "pagewire.v1"),
     },
@@ -245,7 +245,7 @@ def loaded_by(statement: str) -> set[str]:
             " frontend.call.write_timeout, frontend.auth.authenticator",
             HEAVY | {"numpy", "grpc", "grpc_status"},
         ),
-        ("import frontend.openai.door", HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"}),
+        ("import frontend.openai.server", HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"}),
         ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),
         ("import worker.main, worker.platforms.cpu", {"transformers", "frontend", "engine_core", "grpc"}),
         ("import worker.main, worker.simulated.load", HEAVY | {"frontend", "engine_core", "grpc"}),
@@ -282,10 +282,10 @@ DOOR = {
 imported, or without it; and what imports triton."""
 OTHER_DOORS = {
     "worker/cuda/low_bits.py": ("kernels.triton.matmul",),
-    "worker/cuda/sampling/": ("kernels.ops.logits", "kernels.ops.sampling", "kernels.triton"),
+    "worker/cuda/sampling/": ("kernels.ops.sampling", "kernels.triton"),
     "worker/cuda/startup/": ("kernels.triton.sampling",),
     "worker/platforms/cpu.py": ("kernels.cpu.sampling",),
-    "worker/sampling/": ("kernels.cpu.sampling", "kernels.ops.logits", "kernels.ops.sampling"),
+    "worker/sampling/": ("kernels.cpu.sampling", "kernels.ops.sampling"),
     "worker/speculation/models/": ("kernels.cpu.sampling", "kernels.ops.sampling"),
     "worker/weights/": ("kernels.cpu.matmul", "kernels.cpu.runtime.arena", "kernels.triton.matmul"),
 }

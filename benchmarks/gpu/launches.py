@@ -9,27 +9,23 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.low_bits import FORMS
-from kernels.ops.delta.delta_rule import DeltaShape
-from kernels.ops.delta.device_spans import DeviceSpans
 from kernels.ops.experts.routing import Routing, Score
-from kernels.ops.logits.token_masks import Prohibitions
-from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
+from kernels.ops.sampling.token_masks import Prohibitions
+from kernels.ops.states.delta_rule import DeltaShape
+from kernels.ops.states.selective_scan import MambaShape, ScanRates
+from kernels.ops.states.spans import DeviceSpans
 from kernels.triton.attention.fp8 import KVScales
 from kernels.triton.attention.latent_attention import latent_attention, store_latents
 from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
 from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv, store_kv
-from kernels.triton.cache.copy_blocks import gather_blocks, scatter_blocks
-from kernels.triton.cache.copy_segments import copy_segments
-from kernels.triton.elementwise.activation import activation, gated_activation
-from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
-from kernels.triton.elementwise.embedding import embed
+from kernels.triton.blocks import gather_blocks, scatter_blocks
+from kernels.triton.elementwise.activation import activation, clamped_swiglu, gated_activation
 from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
-from kernels.triton.experts.combine import combine
+from kernels.triton.experts.combine import combine, weigh
 from kernels.triton.experts.dispatch import order_by_head, sort_by_expert
 from kernels.triton.experts.grouped_linear import grouped_linear
 from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
 from kernels.triton.experts.route import route
-from kernels.triton.experts.weigh import weigh
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import empty_low_bits, padded_rows
@@ -45,9 +41,9 @@ from kernels.triton.states.convolution import convolution
 from kernels.triton.states.delta_rule import delta_rule
 from kernels.triton.states.norms import gated_norm, grouped_norm
 from kernels.triton.states.selective_scan import selective_scan
-from kernels.triton.step.count_tokens import count_tokens
+from kernels.triton.step.copy_segments import copy_segments
 from kernels.triton.step.prepare_inputs import StepInputs, append_tokens, prepare_inputs
-from kernels.triton.step.record_tokens import History, record_tokens
+from kernels.triton.step.token_history import History, count_tokens, record_tokens
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 E4M3 = torch.float8_e4m3fn
@@ -214,7 +210,6 @@ def vocabulary_launches() -> Iterator[tuple[str, Launch]]:
         for dtype in (BF16, FP32):
             name = f"{SHORT[dtype]} {held} x {width}"
             table = empty(held, width, dtype=dtype)
-            yield f"embed {name}", partial(embed, empty(32, dtype=torch.int64), table)
             for rows in (1, 32, 64, 256):
                 hidden = empty(rows, width, dtype=dtype)
                 yield f"head {name}, {rows} rows", partial(linear, hidden, table, None, True)

@@ -9,12 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from kernels.ops.layers.activation import gated_activation_reference
-from kernels.ops.layers.rms_norm import add_rms_norm_reference, rms_norm_reference
+from kernels.ops.layers.norms import add_rms_norm_reference, rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
 from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv
-from kernels.triton.cache.copy_blocks import copy_blocks
+from kernels.triton.blocks import copy_blocks
 from kernels.triton.elementwise.activation import gated_activation
-from kernels.triton.elementwise.embedding import embed
 from kernels.triton.elementwise.rms_norm import add_rms_norm
 from kernels.triton.matmul.linear import linear
 
@@ -55,7 +54,7 @@ def row_works(setting: Setting) -> Iterator[Callable[[], Work]]:
     """Norms, activations, rotation and store, lookups, by tokens; logits by rows; copies."""
     for tokens in (32, 256, 8192):
         count = setting.size(tokens)
-        for make in (norm, gated, rotation, partial(rotation, norms=True), embedding):
+        for make in (norm, gated, rotation, partial(rotation, norms=True)):
             yield partial(make, setting, count)
     for rows in (1, 32, 256):
         yield partial(logits, setting, setting.size(rows))
@@ -118,18 +117,6 @@ def rotation(setting: Setting, tokens: int, norms: bool = False) -> Work:
         num_bytes=2 * qkv.nbytes,
         compare=False,
         compiled=True,
-    )
-
-
-def embedding(setting: Setting, tokens: int) -> Work:
-    width = setting.size(4096)
-    table = setting.random(setting.size(128256), width)
-    ids = torch.randint(0, table.shape[0], (tokens,), device=setting.device)
-    return Work(
-        f"embed {tokens} x {width}",
-        lambda: embed(ids, table),
-        lambda: F.embedding(ids, table),
-        num_bytes=2 * tokens * width * table.element_size(),
     )
 
 

@@ -47,22 +47,23 @@ COLUMNS, WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
 
 def names() -> dict[int, str]:
     """By address."""
-    from kernels.cpu.attention import bfloat16_kv, combine_parts, e4m3_kv, float32_kv, store_kv
+    from kernels.cpu.attention import bfloat16_kv, combine_parts, e4m3_kv, float32_kv
     from kernels.cpu.attention.planning import kv_prefetch_list
-    from kernels.cpu.elementwise import (
-        activation,
-        float32_rows,
-        layer_norm,
-        plain_activation,
-        rms_norm,
-        rotary,
-    )
+    from kernels.cpu.elementwise import activations, norms, rotary
     from kernels.cpu.matmul import gemm_bfloat16, gemm_float32, gemm_int8, packed_rows, quantize
     from kernels.cpu.matmul.compact import product as compact_product
     from kernels.cpu.matmul.groups import e2m1_product, inputs, product, two_level_product
     from kernels.cpu.sampling import argmax
 
+    of_both_dtypes = {
+        norms.rms_norm: "norms",
+        norms.layer_norm: "norms",
+        activations.activation: "activation",
+        activations.gated_silu: "gated SiLU",
+        rotary.rotary: "rotary",
+    }
     return {
+        **{int(one): name for both, name in of_both_dtypes.items() for one in both},
         gemm_bfloat16.linear_bfloat16: "product",
         gemm_int8.linear_int8: "product",
         gemm_float32.linear_float32: "product",
@@ -75,22 +76,12 @@ def names() -> dict[int, str]:
         e2m1_product.e2m1_linear: "product",
         two_level_product.two_level_linear: "product",
         inputs.quantize_groups: "inputs to int8",
-        rms_norm.rms_norm: "norms",
-        layer_norm.layer_norm: "norms",
-        plain_activation.activation: "activation",
-        activation.gated_silu: "gated SiLU",
-        rotary.rotary: "rotary",
-        store_kv.store_kv: "store",
+        bfloat16_kv.store_kv: "store",
         bfloat16_kv.attention_bfloat16: "attention",
         kv_prefetch_list.list_pieces: "what to prefetch",
         e4m3_kv.store_e4m3: "store",
         e4m3_kv.attention_of_e4m3: "attention",
         combine_parts.combine_parts: "attention, combining",
-        float32_rows.rms_norm_float32: "norms",
-        float32_rows.layer_norm_float32: "norms",
-        float32_rows.activation_float32: "activation",
-        float32_rows.gated_silu_float32: "gated SiLU",
-        float32_rows.rotary_float32: "rotary",
         float32_kv.store_kv_float32: "store",
         float32_kv.attention_float32: "attention",
         float32_kv.combine_parts_float32: "attention, combining",

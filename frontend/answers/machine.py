@@ -100,11 +100,7 @@ class Machine:
 
     def _long(self) -> bool:
         """Text of any length, up to a marker."""
-        found = self._table.find(self._state_name, self._buffer)
-        if found is not None:
-            end = found.start()
-        else:
-            end = len(self._buffer) - self._table.undecided(self._state_name, self._buffer)
+        found, end = self._find_marker()
         is_quoted = found is not None and self._is_quoted(found)
         end += is_quoted  # go on behind the first character of what only looks like a marker
         text, self._buffer = self._buffer[:end], self._buffer[end:]
@@ -123,6 +119,13 @@ class Machine:
             self._follow(found[0])
         return True
 
+    def _find_marker(self) -> tuple[re.Match[str] | None, int]:
+        """Returns the first marker, and the end of the text that is decided before it."""
+        found = self._table.find(self._state_name, self._buffer)
+        if found is not None:
+            return found, found.start()
+        return None, len(self._buffer) - self._table.undecided(self._state_name, self._buffer)
+
     def _is_quoted(self, found: re.Match[str]) -> bool:
         """Returns whether text that is spelled like a marker stands in a string of JSON."""
         reads_json = self._state.take is Take.ARGUMENTS or self._nested is not None
@@ -133,11 +136,7 @@ class Machine:
 
     def _short(self) -> bool:
         """A name, an id, a key or a header, up to a marker."""
-        found = self._table.find(self._state_name, self._buffer)
-        if found is not None:
-            end = found.start()
-        else:
-            end = len(self._buffer) - self._table.undecided(self._state_name, self._buffer)
+        found, end = self._find_marker()
         text = self._buffer[:end]
         fits = min(self._fitting(text), MAX_PART - self._part_size)
         self._part.append(text[:fits])

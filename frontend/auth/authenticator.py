@@ -7,11 +7,12 @@ authenticated callers: one that was forgotten here is closed, and so is one that
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Protocol
 
 from frontend.auth.caller import ANONYMOUS, Caller
-from frontend.auth.tokens import TokenTable, token_in
+from frontend.auth.tokens import TokenFile, token_in
 from frontend.errors import AdminsOnly, ServiceError
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,8 @@ class Access(Enum):
     AUTHENTICATED = auto()
     TENANTS = auto()
     """Callers with a token, which are shown what is theirs. Without tokens, as ADMINS."""
+    OPERATORS = auto()
+    """Load balancers, which are shown the load of all tenants: with tokens, those of admins."""
     ADMINS = auto()
 
 
@@ -40,6 +43,7 @@ _FOR_ADMINS = frozenset(
         f"{_VLLM}SubscribeKvEvents",  # with the tokens of everyone's prompts
     }
 )
+_FOR_OPERATORS = frozenset({f"{_VLLM}GetLoads", "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics"})
 _FOR_TENANTS = frozenset(
     {"/pagewire.v1.AdminService/ListRequests", "/pagewire.v1.AdminService/ExplainRequest"}
 )
@@ -55,6 +59,8 @@ def access_of(method: str) -> Access:
         return Access.PUBLIC
     if method in _FOR_TENANTS:
         return Access.TENANTS
+    if method in _FOR_OPERATORS:
+        return Access.OPERATORS
     if method in _FOR_ADMINS or method.startswith(_ADMIN_SERVICES):
         return Access.ADMINS
     return Access.AUTHENTICATED
@@ -67,7 +73,8 @@ class Authenticator(Protocol):
     """True when admin methods are for peers on this machine instead of for callers with a token."""
 
     def authenticate(self, method: str, metadata: Metadata) -> Caller | None:
-        """Returns the caller; None when the method is public. Raises Unauthenticated, PermissionDenied."""
+        """Returns the caller; None when the method is public and the caller unknown. Raises Unauthenticated,
+        PermissionDenied."""
 
 
 class AnonymousAuthenticator:
@@ -80,34 +87,28 @@ class AnonymousAuthenticator:
         return ANONYMOUS
 
 
-class TokenSource(Protocol):
-    """Holds the valid tokens."""
-
-    @property
-    def table(self) -> TokenTable:
-        """The tokens that are valid now."""
-
-
 class TokenAuthenticator:
     """Identifies callers by bearer token."""
 
     admins_are_local = False
 
-    def __init__(self, tokens: TokenSource, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, tokens: TokenFile, clock: Callable[[], float] = time.time) -> None:
         """clock: returns Unix time."""
         self.num_refused = 0
         self._tokens = tokens
         self._clock = clock
 
     def authenticate(self, method: str, metadata: Metadata) -> Caller | None:
-        """Returns the token's caller; None when the method is public. Raises Unauthenticated,
-        PermissionDenied."""
+        """Returns the token's caller; None when the method is public and no token is valid. Raises
+        Unauthenticated, PermissionDenied."""
         access = access_of(method)
         if access is Access.PUBLIC:
+            with suppress(ServiceError):
+                return self._tokens.table.find(token_in(metadata), self._clock())
             return None
         try:
             caller = self._tokens.table.find(token_in(metadata), self._clock())
-            if access is Access.ADMINS and not caller.is_admin:
+            if access in (Access.ADMINS, Access.OPERATORS) and not caller.is_admin:
                 raise AdminsOnly("this method needs the token of an admin")
         except ServiceError as error:
             self._count_refusal(error)

@@ -5,7 +5,8 @@ One job may take seconds, and one tenant may have thousands of them.
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 
 class TenantTurns:
@@ -44,6 +45,15 @@ class TenantTurns:
             if not self._running[tenant]:
                 del self._running[tenant]
         self._admit()
+
+    @asynccontextmanager
+    async def turn(self, tenant: str | None) -> AsyncIterator[None]:
+        """Waits for a turn, in order of arrival within the tenant, and holds it within the block."""
+        await self.begin(tenant)
+        try:
+            yield
+        finally:
+            self.end(tenant)
 
     def has_room(self, tenant: str | None) -> bool:
         """Returns whether there is a free turn, and the tenant's share of them has room."""

@@ -1,27 +1,28 @@
 """The frontend's side of the engine hop: connects to the engine cores, and knows what they have in common.
 
-Requests are sent by a Dispatcher (dispatcher.py). Cores come and go with their addresses, too.
+Requests are sent by a Dispatcher (dispatcher.py). Cores come and go with their addresses, too. A stream may
+continue on any core, so all of them must compute the same: architecture, dtype, vocabulary, context length,
+end tokens and size of the weights. (Two checkpoints of one shape are not told apart.)
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from frontend.call.serving_state import FAILED, SERVING, ServingState
 from frontend.engine.cache_feed import CacheFeeds
-from frontend.engine.compatibility import agree, combine, difference
 from frontend.engine.connection import EngineConnection
 from frontend.engine.core import ANYWHERE, Core, Routing, Sink
-from frontend.engine.core_list import CoreList, GivenAddresses
+from frontend.engine.core_list import CoreList, CoreQuestions, GivenAddresses
 from frontend.engine.dispatcher import Dispatcher
 from frontend.engine.events import EngineEvents
 from frontend.engine.journal import Journal
-from frontend.engine.questions import CoreQuestions
 from frontend.engine.socket import EngineSocket, MakeSocket
 from frontend.errors import EngineDead, EngineNotReady
 from pagewire import __version__
 from pagewire.internal.v1 import engine_pb2
+from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
 from pagewire.ipc.transport import new_identity
 from pagewire.v1 import admin_pb2
 
@@ -33,6 +34,8 @@ SILENCE = 6
 """Unanswered Hellos after which a connected core counts as hung. A core answers from its step loop, also
 while it waits for a step to end. Hellos are counted instead of seconds, so that a frontend (or machine) that
 was itself suspended blames no core."""
+_SMALLEST = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "max_priority", "max_draft_tokens")
+"""Fields of a Welcome of which the smallest counts: a request may have to move to any core."""
 
 
 class EngineClient:
@@ -219,3 +222,44 @@ class EngineClient:
                 self._show_state()
                 self.cache_feeds.restart()
             self._list.close_idle()
+
+
+def agree(known: ModelFacts | None, present: Sequence[Welcome | None]) -> ModelFacts | None:
+    """Returns the model that counts: the first core's, until all cores are connected and none of them has it.
+
+    present: by rank; None for a core that is away and may come back unchanged.
+    """
+    welcomes = [welcome for welcome in present if welcome is not None]
+    if not welcomes or any(welcome.model == known for welcome in welcomes):
+        return known
+    if known is None or len(welcomes) == len(present):
+        return welcomes[0].model
+    return known
+
+
+def difference(known: ModelFacts, model: ModelFacts) -> str:
+    """Describes how two models differ, for people; empty when they do not."""
+    names = (field.name for field in ModelFacts.DESCRIPTOR.fields)
+    return ", ".join(
+        f"{name} {_text(model, name)} instead of {_text(known, name)}"
+        for name in names
+        if getattr(model, name) != getattr(known, name)
+    )
+
+
+def combine(welcomes: Sequence[Welcome], num_ranks: int) -> Welcome:
+    """Returns what holds at each of these cores (at least one); other fields are the first core's.
+
+    num_ranks: number of cores, including those that are away.
+    """
+    combined = Welcome()
+    combined.CopyFrom(welcomes[0])
+    for name in _SMALLEST:
+        setattr(combined, name, min(getattr(welcome, name) for welcome in welcomes))
+    combined.parallelism.data = num_ranks
+    return combined
+
+
+def _text(model: ModelFacts, name: str) -> str:
+    value = getattr(model, name)
+    return str(list(value)) if name == "eos_token_ids" else str(value)

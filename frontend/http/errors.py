@@ -14,14 +14,10 @@ class BodyTooLarge(ServiceError):
 
     code = code_pb2.INVALID_ARGUMENT
     reason = "REQUEST_TOO_LARGE"
+    status = 413
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(f"the body must be at most {max_bytes} bytes")
-
-    @property
-    def http_status(self) -> int:
-        """Content Too Large."""
-        return 413
 
 
 class BodyTooSlow(ServiceError):
@@ -29,14 +25,10 @@ class BodyTooSlow(ServiceError):
 
     code = code_pb2.DEADLINE_EXCEEDED
     reason = "REQUEST_TIMEOUT"
+    status = 408
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the body must arrive within {seconds:g} s")
-
-    @property
-    def http_status(self) -> int:
-        """Request Timeout."""
-        return 408
 
 
 class DeadlineExceeded(ServiceError):
@@ -44,9 +36,7 @@ class DeadlineExceeded(ServiceError):
 
     code = code_pb2.DEADLINE_EXCEEDED
     reason = "DEADLINE_EXCEEDED"
-
-    def __init__(self) -> None:
-        super().__init__("the request's time (X-Request-Timeout) has passed")
+    text = "the request's time (X-Request-Timeout) has passed"
 
 
 class ForeignHost(PermissionDenied):
@@ -62,12 +52,7 @@ class NotServed(ServiceError):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self._status = status
+        self.status = status
         self.code = code_pb2.NOT_FOUND
         if status != 404:
             self.code, self.reason = code_pb2.UNIMPLEMENTED, "METHOD_NOT_ALLOWED"
-
-    @property
-    def http_status(self) -> int:
-        """As given."""
-        return self._status

@@ -3,13 +3,11 @@
 A core puts such answers together between its steps, so a tenant has one question at the cores at a time.
 """
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
-from weakref import WeakValueDictionary
+from collections.abc import Collection
 
 from frontend.auth.caller import Caller, scope
+from frontend.call.turns import TenantTurns
 from frontend.engine.client import EngineClient
 from frontend.engine.core import Core
 from frontend.errors import EngineNotReady, InvalidRequest, RequestNotFound
@@ -98,7 +96,7 @@ class Inspector:
     def __init__(self, registry: RequestRegistry, engine: EngineClient) -> None:
         self._engine = engine
         self._local = LocalRequests(registry, engine)
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by tenant
+        self._turns = TenantTurns(None, share=lambda tenant: 1)
 
     async def list_requests(self, request: pb.ListRequestsRequest, caller: Caller) -> pb.ListRequestsResponse:
         """Returns requests in flight that the caller may see, the oldest first. Without a core that serves,
@@ -190,16 +188,11 @@ class Inspector:
         self, call: engine_pb2.Utility, caller: Caller
     ) -> list[tuple[Core, engine_pb2.UtilityResult]]:
         """Returns the cores' answers. Raises EngineNotReady, also when a core has none."""
-        async with self._turn(caller):
+        async with self._turns.turn(caller.tenant or ""):
             answers = await self._engine.questions.ask(call)
         if any(result.WhichOneof("result") is None for _, result in answers):
             raise EngineNotReady("the engine has too many questions to answer, or does not know this one")
         return answers
-
-    @asynccontextmanager
-    async def _turn(self, caller: Caller) -> AsyncIterator[None]:
-        async with self._turns.setdefault(caller.tenant or "", asyncio.Lock()):
-            yield
 
 
 def _bounded(name: str, value: int, most: int) -> int:

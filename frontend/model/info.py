@@ -8,18 +8,13 @@ from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
 from frontend.errors import ModelNotFound, Unsupported
+from frontend.model.checkpoint_text import read_checkpoint, read_template
 from frontend.model.pooling_config import PoolingDefaults, read_pooling
 from frontend.templates.chat_template import ChatTemplate
-from frontend.templates.template_files import find_templates, read_template
-from frontend.text.checkpoint_text import CheckpointText
-from frontend.text.gguf_text import read_gguf_text
 from frontend.text.tokenizer import Tokenizer
 from frontend.text.tokenizer_files import (
     TokenizerArchive,
-    load_tokenizer,
     read_json,
-    special_tokens,
-    tokenizer_config,
 )
 from frontend.validation.fields import FIELDS, Kind
 from frontend.validation.requests import MAX_SCORED_BYTES
@@ -33,7 +28,6 @@ from pagewire.checkpoints.files import BARE_DECODERS
 from pagewire.checkpoints.paths import checkpoint_path, default_served_name
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
-from pagewire.gguf.header import is_gguf
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES, MAX_PROMPT_CANDIDATES
 from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
@@ -179,7 +173,7 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
 def load_model(config: FrontendConfig) -> ModelInfo:
     """Reads what a checkpoint has for a frontend. Raises StartupError."""
     path = checkpoint_path(config.model)
-    text = read_gguf_text(path) if is_gguf(path) else _read_folder(path)
+    text = read_checkpoint(path)
     template, origin, for_tools = text.template, text.template_origin, text.tool_template
     if config.chat_template:
         origin = str(Path(config.chat_template).expanduser())
@@ -228,23 +222,6 @@ def _bare_decoder(config: Mapping[str, Any]) -> str:
     if not isinstance(names, list):
         return ""
     return next((name for name in names if isinstance(name, str) and name in BARE_DECODERS), "")
-
-
-def _read_folder(folder: Path) -> CheckpointText:
-    """Reads a checkpoint's small files. Raises StartupError."""
-    config = tokenizer_config(folder)
-    templates = find_templates(folder, config)
-    return CheckpointText(
-        tokenizer=load_tokenizer(folder, config),
-        special_tokens=special_tokens(config),
-        token_ids=read_json(folder / "config.json"),
-        generation_config=folder / "generation_config.json",
-        template=templates.default,
-        template_origin=templates.origin,
-        tool_template=templates.tool_use,
-        archive=lambda chosen: TokenizerArchive(folder, chosen),
-        response_template=config.get("response_template"),
-    )
 
 
 def _is_token_id(value: object) -> bool:

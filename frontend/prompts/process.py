@@ -13,7 +13,7 @@ from frontend.errors import ServiceError
 from frontend.model.info import load_model
 from frontend.prompts.process_pool import LENGTH
 from frontend.prompts.prompt_encoding import PromptEncoder
-from frontend.text.rlimits import limit_memory
+from frontend.text.tokenizer_preflight import limit_memory
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import reader_pb2
 from pagewire.ipc.columns import pack_u32

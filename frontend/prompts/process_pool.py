@@ -16,12 +16,10 @@ from google.protobuf.message import DecodeError
 
 from frontend.call.turns import TenantTurns
 from frontend.errors import InternalError, InvalidRequest, ServiceError
-from frontend.prompts.prompt_encoding import TokenizedPrompt
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
 from pagewire.host.exit_codes import describe_exit
 from pagewire.internal.v1 import reader_pb2
-from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 
 log = logging.getLogger(__name__)
 
@@ -59,39 +57,12 @@ class PromptProcesses:
             job.cancel()
         await asyncio.gather(*(running.close() for running in (*self._idle, *self._busy)))
 
-    async def read_prompt(self, job: reader_pb2.ReadPrompt, tenant: str | None = None) -> TokenizedPrompt:
-        """tenant: whose turn it takes, here and below. Raises ServiceError."""
-        answer = await self._ask(reader_pb2.ReadRequest(prompt=job), job.path, tenant)
-        read = answer.prompt
-        return TokenizedPrompt(
-            token_ids=unpack_u32_array(read.token_ids),
-            text=read.text,
-            offsets=list(zip(unpack_u32(read.starts), unpack_u32(read.ends), strict=True)),
-        )
-
-    async def read_words(self, words: Sequence[str], path: str, tenant: str | None = None) -> list[list[int]]:
-        """Raises ServiceError, naming the path."""
-        request = reader_pb2.ReadRequest(words=reader_pb2.Texts(texts=words))
-        return _lists(await self._ask(request, path, tenant))
-
-    async def read_continuations(
-        self, texts: Sequence[str], path: str, tenant: str | None = None
-    ) -> list[list[int]]:
-        """Raises ServiceError, naming the path."""
-        request = reader_pb2.ReadRequest(continuations=reader_pb2.Texts(texts=texts))
-        return _lists(await self._ask(request, path, tenant))
-
-    async def read_grammar(self, form: reader_pb2.AnswerForm, tenant: str | None = None) -> str:
-        """Raises ServiceError."""
-        request = reader_pb2.ReadRequest(answer_form=form)
-        path = "prompt.chat.tools" if form.tools else "structured_output"
-        return (await self._ask(request, path, tenant)).grammar
-
-    async def _ask(
-        self, request: reader_pb2.ReadRequest, path: str, tenant: str | None
+    async def ask(
+        self, request: reader_pb2.ReadRequest, path: str, tenant: str | None = None
     ) -> reader_pb2.ReadResponse:
         """Returns one response. When the client leaves, the process still finishes the job; a client that
-        leaves before its turn starts none."""
+        leaves before its turn starts none. path: of the field that is read. tenant: whose turn it takes.
+        Raises ServiceError, naming the path where the process dies."""
         await self._turns.begin(tenant)
         job = asyncio.create_task(self._run(request, path), name="reader")
         self._jobs.add(job)
@@ -194,10 +165,6 @@ class _Process:
         log.warning("a prompt process died of one request, of %s: %s", path, describe_exit(code))
         what = "time" if code == -signal.SIGVTALRM else "memory or time"
         return InvalidRequest({path: f"takes too much {what} to {task}"})
-
-
-def _lists(answer: reader_pb2.ReadResponse) -> list[list[int]]:
-    return [unpack_u32(column) for column in answer.texts.token_ids]
 
 
 def _service_error(error: reader_pb2.ReadError) -> ServiceError:

@@ -8,7 +8,7 @@ too long, go to processes, which can be killed (frontend.prompts.process_pool).
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from math import inf
@@ -23,6 +23,7 @@ from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
 from frontend.validation.rules import Limits
 from pagewire.internal.v1 import reader_pb2
+from pagewire.ipc.columns import unpack_u32, unpack_u32_array
 from pagewire.v1 import prompt_pb2
 
 log = logging.getLogger(__name__)
@@ -140,19 +141,32 @@ class PromptReader:
                 prompt, path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
             )
 
-        def there(processes: PromptProcesses) -> Awaitable[TokenizedPrompt]:
-            job = reader_pb2.ReadPrompt(
+        def job() -> reader_pb2.ReadRequest:
+            read = reader_pb2.ReadPrompt(
                 prompt=prompt, path=path, vocab_size=vocab_size, max_model_len=max_model_len, offsets=offsets
             )
-            return processes.read_prompt(job, tenant)
+            return reader_pb2.ReadRequest(prompt=read)
 
-        return await self._do(here, there, _weight(prompt))
+        return await self._do(here, job, _read_prompt, _weight(prompt), path, tenant)
 
     async def read_words(self, words: Sequence[str], tenant: str | None = None) -> list[list[int]]:
         return await self._do(
             lambda: self._encoder.words(words),
-            lambda processes: processes.read_words(words, "sampling.bad_words", tenant),
+            lambda: reader_pb2.ReadRequest(words=reader_pb2.Texts(texts=words)),
+            _read_texts,
             sum(map(len, words)),
+            "sampling.bad_words",
+            tenant,
+        )
+
+    async def read_continuations(self, texts: Sequence[str], tenant: str | None = None) -> list[list[int]]:
+        return await self._do(
+            lambda: self._encoder.continuations(texts),
+            lambda: reader_pb2.ReadRequest(continuations=reader_pb2.Texts(texts=texts)),
+            _read_texts,
+            sum(map(len, texts)),
+            "continuations",
+            tenant,
         )
 
     async def read_grammar(self, form: reader_pb2.AnswerForm, tenant: str | None = None) -> str:
@@ -161,23 +175,26 @@ class PromptReader:
         if grammar is None:
             grammar = await self._do(
                 lambda: self._encoder.grammar(form),
-                lambda processes: processes.read_grammar(form, tenant),
+                lambda: reader_pb2.ReadRequest(answer_form=form),
+                lambda response: response.grammar,
                 SMALL + 1,
+                "prompt.chat.tools" if form.tools else "structured_output",
+                tenant,
             )
             self._grammars.put(form, grammar)
         return grammar
 
-    async def read_continuations(self, texts: Sequence[str], tenant: str | None = None) -> list[list[int]]:
-        return await self._do(
-            lambda: self._encoder.continuations(texts),
-            lambda processes: processes.read_continuations(texts, "continuations", tenant),
-            sum(map(len, texts)),
-        )
-
     async def _do(
-        self, here: Callable[[], T], there: Callable[[PromptProcesses], Awaitable[T]], weight: int
+        self,
+        here: Callable[[], T],
+        request: Callable[[], reader_pb2.ReadRequest],
+        read: Callable[[reader_pb2.ReadResponse], T],
+        weight: int,
+        path: str,
+        tenant: str | None,
     ) -> T:
-        """Does one job: a small one in a thread while threads are in use, any other in a process."""
+        """Does one job: a small one in a thread while threads are in use, any other in a process. path: of
+        the field that is read."""
         if self._processes is None:
             return await self.run(here)
         if self._uses_threads and weight <= SMALL:
@@ -185,7 +202,7 @@ class PromptReader:
                 return await self._run_small(here)
             except TimeoutError:
                 self._suspend_threads()
-        return await there(self._processes)
+        return read(await self._processes.ask(request(), path, tenant))
 
     async def _run_small(self, function: Callable[[], T]) -> T:
         """Returns function(), run in a thread of the pool. Raises TimeoutError when it is not done PATIENCE
@@ -237,3 +254,13 @@ def _weight(prompt: prompt_pb2.Prompt) -> int:
     if prompt.HasField("token_ids"):
         return BYTES_PER_ID * len(prompt.token_ids.ids)
     return len(prompt.text) if prompt.HasField("text") else prompt.ByteSize()
+
+
+def _read_prompt(response: reader_pb2.ReadResponse) -> TokenizedPrompt:
+    read = response.prompt
+    offsets = list(zip(unpack_u32(read.starts), unpack_u32(read.ends), strict=True))
+    return TokenizedPrompt(unpack_u32_array(read.token_ids), read.text, offsets)
+
+
+def _read_texts(response: reader_pb2.ReadResponse) -> list[list[int]]:
+    return [unpack_u32(column) for column in response.texts.token_ids]

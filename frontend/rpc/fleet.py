@@ -11,7 +11,7 @@ from frontend.call.serving_state import ServingState
 from frontend.engine.client import EngineClient
 from frontend.engine.core import Core
 from frontend.errors import FrontendNotFound, InvalidRequest, ShuttingDown
-from frontend.rpc.options import host_in_address
+from frontend.rpc.grpc_server import host_in_address
 from frontend.rpc.shutdown import Drain
 from frontend.streams.request_registry import RequestRegistry
 from frontend.validation.rules import seconds_of

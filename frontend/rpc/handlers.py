@@ -1,12 +1,17 @@
 """Helpers for interceptors that wrap gRPC method handlers."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
+
+import grpc
 
 Handler = Any
 """A grpc.RpcMethodHandler, which is really a named tuple, although its type does not say so."""
 Behavior = Callable[..., Any]
 """A method's implementation: takes a request, or an iterator of requests, and a context."""
+
+Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]
+"""Finds the handler of a call."""
 
 _KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 """Fields of a handler, one of which holds the behavior."""

@@ -1,15 +1,18 @@
 """grpc.health.v1, without locks: the servicer of grpcio holds one while it writes to a watcher, so that one
 watcher that does not read blocks every state change."""
 
+from collections import Counter
 from collections.abc import Collection
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from frontend.call.write_timeout import TimedWriter
 from frontend.parts import FrontendParts
-from frontend.rpc.call_context import Context, sender
+from frontend.rpc.call_context import Context, find_caller, sender
 from frontend.rpc.error_mapping import guarded
+
+MAX_WATCHES = 32
+"""Open Watches on one connection, of callers without a tenant: a client has one for each service."""
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # has no types
@@ -18,6 +21,7 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
     def __init__(self, parts: FrontendParts, services: Collection[str]) -> None:
         self._parts, self._state = parts, parts.state
         self._services = frozenset(services) | {""}
+        self._num_watches: Counter[str] = Counter()  # by connection
 
     async def Check(
         self, request: health_pb2.HealthCheckRequest, context: Context
@@ -36,20 +40,32 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
 
     @guarded
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
-        with self._parts.write_timeouts.writer(sender(context)) as writer:
-            await self._watch(request, writer)
+        caller, connection = find_caller(), context.peer()
+        is_stranger = caller is None or caller.tenant is None
+        if is_stranger and self._num_watches[connection] >= MAX_WATCHES:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"a connection may have {MAX_WATCHES} open Watches"
+            )
+        self._num_watches[connection] += 1
+        try:
+            await self._watch(request, context)
+        finally:
+            self._num_watches[connection] -= 1
+            if not self._num_watches[connection]:
+                del self._num_watches[connection]
 
-    async def _watch(self, request: health_pb2.HealthCheckRequest, writer: TimedWriter) -> None:
-        last = None
-        while True:
-            status = self._status(request.service)
-            if status != last:
-                last = status
-                await writer.write(health_pb2.HealthCheckResponse(status=status))
-            elif self._state.closes:  # an endless stream would keep the server from stopping
-                return
-            else:
-                await self._state.changed()
+    async def _watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
+        with self._parts.write_timeouts.writer(sender(context)) as writer:
+            last = None
+            while True:
+                status = self._status(request.service)
+                if status != last:
+                    last = status
+                    await writer.write(health_pb2.HealthCheckResponse(status=status))
+                elif self._state.closes:  # an endless stream would keep the server from stopping
+                    return
+                else:
+                    await self._state.changed()
 
     def _status(self, service: str) -> "health_pb2.HealthCheckResponse.ServingStatus":
         if service not in self._services:

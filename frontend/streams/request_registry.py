@@ -3,15 +3,14 @@
 Ids are unique; a client's request may consist of several engine requests; all can be ended from here.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from weakref import WeakValueDictionary
 
 from frontend.auth.caller import Caller, scope
+from frontend.call.turns import TenantTurns
 from frontend.engine.client import EngineClient
-from frontend.engine.questions import CoreQuestions
+from frontend.engine.core_list import CoreQuestions
 from frontend.errors import ContinuedElsewhere, RequestExists, ServiceError
 from frontend.streams.stream import Stream
 from frontend.telemetry.timings import RequestTimings
@@ -167,7 +166,7 @@ class Aborts:
     def __init__(self, registry: RequestRegistry, cores: CoreQuestions) -> None:
         self._registry = registry
         self._cores = cores
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by tenant
+        self._turns = TenantTurns(None, share=lambda tenant: 1)
 
     async def abort(self, tenant: str | None, request_ids: Sequence[str]) -> list[str]:
         """Ends a tenant's requests; returns the ids that were in flight. Raises EngineNotReady."""
@@ -177,15 +176,7 @@ class Aborts:
         others = [member for member in wanted if member not in unsent]
         known: list[str] = []
         if others:
-            async with self._turn(tenant):
+            async with self._turns.turn(tenant):
                 known = await self._cores.abort_by_ids(others)
         aborted = unsent.union(known)
         return [name for name in request_ids if not aborted.isdisjoint(members[name])]
-
-    @asynccontextmanager
-    async def _turn(self, tenant: str | None) -> AsyncIterator[None]:
-        if tenant is None:
-            yield
-            return
-        async with self._turns.setdefault(tenant, asyncio.Lock()):
-            yield

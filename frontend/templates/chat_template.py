@@ -28,6 +28,8 @@ from pagewire.v1 import prompt_pb2
 
 TIME_LIMIT = 1.0
 """Seconds per rendering. A real template takes well under a millisecond per message."""
+MAX_SOURCE_BYTES = 128 << 10
+"""Of a template, which takes about 3 seconds to compile; those of real models have 30 KiB at most."""
 MAX_ERROR = 500
 """Characters of a template's own error message that a client sees."""
 MIN_WORDS = 8
@@ -53,6 +55,9 @@ class ChatTemplate:
     ) -> None:
         """special_tokens: variables such as bos_token. for_tools: renders conversations with tools in place
         of this one. Raises StartupError, naming the origin."""
+        if (size := len(source.encode("utf-8", "surrogatepass"))) > MAX_SOURCE_BYTES:
+            why = f"{origin} has {size} bytes, and at most {MAX_SOURCE_BYTES} are compiled"
+            raise StartupError("cannot read the chat template", why, "use another --chat-template")
         self._for_tools = for_tools
         self._environment = Sandbox()
         self._source = source

@@ -130,7 +130,6 @@ class Sandbox(ImmutableSandboxedEnvironment):
         self.globals["strftime_now"] = _strftime_now
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        """True when a template may read the attribute."""
         return attr not in _FORBIDDEN_METHODS and super().is_safe_attribute(obj, attr, value)
 
     @contextmanager

@@ -65,7 +65,6 @@ class Tainted(str):
         return map(Tainted, str.__iter__(self), (bytes((each,)) for each in self._taint))
 
     def join(self, items: Iterable[str]) -> "Tainted":
-        """Joins strings, each with its own taint."""
         items = list(items)
         return Tainted(str.join(self, items), self._taint.join(map(taint_of, items)))
 
@@ -81,44 +80,34 @@ class Tainted(str):
         return _EMPTY.join(pieces)
 
     def lstrip(self, chars: str | None = None) -> "Tainted":
-        """Strips the beginning."""
         return self[len(self) - len(str.lstrip(self, chars)) :]
 
     def rstrip(self, chars: str | None = None) -> "Tainted":
-        """Strips the end."""
         return self[: len(str.rstrip(self, chars))]
 
     def strip(self, chars: str | None = None) -> "Tainted":
-        """Strips both ends."""
         return self.lstrip(chars).rstrip(chars)
 
     def removeprefix(self, prefix: str) -> "Tainted":
-        """Removes a prefix."""
         return self[len(self) - len(str.removeprefix(self, prefix)) :]
 
     def removesuffix(self, suffix: str) -> "Tainted":
-        """Removes a suffix."""
         return self[: len(str.removesuffix(self, suffix))]
 
     def split(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Splits at a separator, or at whitespace."""
         return self._parts(str.split(self, sep, maxsplit), sep)
 
     def rsplit(self, sep: str | None = None, maxsplit: SupportsIndex = -1) -> list[str]:
-        """Splits from the right."""
         return self._parts(str.rsplit(self, sep, maxsplit), sep)
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """Splits into lines."""
         return self._parts(str.splitlines(self, keepends), None)
 
     def partition(self, sep: str) -> tuple[str, str, str]:
-        """Splits at the first separator."""
         before, found, after = self._parts(str.partition(self, sep), "")
         return before, found, after
 
     def rpartition(self, sep: str) -> tuple[str, str, str]:
-        """Splits at the last separator."""
         before, found, after = self._parts(str.rpartition(self, sep), "")
         return before, found, after
 

@@ -1,4 +1,4 @@
-"""Loads the tokenizer once in a forked process that may die of it.
+"""Loads the tokenizer once in a forked process that may die of it, within limits that the kernel enforces.
 
 The tokenizers library is native code: some files make it abort, others make it allocate all memory, and only
 another process survives that. At start-up this costs a frontend the time to read the files once more, while
@@ -10,7 +10,6 @@ import resource
 import signal
 from collections.abc import Callable
 
-from frontend.text.rlimits import limit_memory, lower
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 
@@ -52,3 +51,16 @@ def _read_and_exit(read: Callable[[], object], parent: int) -> None:
         read()
     finally:
         os._exit(0)
+
+
+def limit_memory(beyond: int) -> None:
+    """Limits the address space to `beyond` bytes more than this process has now."""
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    lower(resource.RLIMIT_AS, pages * resource.getpagesize() + beyond)
+
+
+def lower(limit: int, most: int) -> None:
+    """Lowers one of resource.RLIMIT_*, unless it is lower already."""
+    _, hard = resource.getrlimit(limit)
+    resource.setrlimit(limit, (most if hard < 0 else min(most, hard), hard))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from kernels.attention.kv_cache_spec import Plane
-from kernels.ops.delta.delta_rule import DeltaShape
-from kernels.ops.delta.update_log import update_width
-from kernels.ops.mamba.selective_scan import MambaShape
+from kernels.ops.states.delta_rule import DeltaShape
+from kernels.ops.states.selective_scan import MambaShape
+from kernels.ops.states.update_log import update_width
 
 
 class RowStateSpec(ABC):
@@ -35,14 +35,14 @@ class RowStateSpec(ABC):
 
 def _drafted(channels: int, heads: int, keys: int, values: int, drafts: int) -> tuple[Plane, ...]:
     """What drafted tokens had before the convolution, and what they do to the state of each head
-    (kernels.ops.delta.update_log)."""
+    (kernels.ops.states.update_log)."""
     wide = torch.float32
     return Plane((drafts, channels), wide), Plane((heads, drafts, update_width(keys, values)), wide)
 
 
 @dataclass(frozen=True)
 class DeltaStateSpec(RowStateSpec):
-    """The state of a row in a gated delta net (kernels.ops.delta)."""
+    """The state of a row in a gated delta net (kernels.ops.states)."""
 
     shape: DeltaShape
     taps: int  # of the convolution
@@ -60,7 +60,7 @@ class DeltaStateSpec(RowStateSpec):
 
 @dataclass(frozen=True)
 class MambaStateSpec(RowStateSpec):
-    """The state of a row in a Mamba-2 layer (kernels.ops.mamba)."""
+    """The state of a row in a Mamba-2 layer (kernels.ops.states)."""
 
     shape: MambaShape
     taps: int  # of the convolution

@@ -17,16 +17,8 @@ class Group(StrEnum):
     modules: tuple[str, ...]
     """The modules of kernels.cpu, without that, that compile when they are imported."""
 
-    BFLOAT16 = (
-        "bfloat16",
-        *("matmul.gemm_bfloat16", "attention.bfloat16_kv", "attention.combine_parts"),
-        "attention.store_kv",
-    )
-    FLOAT32 = (
-        "float32",
-        *("attention.float32_kv", "matmul.halves.product", "matmul.gemm_float32"),
-        "elementwise.float32_rows",
-    )
+    BFLOAT16 = "bfloat16", "matmul.gemm_bfloat16", "attention.bfloat16_kv", "attention.combine_parts"
+    FLOAT32 = "float32", "attention.float32_kv", "matmul.halves.product", "matmul.gemm_float32"
     COMPACT = "compact", "matmul.compact.product", "matmul.compact.pack"
     """Weights in 12 bits, which some instruction sets have."""
     INT8 = "int8", "matmul.gemm_int8", "matmul.quantize"
@@ -48,23 +40,20 @@ class Group(StrEnum):
     )
     STATES = (
         "states",
-        *("delta.delta_rule", "delta.convolution", "delta.gated_norm", "delta.output_gate"),
-        *("mamba.selective_scan", "mamba.grouped_norm"),
+        *("states.delta_rule", "states.convolution", "states.selective_scan", "states.norms"),
     )
     """Layers that keep a state per row."""
     EXPERTS = (
         "experts",
-        *("experts.route", "experts.combine", "experts.dispatch", "experts.grouped_product"),
-        *("experts.weigh", "runtime.decide_rows"),
+        *("experts.route", "experts.combine", "experts.dispatch", "runtime.decide_rows"),
     )
-    SAMPLER = "sampler", "sampling.choose", "sampling.mask_rows", "sampling.penalties"
+    SAMPLER = "sampler", "sampling.choose", "sampling.logits_processors"
     """For any CPU."""
     MODEL = (
         "model",
-        *("elementwise.layer_norm", "step.prepare_inputs", "attention.planning.kv_prefetch_list"),
-        *("elementwise.activation", "elementwise.adjust_logits", "elementwise.gated_gelu"),
-        *("elementwise.clamped_swiglu", "elementwise.plain_activation", "elementwise.scaled_add"),
-        *("elementwise.rms_norm", "elementwise.rotary", "matmul.packed_rows"),
+        *("elementwise.norms", "elementwise.activations", "step.prepare_inputs"),
+        *("attention.planning.kv_prefetch_list", "elementwise.scaling", "elementwise.rotary"),
+        "matmul.packed_rows",
         *("runtime.program", "sampling.argmax", "step.check_step", "step.repeat_step"),
     )
     """For any model."""

@@ -65,8 +65,7 @@ def _api_keys(config: ServeConfig) -> Iterator[ServeConfig]:
     if any(len(key) < _LEAST_KEY for key in config.api_key):
         what = f"an --api-key has at least {_LEAST_KEY} characters"
         raise UsageError(what, todo="openssl rand -hex 32 makes one")
-    from frontend.auth.token_list import add_line, entry_line
-    from frontend.auth.tokens import digest_of
+    from frontend.auth.tokens import add_line, digest_of, entry_line
 
     text = ""
     for key in dict.fromkeys(config.api_key):

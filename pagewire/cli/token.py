@@ -13,8 +13,7 @@ CONFIG = TokenConfig
 
 def run(config: TokenConfig) -> int:
     """Prints the token to standard output only; its entry goes to --auth-file, or to standard error."""
-    from frontend.auth.token_list import BadTokenList, entry_line, tenant_problem
-    from frontend.auth.tokens import digest_of, new_token
+    from frontend.auth.tokens import BadTokenList, digest_of, entry_line, new_token, tenant_problem
 
     if config.action != "new":
         raise UsageError(f"unknown action {config.action!r}", todo="pagewire token new --tenant NAME")
@@ -50,7 +49,7 @@ def _fields(config: TokenConfig) -> dict[str, Any]:
 def _add(path: Path, line: str) -> None:
     """Replaces the file at once: a server that reads it meanwhile gets the old one or the new one. Raises
     UsageError, BadTokenList."""
-    from frontend.auth.token_list import add_line
+    from frontend.auth.tokens import add_line
 
     path = path.resolve()
     new = path.with_name(f".{path.name}.{os.getpid()}")

@@ -21,8 +21,7 @@ import h2.config
 import h2.connection
 import pytest
 
-from frontend.auth.token_list import entry_line
-from frontend.auth.tokens import digest_of, new_token
+from frontend.auth.tokens import digest_of, entry_line, new_token
 from pagewire import Client
 from pagewire.client.errors import RpcError, from_grpc
 from pagewire.ipc.columns import pack_u32

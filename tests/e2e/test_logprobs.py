@@ -10,8 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kernels.ops.logits.log_softmax import log_softmax_reference
-from kernels.ops.sampling.ranking import ranking_reference
+from kernels.ops.sampling.logprobs import log_softmax_reference, ranking_reference
 from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
 from pagewire.client.errors import InvalidArgument
 from pagewire.client.results import Generation, TokenLogprob

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from frontend.auth.token_list import entry_line
-from frontend.auth.tokens import digest_of, new_token
+from frontend.auth.tokens import digest_of, entry_line, new_token
 from pagewire import Client
 from pagewire.local_service import Service
 from tests.e2e import services

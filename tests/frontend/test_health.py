@@ -71,3 +71,38 @@ async def test_watching_a_service_that_is_not_there(checkpoint, model):
         stub = health_pb2_grpc.HealthStub(service.channel)
         watch = aiter(stub.Watch(request("no.such.Service")))
         assert (await anext(watch)).status == UNKNOWN
+
+
+async def test_a_stranger_has_so_many_watches_on_a_connection(checkpoint, model, monkeypatch):
+    """Others on their connections, and callers with a token, are not concerned."""
+    monkeypatch.setattr("frontend.servicers.health.MAX_WATCHES", 2)
+    async with run_service(checkpoint, model=model) as service:
+        stub = health_pb2_grpc.HealthStub(service.channel)
+        watches = [stub.Watch(request("")) for _ in range(2)]
+        for watch in watches:
+            assert (await watch.read()).status == SERVING
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await anext(aiter(stub.Watch(request(""))))
+        assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{service.port}", options) as other:
+            watch = health_pb2_grpc.HealthStub(other).Watch(request(""))
+            assert (await watch.read()).status == SERVING
+            watch.cancel()
+        watches[0].cancel()
+        again = await _watch_when_there_is_room(stub)
+        for each in (watches[1], again):
+            each.cancel()
+
+
+async def _watch_when_there_is_room(stub: health_pb2_grpc.HealthStub) -> grpc.aio.UnaryStreamCall:
+    """The server notices a cancelled call a little later than its client."""
+    for _ in range(1000):
+        watch = stub.Watch(request(""))
+        try:
+            assert (await watch.read()).status == SERVING
+        except grpc.aio.AioRpcError:
+            await asyncio.sleep(0.01)
+        else:
+            return watch
+    raise AssertionError("the place of a cancelled Watch stays taken")

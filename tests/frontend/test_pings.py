@@ -9,7 +9,7 @@ import h2.connection
 import h2.events
 import pytest
 
-from frontend.rpc import options as binding
+from frontend.rpc import grpc_server as binding
 from tests.frontend.fakes import Output, encode, make_request, run_service
 
 ALLOWED_S = 0.1

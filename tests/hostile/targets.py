@@ -20,11 +20,10 @@ from engine_core.intake.validation import make_request
 from engine_core.step.plan import Plan
 from engine_core.step.result import decode_result
 from frontend.answers.formats import TOOL_FORMATS
-from frontend.auth.token_list import BadTokenList, read_tokens
-from frontend.auth.tokens import token_in
+from frontend.auth.tokens import BadTokenList, read_tokens, token_in
+from frontend.engine.connection import dispatch
 from frontend.engine.core import Core, JournalEntry
 from frontend.engine.logprobs import Scores
-from frontend.engine.step_outputs import dispatch
 from frontend.errors import ProtocolError, Unauthenticated
 from frontend.prompts.prompt_encoding import PromptEncoder
 from frontend.streams.sequence import OutputFields, Sequence

@@ -7,8 +7,8 @@ import grpc
 import pytest
 
 from frontend.errors import MAX_NAME, MAX_TEXT, InvalidRequest, ModelNotFound, to_status
-from frontend.http.body import parse_object
-from frontend.rpc.message_fields import MAX_FIELDS, MAX_NESTED, has_too_many_fields
+from frontend.http.exchange import parse_object
+from frontend.rpc.interceptors.decoding import MAX_FIELDS, MAX_NESTED, has_too_many_fields
 from frontend.streams import multiplexer
 from frontend.validation.json_objects import MAX_VALUES, read_object
 from pagewire.v1 import generation_pb2
@@ -63,7 +63,7 @@ def test_fields_of_messages_inside_messages_count_wherever_they_are() -> None:
 
 async def test_a_message_of_empty_messages_is_refused_undecoded(checkpoint, model, monkeypatch):
     """14 MiB of them stopped the loop for a second, and took 750 MiB."""
-    monkeypatch.setattr("frontend.rpc.message_fields.MAX_NESTED", 1000)
+    monkeypatch.setattr("frontend.rpc.interceptors.decoding.MAX_NESTED", 1000)
     async with run_service(checkpoint, model=model) as service:
         bomb = empty_messages(100_000)
         command = field(generation_pb2.GenerateMultiplexedRequest.GENERATE_FIELD_NUMBER, bomb)

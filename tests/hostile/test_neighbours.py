@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from frontend.auth.token_list import entry_line
-from frontend.auth.tokens import digest_of
+from frontend.auth.tokens import digest_of, entry_line
 from pagewire.v1 import model_pb2
 from tests.frontend.auth.test_authenticator import bearer
 from tests.frontend.fakes import run_service, say

@@ -8,8 +8,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from frontend.auth.caller import ANONYMOUS, Caller
-from frontend.auth.token_list import entry_line
-from frontend.auth.tokens import digest_of
+from frontend.auth.tokens import digest_of, entry_line
 from frontend.call.limits import MAX_REQUEST_STREAMS, ConcurrencyLimits
 from frontend.call.messages import MAX_HELD_BYTES, MAX_RECEIVED_BYTES
 from frontend.errors import FrontendFull

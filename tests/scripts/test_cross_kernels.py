@@ -14,7 +14,9 @@ from scripts.cross_kernels import all_kernels, missing_functions
 from scripts.object_file import ObjectFile
 
 ROOT = Path(__file__).parents[2]
-KERNELS = "elementwise.rms_norm,elementwise.activation,matmul.quantize,runtime.program,sampling.penalties"
+KERNELS = (
+    "elementwise.rms_norm,elementwise.activation,matmul.quantize,runtime.program,sampling.logits_processors"
+)
 """Some that compile quickly: operations of sets, atomic words and system calls are there."""
 
 

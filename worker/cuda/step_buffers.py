@@ -22,7 +22,7 @@ from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
 
 ROWS, STARTS, COUNTS, SAMPLE_ROWS, LOGIT_TOKENS, NUM_ROWS, SAVES = range(7)
-"""Indexes of columns. Where layers keep a state per row there are four of SAVES: kernels.ops.delta.spans."""
+"""Indexes of columns. Where layers keep a state per row there are four of SAVES: kernels.ops.states.spans."""
 SAVE_COLUMNS = 4
 
 

@@ -20,37 +20,38 @@ from worker.config.hf_config import (
     read_config,
 )
 from worker.config.opt import OPT_HARMLESS, read_opt_config
-from worker.families.dense.ernie import ERNIE
-from worker.families.dense.glm import GLM
-from worker.families.dense.granite import GRANITE
-from worker.families.dense.llama import LLAMA
-from worker.families.dense.mistral import MINISTRAL, MISTRAL
-from worker.families.dense.phi3 import PHI3
+from worker.families.dense.glm import GLM, GLM4
+from worker.families.dense.llama import (
+    ERNIE,
+    LLAMA,
+    MINISTRAL,
+    MISTRAL,
+    PHI3,
+    SEED_OSS,
+    SMOLLM3,
+    STABLELM,
+    STARCODER2,
+)
 from worker.families.dense.qwen import QWEN2, QWEN3
-from worker.families.dense.seed_oss import SEED_OSS
-from worker.families.dense.smollm3 import SMOLLM3
-from worker.families.dense.stablelm import STABLELM
-from worker.families.dense.starcoder2 import STARCODER2
+from worker.families.experts.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, YOUTU
 from worker.families.experts.glm4_moe import DOTS1, GLM4_MOE
 from worker.families.experts.gpt_oss import GPT_OSS
-from worker.families.experts.granite_moe import GRANITE_MOE
+from worker.families.experts.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from worker.families.experts.llama4 import LLAMA4, LLAMA4_SEEING
-from worker.families.experts.mixtral import MINIMAX_M2, MIXTRAL
-from worker.families.experts.olmoe import OLMOE
+from worker.families.experts.mixtral import MINIMAX_M2, MIXTRAL, OLMOE
 from worker.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
-from worker.families.latent.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE
-from worker.families.latent.youtu import YOUTU
-from worker.families.linear.bamba import BAMBA
-from worker.families.linear.falcon_h1 import FALCON_H1
-from worker.families.linear.granite_hybrid import GRANITE_HYBRID
-from worker.families.linear.qwen3_5 import QWEN3_5, QWEN3_5_MOE, QWEN3_5_MOE_SEEING, QWEN3_5_SEEING
-from worker.families.linear.qwen3_next import QWEN3_NEXT
+from worker.families.linear.mamba_hybrids import BAMBA, FALCON_H1
+from worker.families.linear.qwen3_next import (
+    QWEN3_5,
+    QWEN3_5_MOE,
+    QWEN3_5_MOE_SEEING,
+    QWEN3_5_SEEING,
+    QWEN3_NEXT,
+)
 from worker.families.normed.cohere2 import COHERE2
-from worker.families.normed.exaone4 import EXAONE4
 from worker.families.normed.gemma import GEMMA1, GEMMA2, GEMMA3
 from worker.families.normed.gemma4 import GEMMA4, GEMMA4_SEEING
-from worker.families.normed.glm4 import GLM4
-from worker.families.normed.olmo import OLMO2, OLMO3
+from worker.families.normed.norms_after import EXAONE4, OLMO2, OLMO3
 
 DECODERS: dict[str, DecoderFamily] = {
     "BambaForCausalLM": BAMBA,

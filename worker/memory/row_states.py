@@ -5,7 +5,7 @@ with a checkpoint, and goes on where it has stopped. A checkpoint is a state tha
 some tokens of a row, in a slot of its own behind those of the rows: what a plan restores is what an earlier
 one has saved, perhaps for an engine core that was killed since. States of rows end with their core.
 
-Drafted tokens do not enter a state: layers keep what they would do to it (kernels.ops.delta.update_log), and
+Drafted tokens do not enter a state: layers keep what they would do to it (kernels.ops.states.update_log), and
 a row's next step begins with what those have done that were accepted.
 """
 

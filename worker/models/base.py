@@ -71,8 +71,9 @@ class LanguageModel(Layer, ABC):
         return sizes.pop() if len(sizes) == 1 else None
 
     def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """[A, E] -> [A] int64 as of kernels.ops.sampling.argmax, where forward() has chosen them already, as
-        it may for an InputBatch that is greedy; they last until the next step. None: choose by logits()."""
+        """[A, E] -> [A] int64 as of kernels.ops.sampling.choose.argmax, where forward() has chosen them
+        already, as it may for an InputBatch that is greedy; they last until the next step. None: choose by
+        logits()."""
         return None
 
 

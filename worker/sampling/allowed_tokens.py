@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from kernels.cpu.sampling.api import SamplingKernels
-from kernels.ops.logits.bitmask import apply_bitmask
+from kernels.ops.sampling.logits_processors import apply_bitmask
 from worker.grammar.rows import GrammarRows
 from worker.sampling.batch import NewSequence, SampleBatch
 

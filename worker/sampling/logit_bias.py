@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.ops.logits.logit_bias import add_logit_bias
+from kernels.ops.sampling.logits_processors import add_logit_bias
 from worker.sampling.batch import NewSequence, SampleBatch
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from kernels.cpu.sampling.api import Histories, SamplingKernels
-from kernels.ops.logits.penalties import penalties
+from kernels.ops.sampling.logits_processors import penalties
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.tables import Table, TableRows
 

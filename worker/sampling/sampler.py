@@ -7,10 +7,9 @@ independent of the other rows of the batch.
 import torch
 
 from kernels.cpu.sampling.api import SamplingKernels
-from kernels.ops.logits.log_softmax import log_softmax
 from kernels.ops.sampling.choose import choose_tokens
 from kernels.ops.sampling.columns import SamplingColumns
-from kernels.ops.sampling.ranking import ranking
+from kernels.ops.sampling.logprobs import log_softmax, ranking
 from worker.grammar.rows import GrammarRows
 from worker.sampling.allowed_tokens import AllowedTokens
 from worker.sampling.batch import PIECE, SampleBatch
@@ -62,8 +61,8 @@ class Sampler(SamplingRows):
             self._plain.add(row)
 
     def all_greedy(self, rows: list[int]) -> bool:
-        """Returns whether sample() would return kernels.ops.sampling.argmax for every row, whatever the
-        logits. A caller that already has these tokens may append() them instead."""
+        """Returns whether sample() would return kernels.ops.sampling.choose.argmax for every row, whatever
+        the logits. A caller that already has these tokens may append() them instead."""
         return self._plain.issuperset(rows)
 
     def sample(

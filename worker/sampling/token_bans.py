@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.logits.token_masks import ANY, Prohibitions, prohibit
 from kernels.ops.sampling.columns import SamplingColumns
+from kernels.ops.sampling.token_masks import ANY, Prohibitions, prohibit
 from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.tables import Table, TableRows
 

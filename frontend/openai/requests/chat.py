@@ -14,15 +14,15 @@ from frontend.openai.requests.fields import (
     Field,
     Names,
     Table,
-    clipped,
+    ask_for_logprobs,
     given,
     read_fields,
     read_object,
-    read_text,
+    read_texts,
 )
-from frontend.openai.requests.reasoning import put_effort
 from frontend.openai.requests.tools import read_inner, read_nested_tools
 from frontend.templates.chat_template import ChatTemplate
+from frontend.templates.conversation import EFFORT
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import generation_pb2, prompt_pb2
 
@@ -124,24 +124,19 @@ def _read_logprobs(body: Mapping[str, Any], request: generation_pb2.GenerateRequ
         if top:
             raise InvalidRequest({"top_logprobs": "needs logprobs: true"})
         return
-    names.put("output.logprobs", "logprobs")
-    names.put("output.logprobs.top_n", "top_logprobs")
-    request.output.logprobs.SetInParent()
-    request.output.token_bytes = request.output.token_ids = True
-    if top:
-        request.output.logprobs.top_n = top
+    ask_for_logprobs(request, top, names, name="logprobs", top_name="top_logprobs")
 
 
 def _read_message(value: Any, path: str, message: prompt_pb2.ChatMessage) -> None:
-    fields = read_object(value, path, _MESSAGE)
-    if "role" not in fields:
-        raise InvalidRequest({f"{path}.role": "is required"})
+    fields = read_object(value, path, _MESSAGE, ("role",))
     message.role = fields["role"]
     message.name = fields.get("name", "")
     message.reasoning = fields.get("reasoning_content", "")
     message.tool_call_id = fields.get("tool_call_id", "")
     if "content" in fields:
-        _read_content(fields["content"], f"{path}.content", message)
+        refusal = "is not supported"
+        for text in read_texts(fields["content"], f"{path}.content", _PART, ("text",), refusal):
+            message.content.add(text=text)
     elif "tool_calls" not in fields:
         raise InvalidRequest({f"{path}.content": "is required"})
     calls = fields.get("tool_calls", [])
@@ -152,33 +147,40 @@ def _read_message(value: Any, path: str, message: prompt_pb2.ChatMessage) -> Non
         message.tool_calls.add(id=outer.get("id", ""), **inner)
 
 
-def _read_content(content: Any, path: str, message: prompt_pb2.ChatMessage) -> None:
-    if isinstance(content, str):
-        message.content.add(text=read_text(content, path))
-        return
-    if not isinstance(content, list):
-        raise InvalidRequest({path: "must be a string or a list of parts"})
-    for place, part in enumerate(content):
-        where = f"{path}[{place}]"
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind != "text":
-            said = f"type {clipped(kind)} is not supported" if isinstance(kind, str) else "must have a type"
-            raise Unsupported({where: said})
-        fields = read_object(part, where, _PART)
-        if "text" not in fields:
-            raise InvalidRequest({f"{where}.text": "is required"})
-        message.content.add(text=fields["text"])
-
-
 def _read_format(value: Any, request: generation_pb2.GenerateRequest) -> None:
     fields = read_object(value, "response_format", _FORMAT)
-    kind = fields.get("type")
+    schema = None
+    if (kind := fields.get("type")) == "json_schema":
+        path = "response_format.json_schema"
+        schema = read_object(fields.get("json_schema"), path, _SCHEMA, ("schema",))["schema"]
+    put_format(kind, schema, "response_format", request)
+
+
+def put_format(kind: Any, schema: Any, path: str, request: generation_pb2.GenerateRequest) -> None:
+    """Sets the format of the answer's text. kind: its type. path: of the client's field. Raises
+    InvalidRequest."""
     if kind == "json_object":
         request.structured_output.json_object = True
     elif kind == "json_schema":
-        schema = read_object(fields.get("json_schema"), "response_format.json_schema", _SCHEMA)
-        if "schema" not in schema:
-            raise InvalidRequest({"response_format.json_schema.schema": "is required"})
-        request.structured_output.json_schema = json.dumps(schema["schema"])
+        request.structured_output.json_schema = json.dumps(schema)
     elif kind != "text":
-        raise InvalidRequest({"response_format.type": "must be text, json_object or json_schema"})
+        raise InvalidRequest({f"{path}.type": "must be text, json_object or json_schema"})
+
+
+NO_THINKING = "none"
+
+
+def put_effort(effort: str, name: str, chat: prompt_pb2.Chat, template: ChatTemplate | None) -> None:
+    """Sets the template's own variable, or its switch for `none`. name: of the client's field. Raises
+    InvalidRequest; Unsupported, where the template has neither."""
+    if template is None:
+        return  # a conversation is refused without one
+    features = template.features(with_tools=bool(chat.tools))
+    if features.effort:
+        if EFFORT in chat.template_kwargs.fields:
+            raise InvalidRequest({name: "is set by chat_template_kwargs already"})
+        chat.template_kwargs[EFFORT] = effort
+    elif effort == NO_THINKING and features.switches:
+        chat.enable_thinking = False
+    else:
+        raise Unsupported({name: "the model's chat template has no such switch"})

@@ -5,7 +5,16 @@ from typing import Any
 
 from frontend.errors import InvalidRequest
 from frontend.openai.requests import values
-from frontend.openai.requests.fields import EXTENSIONS, SAMPLING, Field, Names, Table, given, read_fields
+from frontend.openai.requests.fields import (
+    EXTENSIONS,
+    SAMPLING,
+    Field,
+    Names,
+    Table,
+    ask_for_logprobs,
+    given,
+    read_fields,
+)
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 DEFAULT_MAX_TOKENS = 16
@@ -84,15 +93,10 @@ def _is_ids(content: Any) -> bool:
 
 def _request_logprobs(request: generation_pb2.GenerateRequest, top: int, names: Names) -> None:
     """With `echo` the prompt's log-probabilities come before the output's."""
-    names.put("output.logprobs", "logprobs")
-    names.put("output.logprobs.top_n", "logprobs")
     names.put("output.prompt_logprobs", "logprobs")
     names.put("output.prompt_logprobs.top_n", "logprobs")
+    ask_for_logprobs(request, top, names, name="logprobs", top_name="logprobs")
     output = request.output
-    output.logprobs.SetInParent()
-    output.token_bytes = output.token_ids = True
-    if top:
-        output.logprobs.top_n = top
     if output.echo:
         output.prompt_logprobs.CopyFrom(output.logprobs)
         output.prompt_token_ids = True

@@ -5,7 +5,7 @@ frontend.validation like any other; `Names` turns the paths of what it finds bac
 client used. A field in no table is refused by name: nothing that a client sets is silently ignored.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from frontend.errors import InvalidRequest, ServiceError, Unsupported
 from frontend.openai.requests import values
 from frontend.openai.requests.values import Read
+from pagewire.v1 import generation_pb2
 
 UNKNOWN = "is not supported here"
 
@@ -91,7 +92,7 @@ def given(body: Mapping[str, Any], name: str, default: Any) -> Any:
     return default if value is None else value
 
 
-def read_object(value: Any, path: str, table: Table) -> dict[str, Any]:
+def read_object(value: Any, path: str, table: Table, required: Iterable[str] = ()) -> dict[str, Any]:
     """Returns the read fields of an object inside a body. path: its name. Raises InvalidRequest."""
     if not isinstance(value, dict):
         raise InvalidRequest({path: "must be an object"})
@@ -106,15 +107,43 @@ def read_object(value: Any, path: str, table: Table) -> dict[str, Any]:
             result[name] = table[name].read(content)
         except ValueError as error:
             raise InvalidRequest({where: str(error)}) from None
+    for name in required:
+        if name not in result:
+            raise InvalidRequest({f"{path}.{name}": "is required"})
     return result
 
 
-def read_text(value: str, path: str) -> str:
-    """Returns a string inside a body. path: its name. Raises InvalidRequest for half characters."""
-    try:
-        return values.text(value)
-    except ValueError as error:
-        raise InvalidRequest({path: str(error)}) from None
+def read_texts(content: Any, path: str, part: Table, kinds: Container[object], refusal: str) -> list[str]:
+    """Returns the texts of a message: of a string, or of a list of parts. part: its fields. kinds: the types
+    of parts that are read; others get the refusal. Raises InvalidRequest, Unsupported."""
+    if isinstance(content, str):
+        try:
+            return [values.text(content)]
+        except ValueError as error:  # half a character
+            raise InvalidRequest({path: str(error)}) from None
+    if not isinstance(content, list):
+        raise InvalidRequest({path: "must be a string or a list of parts"})
+    texts = []
+    for place, each in enumerate(content):
+        where = f"{path}[{place}]"
+        kind = each.get("type") if isinstance(each, dict) else None
+        if kind not in kinds:
+            said = f"type {clipped(kind)} {refusal}" if isinstance(kind, str) else "must have a type"
+            raise Unsupported({where: said})
+        texts.append(read_object(each, where, part, ("text",))["text"])
+    return texts
+
+
+def ask_for_logprobs(
+    request: generation_pb2.GenerateRequest, top: int | None, names: Names, *, name: str, top_name: str
+) -> None:
+    """Asks for log-probabilities of the output. top: candidates. name, top_name: the client's fields."""
+    names.put("output.logprobs", name)
+    names.put("output.logprobs.top_n", top_name)
+    request.output.logprobs.SetInParent()
+    request.output.token_bytes = request.output.token_ids = True
+    if top:
+        request.output.logprobs.top_n = top
 
 
 def _put(request: Message, path: str, value: Any) -> None:

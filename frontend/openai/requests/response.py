@@ -1,27 +1,32 @@
-"""Reads the body of POST /v1/responses."""
+"""Reads the body of POST /v1/responses.
 
-import json
+The items of its `input` become messages of a chat: an assistant's turn is several items there (reasoning,
+message, function calls) and one message here.
+"""
+
 from collections.abc import Mapping
 from typing import Any
 
-from frontend.errors import InvalidRequest
+from frontend.errors import InvalidRequest, Unsupported
 from frontend.openai.requests import values
-from frontend.openai.requests.chat import read_template_kwargs
+from frontend.openai.requests.chat import put_effort, put_format, read_template_kwargs
 from frontend.openai.requests.fields import (
     EXTENSIONS,
     SAMPLING,
     Field,
     Names,
     Table,
+    ask_for_logprobs,
+    clipped,
     given,
     read_fields,
     read_object,
+    read_texts,
 )
-from frontend.openai.requests.reasoning import put_effort
-from frontend.openai.requests.response_input import ConversationItems
 from frontend.openai.requests.tools import read_flat_tools
 from frontend.templates.chat_template import ChatTemplate
-from pagewire.v1 import generation_pb2
+from frontend.validation.requests import MAX_PARTS
+from pagewire.v1 import generation_pb2, prompt_pb2
 
 LOGPROBS = "message.output_text.logprobs"
 _INCLUDABLE = (LOGPROBS, "reasoning.encrypted_content")
@@ -74,6 +79,44 @@ _FORMAT: Table = {
     "schema": Field(values.json_object),
     "strict": Field(values.boolean),
 }
+ASSISTANT, TOOL = "assistant", "tool"
+_OF_ITEMS: Table = {
+    "type": Field(values.text),
+    "id": Field(values.anything),
+    "status": Field(values.anything),
+}
+_MESSAGE_ITEM: Table = {
+    **_OF_ITEMS,
+    "role": Field(values.text),
+    "content": Field(values.as_it_is),
+    "phase": Field(values.anything),
+}
+_REASONING_ITEM: Table = {
+    **_OF_ITEMS,
+    "summary": Field(values.anything),
+    "content": Field(values.as_it_is),
+    "encrypted_content": Field(values.refused("is of another server: it cannot be read here")),
+}
+_CALL_ITEM: Table = {
+    **_OF_ITEMS,
+    "call_id": Field(values.text),
+    "name": Field(values.text),
+    "arguments": Field(values.text),
+}
+_OUTPUT_ITEM: Table = {**_OF_ITEMS, "call_id": Field(values.text), "output": Field(values.as_it_is)}
+_PART: Table = {
+    "type": Field(values.text),
+    "text": Field(values.text),
+    "annotations": Field(values.anything),
+    "logprobs": Field(values.anything),
+}
+_TEXTS = ("input_text", "output_text", "reasoning_text")
+_FULL = {
+    "reasoning": ("reasoning", "content", "tool_calls"),
+    "content": ("content", "tool_calls"),
+    "tool_calls": (),
+}
+"""Part of an assistant's message -> the parts after which it begins another message."""
 
 
 def read_response(
@@ -108,17 +151,9 @@ def _read_format(body: Mapping[str, Any], request: generation_pb2.GenerateReques
         return
     names.put("structured_output", "text.format")
     form = read_object(text["format"], "text.format", _FORMAT)
-    match form.get("type"):
-        case "text":
-            pass
-        case "json_object":
-            request.structured_output.json_object = True
-        case "json_schema":
-            if "schema" not in form:
-                raise InvalidRequest({"text.format.schema": "is required"})
-            request.structured_output.json_schema = json.dumps(form["schema"])
-        case _:
-            raise InvalidRequest({"text.format.type": "must be text, json_object or json_schema"})
+    if form.get("type") == "json_schema" and "schema" not in form:
+        raise InvalidRequest({"text.format.schema": "is required"})
+    put_format(form.get("type"), form.get("schema"), "text.format", request)
 
 
 def _read_logprobs(body: Mapping[str, Any], request: generation_pb2.GenerateRequest, names: Names) -> None:
@@ -131,9 +166,87 @@ def _read_logprobs(body: Mapping[str, Any], request: generation_pb2.GenerateRequ
         if top:
             raise InvalidRequest({"top_logprobs": f"needs {LOGPROBS} in include"})
         return
-    names.put("output.logprobs", "top_logprobs")
-    names.put("output.logprobs.top_n", "top_logprobs")
-    request.output.logprobs.SetInParent()
-    request.output.token_bytes = request.output.token_ids = True
-    if top:
-        request.output.logprobs.top_n = top
+    ask_for_logprobs(request, top, names, name="top_logprobs", top_name="top_logprobs")
+
+
+class ConversationItems:
+    """Puts items into a chat, in order."""
+
+    def __init__(self, chat: prompt_pb2.Chat, names: Names, path: str, *, keeps_reasoning: bool) -> None:
+        """path: of the chat in the request. keeps_reasoning: the model's template has a use for the reasoning
+        of earlier turns; else it is left out."""
+        self._chat = chat
+        self._names = names
+        self._path = path
+        self._keeps_reasoning = keeps_reasoning
+        self._turn: prompt_pb2.ChatMessage | None = None
+        """The assistant's turn to which the next item may belong."""
+
+    def put_instructions(self, text: str) -> None:
+        """Begins the conversation with a system message."""
+        self._add("system", "instructions").content.add(text=text)
+
+    def read(self, content: Any) -> None:
+        """Reads a string, or a list of items. Raises InvalidRequest, Unsupported."""
+        if isinstance(content, str):
+            content = [{"role": "user", "content": content}]
+        if not isinstance(content, list) or not 1 <= len(content) <= MAX_PARTS:
+            raise InvalidRequest({"input": f"must be a string or a list of 1 to {MAX_PARTS} items"})
+        readers = {
+            "message": self._read_message,
+            "reasoning": self._read_reasoning,
+            "function_call": self._read_call,
+            "function_call_output": self._read_output,
+        }
+        for place, item in enumerate(content):
+            path = f"input[{place}]"
+            if not isinstance(item, dict):
+                raise InvalidRequest({path: "must be an object"})
+            kind = item.get("type") or "message"
+            if not isinstance(kind, str) or kind not in readers:
+                said = f"{clipped(kind)} is not served: " if isinstance(kind, str) else ""
+                raise Unsupported({f"{path}.type": f"{said}must be {', '.join(readers)}"})
+            readers[kind](item, path)
+
+    def _read_message(self, item: dict[str, Any], path: str) -> None:
+        fields = read_object(item, path, _MESSAGE_ITEM, ("role", "content"))
+        role = fields["role"]
+        message = self._turn_for("content", path) if role == ASSISTANT else self._add(role, path)
+        _put_texts(message, fields["content"], f"{path}.content")
+
+    def _read_reasoning(self, item: dict[str, Any], path: str) -> None:
+        fields = read_object(item, path, _REASONING_ITEM)
+        content = fields.get("content", [])
+        texts = read_texts(content, f"{path}.content", _PART, _TEXTS, "is not served")
+        if self._keeps_reasoning and texts:
+            self._turn_for("reasoning", path).reasoning = "".join(texts)
+
+    def _read_call(self, item: dict[str, Any], path: str) -> None:
+        fields = read_object(item, path, _CALL_ITEM, ("call_id", "name", "arguments"))
+        message = self._turn_for("tool_calls", path)
+        message.tool_calls.add(id=fields["call_id"], name=fields["name"], arguments=fields["arguments"])
+
+    def _read_output(self, item: dict[str, Any], path: str) -> None:
+        fields = read_object(item, path, _OUTPUT_ITEM, ("call_id", "output"))
+        message = self._add(TOOL, path)
+        message.tool_call_id = fields["call_id"]
+        _put_texts(message, fields["output"], f"{path}.output")
+
+    def _add(self, role: str, name: str) -> prompt_pb2.ChatMessage:
+        """Adds a message, which the client knows by `name`."""
+        self._names.put(f"{self._path}.messages[{len(self._chat.messages)}]", name)
+        message = self._chat.messages.add(role=role)
+        self._turn = message if role == ASSISTANT else None
+        return message
+
+    def _turn_for(self, part: str, path: str) -> prompt_pb2.ChatMessage:
+        """Returns the assistant's message that has room for a part, or a new one."""
+        turn = self._turn
+        if turn is not None and not any(getattr(turn, name) for name in _FULL[part]):
+            return turn
+        return self._add(ASSISTANT, path)
+
+
+def _put_texts(message: prompt_pb2.ChatMessage, content: Any, path: str) -> None:
+    for text in read_texts(content, path, _PART, _TEXTS, "is not served"):
+        message.content.add(text=text)

@@ -4,7 +4,6 @@ the trace context of every call."""
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -12,7 +11,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from frontend.rpc.call_context import Context, set_trace
 from frontend.rpc.error_mapping import without_frames
-from frontend.rpc.handlers import Behavior, Handler, wrapped
+from frontend.rpc.handlers import Behavior, Continuation, Handler, wrapped
 from frontend.telemetry.counters import Counters, Rpc
 from pagewire.telemetry.figures import REQUEST_SECONDS, Histogram
 from pagewire.telemetry.tracing import read_trace_context
@@ -35,9 +34,7 @@ class MetricsInterceptor(grpc.aio.ServerInterceptor):
             counters.started[rpc] = 0  # so that rates include the first call
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         handler = await continuation(handler_call_details)
         rpc = self._methods.get(handler_call_details.method)
@@ -90,10 +87,8 @@ class TraceInterceptor(grpc.aio.ServerInterceptor):
     """Stores method and trace context for the call's span."""
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
+    ) -> Handler:
         method, metadata = handler_call_details.method, handler_call_details.invocation_metadata
         set_trace(method.removeprefix("/"), read_trace_context(metadata))
         return await continuation(handler_call_details)

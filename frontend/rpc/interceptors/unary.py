@@ -5,7 +5,6 @@ to make room for it. On the wire a unary response is a stream of one message; so
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import grpc
 
@@ -13,7 +12,7 @@ from frontend.call.write_timeout import WriteTimeouts
 from frontend.errors import SlowConsumer
 from frontend.rpc.call_context import Context, sender
 from frontend.rpc.error_mapping import to_grpc
-from frontend.rpc.handlers import Handler
+from frontend.rpc.handlers import Continuation, Handler
 
 _METHODS = frozenset(
     {
@@ -35,9 +34,7 @@ class UnaryInterceptor(grpc.aio.ServerInterceptor):
         self._handlers: dict[str, Handler] = {}
 
     async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
-        handler_call_details: grpc.HandlerCallDetails,
+        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         handler, method = await continuation(handler_call_details), handler_call_details.method
         if handler is None or method not in _METHODS:

@@ -20,11 +20,16 @@ blocks hold it: bit for bit.
 """
 
 from kernels.cpu.attention.loops import Loops
-from kernels.cpu.attention.planning.first_seen import first_seen
 from kernels.cpu.attention.planning.tile_addresses import LIST, PLACE, append, locate
-from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord, ScoringRecord
-from kernels.cpu.attention.scoring import cap_scores
-from kernels.cpu.attention.softmax import hide_unseen
+from kernels.cpu.attention.records import (
+    AttentionItem,
+    AttentionRecord,
+    PartPlace,
+    PlanRecord,
+    ScoringRecord,
+    first_seen,
+)
+from kernels.cpu.attention.softmax import cap_scores, hide_unseen
 from kernels.cpu.attention.split_kv import (
     first_part,
     last_part,

@@ -1,7 +1,7 @@
 """kernels.ops.attention.paged_attention on a CPU: blocks are read where they lie, nothing is gathered.
 
 The operation, its shapes and the reference are those of kernels.ops.attention.paged_attention. What differs
-is the order of values within a block, which kernels.cpu.attention.store_kv writes and
+is the order of values within a block, which kernels.cpu.attention.bfloat16_kv writes and
 kernels.cpu.attention.attention reads; copying whole blocks works on both. The cache has the
 queries' dtype, or is e4m3 (kernels.cpu.attention.e4m3_kv). Block sizes must be multiples of 16; head sizes
 are even and up to 512 in bfloat16, and any up to 256 in float32. A query's result has the same
@@ -93,8 +93,7 @@ def _operations(dtype: torch.dtype, e4m3: bool) -> _Operations:
         from kernels.cpu.attention import e4m3_kv as narrow
 
         return narrow.store_e4m3, narrow.attention_of_e4m3, combine_parts
-    from kernels.cpu.attention.bfloat16_kv import attention_bfloat16
-    from kernels.cpu.attention.store_kv import store_kv
+    from kernels.cpu.attention.bfloat16_kv import attention_bfloat16, store_kv
 
     return store_kv, attention_bfloat16, combine_parts
 

@@ -35,7 +35,7 @@ class BlockKernels:
 
     team: "Team"
     dtype: torch.dtype  # of queries and results: bfloat16, or float32 (kernels.cpu.attention.float32_kv)
-    store: Operation[StoreKVRecord]  # kernels.cpu.attention.store_kv.store_kv
+    store: Operation[StoreKVRecord]  # kernels.cpu.attention.bfloat16_kv.store_kv
     attend: Operation[AttentionRecord]  # kernels.cpu.attention.bfloat16_kv.attention_bfloat16
     combine: Operation[AttentionRecord]  # kernels.cpu.attention.combine_parts
     scratch_bytes: Callable[[int], int]  # kernels.cpu.attention.attention.scratch_bytes

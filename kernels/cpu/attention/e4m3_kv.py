@@ -2,7 +2,7 @@
 
     stored = e4m3(min(max(x, -448), 448))          nearest, ties to even; NaN stays NaN
 
-The order of values is that of the dtype which attention computes in (kernels.cpu.attention.store_kv,
+The order of values is that of the dtype which attention computes in (kernels.cpu.attention.bfloat16_kv,
 kernels.cpu.attention.float32_kv), a byte in place of each. Loops widen what they load, exactly: so a result
 is that of attention on a cache of that dtype which holds these numbers, bit for bit. Half the memory of
 bfloat16 and a quarter of float32, to hold and to read. The scale is 1 for all heads: keys and values of the

@@ -32,6 +32,15 @@ class PlanRecord(Record):
     set_bytes: i64  # of partials, for one layer
 
 
+def first_seen(plan: PlanRecord, position: int) -> int:
+    """The first position that the query at a position sees: of all, of its window, or of its chunk."""
+    if plan.window == 0:
+        return 0
+    if plan.chunked:
+        return position // plan.window * plan.window
+    return max(0, position - plan.window + 1)
+
+
 @record
 class ScoringRecord(Record):
     """What a layer does with scores besides scaling them; see kernels.ops.attention.paged_attention."""
@@ -49,7 +58,7 @@ class AttentionRecord(OperationRecord):
     """
 
     query: Address
-    key_cache: Address  # [B, K, S, head_dim] of a layer, as kernels.cpu.attention.store_kv writes it
+    key_cache: Address  # [B, K, S, head_dim] of a layer, as kernels.cpu.attention.bfloat16_kv writes it
     value_cache: Address
     out: Address
     plan: Address  # of PlanRecord
@@ -67,7 +76,7 @@ class AttentionRecord(OperationRecord):
 
 @record
 class StoreKVRecord(OperationRecord):
-    """kernels.cpu.attention.store_kv.store_kv. key, value: [rows, heads, head_dim] bfloat16."""
+    """kernels.cpu.attention.bfloat16_kv.store_kv. key, value: [rows, heads, head_dim] bfloat16."""
 
     key: Address
     value: Address

@@ -4,7 +4,11 @@ side by side.
     weight  e ** x, of x = score * scale - largest: a bfloat16 to 1.0e-4 of it, or as exact as float32 is
             (kernels.cpu.isa.exp)
 
-What a pair does not see has the score NOTHING, and the weight 0 exactly.
+What a pair does not see has the score NOTHING, and the weight 0 exactly. Before that scores may be capped,
+and after all parts of a row a sink, a key whose value is zero, may be added:
+
+    score   cap * tanh(scale * score / cap), divided by the scale again: softmax multiplies by it
+    total   + e ** (sink - largest)
 
 Rows are pairs, SCORES bytes from one to the next. All at once take a fifth less time than one after the
 other in a part of 512 positions, a third less in one of 64: their lanes are put together at the same time.
@@ -13,14 +17,14 @@ other in a part of 512 positions, a third less in one of 64: their lanes are put
 import math
 
 from kernels.cpu.attention.vector_loops import SCORES
-from kernels.cpu.compiler.language import Static, unroll
+from kernels.cpu.compiler.language import Static, float32, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.elementwise.elements import Element
-from kernels.cpu.isa.exp import BIAS, EXPONENT_UNIT, precise_exp, rough_exponent, rough_fraction
+from kernels.cpu.isa.exp import BIAS, EXPONENT_UNIT, capped, precise_exp, rough_exponent, rough_fraction
 from kernels.cpu.isa.lanes import constant_i32, larger
-from kernels.cpu.isa.shuffles import reduce_rows, repeat_lane
+from kernels.cpu.isa.shuffles import lane_of, reduce_rows, repeat_lane
 from kernels.cpu.isa.simd import fma, load_f32, prefetch, select, store_f32, store_first_f32
-from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
+from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u32, write_f32
 
 NOTHING = float("-inf")
 """The score of a position that a pair does not see, and the largest one where it sees none."""
@@ -121,3 +125,23 @@ def hide_unseen(scores: int, tile: int, tiles: int, pairs: int, base: int, seen:
         _hide(4, scores, tile, tiles, base, seen)
     else:
         _hide(3, scores, tile, tiles, base, seen)
+
+
+_LARGEST_SINK = 80.0
+"""Above it e ** x is nearly infinite: a sink that outweighs everything by so much leaves nothing."""
+
+
+def cap_scores(scores: int, tiles: int, pairs: int, scale: float, cap: float) -> None:
+    """Caps the scores of so many pairs, [16 * tiles] float32 each, SCORES bytes from one to the next."""
+    for pair in range(pairs):
+        first = scores + SCORES * pair
+        for at in range(first, first + 64 * tiles, 64):
+            store_f32(at, capped(load_f32(at) * scale, cap) / scale)
+
+
+def add_sink(total: int, sink: int) -> None:
+    """Adds the weight of a sink to the sum of a pair's weights. total: address of the sum, float32, with the
+    pair's largest score 64 bytes behind it. sink: address of the sink's score, float32."""
+    above = min(_LARGEST_SINK, float32(read_f32(sink) - read_f32(total + 64)))
+    weight = lane_of(precise_exp(f32x16(above)), 0)
+    write_f32(total, float32(read_f32(total) + weight))

@@ -16,10 +16,14 @@ thread that computes them all, or by combine_parts() after several threads have 
 result is the same bit for bit.
 """
 
-from kernels.cpu.attention.planning.first_seen import first_seen
-from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PlanRecord, ScoringRecord
-from kernels.cpu.attention.scoring import add_sink
-from kernels.cpu.attention.softmax import NOTHING, at_least_lowest
+from kernels.cpu.attention.records import (
+    AttentionItem,
+    AttentionRecord,
+    PlanRecord,
+    ScoringRecord,
+    first_seen,
+)
+from kernels.cpu.attention.softmax import NOTHING, add_sink, at_least_lowest
 from kernels.cpu.attention.vector_loops import PART, clear, row_values
 from kernels.cpu.compiler.language import Static, float32, unroll
 from kernels.cpu.compiler.vectors import f32x16

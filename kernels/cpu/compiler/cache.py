@@ -5,6 +5,10 @@ by what it is made from: the kernels, LLVM and the CPU. What lies there is execu
 that a folder which others may write to is not used, and each file begins with a digest of its code: one that
 a crash or a full disk has torn is compiled again. Processes that need the same kernel at once compile it
 once: the others wait for it.
+
+A process that uses a folder holds a shared lock on it as long as it lives, and has set its time. Folders that
+no process has used for a while, those of earlier versions, are removed under an exclusive lock: so none is
+that a process uses, of this version or of another.
 """
 
 import contextlib
@@ -13,21 +17,82 @@ import fcntl
 import hashlib
 import logging
 import os
+import shutil
 import stat
 import tempfile
+import time
 import typing
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from kernels.cpu.compiler.cache_folders import hold, remove_unused
-from kernels.cpu.compiler.linking import current_linker
-from kernels.cpu.compiler.llvm import assemble, target_name
+from kernels.cpu.compiler.llvm import assemble, current_linker, target_name
 from kernels.cpu.compiler.lowering import lower
 from kernels.cpu.compiler.record_values import is_record
 from kernels.cpu.compiler.records import Operation, OwnRecord
+
+PREFIX, REMOVED = "kernels-", "removed-"
+"""Of the names of folders: with machine code, and of those that are being removed."""
+UNUSED_S = 30 * 24 * 3600.0
+"""Seconds without a start, after which a folder is removed."""
+
+_held: dict[Path, int] = {}
+"""Open folders, whose locks this process holds."""
+
+
+def hold(folder: Path) -> None:
+    """Makes a folder unless it is there, and keeps it from being removed as long as this process lives. Where
+    the file system has no locks, no folder is removed. Raises OSError."""
+    while folder not in _held:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # removed just now
+            os.utime(folder)
+            opened = os.open(folder, os.O_RDONLY)
+            with contextlib.suppress(OSError):
+                fcntl.flock(opened, fcntl.LOCK_SH)
+            if _lies_at(opened, folder):
+                _held[folder] = opened
+            else:
+                os.close(opened)
+
+
+def remove_unused(own: Path, now: float | None = None) -> None:
+    """Removes the folders beside `own` that are not in use and have not been for UNUSED_S. now: seconds since
+    the epoch; None: this moment. What cannot be removed stays."""
+    before = (time.time() if now is None else now) - UNUSED_S
+    with contextlib.suppress(OSError):
+        for folder in own.parent.iterdir():
+            if folder.name.startswith(REMOVED):  # by a process that was killed
+                shutil.rmtree(folder, ignore_errors=True)
+            elif folder != own and folder.name.startswith(PREFIX):
+                _remove(folder, before)
+
+
+def _remove(folder: Path, before: float) -> None:
+    """Unless it is locked, or has been used since `before`."""
+    with contextlib.suppress(OSError):
+        if folder.stat().st_mtime >= before:
+            return
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if folder.stat().st_mtime < before and _lies_at(opened, folder):
+                away = tempfile.mkdtemp(prefix=REMOVED, dir=folder.parent)
+                os.replace(folder, away)
+                shutil.rmtree(away, ignore_errors=True)
+        finally:
+            os.close(opened)
+
+
+def _lies_at(opened: int, folder: Path) -> bool:
+    """Whether an open folder is the one that has this name now."""
+    try:
+        return os.path.samestat(os.fstat(opened), folder.stat())
+    except FileNotFoundError:
+        return False
+
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +110,7 @@ def compiled(kernel: Kernel) -> Kernel:
     """Decorates a function that Python calls. It does not hold the interpreter's lock while it runs."""
     hints = typing.get_type_hints(kernel)
     kinds: list[Any] = [_c_type(hints[name]) for name in ("return", *signature(kernel).parameters)]
-    return cast(Kernel, current_linker().function(_address(kernel), kinds))
+    return cast(Kernel, current_linker().function(_address(kernel, _name(kernel)), kinds))
 
 
 def _c_type(annotation: Any) -> Any:
@@ -59,23 +124,32 @@ def operation(kernel: Callable[[OwnRecord, int, int, int], None]) -> Operation[O
     (record, first, count, thread): computes units first .. first + count of a record; see
     kernels.cpu.runtime.program.
     """
-    made: Operation[OwnRecord] = Operation(_address(kernel))
-    made.reference = kernel
-    return made
+    return operation_for(kernel)
 
 
-def _address(kernel: Callable[..., Any]) -> int:
-    """Of its machine code, which is made where it is not on disk."""
-    name = f"{kernel.__module__}.{kernel.__qualname__}".replace("<locals>", "local")
+def operation_for(kernel: Callable[..., None], *statics: Any, suffix: str = "") -> Operation[Any]:
+    """Returns the operation that a kernel is for these values of its first parameters, which are Static.
+    suffix: of its name."""
+    name = _name(kernel) + suffix
+    return Operation(_address(kernel, name, *statics), name, partial(kernel, *statics))
+
+
+def _name(kernel: Callable[..., Any]) -> str:
+    """Returns the name of its machine code."""
+    return f"{kernel.__module__}.{kernel.__qualname__}".replace("<locals>", "local")
+
+
+def _address(kernel: Callable[..., Any], name: str, *statics: Any) -> int:
+    """Returns the address of machine code, which is compiled where it is not on disk."""
     file = cache_folder() / f"{name}.o" if kernel.__module__.startswith("kernels.cpu.") else None
     if file is None or not is_cached():
-        return current_linker().load(assemble(lower(kernel, name)), name)
+        return current_linker().load(assemble(lower(kernel, name, *statics)), name)
     machine_code = _kept(file)
     if machine_code is None:
         with _only_process(file.with_suffix(".lock")):
             machine_code = _kept(file)
             if machine_code is None:
-                machine_code = assemble(lower(kernel, name))
+                machine_code = assemble(lower(kernel, name, *statics))
                 _keep(machine_code, file)
     return current_linker().load(machine_code, name)
 
@@ -135,7 +209,7 @@ def cache_folder() -> Path:
 @cache
 def is_cached() -> bool:
     """Whether code can be kept. If not, a warning says why. The folder is in use as long as this process
-    lives; those of other versions are removed after a while (kernels.cpu.compiler.cache_folders)."""
+    lives; those of other versions are removed after a while (kernels.cpu.compiler.cache)."""
     is_usable = use_cache(cache_folder())
     if is_usable:
         remove_unused(cache_folder())

@@ -1,5 +1,10 @@
-"""LLVM code to machine code, and machine code of this CPU to addresses of functions, by llvmlite."""
+"""LLVM code to machine code, by llvmlite, and what becomes of that: functions of this process, or whatever
+another linker makes of code for a processor that this host is not (kernels.cpu.instruction_sets.compile_for).
+"""
 
+import ctypes
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -76,15 +81,69 @@ def assemble(code: str) -> bytes:
     return bytes(machine.emit_object(module))
 
 
-def load(machine_code: bytes, name: str) -> int:
-    """The address of a function of an object file, which stays in memory as long as the process."""
-    engine = _engine()
-    engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
-    engine.finalize_object()
-    return int(engine.get_function_address(name))
-
-
 @cache
 def _engine() -> Any:
     """What links object files. It lives, and with it the target machine, as long as the process."""
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine())
+
+
+class Linker(ABC):
+    """Takes object files, of which each has one function that others call, named as the kernel is."""
+
+    @abstractmethod
+    def load(self, machine_code: bytes, name: str) -> int:
+        """The address of that function, as kernels call it. machine_code: an object file."""
+
+    @abstractmethod
+    def function(self, address: int, kinds: Sequence[Any]) -> Callable[..., Any]:
+        """What Python calls for the function at an address. kinds: ctypes' types of its result and of its
+        arguments."""
+
+
+class HostLinker(Linker):
+    """Into this process."""
+
+    def load(self, machine_code: bytes, name: str) -> int:
+        """The function stays in memory as long as the process."""
+        engine = _engine()
+        engine.add_object_file(llvm.ObjectFileRef.from_data(machine_code))
+        engine.finalize_object()
+        return int(engine.get_function_address(name))
+
+    def function(self, address: int, kinds: Sequence[Any]) -> Callable[..., Any]:
+        """The function does not hold the interpreter's lock while it runs."""
+        return ctypes.CFUNCTYPE(*kinds)(address)
+
+
+class Collector(Linker):
+    """Keeps object files, whose functions cannot be called here."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        """By the names of the kernels."""
+
+    def load(self, machine_code: bytes, name: str) -> int:
+        """There is no address."""
+        self.objects[name] = machine_code
+        return 0
+
+    def function(self, address: int, kinds: Sequence[Any]) -> Callable[..., Any]:
+        """The result raises RuntimeError."""
+
+        def refuse(*args: object) -> None:
+            raise RuntimeError("this kernel is compiled for a processor that this host is not")
+
+        return refuse
+
+
+_linker: Linker = HostLinker()
+
+
+def link_with(linker: Linker) -> None:
+    """Of kernels that are compiled from now on."""
+    global _linker
+    _linker = linker
+
+
+def current_linker() -> Linker:
+    return _linker

@@ -39,8 +39,9 @@ cache lines, and a loop in which sums wait takes up to twice as long: in some pr
 KINDS = {int: INT, float: FLOAT, bool: BOOL, type(None): ir.VoidType()}
 
 
-def lower(kernel: Callable[..., Any], name: str) -> str:
-    """LLVM code in which the kernel has that name. Raises CompileError, which says where."""
+def lower(kernel: Callable[..., Any], name: str, *statics: Any) -> str:
+    """Returns LLVM code in which the kernel has that name. statics: the values of its Static parameters.
+    Raises CompileError, which says where."""
     module = ir.Module(name)
     functions: dict[Any, Callee] = {}
 
@@ -53,12 +54,23 @@ def lower(kernel: Callable[..., Any], name: str) -> str:
         return functions[key]
 
     try:
-        functions[kernel, ()] = _declare(kernel, module, name)
-        _define(kernel, functions[kernel, ()], (), function_of)
+        entry = _declare(kernel, module, name)
+        if statics:
+            _call(entry, function_of(kernel, statics))
+        else:
+            functions[kernel, ()] = entry
+            _define(kernel, entry, (), function_of)
     except CompileError as error:
         error.place = error.place or _place(kernel, 1)
         raise
     return str(module)
+
+
+def _call(entry: Callee, function: Callee) -> None:
+    """Defines an entry as a call of a function that has its parameters and no result."""
+    builder = ir.IRBuilder(entry.function.append_basic_block())
+    builder.call(function.function, entry.function.args)
+    builder.ret_void()
 
 
 def _place(python: Any, line: int) -> str:

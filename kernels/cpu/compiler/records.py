@@ -83,8 +83,15 @@ OwnRecord = TypeVar("OwnRecord", bound=OperationRecord)
 class Operation(int, Generic[OwnRecord]):
     """The address of a compiled operation, which takes records of that type."""
 
+    name: str
+    """Module and function."""
     reference: Callable[[OwnRecord, int, int, int], None]
     """The same in Python."""
+
+    def __new__(cls, address: int, name: str, reference: Callable[[OwnRecord, int, int, int], None]) -> Self:
+        operation = super().__new__(cls, address)
+        operation.name, operation.reference = name, reference
+        return operation
 
 
 def field_types(cls: type[Record]) -> dict[str, tuple[int, Any]]:

@@ -1,13 +1,16 @@
 """The values of activations and norm weights: bfloat16 or float32.
 
-A kernel on rows is written once over these operations. Values in memory are widened to float32 when they are
-loaded and rounded when they are stored, which does nothing to a float32.
+A kernel on rows is written once over these operations, and compiled for both (by_dtype). Values in memory
+are widened to float32 when they are loaded and rounded when they are stored, which does nothing to a float32.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
+from kernels.cpu.compiler.cache import operation_for
+from kernels.cpu.compiler.records import Operation, OwnRecord
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.isa.exp import BIAS, EXPONENT_UNIT, precise_exp, rough_exponent, rough_fraction
 from kernels.cpu.isa.simd import (
@@ -23,6 +26,9 @@ from kernels.cpu.isa.simd import (
     store_first_bf16,
     store_first_f32,
 )
+
+if TYPE_CHECKING:  # a process that only compiles needs no torch
+    import torch
 
 _UNIT, _ONE, _INFINITE = (value * EXPONENT_UNIT for value in (-math.log2(math.e), BIAS, 255))
 _MOST = 120.0
@@ -65,3 +71,22 @@ def _precise_times_sigmoid(x: f32x16, y: f32x16) -> f32x16:
 
 BFLOAT16 = Element(2, load_bf16, store_bf16, load_first_bf16, store_first_bf16, _rough_times_sigmoid)
 FLOAT32 = Element(4, load_f32, store_f32, load_first_f32, store_first_f32, _precise_times_sigmoid)
+
+
+class Operations(NamedTuple, Generic[OwnRecord]):
+    """An operation on activations, for each of their dtypes."""
+
+    bfloat16: Operation[OwnRecord]
+    float32: Operation[OwnRecord]
+
+    def of(self, dtype: "torch.dtype") -> Operation[OwnRecord]:
+        """Returns that for bfloat16 or float32."""
+        return self.float32 if dtype.itemsize == FLOAT32.size else self.bfloat16
+
+
+def by_dtype(kernel: Callable[[Any, OwnRecord, int, int, int], None]) -> Operations[OwnRecord]:
+    """Decorates the operation (element, record, first, count, thread), whose element is Static; see
+    kernels.cpu.compiler.cache.operation."""
+    return Operations(
+        operation_for(kernel, BFLOAT16, suffix="_bfloat16"), operation_for(kernel, FLOAT32, suffix="_float32")
+    )

@@ -8,7 +8,7 @@ from kernels.cpu.compiler.records import Address, OperationRecord, f32, i64, rec
 
 @record
 class NormRecord(OperationRecord):
-    """kernels.cpu.elementwise.rms_norm.rms_norm.
+    """kernels.cpu.elementwise.norms.rms_norm.
 
     x, residual, normed, total: [rows, heads, width] bfloat16, the heads of a row contiguous.
     """
@@ -28,7 +28,7 @@ class NormRecord(OperationRecord):
 
 @record
 class GatedSiluRecord(OperationRecord):
-    """kernels.cpu.elementwise.activation.gated_silu."""
+    """kernels.cpu.elementwise.activations.gated_silu."""
 
     gate_up: Address  # [rows, 2 * width] bfloat16
     out: Address  # [rows, width] bfloat16
@@ -38,7 +38,7 @@ class GatedSiluRecord(OperationRecord):
 
 @record
 class GatedGeluRecord(OperationRecord):
-    """kernels.cpu.elementwise.gated_gelu.gated_gelu."""
+    """kernels.cpu.elementwise.activations.gated_gelu."""
 
     gate_up: Address  # [rows, 2 * width] bfloat16
     out: Address  # [rows, width] bfloat16
@@ -47,7 +47,7 @@ class GatedGeluRecord(OperationRecord):
 
 @record
 class ClampedSwigluRecord(OperationRecord):
-    """kernels.cpu.elementwise.clamped_swiglu.clamped_swiglu."""
+    """kernels.cpu.elementwise.activations.clamped_swiglu."""
 
     gate_up: Address  # [rows, 2 * width] bfloat16
     out: Address  # [rows, width] bfloat16
@@ -58,7 +58,7 @@ class ClampedSwigluRecord(OperationRecord):
 
 @record
 class ScaledAddRecord(OperationRecord):
-    """kernels.cpu.elementwise.scaled_add.scaled_add. x, y, out: [rows, width] bfloat16; out may be x or y."""
+    """kernels.cpu.elementwise.scaling.scaled_add. x, y, out: [rows, width] bfloat16; out may be x or y."""
 
     x: Address
     y: Address = 0  # 0: zeros
@@ -69,7 +69,7 @@ class ScaledAddRecord(OperationRecord):
 
 @record
 class AdjustLogitsRecord(OperationRecord):
-    """kernels.cpu.elementwise.adjust_logits.adjust_logits. x, out: [rows, width] float32, of
+    """kernels.cpu.elementwise.scaling.adjust_logits. x, out: [rows, width] float32, of
     different memory."""
 
     x: Address
@@ -81,7 +81,7 @@ class AdjustLogitsRecord(OperationRecord):
 
 @record
 class LayerNormRecord(OperationRecord):
-    """kernels.cpu.elementwise.layer_norm.layer_norm. x, residual, normed, total: [rows, width] bfloat16."""
+    """kernels.cpu.elementwise.norms.layer_norm. x, residual, normed, total: [rows, width] bfloat16."""
 
     x: Address
     residual: Address = 0  # 0: none, and total is x
@@ -95,7 +95,7 @@ class LayerNormRecord(OperationRecord):
 
 @record
 class ActivationRecord(OperationRecord):
-    """kernels.cpu.elementwise.plain_activation.activation: x * sigmoid(linear * x + cubic * x ** 3), or relu
+    """kernels.cpu.elementwise.activations.activation: x * sigmoid(linear * x + cubic * x ** 3), or relu
     where linear is 0. x, out: [rows, width] bfloat16."""
 
     x: Address

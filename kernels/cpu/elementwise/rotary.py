@@ -1,9 +1,8 @@
-"""kernels.ops.layers.rotary, in place or to another place: both halves of a head at once, 16 pairs per step.
+"""kernels.ops.layers.rotary, in place or not: both halves of a head at once, 16 pairs per step.
 Head sizes are even."""
 
-from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import Static
-from kernels.cpu.elementwise.elements import BFLOAT16, Element
+from kernels.cpu.elementwise.elements import Element, by_dtype
 from kernels.cpu.elementwise.records import RotaryRecord
 from kernels.cpu.isa.simd import load_f32, load_first_f32
 from kernels.cpu.isa.vectors import read_i64
@@ -28,8 +27,10 @@ def _rotate(element: Static[Element], x: int, out: int, cos: int, sin: int, half
         element.store_first(out + high, b * cosine + a * sine, rest)
 
 
-def rotate_rows(element: Static[Element], record: RotaryRecord, first: int, count: int) -> None:
-    """Tokens first .. first + count - 1. The second halves of cos and sin are as the formula has them."""
+@by_dtype
+def rotary(element: Static[Element], record: RotaryRecord, first: int, count: int, thread: int) -> None:
+    """Rotates tokens first .. first + count - 1. The second halves of cos and sin are as the formula has
+    them."""
     x, out, head_dim = record.x, record.out, record.head_dim
     for token in range(first, first + count):
         row = read_i64(record.index + 8 * token) if record.index else token
@@ -37,9 +38,3 @@ def rotate_rows(element: Static[Element], record: RotaryRecord, first: int, coun
         for head in range(record.heads):
             offset = record.stride * token + element.size * head_dim * head
             _rotate(element, x + offset, out + offset, record.cos + at, record.sin + at, head_dim // 2)
-
-
-@operation
-def rotary(record: RotaryRecord, first: int, count: int, thread: int) -> None:
-    """In bfloat16."""
-    rotate_rows(BFLOAT16, record, first, count)

@@ -74,8 +74,8 @@ class GatherRecord(OperationRecord):
 
 @record
 class WeighRecord(OperationRecord):
-    """kernels.cpu.experts.weigh.weigh, whose rows are pairs in the order of tokens; see
-    kernels.ops.experts.weigh."""
+    """kernels.cpu.experts.combine.weigh, whose rows are pairs in the order of tokens; see
+    kernels.ops.experts.dispatch."""
 
     x: Address  # [T, width]
     weights: Address  # [T, k] float32
@@ -87,7 +87,7 @@ class WeighRecord(OperationRecord):
 
 @record
 class GroupedRecord(OperationRecord):
-    """kernels.cpu.experts.grouped_product.grouped_product, whose rows are blocks of columns of chunks of
+    """kernels.cpu.experts.dispatch.grouped_product, whose rows are blocks of columns of chunks of
     rows."""
 
     group: Address  # of a Group
@@ -95,7 +95,7 @@ class GroupedRecord(OperationRecord):
 
 @record
 class CombineRecord(OperationRecord):
-    """kernels.cpu.experts.combine.combine; see kernels.ops.experts.combine."""
+    """kernels.cpu.experts.combine.combine; see kernels.ops.experts.dispatch."""
 
     y: Address  # [P, width]
     weights: Address  # [rows, k] float32

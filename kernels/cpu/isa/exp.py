@@ -7,6 +7,12 @@ those of a float32:
     f       a polynomial, 2 ** (g - 1) to 1.0e-4 of it: a twentieth of bfloat16's rounding
 
 No step of this takes two cycles, as it does to scale by 2 ** n.
+
+Of it are made, to some roundings of float32:
+
+    softplus  log(1 + e ** x) = max(x, 0) + log(1 + u), u = e ** -abs(x), and log(1 + u) is
+              2 * (s + s ** 3 / 3 + s ** 5 / 5 + ...), where s = u / (2 + u) is at most 1 / 3
+    capped    cap * tanh(x / cap), tanh(z) = 1 - 2 / (1 + e ** (2 z)) to some 1e-7
 """
 
 import math
@@ -20,7 +26,7 @@ from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import lowered_by
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.isa.selected import OPERATIONS
-from kernels.cpu.isa.simd import fma
+from kernels.cpu.isa.simd import fma, select
 from kernels.cpu.isa.vectors import F32S, I32S, LANES, call, splat
 
 EXPONENT_UNIT = 2.0**23
@@ -91,3 +97,32 @@ def _rounded(bits: f32x16) -> Any:
     """[16] int32: 0 for what has none, or is negative."""
     fits = (bits.lanes > 0) & (bits.lanes < 2.0**31)
     return np.rint(np.where(fits, bits.lanes, 0)).astype(np.int32)
+
+
+def softplus(x: f32x16) -> f32x16:
+    """To some roundings of float32."""
+    zero = f32x16(0.0)
+    size = select(x < zero, x, x * -1.0)
+    u = precise_exp(size)
+    s = u / (u + 2.0)
+    square = s * s
+    series = fma(square, f32x16(1 / 15), f32x16(1 / 13))
+    series = fma(square, series, f32x16(1 / 11))
+    series = fma(square, series, f32x16(1 / 9))
+    series = fma(square, series, f32x16(1 / 7))
+    series = fma(square, series, f32x16(1 / 5))
+    series = fma(square, series, f32x16(1 / 3))
+    series = fma(square, series, f32x16(1.0))
+    return select(x < zero, zero, x) + s * series * 2.0
+
+
+_LARGEST_TANH = 40.0
+"""Where tanh is 1 in float32 long since, and e ** x is finite."""
+
+
+def capped(x: f32x16, cap: float) -> f32x16:
+    """cap * tanh(x / cap). -inf and inf become -cap and cap; of NaN the result is cap."""
+    doubled = x * (2.0 / cap)
+    doubled = select(doubled < f32x16(_LARGEST_TANH), doubled, f32x16(_LARGEST_TANH))
+    doubled = select(doubled > f32x16(-_LARGEST_TANH), doubled, f32x16(-_LARGEST_TANH))
+    return (f32x16(1.0) - f32x16(2.0) / (precise_exp(doubled) + 1.0)) * cap

@@ -8,7 +8,7 @@ import torch
 
 from kernels.batch import InputBatch
 from kernels.cpu.compiler.records import Operation, OperationRecord
-from kernels.cpu.experts.expert_kernels import ProductGroup
+from kernels.cpu.experts.product_group import ProductGroup
 from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, WeighRecord
 from kernels.cpu.program.program import ROWS, CannotRecord, Records
 from kernels.cpu.program.writer import ProgramWriter

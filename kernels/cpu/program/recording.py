@@ -34,13 +34,12 @@ from kernels.cpu.program.attention import (
 )
 from kernels.cpu.program.buffers import ActivationBuffers
 from kernels.cpu.program.experts import RecordedOrder
-from kernels.cpu.program.head import put_head
 from kernels.cpu.program.program import ROWS, CannotRecord, Records, StepProgram
 from kernels.cpu.program.writer import ProgramWriter
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu_ops import CpuOps
-from kernels.ops.delta.spans import Spans
+from kernels.ops.states.spans import Spans
 from kernels.torch_ops import HeadNorm, Ops
 
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
@@ -214,8 +213,24 @@ class RecordingOps(ProgramWriter):
     def choose(self, logits: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor) -> None:
         """Puts logits(hidden), [M, V] float32, and the choice of greedy tokens among them. Batches that need
         less compute less (StepProgram.computed)."""
+        from kernels.cpu.sampling.argmax import GreedyChoice  # compiles, the first time
+
         first = self.next_index
-        put_head(self, logits(hidden), first)
+        all_logits = logits(hidden)
+        choice, product = GreedyChoice(all_logits), slice(first, self.next_index)
+        for operation, record, grain in choice.operations():
+            self.put(operation, record, grain, repeatable=True)
+        chosen = slice(product.stop, self.next_index)
+
+        def update(batch: InputBatch, records: Records) -> None:
+            computed = len(batch.token_ids) if batch.wants_all_logits else 0
+            greedy = computed if batch.greedy else 0
+            self.computed.logits = all_logits[:computed] if computed else None
+            self.computed.tokens = choice.tokens[:greedy] if greedy else None
+            records[product, ROWS] = computed
+            choice.set_rows(records[chosen], greedy)
+
+        self.on_batch(update)
 
     def attention(self, spec: KVCacheSpec) -> AttentionRecords:
         """Returns the attention records of the layers of this kind."""

@@ -25,7 +25,7 @@ from kernels.cpu.program.program import (
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import DecideRowsRecord, ProgramRecord
 from kernels.cpu_ops import CpuOps
-from kernels.ops.delta.spans import Spans
+from kernels.ops.states.spans import Spans
 from kernels.torch_ops import HeadNorm
 
 if TYPE_CHECKING:  # it compiles when it is imported

@@ -21,13 +21,11 @@ import torch
 
 from kernels.cpu.runtime.arena import zeros
 from kernels.cpu.runtime.row_threads import RowThreads
-from kernels.cpu.sampling.records import BitmaskRecord, ChooseRecord, PenaltiesRecord
+from kernels.cpu.sampling.records import UNKNOWN, BitmaskRecord, ChooseRecord, PenaltiesRecord
 from kernels.ops.sampling.choose import choose_tokens
 from kernels.ops.sampling.columns import SamplingColumns
 
 LINE = 64  # bytes of a cache line
-UNKNOWN = -2
-"""Instead of a token: torch is to choose it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +53,11 @@ class SamplingKernels:
     """The compiled functions, with threads and the scratch memory of each."""
 
     def __init__(self, threads: int) -> None:
-        from kernels.cpu.sampling import choose, mask_rows, penalties, scratch  # compiles, the first time
+        from kernels.cpu.sampling import choose, logits_processors, scratch  # compiles, the first time
 
         self._threads = RowThreads(threads)
-        self._choose, self._mask = choose.choose_rows, mask_rows.mask_rows
-        self._penalize, self._note = penalties.penalize_rows, penalties.note_tokens
+        self._choose, self._mask = choose.choose_rows, logits_processors.mask_rows
+        self._penalize, self._note = logits_processors.penalize_rows, logits_processors.note_tokens
         self._scratch_bytes = scratch.scratch_bytes
         self._scratch: dict[int, _Scratch] = {}  # by the size of the vocabulary
         self._seen: dict[int, _Scratch] = {}  # the same: a byte per token in a row's history; 0 between rows
@@ -93,8 +91,8 @@ class SamplingKernels:
         return tokens
 
     def penalize(self, logits: torch.Tensor, users: Histories) -> None:
-        """Penalizes logits [A, V] in place as kernels.ops.logits.penalties does, each token of a history
-        once, however often it is there."""
+        """Penalizes logits [A, V] in place as kernels.ops.sampling.logits_processors.penalties does, each
+        token of a history once, however often it is there."""
         _, vocab_size = _shape(logits)
         lines = _lines(users)
         record = _record(users, lines, logits.data_ptr(), 0)
@@ -112,8 +110,8 @@ class SamplingKernels:
         self._note(_record(users, lines, 0, tokens.data_ptr()), 0, len(users.rows))
 
     def mask(self, logits: torch.Tensor, users: Sequence[int], masks: Sequence[int]) -> None:
-        """Masks rows [U] of logits [A, V] in place as kernels.ops.logits.bitmask does. users: their distinct
-        indexes; masks: the address of the words of each, [ceil(V / 32)] int32."""
+        """Masks rows [U] of logits [A, V] in place as kernels.ops.sampling.logits_processors.apply_bitmask
+        does. users: their distinct indexes; masks: the address of the words of each, [ceil(V / 32)] int32."""
         _, vocab_size = _shape(logits)
         assert len(users) == len(masks)
         lines = array("q", [*users, *masks])

@@ -1,21 +1,39 @@
-"""The first of the largest logits of rows (kernels.cpu.program.head), as two operations of a program.
+"""Greedy choice as records of a program: the ids of the largest logits, right after they have been computed.
 
-A unit of the first is a piece of a row, so that threads share a single row too. Units go through the first
-piece of all rows, then through the second: a thread with the first half of them reads the columns that it
-has just written, as the first half of the head's product.
-"""
+    token[a] = the first i with x[a, i] = max x[a]; -1 where that is not finite
 
+logits [M, V] float32 -> [M] int64: kernels.ops.sampling.choose.argmax, whose reference is that of this too. A
+row is read once, in pieces that threads share: the first record finds the largest of each piece, the second
+takes the first of these. Units of the first go through the first piece of all rows, then through the second:
+a thread with the first half of them reads the columns that it has just written, as the first half of the
+head's product.
+
+As part of a step's program it finds the logits in caches and the threads awake; kernels.cpu.sampling.choose,
+which draws as well, is a call of its own, with other threads."""
+
+from collections.abc import Iterator
 from math import inf
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
 
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import unroll
+from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.compiler.vectors import Mask, f32x16, i32x16
 from kernels.cpu.isa.lanes import any_lane, constant_i32, larger, largest_lane, least_integer
 from kernels.cpu.isa.simd import load_f32, select
 from kernels.cpu.isa.vectors import LANES, read_f32, read_f64, read_i64, write_f64, write_i64
+from kernels.cpu.runtime.arena import zeros
 from kernels.cpu.sampling.records import FindRecord, MergeRecord
 from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN
 
+RECORDS = 2
+_ROWS, _LOGIT_ROWS = FindRecord.word("rows"), FindRecord.word("logit_rows")
+_MERGED_TOGETHER = 32
+"""Rows: merging one takes some ten nanoseconds."""
 PIECE = 128 * CHUNK
 """Logits: 32 KiB, read in a microsecond or two."""
 _STREAMS = CHUNK // LANES
@@ -108,3 +126,27 @@ def merge_pieces(record: MergeRecord, first: int, count: int, thread: int) -> No
             if score > best:
                 best, token = score, read_i64(at + 8)
         write_i64(record.tokens + 8 * row, token)
+
+
+class GreedyChoice:
+    """Two records, one after the other, and what they write."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        """logits: [M, V] float32, contiguous, where they will be."""
+        assert logits.is_contiguous() and logits.dtype == torch.float32
+        most, vocab_size = logits.shape
+        self._logits, self._pieces = logits, -(-vocab_size // PIECE)
+        self._found = zeros((most * self._pieces, 2), torch.int64)
+        self.tokens = zeros((most,), torch.int64)  # of the first rows, after a run
+
+    def operations(self) -> Iterator[tuple[Operation[Any], OperationRecord, int]]:
+        """The two operations, their records, and the fewest rows that a thread takes of each."""
+        logits, found = self._logits.data_ptr(), self._found.data_ptr()
+        yield find_in_pieces, FindRecord(logits=logits, vocab_size=self._logits.shape[1], found=found), 1
+        merge = MergeRecord(found=found, pieces=self._pieces, tokens=self.tokens.data_ptr())
+        yield merge_pieces, merge, _MERGED_TOGETHER
+
+    def set_rows(self, records: npt.NDArray[np.int64], rows: int) -> None:
+        """records: the two. rows: the first ones, that are chosen for from now on."""
+        records[0, _ROWS], records[0, _LOGIT_ROWS] = rows * self._pieces, rows
+        records[1, _ROWS] = rows

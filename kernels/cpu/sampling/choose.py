@@ -7,7 +7,7 @@ A row is read once for the largest logit of each chunk of 64 tokens. What comes 
                      least k tokens reach that. Only chunks that reach it are looked at. All else happens
                      among the candidates, which stay in the order of their ids
     without top_k    the other filters become limits, and the weights that they leave are added up chunk by
-                     chunk: kernels.cpu.sampling.filters.full_vocab
+                     chunk: kernels.cpu.sampling.full_vocab
 """
 
 from math import inf
@@ -16,11 +16,9 @@ from kernels.cpu.compiler.cache import compiled
 from kernels.cpu.compiler.language import float32
 from kernels.cpu.isa.lanes import lowest_bit
 from kernels.cpu.isa.vectors import read_f32, read_f64, read_i64, write_f64, write_i64
-from kernels.cpu.sampling.filters.candidates import NOT_KNOWN, collect, keep_best, pick, total_of
-from kernels.cpu.sampling.filters.full_vocab import draw_from_all
-from kernels.cpu.sampling.filters.top_k_cut import UNKNOWN as NOT_ENOUGH
-from kernels.cpu.sampling.filters.top_k_cut import cut
-from kernels.cpu.sampling.records import ChooseRecord
+from kernels.cpu.sampling.candidates import collect, cut, keep_best, pick, total_of
+from kernels.cpu.sampling.full_vocab import draw_from_all
+from kernels.cpu.sampling.records import UNKNOWN, ChooseRecord
 from kernels.cpu.sampling.scratch import (
     BEST,
     CHUNKS,
@@ -68,7 +66,7 @@ def _kth_chunk(k: int, scratch: int) -> float:
         write_f64(weights + 8 * chunk, 1.0)
     place = cut(scratch + LARGEST, weights, chunks, 0.0, float(k), 0.0, free)
     limit = float32(LOWEST)
-    if place != NOT_ENOUGH:
+    if place != UNKNOWN:
         limit = max(limit, read_f32(scratch + LARGEST + 4 * place))
     return limit
 
@@ -110,7 +108,7 @@ def _at(record: ChooseRecord, column: int, row: int) -> int:
 def _draw(record: ChooseRecord, row: int, scratch: int) -> int:
     """By the row's parameters."""
     if read_f64(_at(record, _TYPICAL_P, row)) < 1:
-        return NOT_KNOWN
+        return UNKNOWN
     k = read_i64(_at(record, _TOP_K, row))
     top_p, min_p = read_f64(_at(record, _TOP_P, row)), read_f64(_at(record, _MIN_P, row))
     index, position = read_i64(_at(record, _INDEX, row)), read_i64(_at(record, _POSITION, row))

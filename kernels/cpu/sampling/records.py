@@ -3,6 +3,9 @@ vocabulary."""
 
 from kernels.cpu.compiler.records import Address, OperationRecord, Record, i64, record
 
+UNKNOWN = -2
+"""Instead of a token, or of a place in a ranking: last bits of a sum could matter, and torch is to choose."""
+
 
 @record
 class FindRecord(OperationRecord):
@@ -36,7 +39,8 @@ class ChooseRecord(Record):
 
 @record
 class PenaltiesRecord(Record):
-    """kernels.cpu.sampling.penalties. Of A rows of a step, U are penalized."""
+    """kernels.cpu.sampling.logits_processors.penalize_rows and note_tokens. Of A rows of a step, U are
+    penalized."""
 
     logits: Address = 0  # [A, V] float32, contiguous, changed
     vocab_size: i64
@@ -52,7 +56,7 @@ class PenaltiesRecord(Record):
 
 @record
 class BitmaskRecord(Record):
-    """kernels.cpu.sampling.mask_rows. Of A rows of a step, U are masked."""
+    """kernels.cpu.sampling.logits_processors.mask_rows. Of A rows of a step, U are masked."""
 
     logits: Address  # [A, V] float32, contiguous, changed
     vocab_size: i64

@@ -4,11 +4,11 @@
     last      the row's last chunk, if it is not whole, padded with -inf
     copy      of a chunk, with -inf where a filter leaves nothing
     chunk     [64] float64 and [64] int32: weights of a chunk, and where in the buckets they go
-    buckets   [256, 8] float64: see kernels.cpu.sampling.filters.weight_sums
+    buckets   [256, 8] float64: see kernels.cpu.sampling.vector_loops
     largest   [chunks] float32: of each chunk
     before    [chunks + 1] float64: the sum of the weights before each chunk, and of all
     x, ids, weights   [V] float32, int32, float64: the candidates, by ascending id
-    cut       of kernels.cpu.sampling.filters.top_k_cut
+    cut       of kernels.cpu.sampling.candidates.cut()
 
 V is padded to whole chunks.
 """
@@ -17,9 +17,7 @@ from math import inf
 
 from kernels.cpu.isa.doubles import WIDE
 from kernels.cpu.isa.vectors import read_f32, read_i64, write_f32, write_i64
-from kernels.cpu.sampling.filters.top_k_cut import cut_bytes
-from kernels.cpu.sampling.filters.weight_sums import BUCKETS
-from kernels.cpu.sampling.vector_loops import CHUNK
+from kernels.cpu.sampling.vector_loops import BUCKETS, CHUNK
 
 ROW = (
     "x",  # address of its logits
@@ -48,6 +46,11 @@ def _places(chunks: int, scratch: int) -> tuple[int, int, int, int, int]:
 def scratch_places(scratch: int) -> tuple[int, int, int, int, int]:
     """Addresses of before, x, ids, weights and cut."""
     return _places(read_i64(scratch + CHUNKS), scratch)
+
+
+def cut_bytes(n: int) -> int:
+    """Bytes that cut() needs: scores, places and weights of those that are left."""
+    return 16 * (n + 8)
 
 
 def scratch_bytes(vocab_size: int) -> int:

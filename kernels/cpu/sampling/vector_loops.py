@@ -1,20 +1,37 @@
-"""What the sampling kernels do with vectors: chunks of 64 logits, weights in float64, sums above a limit."""
+"""What the sampling kernels do with vectors: chunks of 64 logits, weights in float64, sums above a limit.
+
+Sums over a whole vocabulary have weights that are powers of two of y = (x - largest) * rate, where rate is
+log2(e) / T: within ABOUT of exp((x - largest) / T), which is all that sums need which are compared with a
+margin. It takes a third of the time of weigh(), and adds up eight weights at once instead of one.
+"""
 
 import math
 
+import numpy as np
+from numpy.polynomial import Chebyshev, Polynomial
+
 from kernels.cpu.compiler.language import float32, unroll
-from kernels.cpu.compiler.vectors import f64x8, i64x8
+from kernels.cpu.compiler.vectors import f32x8, f32x16, f64x8, i32x16, i64x8
 from kernels.cpu.isa.doubles import (
     WIDE,
     as_f64,
+    bits_of_f64,
     load_f32x8,
     load_f64x8,
     store_f64x8,
     to_f64,
     truncated_i64,
 )
-from kernels.cpu.isa.lanes import any_lane, bits_of_mask, larger, largest_lane
-from kernels.cpu.isa.simd import fma, load_f32, rint, select, sum_in_order
+from kernels.cpu.isa.lanes import (
+    any_lane,
+    bits_of_mask,
+    constant_i32,
+    larger,
+    largest_lane,
+    smaller,
+    truncated,
+)
+from kernels.cpu.isa.simd import fma, load_f32, rint, select, store_i32, sum_in_order
 from kernels.cpu.isa.vectors import LANES, write_f32
 
 NO_TOKEN = -1
@@ -39,8 +56,22 @@ _LOG2_HIGH, _LOG2_LOW = 0.69314718055966295651160180568695068359375, 0.282352905
 _LOG2_E = math.log2(math.e)
 _FIRST_TERMS = 0.5, 1.0, 1.0
 _LEAST = -1000.0
-"""exp() of anything below is 0, and whole powers of two of it still fit."""
+"""exp() and 2 ** of anything below is 0, and whole powers of two of it still fit."""
 _NAN = math.nan
+
+BUCKETS = 256
+"""That scores go into. Each has a sum for each lane of a vector: neighbours that fall into one bucket, as a
+whole vocabulary of equals does, need not wait for one another."""
+
+ABOUT = 2e-12
+"""What the polynomial is off, as a share of a weight. Rounding y makes 1e-16 |y|, which is more for weights
+that are too small to matter. Adding up 152,000 weights makes 2e-11: more terms would gain nothing."""
+*_SERIES, _LAST_TERM = Chebyshev.interpolate(np.exp2, 8, (-0.5, 0.5)).convert(kind=Polynomial).coef.tolist()
+_FROM_HIGHEST = tuple(reversed(_SERIES))
+_ROUND = 1.5 * 2.0**52
+"""Added to a smaller number, it leaves the nearest integer in the low bits."""
+_sums_of_lanes = constant_i32(8 * (lane % WIDE) for lane in range(LANES))
+"""Bytes from a bucket's first sum to that of each lane."""
 
 
 def _power_of_two(exponent: i64x8) -> f64x8:
@@ -92,8 +123,8 @@ def at_least(x: int, limit: float) -> int:
 
 
 def weigh(x: int, largest: float, temperature: float, out: int, vectors: int) -> None:
-    """kernels.ops.logits.temperature: exp((x - largest) / temperature). x: address of [8 * vectors] float32;
-    out: of as many float64."""
+    """kernels.ops.sampling.filters.temperature_weights: exp((x - largest) / temperature). x: address of
+    [8 * vectors] float32; out: of as many float64."""
     for v in range(vectors):
         below = to_f64(load_f32x8(x + 4 * WIDE * v)) - largest
         store_f64x8(out + 8 * WIDE * v, exp(below / temperature))
@@ -108,3 +139,59 @@ def masses(x: int, weights: int, vectors: int, limit: float) -> tuple[float, flo
         above += select(part > limit, weight, f64x8(0.0))
         reached += select(part >= limit, weight, f64x8(0.0))
     return sum_in_order(above), sum_in_order(reached)
+
+
+def _about(x: f32x8, largest: float, rate: float) -> f64x8:
+    """The weights of eight logits."""
+    y = (to_f64(x) - largest) * rate
+    y = select(y > _LEAST, y, f64x8(_LEAST))
+    rounded = y + _ROUND
+    part = y - (rounded - _ROUND)
+    power = f64x8(_LAST_TERM)
+    for term in unroll(_FROM_HIGHEST):
+        power = fma(power, part, f64x8(term))
+    return as_f64(bits_of_f64(power) + (bits_of_f64(rounded) << 52))
+
+
+def chunk_mass(x: int, limit: float, largest: float, rate: float) -> float:
+    """The sum of the weights of a chunk's logits that reach a limit. x: address of [64] float32."""
+    total = f64x8(0.0)
+    for i in range(0, CHUNK, WIDE):
+        logits = load_f32x8(x + 4 * i)
+        total += select(logits >= limit, _about(logits, largest, rate), f64x8(0.0))
+    return sum_in_order(total)
+
+
+def _bucket(score: f32x16, top: float, per_score: float) -> i32x16:
+    """0 for the highest; the last one goes down to -inf."""
+    return truncated(smaller((f32x16(top) - score) * per_score, f32x16(BUCKETS - 1)))
+
+
+def chunk_places(x: int, top: float, per_score: float, out: int) -> None:
+    """Where in the buckets the weights of a chunk's tokens are to be added: bytes from their beginning.
+    x: address of [64] float32; out: of [64] int32. top: the highest logit. per_score: buckets for a
+    difference of 1."""
+    for i in unroll(range(0, CHUNK, LANES)):
+        bucket = _bucket(load_f32(x + 4 * i), top, per_score)
+        store_i32(out + 4 * i, bucket * (8 * WIDE) + _sums_of_lanes())
+
+
+def chunk_weights(x: int, largest: float, rate: float, out: int) -> float:
+    """Writes the weights of a chunk's logits, 0 of -inf, and returns their sum. x: address of [64] float32;
+    out: of [64] float64."""
+    total = f64x8(0.0)
+    for i in range(0, CHUNK, WIDE):
+        logits = load_f32x8(x + 4 * i)
+        weights = select(logits >= LOWEST, _about(logits, largest, rate), f64x8(0.0))
+        store_f64x8(out + 8 * i, weights)
+        total += weights
+    return sum_in_order(total)
+
+
+def in_bucket(x: int, top: float, per_score: float, bucket: int) -> int:
+    """Which tokens of a chunk are in a bucket: bit i is that of token i."""
+    bits = 0
+    for i in unroll(range(0, CHUNK, LANES)):
+        same = _bucket(load_f32(x + 4 * i), top, per_score) == bucket
+        bits |= bits_of_mask(same) << i
+    return bits

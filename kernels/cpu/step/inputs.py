@@ -22,7 +22,7 @@ from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.work_items import ITEM_WORDS, JOINED_SHARES, SHARES, Int64s, plan_sizes
 from kernels.cpu.step.records import PrepareInputsJob, RepeatStepJob
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.delta.spans import Spans
+from kernels.ops.states.spans import Spans
 
 CONTEXT_STEP = 256
 """Attention plans are made for contexts rounded up to a multiple of this, so that many steps reuse them."""

@@ -1,5 +1,5 @@
-"""Copies whole KV blocks of all layers: within the cache before a shared block is written (copy-on-write),
-and to host memory and back (preemption by swap).
+"""Copies whole KV blocks of all layers: what copy-on-write does before a shared block is written, and what
+preemption does by swap, to host memory and back.
 
     copy:   cache[:, targets[c]] = cache[:, sources[c]]      for all c at once
     out:    host[targets[c]] = cache[:, sources[c]]          for all c
@@ -9,7 +9,7 @@ cache:            [P, B, ...], contiguous; P: planes, such as the keys of one la
 host:             [H, P, ...], on the CPU, of the cache's dtype; a block is one piece of memory,
                   so that it crosses the host link in one transfer
 sources, targets: block ids [C]; all targets are different; a copy reads all sources before it writes
-Bytes moved: P * C blocks of a plane, twice for a copy, once over the host link for a swap.
+Bytes moved: 2 * P * C blocks of a plane; a swap P * C, once over the host link.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def copy_blocks_reference(cache: torch.Tensor, sources: torch.Tensor, targets: t
 def copy_blocks(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
     """Copies in place. Dispatches on the device."""
     if uses_triton(cache):
-        from kernels.triton.cache import copy_blocks as gpu
+        from kernels.triton import blocks as gpu
 
         return gpu.copy_blocks(cache, sources, targets)
     cache.index_copy_(1, targets, cache.index_select(1, sources))
@@ -53,7 +53,7 @@ def swap_out(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], ta
     """Copies out. Dispatches on the device: on CUDA this only queues the copies, in the order of the
     stream, if `host` is pinned."""
     if uses_triton(cache):
-        from kernels.triton.cache import swap_blocks as gpu
+        from kernels.triton import blocks as gpu
 
         return gpu.swap_out(cache, host, sources, targets)
     for source, target in zip(sources, targets, strict=True):
@@ -63,7 +63,7 @@ def swap_out(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], ta
 def swap_in(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:
     """Copies back. As swap_out()."""
     if uses_triton(cache):
-        from kernels.triton.cache import swap_blocks as gpu
+        from kernels.triton import blocks as gpu
 
         return gpu.swap_in(cache, host, sources, targets)
     for source, target in zip(sources, targets, strict=True):

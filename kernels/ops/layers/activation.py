@@ -8,10 +8,11 @@ gate_up: [T, 2 * I], gate before up, as one matrix product leaves them
     gelu_new(x) = x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x ** 3))) / 2
     quick_gelu(x) = x * sigmoid(1.702 * x)
     relu(x)     = max(x, 0)
+    clamped_swiglu = (clamp(up, -limit, limit) + 1) * g * sigmoid(alpha * g),   g = min(gate, limit)
 
-The functions are computed in float32 and rounded once per operation. A value's result does not depend on what
-else is in the tensor. Bytes moved: gated reads 2 * I and writes I values per token; a fused kernel reads
-gate_up once.
+The last one, of gpt-oss, is gated in another way. The functions are computed in float32 and rounded once per
+operation. A value's result does not depend on what else is in the tensor. Bytes moved: gated reads 2 * I and
+writes I values per token; a fused kernel reads gate_up once.
 """
 
 import math
@@ -94,3 +95,11 @@ def gated_activation(gate_up: torch.Tensor, name: str, factor: float = 1.0) -> t
     """[T, 2 * I] -> [T, I]. factor: of the gate."""
     gate, up = gate_up.chunk(2, dim=-1)
     return _apply(name, gate if factor == 1 else gate * factor) * up
+
+
+def clamped_swiglu(gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+    """[T, 2 * I] -> [T, I]."""
+    wide = gate_up.to(torch.promote_types(gate_up.dtype, torch.float32))
+    gate, up = wide.chunk(2, dim=-1)
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return ((up + 1) * gate * torch.sigmoid(alpha * gate)).to(gate_up.dtype)

@@ -2,17 +2,20 @@
 
     y[t, n] = sum_k x[t, k] * w[n, k] + b[n]
 
-x: [T, K], w: [N, K], b: [N] or None, all of one dtype; y: [T, N], of that dtype, or float32 if wide.
+x: [T, K], w: [N, K], b: [N] or None, all of one dtype; y: [T, N], of that dtype, or float32 if wide. w may be
+held in 4 or 8 bits (kernels.triton.matmul.low_bit_weight), with values that are rounded to that dtype.
 
 The CPU's kernels multiply by packed weights (kernels.cpu.matmul.packed). On a CUDA device products are those
 of kernels.triton.matmul.linear, whose sums have one order for any T; those of torch, which the flag
 --fast-matmul asks for, may depend on T in the last bits.
 
-Bytes moved: N * K values of weights, T * K read and T * N written.
+Bytes moved: those of the weight, T * K read and T * N written.
 """
 
 import torch
 import torch.nn.functional as F
+
+from kernels.triton.matmul.low_bit_weight import LowBitWeight
 
 
 def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -35,3 +38,10 @@ def linear(
     else:
         result = F.linear(x, weight, bias)
     return result.float() if wide else result
+
+
+def low_bit_linear(
+    x: torch.Tensor, weight: LowBitWeight, bias: torch.Tensor | None = None, wide: bool = False
+) -> torch.Tensor:
+    """[T, K] -> [T, N]. wide: the result is float32."""
+    return linear(x, weight.values().to(x.dtype), bias, wide)

@@ -1,45 +1,83 @@
 """From logits to tokens: temperature, filters and the draw, of rows with parameters of their own.
 
-    w_i = exp((x_i - max x) / T)                     kernels.ops.logits.temperature
-    the k highest x, then FILTERS in their order     kernels.ops.sampling.filters
-    the first id with w_0 + ... + w_i > u * sum(w)   kernels.ops.sampling.inverse_cdf; u: philox
+    w_i = exp((x_i - max x) / T), the k highest x, then FILTERS in their order   kernels.ops.sampling.filters
+    the first id with w_0 + ... + w_i > u * sum(w)                               inverse_cdf; u: uniforms_of
 
-T = 0: the first of the largest x, kernels.ops.sampling.argmax. This is the reference of
+T = 0: the first of the largest x, argmax. This is the reference of
 kernels.cpu.sampling.choose and of kernels.triton.sampling, and what a CPU runs without compiled functions.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.ops.logits.temperature import temperature_weights
-from kernels.ops.sampling.argmax import argmax
 from kernels.ops.sampling.columns import NEUTRAL, SamplingColumns
-from kernels.ops.sampling.filters import min_p, top_k, top_mass, typical_p
-from kernels.ops.sampling.inverse_cdf import inverse_cdf
+from kernels.ops.sampling.filters import FILTERS, temperature_weights, top_k
 from kernels.ops.sampling.philox import philox4x32, uniform53
 from kernels.ops.sampling.philox_constants import MASK
 
 _Rows = npt.NDArray[np.int64]
 
 
-class Filter(NamedTuple):
-    """Zeroes weights by a column; rows in which it is neutral are left alone."""
+def argmax_reference(logits: torch.Tensor) -> torch.Tensor:
+    """The formula: a loop over ids."""
+    tokens = []
+    for row in logits.tolist():
+        best = -1
+        for token, logit in enumerate(row):
+            if math.isnan(logit) or logit == math.inf:
+                best = -1
+                break
+            if logit > (row[best] if best >= 0 else -math.inf):
+                best = token
+        tokens.append(best)
+    return torch.tensor(tokens, device=logits.device)
 
-    column: str
-    filter_weights: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-    """scores [U, W] float32, weights [U, W] float64, parameter [U] float64 -> weights [U, W]."""
+
+def argmax(logits: torch.Tensor) -> torch.Tensor:
+    """Returns the id of the largest logit, the lowest among equals; -1 where it is not finite: NaN or +inf
+    somewhere (the model broke down), or -inf everywhere (nothing may be chosen).
+
+    logits [A, V] float32 -> [A] int64, in one read. torch.max gives the first of equals, and NaN if there is
+    one.
+    """
+    largest, tokens = logits.max(-1)
+    return torch.where(largest.isfinite(), tokens, -1)
 
 
-FILTERS = (
-    Filter("top_p", top_mass),
-    Filter("min_p", lambda scores, weights, share: min_p(weights, share)),
-    Filter("typical_p", lambda scores, weights, share: typical_p(weights, share)),
-)
-"""In the order in which they apply, behind top_k."""
+def inverse_cdf_reference(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """The formula: a linear search from the left."""
+    indexes = []
+    for row, x in zip(weights.tolist(), u.tolist(), strict=True):
+        cdf = list(accumulate(row))
+        candidates = [i for i, mass in enumerate(cdf) if mass > x * cdf[-1] or 0 < mass == cdf[-1]]
+        indexes.append(candidates[0] if candidates else -1)
+    return torch.tensor(indexes, device=weights.device)
+
+
+def inverse_cdf(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """Returns one draw from each row of weights: the first index whose cumulative weight exceeds u times the
+    whole. weights [A, W] float64, u [A] float64 in [0, 1) -> [A] int64; -1 where no weight is positive or one
+    is NaN.
+
+        c_i = w_0 + ... + w_i  (float64, added from left to right),   result = min { i : c_i > u * c_{W-1} }
+
+    Index i is drawn only if c_{i-1} <= u c_{W-1} < c_i, so its weight is not zero. As u is at most 1 - 2^-53,
+    the product stays below c_{W-1} after rounding too, unless the sum is subnormal; the last index with a
+    positive weight is the limit in any case. This needs sums that never decrease: torch adds from left to
+    right on the CPU, as numpy does. Devices with a parallel scan have a variant of their own:
+    kernels.triton.sampling.sample.
+    """
+    cdf = weights.cumsum(-1)
+    total = cdf[:, -1:].contiguous()
+    drawn = torch.searchsorted(cdf, u[:, None] * total, right=True)
+    last = torch.searchsorted(cdf, total)
+    return torch.where(total > 0, torch.minimum(drawn, last), -1)[:, 0]
 
 
 class Candidates(NamedTuple):

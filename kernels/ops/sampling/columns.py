@@ -2,7 +2,7 @@
 
 Parameters arrive as float32 numbers, so that float64 and float32 hold them exactly. A new filter is a name
 here, an entry in kernels.ops.sampling.choose.FILTERS, and a line in the compiled variants, which do not read
-FILTERS: kernels.cpu.sampling.choose, where NOT_KNOWN leaves a row to torch, and worker.cuda.sampling.
+FILTERS: kernels.cpu.sampling.choose, where UNKNOWN leaves a row to torch, and worker.cuda.sampling.
 """
 
 from typing import Any

@@ -1,18 +1,51 @@
-"""Filters: top_k chooses candidates; the others zero the weights of tokens that are not to be drawn.
+"""Temperature and filters: top_k chooses candidates; the others zero the weights of tokens that are not to be
+drawn.
 
 scores [A, W] float32, weights [A, W] float64, one parameter per row -> new weights [A, W] float64. On CUDA:
 kernels.triton.sampling.filtered_sample and kernels.triton.sampling.typical_p.
 """
 
 import math
+from collections.abc import Callable
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 
-from kernels.ops.sampling.ranking import ranking, ranking_reference
+from kernels.ops.sampling.logprobs import ranking, ranking_reference
 
 FIRST_WIDTH = 256
 GROWTH = 16
+
+
+def temperature_weights_reference(
+    scores: torch.Tensor, largest: torch.Tensor, temperature: torch.Tensor
+) -> torch.Tensor:
+    """The formula, one score at a time."""
+    rows = zip(scores.tolist(), largest.tolist(), temperature.tolist(), strict=True)
+    weights = [[math.exp((x - m) / t) for x in row] for row, m, t in rows]
+    return torch.tensor(weights, dtype=torch.float64, device=scores.device)
+
+
+def temperature_weights(
+    scores: torch.Tensor, largest: torch.Tensor, temperature: torch.Tensor
+) -> torch.Tensor:
+    """Returns probabilities up to a factor, the most probable token having weight 1:
+
+        w_i = exp((x_i - m) / T),   m = the row's largest logit
+
+    scores [A, W] float32, largest [A] float32, temperature [A] float64 > 0 -> [A, W] float64. All sums over
+    weights are sequential (cumsum), from the lowest id up: they do not depend on how many zeros a row is
+    padded with, nor on the number of threads.
+
+    In [0, 1]; 0 for the score -inf. A row whose largest logit is not finite becomes all NaN, or NaN
+    and zero: inverse_cdf finds no token in it. However small the temperature, nothing overflows: the
+    exponent is at most 0.
+    """
+    weights = scores.to(torch.float64)
+    weights -= largest[:, None]
+    weights /= temperature[:, None]
+    return weights.exp_()
 
 
 def top_k_reference(logits: torch.Tensor, k: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,7 +70,7 @@ def top_k(logits: torch.Tensor, k: torch.Tensor, n: int) -> tuple[torch.Tensor, 
     return ids, scores
 
 
-def top_mass_reference(scores: torch.Tensor, weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+def top_p_reference(scores: torch.Tensor, weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     """The formula: adds weights up until the target is reached."""
     result = torch.zeros_like(weights)
     order = ranking_reference(scores, scores.shape[-1]).tolist()
@@ -52,7 +85,7 @@ def top_mass_reference(scores: torch.Tensor, weights: torch.Tensor, share: torch
     return result
 
 
-def top_mass(scores: torch.Tensor, weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+def top_p(scores: torch.Tensor, weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     """Keeps the smallest set of highest scores whose weights reach a share of the sum: top_p.
 
     With i_1, i_2, ... the ids by descending score (lowest id first among equals), the set is i_1 ... i_n with
@@ -112,7 +145,7 @@ def typical_p_reference(weights: torch.Tensor, share: torch.Tensor) -> torch.Ten
         p = [w / sum(row) for w in row]
         entropy = -sum(x * math.log(x) for x in p if x > 0)
         distances.append([abs(-math.log(x) - entropy) if x > 0 else math.inf for x in p])
-    return top_mass_reference(-torch.tensor(distances, dtype=torch.float32), weights, share)
+    return top_p_reference(-torch.tensor(distances, dtype=torch.float32), weights, share)
 
 
 def typical_p(weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
@@ -130,4 +163,20 @@ def typical_p(weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     products = weights * log_weights.clamp(min=-1000.0)
     mean = products.cumsum(-1)[:, -1:] / weights.cumsum(-1)[:, -1:]
     distance = (log_weights - mean).abs_()
-    return top_mass(-distance.to(torch.float32), weights, share)
+    return top_p(-distance.to(torch.float32), weights, share)
+
+
+class Filter(NamedTuple):
+    """Zeroes weights by a column; rows in which it is neutral are left alone."""
+
+    column: str
+    filter_weights: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+    """scores [U, W] float32, weights [U, W] float64, parameter [U] float64 -> weights [U, W]."""
+
+
+FILTERS = (
+    Filter("top_p", top_p),
+    Filter("min_p", lambda scores, weights, share: min_p(weights, share)),
+    Filter("typical_p", lambda scores, weights, share: typical_p(weights, share)),
+)
+"""In the order in which they apply, behind top_k."""

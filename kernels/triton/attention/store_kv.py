@@ -1,5 +1,5 @@
 """kernels.ops.attention.store_kv on CUDA, and in the same launch what comes before it: head norms
-(kernels.ops.layers.rms_norm) and the rotation of queries and keys (kernels.ops.layers.rotary).
+(kernels.ops.layers.norms) and the rotation of queries and keys (kernels.ops.layers.rotary).
 
     x[t, h]     <- x / sqrt(mean(x ** 2) + eps) * weight          x: query, key; if the family has it (Qwen3)
     query[t, h] <- rotated(x)                                     in place

@@ -1,4 +1,4 @@
-"""kernels.ops.layers.rms_norm on CUDA: one program per row, the whole row in registers.
+"""kernels.ops.layers.norms on CUDA: one program per row, the whole row in registers.
 
     rms_norm(x)[t]     = x[t] / sqrt(mean(x[t] ** 2) + eps) * (weight + offset)
     add_rms_norm(x, r) = rms_norm(x * factor + r), x * factor + r

@@ -1,13 +1,14 @@
-"""kernels.ops.experts.combine on CUDA: the weighted sum of what the experts of each token have computed.
+"""The weights of experts on CUDA: weigh and combine of kernels.ops.experts.dispatch.
 
-    out[t] = sum_j weights[t, j] * y[places[t, j]]  +  sigmoid(gate[t]) * shared[t]
+    weigh:    out[places[t, j]] = x[t] * weights[t, j]
+    combine:  out[t] = sum_j weights[t, j] * y[places[t, j]]  +  sigmoid(gate[t]) * shared[t]
 
-y: [P, E], rows contiguous; weights: [T, k] float32; places: [T, k] integers; shared: [T, E] or None; gate:
-[T] float32 or None for a factor of 1; out: [T, E], of y's dtype. Sums are float32, over j in ascending order,
+x: [T, E] and y: [P, E], rows contiguous; weights: [T, k] float32; places: [T, k] integers; shared: [T, E] or
+None; gate: [T] float32 or None for a factor of 1. Products and sums are float32, over j in ascending order,
 and rounded once; the compiler fuses no product with a sum, so that they are those of kernels.ops.
 
-Bytes moved: (k + 1) * E read and E written per token. One program per token and BLOCK values. Speed: not yet
-measured on a GPU.
+Bytes moved: weigh reads E, mostly from L2, and writes E per pair; combine reads (k + 1) * E and writes E per
+token. One program per pair or token and BLOCK values. Speed: not yet measured on a GPU.
 """
 
 import torch
@@ -16,6 +17,36 @@ import triton.language as tl
 
 BLOCK = 1024
 """Values of a program: 8 per thread, a load of 16 bytes at two bytes a value."""
+
+
+@triton.jit
+def _weigh_kernel(
+    x,  # [T, E]
+    weights,  # [T, k]
+    places,  # [T, k]
+    out,  # [T * k, E]
+    width,
+    TOP_K: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    pair = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    value = tl.load(x + pair // TOP_K * width + column, mask=inside, other=0.0).to(tl.float32)
+    value *= tl.load(weights + pair)
+    place = tl.load(places + pair).to(tl.int64)
+    tl.store(out + place * width + column, value.to(out.dtype.element_ty), mask=inside)
+
+
+def weigh(x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Returns [T * k, E], sorted by expert."""
+    assert x.is_contiguous() and weights.is_contiguous() and places.is_contiguous()
+    pairs, width = weights.numel(), x.shape[1]
+    out = torch.empty((pairs, width), dtype=x.dtype, device=x.device)
+    if pairs:
+        grid = pairs, triton.cdiv(width, BLOCK)
+        _weigh_kernel[grid](x, weights, places, out, width, weights.shape[1], BLOCK, num_warps=4)
+    return out
 
 
 @triton.jit

@@ -5,10 +5,11 @@
     x <- x + bias                                   tokens that have one
     x <- -inf                                       tokens that the mask leaves out
 
-in float32 and in this order: kernels.ops.logits.penalties, kernels.ops.logits.logit_bias and
-kernels.ops.logits.token_masks, whose results these are, bit for bit. The
-history of a row is dense here, not a list: counts [S, V] int32 and a bit per token of the prompt, so that
-nothing grows with the length of a sequence, and no two programs write the same token.
+in float32 and in this order: kernels.ops.sampling.logits_processors.penalties,
+kernels.ops.sampling.logits_processors.add_logit_bias and kernels.ops.sampling.token_masks, whose results
+these are, bit for bit. The history of a row is dense here, not a list: counts [S, V] int32 and a bit per
+token of the prompt, so that nothing grows with the length of a sequence, and no two programs write the same
+token.
 
 logits: [A, V] float32, rows contiguous; of them U are adjusted. slots: [U], where a row's state lies; -1: it
 has none, and stays as it is.

@@ -1,4 +1,4 @@
-"""kernels.ops.logits.token_masks.prohibit on CUDA: bad words and then stop tokens, in place.
+"""kernels.ops.sampling.token_masks.prohibit on CUDA: bad words and then stop tokens, in place.
 
     bad words    x[last_n] <- -inf   for each word n of the row whose prefix the output ends with
     stop tokens  x[stop_m] <- -inf   for each m, while position < min_tokens
@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.ops.logits.token_masks import Prohibitions
+from kernels.ops.sampling.token_masks import Prohibitions
 
 ENTRIES = 128
 """Forbidden tokens processed at a time: one per thread."""

@@ -12,8 +12,8 @@ The draw first finds the tile in which the sum passes u * sum(w), then the token
 is read once and one tile of it again. Weights are float32 (kernels.triton.sampling.weights). The order of the
 sums: a float32 tree within each tile of 2,048 tokens (kernels.triton.sampling.tile_stats), a float64 tree
 over the tiles, and within the tile of the draw a float64 scan; where the two sums of that tile differ in
-their last bits, its last token closes the gap. kernels.ops.sampling.inverse_cdf is float64 throughout and
-adds from left to right. The limits between tokens differ by some 1e-7 of the whole, and the token differs
+their last bits, its last token closes the gap. kernels.ops.sampling.choose.inverse_cdf is float64 throughout
+and adds from left to right. The limits between tokens differ by some 1e-7 of the whole, and the token differs
 from the CPU's where u falls between.
 
 Bytes moved: 4 * A * V, and A tiles. Speed: not yet measured on a GPU.
@@ -101,7 +101,7 @@ def sample(logits: torch.Tensor, draws: Draws, stats: TileStats | None = None) -
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
-    """Returns kernels.ops.sampling.argmax on CUDA: logits [A, V] float32 -> [A] int64."""
+    """Returns kernels.ops.sampling.choose.argmax on CUDA: logits [A, V] float32 -> [A] int64."""
     return _choose(logits, None, tile_stats(logits, None))
 
 

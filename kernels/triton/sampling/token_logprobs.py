@@ -1,13 +1,13 @@
 """Log-probabilities and ranks of some tokens on CUDA, without log-probabilities of all.
 
-    logprob(t) = x_t - m - log(sum_j exp(x_j - m)),  m = max_j x_j          kernels.ops.logits.log_softmax
-    rank(t)    = 1 + #{ j : x_j > x_t } + #{ j < t : x_j = x_t }            kernels.ops.logits.token_ranks
+    logprob(t) = x_t - m - log(sum_j exp(x_j - m)),  m = max_j x_j
+    rank(t)    = 1 + #{ j : x_j > x_t } + #{ j < t : x_j = x_t }
 
-logits: [A, V] float32; tokens: [A, N] integers. The sum is float64, in the order of
-kernels.triton.sampling.tile_stats, and the result is rounded once to float32. Ranks are counts: tiles add
-theirs by atomic additions of integers, whose order changes nothing. A row with NaN or +inf, or nothing above
--inf, gives NaN. Bytes moved: 8 * A * V, the second half from L2 where a step's logits fit there (60 MB of an
-H200: 98 rows of 152,000). Speed: not yet measured on a GPU.
+as kernels.ops.sampling.logprobs. logits: [A, V] float32; tokens: [A, N] integers. The sum is float64, in the
+order of kernels.triton.sampling.tile_stats, and the result is rounded once to float32. Ranks are counts:
+tiles add theirs by atomic additions of integers, whose order changes nothing. A row with NaN or +inf, or
+nothing above -inf, gives NaN. Bytes moved: 8 * A * V, the second half from L2 where a step's logits fit there
+(60 MB of an H200: 98 rows of 152,000). Speed: not yet measured on a GPU.
 """
 
 import torch

@@ -1,5 +1,5 @@
-"""kernels.ops.sampling.ranking on CUDA for small n: the ids of the n highest of each row, the lower id first
-among equals.
+"""kernels.ops.sampling.logprobs.ranking on CUDA for small n: the ids of the n highest of each row, the lower
+id first among equals.
 
 logits: [A, V] float32, rows contiguous -> [A, n] int64, n up to 128: the range of log-probability requests.
 As in kernels.triton.sampling.filtered_sample, no row is sorted: the n-th largest of the maxima of groups says

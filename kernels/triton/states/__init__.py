@@ -1,1 +1,1 @@
-"""Layers that keep a state per row on CUDA: kernels.ops.delta and kernels.ops.mamba in Triton."""
+"""Layers that keep a state per row on CUDA: kernels.ops.states in Triton."""

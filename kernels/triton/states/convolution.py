@@ -1,4 +1,4 @@
-"""kernels.ops.delta.convolution on CUDA: a program per row and 128 channels, 16 tokens at a time.
+"""kernels.ops.states.convolution on CUDA: a program per row and 128 channels, 16 tokens at a time.
 
     out[t, c] = silu(bias[c] + sum over k of weight[c, k] * x[t - taps + 1 + k, c])
 
@@ -11,7 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.ops.delta.device_spans import DeviceSpans
+from kernels.ops.states import convolution as by_torch
+from kernels.ops.states.spans import AnySpans, Spans
 from kernels.triton.requirements import next_power_of_2
 from kernels.triton.states.spans import save_of, span_of
 
@@ -101,10 +102,18 @@ def _convolution_kernel(
 
 
 def convolution(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, state: torch.Tensor, spans: DeviceSpans
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor,
+    state: torch.Tensor,
+    spans: AnySpans,
+    drafted: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """x: [T, C], rows may be strided; weight: [taps, C] and bias: [C] float32; state: [slots, taps - 1, C]
-    float32, which changes: rows, and slots that states are saved in. Returns [T, C] float32."""
+    float32, which changes: rows, and slots that states are saved in. Returns [T, C] float32. Spans on the
+    host are computed by torch, and may have drafted tokens."""
+    if isinstance(spans, Spans):
+        return by_torch.convolution(x, weight, bias, state, spans, drafted)
     (tokens, channels), taps = x.shape, len(weight)
     assert taps > 1 and state.shape[1:] == (taps - 1, channels) and state.is_contiguous()
     assert x.stride(1) == 1 and weight.is_contiguous() and bias.is_contiguous()

@@ -1,4 +1,5 @@
-"""kernels.ops.delta.delta_rule on CUDA: a program per row, value head and some of its values, token by token.
+"""kernels.ops.states.delta_rule on CUDA: a program per row, value head and some of its values, token by
+token.
 
     S = exp(-decay[h] * softplus(a + bias[h])) * S
     S = S + k (v - k S) sigmoid(b)         k of length 1
@@ -14,8 +15,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.ops.delta.delta_rule import DeltaShape
-from kernels.ops.delta.device_spans import DeviceSpans
+from kernels.ops.states import delta_rule as by_torch
+from kernels.ops.states.delta_rule import DeltaShape
+from kernels.ops.states.spans import AnySpans, Spans
 from kernels.triton.requirements import next_power_of_2
 from kernels.triton.states.spans import save_of, softplus, span_of
 
@@ -104,11 +106,15 @@ def delta_rule(
     bias: torch.Tensor,
     state: torch.Tensor,
     shape: DeltaShape,
-    spans: DeviceSpans,
+    spans: AnySpans,
+    log: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """mixed: [T, C] float32, contiguous: queries, keys and values of all heads; gates: [T, 2 H], b and a,
     rows may be strided; decay, bias: [H] float32; state: [slots, H, N, D] float32, which changes: rows, and
-    slots that states are saved in. Returns [T, H, D] float32."""
+    slots that states are saved in. Returns [T, H, D] float32. Spans on the host are computed by torch,
+    and may have drafted tokens."""
+    if isinstance(spans, Spans):
+        return by_torch.delta_rule(mixed, gates, decay, bias, state, shape, spans, log)
     heads, size = shape.value_heads, (shape.value_heads, shape.key_dim, shape.value_dim)
     assert mixed.is_contiguous() and mixed.shape[1] == shape.channels and gates.stride(1) == 1
     assert state.shape[1:] == size and state.is_contiguous()

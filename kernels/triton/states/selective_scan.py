@@ -1,4 +1,4 @@
-"""kernels.ops.mamba.selective_scan on CUDA: a program per row, head and some of its values, token by token.
+"""kernels.ops.states.selective_scan on CUDA: a program per row, head and some of its values, token by token.
 
     d = softplus(step_factor * t + bias[h])
     S = exp(-decay[h] * d) * S + b (d * x)
@@ -13,8 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.ops.delta.device_spans import DeviceSpans
-from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
+from kernels.ops.states import selective_scan as by_torch
+from kernels.ops.states.selective_scan import MambaShape, ScanRates
+from kernels.ops.states.spans import AnySpans, Spans
 from kernels.triton.requirements import next_power_of_2
 from kernels.triton.states.delta_rule import columns_of
 from kernels.triton.states.spans import save_of, softplus, span_of
@@ -87,11 +88,15 @@ def selective_scan(
     rates: ScanRates,
     state: torch.Tensor,
     shape: MambaShape,
-    spans: DeviceSpans,
+    spans: AnySpans,
+    log: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """mixed: [T, C] float32, contiguous: x, b and c of all heads and groups; steps: [T, H], rows may be
     strided; state: [slots, H, N, P] float32, which changes: rows, and slots that states are saved in. Returns
-    [T, H * P] float32."""
+    [T, H * P] float32. Spans on the host are computed by torch,
+    and may have drafted tokens."""
+    if isinstance(spans, Spans):
+        return by_torch.selective_scan(mixed, steps, rates, state, shape, spans, log)
     size = shape.heads, shape.state_size, shape.head_dim
     assert mixed.is_contiguous() and mixed.shape[1] == shape.channels and steps.stride(1) == 1
     assert state.shape[1:] == size and state.is_contiguous() and rates.packed.is_contiguous()

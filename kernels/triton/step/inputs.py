@@ -7,7 +7,7 @@ import torch
 from kernels.attention.kv_cache_spec import KVCacheSpec
 from kernels.attention.paged_plan import DeviceStep
 from kernels.batch import InputBatch
-from kernels.ops.delta.device_spans import DeviceSpans
+from kernels.ops.states.spans import DeviceSpans
 from kernels.triton.attention.paged_attention import PagedBatch
 from kernels.triton.attention.paged_kernels import paged_kernels
 from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs

@@ -13,8 +13,7 @@ import pytest
 import pytest_asyncio
 
 from console_fakes import MARKUP, RunConsole, Shown, request_info
-from frontend.auth.token_list import entry_line
-from frontend.auth.tokens import digest_of
+from frontend.auth.tokens import digest_of, entry_line
 from tests.frontend.fakes import Output, encode, say
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

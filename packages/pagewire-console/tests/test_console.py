@@ -10,8 +10,7 @@ import httpx2
 import pytest
 
 from console_fakes import MARKUP, RunConsole, Shown
-from frontend.auth.token_list import entry_line
-from frontend.auth.tokens import digest_of
+from frontend.auth.tokens import digest_of, entry_line
 from pagewire_console import console, viewer
 from pagewire_console.feed import Feed
 from pagewire_console.history import COLUMNS, History

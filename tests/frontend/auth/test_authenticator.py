@@ -78,8 +78,7 @@ def test_without_a_token_that_counts(method, metadata):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_with_a_token(method):
-    if method in EVERYBODY:
-        return
+    """Public methods are told who calls, too: a Watch with a token counts for its tenant."""
     admin = GATE.authenticate(method, bearer("admin"))
     assert admin is not None and admin.is_admin
     if method in ADMINS:
@@ -87,6 +86,19 @@ def test_with_a_token(method):
             GATE.authenticate(method, bearer("user"))
     else:
         assert GATE.authenticate(method, bearer("user")) == Caller("alice")
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["/vllm.grpc.engine.VllmEngine/GetLoads", "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics"],
+)
+def test_the_load_of_all_tenants_is_for_operators(method):
+    """With tokens those of admins, as AdminService/GetLoad has it; without, any load balancer's."""
+    assert access_of(method) is Access.OPERATORS
+    assert GATE.authenticate(method, bearer("admin")) == Caller("operators", is_admin=True)
+    with pytest.raises(AdminsOnly):
+        GATE.authenticate(method, bearer("user"))
+    assert AnonymousAuthenticator().authenticate(method, ()) is ANONYMOUS
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_status import rpc_status
 
-from frontend.auth.token_list import entry_line
-from frontend.auth.tokens import digest_of
+from frontend.auth.tokens import digest_of, entry_line
 from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2
 from tests.frontend.auth.test_authenticator import ADMINS, EVERYBODY, METHODS, bearer
 from tests.frontend.fakes import Output, Service, encode, make_request, run_service, text_of

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from frontend.auth.token_list import TokenFile
-from frontend.auth.tokens import digest_of, new_token
+from frontend.auth.tokens import TokenFile, digest_of, new_token
 from frontend.errors import Unauthenticated
 from pagewire.errors import StartupError
 from pagewire.host.file_watch import MAX_BYTES

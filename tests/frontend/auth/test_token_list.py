@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.auth.caller import Terms
-from frontend.auth.token_list import BadTokenList, read_tokens, tenant_problem
-from frontend.auth.tokens import digest_of, new_token
+from frontend.auth.tokens import BadTokenList, digest_of, new_token, read_tokens, tenant_problem
 from frontend.errors import Unauthenticated
 
 TOKEN, OTHER = new_token(), new_token()

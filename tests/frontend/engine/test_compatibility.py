@@ -2,7 +2,7 @@
 
 import pytest
 
-from frontend.engine.compatibility import agree, combine, difference
+from frontend.engine.client import agree, combine, difference
 from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
 
 A = ModelFacts(architecture="A", dtype="float32", vocab_size=10, max_model_len=5, eos_token_ids=[1, 2])

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from frontend.engine import questions
+from frontend.engine import core_list
 from frontend.engine.core import ANYWHERE, Routing
 from frontend.engine.dispatcher import choose
 from pagewire.internal.v1 import engine_pb2
@@ -70,9 +70,9 @@ async def test_a_core_that_is_silent_or_dies_keeps_no_request_waiting(monkeypatc
         made.engines[0]._answer = silence
         assert await made.client.questions.where("x", ANYWHERE) == Routing(rank=2, session_id="x")
         know(made)
-        monkeypatch.setattr(questions, "FIND_S", 0.02)
+        monkeypatch.setattr(core_list, "FIND_S", 0.02)
         assert await made.client.questions.where("x", SESSION) == SESSION
-        monkeypatch.setattr(questions, "FIND_S", 30.0)
+        monkeypatch.setattr(core_list, "FIND_S", 30.0)
         asking = asyncio.create_task(made.client.questions.where("x", SESSION))
         await asyncio.sleep(0)
         await made.stop(0)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from frontend.engine.core import UtilityCalls
-from frontend.engine.questions import ask_all
+from frontend.engine.core_list import ask_all
 from frontend.errors import EngineNotReady
 from pagewire.internal.v1 import engine_pb2
 

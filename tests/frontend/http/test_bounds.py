@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from frontend.http import body, server
+from frontend.http import exchange, server
 from frontend.openai.requests.values import MAX_DEPTH
 from tests.frontend.http.test_server import CHAT, JSON, Run, connect, head, run, until_closed
 
@@ -55,12 +55,12 @@ async def test_a_large_body_is_refused_by_its_length_or_as_it_comes(
 ):
     """Declared, or in chunks without saying so."""
     async with run() as (service, client):
-        monkeypatch.setattr(body, "DISCARD_S", 0.1)
+        monkeypatch.setattr(exchange, "DISCARD_S", 0.1)
         reader, writer = await connect(service)
         writer.write(head(100 << 20))
         assert b" 413 " in await until_closed(reader)
         writer.close()
-        monkeypatch.setattr(body, "DISCARD_S", 60)
+        monkeypatch.setattr(exchange, "DISCARD_S", 60)
         reader, writer = await connect(service)
         writer.write(head(0).replace(b"content-length: 0", b"transfer-encoding: chunked"))
         for _ in range(20):

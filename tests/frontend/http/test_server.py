@@ -14,9 +14,8 @@ import pytest
 import trustme
 
 from frontend.auth.tokens import digest_of
-from frontend.http import body as body_module
-from frontend.http import connection
-from frontend.openai import app
+from frontend.http import exchange, server
+from frontend.openai import server as openai_server
 from tests.frontend.fakes import Output, Service, encode, run_service, say
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
@@ -114,7 +113,7 @@ async def test_a_body_has_a_size(run: Run):
 
 
 async def test_a_body_that_never_ends_is_cut_off(run: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(body_module, "DISCARD_S", 0.1)
+    monkeypatch.setattr(exchange, "DISCARD_S", 0.1)
     async with run(max_request_bytes=4096) as (service, _):
         reader, writer = await connect(service)
         writer.write(head(1 << 40))
@@ -135,7 +134,7 @@ async def _flood(writer: asyncio.StreamWriter) -> None:
 
 
 async def test_a_slow_sender_is_cut_off(run: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(app, "RECEIVE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(openai_server, "RECEIVE_TIMEOUT_S", 0.1)
     async with run() as (service, _):
         reader, writer = await connect(service)
         writer.write(head(100) + b"{")
@@ -147,7 +146,7 @@ async def test_a_slow_sender_is_cut_off(run: Run, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nhost: local"])
 async def test_a_head_has_a_time_limit(run: Run, monkeypatch: pytest.MonkeyPatch, sent: bytes):
-    monkeypatch.setattr(connection, "HEAD_S", 0.1)
+    monkeypatch.setattr(server, "HEAD_S", 0.1)
     async with run() as (service, client):
         reader, writer = await connect(service)
         writer.write(sent)
@@ -157,7 +156,7 @@ async def test_a_head_has_a_time_limit(run: Run, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_connections_are_limited(run: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(connection, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
     async with run() as (service, _):
         held = [await connect(service) for _ in range(3)]
         reader, writer = await connect(service)

@@ -16,6 +16,7 @@ from frontend.prompts.prompt_reader import PromptReader
 from frontend.validation.rules import Limits
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
+from pagewire.internal.v1 import reader_pb2
 from pagewire.v1 import prompt_pb2
 
 LONG = "some words é " * 8000
@@ -167,7 +168,8 @@ async def test_a_client_that_goes_away_before_its_turn_leaves_no_job_behind(read
         raise asyncio.IncompleteReadError(b"", None)
 
     monkeypatch.setattr("frontend.prompts.process_pool._Process.ask", hold)
-    jobs = [asyncio.create_task(readers.read_words(["x"], "sampling.bad_words")) for _ in range(20)]
+    request = reader_pb2.ReadRequest(words=reader_pb2.Texts(texts=["x"]))
+    jobs = [asyncio.create_task(readers.ask(request, "sampling.bad_words")) for _ in range(20)]
     while not num_asked:
         await asyncio.sleep(0.005)
     assert len(readers._jobs) == 1, "the others wait for their turn"

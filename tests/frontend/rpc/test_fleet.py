@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from frontend.call.serving_state import DRAINING, SERVING
-from frontend.engine import questions
+from frontend.engine import core_list
 from frontend.rpc.fleet import MAX_NAME_BYTES, address_of
 from frontend.server import Frontend
 from pagewire.internal.v1 import engine_pb2
@@ -22,7 +22,7 @@ async def second_frontend(service: Service) -> AsyncIterator[Frontend]:
     """Another frontend of the same engine."""
     first = service.frontend
     config = replace(first._config, process_name="frontend-2")
-    frontend = Frontend(config, first.parts.generator._model)
+    frontend = Frontend(config, first.parts.generator.model)
     frontend.open()
     await frontend.start()
     await frontend.wait_until_serving()
@@ -117,7 +117,7 @@ async def test_a_name_that_is_none_or_several(service, other):
 
 async def test_a_frontend_that_does_not_answer_is_said_to(service, other, monkeypatch):
     """The others drain all the same."""
-    monkeypatch.setattr(questions, "COMMAND_S", 0.05)
+    monkeypatch.setattr(core_list, "COMMAND_S", 0.05)
     other.engine.obey = None
     answer = await service.admin.Drain(admin_pb2.DrainRequest(all_frontends=True))
     assert [(name, error) for name, _, _, error in shown(answer)] == [

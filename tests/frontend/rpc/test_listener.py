@@ -6,8 +6,8 @@ import socket
 import grpc
 import pytest
 
-from frontend.rpc import listener
-from frontend.rpc.listener import close_listener
+from frontend.rpc import shutdown
+from frontend.rpc.shutdown import close_listener
 from tests.frontend.fakes import make_request, new_channel, run_service, say, text_of
 
 
@@ -75,7 +75,7 @@ async def test_a_listener_that_closes_meanwhile(monkeypatch: pytest.MonkeyPatch)
             reused.append(socket.socket())
         return 0
 
-    monkeypatch.setattr(listener, "_num_unaccepted", close_and_reuse)
+    monkeypatch.setattr(shutdown, "_num_unaccepted", close_and_reuse)
     assert await close_listener(port)
     with reused[0] as other:
         assert other.fileno() == number

@@ -4,7 +4,7 @@ import asyncio
 
 import grpc
 
-from frontend.rpc.options import server_options
+from frontend.rpc.grpc_server import server_options
 from pagewire.config import FrontendConfig
 from tests.hostile.test_frames import Http2, framed
 

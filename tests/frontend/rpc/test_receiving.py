@@ -5,7 +5,7 @@ import asyncio
 from frontend.auth.caller import Caller
 from frontend.call.messages import MAX_HELD_BYTES, ReceivingSlots
 from frontend.rpc.call_context import decoded
-from frontend.rpc.interceptors.limits import Receiving
+from frontend.rpc.interceptors.admission import Receiving
 from frontend.telemetry.counters import Counters
 
 

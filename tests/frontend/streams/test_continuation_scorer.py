@@ -6,8 +6,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
-from frontend.auth.token_list import entry_line
-from frontend.auth.tokens import digest_of
+from frontend.auth.tokens import digest_of, entry_line
 from frontend.streams.request_group import RequestGroup
 from frontend.text.tokenizer import Tokenizer
 from pagewire.ipc.columns import unpack_u32

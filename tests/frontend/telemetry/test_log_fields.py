@@ -7,8 +7,7 @@ import logging
 import grpc
 import pytest
 
-from frontend.auth.token_list import entry_line
-from frontend.auth.tokens import digest_of
+from frontend.auth.tokens import digest_of, entry_line
 from pagewire.logs import process_log
 from tests.frontend.auth.test_authenticator import bearer
 from tests.frontend.fakes import make_request, run_service, say

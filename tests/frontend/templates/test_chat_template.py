@@ -221,6 +221,12 @@ def test_a_template_that_cannot_be_read_ends_the_start(source):
     assert "/m/chat_template.jinja" in caught.value.why
 
 
+def test_a_template_that_would_take_long_to_compile_is_refused():
+    with pytest.raises(StartupError) as caught:
+        ChatTemplate("{{ 1 }}\n" * (20 << 10), SPECIAL, max_bytes=100, origin="/m/chat_template.jinja")
+    assert caught.value.why == "/m/chat_template.jinja has 163840 bytes, and at most 131072 are compiled"
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frontend.text.prefix_automaton import PrefixAutomaton
+from frontend.text.stop_strings import PrefixAutomaton
 
 LISTS = st.lists(st.text(alphabet="ab", min_size=1, max_size=6), min_size=1, max_size=12)
 

@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from frontend.text.regex_automaton import MAX_KEPT, MAX_NODES, Automaton
+from frontend.text.regex_automaton import MAX_KEPT, MAX_NODES, Automaton, RegexMatcher
 from frontend.text.regex_syntax import RegexError
-from frontend.text.stop_regexes import RegexMatcher
 
 SUPPORTED = (
     "abc",

@@ -5,7 +5,7 @@ import re
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from frontend.text.stop_regexes import MAX_HELD
+from frontend.text.regex_automaton import MAX_HELD
 from frontend.text.stop_strings import StopMatcher, StopStrings
 from tests.frontend.text.test_stop_strings import cut_up
 

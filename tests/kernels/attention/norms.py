@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.ops.layers.rms_norm import rms_norm
+from kernels.ops.layers.norms import rms_norm
 from tests.kernels.tolerances import random
 
 

@@ -21,9 +21,8 @@ class PythonTeam:
 
     def run_one(self, operation: Operation[Any], rows: int, record: Any, grain: int) -> None:
         """See Team.run_one(); a grain of 0 is that of products."""
-        kernel: Any = operation.reference
-        self.names.add(f"{kernel.__module__}.{kernel.__name__}")
+        self.names.add(operation.name)
         record.rows = rows
         units = rows if grain else linear_units(record)
         for first, count in ((0, units // 2), (units // 2, units - units // 2)) if self._computes else ():
-            kernel(record, first, count, 0)
+            operation.reference(record, first, count, 0)

@@ -11,16 +11,14 @@ from kernels.ops.sampling.philox import philox4x32_reference, uniform53_referenc
 
 pytest.importorskip("llvmlite")
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
+from kernels.cpu.sampling import candidates, full_vocab  # noqa: E402
 from kernels.cpu.sampling import choose as sampling_choose
-from kernels.cpu.sampling.filters import thresholds as sampling_limits
-from kernels.cpu.sampling.filters import top_k_cut as sampling_cut  # noqa: E402
-from kernels.cpu.sampling.filters.top_k_cut import UNKNOWN, cut_bytes  # noqa: E402
-from kernels.cpu.sampling.filters.weight_sums import ABOUT, chunk_mass  # noqa: E402
-from kernels.cpu.sampling.scratch import BEST, TEMPERATURE, scratch_bytes  # noqa: E402
-from kernels.cpu.sampling.vector_loops import weigh  # noqa: E402
+from kernels.cpu.sampling.records import UNKNOWN  # noqa: E402
+from kernels.cpu.sampling.scratch import BEST, TEMPERATURE, cut_bytes, scratch_bytes  # noqa: E402
+from kernels.cpu.sampling.vector_loops import ABOUT, chunk_mass, weigh  # noqa: E402
 
-cut, uniform = compiled(sampling_cut.cut), compiled(sampling_choose.uniform)
-lowest_score, next_above = compiled(sampling_limits.lowest_score), compiled(sampling_limits.next_above)
+cut, uniform = compiled(candidates.cut), compiled(sampling_choose.uniform)
+lowest_score, next_above = compiled(full_vocab.lowest_score), compiled(full_vocab.next_above)
 
 
 @compiled

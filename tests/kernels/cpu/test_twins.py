@@ -16,15 +16,15 @@ import torch
 
 import kernels.cpu
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.elementwise.row_kernels import ACTIVATIONS
-from kernels.cpu_ops import CpuOps
-from kernels.ops.delta.delta_rule import DeltaShape
-from kernels.ops.delta.spans import Spans
-from kernels.ops.delta.update_log import update_width
+from kernels.cpu.elementwise.elements import Operations
+from kernels.cpu_ops import ACTIVATIONS, CpuOps
 from kernels.ops.experts.routing import Routing, Score
-from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
-from tests.kernels.cpu.delta.test_delta_kernels import spans
+from kernels.ops.states.delta_rule import DeltaShape
+from kernels.ops.states.selective_scan import MambaShape, ScanRates
+from kernels.ops.states.spans import Spans
+from kernels.ops.states.update_log import update_width
 from tests.kernels.cpu.python_team import PythonTeam
+from tests.kernels.cpu.states.test_delta_kernels import spans
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -246,10 +246,11 @@ def test_every_operation_is_compared():
     for case in (*EXACT.values(), *NEARLY.values()):
         for dtype in DTYPES:
             results(case, dtype, 16, team)
-    for folder in ("elementwise", "experts", "delta", "mamba"):
+    for folder in ("elementwise", "experts", "states"):
         for module in pkgutil.iter_modules([f"{kernels.cpu.__path__[0]}/{folder}"]):
             found = vars(importlib.import_module(f"kernels.cpu.{folder}.{module.name}")).values()
-            references = [each.reference for each in found if isinstance(each, Operation)]
-            operations |= {f"{kernel.__module__}.{kernel.__name__}" for kernel in references}
-    elsewhere = {"dispatch.dispatch", "dispatch.gather_rows", "grouped_product.grouped_product"}
+            for each in found:
+                of_both = each if isinstance(each, Operations) else [each]
+                operations |= {one.name for one in of_both if isinstance(one, Operation)}
+    elsewhere = {"dispatch.dispatch", "dispatch.gather_rows", "dispatch.grouped_product"}
     assert operations - team.names == {f"kernels.cpu.experts.{name}" for name in elsewhere}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from frontend.auth.token_list import read_tokens
+from frontend.auth.tokens import read_tokens
 from pagewire.cli import frontend, serve
 from pagewire.config import FrontendConfig, ServeConfig
 from pagewire.errors import StartupError

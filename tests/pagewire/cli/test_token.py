@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from frontend.auth.caller import Caller, Terms
-from frontend.auth.token_list import read_tokens
+from frontend.auth.tokens import read_tokens
 from pagewire import cli
 from pagewire.flags import UsageError
 

@@ -13,8 +13,8 @@ from engine_core.intake.validation import Limits
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
-from kernels.triton.cache.copy_segments import copy_segments_reference
 from kernels.triton.requirements import BUFFER_BYTES
+from kernels.triton.step.copy_segments import copy_segments_reference
 from kernels.triton_ops import TritonOps
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32

@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.scheduler.scheduler import Scheduler
 from kernels.attention.row_state import DeltaStateSpec, MambaStateSpec
-from kernels.ops.delta.delta_rule import DeltaShape
-from kernels.ops.delta.spans import Spans
-from kernels.ops.mamba.selective_scan import MambaShape
+from kernels.ops.states.delta_rule import DeltaShape
+from kernels.ops.states.selective_scan import MambaShape
+from kernels.ops.states.spans import Spans
 from pagewire.errors import StartupError
 from pagewire.ipc.columns import pack_u32
 from tests.engine_core.fakes import add_request

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 
 from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
-from kernels.triton.step.count_tokens import count_tokens
+from kernels.triton.step.token_history import count_tokens
 from worker.sampling.allowed_tokens import allowed_words
 from worker.sampling.batch import NewSequence
 from worker.sampling.logit_bias import bias_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernels.ops.sampling.ranking import ranking
+from kernels.ops.sampling.logprobs import ranking
 from kernels.triton.sampling.token_logprobs import token_logprobs
 from kernels.triton.sampling.top_n import MOST, USUAL, top_n
 from worker.sampling.logprobs import scores as by_torch

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.logits.log_softmax import log_softmax
 from kernels.ops.sampling.columns import SamplingColumns
+from kernels.ops.sampling.logprobs import log_softmax
 from kernels.triton.sampling.choose import choose_tokens
 from kernels.triton.sampling.forbid_tokens import forbid_tokens
 from kernels.triton.sampling.sample import argmax
-from kernels.triton.step.record_tokens import History, record_tokens
+from kernels.triton.step.token_history import History, record_tokens
 from worker.cuda.sampling.logit_adjustments import LogitAdjustments
 from worker.cuda.sampling.logprobs import top_tokens
 from worker.cuda.sampling.row_parameters import ALIGNMENT, FILTERED, DeviceParameters, Parameters, RowSlots

@@ -1,7 +1,7 @@
 """A gated delta net (arXiv 2412.06464, as Qwen3-Next has it): linear attention, which keeps a state per row.
 
     m[t]       = silu(convolution over the last tokens of W x)     queries, keys and values of all heads
-    o[t]       = the gated delta rule over m, with gates b and a   kernels.ops.delta.delta_rule
+    o[t]       = the gated delta rule over m, with gates b and a   kernels.ops.states.delta_rule
     out[t]     = O [norm(o[t, h]) * silu(z[t, h])]                 heads side by side
 
 W, z, b and a come of one projection. A row goes token by token, in decoding and in prompts alike: so a token

@@ -1,4 +1,4 @@
-"""A Mamba-2 layer: a state per row in place of keys and values (kernels.ops.mamba).
+"""A Mamba-2 layer: a state per row in place of keys and values (kernels.ops.states).
 
 Projections, a convolution over the last tokens, the selective scan, a gated norm of its outputs by group, and
 the projection back. A row goes token by token, in decoding and in prompts alike: so a token has the same bits

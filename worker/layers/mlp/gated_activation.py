@@ -19,7 +19,7 @@ class GatedActivation(Layer):
 
 
 class ClampedGate(Layer):
-    """kernels.ops.layers.clamped_swiglu, of gpt-oss's experts. It has no parameters."""
+    """kernels.ops.layers.activation, of gpt-oss's experts. It has no parameters."""
 
     def __init__(self, alpha: float, limit: float) -> None:
         super().__init__()

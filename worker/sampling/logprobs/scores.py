@@ -9,9 +9,7 @@ import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.logits.log_softmax import log_softmax
-from kernels.ops.logits.token_ranks import token_ranks
-from kernels.ops.sampling.ranking import ranking
+from kernels.ops.sampling.logprobs import log_softmax, ranking, token_ranks
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.sampling.batch import PIECE
 from worker.sampling.logprobs.columns import ScoreTable, to_columns

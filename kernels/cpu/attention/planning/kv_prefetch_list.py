@@ -1,9 +1,8 @@
 """The list of what the attention layers of a step read, for
 kernels.cpu.attention.planning.kv_prefetch_kernel."""
 
-from kernels.cpu.attention.planning.first_seen import first_seen
 from kernels.cpu.attention.planning.kv_prefetch_kernel import MOST_PIECES, PIECE
-from kernels.cpu.attention.records import AttentionItem, PlanRecord, PrefetchRecord, PrefetchStep
+from kernels.cpu.attention.records import AttentionItem, PlanRecord, PrefetchRecord, PrefetchStep, first_seen
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.isa.vectors import read_i64, write_i64
 

@@ -4,8 +4,7 @@ A PartPlace is followed by the list: addresses of the tiles of keys, then of val
 this part. Keys and values alike come in the order: shared tiles, the row's own ones, those of the paired row.
 """
 
-from kernels.cpu.attention.planning.first_seen import first_seen
-from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord
+from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord, first_seen
 from kernels.cpu.attention.tiles import AHEAD
 from kernels.cpu.attention.vector_loops import PART, QUERIES, copy
 from kernels.cpu.compiler.language import Static

@@ -12,7 +12,7 @@ from frontend.call.call import Call
 from frontend.errors import InvalidRequest
 from frontend.http.exchange import Exchange, event
 from frontend.inspection.inspector import Inspector
-from frontend.openai.app import Endpoint
+from frontend.openai.server import Endpoint
 from frontend.parts import FrontendParts
 from pagewire import __version__
 from pagewire.host.loopback import is_loopback

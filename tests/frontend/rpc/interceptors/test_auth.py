@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from frontend.auth.authenticator import AnonymousAuthenticator
-from frontend.rpc.interceptors.auth import AuthInterceptor, is_local
+from frontend.rpc.interceptors.admission import AuthInterceptor, is_local
 from pagewire.v1 import admin_pb2, model_pb2
 from tests.frontend.fakes import run_service
 
@@ -41,7 +41,7 @@ def test_peers_on_this_machine(peer, local):
 @pytest.mark.parametrize("method", ADMIN_METHODS)
 async def test_without_tokens_operators_are_on_this_machine(checkpoint, model, method, monkeypatch):
     """Every method of AdminService is covered, also those added later."""
-    monkeypatch.setattr("frontend.rpc.interceptors.auth.is_local", lambda peer: False)
+    monkeypatch.setattr("frontend.rpc.interceptors.admission.is_local", lambda peer: False)
     async with run_service(checkpoint, model=model) as service:
         call = service.channel.unary_unary(f"/pagewire.v1.AdminService/{method}")
         with pytest.raises(grpc.aio.AioRpcError) as caught:

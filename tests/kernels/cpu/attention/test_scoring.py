@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.attention.scoring import add_sink  # noqa: E402
+from kernels.cpu.attention.softmax import add_sink  # noqa: E402
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels

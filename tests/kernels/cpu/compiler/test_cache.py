@@ -15,7 +15,7 @@ MULTIPLY = """
 import torch
 from kernels.cpu.compiler import cache as compiler
 compiled, lower = [], compiler.lower
-compiler.lower = lambda kernel, name: compiled.append(name) or lower(kernel, name)
+compiler.lower = lambda kernel, name, *statics: compiled.append(name) or lower(kernel, name, *statics)
 from kernels.cpu.matmul.packed import pack_weight
 x = torch.ones(3, 4, dtype=torch.bfloat16)
 print(pack_weight(x, None).multiply(x).sum().item())

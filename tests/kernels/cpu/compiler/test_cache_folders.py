@@ -11,12 +11,12 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
-from kernels.cpu.compiler.cache_folders import REMOVED, UNUSED_S, hold, remove_unused  # noqa: E402
+from kernels.cpu.compiler.cache import REMOVED, UNUSED_S, hold, remove_unused  # noqa: E402
 
 HOLD = """
 import sys
 from pathlib import Path
-from kernels.cpu.compiler.cache_folders import hold
+from kernels.cpu.compiler.cache import hold
 hold(Path(sys.argv[1]))
 print("held", flush=True)
 input()

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
-from kernels.cpu.compiler import linking
+from kernels.cpu.compiler import llvm
 from kernels.cpu.compiler.cache import compiled
-from kernels.cpu.compiler.linking import Collector, HostLinker, current_linker, link_with
+from kernels.cpu.compiler.llvm import Collector, HostLinker, current_linker, link_with
 from scripts.object_file import ObjectFile
 
 pytestmark = pytest.mark.cpu_kernels
@@ -19,7 +19,7 @@ def _double(x: int) -> int:
 
 
 def test_code_for_another_processor_is_kept_and_not_called(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(linking, "_linker", HostLinker())
+    monkeypatch.setattr(llvm, "_linker", HostLinker())
     collector = Collector()
     link_with(collector)
     assert current_linker() is collector
@@ -33,7 +33,7 @@ def test_code_for_another_processor_is_kept_and_not_called(monkeypatch: pytest.M
 def test_code_for_this_processor_is_called():
     collector = Collector()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linking, "_linker", collector)
+        patch.setattr(llvm, "_linker", collector)
         compiled(_double)
     ((name, contents),) = collector.objects.items()
     host = HostLinker()

@@ -19,14 +19,12 @@ from kernels.cpu.elementwise.records import (
     RotaryRecord,
     ScaledAddRecord,
 )
-from kernels.cpu.elementwise.row_kernels import ACTIVATIONS
-from kernels.cpu_ops import CpuOps
+from kernels.cpu_ops import ACTIVATIONS, CpuOps
 from kernels.ops.layers.activation import activation_reference, gated_activation_reference
-from kernels.ops.layers.clamped_swiglu import clamped_swiglu as clamped_swiglu_reference
-from kernels.ops.layers.layer_norm import layer_norm_reference
-from kernels.ops.layers.rms_norm import rms_norm_reference
+from kernels.ops.layers.activation import clamped_swiglu as clamped_swiglu_reference
+from kernels.ops.layers.adjust_logits import adjust_logits
+from kernels.ops.layers.norms import layer_norm_reference, rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
-from kernels.ops.logits.adjust_logits import adjust_logits
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -114,14 +112,11 @@ def gated(kind: Any, attribute: str, name: str, **fields: float) -> Callable[[Cp
 
 
 def clamped(kernels: CpuOps, out: torch.Tensor) -> Case:
-    from kernels.cpu.elementwise.clamped_swiglu import clamped_swiglu, clamped_swiglu_float32
-
     gate_up = random(ROWS, 2 * out.shape[1], dtype=out.dtype, scale=3)
     fields = {"gate_up": gate_up.data_ptr(), "out": out.data_ptr(), "width": out.shape[1]}
     record = ClampedSwigluRecord(**fields, alpha=1.5, limit=2.0)
     record.tensors = gate_up
-    operation = clamped_swiglu_float32 if out.dtype == F32 else clamped_swiglu
-    return operation, record, clamped_swiglu_reference(gate_up.double(), 1.5, 2.0)
+    return kernels.rows.swiglu, record, clamped_swiglu_reference(gate_up.double(), 1.5, 2.0)
 
 
 def activation(name: str) -> Callable[[CpuOps, torch.Tensor], Case]:

@@ -15,7 +15,7 @@ ROWS, WIDTH = 3, 48
 @pytest.mark.parametrize("with_residual", [False, True])
 def test_rms_norm(with_residual: bool):
     """Two heads of a row, which lies among others; bit for bit."""
-    from kernels.cpu.elementwise.rms_norm import rms_norm
+    from kernels.cpu.elementwise.norms import rms_norm
     from kernels.cpu.runtime.thread_pool import TEAM
 
     x, residual = (random(ROWS, 3 * WIDTH, dtype=BF16, seed=seed) for seed in (1, 2))
@@ -37,9 +37,9 @@ def test_rms_norm(with_residual: bool):
             stride=2 * 3 * WIDTH,
         )
         if python:
-            rms_norm.reference(record, 0, ROWS, 0)
+            rms_norm.bfloat16.reference(record, 0, ROWS, 0)
         else:
-            TEAM.run_one(rms_norm, ROWS, record, 1)
+            TEAM.run_one(rms_norm.bfloat16, ROWS, record, 1)
         results.append((normed, total))
     (normed, total), (expected, expected_total) = results
     assert torch.equal(normed, expected) and torch.equal(total, expected_total)
@@ -70,15 +70,15 @@ def test_rotary():
             out=out.data_ptr(),
         )
         if out.data_ptr() == results.data_ptr():
-            TEAM.run_one(rotary, ROWS, record, 1)
+            TEAM.run_one(rotary.bfloat16, ROWS, record, 1)
         else:
-            rotary.reference(record, 0, ROWS, 0)
+            rotary.bfloat16.reference(record, 0, ROWS, 0)
     assert torch.equal(results[0], results[1]) and results.all()
 
 
 def test_gated_silu():
     """But for the reciprocal, which is exact to 2 ** -14 in compiled code."""
-    from kernels.cpu.elementwise.activation import gated_silu
+    from kernels.cpu.elementwise.activations import gated_silu
     from kernels.cpu.runtime.thread_pool import TEAM
 
     gate_up = random(ROWS, 2 * WIDTH, dtype=BF16, scale=20)
@@ -87,6 +87,6 @@ def test_gated_silu():
         GatedSiluRecord(gate_up=gate_up.data_ptr(), out=out.data_ptr(), width=WIDTH, factor=0.7)
         for out in results
     ]
-    TEAM.run_one(gated_silu, ROWS, records[0], 1)
-    gated_silu.reference(records[1], 0, ROWS, 0)
+    TEAM.run_one(gated_silu.bfloat16, ROWS, records[0], 1)
+    gated_silu.bfloat16.reference(records[1], 0, ROWS, 0)
     torch.testing.assert_close(results[0].float(), results[1].float(), rtol=2**-7, atol=1e-30)

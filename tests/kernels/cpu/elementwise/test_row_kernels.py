@@ -3,13 +3,11 @@
 import pytest
 import torch
 
-from kernels.cpu.elementwise.row_kernels import ACTIVATIONS
-from kernels.cpu_ops import CpuOps
+from kernels.cpu_ops import ACTIVATIONS, CpuOps
 from kernels.ops.layers.activation import activation_reference, gated_activation_reference
-from kernels.ops.layers.layer_norm import layer_norm_reference
-from kernels.ops.layers.rms_norm import rms_norm_reference
+from kernels.ops.layers.adjust_logits import adjust_logits
+from kernels.ops.layers.norms import layer_norm_reference, rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
-from kernels.ops.logits.adjust_logits import adjust_logits
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -18,7 +16,7 @@ BF16 = torch.bfloat16
 ROUNDING = 2**-8
 """Of a result to bfloat16: computed in float32, it is rounded once."""
 SILU = ROUNDING + 2**-12
-"""Its exponential and its reciprocal are less exact than float32 (kernels.cpu.elementwise.activation)."""
+"""Its exponential and its reciprocal are less exact than float32 (kernels.cpu.elementwise.activations)."""
 
 
 @pytest.fixture(scope="module")

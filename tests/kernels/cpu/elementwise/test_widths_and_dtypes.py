@@ -4,10 +4,8 @@ import pytest
 import torch
 
 from kernels.cpu_ops import CpuOps
-from kernels.ops.layers.activation import activation_reference, gated_activation_reference
-from kernels.ops.layers.clamped_swiglu import clamped_swiglu
-from kernels.ops.layers.layer_norm import layer_norm_reference
-from kernels.ops.layers.rms_norm import rms_norm_reference
+from kernels.ops.layers.activation import activation_reference, clamped_swiglu, gated_activation_reference
+from kernels.ops.layers.norms import layer_norm_reference, rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
 from tests.kernels.tolerances import random
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernels.cpu.compiler.linking import Linker
+from kernels.cpu.compiler.llvm import Linker
 from scripts.object_file import ObjectFile, Relocation
 from tests.kernels.cpu.emulation.processor import Processor
 

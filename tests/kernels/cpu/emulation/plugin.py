@@ -8,7 +8,7 @@ has one thread.
 
 import pytest
 
-from kernels.cpu.compiler.linking import link_with
+from kernels.cpu.compiler.llvm import link_with
 from kernels.cpu.instruction_sets import NEON, NEON_DOT, compile_for
 from tests.kernels.cpu.emulation.linker import EmulatorLinker
 from tests.kernels.cpu.emulation.processor import Processor

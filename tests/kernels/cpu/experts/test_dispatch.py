@@ -5,7 +5,7 @@ import ctypes
 import pytest
 import torch
 
-from kernels.cpu.experts.expert_kernels import ProductGroup
+from kernels.cpu.experts.product_group import ProductGroup
 from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, Segment
 from kernels.cpu.matmul.packed import PackedWeight, pack_weight
 from kernels.cpu_ops import CpuOps

@@ -5,11 +5,9 @@ import torch
 
 from kernels.cpu.experts.records import WeighRecord
 from kernels.cpu_ops import CpuOps
-from kernels.ops.experts.combine import combine
-from kernels.ops.experts.dispatch import dispatch
+from kernels.ops.experts.dispatch import combine, dispatch, weigh
 from kernels.ops.experts.route import route
 from kernels.ops.experts.routing import Routing, Score
-from kernels.ops.experts.weigh import weigh
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from kernels.cpu.compiler.linking import link_with
+from kernels.cpu.compiler.llvm import link_with
 from kernels.cpu.instruction_sets import SETS, compile_for, select
 
 if TYPE_CHECKING:

@@ -83,7 +83,7 @@ def show(code):
     return assemble(code)
 
 cache.assemble = show
-import kernels.cpu.elementwise.activation
+import kernels.cpu.elementwise.activations
 import kernels.cpu.matmul.quantize
 """
 

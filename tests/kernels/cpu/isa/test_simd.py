@@ -15,7 +15,11 @@ from kernels.cpu.compiler.cache import compiled  # noqa: E402
 from kernels.cpu.compiler.vectors import f32x8, f32x16, i32x8, i32x16  # noqa: E402
 from kernels.cpu.elementwise.elements import BFLOAT16, FLOAT32  # noqa: E402
 from kernels.cpu.isa.doubles import load_f32x8, store_f32x8  # noqa: E402
-from kernels.cpu.isa.exp import precise_exp  # noqa: E402
+from kernels.cpu.isa.exp import (
+    capped,  # noqa: E402
+    precise_exp,  # noqa: E402
+    softplus,  # noqa: E402
+)
 from kernels.cpu.isa.float16 import load_halves, load_halves_x8, read_half  # noqa: E402
 from kernels.cpu.isa.lanes import (  # noqa: E402
     as_f32,
@@ -59,8 +63,6 @@ from kernels.cpu.isa.simd import (  # noqa: E402
     to_f32,
     whole_words,
 )
-from kernels.cpu.isa.soft_cap import capped  # noqa: E402
-from kernels.cpu.isa.softplus import softplus  # noqa: E402
 from kernels.cpu.isa.vectors import read_f32, read_i32, write_f32, write_i32, write_u32  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels

@@ -10,8 +10,8 @@ import torch
 
 pytest.importorskip("llvmlite")
 from kernels.cpu.sampling import choose as module  # noqa: E402
-from kernels.cpu.sampling.api import UNKNOWN, sampling_kernels  # noqa: E402
-from kernels.cpu.sampling.records import ChooseRecord  # noqa: E402
+from kernels.cpu.sampling.api import sampling_kernels  # noqa: E402
+from kernels.cpu.sampling.records import UNKNOWN, ChooseRecord  # noqa: E402
 from kernels.cpu.sampling.scratch import BEST, LARGEST, TEMPERATURE, begin_row, scratch_bytes  # noqa: E402
 from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN  # noqa: E402
 from kernels.ops.sampling.choose import choose_tokens  # noqa: E402
@@ -35,7 +35,7 @@ def params_of(
 
 
 def test_no_column_is_ignored() -> None:
-    """A new filter is computed here, or leaves its rows to torch by NOT_KNOWN."""
+    """A new filter is computed here, or leaves its rows to torch by UNKNOWN."""
     assert set(module._NAMES) == set(COLUMNS)
 
 

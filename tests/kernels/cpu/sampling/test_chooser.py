@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from kernels.cpu.sampling.api import UNKNOWN, SamplingKernels, sampling_kernels
-from kernels.ops.sampling.argmax import argmax
-from kernels.ops.sampling.choose import choose_tokens
+from kernels.cpu.sampling.api import SamplingKernels, sampling_kernels
+from kernels.cpu.sampling.records import UNKNOWN
+from kernels.ops.sampling.choose import argmax, choose_tokens
 from kernels.ops.sampling.columns import SamplingColumns
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 

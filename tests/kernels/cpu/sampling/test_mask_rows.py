@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernels.cpu.sampling.api import SamplingKernels, sampling_kernels
-from kernels.ops.logits.bitmask import apply_bitmask, apply_bitmask_reference
+from kernels.ops.sampling.logits_processors import apply_bitmask, apply_bitmask_reference
 from tests.kernels.sampling_inputs import tied_logits
 
 KERNELS = sampling_kernels(1)

@@ -10,16 +10,20 @@ pytest.importorskip("llvmlite")
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 from kernels.cpu.isa.lanes import lowest_bit  # noqa: E402
 from kernels.cpu.isa.vectors import write_f64, write_i64  # noqa: E402
-from kernels.cpu.sampling import mask_rows  # noqa: E402
+from kernels.cpu.sampling import logits_processors  # noqa: E402
 from kernels.cpu.sampling.argmax import find_in_pieces, merge_pieces  # noqa: E402
-from kernels.cpu.sampling.filters.weight_sums import (  # noqa: E402
+from kernels.cpu.sampling.records import FindRecord, MergeRecord  # noqa: E402
+from kernels.cpu.sampling.vector_loops import (  # noqa: E402
+    CHUNK,
+    at_least,
+    chunk_largest,
     chunk_mass,
     chunk_places,
     chunk_weights,
     in_bucket,
+    masses,
+    weigh,
 )
-from kernels.cpu.sampling.records import FindRecord, MergeRecord  # noqa: E402
-from kernels.cpu.sampling.vector_loops import CHUNK, at_least, chunk_largest, masses, weigh  # noqa: E402
 
 INF, NAN = math.inf, math.nan
 RATE = math.log2(math.e) / 0.7
@@ -54,7 +58,7 @@ def places(x: int, out: int) -> None:
 
 def bits(x: int, out: int) -> None:
     """Of a mask that begins with a word of all, a word of none and others; 100 tokens."""
-    mask_rows._mask_row(x, out, 100)
+    logits_processors._mask_row(x, out, 100)
 
 
 @pytest.mark.parametrize("kernel", [largest, weights, sums, places, bits])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.cpu.sampling.api import Histories, sampling_kernels
-from kernels.ops.logits.penalties import penalties_reference
+from kernels.ops.sampling.logits_processors import penalties_reference
 from tests.kernels.sampling_inputs import tied_logits
 
 KERNELS = sampling_kernels(1)

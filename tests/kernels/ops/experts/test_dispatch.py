@@ -5,9 +5,7 @@ import math
 import pytest
 import torch
 
-from kernels.ops.experts.combine import combine
-from kernels.ops.experts.dispatch import dispatch
-from kernels.ops.experts.weigh import weigh
+from kernels.ops.experts.dispatch import combine, dispatch, weigh
 from tests.kernels.tolerances import TOLERANCES, assert_close, random
 
 CHOICES = [

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kernels.ops.layers.clamped_swiglu import clamped_swiglu
+from kernels.ops.layers.activation import clamped_swiglu
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import TOLERANCES, assert_close, random
 

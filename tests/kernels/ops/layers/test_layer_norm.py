@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.layers.layer_norm import layer_norm, layer_norm_reference
+from kernels.ops.layers.norms import layer_norm, layer_norm_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import DTYPES, TOLERANCES, assert_close, random
 

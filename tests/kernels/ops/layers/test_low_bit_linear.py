@@ -2,8 +2,7 @@
 
 import torch
 
-from kernels.ops.layers.linear import linear
-from kernels.ops.layers.low_bit_linear import low_bit_linear
+from kernels.ops.layers.linear import linear, low_bit_linear
 from kernels.triton.matmul.low_bit_weight import Code, empty_low_bits, round_to_int8
 from tests.kernels.tolerances import random
 

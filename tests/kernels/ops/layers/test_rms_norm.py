@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.layers.rms_norm import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
+from kernels.ops.layers.norms import add_rms_norm, add_rms_norm_reference, rms_norm, rms_norm_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import DTYPES, TOLERANCES, assert_close, random
 

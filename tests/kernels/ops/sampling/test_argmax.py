@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.argmax import argmax, argmax_reference
+from kernels.ops.sampling.choose import argmax, argmax_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 

@@ -6,7 +6,7 @@ import torch
 
 from kernels.ops.sampling.choose import candidates_of, uniforms_of
 from kernels.ops.sampling.columns import SamplingColumns
-from kernels.ops.sampling.filters import min_p, top_mass, typical_p
+from kernels.ops.sampling.filters import min_p, top_p, typical_p
 from kernels.ops.sampling.philox import philox4x32_reference, uniform53_reference
 
 V = 30
@@ -65,7 +65,7 @@ def test_each_filter_applies_to_its_own_rows(rows: list[int]) -> None:
     for at, row in enumerate(rows):
         one, score, values = weights[at : at + 1], x[at : at + 1], parameters[row]
         if "top_p" in values:
-            one = top_mass(score, one, torch.tensor([values["top_p"]], dtype=torch.float64))
+            one = top_p(score, one, torch.tensor([values["top_p"]], dtype=torch.float64))
         if "min_p" in values:
             one = min_p(one, torch.tensor([values["min_p"]], dtype=torch.float64))
         if "typical_p" in values:

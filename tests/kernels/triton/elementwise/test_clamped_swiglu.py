@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels.ops.layers.clamped_swiglu import clamped_swiglu as clamped_swiglu_reference
-from kernels.triton.elementwise import clamped_swiglu as module
-from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
+from kernels.ops.layers.activation import clamped_swiglu as clamped_swiglu_reference
+from kernels.triton.elementwise import activation as module
+from kernels.triton.elementwise.activation import clamped_swiglu
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where

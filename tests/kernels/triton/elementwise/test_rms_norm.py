@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.layers.rms_norm import rms_norm_reference
+from kernels.ops.layers.norms import rms_norm_reference
 from kernels.triton.elementwise.rms_norm import LARGEST_WIDTH, add_rms_norm, rms_norm
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import assert_close, random

@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from kernels.ops.experts.combine import combine as combine_reference
-from kernels.ops.experts.weigh import weigh as weigh_reference
-from kernels.ops.layers.clamped_swiglu import clamped_swiglu as clamped_reference
-from kernels.triton.elementwise.clamped_swiglu import clamped_swiglu
-from kernels.triton.experts.combine import combine
-from kernels.triton.experts.weigh import weigh
+from kernels.ops.experts.dispatch import combine as combine_reference
+from kernels.ops.experts.dispatch import weigh as weigh_reference
+from kernels.ops.layers.activation import clamped_swiglu as clamped_reference
+from kernels.triton.elementwise.activation import clamped_swiglu
+from kernels.triton.experts.combine import combine, weigh
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
 

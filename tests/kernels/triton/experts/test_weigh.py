@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.triton.experts import weigh as module
-from kernels.triton.experts.weigh import weigh
+from kernels.triton.experts import combine as module
+from kernels.triton.experts.combine import weigh
 from tests.kernels.tolerances import random
 from tests.kernels.triton.conftest import Where
 

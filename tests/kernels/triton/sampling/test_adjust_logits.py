@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.logits.logit_bias import add_logit_bias_reference
-from kernels.ops.logits.penalties import penalties_reference
+from kernels.ops.sampling.logits_processors import add_logit_bias_reference, penalties_reference
 from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
 from tests.kernels.sampling_inputs import smooth_logits
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.logits.token_masks import ANY, Prohibitions, prohibit_reference
+from kernels.ops.sampling.token_masks import ANY, Prohibitions, prohibit_reference
 from kernels.triton.sampling import forbid_tokens as module
 from kernels.triton.sampling.forbid_tokens import forbid_tokens
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits

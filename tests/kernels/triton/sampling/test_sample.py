@@ -7,12 +7,10 @@ some 1e6 tokens, and the cases here are fixed.
 import pytest
 import torch
 
-from kernels.ops.logits.log_softmax import log_softmax_reference
-from kernels.ops.logits.temperature import temperature_weights
-from kernels.ops.logits.token_ranks import token_ranks_reference
-from kernels.ops.sampling.argmax import argmax as cpu_argmax
-from kernels.ops.sampling.filters import min_p, top_k, top_mass
-from kernels.ops.sampling.inverse_cdf import inverse_cdf
+from kernels.ops.sampling.choose import argmax as cpu_argmax
+from kernels.ops.sampling.choose import inverse_cdf
+from kernels.ops.sampling.filters import min_p, temperature_weights, top_k, top_p
+from kernels.ops.sampling.logprobs import log_softmax_reference, token_ranks_reference
 from kernels.ops.sampling.philox import philox4x32_reference, uniform53_reference
 from kernels.triton.sampling import filtered_sample as module
 from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
@@ -57,7 +55,7 @@ def expected(logits: torch.Tensor, draws: Draws, filters: Filters | None) -> tor
             ids, scores = top_k(one, torch.tensor([k]), k)
         weights = temperature_weights(scores, one.amax(-1), heat)
         if filters and filters.top_p[row] < 1:
-            weights = top_mass(scores, weights, filters.top_p[row].cpu().double().view(1))
+            weights = top_p(scores, weights, filters.top_p[row].cpu().double().view(1))
         if filters and filters.min_p[row] > 0:
             weights = min_p(weights, filters.min_p[row].cpu().double().view(1))
         drawn = inverse_cdf(weights, torch.tensor([uniform(draws, row)], dtype=torch.float64))

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.logits.log_softmax import log_softmax_reference
-from kernels.ops.logits.token_ranks import token_ranks_reference
+from kernels.ops.sampling.logprobs import log_softmax_reference, token_ranks_reference
 from kernels.triton.sampling.tile_stats import TILE
 from kernels.triton.sampling.token_logprobs import token_logprobs
 from tests.kernels.rows import assert_rows_are_independent

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.ranking import ranking_reference
+from kernels.ops.sampling.logprobs import ranking_reference
 from kernels.triton.sampling import top_n as module
 from kernels.triton.sampling.top_n import top_n
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.logits.temperature import temperature_weights
-from kernels.ops.sampling.filters import min_p, top_k, top_mass
+from kernels.ops.sampling.filters import min_p, temperature_weights, top_k, top_p
 from kernels.ops.sampling.filters import typical_p as cpu_typical_p
 from kernels.triton.sampling import typical_p as module
 from kernels.triton.sampling.filtered_sample import Filters
@@ -27,7 +26,7 @@ def kept(logits: torch.Tensor, row: int) -> torch.Tensor:
         ids, scores = top_k(scores, torch.tensor([k]), k)
     weights = temperature_weights(scores, largest, TEMPERATURE[row : row + 1].double())
     if TOP_P[row] < 1:
-        weights = top_mass(scores, weights, TOP_P[row : row + 1].double())
+        weights = top_p(scores, weights, TOP_P[row : row + 1].double())
     weights = min_p(weights, MIN_P[row : row + 1].double())
     weights = cpu_typical_p(weights, TYPICAL[row : row + 1].double())
     return torch.zeros(logits.shape[1], dtype=torch.bool).scatter_(0, ids[0], weights[0] > 0)

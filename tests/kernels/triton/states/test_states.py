@@ -6,15 +6,14 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from kernels.ops.delta import convolution as convolution_of_torch
-from kernels.ops.delta import delta_rule as delta_rule_of_torch
-from kernels.ops.delta.delta_rule import DeltaShape
-from kernels.ops.delta.device_spans import DeviceSpans
-from kernels.ops.delta.gated_norm import gated_norm as gated_norm_of_torch
-from kernels.ops.delta.spans import Spans
-from kernels.ops.mamba import selective_scan as scan_of_torch
-from kernels.ops.mamba.grouped_norm import grouped_norm as grouped_norm_of_torch
-from kernels.ops.mamba.selective_scan import MambaShape, ScanRates
+from kernels.ops.states import convolution as convolution_of_torch
+from kernels.ops.states import delta_rule as delta_rule_of_torch
+from kernels.ops.states import selective_scan as scan_of_torch
+from kernels.ops.states.delta_rule import DeltaShape
+from kernels.ops.states.norms import gated_norm as gated_norm_of_torch
+from kernels.ops.states.norms import grouped_norm as grouped_norm_of_torch
+from kernels.ops.states.selective_scan import MambaShape, ScanRates
+from kernels.ops.states.spans import DeviceSpans, Spans
 from kernels.triton.states.convolution import convolution
 from kernels.triton.states.delta_rule import columns_of, delta_rule
 from kernels.triton.states.norms import gated_norm, grouped_norm

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.triton.step.count_tokens import count_tokens, count_tokens_reference
+from kernels.triton.step.token_history import count_tokens, count_tokens_reference
 
 V = 70
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.triton.step.record_tokens import History, record_tokens, record_tokens_reference
+from kernels.triton.step.token_history import History, record_tokens, record_tokens_reference
 
 V = 70
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kernels.ops.logits.log_softmax import log_softmax_reference
-from kernels.ops.sampling.ranking import ranking_reference
+from kernels.ops.sampling.logprobs import log_softmax_reference, ranking_reference
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.checkpoints import VOCAB_SIZE
 from tests.logprob_columns import EVERYTHING, Scored, listed, top

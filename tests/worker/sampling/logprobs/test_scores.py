@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.ops.logits.log_softmax import log_softmax_reference
-from kernels.ops.sampling.ranking import ranking_reference
+from kernels.ops.sampling.logprobs import log_softmax_reference, ranking_reference
 from tests.logprob_columns import Scored, take_apart
 from worker.sampling.logprobs.columns import to_columns
 from worker.sampling.logprobs.requests import LogprobCandidates

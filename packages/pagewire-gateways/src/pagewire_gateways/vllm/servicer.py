@@ -103,10 +103,12 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
 
     @guarded
     async def GetServerInfo(self, request: Any, context: Context) -> Any:
-        """This frontend, and the layout of its engine cores, which it balances itself."""
-        facts = self._engine.facts or self._engine.require()
+        """This frontend, and the layout of its engine cores, which it balances itself. With tokens, admins
+        alone are told how many requests there are."""
+        facts, caller = self._engine.facts or self._engine.require(), current_caller()
+        is_told = caller.is_admin or caller.tenant is None
         return vllm_engine_pb2.GetServerInfoResponse(
-            active_requests=self._generator.registry.num_requests,
+            active_requests=self._generator.registry.num_requests if is_told else 0,
             uptime_seconds=time.monotonic() - self._began,
             server_type="pagewire",
             data_parallel_size=1,

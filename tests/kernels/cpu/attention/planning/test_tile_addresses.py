@@ -8,9 +8,14 @@ import numpy.typing as npt
 import pytest
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.attention.planning.first_seen import first_seen  # noqa: E402
 from kernels.cpu.attention.planning.tile_addresses import LIST, PLACE, append, locate  # noqa: E402
-from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord  # noqa: E402
+from kernels.cpu.attention.records import (  # noqa: E402
+    AttentionItem,
+    AttentionRecord,
+    PartPlace,
+    PlanRecord,
+    first_seen,  # noqa: E402
+)
 from kernels.cpu.attention.tiles import AHEAD  # noqa: E402
 from kernels.cpu.attention.vector_loops import PART, QUERIES  # noqa: E402
 from kernels.ops.attention.first_seen import first_seen as first_seen_reference  # noqa: E402

@@ -1,0 +1,116 @@
+"""The compiled operations of layers on activations of one dtype, for modules that do not compile them
+themselves. Call what compiles them only if kernels.cpu.requirements.why_not() is None."""
+
+from typing import NamedTuple
+
+import torch
+
+from kernels.cpu.compiler.records import Operation
+from kernels.cpu.elementwise.records import (
+    ActivationRecord,
+    AdjustLogitsRecord,
+    ClampedSwigluRecord,
+    GatedGeluRecord,
+    GatedSiluRecord,
+    LayerNormRecord,
+    NormRecord,
+    RotaryRecord,
+    ScaledAddRecord,
+)
+from kernels.cpu.experts.records import (
+    CombineRecord,
+    DispatchRecord,
+    GatherRecord,
+    GroupedRecord,
+    RouteRecord,
+    WeighRecord,
+)
+from kernels.cpu.states.records import (
+    ConvolutionRecord,
+    DeltaRuleRecord,
+    GatedNormRecord,
+    GroupedNormRecord,
+    OutputGateRecord,
+    SelectiveScanRecord,
+)
+
+
+class RowKernels(NamedTuple):
+    """kernels.cpu.elementwise: what all models have."""
+
+    norm: Operation[NormRecord]
+    layer: Operation[LayerNormRecord]
+    activate: Operation[ActivationRecord]
+    silu: Operation[GatedSiluRecord]
+    gelu: Operation[GatedGeluRecord]
+    swiglu: Operation[ClampedSwigluRecord]
+    rotary: Operation[RotaryRecord]
+    add: Operation[ScaledAddRecord]
+    logits: Operation[AdjustLogitsRecord]
+
+
+class ExpertKernels(NamedTuple):
+    """kernels.cpu.experts: mixtures of experts."""
+
+    choose: Operation[RouteRecord]
+    dispatch: Operation[DispatchRecord]
+    gather: Operation[GatherRecord]
+    product: Operation[GroupedRecord]
+    sum: Operation[CombineRecord]
+    weigh: Operation[WeighRecord]
+
+
+class StateKernels(NamedTuple):
+    """kernels.cpu.states: gated delta nets and Mamba-2 layers."""
+
+    convolve: Operation[ConvolutionRecord]
+    learn: Operation[DeltaRuleRecord]
+    scan: Operation[SelectiveScanRecord]
+    gated_norm: Operation[GatedNormRecord]
+    grouped_norm: Operation[GroupedNormRecord]
+    gate: Operation[OutputGateRecord]
+
+
+def row_kernels(dtype: torch.dtype) -> RowKernels:
+    """Returns the operations, compiled if needed. dtype: bfloat16 or float32."""
+    from kernels.cpu.elementwise import activations, norms, rotary, scaling  # compiles, the first time
+
+    return RowKernels(
+        norms.rms_norm.of(dtype),
+        norms.layer_norm.of(dtype),
+        activations.activation.of(dtype),
+        activations.gated_silu.of(dtype),
+        activations.gated_gelu.of(dtype),
+        activations.clamped_swiglu.of(dtype),
+        rotary.rotary.of(dtype),
+        scaling.scaled_add.of(dtype),
+        scaling.adjust_logits,
+    )
+
+
+def expert_kernels(dtype: torch.dtype) -> ExpertKernels:
+    """Returns the operations, compiled if needed. dtype: bfloat16 or float32."""
+    from kernels.cpu.experts import combine, dispatch, route  # compiles, the first time
+
+    return ExpertKernels(
+        route.route,
+        dispatch.dispatch,
+        dispatch.gather_rows,
+        dispatch.grouped_product,
+        combine.combine.of(dtype),
+        combine.weigh.of(dtype),
+    )
+
+
+def state_kernels(dtype: torch.dtype) -> StateKernels:
+    """Returns the operations, compiled if needed. dtype: bfloat16 or float32."""
+    from kernels.cpu.states import convolution, delta_rule, norms, selective_scan  # compiles, the first time
+
+    return StateKernels(
+        convolution.convolution.of(dtype),
+        delta_rule.delta_rule.of(dtype),
+        selective_scan.selective_scan.of(dtype),
+        norms.gated_norm.of(dtype),
+        norms.grouped_norm.of(dtype),
+        norms.output_gate.of(dtype),
+    )

@@ -1,1 +1,0 @@
-"""Gated delta nets: definitions, and what torch computes of them."""

@@ -1,0 +1,94 @@
+"""Norms over the last dimension, alone and fused with the residual addition, and additions that no norm
+takes.
+
+    rms_norm(x)[t]     = x[t] / sqrt(mean(x[t] ** 2) + eps) * (weight + offset)
+    layer_norm(x)[t]   = (x[t] - mean(x[t])) / sqrt(var(x[t]) + eps) * weight + bias
+    add_rms_norm(x, r) = rms_norm(x * factor + r), x * factor + r
+    scaled_add(x, y)   = x * factor + y
+
+x, residual, y: [..., E], one dtype (float32, bfloat16, float16). weight, bias: [E], the same dtype; those of
+a layer norm may be None. var is the biased variance. Sums are float32 whatever the dtype; a row's result
+depends on that row alone. Bytes moved: a norm reads and writes x once; with the addition it reads x and
+residual and writes both results, where the two operations one after the other would read the sum a second
+time.
+"""
+
+import torch
+
+
+def rms_norm_reference(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0
+) -> torch.Tensor:
+    """The formula, in float32 or wider. [..., E] -> [..., E]."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return (wide * scale * (weight.to(wide.dtype) + offset)).to(x.dtype)
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0) -> torch.Tensor:
+    """[..., E] -> [..., E]. offset: 1 where weights are stored as their distance from 1."""
+    if offset:
+        return rms_norm_reference(x, weight, eps, offset)
+    return torch.rms_norm(x, weight.shape, weight, eps)
+
+
+def add_rms_norm_reference(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    offset: float = 0.0,
+    factor: float = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The formula; the sum is rounded to the dtype before it is normed."""
+    total = torch.add(residual, x, alpha=factor)
+    return rms_norm_reference(total, weight, eps, offset), total
+
+
+def add_rms_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    offset: float = 0.0,
+    factor: float = 1.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the normed sum and the sum. Neither input is changed. offset: see rms_norm(). factor: of x."""
+    total = torch.add(residual, x, alpha=factor)
+    return rms_norm(total, weight, eps, offset), total
+
+
+def layer_norm_reference(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> torch.Tensor:
+    """The formula, in float32 or wider. [..., E] -> [..., E]."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    centered = wide - wide.mean(-1, keepdim=True)
+    result = centered * torch.rsqrt(centered.pow(2).mean(-1, keepdim=True) + eps)
+    if weight is not None and bias is not None:
+        result = result * weight.to(wide.dtype) + bias.to(wide.dtype)
+    return result.to(x.dtype)
+
+
+def layer_norm(
+    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
+) -> torch.Tensor:
+    """[..., E] -> [..., E]."""
+    return torch.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def add_layer_norm(
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the normed sum and the sum x + residual, both [..., E]. Neither input is changed."""
+    total = residual + x
+    return layer_norm(total, weight, bias, eps), total
+
+
+def scaled_add(x: torch.Tensor, y: torch.Tensor | None, factor: float = 1.0) -> torch.Tensor:
+    """[T, E] -> [T, E], a new tensor."""
+    return x * factor if y is None else torch.add(y, x, alpha=factor)

@@ -1,1 +1,0 @@
-"""Operations that change or read logits, row by row."""

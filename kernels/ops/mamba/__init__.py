@@ -1,1 +1,0 @@
-"""Mamba-2 layers: definitions, and what torch computes of them."""

@@ -1,1 +1,0 @@
-"""Copies of KV blocks in Triton."""

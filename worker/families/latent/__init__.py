@@ -1,1 +1,0 @@
-"""Families with latent attention (worker.layers.latent.attention)."""

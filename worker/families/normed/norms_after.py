@@ -1,0 +1,87 @@
+"""OLMo 2 and 3, EXAONE 4: norms after both parts.
+
+OLMo has norms of all queries and of all keys; OLMo 3 has windows that alternate with full attention, and
+scales the angles of the latter only. EXAONE has norms of heads; where some layers have a window, the others
+have no positions.
+"""
+
+from typing import Any
+
+from worker.config.decoder import (
+    FULL,
+    SLIDING,
+    DecoderConfig,
+    DecoderFamily,
+    HeadNormKind,
+    NormPlace,
+    Spelling,
+    every,
+    read_decoder,
+    read_kinds,
+    read_sizes,
+    read_window,
+    windows_of,
+)
+from worker.config.hf_config import Fields
+from worker.config.names import AFTER, HEAD_NORMS, NAMES
+from worker.config.rope import RopeDefaults, read_rope_object, scaled_max_position
+
+_SPELLING = Spelling(max_position=2048, default_norm_eps=1e-5)
+_OLMO3_ROPE = RopeDefaults(theta=500_000.0)
+_NORMS: dict[str, Any] = {"norm_place": NormPlace.AFTER, "head_norms": HeadNormKind.FULL_WIDTH}
+
+
+def read_olmo2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    bias = fields.boolean("attention_bias", False)
+    return DecoderConfig(**read_decoder(fields, common, _SPELLING), **_NORMS, qkv_bias=bias, output_bias=bias)
+
+
+def read_olmo3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_sizes(fields, common, _SPELLING)
+    bias = fields.boolean("attention_bias", False)
+    kinds = read_kinds(fields, every(4, values["num_layers"]))
+    trained, head_dim = values["max_position"], values["head_dim"]
+    nested = fields.object("rope_parameters")
+    if nested.has(FULL) or nested.has(SLIDING):
+        objects = {kind: nested.object(kind) for kind in (FULL, SLIDING)}
+    else:
+        objects = {FULL: fields.object("rope_scaling"), SLIDING: Fields({}, "config.json")}
+    nested.refuse_unknown((FULL, SLIDING))
+    ropes = {
+        kind: read_rope_object(rope, fields, trained, head_dim, _OLMO3_ROPE) for kind, rope in objects.items()
+    }
+    values |= {
+        "windows": windows_of(kinds, read_window(fields, 4096)),
+        "ropes": tuple(ropes[kind] for kind in kinds),
+        "max_position": scaled_max_position(ropes[FULL], trained),
+    }
+    return DecoderConfig(**values, **_NORMS, qkv_bias=bias, output_bias=bias)
+
+
+_NAMES = NAMES | HEAD_NORMS | AFTER
+OLMO2 = DecoderFamily(read=read_olmo2_config, names=_NAMES)
+OLMO3 = DecoderFamily(read=read_olmo3_config, names=_NAMES)
+
+
+def read_exaone4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(fields, common, _SPELLING)
+    window, num_layers = read_window(fields, 4096), values["num_layers"]
+    if window is None or fields.has("layer_types"):
+        default = (FULL,) * num_layers
+    else:
+        default = every(fields.integer("sliding_window_pattern", 4), num_layers)
+    kinds = read_kinds(fields, default)
+    pairs = zip(values["ropes"], kinds, strict=True)
+    values |= {
+        "windows": windows_of(kinds, window),
+        "ropes": tuple(rope if window is None or kind == SLIDING else None for rope, kind in pairs),
+    }
+    return DecoderConfig(**values, norm_place=NormPlace.AFTER, head_norms=HeadNormKind.PER_HEAD)
+
+
+EXAONE4 = DecoderFamily(
+    read=read_exaone4_config, names=NAMES | HEAD_NORMS | AFTER, harmless=("sliding_window_pattern",)
+)

@@ -26,19 +26,31 @@ from kernels.cpu.runtime.arena import zeros as zeros
 from kernels.cpu.step.calls import RepeatedStep as RepeatedStep
 from kernels.cpu.step.calls import StepCheck as StepCheck
 from kernels.cpu.step.inputs import BlockInputs as BlockInputs
+from kernels.cpu.weight_forms import Pack as Pack
 from kernels.cpu.weight_forms import WeightForms as WeightForms
 from kernels.cpu_ops import CpuOps as CpuOps
 from kernels.ops.attention import block_copies as block_copies
 from kernels.ops.attention import e4m3 as e4m3
 from kernels.ops.experts.routing import Routing as Routing
+from kernels.ops.sampling.columns import COLUMNS as COLUMNS
+from kernels.ops.sampling.columns import FLOATS as FLOATS
+from kernels.ops.sampling.columns import NEUTRAL as NEUTRAL
+from kernels.ops.sampling.columns import SamplingColumns as SamplingColumns
+from kernels.ops.sampling.logits_processors import Bitmask as Bitmask
+from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHistory
+from kernels.ops.sampling.logits_processors import Words as Words
+from kernels.ops.sampling.token_masks import ANY as ANY
+from kernels.ops.sampling.token_masks import Prohibitions as Prohibitions
 from kernels.ops.states.delta_rule import DeltaShape as DeltaShape
 from kernels.ops.states.selective_scan import MambaShape as MambaShape
 from kernels.ops.states.selective_scan import ScanRates as ScanRates
 from kernels.ops.states.spans import Spans as Spans
+from kernels.sampling_ops import SamplingOps as SamplingOps
 from kernels.torch_ops import Ops as Ops
 from kernels.triton import requirements
+from kernels.triton.matmul.low_bit_weight import DOUBLED as DOUBLED
+from kernels.triton.matmul.low_bit_weight import Code as Code
 from kernels.triton.matmul.low_bit_weight import LowBitWeight as LowBitWeight
-from kernels.triton.matmul.low_bit_weight import padded_rows as padded_rows
 
 
 def default_ops() -> Ops:

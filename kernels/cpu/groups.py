@@ -18,7 +18,7 @@ class Group(StrEnum):
     """The modules of kernels.cpu, without that, that compile when they are imported."""
 
     BFLOAT16 = "bfloat16", "matmul.gemm_bfloat16", "attention.bfloat16_kv", "attention.combine_parts"
-    FLOAT32 = "float32", "attention.float32_kv", "matmul.halves.product", "matmul.gemm_float32"
+    FLOAT32 = "float32", "attention.float32_kv", "matmul.gemm_halves", "matmul.gemm_float32"
     COMPACT = "compact", "matmul.compact.product", "matmul.compact.pack"
     """Weights in 12 bits, which some instruction sets have."""
     INT8 = "int8", "matmul.gemm_int8", "matmul.quantize"

@@ -30,7 +30,7 @@ from worker.memory.swap_space import SwapSpace
 from worker.model_input import build_input_batch
 from worker.models.base import LanguageModel
 from worker.pooling.vectors import States
-from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
@@ -91,7 +91,7 @@ class CpuBackend:
         sizes = rows.block_size, rows.max_model_len
         check = None if kernels is None else StepCheck(*lengths, *sizes)
         self.plan_check: PlanCheck | None = check
-        self._swap_space, self._rows, self._observe = swap_space, rows, observe
+        self.swap_space, self._rows, self._observe = swap_space, rows, observe
         self._caches = layer_caches(model, cache, states)
         has_states = states is not None
         self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels, has_states)
@@ -106,7 +106,7 @@ class CpuBackend:
     def tensors(self) -> list[torch.Tensor]:
         """Blocks, their copies in host memory, states of rows, and the memory of a drafter."""
         states = self.states.tensors if self.states is not None else []
-        return [*self.cache.pools, *self._swap_space.tensors, *states, *self.drafter_tensors]
+        return [*self.cache.pools, *self.swap_space.tensors, *states, *self.drafter_tensors]
 
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
         self._plan = plan
@@ -151,7 +151,7 @@ class CpuBackend:
             self.states.begin(plan)
 
     def swap(self, swaps: Swaps) -> None:
-        self._swap_space.execute(swaps)
+        self.swap_space.execute(swaps)
 
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
         self.cache.copy_blocks(torch.from_numpy(sources), torch.from_numpy(targets))

@@ -13,7 +13,7 @@ from worker.config.hf_config import Fields, read_config, read_quantization
 
 MXFP4 = "mxfp4"
 STORED_IN_GROUPS = ("awq", "compressed-tensors", "gptq", MXFP4)
-"""Formats whose integers may be kept (worker.weights.own_bits)."""
+"""Formats whose integers may be kept (worker.cpu.weights)."""
 
 
 FIELDS = {

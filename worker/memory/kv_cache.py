@@ -14,7 +14,7 @@ import torch
 
 from kernels.api import CacheLayout, KVCacheSpec, LayerCache, Plane, block_copies, e4m3, zeros
 from pagewire.errors import StartupError
-from pagewire.host.memory import available_memory
+from pagewire.host.resources import available_memory
 from worker.memory.host_blocks import requested_blocks
 
 MEMORY_PART = 0.5

@@ -18,7 +18,7 @@ import torch
 from kernels.api import LayerCache, Plane, RowStateSpec, Spans, zeros
 from kernels.ops.attention.ragged import Integers
 from pagewire.errors import StartupError
-from pagewire.host.memory import available_memory
+from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import worker_pb2
 from worker.memory.kv_cache import MEMORY_PART, NO_MEMORY, KVCache
 from worker.models.base import LanguageModel

@@ -137,7 +137,9 @@ def test_groups_are_all_files() -> None:
     compiling = {
         ".".join(path.relative_to(folder).with_suffix("").parts)
         for path in folder.rglob("*.py")
-        if re.search("^@(compiled|operation|by_dtype)$", path.read_text(), re.MULTILINE)
+        if re.search(
+            r"^@(compiled|operation|by_dtype)$|^\w+ = operation_for\(", path.read_text(), re.MULTILINE
+        )
     }
     listed = {name for group in Group for name in group.modules}
     assert compiling == listed, "Group of kernels/cpu/groups.py lists the modules with compiled kernels"

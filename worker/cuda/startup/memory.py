@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kernels.triton.blocks import BUFFER_BYTES
+from kernels.triton import requirements
 from kernels.triton.sampling.logprobs import USUAL
 from pagewire.errors import StartupError
 from worker.cuda.backend import CudaBackend
@@ -58,7 +58,9 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
         new.logprobs.top_n = min(USUAL, rows.vocab_size)
     plan.new_rows[0].prompt_logprobs.CopyFrom(plan.new_rows[0].logprobs)
     plan.new_rows[0].prompt_logprobs_start = 1
-    copied = min(BUFFER_BYTES, num_rows * runner.backend.bytes_per_block)  # a block for each row that forks
+    copied = min(
+        requirements.BUFFER_BYTES, num_rows * runner.backend.bytes_per_block
+    )  # a block for each row that forks
     # Few rows that decode leave results of chunks to each other, which many do not.
     decoding = [
         device.peak_of(partial(_decode, runner, 1 << power)) for power in range(num_rows.bit_length())

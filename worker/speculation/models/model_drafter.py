@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kernels.api import NEUTRAL
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.sampling.columns import NEUTRAL
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.executor.backend import Backend

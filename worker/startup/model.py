@@ -10,6 +10,7 @@ from kernels.cpu.runtime.arena import Arena
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
+from worker.imports import import_metas
 from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.packed_linear import Matrix
@@ -67,6 +68,7 @@ def load_model(
         table = weight_table(model, family.names)
         if held is not None:
             table = bits.hold(model, table, {}, replace(place, later=False))
+        import_metas()  # torch makes no generator without them
         fill_dummy(table, initialize.seed, progress, device, bits.write)
         return model, place.dtype
     with open_checkpoint(Path(initialize.model_path)) as checkpoint:

@@ -1,13 +1,12 @@
 """What the parts of an engine core share: they get one CoreContext, and the parts that they work with.
 
-Identity and Limits are known once the worker is ready; ErrorReplies tells frontends of requests that end by
-an error.
+Identity and Limits are known once the worker is ready.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine_core.counters import Counters
 from engine_core.errors import Code, Refused
@@ -61,37 +60,6 @@ def no_token_error(request: Request) -> tuple[Code, str, str]:
     return Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"
 
 
-class ErrorReplies:
-    """Sends the replies, and counts them."""
-
-    def __init__(self, epoch: int, send: Callable[[bytes, EngineMessage], None], counters: Counters) -> None:
-        """send: takes (frontend, message). counters: `failures` is incremented here."""
-        self._epoch = epoch
-        self._send = send
-        self._counters = counters
-
-    def fail(self, frontend: bytes, handle: int, code: Code, reason: str, message: str) -> None:
-        """Replies that an admitted request has ended."""
-        self._counters.failures[reason] += 1
-        failure = RequestFailed(epoch=self._epoch, handle=handle, code=code, reason=reason, message=message)
-        self._send(frontend, EngineMessage(request_failed=failure))
-
-    def refuse(self, frontend: bytes, handle: int, refusal: Refused) -> None:
-        """Replies that a request is not admitted."""
-        failure = RequestFailed(
-            epoch=self._epoch,
-            handle=handle,
-            code=refusal.code,
-            reason=refusal.reason,
-            message=refusal.message,
-            field=refusal.field,
-            quota=refusal.quota,
-        )
-        if refusal.retry_after is not None:
-            failure.retry_delay.FromNanoseconds(round(refusal.retry_after * 1e9))
-        self._send(frontend, EngineMessage(request_failed=failure))
-
-
 NOWHERE = b""
 """The frontend of a request that is detached. Nothing is sent there; no socket has this identity."""
 
@@ -102,12 +70,38 @@ class CoreContext:
 
     identity: Identity
     scheduler: Scheduler
-    counters: Counters
+    transmit: Callable[[bytes, EngineMessage], None]
+    """Takes (frontend, message) and returns at once. To be called by send() alone."""
     clock: Callable[[], float]
     """Returns seconds; the clock of Received.at."""
-    send: Callable[[bytes, EngineMessage], None]
-    """Takes (frontend, message) and returns at once. Drops what is for NOWHERE."""
-    replies: ErrorReplies
+    counters: Counters = field(default_factory=Counters)
+
+    def send(self, frontend: bytes, message: EngineMessage) -> None:
+        """Sends a message. Drops what is for NOWHERE."""
+        if frontend != NOWHERE:
+            self.transmit(frontend, message)
+
+    def fail(self, frontend: bytes, handle: int, code: Code, reason: str, message: str) -> None:
+        """Replies that an admitted request has ended by an error."""
+        self.counters.failures[reason] += 1
+        epoch = self.identity.epoch
+        failure = RequestFailed(epoch=epoch, handle=handle, code=code, reason=reason, message=message)
+        self.send(frontend, EngineMessage(request_failed=failure))
+
+    def refuse(self, frontend: bytes, handle: int, refusal: Refused) -> None:
+        """Replies that a request is not admitted."""
+        failure = RequestFailed(
+            epoch=self.identity.epoch,
+            handle=handle,
+            code=refusal.code,
+            reason=refusal.reason,
+            message=refusal.message,
+            field=refusal.field,
+            quota=refusal.quota,
+        )
+        if refusal.retry_after is not None:
+            failure.retry_delay.FromNanoseconds(round(refusal.retry_after * 1e9))
+        self.send(frontend, EngineMessage(request_failed=failure))
 
     def describe_load(self) -> Load:
         """Returns the load now, in O(1), as it is reported to frontends."""
@@ -134,20 +128,3 @@ class CoreContext:
             kv_sampled_slots=scheduler.fragmentation.num_allocated,
             kv_empty_slots=scheduler.fragmentation.num_empty,
         )
-
-
-def make_context(
-    identity: Identity,
-    scheduler: Scheduler,
-    send: Callable[[bytes, EngineMessage], None],
-    clock: Callable[[], float],
-) -> CoreContext:
-    """Returns a context with counters at 0. send: takes (frontend, message)."""
-
-    def deliver(frontend: bytes, message: EngineMessage) -> None:
-        if frontend != NOWHERE:
-            send(frontend, message)
-
-    counters = Counters()
-    replies = ErrorReplies(identity.epoch, deliver, counters)
-    return CoreContext(identity, scheduler, counters, clock, deliver, replies)

@@ -11,7 +11,7 @@ from math import inf
 from time import monotonic
 from typing import NoReturn, Protocol
 
-from engine_core.context import BUG, Identity, make_context, no_token_error
+from engine_core.context import BUG, CoreContext, Identity, no_token_error
 from engine_core.errors import Code, InvariantError
 from engine_core.frontend_messages import FrontendMessages
 from engine_core.intake.grammar_preparation import Compiler, GrammarPreparation
@@ -151,7 +151,7 @@ class EngineCore:
         ahead: a step is planned while the one before it runs; else when its result has been taken in.
         bounds: how much may wait.
         """
-        context = make_context(identity, scheduler, send, clock)
+        context = CoreContext(identity, scheduler, send, clock)
         self.scheduler = scheduler
         self.counters = context.counters
         self.intake = Intake(context, bounds)
@@ -193,7 +193,7 @@ class EngineCore:
         now = self._clock()
         plan = self.scheduler.schedule(now)
         self._publish(only_finishes=True)
-        self._tell_of_faults()
+        self._report_faults()
         if plan.rows:
             self._worker.submit(plan)
             self.counters.step_planned(plan)
@@ -211,7 +211,7 @@ class EngineCore:
         for event in self._inbox.take():
             if isinstance(event, Received) and event.message.HasField("add_request"):
                 handle = event.message.add_request.handle
-                self._context.replies.fail(event.frontend, handle, Code.UNAVAILABLE, reason, message)
+                self._context.fail(event.frontend, handle, Code.UNAVAILABLE, reason, message)
 
     # Events.
 
@@ -259,8 +259,8 @@ class EngineCore:
         self.counters.output_rate.add(len(result.token_ids), self._clock())
         self._publish()
         for request in failed:
-            self._context.replies.fail(request.frontend, request.handle, *no_token_error(request))
-        self._tell_of_faults()
+            self._context.fail(request.frontend, request.handle, *no_token_error(request))
+        self._report_faults()
 
     def _publish(self, only_finishes: bool = False) -> None:
         """Sends outputs to each frontend.
@@ -279,10 +279,10 @@ class EngineCore:
         for frontend, message in encode_outputs(outputs, self.epoch, self.scheduler.step):
             self._context.send(frontend, EngineMessage(step_outputs=message))
 
-    def _tell_of_faults(self) -> None:
+    def _report_faults(self) -> None:
         for request in self.scheduler.faults.take() if self.scheduler.faults else ():
             self.counters.internal_errors += 1
-            self._context.replies.fail(request.frontend, request.handle, *BUG)
+            self._context.fail(request.frontend, request.handle, *BUG)
 
     def _check_when_idle(self) -> None:
         """Checks invariants while there is no work. A violation is logged and counted; the core goes on."""

@@ -124,7 +124,7 @@ class FrontendMessages:
         self._counters.frontends_lost += bool(requests)
         for request in requests:
             text = "the engine could not reach the frontend"
-            self._context.replies.fail(frontend, request.handle, Code.UNAVAILABLE, "FRONTEND_LOST", text)
+            self._context.fail(frontend, request.handle, Code.UNAVAILABLE, "FRONTEND_LOST", text)
             self.detached.detach(request, is_refunded=True)
         if requests:
             num_kept = sum(request.num_live > 0 for request in requests)
@@ -137,7 +137,7 @@ class FrontendMessages:
     def fail(self, request: Request, code: Code, reason: str, message: str) -> None:
         """Ends a request, and tells its frontend why."""
         self._scheduler.abort(request)
-        self._context.replies.fail(request.frontend, request.handle, code, reason, message)
+        self._context.fail(request.frontend, request.handle, code, reason, message)
 
     def _add_request(self, frontend: bytes, message: AddRequest, arrival: float) -> None:
         requests = self._scheduler.requests
@@ -152,7 +152,7 @@ class FrontendMessages:
                 return
             request = self._intake.admit(message, frontend, arrival)
         except Refused as refusal:
-            self._context.replies.refuse(frontend, message.handle, refusal)
+            self._context.refuse(frontend, message.handle, refusal)
         else:
             self._counters.requests += 1
             self._grammars.add(request)
@@ -182,4 +182,4 @@ class FrontendMessages:
         request = self._scheduler.requests.by_handle(frontend, handle)
         if request:
             self._scheduler.abort(request)
-        self._context.replies.fail(frontend, handle, *BUG)
+        self._context.fail(frontend, handle, *BUG)

@@ -169,7 +169,7 @@ class Handover:
         goes_on = request.owner.num_handovers < MOST_HANDOVERS and _can_go_on(request, message, delivered)
         self._context.counters.handovers[str(goes_on).lower()] += 1
         if detached is None:
-            self._context.replies.fail(request.frontend, request.handle, Code.ABORTED, REASON, _TEXT)
+            self._context.fail(request.frontend, request.handle, Code.ABORTED, REASON, _TEXT)
         if not goes_on:
             self._end(request, detached is not None)
             return False

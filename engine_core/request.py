@@ -48,15 +48,17 @@ class Status(IntEnum):
 
     WAITING ──> RUNNING ──> ENDED      WAITING: in the queue, without row and blocks
        ^           │                   FORKING: waits for the prompt that its leader computes, with a
-       └─preempted─┘                            reserved row while the leader runs; a beam stays
-    FORKING ──> RUNNING                         FORKING and follows its leader (beam_search/)
-                                       RUNNING: has a row and blocks
+       └─preempted─┘                            reserved row while the leader runs
+    FORKING ──> RUNNING                RUNNING: has a row and blocks
+    FOLLOWING ───────────> ENDED       FOLLOWING: carries a beam of a search, and is in the plans of its
+                                                leader; has a row while the leader runs
     """
 
     WAITING = 0
     FORKING = 1
     RUNNING = 2
     ENDED = 3
+    FOLLOWING = 4
 
 
 @dataclass(slots=True)
@@ -128,7 +130,8 @@ class Request:
     time_limit_at: float | None = None
     deadline_at: float | None = None
     sequences: list[Sequence] = field(default_factory=list)
-    forking: dict[Sequence, None] = field(default_factory=dict)  # in order; removal in O(1)
+    forking: dict[Sequence, None] = field(default_factory=dict)
+    """Those that are FORKING or FOLLOWING, in order; removal in O(1)."""
     num_live: int = 0  # sequences that have not ended
     num_running: int = 0  # sequences that are RUNNING
     num_preemptions: int = 0  # of its sequences
@@ -156,7 +159,7 @@ class Request:
         if not delivered:
             self.sequences[0].leads = n > 1 or self.beam_search is not None
             for sequence in self.sequences[1:]:
-                sequence.status = Status.FORKING
+                sequence.status = Status.FORKING if self.beam_search is None else Status.FOLLOWING
                 self.forking[sequence] = None
         self.num_live = n
 

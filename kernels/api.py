@@ -23,17 +23,27 @@ from kernels.batch import InputBatch as InputBatch
 from kernels.cpu.matmul.groups.weight import GroupedWords as GroupedWords
 from kernels.cpu.matmul.matrix import PackedMatrix as PackedMatrix
 from kernels.cpu.matmul.matrix import PackedTable as PackedTable
-from kernels.cpu.runtime.arena import Arena as Arena
+from kernels.cpu.weight_forms import Pack as Pack
 from kernels.cpu.weight_forms import WeightForms as WeightForms
-from kernels.cpu.weight_forms import exact_weight as exact_weight
 from kernels.ops.experts.routing import Routing as Routing
+from kernels.ops.sampling.columns import COLUMNS as COLUMNS
+from kernels.ops.sampling.columns import FLOATS as FLOATS
+from kernels.ops.sampling.columns import NEUTRAL as NEUTRAL
+from kernels.ops.sampling.columns import SamplingColumns as SamplingColumns
+from kernels.ops.sampling.logits_processors import Bitmask as Bitmask
+from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHistory
+from kernels.ops.sampling.logits_processors import Words as Words
+from kernels.ops.sampling.token_masks import ANY as ANY
+from kernels.ops.sampling.token_masks import Prohibitions as Prohibitions
 from kernels.ops.states.delta_rule import DeltaShape as DeltaShape
 from kernels.ops.states.selective_scan import MambaShape as MambaShape
 from kernels.ops.states.selective_scan import ScanRates as ScanRates
+from kernels.sampling_ops import SamplingOps as SamplingOps
 from kernels.torch_ops import Ops as Ops
 from kernels.triton import requirements
+from kernels.triton.matmul.low_bit_weight import DOUBLED as DOUBLED
+from kernels.triton.matmul.low_bit_weight import Code as Code
 from kernels.triton.matmul.low_bit_weight import LowBitWeight as LowBitWeight
-from kernels.triton.matmul.low_bit_weight import padded_rows as padded_rows
 
 
 def default_ops() -> Ops:

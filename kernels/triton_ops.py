@@ -15,7 +15,7 @@ from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
 from kernels.triton.experts.route import route
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
-from kernels.triton.matmul.low_bit_weight import MOST_ROWS
+from kernels.triton.matmul.low_bit_weight import MOST_ROWS, LowBitWeight
 from kernels.triton.states.convolution import convolution
 from kernels.triton.states.delta_rule import delta_rule
 from kernels.triton.states.norms import gated_norm, grouped_norm
@@ -70,15 +70,16 @@ class TritonOps(Ops):
     grouped_norm = staticmethod(grouped_norm)
 
     def sort_by_expert(self, chosen: torch.Tensor, dtype: torch.dtype, *products: Any) -> ExpertOrder:
-        most = [MOST_ROWS if each.low_bits is None else each.low_bits.code.most_rows for each in products]
+        held = [each.stacked for each in products]
+        most = [each.code.most_rows if isinstance(each, LowBitWeight) else MOST_ROWS for each in held]
         return sort_by_expert(chosen, products[0].num_experts, dtype, most_pairs=min(most))
 
     def expert_linear(
         self, x: torch.Tensor, weights: Any, order: ExpertOrder, by_token: bool = False
     ) -> torch.Tensor:
         bias, rows = weights.bias if weights.adds_bias else None, order.tokens if by_token else None
-        if weights.low_bits is not None:
-            return grouped_low_bit_linear(x, weights.low_bits, weights.out_features, bias, order, rows)
+        if isinstance(weights.stacked, LowBitWeight):
+            return grouped_low_bit_linear(x, weights.stacked, bias, order, rows)
         return grouped_linear(x, weights.stacked, bias, order, rows)
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: ExpertOrder) -> torch.Tensor:

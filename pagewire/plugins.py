@@ -2,6 +2,10 @@
 
 pagewire.commands   the module of the command with this name: CONFIG, a configuration class, and run(config)
 pagewire.http       (FrontendParts, Inspector) -> frontend.openai.server.Extension, or None: it is off
+pagewire.model_implementations
+                    (folder, whether its code may run) -> worker.startup.implementation.ForeignConfig, by the
+                    value of --model-impl
+pagewire.platforms  WorkerConfig -> worker.platforms.base.Platform, by the value of --device
 pagewire.servicers  (FrontendParts, Aborts) -> frontend.grpc_services.OptionalServicer, by the flag's name
 """
 

@@ -54,7 +54,7 @@ DRIVEN_HEAD = """
 ## By transformers' code
 
 Other decoders run by the modelling code of `transformers`
-([transformers-backend.md](transformers-backend.md)), on CPUs. `tests/worker/transformers_backend` holds
+([transformers-backend.md](transformers-backend.md)), on CPUs. `packages/pagewire-transformers/tests` holds
 these to `transformers` in the same way:
 
 """

@@ -27,13 +27,6 @@ class Exactness:
         facts.arithmetic, facts.exactness_caveat = self.arithmetic, self.caveat
 
 
-def by_transformers(implementation: str, products: Exactness) -> Exactness:
-    """Returns what a model of transformers' code promises. products: what its linear layers compute with."""
-    caveat = "transformers' code sums by torch, whose order depends on the number of tokens in a step"
-    return Exactness(f"{implementation}, {products.arithmetic}", caveat)
-
-
-SIMULATED = Exactness("simulated")
 TORCH = Exactness("torch", "torch computes, which sums in another order for another number of rows")
 
 

@@ -23,22 +23,25 @@ from pagewire.host.resources import GPU, parse_cores, pin
 from pagewire.host.spawn import Status
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import read_client_key
+from pagewire.plugins import find_plugin
 from worker.channel import Channel, EngineGone
 from worker.core_succession import LoadedWorker, serve_cores
 from worker.cpu.instruction_set import select_instruction_set
 from worker.cpu.malloc_tuning import release_import_memory, use_one_heap
 from worker.cpu.needed_kernels import needed_groups
-from worker.cpu.precompile import Precompiled, precompile
+from worker.cpu.precompile import precompile
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
 from worker.imports import import_metas, quick_imports
 from worker.loop import StepRunner
-from worker.weights.prefault import WeightsMemory, weights_memory
+from worker.weights.prefault import weights_memory
 
 logger = logging.getLogger(__name__)
 
 FAREWELL_MS = 1_000
 """Time that the last message has to be sent."""
+BUILT_IN = "auto", "cpu", "cuda"
+"""Values of --device that need no plug-in."""
 
 
 class Stop(BaseException):
@@ -125,10 +128,8 @@ def _load(channel: Channel, config: WorkerConfig) -> LoadedWorker | None:
         kind = command.WhichOneof("command")
         if kind == "shutdown":
             return None
-    if command.initialize.device == "simulated":
-        runner, ready = _load_simulated(command.initialize, config)
-    else:
-        runner, ready = _load_model(command.initialize, config, _ProgressReport(channel))
+    load = _load_model if command.initialize.device in BUILT_IN else _load_plugin
+    runner, ready = load(command.initialize, config, _ProgressReport(channel))
     freeze_heap()
     channel.send(worker_pb2.WorkerMessage(ready=ready))
     return LoadedWorker(runner, command.initialize, ready)
@@ -146,39 +147,25 @@ def _load_model(
         precompiled = None
         if on_cpu:
             precompiled = stack.enter_context(contextlib.closing(precompile(needed_groups(initialize))))
-        return _load_on_device(initialize, config, report, precompiled, memory)
+        try:
+            with quick_imports():
+                from worker.load import load
+                from worker.platforms.cpu import CpuPlatform
+                from worker.startup.device_choice import choose_device
+            freeze_imports()
 
+            if choose_device(initialize.device).type == "cuda":
+                _refuse_faults(config, "a GPU")
+                import_metas()
+                from worker.platforms.cuda import CudaPlatform
 
-def _load_on_device(
-    initialize: worker_pb2.Initialize,
-    config: WorkerConfig,
-    report: Callable[[str, float], None],
-    precompiled: Precompiled | None,
-    memory: WeightsMemory | None,
-) -> tuple[StepRunner, worker_pb2.Ready]:
-    """Chooses the device and loads. Raises StartupError."""
-    try:
-        with quick_imports():
-            from worker.platforms.cpu import load
-            from worker.startup.device_choice import choose_device
-        freeze_imports()
-
-        if choose_device(initialize.device).type == "cuda":
-            _refuse_faults(config, "a GPU")
-            import_metas()
-            from worker.cuda.startup.load import load as load_cuda
-
-            return load_cuda(initialize, config.rank, report)
-    except ModuleNotFoundError as error:
-        raise StartupError(
-            "cannot load a model", f"{error.name} is not installed", install_hint("worker")
-        ) from error
-    pinned = bool(config.cores)
-    takes_over = bool(config.standby)
-    runner, ready = load(
-        initialize, config.rank, config.threads, report, pinned, precompiled, memory, takes_over=takes_over
-    )
-    return (FaultyRunner(runner, Faults(config)) if config.fails_on_purpose else runner), ready
+                return load(initialize, CudaPlatform(config), report)
+        except ModuleNotFoundError as error:
+            raise StartupError(
+                "cannot load a model", f"{error.name} is not installed", install_hint("worker")
+            ) from error
+        runner, ready = load(initialize, CpuPlatform(config, precompiled, memory), report)
+        return (FaultyRunner(runner, Faults(config)) if config.fails_on_purpose else runner), ready
 
 
 def _refuse_faults(config: WorkerConfig, device: str) -> None:
@@ -188,13 +175,14 @@ def _refuse_faults(config: WorkerConfig, device: str) -> None:
         )
 
 
-def _load_simulated(
-    initialize: worker_pb2.Initialize, config: WorkerConfig
+def _load_plugin(
+    initialize: worker_pb2.Initialize, config: WorkerConfig, report: Callable[[str, float], None]
 ) -> tuple[StepRunner, worker_pb2.Ready]:
-    """Raises StartupError."""
-    from worker.simulated.load import load
+    """Loads on a device that a plug-in brings, such as the simulated one. Raises StartupError."""
+    platform = find_plugin("pagewire.platforms", initialize.device).load()
+    from worker.load import load
 
-    return load(initialize, config)
+    return load(initialize, platform(config), report)
 
 
 class _ProgressReport:

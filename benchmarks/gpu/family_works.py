@@ -17,7 +17,7 @@ from kernels.triton.experts.combine import combine
 from kernels.triton.experts.dispatch import ExpertOrder, sort_by_expert
 from kernels.triton.experts.grouped_linear import grouped_linear
 from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
-from kernels.triton.matmul.low_bit_weight import LowBitWeight, padded_rows
+from kernels.triton.matmul.low_bit_weight import LowBitWeight
 
 EXPERTS, TOP_K, WIDTH, HIDDEN = 128, 8, 768, 2048
 """Of Qwen3-30B-A3B."""
@@ -76,13 +76,11 @@ def _weights(
     setting: Setting, shape: tuple[int, int, int], form: str
 ) -> tuple[torch.Tensor | LowBitWeight, torch.Tensor]:
     """Returns random weights [N, F, K] of experts in a form, and in 16 bits."""
-    count, features, depth = shape
     if not form:
         plain = setting.random(*shape)
         return plain, plain
-    packed = random_low_bits(setting, (count * padded_rows(features), depth), form)
-    values = packed.values().to(setting.dtype).view(count, -1, depth)
-    return packed, values[:, :features].contiguous()
+    packed = random_low_bits(setting, shape, form)
+    return packed, packed.values().to(setting.dtype).contiguous()
 
 
 def _multiply(
@@ -94,7 +92,7 @@ def _multiply(
 ) -> torch.Tensor:
     """[R, K] -> [P, F], by expert. rows: of x, by pair; None: x is sorted as pairs are."""
     if isinstance(weight, LowBitWeight):
-        return grouped_low_bit_linear(x, weight, features, None, order, rows)
+        return grouped_low_bit_linear(x, weight, None, order, rows)
     return grouped_linear(x, weight, None, order, rows)
 
 

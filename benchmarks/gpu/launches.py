@@ -28,7 +28,7 @@ from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
 from kernels.triton.experts.route import route
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
-from kernels.triton.matmul.low_bit_weight import empty_low_bits, padded_rows
+from kernels.triton.matmul.low_bit_weight import LowBitWeight
 from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
 from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
 from kernels.triton.sampling.forbid_tokens import forbid_tokens
@@ -299,7 +299,7 @@ def low_bit_launches() -> Iterator[tuple[str, Launch]]:
         for kind, (code, group_size) in FORMS.items():
             for name in ("qkv", "down"):
                 x = empty(tokens, PRODUCTS[name][1], dtype=BF16)
-                weight = empty_low_bits(PRODUCTS[name], code, group_size, meta)
+                weight = LowBitWeight.empty(PRODUCTS[name], code, group_size, meta)
                 yield f"low-bit {kind} {name}, {tokens} tokens", partial(low_bit_linear, x, weight)
     for tokens in (1, 64, 512, 4096):
         for kind in FORMS:
@@ -318,10 +318,9 @@ def low_bit_experts(model: str, tokens: int, kind: str) -> None:
         (hidden, 2 * width, order.tokens, tokens),
         (width, hidden, None, tokens * top_k),
     ):
-        shape = count * padded_rows(outputs), inputs
-        weight = empty_low_bits(shape, code, group_size, torch.device("meta"))
+        weight = LowBitWeight.empty((count, outputs, inputs), code, group_size, torch.device("meta"))
         bias = empty(count, outputs, dtype=BF16) if model == "gpt-oss" else None
-        grouped_low_bit_linear(empty(pairs, inputs, dtype=BF16), weight, outputs, bias, order, rows)
+        grouped_low_bit_linear(empty(pairs, inputs, dtype=BF16), weight, bias, order, rows)
 
 
 QWEN3_NEXT = DeltaShape(key_heads=16, value_heads=32, key_dim=128, value_dim=128)

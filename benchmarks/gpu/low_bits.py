@@ -3,7 +3,7 @@
 import torch
 
 from benchmarks.gpu.works import Setting
-from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight, empty_low_bits
+from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight
 
 FORMS = {
     "int4-g32": (Code.INT4, 32),
@@ -17,10 +17,11 @@ NO_NAN = 0xF7
 """Bits of e4m3 that no NaN has alone."""
 
 
-def random_low_bits(setting: Setting, shape: tuple[int, int], form: str) -> LowBitWeight:
-    """Returns a weight [N, K] of finite values below 1, padding included. form: of FORMS."""
+def random_low_bits(setting: Setting, shape: tuple[int, ...], form: str) -> LowBitWeight:
+    """Returns a weight [N, K] or [experts, N, K] of finite values below 1, those of padding too. form:
+    of FORMS."""
     code, group_size = FORMS[form]
-    weight = empty_low_bits(shape, code, group_size, setting.device)
+    weight = LowBitWeight.empty(shape, code, group_size, setting.device)
     weight.codes.random_(0, 256)
     if code is Code.E4M3:
         weight.codes.bitwise_and_(NO_NAN)

@@ -33,6 +33,7 @@ import torch
 
 from benchmarks.gpu.models import SHAPES, Shape
 from benchmarks.steps.plans import new_row, plan, removal
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from worker.loop import StepRunner
 
@@ -58,17 +59,16 @@ def load_runner(folder: Path, device: str, batch: int, context: int) -> tuple[St
         gpu_memory_utilization=0.9,
     )
 
-    def report(what: str, fraction: float) -> None:
-        """Ignores progress."""
+    from worker.load import load
 
     if device == "cuda":
-        from worker.cuda.startup.load import load as load_on_device
+        from worker.platforms.cuda import CudaPlatform
 
-        on_device, ready = load_on_device(initialize, 0, report)
+        on_device, ready = load(initialize, CudaPlatform(WorkerConfig()))
         return on_device, ready.num_blocks
-    from worker.platforms.cpu import load
+    from worker.platforms.cpu import CpuPlatform
 
-    on_cpu, ready = load(initialize, 0, 1, report)
+    on_cpu, ready = load(initialize, CpuPlatform(WorkerConfig(threads=1)))
     return on_cpu, ready.num_blocks
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from kernels.ops.layers.activation import gated_activation_reference
-from kernels.ops.layers.norms import add_rms_norm_reference, rms_norm_reference
+from kernels.ops.layers.norms import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
 from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv
 from kernels.triton.blocks import copy_blocks
@@ -67,11 +67,11 @@ def row_works(setting: Setting) -> Iterator[Callable[[], Work]]:
 def norm(setting: Setting, tokens: int) -> Work:
     width = setting.size(4096)
     x, residual = setting.random(tokens, width), setting.random(tokens, width)
-    arguments = x, residual, setting.random(width), 1e-5
+    weight = setting.random(width)
     return Work(
         f"add_rms_norm {tokens} x {width}",
-        lambda: add_rms_norm(*arguments)[0],
-        lambda: add_rms_norm_reference(*arguments)[0],
+        lambda: add_rms_norm(x, residual, weight, 1e-5)[0],
+        lambda: rms_norm_reference(x + residual, weight, 1e-5),
         num_bytes=4 * x.nbytes,
         compiled=True,
     )

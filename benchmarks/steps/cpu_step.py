@@ -34,11 +34,13 @@ from kernels.cpu.program.buffers import FEW  # noqa: E402
 from kernels.cpu.program.recording import STREAM  # noqa: E402
 from kernels.cpu.runtime.records import ProductRecord  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
+from pagewire.config import WorkerConfig  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
 from worker.cpu.fused_decoder.decoder import FusedDecoder  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
-from worker.platforms.cpu import load  # noqa: E402
+from worker.load import load  # noqa: E402
+from worker.platforms.cpu import CpuPlatform  # noqa: E402
 
 RUNS = 9
 OPERATION, ROWS = ProductRecord.word("operation"), ProductRecord.word("rows")
@@ -201,7 +203,7 @@ def main() -> None:
         block_size=BLOCK_SIZE,
         num_blocks=max(batches) * -(-(options.prompt + 1) // BLOCK_SIZE),
     )
-    runner, ready = load(initialize, 0, options.threads, lambda what, fraction: None)
+    runner, ready = load(initialize, CpuPlatform(WorkerConfig(threads=options.threads)))
     for batch in batches:
         measure(runner, ready.model.vocab_size, batch, options.prompt, options.shared // BLOCK_SIZE)
 

@@ -25,10 +25,12 @@ import numpy as np  # noqa: E402
 
 from benchmarks.steps.plans import new_row, plan, removal  # noqa: E402
 from pagewire.checkpoints.paths import checkpoint_folder  # noqa: E402
+from pagewire.config import WorkerConfig  # noqa: E402
 from pagewire.internal.v1 import worker_pb2  # noqa: E402
 from worker.cpu.backend import CpuBackend  # noqa: E402
 from worker.executor.executor import StepExecutor  # noqa: E402
-from worker.platforms.cpu import load  # noqa: E402
+from worker.load import load  # noqa: E402
+from worker.platforms.cpu import CpuPlatform  # noqa: E402
 
 BLOCK_SIZE = 16
 BUDGET = 8192
@@ -131,7 +133,7 @@ def main() -> None:
         block_size=BLOCK_SIZE,
         num_blocks=max(batches) * -(-(options.prompt + options.output) // BLOCK_SIZE),
     )
-    runner, ready = load(initialize, 0, options.threads, lambda what, fraction: None)
+    runner, ready = load(initialize, CpuPlatform(WorkerConfig(threads=options.threads)))
     for batch in batches:
         measure(runner, ready.model.vocab_size, batch, options.prompt, options.output)
 

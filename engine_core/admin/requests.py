@@ -108,7 +108,7 @@ def phase_of_sequence(sequence: Sequence, states: SequenceStates) -> pb.RequestP
         if request in states.preparing:
             return pb.REQUEST_PHASE_PREPARING
         return pb.REQUEST_PHASE_PREEMPTED if request.scheduled else pb.REQUEST_PHASE_QUEUED
-    if sequence.status is Status.FORKING and request.beam_search is None:
+    if sequence.status is Status.FORKING:
         return phase_of(request, states)
     if sequence.num_tokens >= sequence.limit:
         return pb.REQUEST_PHASE_FINISHING
@@ -204,7 +204,7 @@ def _put_position(request: Request, scheduler: Scheduler, result: pb.ExplainRequ
     first = _first_waiting(request, scheduler)
     if first is None:
         return False
-    ahead = scheduler.waiting.before(first, scheduler.throughput.run_steps.value)
+    ahead = scheduler.waiting.ahead(request, scheduler.throughput.run_steps.value, first)
     position = result.position
     position.sequences_ahead, position.tokens_ahead = round(ahead.sequences), round(ahead.tokens)
     position.tenant_share = scheduler.waiting.share(request.tenant).part

@@ -7,8 +7,9 @@ import select
 import signal
 import struct
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Self
 
 import zmq
 
@@ -38,12 +39,15 @@ class WorkerDied(PagewireError):
         return f"{self.what}: {self.why}"
 
 
-class WorkerProcess(Protocol):
+class WorkerProcess(ABC):
     """A worker process on this host."""
 
-    pid: int
-    pidfd: int
+    def __init__(self, pid: int) -> None:
+        """Raises OSError when it does not exist."""
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
 
+    @abstractmethod
     def read_status(self) -> None:
         """Reads what it reports beside its socket."""
 
@@ -52,21 +56,40 @@ class WorkerProcess(Protocol):
 
         name: what messages call it.
         """
+        _ends_within(self.pidfd, SHUTDOWN_GRACE_S)
+        code = self._exit_code()
+        if code is not None:
+            why = describe_exit(code)
+        was_killed = code == -signal.SIGKILL
+        return WorkerDied(f"{name} (pid {self.pid}) is gone", why, SEE_ABOVE, may_pass=was_killed)
 
     def kill(self) -> None:
         """Sends SIGKILL: a process that hangs must not wake up and continue."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self, grace: float) -> None:
         """Waits `grace` seconds for it to end, then kills it."""
+        if not _ends_within(self.pidfd, grace):
+            self.kill()
+        self._release()
+        os.close(self.pidfd)
+
+    @abstractmethod
+    def _exit_code(self) -> int | None:
+        """Returns how a process that has ended did so; None: it is unknown."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Releases what belongs to a process that has ended, or is about to."""
 
 
-class WorkerChild:
+class WorkerChild(WorkerProcess):
     """A worker process that the engine core has started."""
 
     def __init__(self, child: "subprocess.Popen[bytes]", status: int) -> None:
         """status: the reading end of its status pipe. Takes over both."""
-        self.pid = child.pid
-        self.pidfd = os.pidfd_open(child.pid)
+        super().__init__(child.pid)
         self._process = child
         self._status = status
         self._unread = b""
@@ -83,48 +106,36 @@ class WorkerChild:
                         self._failure = event
 
     def cause_of_death(self, name: str, why: str) -> WorkerDied:
-        _ends_within(self.pidfd, SHUTDOWN_GRACE_S)
+        died = super().cause_of_death(name, why)
         self.read_status()
         if self._failure is not None:
             return WorkerDied(self._failure["what"], self._failure["why"], self._failure["todo"])
-        return _death(name, self.pid, self._process.poll(), why)
+        return died
 
-    def kill(self) -> None:
-        self._process.kill()
+    def _exit_code(self) -> int | None:
+        return self._process.poll()
 
-    def close(self, grace: float) -> None:
-        if not _ends_within(self.pidfd, grace):
-            self._process.kill()
+    def _release(self) -> None:
         self._process.wait()
-        os.close(self.pidfd)
         os.close(self._status)
 
 
-class ParentsWorker:
+class ParentsWorker(WorkerProcess):
     """A worker process that the engine core's parent has started, and waits for."""
 
     def __init__(self, pid: int, on_dismissed: Callable[[int], None]) -> None:
         """on_dismissed: told by close() that the parent may wait for the process. Raises OSError when it does
         not exist."""
-        self.pid = pid
-        self.pidfd = os.pidfd_open(pid)
+        super().__init__(pid)
         self._on_dismissed = on_dismissed
 
     def read_status(self) -> None:
         """Its parent reads its status pipe."""
 
-    def cause_of_death(self, name: str, why: str) -> WorkerDied:
-        _ends_within(self.pidfd, SHUTDOWN_GRACE_S)
-        return _death(name, self.pid, read_exit_code(self.pid), why)
+    def _exit_code(self) -> int | None:
+        return read_exit_code(self.pid)
 
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-
-    def close(self, grace: float) -> None:
-        if not _ends_within(self.pidfd, grace):
-            self.kill()
-        os.close(self.pidfd)
+    def _release(self) -> None:
         self._on_dismissed(self.pid)
 
 
@@ -133,14 +144,6 @@ def _ends_within(pidfd: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(1000 * seconds))
-
-
-def _death(name: str, pid: int, code: int | None, why: str) -> WorkerDied:
-    """Returns the error for a process that has ended without a report. code: None: it is unknown."""
-    if code is not None:
-        why = describe_exit(code)
-    was_killed = code == -signal.SIGKILL
-    return WorkerDied(f"{name} (pid {pid}) is gone", why, SEE_ABOVE, may_pass=was_killed)
 
 
 class WorkerConnection:

@@ -180,6 +180,10 @@ class PrefixCache:
         does not use the cache."""
         return self._root(request) if self._serves(request) else b""
 
+    def keeps(self, request: Request) -> bool:
+        """Whether a computed prompt of the request is found again, as long as its blocks are kept."""
+        return self._serves(request) and self._checkpoints is None
+
     def count(self, sequence: Sequence) -> None:
         """Counts what was found for a sequence that is admitted."""
         if self._serves(sequence.request):
@@ -245,10 +249,6 @@ class PrefixCache:
     def _num_full_blocks(self, sequence: Sequence) -> int:
         """Blocks full of known, computed tokens. The last computed token may be pending."""
         return min(sequence.num_computed_tokens, sequence.num_known_tokens) // self._block_size
-
-    def keeps(self, request: Request) -> bool:
-        """Whether a computed prompt of the request is found again, as long as its blocks are kept."""
-        return self._serves(request) and self._checkpoints is None
 
     def _serves(self, request: Request) -> bool:
         return self._enabled and not request.cache_bypass

@@ -1,11 +1,12 @@
-"""The waiting queue: what every policy implements.
+"""The waiting queue: what policies implement.
 
 How much a sequence will have to compute depends on the prefix cache. It is counted once, when the sequence is
 queued: to ask the cache again for all waiting sequences would cost a lookup for each of their blocks.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from engine_core.errors import InvariantError
 from engine_core.request import Request, Sequence
@@ -27,59 +28,70 @@ class Share(NamedTuple):
     tokens: int  # to compute for them
 
 
-class WaitingQueue(Protocol):
+class WaitingQueue(ABC):
     """Sequences that wait for a row and for blocks, in the order of a policy.
 
-    A policy may depend on what was served, so it is told when each sequence starts and stops running.
+    A policy may depend on what was served, so it is told when each sequence starts and stops running. The
+    methods that are not abstract are those of a policy that tells no tenants apart.
     """
 
-    num_tokens: int
+    num_tokens = 0
     """Tokens to compute for all waiting sequences."""
 
+    @abstractmethod
     def __len__(self) -> int: ...
 
+    @abstractmethod
     def __iter__(self) -> Iterator[Sequence]:
         """Iterates over all waiting sequences, in any order."""
 
+    @abstractmethod
     def head(self) -> Sequence | None:
         """Returns the sequence that is next."""
 
+    @abstractmethod
     def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
         """Queues a sequence that arrives."""
 
+    @abstractmethod
     def add_front(self, sequence: Sequence, num_cached_tokens: int) -> None:
         """Queues a sequence whose turn had come before, ahead of its equals."""
 
+    @abstractmethod
     def remove(self, sequence: Sequence) -> None:
         """Removes a sequence that is admitted or has ended."""
 
-    def started(self, sequence: Sequence) -> None:
+    @abstractmethod
+    def ahead(self, request: Request, mean_output: float, waiting: Sequence | None = None) -> Ahead:
+        """Returns what is expected to be admitted before a request that arrives now, or before a sequence of
+        it that waits. mean_output: tokens per sequence."""
+
+    def started(self, sequence: Sequence) -> None:  # noqa: B027
         """Registers that a sequence begins to run, from its num_computed_tokens on."""
 
-    def stopped(self, sequence: Sequence) -> None:
+    def stopped(self, sequence: Sequence) -> None:  # noqa: B027
         """Registers that a sequence stops running; its num_computed_tokens is what it has reached."""
 
-    def step(self) -> None:
+    def step(self) -> None:  # noqa: B027
         """Registers a planned step, in which each running sequence gets a token."""
 
-    def ahead(self, request: Request, mean_output: float) -> Ahead:
-        """Returns what is ahead of a request that arrives now. mean_output: tokens per sequence."""
-
-    def before(self, sequence: Sequence, mean_output: float) -> Ahead:
-        """Returns what is expected to be admitted before a sequence that waits; as ahead(), for its place."""
-
     def share(self, tenant: str) -> Share:
-        """Returns what a tenant has in the queue."""
+        """Returns what a tenant has in the queue, in all classes, and the share that it is entitled to."""
+        return Share(0.0, 0, 0)
 
     def share_beside(self, tenant: str, running: Collection[str]) -> float:
         """Returns the fraction of the engine, 0 to 1, that a tenant is entitled to among those that wait and
-        those that run; 1: the policy knows no shares."""
+        those that run."""
+        return 1.0
 
     def claim(self, prompt: Sequence) -> float:
         """Returns the fraction of a step's tokens, 0 to 1, that the head may take from a running prompt."""
+        return 0.0
 
+    @abstractmethod
     def check_invariants(self, num_running: int) -> None:
-        """Raises InvariantError if the counts are wrong. num_running: sequences that run."""
+        """Raises InvariantError if the counts are wrong. num_running: sequences that run. Cost: all waiting
+        sequences, all tenants."""
 
 
 def rows_of(sequence: Sequence) -> int:

@@ -23,7 +23,7 @@ from itertools import islice
 from math import inf
 
 from engine_core.errors import InvariantError
-from engine_core.queue.base import Ahead, Share, check_counts, rows_of
+from engine_core.queue.base import Ahead, Share, WaitingQueue, check_counts, rows_of
 from engine_core.queue.token_counters import EQUAL, Tenant, Tenants, Weights
 from engine_core.request import Request, Sequence
 
@@ -32,7 +32,7 @@ _SAMPLED_LINES = 32
 """Lines that ahead(), an estimate, looks at; where more tenants wait, these stand for all."""
 
 _SAMPLED_SEQUENCES = 1000
-"""Sequences of a line that before(), an estimate where there are more, looks at."""
+"""Sequences of a line that ahead() looks at; where there are more, these stand for all."""
 
 _PATIENCE_S = 60.0
 """Seconds from its arrival after which a request without an earlier deadline is due: it does not wait for
@@ -155,14 +155,13 @@ class _Class:
             raise InvariantError("a class without lines is kept")
 
 
-class FairQueue:
-    """A WaitingQueue by class, tenant's counter and turn.
+class FairQueue(WaitingQueue):
+    """A queue by class, tenant's counter and turn.
 
     With one class and one tenant this is first come, first served.
     """
 
     def __init__(self, weights: Weights = EQUAL) -> None:
-        self.num_tokens = 0
         self.tenants = Tenants(weights)
         self._classes: dict[int, _Class] = {}  # none is empty
         self._priorities: list[int] = []  # of the classes, sorted
@@ -180,13 +179,11 @@ class FairQueue:
                 yield from line.entries
 
     def head(self) -> Sequence | None:
-        """Returns the sequence that is next."""
         if not self._priorities:
             return None
         return self._classes[self._priorities[0]].first().first()[-1]
 
     def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """Queues a sequence that arrives."""
         request = sequence.request
         if request.tenant_weight:
             self.tenants.reweigh(request.tenant, request.tenant_weight)
@@ -196,14 +193,12 @@ class FairQueue:
         self._classes[request.priority].move_up(line)
 
     def add_front(self, sequence: Sequence, num_cached_tokens: int) -> None:
-        """Queues a sequence whose turn had come before, ahead of its equals."""
         line = self._line(sequence)
         self._put(line, sequence, self._next_first_turn, num_cached_tokens)
         self._next_first_turn -= 1
         self._classes[sequence.request.priority].move_up(line)
 
     def remove(self, sequence: Sequence) -> None:
-        """Removes a sequence that is admitted or has ended."""
         request = sequence.request
         line = self._classes[request.priority].lines[request.tenant]
         _, tokens, rows = line.entries.pop(sequence)
@@ -215,38 +210,20 @@ class FairQueue:
             self._end_line(line, request.priority)
 
     def started(self, sequence: Sequence) -> None:
-        """Registers that a sequence begins to run."""
         self.tenants.start(sequence)
 
     def stopped(self, sequence: Sequence) -> None:
-        """Registers that a sequence stops running. Its tenant's counter may become smaller."""
-        tenant = self.tenants.stop(sequence)
+        tenant = self.tenants.stop(sequence)  # whose counter may have become smaller
         for priority in tenant.classes:
             class_ = self._classes[priority]
             class_.move_up(class_.lines[tenant.name])
 
     def step(self) -> None:
-        """Registers a planned step, in which each running sequence gets a token."""
         self.tenants.step()
 
-    def ahead(self, request: Request, mean_output: float) -> Ahead:
-        """Returns what is ahead of a request that arrives now.
-
-        That is all of better classes, its tenant's own line, and of other tenants as much as raises their
-        counters to what its own will be then.
-        """
-        class_ = self._classes.get(request.priority)
-        own = class_.lines.get(request.tenant) if class_ is not None else None
-        return self._ahead(request, own.all if own is not None else None, mean_output)
-
-    def before(self, sequence: Sequence, mean_output: float) -> Ahead:
-        """Returns what is ahead of a sequence that waits, as ahead() does for one behind its whole line."""
-        request = sequence.request
-        line = self._classes[request.priority].lines[request.tenant]
-        return self._ahead(request, line.before(sequence), mean_output)
-
-    def _ahead(self, request: Request, part: Ahead | None, mean_output: float) -> Ahead:
-        """part: what is ahead of the request in its tenant's own line; None: there is no such line."""
+    def ahead(self, request: Request, mean_output: float, waiting: Sequence | None = None) -> Ahead:
+        """Returns all of better classes, of its tenant's own line what comes before it, and of other tenants
+        as much as raises their counters to what its own will be then."""
         sequences = tokens = 0.0
         for priority in self._priorities[: bisect_left(self._priorities, request.priority)]:
             for line, share in _sample(self._classes[priority].lines):
@@ -257,9 +234,10 @@ class FairQueue:
             return Ahead(sequences, tokens)
         counter = self.tenants.counter
         own = class_.lines.get(request.tenant)
-        if own is None or part is None:
+        if own is None:
             reach = self.tenants.counter_on_arrival(request.tenant, self._least(request.priority))
         else:
+            part = own.all if waiting is None else own.before(waiting)
             sequences += part.sequences
             tokens += part.tokens
             reach = counter(own.tenant) + own.cost(mean_output, part)
@@ -271,14 +249,11 @@ class FairQueue:
         return Ahead(sequences, tokens)
 
     def share(self, tenant: str) -> Share:
-        """Returns what a tenant has in the queue, in all classes, and the share that it is entitled to."""
         lines = [self._classes[priority].lines[tenant] for priority in self.tenants.classes_of(tenant)]
         sequences, tokens = sum(len(line.entries) for line in lines), sum(line.num_tokens for line in lines)
         return Share(self.tenants.share(tenant), sequences, tokens)
 
     def share_beside(self, tenant: str, running: Collection[str]) -> float:
-        """Returns the fraction that a tenant is entitled to, by weight, among those that wait and those that
-        run."""
         return self.tenants.share_beside(tenant, running)
 
     def claim(self, prompt: Sequence) -> float:
@@ -292,7 +267,6 @@ class FairQueue:
         return 0.0 if head.request.tenant == running.tenant else 1.0 - self.tenants.share(running.tenant)
 
     def check_invariants(self, num_running: int) -> None:
-        """Raises InvariantError if the counts are wrong. Cost: all waiting sequences, all tenants."""
         self.tenants.check_invariants(num_running)
         if self._priorities != sorted(self._classes):
             raise InvariantError("the sorted priorities are not those of the classes")

@@ -96,7 +96,6 @@ class Scheduler:
             speculative_tokens_per_step=speculative_tokens_per_step,
             preempt_rows=preempt_rows,
             share_rows=share_rows,
-            num_rows=self.num_rows,
         )
         self.results = StepResults(self.states, self.ends, self.faults)
         self.throughput = self.states.throughput

@@ -1,4 +1,4 @@
-"""What becomes of a step's result: tokens, vectors and candidates go to the sequences that the plan sampled.
+"""Takes the result of a step: tokens, vectors and candidates go to the sequences that the plan sampled.
 
 Sequences that have ended since the plan was made are skipped.
 """

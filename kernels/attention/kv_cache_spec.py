@@ -18,7 +18,7 @@ from kernels.attention.plan import AttentionPlan, LatentPlan
 from kernels.attention.torch_plan import HostStep, TorchAttentionPlan
 from kernels.cpu.attention.block_attention import block_kernels, block_plan
 from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.ops.attention.paged_attention import CacheShape, GatherPlan, plan_attention
+from kernels.ops.attention.gather_plan import CacheShape, GatherPlan, plan_attention
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class KVCacheSpec(Protocol):
 
     @property
     def chunked(self) -> bool:
-        """True if the window is a chunk; see kernels.ops.attention.first_seen."""
+        """True if the window is a chunk; see kernels.ops.attention.gather_plan.first_seen."""
         ...
 
     def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:

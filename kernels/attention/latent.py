@@ -19,7 +19,8 @@ from kernels.attention.torch_plan import HostStep
 from kernels.cpu.attention.block_attention import BlockPlan, block_plan
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels, store_latents
-from kernels.ops.attention.paged_attention import GatherPlan, paged_attention
+from kernels.ops.attention.gather_plan import GatherPlan
+from kernels.ops.attention.paged_attention import paged_attention
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from kernels.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
-from kernels.ops.attention.paged_attention import GatherPlan, paged_attention
+from kernels.ops.attention.gather_plan import GatherPlan
+from kernels.ops.attention.paged_attention import paged_attention
 from kernels.ops.attention.ragged import Integers
 from kernels.ops.attention.store_kv import slot_rows, store_kv
 

@@ -9,20 +9,21 @@ With plain_head the head is held as if nothing were quantized. An embedding that
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from kernels.cpu.matmul.compact.weight import compact_weight
 from kernels.cpu.matmul.groups.weight import round_to_two_levels
-from kernels.cpu.matmul.halves.weight import narrow_weight
 from kernels.cpu.matmul.int8 import quantize_weight
 from kernels.cpu.matmul.matrix import PackedMatrix, PackedTable
+from kernels.cpu.matmul.packed import narrow_weight
 from kernels.cpu.matmul.records import PART
 from kernels.cpu.runtime.arena import Arena
 
-Pack = Callable[[torch.Tensor, torch.Tensor | None, Arena | None], PackedMatrix]
-"""From a weight [N, K] and a bias [N] or None; arena: of the model."""
-PackTable = Callable[[torch.Tensor, torch.Tensor | None, Arena | None], PackedTable]
+Pack = Callable[[torch.Tensor, torch.Tensor | None], PackedMatrix]
+"""From a weight [N, K] and a bias [N] or None."""
+PackTable = Callable[[torch.Tensor, torch.Tensor | None], PackedTable]
 
 
 def exact_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None) -> PackedTable:
@@ -36,19 +37,17 @@ def exact_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena |
 class WeightForms:
     """What becomes of a model's matrices."""
 
-    matrix: Pack = exact_weight
-    head: PackTable = exact_weight
+    matrix: Pack
+    head: PackTable
+    exact: PackTable
+    """Of matrices that are never rounded."""
     group_size: int = 1  # a matrix needs as many inputs
 
 
-IN_16_BITS = WeightForms()
-
-
-def weight_forms(quantization: str, plain_head: bool = False) -> WeightForms:
-    """quantization: as in Initialize."""
-    head = exact_weight if plain_head else quantize_weight
-    if quantization == "int8":
-        return WeightForms(quantize_weight, head)
+def weight_forms(quantization: str, plain_head: bool = False, arena: Arena | None = None) -> WeightForms:
+    """quantization, plain_head: as in Initialize. arena: of the model; None: none is in one."""
+    exact, in_8_bits = partial(exact_weight, arena=arena), partial(quantize_weight, arena=arena)
+    head: PackTable = in_8_bits if quantization and not plain_head else exact
     if quantization == "int4":
-        return WeightForms(round_to_two_levels, head, PART)
-    return IN_16_BITS
+        return WeightForms(partial(round_to_two_levels, arena=arena), head, exact, PART)
+    return WeightForms(in_8_bits if quantization == "int8" else exact, head, exact)

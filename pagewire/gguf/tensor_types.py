@@ -19,7 +19,7 @@ F32 = TensorType("F32", 1, 4)
 F16 = TensorType("F16", 1, 2)
 BF16 = TensorType("BF16", 1, 2)
 Q4_0 = TensorType("Q4_0", 32, 18)
-"""Integers of 4 bits with a scale: what a CPU computes with as it is (worker.weights.own_bits)."""
+"""Integers of 4 bits with a scale: what a CPU computes with as it is (worker.cpu.weights)."""
 
 TENSOR_TYPES = {
     0: F32,

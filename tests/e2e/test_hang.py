@@ -18,10 +18,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.client.errors import Unavailable
 from pagewire.local_service import Service
+from pagewire_simulated.tokens import token_reference
 from tests.e2e import services
 from tests.e2e.services import Serve
 from tests.e2e.test_simulated import CANDIDATES, without_weights
-from worker.simulated.tokens import token_reference
 
 HOOKS = Path(__file__).parent / "hooks"
 NUM_STREAMS, LENGTH = 6, 200

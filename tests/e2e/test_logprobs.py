@@ -14,9 +14,9 @@ from kernels.ops.sampling.logprobs import log_softmax_reference, ranking_referen
 from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
 from pagewire.client.errors import InvalidArgument
 from pagewire.client.results import Generation, TokenLogprob
+from pagewire_simulated.scores import logprob_reference
 from tests.checkpoints import VOCAB_SIZE, make_checkpoint
 from tests.e2e import services
-from worker.simulated.scores import logprob_reference
 
 CLOSE = 3e-5
 WILD = SamplingParams(

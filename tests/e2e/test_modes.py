@@ -18,13 +18,15 @@ from engine_core.scheduler.scheduler import Scheduler
 from engine_core.speculation import parse_speculation
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
 from tests.checkpoints import EOS_ID, VOCAB_SIZE, make_checkpoint
 from tests.eagle_heads import write_agreeing_pair
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.logprob_columns import Scored
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 
 BEAMS = BeamSearch(width=3, length_penalty=1, early_stopping=False)
 CONTEXT = 96
@@ -101,7 +103,7 @@ class InProcess:
             ),
         )
         self.num_accepted = 0
-        self.runner, self.ready = load(initialize, 0, 1, lambda what, fraction: None)
+        self.runner, self.ready = load(initialize, CpuPlatform(WorkerConfig(threads=1)))
         self.scheduler = Scheduler(
             num_blocks=num_blocks,
             block_size=self.block_size,

@@ -15,8 +15,8 @@ from pagewire.client.errors import InternalError, Unavailable
 from pagewire.client.results import Delta, FinishReason
 from pagewire.client.transport import recovery
 from pagewire.v1 import admin_pb2, admin_pb2_grpc
+from pagewire_simulated.tokens import token_reference
 from tests.e2e import services
-from worker.simulated.tokens import token_reference
 
 VOCAB_SIZE, EOS = 1024, 2
 CANDIDATES = [token for token in range(VOCAB_SIZE) if token != EOS]

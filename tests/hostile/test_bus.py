@@ -24,6 +24,7 @@ from pagewire.internal.v1.worker_pb2 import Initialize, StepPlan, StepResult, Wo
 from pagewire.ipc import transport
 from pagewire.ipc.columns import pack_u32
 from pagewire.local_service import Service
+from pagewire_simulated.platform import SimulatedPlatform
 from tests.e2e import services
 from tests.engine_core.conftest import context, folder
 from tests.engine_core.fakes import Ledger, add_request, expected_output
@@ -35,7 +36,7 @@ from tests.hostile.messages import any_message
 from tests.hostile.oracle import unharmed
 from tests.worker.test_main import Core, WorkerThread, core
 from tests.worker.test_main import one_step as a_plan
-from worker.simulated.load import load as load_simulated
+from worker.load import load
 
 __all__ = ["context", "core", "folder"]
 
@@ -284,14 +285,14 @@ def test_plans_that_make_no_sense() -> None:
     that is not its own, and never stands still."""
     draw = random.Random(5)
     refused = 0
-    runner, _ = load_simulated(SIMULATED, WorkerConfig(engine="ipc:///none"))
+    runner, _ = load(SIMULATED, SimulatedPlatform(WorkerConfig(engine="ipc:///none")))
     for _ in range(SETS // 4):
         try:
             runner.launch(hostile_plan(draw))
             runner.finish()
         except Exception:
             refused += 1
-            runner, _ = load_simulated(SIMULATED, WorkerConfig(engine="ipc:///none"))
+            runner, _ = load(SIMULATED, SimulatedPlatform(WorkerConfig(engine="ipc:///none")))
     assert refused > SETS // 8
 
 

@@ -23,6 +23,7 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from tests.checkpoints import make_checkpoint
 from tests.frontend.fakes import byte_level_tokenizer, write_checkpoint
+from worker.cpu.weights import OwnBits
 from worker.families.registry import read_model_config
 from worker.startup.model import load_model
 from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE
@@ -60,7 +61,8 @@ def load(folder: Path) -> None:
     """As a worker does it, up to the last weight."""
     config = read_model_config(folder)
     initialize = worker_pb2.Initialize(model_path=str(folder), dtype="float32")
-    load_model(config, initialize, torch.device("cpu"), lambda *_: None)
+    device, bits = torch.device("cpu"), OwnBits("torch computes")
+    load_model(config, initialize, device, lambda *_: None, lambda dtype: dtype, bits)
 
 
 def refusal(act: Callable[[], object]) -> str:

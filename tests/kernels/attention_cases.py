@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from kernels.ops.attention.paged_attention import CacheShape, GatherPlan, paged_attention, plan_attention
+from kernels.ops.attention.gather_plan import CacheShape, GatherPlan, plan_attention
+from kernels.ops.attention.paged_attention import paged_attention
 from kernels.ops.attention.store_kv import slot_rows, store_kv
 from tests.kernels.tolerances import random
 

@@ -20,7 +20,7 @@ MUTANTS = (
     Mutant(
         name="the call that had a request is not told that another one has it",
         within="engine_core:Handover.take",
-        old="self._context.replies.fail(request.frontend, request.handle, Code.ABORTED, REASON, _TEXT)",
+        old="self._context.fail(request.frontend, request.handle, Code.ABORTED, REASON, _TEXT)",
         new="pass",
         tests=("test_handover.py",),
     ),
@@ -96,9 +96,9 @@ MUTANTS = (
     ),
     Mutant(
         name="the output of a request without a call is sent to a socket that does not exist",
-        within="engine_core:make_context",
-        old=("if frontend != NOWHERE:\n    send(frontend, message)"),
-        new="send(frontend, message)",
+        within="engine_core:CoreContext.send",
+        old=("if frontend != NOWHERE:\n    self.transmit(frontend, message)"),
+        new="self.transmit(frontend, message)",
         tests=("test_detached.py",),
     ),
     Mutant(

@@ -10,12 +10,13 @@ from engine_core.request import NO_TOKEN
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
+from pagewire_simulated.clock import Clock
+from pagewire_simulated.platform import SimulatedPlatform
 from tests.simulation.machine import Processor
 from tests.simulation.memory import TaggedMemory
 from tests.simulation.poison import Poisons
 from tests.simulation.workload import Workload
-from worker.simulated.clock import Clock
-from worker.simulated.load import load
+from worker.load import load
 
 MAX_UNDER_WAY = 2
 """Plans without a result: the contract of running one step ahead."""
@@ -52,7 +53,7 @@ class Device:
         settings = workload.settings
         clock = Clock(self._loop.time, lambda seconds: processor.wait(self._loop.time() + seconds))
         faults = WorkerConfig(fault_slow_factor=settings.slow_factor)
-        self._executor, self.ready = load(initialize, faults, clock)
+        self._executor, self.ready = load(initialize, SimulatedPlatform(faults, clock))
         if settings.swap_costs is not None:
             self.ready.prefill_us_per_token, self.ready.swap_us_per_block = settings.swap_costs
         if settings.has_states:

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from pagewire.client.results import FinishReason
 from pagewire.v1 import generation_pb2
+from pagewire_simulated.tokens import token_reference
 from tests.frontend.fakes import SPECIAL
 from tests.simulation.grammars import Twin
 from tests.simulation.vocabulary import EOS, VOCAB_SIZE
-from worker.simulated.tokens import token_reference
 
 
 @dataclass(frozen=True)

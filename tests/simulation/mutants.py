@@ -32,7 +32,7 @@ from engine_core.request import FinishReason, Request, Status
 from engine_core.request import Sequence as CoreSequence
 from engine_core.scheduler.planning.admission import Admission
 from engine_core.scheduler.scheduler import Scheduler
-from engine_core.scheduler.states.timeouts import Timeouts
+from engine_core.scheduler.states.request_index import Timeouts
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 from frontend.engine import journal

@@ -1,12 +1,12 @@
-"""Log-probabilities, as the simulated worker's formula has them (worker/simulated/scores.py)."""
+"""Log-probabilities, as the simulated worker's formula has them (pagewire_simulated/scores.py)."""
 
 from collections.abc import Sequence
 from functools import cache
 from math import isnan, log
 
 from pagewire.v1 import generation_pb2
+from pagewire_simulated.tokens import GAMMA, mix
 from tests.simulation.vocabulary import VOCAB_SIZE
-from worker.simulated.tokens import GAMMA, mix
 
 TOLERANCE = 1e-5
 """Of a float32 between 0 and -12."""

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from engine_core.speculation import parse_speculation
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.internal.v1.engine_pb2 import Pooling
 from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
@@ -17,7 +18,8 @@ from pagewire.v1 import generation_pb2
 from tests.logprob_columns import Scored, take_apart
 from worker.cpu.backend import CpuBackend
 from worker.executor.executor import StepExecutor
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 
 
 def resolved_params(**changes: float) -> generation_pb2.SamplingParams:
@@ -67,7 +69,7 @@ Loader = Callable[[worker_pb2.Initialize], tuple[Executes, worker_pb2.Ready]]
 
 def load_on_a_cpu(command: worker_pb2.Initialize) -> tuple[StepExecutor[CpuBackend], worker_pb2.Ready]:
     """The usual runner."""
-    return load(command, 0, 1, lambda what, fraction: None)
+    return load(command, CpuPlatform(WorkerConfig(threads=1)))
 
 
 class GreedySampler:
@@ -364,4 +366,4 @@ class Driver:
 
 def make_runner(folder: Path, **changes: object) -> StepExecutor[CpuBackend]:
     """A runner with the real sampler."""
-    return load(initialize(folder, **changes), 0, 1, lambda what, fraction: None)[0]
+    return load(initialize(folder, **changes), CpuPlatform(WorkerConfig(threads=1)))[0]

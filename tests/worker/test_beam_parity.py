@@ -18,12 +18,14 @@ from engine_core.intake.validation import Limits
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from tests.checkpoints import EOS_ID, VOCAB_SIZE
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.fakes import initialize
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 
 STOPS = [EOS_ID, *range(40, 100)]
 """So many tokens end a sequence that most searches have finished hypotheses early."""
@@ -105,7 +107,7 @@ class InProcess:
 
     def __init__(self, folder: Path, *, blocks: int, rows: int, budget: int) -> None:
         command = initialize(folder, num_blocks=blocks, max_num_seqs=rows)
-        self.runner, self.ready = load(command, 0, 1, lambda what, fraction: None)
+        self.runner, self.ready = load(command, CpuPlatform(WorkerConfig(threads=1)))
         self.scheduler = Scheduler(
             num_blocks=blocks, block_size=4, max_num_seqs=rows, max_num_batched_tokens=budget
         )

@@ -9,7 +9,7 @@ from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.v1 import generation_pb2
 from tests.worker.sampling.test_sampler import add, cases, logits_for, many_cases
 from tests.worker.sampling_reference import Case
-from worker.sampling.logprobs.requests import LogprobRequests
+from worker.sampling.logprobs.messages import LogprobRequests
 from worker.sampling.logprobs.scores import SampledScores
 from worker.sampling.sampler import NO_TOKEN, Sampler
 

@@ -5,15 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from tests.worker.fakes import initialize
 from worker.cpu import kernel_selection
-from worker.exactness import SIMULATED, on_cpu, on_cuda
-from worker.platforms.cpu import load
+from worker.exactness import Exactness, on_cpu, on_cuda
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 
 
 def facts(folder: Path, **changes: object) -> ModelFacts:
-    return load(initialize(folder, **changes), 0, 1, lambda *_: None)[1].model
+    return load(initialize(folder, **changes), CpuPlatform(WorkerConfig(threads=1)))[1].model
 
 
 def test_torch_promises_no_bits(checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
@@ -36,7 +38,7 @@ def test_descriptions_differ():
     """Engines with equal descriptions give equal bits, so no two kinds share one."""
     cpus = [on_cpu(None, False), on_cpu("avx2", True), on_cpu("avx2", False)]
     gpus = [on_cuda("sm_90", True), on_cuda("sm_90", False), on_cuda("sm_80", False)]
-    kinds = [SIMULATED, *cpus, *gpus]
+    kinds = [Exactness("simulated"), *cpus, *gpus]
     kinds += [kind.with_cache("fp8_e4m3") for kind in kinds[1:]]
     assert len({kind.arithmetic for kind in kinds}) == len(kinds)
     of_16_bits = [True, False, False, True, False, False]

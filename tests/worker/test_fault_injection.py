@@ -1,4 +1,4 @@
-"""Faults around a real device's runner. The simulated device's are in simulated/test_backend.py."""
+"""Faults around a real device's runner. The simulated device's are in pagewire-simulated."""
 
 import time
 from concurrent.futures import Future

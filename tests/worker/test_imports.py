@@ -57,14 +57,16 @@ def test_weights_are_drawn_where_imports_were_left_out() -> None:
     code = """
 from worker.imports import quick_imports
 with quick_imports():
-    from worker.platforms.cpu import load
+    from worker.load import load
+    from worker.platforms.cpu import CpuPlatform
 from pagewire.checkpoints.paths import checkpoint_folder
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 initialize = worker_pb2.Initialize(
     model_path=str(checkpoint_folder("demo")), device="cpu", load_format="dummy", cpu_kernels="none",
     max_num_seqs=1, max_num_batched_tokens=16, block_size=16, num_blocks=4,
 )
-load(initialize, 0, 1, lambda what, fraction: None)
+load(initialize, CpuPlatform(WorkerConfig(threads=1)))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=100, capture_output=True, text=True)
     assert not done.returncode, done.stderr

@@ -12,11 +12,13 @@ from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from tests.eagle_heads import write_agreeing_pair
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.fakes import initialize
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 
 Outputs = dict[tuple[int, int], list[int]]
 BLOCK_SIZE = 4
@@ -49,7 +51,7 @@ class InProcess:
             **changes,
         )
         self.num_accepted = 0
-        self.runner, ready = load(command, 0, 1, lambda what, fraction: None)
+        self.runner, ready = load(command, CpuPlatform(WorkerConfig(threads=1)))
         self._results: deque[Result] = deque()
         self.scheduler = Scheduler(
             num_blocks=blocks,

@@ -54,7 +54,7 @@ class LatentConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaConfig:
-    """Sizes of a gated delta net (worker.layers.delta.gated_delta_net)."""
+    """Sizes of a gated delta net (worker.layers.states.gated_delta_net)."""
 
     key_heads: int  # G
     value_heads: int  # H, a multiple of G
@@ -66,7 +66,7 @@ class DeltaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MambaConfig:
-    """Sizes of a Mamba-2 layer (worker.layers.mamba.mamba2)."""
+    """Sizes of a Mamba-2 layer (worker.layers.states.mamba2)."""
 
     heads: int  # H
     head_dim: int  # P
@@ -83,7 +83,7 @@ class MambaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TemperatureConfig:
-    """Factors of queries that grow with the position (worker.layers.attention.query_temperature)."""
+    """Factors of queries that grow with the position (worker.layers.attention.rotary)."""
 
     scale: float
     floor_scale: int  # tokens in which the factor stays the same
@@ -148,7 +148,7 @@ class DecoderFamily:
     read: Callable[[Fields, dict[str, Any]], DecoderConfig]
     """From config.json and the fields of ModelConfig that all families share. Raises StartupError."""
     names: Mapping[str, tuple[str, ...]]
-    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.weight_table."""
+    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.loader."""
     other_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Names in place of some of these, in checkpoints that have all tensors under these."""
     unused: str = (

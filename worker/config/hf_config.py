@@ -21,7 +21,7 @@ DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ACTIVATIONS = ("gelu", "gelu_fast", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "relu", "silu", "swish")
 """Those of kernels.ops.layers.activation, which needs torch to be imported."""
 QUANT_METHODS = ("awq", "bitsandbytes", "compressed-tensors", "fp8", "gptq", "mxfp4")
-"""Formats of quantized weights: those of worker.weights.formats.registry."""
+"""Formats of quantized weights: those of worker.weights.open."""
 NATIVE = "native"
 """A family of worker.families computes the model."""
 MOST = 2**31 - 1

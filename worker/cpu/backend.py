@@ -22,7 +22,7 @@ from worker.memory.swap_space import SwapSpace
 from worker.model_input import StepBatch
 from worker.models.base import LanguageModel
 from worker.pooling.vectors import States
-from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
@@ -58,7 +58,7 @@ class CpuBackend:
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         self.plan_check = compiled_check(rows) if kernels is not None else None
-        self._swap_space, self._rows, self._observe = swap_space, rows, observe
+        self.swap_space, self._rows, self._observe = swap_space, rows, observe
         self._caches = layer_caches(model, cache, states)
         has_states = states is not None
         self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels, has_states)
@@ -73,7 +73,7 @@ class CpuBackend:
     def tensors(self) -> list[torch.Tensor]:
         """Blocks, their copies in host memory, states of rows, and the memory of a drafter."""
         states = self.states.tensors if self.states is not None else []
-        return [*self.cache.pools, *self._swap_space.tensors, *states, *self.drafter_tensors]
+        return [*self.cache.pools, *self.swap_space.tensors, *states, *self.drafter_tensors]
 
     def step(self, plan: worker_pb2.StepPlan) -> AbstractContextManager[object]:
         self._plan = plan
@@ -118,7 +118,7 @@ class CpuBackend:
             self.states.begin(plan)
 
     def swap(self, swaps: Swaps) -> None:
-        self._swap_space.execute(swaps)
+        self.swap_space.execute(swaps)
 
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
         self.cache.copy_blocks(torch.from_numpy(sources), torch.from_numpy(targets))

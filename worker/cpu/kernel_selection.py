@@ -16,7 +16,7 @@ from pagewire.errors import StartupError
 from worker.cpu.threads import start_kernel_threads
 from worker.layers.base import Layer
 from worker.layers.experts.matrices import ExpertMatrices
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import Matrix
 from worker.models.base import LanguageModel
 
 logger = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ class CPUKernels:
 def compute_dtype(wanted: torch.dtype) -> torch.dtype:
     """The dtype that a CPU computes in when the checkpoint or the user asks for `wanted`.
 
-    float16 is computed in float32; with our kernels, matrices keep their 16 bits
-    (kernels.cpu.matmul.halves). Without them weights of 16 bits are widened: torch multiplies 16-bit matrices
-    at one to two GFLOP/s on CPUs that lack the instructions, and rounds after every operation.
+    float16 is computed in float32; with our kernels, matrices keep their 16 bits (kernels.cpu.matmul.packed).
+    Without them weights of 16 bits are widened: torch multiplies 16-bit matrices at one to two GFLOP/s on
+    CPUs that lack the instructions, and rounds after every operation.
     """
     if wanted == torch.float32:
         return wanted
@@ -79,7 +79,8 @@ def use_cpu_kernels(
     in Initialize; see kernels.cpu.weight_forms. e4m3_cache: whether keys and values are e4m3. Raises
     StartupError where that is impossible.
     """
-    forms = weight_forms(quantization, plain_head)
+    arena = arena or Arena()
+    forms = weight_forms(quantization, plain_head, arena)
     if quantization:
         _check_quantized(model, dtype, quantization, forms)
     if device.type != "cpu":
@@ -92,11 +93,11 @@ def use_cpu_kernels(
     start_kernel_threads(torch.get_num_threads(), pinned)
     largest = max(model.kv_cache_specs(), key=lambda spec: spec.head_dim)
     blocks = largest.block_kernels(dtype, block_size, heads[1], e4m3_cache) if heads else None
-    ops, arena = CpuOps(dtype), arena or Arena()
+    ops = CpuOps(dtype)
     model.compute_by(ops)
     layers = packed_layers(model)
     for done, layer in enumerate(layers):
-        layer.pack(forms, arena)
+        layer.pack(forms)
         report("kernels", (done + 1) / len(layers))
     arena.close_hole()
     head_dim = heads[0] if heads else "by layer"

@@ -27,7 +27,7 @@ from worker.cpu.precompile import (
 
 MXFP4 = "mxfp4"
 STORED_IN_GROUPS = ("awq", "compressed-tensors", "gptq", MXFP4)
-"""Formats whose integers may be kept (worker.weights.own_bits)."""
+"""Formats whose integers may be kept (worker.cpu.weights)."""
 
 
 FIELDS = {

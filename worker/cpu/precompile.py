@@ -30,7 +30,7 @@ bits, of 4 bits with two levels of scales, those of keys and values of 8 bits, o
 layers that keep a state."""
 KERNELS = {
     BFLOAT16: ("matmul.gemm_bfloat16", "attention.bfloat16_kv", "attention.combine_parts"),
-    FLOAT32: ("attention.float32_kv", "matmul.halves.product", "matmul.gemm_float32"),
+    FLOAT32: ("attention.float32_kv", "matmul.gemm_halves", "matmul.gemm_float32"),
     COMPACT: ("matmul.compact.product", "matmul.compact.pack"),
     INT8: ("matmul.gemm_int8", "matmul.quantize"),
     GROUPS: ("matmul.groups.product", "matmul.groups.inputs"),

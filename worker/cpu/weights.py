@@ -1,11 +1,14 @@
-"""A model with its weights on a CPU: as the checkpoint has them, in its own integers of 4 bits, or to become
-integers as --quantization says. Then the kernels that compute it."""
+"""A model with its weights on a CPU: as the checkpoint has them, also in 4 bits, or to become integers as
+--quantization says. Then the kernels that compute it."""
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from kernels.api import Code, GroupedWords
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.instruction_sets import target_set
 from kernels.cpu.requirements import why_not
@@ -14,16 +17,68 @@ from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.cpu.fused_decoder.decoder import fuse
 from worker.cpu.kernel_selection import compute_dtype, quantizable_dtype, use_cpu_kernels
-from worker.exactness import Exactness, by_transformers, on_cpu
+from worker.exactness import Exactness, on_cpu
+from worker.layers.matrix import GroupedMethod, WeightSlot
 from worker.models.base import LanguageModel
 from worker.startup.checks import check_quantization, refuse_second_quantization
+from worker.startup.implementation import ForeignConfig
 from worker.startup.kv_cache_dtype import stored_dtype
 from worker.startup.model import Report, load_model
-from worker.transformers_backend.config import TransformersConfig
-from worker.weights.own_bits import OwnBits
+from worker.weights.held_bits import HeldBits
 from worker.weights.prefault import WeightsMemory
+from worker.weights.source import TensorSource
+from worker.weights.stored_forms import BITS, HeldForm, group_form, no_kernel
 
+logger = logging.getLogger(__name__)
 CPU = torch.device("cpu")
+
+
+class OwnBits(HeldBits):
+    """Keeps the integers of a checkpoint, or its floats of 4 bits. Activations are bfloat16 where any matrix
+    is held so."""
+
+    needed_dtype = "kernels for 4 bits take activations in bfloat16"
+
+    def __init__(self, refusal: str = "", arena: Arena | None = None) -> None:
+        """refusal: as in HeldBits. arena: of the model."""
+        super().__init__(refusal)
+        self._arena = arena
+
+    def _why_none(
+        self, checkpoint: TensorSource, forms: Mapping[str, HeldForm | str], dtype: torch.dtype
+    ) -> str:
+        in_groups = {name: forms[name] for name in forms if checkpoint.grouped(name) is not None}
+        if not in_groups:
+            return "no kernel computes with them as they are"
+        return super()._why_none(checkpoint, in_groups, dtype)
+
+    def _stored_form(self, checkpoint: TensorSource, name: str) -> HeldForm | str:
+        stored = checkpoint.grouped(name)
+        return no_kernel(checkpoint, name) if stored is None else group_form(stored)
+
+    def _activations(self, wanted: torch.dtype) -> torch.dtype:
+        return torch.bfloat16
+
+    def _check_memory(self, model: torch.nn.Module, held: list[tuple[WeightSlot, HeldForm]]) -> None:
+        """Leaves it to the system."""
+
+    def _allocate(self, shape: tuple[int, ...], form: HeldForm) -> GroupedMethod:
+        groups, e2m1 = (form.group_size, form.groups, form.order), form.code is Code.E2M1
+        rows, inputs = shape
+        return GroupedMethod(GroupedWords.empty((rows, inputs), *groups, self._arena, e2m1))
+
+    def _label(self, form: HeldForm, kind: str) -> str:
+        return kind if form.code is Code.E2M1 else f"{kind}-int{form.bits}"
+
+    def _log(self, dtype: str, refusal: str, memory: str) -> None:
+        packing = self._packing
+        if not self._rows:
+            logger.warning("weights in %s are unpacked to %s: %s; %s", packing, dtype, memory, refusal)
+        elif self._unpacked:
+            text = "weights in %s keep their integers, but some are unpacked to %s: %s; %s"
+            logger.warning(text, packing, dtype, memory, refusal)
+        else:
+            logger.info("weights in %s keep their integers, in %d bits: %s", packing, BITS, memory)
 
 
 @dataclass(frozen=True)
@@ -45,15 +100,15 @@ def load_cpu_weights(
         check_quantization(chosen, "cpu")
         if chosen == "int4":
             refuse_second_quantization(chosen, Path(initialize.model_path))
-        own_bits = OwnBits(f"--quantization {chosen} rounds them again")
-        model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype, bits=own_bits)
+        bits = OwnBits(f"--quantization {chosen} rounds them again")
+        model, dtype = load_model(config, initialize, CPU, report, quantizable_dtype, bits)
         return CpuWeights(model, dtype, None, chosen)
     arena = Arena(None if memory is None else memory.tensor())
-    own_bits = OwnBits(why_not() or "", arena)
-    model, dtype = load_model(config, initialize, CPU, report, compute_dtype, arena, own_bits)
+    bits = OwnBits(why_not() or "", arena)
+    model, dtype = load_model(config, initialize, CPU, report, compute_dtype, bits, arena)
     if memory is not None:
         memory.release(arena.unused_address)
-    return CpuWeights(model, dtype, arena, own_bits.quantization)
+    return CpuWeights(model, dtype, arena, bits.quantization)
 
 
 @dataclass(frozen=True)
@@ -86,8 +141,8 @@ def with_kernels(
     )
     chosen = target_set() if kernels.packed else None
     exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)
-    if isinstance(config, TransformersConfig):
-        exactness = by_transformers(config.implementation, exactness)
+    if isinstance(config, ForeignConfig):
+        exactness = config.exactness(exactness)
     exactness = exactness.with_cache(initialize.kv_cache_dtype)
     model = fuse(weights.model, kernels.ops, kernels.blocks)
     return CpuModel(model, weights.dtype, weights.quantization, kernels.blocks, exactness)

@@ -24,7 +24,7 @@ from worker.memory.row_states import RowStates, layer_caches
 from worker.memory.swap_space import SwapSpace
 from worker.models.base import LanguageModel
 from worker.pooling.vectors import States
-from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.step.beams import BeamCandidates
 from worker.step.plan_check import StepCheck
@@ -63,7 +63,7 @@ class CudaBackend:
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         self.plan_check: StepCheck | None = None
-        self._swap_space, self.rows = swap_space, rows
+        self.swap_space, self.rows = swap_space, rows
         self.device_rows = DeviceRows(rows, device)
         self.most_queries = most_queries
         tokens = max_num_batched_tokens
@@ -93,7 +93,7 @@ class CudaBackend:
             self.states.begin(plan)
 
     def swap(self, swaps: Swaps) -> None:
-        self._swap_space.execute(swaps)
+        self.swap_space.execute(swaps)
 
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
         for part in copy_parts(sources, targets, self.bytes_per_block):

@@ -8,29 +8,17 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from kernels.triton.matmul.low_bit_weight import (
-    Code,
-    empty_low_bits,
-    low_bit_bytes,
-    padded_rows,
-    round_to_int4,
-    round_to_int8,
-)
+from kernels.api import Code, LowBitWeight
 from pagewire.errors import StartupError
-from worker.layers.base import Weight, WeightSlot
+from worker.layers.base import Weight
+from worker.layers.matrix import LowBitMethod, WeightSlot
 from worker.weights.held_bits import HeldBits
 from worker.weights.source import TensorSource
-from worker.weights.stored_forms import (
-    CodedRows,
-    HeldForm,
-    HeldWeight,
-    group_form,
-    no_kernel,
-    scaled_form,
-)
-from worker.weights.stored_rows import StoredRows
+from worker.weights.stored_forms import HeldForm, group_form, no_kernel, scaled_form
 
 logger = logging.getLogger(__name__)
+_ROUNDED = {"int8": HeldForm(Code.INT8, 1 << 62), "int4-g32": HeldForm(Code.INT4, 32)}
+"""The forms of --quantization."""
 
 
 class LowBits(HeldBits):
@@ -50,7 +38,7 @@ class LowBits(HeldBits):
         super().__init__()
         self._asked, self._place = quantization, place
         self._check_dtype, self._check_bytes = check_dtype, check_bytes
-        self._rounded = _rounding_form(quantization, place) if quantization else None
+        self._rounded = _ROUNDED[quantization] if quantization else None
 
     @property
     def quantization(self) -> str:
@@ -76,10 +64,7 @@ class LowBits(HeldBits):
         stored = checkpoint.grouped(name)
         if stored is None:
             return scaled_form(checkpoint, name) or no_kernel(checkpoint, name)
-        form = group_form(stored)
-        if isinstance(form, HeldForm) and form.group_size % form.code.least_group:
-            return f"groups of {form.group_size} inputs, no multiple of {form.code.least_group}"
-        return form
+        return _with_whole_groups(group_form(stored))
 
     def _form_of(
         self, slot: WeightSlot, parts: list[Weight], names: Mapping[str, str]
@@ -87,30 +72,23 @@ class LowBits(HeldBits):
         if self._rounded is not None:
             return None if slot.weight.dim() == 3 else self._rounded
         form = super()._form_of(slot, parts, names)
-        if not isinstance(form, HeldForm) or form.group_size >= slot.inputs:
-            return form
-        if form.group_size % form.code.least_group:
-            return f"groups of {form.group_size} inputs, no multiple of {form.code.least_group}"
+        if isinstance(form, HeldForm) and form.group_size < slot.inputs:
+            return _with_whole_groups(form)
         return form
 
     def _check_memory(self, model: torch.nn.Module, held: list[tuple[WeightSlot, HeldForm]]) -> None:
         places = {id(slot.weight) for slot, _ in held}
         others = [each for each in model.parameters() if id(each) not in places]
         dtype = next((each.dtype for each in others if each.dim() == 2), torch.bfloat16)
-        sizes = [low_bit_bytes(_held_shape(slot), form.code, form.group_size) for slot, form in held]
+        meta = torch.device("meta")
+        sizes = [
+            LowBitWeight.empty(tuple(slot.weight.shape), form.code, form.group_size, meta).nbytes
+            for slot, form in held
+        ]
         self._check_bytes(sum(sizes) + sum(each.nbytes for each in others), dtype)
 
-    def _allocate(self, slot: WeightSlot, form: HeldForm) -> HeldWeight:
-        weight = empty_low_bits(_held_shape(slot), form.code, form.group_size, self._place, form.order)
-        slot.hold_low_bits(weight)
-        return weight
-
-    def _placed(self, slot: WeightSlot, rows: StoredRows) -> StoredRows:
-        if slot.weight.dim() == 2:
-            return rows
-        outputs = slot.weight.shape[1]  # each expert is padded to tiles of its own
-        places = rows.places // outputs * padded_rows(outputs) + rows.places % outputs
-        return StoredRows(rows.first, torch.where(rows.places < 0, -1, places))
+    def _allocate(self, shape: tuple[int, ...], form: HeldForm) -> LowBitMethod:
+        return LowBitMethod(LowBitWeight.empty(shape, form.code, form.group_size, self._place, form.order))
 
     def _label(self, form: HeldForm, kind: str) -> str:
         return f"{kind}-{form.code.name.lower()}"
@@ -126,17 +104,8 @@ class LowBits(HeldBits):
             logger.warning("weights in %s are %sunpacked to %s: %s", packing, held, dtype, refusal)
 
 
-def _rounding_form(quantization: str, place: torch.device) -> HeldForm:
-    """Returns the form that values are rounded to, on the device. quantization: as in Initialize."""
-    if quantization == "int8":
-        return HeldForm(
-            Code.INT8, 1 << 62, rounded=lambda rows: CodedRows(*round_to_int8(rows.to(place)), None)
-        )
-    assert quantization == "int4-g32"
-    return HeldForm(Code.INT4, 32, rounded=lambda rows: CodedRows(*round_to_int4(rows.to(place), 32)))
-
-
-def _held_shape(slot: WeightSlot) -> tuple[int, int]:
-    """Returns the shape of what takes the place of a parameter: experts stand one below the other."""
-    *experts, rows, inputs = slot.weight.shape
-    return (experts[0] * padded_rows(rows) if experts else rows), inputs
+def _with_whole_groups(form: HeldForm | str) -> HeldForm | str:
+    """Returns the form, or why no kernel of a CUDA device has its groups."""
+    if isinstance(form, HeldForm) and form.group_size % form.code.least_group:
+        return f"groups of {form.group_size} inputs, no multiple of {form.code.least_group}"
+    return form

@@ -15,7 +15,7 @@ from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.grammar.rows import GrammarRows
 from worker.pooling.vectors import States
-from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.step.beams import BeamCandidates
 from worker.step.plan_check import StepCheck
 from worker.step.plan_reader import RowFeature, Step, Swaps

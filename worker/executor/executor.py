@@ -28,7 +28,7 @@ from worker.executor.pending_step import PendingStep
 from worker.executor.verification import Verification
 from worker.grammar.matcher import Matcher
 from worker.pooling.rows import PoolRows
-from worker.sampling.logprobs.requests import LogprobRequests
+from worker.sampling.logprobs.messages import LogprobRequests
 from worker.speculation.speculator import Speculator, StepDrafts
 from worker.step.beams import BeamRows
 from worker.step.plan_reader import append_tokens, apply_changes, block_copies, read_step, read_swaps

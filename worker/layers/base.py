@@ -1,13 +1,13 @@
 """What layers have in common: a typed call, operations, and where their parameters come from."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from kernels.api import Arena, GroupedWords, LowBitWeight, Ops, WeightForms, default_ops
+from kernels.api import Ops, WeightForms, default_ops
 
 
 class Layer(torch.nn.Module):
@@ -33,9 +33,8 @@ class Layer(torch.nn.Module):
             if isinstance(layer, Layer):
                 layer.ops = ops
 
-    def pack(self, forms: WeightForms, arena: Arena) -> None:
-        """Brings weights into the form in which the CPU's kernels read them. Called once, after loading.
-        arena: where the weights are."""
+    def pack(self, forms: WeightForms) -> None:
+        """Brings weights into the form in which the CPU's kernels read them. Called once, after loading."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +49,8 @@ class Weight:
     order: tuple[int, ...] = ()  # the target's rows are these rows of the part, all or some; empty: all
 
 
-@dataclass(frozen=True)
-class WeightSlot:
-    """A matrix whose layer takes values of few bits in place of its parameter."""
-
-    weight: torch.Tensor  # [out, in], or [experts, out, in] of all experts on a CUDA device; not filled yet
-    hold: Callable[[GroupedWords], None]  # on a CPU
-    hold_low_bits: Callable[[LowBitWeight], None]  # on a CUDA device
-
-    @property
-    def inputs(self) -> int:
-        """Number of inputs."""
-        return self.weight.shape[-1]
-
-
 class WeightOwner(Layer, ABC):
     """A layer with parameters of its own."""
-
-    def slots(self) -> Iterator[WeightSlot]:
-        """The matrices that may be held in few bits, before they are filled; by default none."""
-        return iter(())
 
     @abstractmethod
     def weights(self, *names: str) -> Iterator[Weight]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from kernels.api import InputBatch
 from worker.layers.base import Weight, WeightOwner
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import Matrix
 from worker.parallel import Placement
 
 
@@ -42,10 +42,10 @@ class VocabEmbedding(Matrix):
     def _lookup(self, token_ids: torch.Tensor) -> torch.Tensor:
         """[T] int64 -> [T, E]."""
         if self.group.size == 1:
-            return self._rows(token_ids)
+            return self.look_up(token_ids)
         local = token_ids - self.first
         ours = (local >= 0) & (local < self.held)
-        found = self._rows(local.where(ours, 0))
+        found = self.look_up(local.where(ours, 0))
         return self.group.all_reduce(found * ours[:, None])
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -55,12 +55,7 @@ class VocabEmbedding(Matrix):
             part = self.group.all_gather(F.pad(part, (0, self.padding)))[:, : self.vocab_size]
         return part
 
-    def _rows(self, indexes: torch.Tensor) -> torch.Tensor:
-        """[T] int64 -> [T, E]."""
-        return F.embedding(indexes, self.weight) if self.table is None else self.table.rows(indexes)
-
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         ours = slice(self.first, self.first + self.held)
         yield Weight(f"{name}.weight", (self.vocab_size, self.width), self.weight, (ours,))
@@ -79,6 +74,5 @@ class PositionEmbedding(WeightOwner):
         return F.embedding(batch.positions + self.offset, self.weight)
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)

@@ -15,7 +15,7 @@ import torch
 
 from kernels.api import InputBatch
 from worker.layers.base import Weight
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import Matrix
 from worker.parallel import Placement
 
 
@@ -134,7 +134,6 @@ class RowLinear(Matrix):
         return self.group.all_reduce(self.product(x))
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         local = self.group.slice(self.in_features)
         if self.transposed:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from kernels.api import InputBatch, KVCacheSpec, LayerCache, RowStateSpec
-from worker.layers.attention.attention import Attention
-from worker.layers.attention.self_attention import SideBySide, StatefulPart
+from worker.layers.attention.self_attention import Attention, SideBySide, StatefulPart
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.latent.attention import LatentAttention
@@ -84,7 +83,7 @@ class Family:
     build: Callable[[Any, Placement], LanguageModel]
     """From the configuration that worker.config read. The parameters are not filled."""
     names: Mapping[str, tuple[str, ...]]
-    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.weight_table."""
+    """Path of a layer -> modules of the checkpoint that it is made of; see worker.weights.loader."""
     unused: str = r"(?!)"
     """Pattern of tensors that checkpoints hold although the model does not need them."""
     optional_prefix: str = ""

@@ -6,8 +6,7 @@ import torch
 
 from kernels.api import InputBatch, LayerCache
 from worker.layers.attention.rotary import Angles
-from worker.layers.block import AnyBlock
-from worker.layers.captured_states import CapturedStates
+from worker.layers.block import AnyBlock, CapturedStates
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.norm import Norm, RMSNorm
 from worker.models.base import LanguageModel

@@ -6,17 +6,22 @@ import torch
 
 from kernels.api import AttentionSpec, InputBatch, LayerCache
 from worker.config.gemma4 import Gemma4Config
-from worker.layers.attention.attention import Attention
 from worker.layers.attention.rotary import Rotary
-from worker.layers.captured_states import CapturedStates
+from worker.layers.attention.self_attention import Attention
+from worker.layers.block import CapturedStates
 from worker.layers.embedding import VocabEmbedding
-from worker.layers.gemma4.attention import NormedValuesAttention, SharedAttention
-from worker.layers.gemma4.block import Gemma4Block
-from worker.layers.gemma4.mixture import Mixture, ScaledExperts
-from worker.layers.gemma4.per_layer import PerLayerInputs, PerLayerPart, StoredTensor
+from worker.layers.gemma4 import (
+    Gemma4Block,
+    Mixture,
+    NormedValuesAttention,
+    PerLayerInputs,
+    PerLayerPart,
+    ScaledExperts,
+    SharedAttention,
+    StoredTensor,
+)
 from worker.layers.linear import RowLinear, column_linear
-from worker.layers.mlp.gated_activation import GatedActivation
-from worker.layers.mlp.mlp import GatedMLP
+from worker.layers.mlp import GatedActivation, GatedMLP
 from worker.layers.norm import RMSNorm, UnitNorm
 from worker.models.base import LanguageModel
 from worker.models.transformer import embedding_factor

@@ -5,12 +5,11 @@ import torch
 
 from kernels.api import InputBatch
 from worker.config.gpt2 import GPT2Config
-from worker.layers.attention.attention import Attention
-from worker.layers.attention.self_attention import SelfAttention
+from worker.layers.attention.self_attention import Attention, SelfAttention
 from worker.layers.block import Block
 from worker.layers.embedding import PositionEmbedding, VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
-from worker.layers.mlp.mlp import MLP
+from worker.layers.mlp import MLP
 from worker.layers.norm import LayerNorm
 from worker.models.base import Family
 from worker.models.decoder import Decoder

@@ -5,22 +5,18 @@ import torch
 from kernels.api import InputBatch
 from worker.config.decoder import DecoderConfig, HeadNormKind, NormKind, NormPlace
 from worker.config.rope import RopeConfig
-from worker.layers.attention.attention import Attention
-from worker.layers.attention.query_temperature import QueryTemperature
-from worker.layers.attention.rotary import Rotary, rotary_order
-from worker.layers.attention.self_attention import AttentionPart, SelfAttention
-from worker.layers.attention.sinks import Sinks
+from worker.layers.attention.rotary import QueryTemperature, Rotary, rotary_order
+from worker.layers.attention.self_attention import Attention, AttentionPart, SelfAttention, Sinks
 from worker.layers.block import AnyBlock, AroundNormBlock, Block, OutputNormBlock, ParallelBlock
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.experts.experts import Experts
 from worker.layers.linear import RowLinear, column_linear, local_kv_heads, order_of_heads, qkv_linear
-from worker.layers.mamba.beside_attention import AttentionBesideMamba2
-from worker.layers.mlp.mlp import MLP, FeedForward, GatedMLP
+from worker.layers.mlp import MLP, FeedForward, GatedMLP
 from worker.layers.norm import HeadNormLayers, LayerNorm, Norm, RMSNorm, UnitNorm
+from worker.layers.states.mamba2 import AttentionBesideMamba2
 from worker.models.decoder import Decoder
-from worker.models.delta_net import gated_attention, gated_delta_net
 from worker.models.latent_attention import latent_attention
-from worker.models.mamba import mamba2
+from worker.models.states import gated_attention, gated_delta_net, mamba2
 from worker.parallel import Placement
 
 

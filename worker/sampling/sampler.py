@@ -4,26 +4,111 @@ A token is a function of its row's logits, parameters and history and of (seed, 
 independent of the other rows of the batch.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
 import torch
 
-from kernels.cpu.sampling.api import SamplingKernels
-from kernels.ops.sampling.choose import choose_tokens
-from kernels.ops.sampling.columns import SamplingColumns
-from kernels.ops.sampling.logprobs import log_softmax, ranking
+from kernels.api import NEUTRAL, SamplingColumns, SamplingOps
+from pagewire.internal.v1 import worker_pb2
 from worker.grammar.rows import GrammarRows
-from worker.sampling.allowed_tokens import AllowedTokens
-from worker.sampling.batch import PIECE, SampleBatch
-from worker.sampling.logit_bias import LogitBias
-from worker.sampling.logprobs.scores import SampledScores
-from worker.sampling.penalties import Penalties
-from worker.sampling.rows import SamplingRows
+from worker.sampling.adjustments import LogitAdjustments
+from worker.sampling.logprobs.scores import PIECE, SampledScores
+from worker.sampling.sequence import NewSequence, RowStates
 from worker.sampling.token_bans import TokenBans
 
 NO_TOKEN = -1
 """Returned by sample() for a row whose largest logit is not finite."""
 
 
-class Sampler(SamplingRows):
+class RowSampler(ABC):
+    """Rows that sample: parameters in columns, and what changes logits before the choice. A row that is not
+    in use has undefined entries in the columns. Base class of samplers."""
+
+    def __init__(
+        self,
+        columns: SamplingColumns,
+        vocab_size: int,
+        ops: SamplingOps,
+        grammars: GrammarRows,
+        states: Sequence[RowStates],
+        rows_per_piece: int,
+    ) -> None:
+        """states: in the order in which they change logits; they do not commute. rows_per_piece: of which
+        copies are made at a time."""
+        self.columns, self.grammars = columns, grammars
+        self._vocab_size, self._ops, self._states = vocab_size, ops, states
+        self._rows_per_piece = rows_per_piece
+
+    @torch.inference_mode()
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        """Begins a row. output_ids: tokens that the sequence already has; the next one's position is their
+        number. Raises ValueError when allowed_token_ids has no token of the vocabulary.
+        """
+        self.remove_row(row)
+        sequence = NewSequence(new, prompt_ids, output_ids)
+        values = {name: sequence.scalar(name, neutral) for name, neutral in NEUTRAL.items()}
+        if values["top_k"] >= self._vocab_size:
+            values["top_k"] = 0
+        index, position = new.sequence_index, len(output_ids)
+        self.columns.set_row(row, **values, seed=new.sampling.seed, sequence_index=index, position=position)
+        self.grammars.add_row(row, new, prompt_ids, output_ids)
+        for state in self._states:
+            state.add_row(row, sequence)
+        self._begin(row)
+
+    @torch.inference_mode()
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        """Begins a row as a copy of another, with random numbers of its own."""
+        self.remove_row(row)
+        self.columns.words[:, row] = self.columns.words[:, source_row]
+        self.columns["sequence_index"][row] = sequence_index
+        self.grammars.fork_row(row, source_row, sequence_index)
+        for state in self._states:
+            state.fork_row(row, source_row)
+        self._begin(row)
+
+    def remove_row(self, row: int) -> None:
+        """Ends a row; a row that is not in use is ignored."""
+        self.grammars.remove_row(row)
+        for state in self._states:
+            state.remove_row(row)
+
+    @torch.inference_mode()
+    def beam_candidates(
+        self, logits: torch.Tensor, rows: list[int], count: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the K = count most probable tokens of beams: ids [B, K] int64, of equals the lower first,
+        and log-probabilities [B, K] float32. logits: [B, V] float32.
+
+        As in transformers, penalties and masks apply after the log-softmax. NaN where the model left a row
+        nothing to choose from. The output of rows does not change: see append().
+        """
+        ids, logprobs = [], []
+        for start in range(0, len(rows), self._rows_per_piece):
+            piece = slice(start, start + self._rows_per_piece)
+            scores = self._ops.log_softmax(logits[piece])
+            self._process(scores, rows[piece])
+            best = self._ops.ranking(scores, count)
+            broken = ~scores.amax(-1, keepdim=True).isfinite()
+            ids.append(best)
+            logprobs.append(scores.gather(1, best).masked_fill_(broken, torch.nan))
+        return torch.cat(ids), torch.cat(logprobs)
+
+    @abstractmethod
+    def append(self, rows: list[int], tokens: torch.Tensor) -> None:
+        """Appends tokens [A] int64 to the output of rows [A]."""
+
+    @abstractmethod
+    def _begin(self, row: int) -> None:
+        """Is called when a row has begun."""
+
+    @abstractmethod
+    def _process(self, scores: torch.Tensor, rows: list[int]) -> None:
+        """Applies penalties, bias and masks to scores [A, V] of rows [A], in place."""
+
+
+class Sampler(RowSampler):
     """Chooses tokens for rows on a CPU."""
 
     def __init__(
@@ -31,21 +116,17 @@ class Sampler(SamplingRows):
         max_num_rows: int,
         vocab_size: int,
         device: torch.device,
-        kernels: SamplingKernels | None = None,
+        ops: SamplingOps | None = None,
         grammars: GrammarRows | None = None,
     ) -> None:
-        """Rows are numbers below max_num_rows. kernels: compiled ones, which choose the same tokens as torch;
+        """Rows are numbers below max_num_rows. ops: compiled ones, which choose the same tokens as torch;
         None: torch chooses. grammars: of the same rows; None: a row that comes with one fails."""
         columns, grammars = SamplingColumns(max_num_rows), grammars or GrammarRows(vocab_size, None)
-        penalties = Penalties(vocab_size, device, kernels)
-        allowed, bans = AllowedTokens(grammars, vocab_size, kernels), TokenBans(columns, vocab_size, device)
-        # The order is part of the API: these do not commute.
-        self._steps = (penalties, LogitBias(vocab_size), allowed, bans)
-        super().__init__(columns, vocab_size, self._steps, grammars)
-        self._recorders = (penalties, bans)
-        self._allowed, self._rows_per_piece = allowed, max(1, PIECE // vocab_size)
-        self._copies = kernels is None  # torch copies the logits that it works on; compiled functions do not
-        self._choose_tokens = choose_tokens if kernels is None else kernels.choose_tokens
+        ops = ops or SamplingOps()
+        self._adjustments = LogitAdjustments(grammars, vocab_size, ops)
+        self._bans = TokenBans(columns, vocab_size, device, ops)
+        states, piece = (self._adjustments, self._bans), max(1, PIECE // vocab_size)
+        super().__init__(columns, vocab_size, ops, grammars, states, piece)
         self._processed: set[int] = set()  # rows whose logits change before the choice
         self._plain: set[int] = set()  # rows that take the largest of their logits as they are
 
@@ -55,7 +136,7 @@ class Sampler(SamplingRows):
         super().remove_row(row)
 
     def _begin(self, row: int) -> None:
-        if any(row in processor for processor in self._steps):
+        if any(row in state for state in self._states):
             self._processed.add(row)
         elif self.columns["temperature"][row] == 0:
             self._plain.add(row)
@@ -76,7 +157,7 @@ class Sampler(SamplingRows):
         NO_TOKEN where a row's largest logit is not finite after the masks: NaN or +inf anywhere (the model
         failed), or -inf everywhere. Such a row must end; its later tokens are undefined.
         """
-        copied = self._copies or (scores is not None and scores.watches(rows))
+        copied = self._ops.copies_logits or (scores is not None and scores.watches(rows))
         tokens = self._sample_in_pieces(logits, rows, scores) if copied else self._sample(logits, rows)
         self.append(rows, tokens)
         return tokens
@@ -95,53 +176,27 @@ class Sampler(SamplingRows):
                 scores.add(kept, rows[piece], pieces[-1])
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
-    @torch.inference_mode()
-    def beam_candidates(
-        self, logits: torch.Tensor, rows: list[int], count: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the K = count most probable tokens of beams: ids [B, K] int64, of equals the lower first,
-        and log-probabilities [B, K] float32. logits: [B, V] float32.
-
-        As in transformers, penalties and masks apply after the log-softmax. NaN where the model left a row
-        nothing to choose from. The output of rows does not change: see append().
-        """
-        ids, logprobs = [], []
-        for start in range(0, len(rows), self._rows_per_piece):
-            piece = slice(start, start + self._rows_per_piece)
-            scores = log_softmax(logits[piece])
-            self._process(scores, rows[piece])
-            best = ranking(scores, count)
-            broken = ~scores.amax(-1, keepdim=True).isfinite()
-            ids.append(best)
-            logprobs.append(scores.gather(1, best).masked_fill_(broken, torch.nan))
-        return torch.cat(ids), torch.cat(logprobs)
-
     def append(self, rows: list[int], tokens: torch.Tensor) -> None:
-        """Appends tokens [A] int64 to the output of rows [A]."""
         if not self._processed.isdisjoint(rows):
-            self._record(rows, tokens)
+            self._record(rows, tokens.tolist())
         positions = self.columns.positions
         for row in rows:
             positions[row] += 1
 
     @torch.inference_mode()
-    def _record(self, rows: list[int], tokens: torch.Tensor) -> None:
-        """Appends tokens [A] to the state of processors that depend on the output."""
-        self._allowed.record(rows, tokens)
-        known = tokens.clamp(min=0)  # NO_TOKEN is no index
-        for recorder in self._recorders:
-            recorder.record(rows, known)
+    def _record(self, rows: list[int], tokens: list[int]) -> None:
+        """Appends tokens [A] to the states that depend on the output."""
+        self._adjustments.record(rows, tokens)
+        self._bans.record(rows, tokens)
 
     @torch.inference_mode()
     def _process(self, scores: torch.Tensor, rows: list[int]) -> None:
-        """Applies penalties, bias and masks to scores [A, V], in place."""
-        batch = SampleBatch(scores, rows)
-        for processor in self._steps:
-            processor.apply(batch)
+        self._adjustments.apply(scores, rows)
+        self._bans.apply(scores, rows)
 
     def _sample(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
         """Applies processors and chooses tokens [A]. For rows without processors that is one compiled call,
         with little else in Python."""
         if not self._processed.isdisjoint(rows):
             self._process(logits, rows)
-        return self._choose_tokens(logits, rows, self.columns)
+        return self._ops.choose_tokens(logits, rows, self.columns)

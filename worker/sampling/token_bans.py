@@ -1,36 +1,73 @@
 """Bad words, bad token ids, and stop tokens before min_tokens: tokens that a row must not choose."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
+from kernels.api import ANY, Prohibitions, SamplingColumns, SamplingOps
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.sampling.columns import SamplingColumns
-from kernels.ops.sampling.token_masks import ANY, Prohibitions, prohibit
-from worker.sampling.batch import NewSequence, SampleBatch
-from worker.sampling.tables import Table, TableRows
+from worker.sampling.sequence import NewSequence, RowStates
+from worker.upload import upload
 
 ALWAYS = np.iinfo(np.int32).max
 """Output length up to which tokens are banned from rows with bad words: forever."""
 
 
-class TokenBans(TableRows):
-    """A slot holds the bad words, the output and the stop tokens of a row. A bad token id is a word of one
-    token."""
+class Table:
+    """One item per row, all of one shape: data [rows, n, ...] on the device.
 
-    def __init__(self, columns: SamplingColumns, vocab_size: int, device: torch.device) -> None:
-        self._positions, self._vocab_size = columns["position"], vocab_size
-        self._last = Table((0,), 0, torch.int32, device)
-        self._prefix = Table((0, 0), ANY, torch.int32, device)
-        self._outputs = Table((1,), 0, torch.int32, device)
-        self._stop_ids = Table((0,), 0, torch.int32, device)
-        self._numbers = Table((5,), 0, torch.int32, device)
-        super().__init__(device, self._last, self._prefix, self._outputs, self._stop_ids, self._numbers)
-        # by row: the length of output from which on no token is banned
+    Rows and shape grow, at least by doubling, when a row or an item does not fit. A smaller item is padded.
+    """
+
+    def __init__(self, shape: tuple[int, ...], padding: float, dtype: type, device: torch.device) -> None:
+        self._padding, self._dtype = padding, dtype
+        self.data = upload(np.zeros((0, *shape), dtype), device)
+
+    def set(self, row: int, values: Sequence[float], shape: tuple[int, ...] | None = None) -> None:
+        """Writes an item. shape: None for [number of values]."""
+        item = upload(np.array(values, self._dtype), self.data.device).view(shape or len(values))
+        self.grow((row + 1, *item.shape))
+        self.data[row].fill_(self._padding)
+        self.data[row][tuple(map(slice, item.shape))] = item
+
+    def copy(self, row: int, source: int) -> None:
+        """Copies the item of row `source`."""
+        self.grow((row + 1, *self.data.shape[1:]))
+        self.data[row] = self.data[source]
+
+    def grow(self, needed: tuple[int, ...]) -> None:
+        """Makes every dimension of the data at least as large as needed."""
+        old = self.data
+        pairs = list(zip(old.shape, needed, strict=True))
+        if any(need > size for size, need in pairs):
+            shape = [size if need <= size else max(need, 2 * size) for size, need in pairs]
+            self.data = old.new_full(shape, self._padding)
+            self.data[tuple(map(slice, old.shape))] = old
+
+
+class TokenBans(RowStates):
+    """Bad words, output and stop tokens of rows. A bad token id is a word of one token."""
+
+    def __init__(
+        self, columns: SamplingColumns, vocab_size: int, device: torch.device, ops: SamplingOps
+    ) -> None:
+        self._positions, self._vocab_size, self._ops = columns["position"], vocab_size, ops
+        self._last = Table((0,), 0, np.int32, device)
+        self._prefix = Table((0, 0), ANY, np.int32, device)
+        self._outputs = Table((1,), 0, np.int32, device)
+        self._stop_ids = Table((0,), 0, np.int32, device)
+        self._numbers = Table((5,), 0, np.int32, device)
+        self._tables = self._last, self._prefix, self._outputs, self._stop_ids, self._numbers
+        # by row: the length of output from which on no token is banned; 0 where none ever is
         self._until = np.zeros(columns.num_rows, np.int64)
+
+    def __contains__(self, row: int) -> bool:
+        return bool(self._until[row] > 0)
 
     @property
     def prohibitions(self) -> Prohibitions:
-        """The tables by slot."""
+        """The tables."""
         return Prohibitions(*(table.data for table in self._tables))
 
     def add_row(self, row: int, sequence: NewSequence) -> None:
@@ -45,28 +82,32 @@ class TokenBans(TableRows):
         self._until[row] = ALWAYS if words else sequence.new.min_tokens if stop_ids else 0
         if not words and not stop_ids:
             return
-        slot = self.slots.take(row)
         longest = max((len(word) - 1 for word in words), default=0)
         num_longer = sum(len(word) > 1 for word in words)
         # what is before the last token of each word, nearest token first
-        prefixes = [word[-2::-1] + [ANY] * (longest - len(word) + 1) for word in words[:num_longer]]
+        padded = (word[-2::-1] + [ANY] * (longest - len(word) + 1) for word in words[:num_longer])
         numbers = [len(words), longest, len(stop_ids), min(sequence.new.min_tokens, ALWAYS), num_longer]
-        self._numbers.set(slot, self.upload(numbers, np.int32))
-        self._outputs.set(slot, self.upload(sequence.output_ids, np.int32))
-        self._stop_ids.set(slot, self.upload(stop_ids, np.int32))
-        self._last.set(slot, self.upload([word[-1] for word in words], np.int32))
-        self._prefix.set(slot, self.upload(prefixes, np.int32).view(num_longer, longest))
+        self._numbers.set(row, numbers)
+        self._outputs.set(row, sequence.output_ids)
+        self._stop_ids.set(row, stop_ids)
+        self._last.set(row, [word[-1] for word in words])
+        self._prefix.set(row, [token for prefix in padded for token in prefix], (num_longer, longest))
 
     def fork_row(self, row: int, source_row: int) -> None:
-        super().fork_row(row, source_row)
         self._until[row] = self._until[source_row]
+        if row in self:
+            for table in self._tables:
+                table.copy(row, source_row)
 
-    def output_slot(self, row: int) -> int:
-        """Returns the slot in which the output of a row is recorded; -1: the row has no bad words.
+    def remove_row(self, row: int) -> None:
+        self._until[row] = 0
+
+    def records_output(self, row: int) -> bool:
+        """Returns whether the output of a row is recorded: it has bad words.
 
         The table of outputs is reallocated as it grows, so a captured step has no such row.
         """
-        return self.slots[row] if self._until[row] == ALWAYS else -1
+        return bool(self._until[row] == ALWAYS)
 
     def concerns(self, rows: Integers) -> bool:
         """Returns whether some token may be banned from one of the rows [A]."""
@@ -76,21 +117,20 @@ class TokenBans(TableRows):
         """Makes room for one more token in the outputs of those rows [A] that have bad words."""
         users = self._until[rows] == ALWAYS
         if users.any():
-            self._outputs.widen(int(self._positions[rows][users].max()) + 1)
+            self._outputs.grow((0, int(self._positions[rows][users].max()) + 1))
 
-    def apply(self, batch: SampleBatch) -> None:
-        """Masks banned tokens on a CPU."""
-        rows = np.array(batch.rows, np.int64)
-        if self.concerns(rows):
-            slots = torch.tensor([self.slots.get(row, -1) for row in batch.rows])
-            prohibit(batch.logits, slots, torch.from_numpy(self._positions[rows]), self.prohibitions)
+    def apply(self, logits: torch.Tensor, rows: list[int]) -> None:
+        """Masks banned tokens of logits [A, V] of rows [A] on a CPU, in place."""
+        index = np.array(rows, np.int64)
+        if self.concerns(index):
+            slots = torch.from_numpy(np.where(self._until[index] > 0, index, -1))
+            self._ops.prohibit(logits, slots, torch.from_numpy(self._positions[index]), self.prohibitions)
 
-    def record(self, rows: list[int], tokens: torch.Tensor) -> None:
-        """Appends the new tokens [A] int64 of rows [A] to their outputs, on a CPU."""
-        users = [index for index, row in enumerate(rows) if self._until[row] == ALWAYS]
-        if not users:
-            return
-        self.make_room(np.array(rows, np.int64))
-        slots = self.slots.index([rows[user] for user in users])
-        positions = torch.from_numpy(self._positions[[rows[user] for user in users]])
-        self._outputs.data[slots, positions] = tokens[users].to(torch.int32)
+    def record(self, rows: list[int], tokens: list[int]) -> None:
+        """Appends the new tokens [A] of rows [A] to their outputs, on a CPU; negative: there is none."""
+        index = np.array(rows, np.int64)
+        users = np.flatnonzero(self._until[index] == ALWAYS)
+        if len(users):
+            self.make_room(index)
+            known = torch.tensor([max(tokens[user], 0) for user in users], dtype=torch.int32)
+            self._outputs.data[index[users], self._positions[index[users]]] = known

@@ -1,7 +1,7 @@
 """A model with its weights, on any device."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -12,21 +12,16 @@ from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.imports import import_metas
 from worker.layers.base import Weight
-from worker.layers.experts.matrices import ExpertMatrices
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import LinearMethod, PlainMethod
 from worker.memory.kv_cache import NO_MEMORY
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
-from worker.transformers_backend.config import TransformersConfig
-from worker.transformers_backend.load import load_transformers
+from worker.startup.implementation import ForeignConfig
 from worker.weights.held_bits import HeldBits
-from worker.weights.loader import fill_dummy, load_weights, stored_names
+from worker.weights.loader import check_tied_head, fill_dummy, load_weights, stored_names, weight_table
 from worker.weights.open import open_checkpoint
-from worker.weights.own_bits import OwnBits
 from worker.weights.source import WHAT, TensorSource
-from worker.weights.tied_head import check_tied_head
-from worker.weights.weight_table import weight_table
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -39,53 +34,51 @@ def load_model(
     initialize: worker_pb2.Initialize,
     device: torch.device,
     report: Report,
-    choose: Callable[[torch.dtype], torch.dtype] = lambda dtype: dtype,
+    choose: Callable[[torch.dtype], torch.dtype],
+    bits: HeldBits,
     arena: Arena | None = None,
-    bits: HeldBits | None = None,
 ) -> tuple[LanguageModel, torch.dtype]:
     """Loads the weights. Returns the model and the dtype that it computes in.
 
     choose: maps the requested dtype to the one that the device computes in, before anything is allocated;
-    may raise StartupError. arena: memory for the weights, on a CPU. bits: holds matrices as they are packed;
-    None: all are unpacked.
+    may raise StartupError. bits: chooses how matrices are held. arena: memory for the weights, on a CPU.
     """
-    bits = bits or OwnBits("nothing computes with them as they are here")
 
     def progress(fraction: float) -> None:
         report("weights", fraction)
 
     progress(0.0)
-    if isinstance(config, TransformersConfig):
-        return load_transformers(
-            config, initialize, lambda stored: choose(_choose_dtype(initialize.dtype, stored)), progress
+    if isinstance(config, ForeignConfig):
+        return config.load(
+            initialize, lambda stored: choose(_choose_dtype(initialize.dtype, stored)), progress
         )
     family = FAMILIES[config.architecture]
-    if initialize.load_format == "dummy":
-        wanted = _choose_dtype(initialize.dtype, DTYPES[config.dtype or "float32"])
-        held = bits.choose_dtype(None, wanted)
-        place = Placement(held or choose(wanted), device, arena=arena, later=held is not None)
-        model = _build(family, config, place)
-        table = weight_table(model, family.names)
-        if held is not None:
-            table = bits.hold(model, table, {}, replace(place, later=False))
-        import_metas()  # torch makes no generator without them
-        fill_dummy(table, initialize.seed, progress, device, bits.write)
-        return model, place.dtype
-    with open_checkpoint(Path(initialize.model_path)) as checkpoint:
-        stored = DTYPES[config.dtype] if config.dtype else checkpoint.main_dtype()
-        wanted = _choose_dtype(initialize.dtype, stored)
+    is_dummy = initialize.load_format == "dummy"
+    with nullcontext() if is_dummy else open_checkpoint(Path(initialize.model_path)) as checkpoint:
+        wanted = _choose_dtype(initialize.dtype, _stored_dtype(config, checkpoint))
         held = bits.choose_dtype(checkpoint, wanted)
         place = Placement(held or choose(wanted), device, arena=arena, later=held is not None)
         model = _build(family, config, place)
+        if checkpoint is None:
+            table = bits.hold(model, weight_table(model, family.names), {}, place)
+            import_metas()  # torch makes no generator without them
+            fill_dummy(table, initialize.seed, progress, device, bits.write)
+            return model, place.dtype
         table = _fitting_table(model, family, checkpoint)
         if config.tied:
             check_tied_head(checkpoint, family.names, family.optional_prefix)
-        if held is not None:
-            names = stored_names(checkpoint, table, family.optional_prefix)
-            table = bits.hold(model, table, names, replace(place, later=False))
+        table = bits.hold(model, table, stored_names(checkpoint, table, family.optional_prefix), place)
         bits.log(checkpoint, table, place.dtype)
         load_weights(checkpoint, table, family.unused, progress, family.optional_prefix, bits.fill)
     return model, place.dtype
+
+
+def _stored_dtype(config: ModelConfig, checkpoint: TensorSource | None) -> torch.dtype:
+    """Returns the dtype that a configuration says, or else that of the weights; float32 where these are
+    random."""
+    if config.dtype:
+        return DTYPES[config.dtype]
+    return torch.float32 if checkpoint is None else checkpoint.main_dtype()
 
 
 def _fitting_table(model: LanguageModel, family: Family, checkpoint: TensorSource) -> list[Weight]:
@@ -122,5 +115,6 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def model_bytes(model: LanguageModel) -> int:
     """Returns the bytes of the weights in the form in which they are computed with."""
-    held = sum(layer.nbytes for layer in model.modules() if isinstance(layer, Matrix | ExpertMatrices))
+    methods = [each for each in model.modules() if isinstance(each, LinearMethod)]
+    held = sum(each.weight.nbytes for each in methods if not isinstance(each, PlainMethod))
     return held + sum(parameter.nbytes for parameter in model.parameters())

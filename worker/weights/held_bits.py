@@ -1,9 +1,9 @@
-"""Decides in which bits a model's matrices are held, while its checkpoint is loaded, and fills those that are
-not plain floats of the model's dtype.
+"""Chooses the linear method of each matrix of a model while its checkpoint is loaded, and fills the matrices
+that are held in few bits.
 
-    choose_dtype()   before the model is made: can any matrix be held so
-    hold()           other memory takes the place of parameters, which never had any
-    fill()           fills it from one tensor, a few rows at a time
+    choose_dtype()   before the model is made: can any matrix be held in few bits
+    hold()           gives such matrices their method, and memory to all parameters
+    fill()           fills what one tensor goes to, a few rows at a time
     log()            says what is held, and what is unpacked and why
 """
 
@@ -13,29 +13,55 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from worker.layers.base import Weight, WeightOwner, WeightSlot
+from kernels.api import GroupedWords, LowBitWeight
+from worker.layers.base import Weight
+from worker.layers.matrix import GroupedMethod, LowBitMethod, MatrixOwner, WeightSlot
 from worker.parallel import Placement
 from worker.weights.loader import PIECE_VALUES, check_finite, fill_target, read_finite
 from worker.weights.source import TensorSource
-from worker.weights.stored_forms import CodedRows, HeldForm, HeldWeight
-from worker.weights.stored_rows import StoredRows, rows_to_round, stored_rows
+from worker.weights.stored_forms import HeldForm, StoredRows, rows_to_round, stored_rows
 
 
 @dataclass(frozen=True)
 class _HeldRows:
     """Where rows of a tensor go."""
 
-    weight: HeldWeight
+    weight: GroupedWords | LowBitWeight
     form: HeldForm
     rows: StoredRows
 
-    def put(self, places: torch.Tensor, coded: CodedRows) -> None:
-        """Writes some rows. places: of StoredRows, those of the rows."""
-        codes, scales, zeros = coded
-        if not (wanted := places >= 0).all():
-            chosen = wanted.to(codes.device)
-            codes, scales, zeros = codes[chosen], scales[chosen], None if zeros is None else zeros[chosen]
-        self.weight.put(places[wanted], codes, scales, zeros)
+    def fill(self, checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
+        """Reads all rows, a few at a time. Yields how many."""
+        step = max(1, PIECE_VALUES // self.weight.in_features)
+        for begin in range(0, len(self.rows.places), step):
+            places = self.rows.places[begin : begin + step]
+            first = self.rows.first + begin
+            wanted = places >= 0
+            if self.form.read is None:
+                values = _read_outputs(checkpoint, weight, name, slice(first, first + len(places)))
+                self.round(places[wanted], values[wanted])
+            else:
+                codes, scales, zeros = self.form.read(first, first + len(places))
+                check_finite(scales, checkpoint, name)
+                if codes.is_floating_point():
+                    check_finite(codes.float(), checkpoint, name)
+                if not wanted.all():
+                    codes, scales = codes[wanted], scales[wanted]
+                    zeros = None if zeros is None else zeros[wanted]
+                self.weight.put(places[wanted], codes, scales, zeros)
+            yield len(places)
+
+    def round(self, places: torch.Tensor, values: torch.Tensor) -> None:
+        """Writes rows [R, K] of floats."""
+        assert isinstance(self.weight, LowBitWeight)
+        self.weight.put_rounded(places, values)
+
+
+def _read_outputs(checkpoint: TensorSource, weight: Weight, name: str, rows: slice) -> torch.Tensor:
+    """Reads some outputs with all inputs, [R, K], also of a tensor [in, out]."""
+    if not weight.transposed:
+        return read_finite(checkpoint, name, (rows, *weight.part[1:]))
+    return read_finite(checkpoint, name, (weight.part[0] if weight.part else slice(None), rows)).t()
 
 
 class HeldBits(ABC):
@@ -95,8 +121,9 @@ class HeldBits(ABC):
         """Returns the dtype of activations beside matrices that are held. Raises StartupError."""
 
     @abstractmethod
-    def _allocate(self, slot: WeightSlot, form: HeldForm) -> HeldWeight:
-        """Gives a matrix memory in place of its parameter."""
+    def _allocate(self, shape: tuple[int, ...], form: HeldForm) -> GroupedMethod | LowBitMethod:
+        """Returns the method of a matrix, or of those of all experts, with its memory. shape: of the
+        parameter."""
 
     @abstractmethod
     def _label(self, form: HeldForm, kind: str) -> str:
@@ -105,15 +132,17 @@ class HeldBits(ABC):
     def hold(
         self, model: torch.nn.Module, table: list[Weight], names: Mapping[str, str], place: Placement
     ) -> list[Weight]:
-        """Allocates the matrices of a model that has no memory for them yet (Placement.later). names: of the
-        table's tensors in the checkpoint; empty: there is none. place: of matrices that are not held. Returns
-        the table of what is to be filled. Raises StartupError."""
+        """Gives memory to the matrices of a model that has none for them yet (Placement.later). names: of the
+        table's tensors in the checkpoint; empty: there is none. place: of the model. Returns the table of
+        what is to be filled. Raises StartupError."""
+        if not place.later:
+            return table
         by_memory: dict[int, list[Weight]] = {}
         for weight in table:
             by_memory.setdefault(_memory(weight.target), []).append(weight)
         chosen: list[tuple[WeightSlot, HeldForm, list[Weight]]] = []
         for path, module in model.named_modules():
-            for slot in module.slots() if isinstance(module, WeightOwner) else ():
+            for slot in module.slots() if isinstance(module, MatrixOwner) else ():
                 parts = by_memory.get(_memory(slot.weight), [])
                 form = self._form_of(slot, parts, names)
                 if isinstance(form, str):
@@ -124,7 +153,7 @@ class HeldBits(ABC):
         held: dict[int, Weight] = {}
         for slot, form, parts in chosen:
             held |= self._hold(slot, parts, names, form)
-        real = _allocate_others(model, place)
+        real = _allocate_others(model, replace(place, later=False))
         return [held.get(id(weight)) or _moved(weight, real) for weight in table]
 
     @abstractmethod
@@ -155,11 +184,13 @@ class HeldBits(ABC):
         self, slot: WeightSlot, parts: list[Weight], names: Mapping[str, str], form: HeldForm
     ) -> dict[int, Weight]:
         """Returns what stands for each part in the table, by its id."""
-        weight, replaced = self._allocate(slot, form), {}
-        self._num_bytes += weight.nbytes
+        method = self._allocate(tuple(slot.weight.shape), form)
+        slot.hold(method)
+        self._num_bytes += method.weight.nbytes
+        replaced: dict[int, Weight] = {}
         for part in parts:
             own, rows = form, None
-            if form.rounded is not None:
+            if form.read is None:
                 rows = rows_to_round(part, slot.inputs)
             else:
                 found = self._forms[names[part.name]]
@@ -168,12 +199,8 @@ class HeldBits(ABC):
                 self._held.add(self._label(own, self._kinds[names[part.name]]))
             assert rows is not None
             replaced[id(part)] = moved = replace(part)
-            self._rows[id(moved)] = _HeldRows(weight, own, self._placed(slot, rows))
+            self._rows[id(moved)] = _HeldRows(method.weight, own, rows)
         return replaced
-
-    def _placed(self, slot: WeightSlot, rows: StoredRows) -> StoredRows:
-        """Returns where rows of the parameter go in what takes its place."""
-        return rows
 
     def fill(self, checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
         """Fills what a tensor goes to. Yields the bytes of each piece, in the target's dtype."""
@@ -181,13 +208,8 @@ class HeldBits(ABC):
         if held is None:
             yield from fill_target(checkpoint, weight, name)
             return
-        first, places, inputs = held.rows.first, held.rows.places, held.weight.in_features
-        step = max(1, PIECE_VALUES // inputs)
-        for begin in range(0, len(places), step):
-            where = places[begin : begin + step]
-            rows = slice(first + begin, first + begin + len(where))
-            held.put(where, _read(checkpoint, weight, name, rows, held.form))
-            yield len(where) * inputs * weight.target.itemsize
+        for count in held.fill(checkpoint, weight, name):
+            yield count * held.weight.in_features * weight.target.itemsize
 
     def write(self, weight: Weight, tensor: torch.Tensor) -> None:
         """Fills what a weight goes to with the part of a tensor that goes there."""
@@ -195,10 +217,9 @@ class HeldBits(ABC):
         if held is None:
             weight.target.copy_(tensor.t() if weight.transposed else tensor.view(weight.target.shape))
             return
-        assert held.form.rounded is not None
         values = tensor.t() if weight.transposed else tensor
         first = weight.target.storage_offset() // held.weight.in_features
-        held.put(first + torch.arange(len(values)), held.form.rounded(values))
+        held.round(first + torch.arange(len(values)), values)
 
     def log(self, checkpoint: TensorSource, table: list[Weight], dtype: torch.dtype) -> None:
         """Says in one line what becomes of packed weights: a warning where some are unpacked."""
@@ -217,21 +238,6 @@ class HeldBits(ABC):
     @abstractmethod
     def _log(self, dtype: str, refusal: str, memory: str) -> None:
         """refusal: why some are unpacked. memory: what weights take."""
-
-
-def _read(checkpoint: TensorSource, weight: Weight, name: str, rows: slice, form: HeldForm) -> CodedRows:
-    """Reads some rows, and rounds them where that is asked for."""
-    if form.read is not None:
-        coded = form.read(rows.start, rows.stop)
-        check_finite(coded.scales, checkpoint, name)
-        if coded.codes.is_floating_point():
-            check_finite(coded.codes.float(), checkpoint, name)
-        return coded
-    assert form.rounded is not None
-    if weight.transposed:
-        columns = weight.part[0] if weight.part else slice(None)
-        return form.rounded(read_finite(checkpoint, name, (columns, rows)).t())
-    return form.rounded(read_finite(checkpoint, name, (rows, *weight.part[1:])))
 
 
 def _allocate_others(model: torch.nn.Module, place: Placement) -> dict[int, torch.Tensor]:

@@ -1,26 +1,31 @@
 """From a checkpoint to parameters: only the part of each tensor that this rank holds.
 
-A model says where each tensor goes (`weight_table`). Then every parameter must be filled, and every
+A model says where each tensor goes (weight_table()). Then every parameter must be filled, and every
 tensor of the files must be used or known to be unused; otherwise a StartupError names the tensor or the file.
 """
 
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from queue import SimpleQueue
+from threading import Event
 
 import torch
 
 from pagewire.errors import StartupError
-from worker.layers.base import Weight
-from worker.weights.side_by_side import one_thread_each, run_side_by_side
+from worker.layers.base import Weight, WeightOwner
 from worker.weights.source import WHAT, TensorSource
 
 Progress = Callable[[float], None]
 """Called with the fraction of all bytes that is done, 0 to 1."""
 Fill = Callable[[TensorSource, Weight, str], Iterator[int]]
 """Fills the target of a weight from the tensor of that name, and yields the bytes of each piece."""
+Work = Callable[[], Iterator[int]]
+"""Does a little at each step, and yields how much."""
 
 DUMMY_STD = 0.02
 PIECE_VALUES = 1 << 20
@@ -30,6 +35,32 @@ READERS = 4
 LARGE_PIECE = 4 * PIECE_VALUES
 """Values. A row of a packed tensor that has more, such as an expert, is unpacked whole, to float32: several
 at once could take more memory than a shard."""
+
+
+def weight_table(model: torch.nn.Module, names: Mapping[str, tuple[str, ...]]) -> list[Weight]:
+    """Resolves a family's table of names for one model.
+
+    names: path of a layer in our model -> modules of the checkpoint that it is made of. In both, {layer}
+    stands for the first number of the path, {expert} for the second. Layers that the model lacks may be
+    listed; every layer that owns parameters must be. A layer of all experts has no second number: it gets
+    names with {expert} in them.
+    """
+    table: list[Weight] = []
+    for path, module in model.named_modules():
+        if isinstance(module, WeightOwner):
+            pattern, numbers = _split_numbers(path)
+            numbers.setdefault("expert", "{expert}")
+            table += module.weights(*(name.format(**numbers) for name in names[pattern]))
+    filled = sum(weight.target.numel() for weight in table)
+    assert filled == sum(parameter.numel() for parameter in model.parameters()), "a parameter has no source"
+    return table
+
+
+def _split_numbers(path: str) -> tuple[str, dict[str, str]]:
+    """ "blocks.3.mlp.experts.7.up" -> "blocks.{layer}.mlp.experts.{expert}.up", and the numbers by name."""
+    numbers = dict(zip(("layer", "expert"), re.findall(r"(?<=\.)\d+", path), strict=False))
+    names = iter(numbers)
+    return re.sub(r"(?<=\.)\d+", lambda _: f"{{{next(names)}}}", path), numbers
 
 
 def stored_names(checkpoint: TensorSource, table: list[Weight], optional_prefix: str = "") -> dict[str, str]:
@@ -74,6 +105,54 @@ def load_weights(
         for count in run_side_by_side(works, readers):
             done += count
             progress(done / total)
+
+
+def run_side_by_side(works: Sequence[Work], num_threads: int) -> Iterator[int]:
+    """Runs all, so many at a time and in this order, and yields what they yield. The first that fails ends
+    all, and its exception is raised."""
+    told: SimpleQueue[int | BaseException | None] = SimpleQueue()
+    stop = Event()
+    inference = torch.is_inference_mode_enabled()  # of this thread alone
+
+    def run(work: Work) -> None:
+        try:
+            with torch.inference_mode(inference):
+                for count in work():
+                    told.put(count)
+                    if stop.is_set():
+                        return
+            told.put(None)
+        except BaseException as error:
+            told.put(error)
+
+    with ThreadPoolExecutor(num_threads, thread_name_prefix="weights") as pool:
+        for work in works:
+            pool.submit(run, work)
+        left = len(works)
+        try:
+            while left:
+                message = told.get()
+                if isinstance(message, BaseException):
+                    raise message
+                if message is None:
+                    left -= 1
+                else:
+                    yield message
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Operations of torch do not start threads of their own here: waiting for these at the end of each short
+    operation took forty times as long where they had no core."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def fill_target(checkpoint: TensorSource, weight: Weight, name: str) -> Iterator[int]:
@@ -179,3 +258,33 @@ def _check_names(checkpoint: TensorSource, needed: set[str], unused: str) -> Non
 
 def _and_more(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
+
+
+def check_tied_head(
+    checkpoint: TensorSource, names: Mapping[str, tuple[str, ...]], optional_prefix: str = ""
+) -> None:
+    """Raises StartupError where the checkpoint has a head with other values than the embedding, of which one
+    would be ignored. names: of the family; optional_prefix: see load_weights()."""
+    (embedding,), (head,) = names["embedding"], names["head"]
+    stored = (f"{embedding}.weight", f"{embedding.removeprefix(optional_prefix)}.weight")
+    found = next((name for name in stored if name in checkpoint), None)
+    if found is None or f"{head}.weight" not in checkpoint or _are_equal(checkpoint, found, f"{head}.weight"):
+        return
+    raise StartupError(
+        WHAT,
+        f"config.json ties the head to the embedding, but tensors {head}.weight and {found} differ",
+        f"set tie_word_embeddings to false in config.json, or remove {head}.weight from the checkpoint",
+    )
+
+
+def _are_equal(checkpoint: TensorSource, one: str, other: str) -> bool:
+    """Reads both a few rows at a time."""
+    shape = checkpoint.shape(one)
+    if checkpoint.shape(other) != shape or len(shape) != 2:
+        return False
+    step = max(1, PIECE_VALUES // shape[1])
+    parts = [(slice(row, min(row + step, shape[0])),) for row in range(0, shape[0], step)]
+    return all(
+        torch.equal(checkpoint.read(one, part).float(), checkpoint.read(other, part).float())
+        for part in parts
+    )

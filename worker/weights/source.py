@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.cpu.matmul.groups.weight import integers_of
+from kernels.api import DOUBLED
 
 WHAT = "cannot load the model's weights"
 
@@ -16,7 +16,7 @@ class GroupedRows(NamedTuple):
     """Some rows of GroupedIntegers. R: their number, K: inputs, G: groups."""
 
     integers: torch.Tensor  # [R, K] uint8
-    zeros: torch.Tensor  # [R, G], integers
+    zeros: torch.Tensor | None  # [R, G], integers; None: of floats
     scales: torch.Tensor  # [R, G], as they are stored
 
 
@@ -27,8 +27,8 @@ class GroupedIntegers:
     weight[n, k] = (integer[n, k] - zero[n, g]) * scale[n, g]       g: the group of k
 
     Of experts, whose weight is [E, K, N], the rows are those of all, one expert after the other. Integers may
-    be codes of floats of 4 bits, and then what stands for these (kernels.cpu.matmul.groups.e2m1) takes their
-    place in the formula.
+    be codes of floats of 4 bits (kernels.triton.matmul.low_bit_weight), and then twice the float takes the
+    place of integer - zero.
     """
 
     bits: int  # of an integer
@@ -42,9 +42,10 @@ class GroupedIntegers:
     def unpack(self, first: int, end: int) -> torch.Tensor:
         """Returns the values of rows first .. end - 1, [R, K] float32."""
         rows = self.read(first, end)
-        zeros, scales = rows.zeros.float()[:, self.group], rows.scales.float()[:, self.group]
-        integers = integers_of(rows.integers) if self.e2m1 else rows.integers
-        return (integers.float() - zeros) * scales
+        scales = rows.scales.float()[:, self.group]
+        if rows.zeros is None:
+            return DOUBLED[rows.integers.long()].float() * scales
+        return (rows.integers.float() - rows.zeros.float()[:, self.group]) * scales
 
 
 class ScaledRows(NamedTuple):

@@ -1,24 +1,27 @@
-"""Matrices in few bits as a checkpoint stores them: which form holds a tensor exactly, and its rows.
+"""Matrices in few bits as a checkpoint stores them: which form holds a tensor exactly, and which of its rows
+become which rows of a matrix.
 
 Groups of a checkpoint become groups of one size, a multiple of 16 up to 128, of inputs that are neighbours.
 Larger groups are divided, each part with the scale and the zero point of the whole; inputs of a group that
 are no neighbours (act-order) become such by an order of the inputs.
+
+A stored row is an output with all of its inputs. Of one tensor with all experts, [E, K, N], the rows are
+those of all experts, one expert after the other, as GroupedIntegers count them.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 
-from kernels.cpu.matmul.groups.e2m1 import MIDDLE
-from kernels.cpu.matmul.groups.weight import SIZES, SMALLEST
-from kernels.triton.matmul.low_bit_weight import Code
+from kernels.api import Code, GroupedWords
+from worker.layers.base import Weight
+from worker.weights.loader import places_of
 from worker.weights.source import GroupedIntegers, TensorSource
 
 BITS = 4
-_LARGEST = max(SIZES)
 _EXACT_SCALES = ("F16", "BF16", "F8_E8M0")
 """Kinds of scales of which the form for 4 bits keeps every bit."""
 _CODES = {torch.int8: Code.INT8, torch.float8_e4m3fn: Code.E4M3}
@@ -32,20 +35,6 @@ class CodedRows(NamedTuple):
     zeros: torch.Tensor | None  # [R, groups] integers; None: there are none
 
 
-class HeldWeight(Protocol):
-    """A matrix in few bits: GroupedWords of a CPU, LowBitWeight of a CUDA device."""
-
-    @property
-    def in_features(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def put(
-        self, rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None
-    ) -> None: ...
-
-
 @dataclass(frozen=True)
 class HeldForm:
     """What stands for the values of a matrix, in which groups, and where rows come from."""
@@ -53,8 +42,8 @@ class HeldForm:
     code: Code
     group_size: int
     order: torch.Tensor | None = None  # [K] int64: which input comes where; None: as they stand
-    read: Callable[[int, int], CodedRows] | None = None  # from the first row and the one behind the last
-    rounded: Callable[[torch.Tensor], CodedRows] | None = None  # from values [R, K], in place of `read`
+    read: Callable[[int, int], CodedRows] | None = None
+    """From the first row and the one behind the last; None: values are rounded to the form."""
     bits: int = BITS  # of a stored integer
     groups: int = 0  # of the inputs, in 4 bits
 
@@ -68,7 +57,7 @@ class HeldForm:
 
 
 def no_kernel(checkpoint: TensorSource, name: str) -> str:
-    """Returns what is said of a tensor that no form holds."""
+    """Returns the reason where no form holds a tensor."""
     return f"no kernel computes with {checkpoint.packing_of(name)} as it is"
 
 
@@ -95,8 +84,8 @@ def group_form(stored: GroupedIntegers) -> HeldForm | str:
     sizes: list[int] = counts[used].tolist()
     size = _common_size(sizes)
     if size is None:
-        odd = next(each for each in sizes if each % SMALLEST)
-        return f"a group of {odd} inputs, no multiple of {SMALLEST}"
+        odd = next(each for each in sizes if each % GroupedWords.smallest_group)
+        return f"a group of {odd} inputs, no multiple of {GroupedWords.smallest_group}"
     sources = used.repeat_interleave(torch.tensor([-(-each // size) for each in sizes]))
     lacking = len(sources) * size - len(stored.group)
     in_order = bool((stored.group.diff() >= 0).all())
@@ -106,9 +95,8 @@ def group_form(stored: GroupedIntegers) -> HeldForm | str:
         found = stored.read(first, end)
         integers = found.integers if order is None else found.integers[:, order]
         codes = F.pad(integers, (0, lacking)) if lacking else integers
-        scales, zeros = found.scales.float()[:, sources], found.zeros[:, sources]
-        assert not stored.e2m1 or bool((zeros == MIDDLE).all())
-        return CodedRows(codes, scales, None if stored.e2m1 else zeros)
+        zeros = None if found.zeros is None else found.zeros[:, sources]
+        return CodedRows(codes, found.scales.float()[:, sources], zeros)
 
     code = Code.E2M1 if stored.e2m1 else Code.INT4
     return HeldForm(code, size, order, read, bits=stored.bits, groups=len(sources))
@@ -116,6 +104,65 @@ def group_form(stored: GroupedIntegers) -> HeldForm | str:
 
 def _common_size(sizes: list[int]) -> int | None:
     """Returns the largest size of groups that divides all of these but the last, which zeros may fill up."""
-    divided = sizes[:-1] or [each for each in sizes if each % SMALLEST == 0]
-    candidates = range(_LARGEST, 0, -SMALLEST)
+    least = GroupedWords.smallest_group
+    divided = sizes[:-1] or [each for each in sizes if each % least == 0]
+    candidates = range(GroupedWords.largest_group, 0, -least)
     return next((size for size in candidates if not any(each % size for each in divided)), None)
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """Neighbouring rows of a stored weight."""
+
+    first: int
+    places: torch.Tensor  # [R] int64: the row of the matrix that each becomes; -1: none
+
+
+def stored_rows(weight: Weight, inputs: int) -> StoredRows | None:
+    """Returns the rows of a tensor that go to its target; None unless rows become rows. inputs: of the
+    matrix, whose parameter the target is a view of."""
+    if len(weight.shape) == 3:
+        return _rows_of_expert(weight, inputs)
+    if len(weight.shape) != 2 or weight.transposed:
+        return None
+    columns = weight.part[1] if len(weight.part) > 1 else slice(None)
+    whole = columns.indices(weight.shape[1])[:2] == (0, inputs)
+    if weight.target.stride() != (inputs, 1) or not whole:
+        return None
+    return _rows_of_part(weight, weight.part[0] if weight.part else slice(None), weight.shape[0], inputs)
+
+
+def rows_to_round(weight: Weight, inputs: int) -> StoredRows:
+    """Returns the outputs of a tensor of plain floats that go to its target, also where it is stored as
+    [in, out]. inputs: of the matrix."""
+    if weight.transposed:
+        rows = weight.part[1] if len(weight.part) > 1 else slice(None)
+        return _rows_of_part(weight, rows, weight.shape[1], inputs)
+    found = stored_rows(weight, inputs)
+    assert found is not None
+    return found
+
+
+def _rows_of_part(weight: Weight, rows: slice, count: int, inputs: int) -> StoredRows:
+    """Returns some of so many outputs, in the order of the weight, from the target's first row on."""
+    begin, end, _ = rows.indices(count)
+    places, first = places_of(weight.order, end - begin), weight.target.storage_offset() // inputs
+    return StoredRows(begin, torch.where(places < 0, -1, places + first))
+
+
+def _rows_of_expert(weight: Weight, inputs: int) -> StoredRows | None:
+    """Returns rows of one expert of [E, K, N]. The target is [1, K, N], or has the outputs in two
+    dimensions."""
+    count, stored_inputs, outputs = weight.shape
+    expert, columns, rows = (*weight.part, slice(None), slice(None))[:3]
+    (first, end, _), target = expert.indices(count), weight.target
+    begin, last, _ = rows.indices(outputs)
+    whole = columns.indices(stored_inputs)[:2] == (0, inputs) and end == first + 1
+    if weight.order or not whole or target.shape[:2] != (1, inputs) or target.stride(1) != 1:
+        return None
+    places = torch.tensor([target.storage_offset()])
+    for size, stride in zip(target.shape[2:], target.stride()[2:], strict=True):
+        places = (places[:, None] + stride * torch.arange(size)).flatten()
+    if len(places) != last - begin or (places % inputs).any():
+        return None
+    return StoredRows(first * outputs + begin, places // inputs)

@@ -20,7 +20,6 @@ from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
 from kernels.triton.experts.route import route
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
-from kernels.triton.matmul.low_bit_weight import padded_rows
 
 EXPERTS, TOP_K, WIDTH, HIDDEN = 128, 8, 768, 2048
 """Of Qwen3-30B-A3B."""
@@ -87,12 +86,12 @@ def low_bit_experts(form: str, setting: Setting, name: str, sizes: Sequence[int]
     setting = _in_16_bits(setting)
     count, width, outputs = setting.size(EXPERTS, 4), setting.size(HIDDEN), setting.size(2 * WIDTH)
     batch, choose = batches(setting, width, max(sizes)), _choices(setting, count, sizes)
-    weight = random_low_bits(setting, (count * padded_rows(outputs), width), form)
+    weight = random_low_bits(setting, (count, outputs, width), form)
 
     def compute(size: int, place: int) -> torch.Tensor:
         most = weight.code.most_rows
         order = sort_by_expert(choose(size, place), count, setting.dtype, most_pairs=most)
-        y = grouped_low_bit_linear(batch(size, place), weight, outputs, None, order, order.tokens)
+        y = grouped_low_bit_linear(batch(size, place), weight, None, order, order.tokens)
         return y[order.places[place].long()]
 
     return Probe(name, compute, sizes)

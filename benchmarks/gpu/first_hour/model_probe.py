@@ -13,6 +13,7 @@ from benchmarks.gpu.first_hour.bit_classes import Probe
 from benchmarks.gpu.models import SHAPES
 from benchmarks.gpu.works import Setting
 from benchmarks.steps.plans import new_row, plan, removal
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import LogprobOptions
 from worker.loop import StepRunner
@@ -76,10 +77,8 @@ def _probes_of(
 
 def load_runner(shape: str, device: torch.device, rows: int, lengths: Lengths) -> StepRunner:
     """Returns a runner with random weights. On a CPU, in Triton's interpreter, without warm-up."""
-    from worker.cuda.startup.load import assemble, load, load_on_device
-
-    def report(what: str, fraction: float) -> None:
-        """Ignores progress."""
+    from worker.load import check, load
+    from worker.platforms.cuda import CudaPlatform
 
     blocks = rows * lengths.blocks
     with TemporaryDirectory() as folder:
@@ -96,8 +95,9 @@ def load_runner(shape: str, device: torch.device, rows: int, lengths: Lengths) -
             gpu_memory_utilization=0.9,
         )
         if device.type == "cuda":
-            return load(initialize, 0, report)[0]
-        return assemble(load_on_device(initialize, 0, report, None), blocks, 0).runner
+            return load(initialize, CudaPlatform(WorkerConfig()))[0]
+        platform = CudaPlatform(WorkerConfig())
+        return platform.load_model(check(initialize, platform)).assemble(blocks, 0)
 
 
 class Rows:

@@ -8,10 +8,7 @@ of it. Only prompts that fit into this share overtake: there is one unfinished p
 
 from __future__ import annotations
 
-from engine_core.kv_cache.block_tables import BlockTables
-from engine_core.kv_cache.host_swap import SwapSpace
-from engine_core.kv_cache.prefix_cache import PrefixCache
-from engine_core.queue.base import WaitingQueue, rows_of
+from engine_core.queue.base import rows_of
 from engine_core.request import Sequence
 from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.plan import NewRow, Plan
@@ -20,8 +17,8 @@ from engine_core.step.plan import NewRow, Plan
 class Admission:
     """Admits sequences that wait."""
 
-    def __init__(self, states: SequenceStates, tables: BlockTables, prefix_cache: PrefixCache) -> None:
-        self._states, self._tables, self._prefix_cache = states, tables, prefix_cache
+    def __init__(self, states: SequenceStates) -> None:
+        self._states, self._tables, self._prefix_cache = states, states.tables, states.prefix_cache
         self._refused: Sequence | None = None  # the last one that did not fit, unless one was admitted since
         self._lacked = 0  # blocks that it needs for itself and its siblings
 
@@ -101,8 +98,8 @@ def _slots_at_admission(sequence: Sequence) -> int:
 class Overtaking:
     """How much of a plan's budget goes to others before an unfinished prompt gets the rest."""
 
-    def __init__(self, waiting: WaitingQueue, swap: SwapSpace, block_size: int) -> None:
-        self._waiting, self._swap, self._block_size = waiting, swap, block_size
+    def __init__(self, states: SequenceStates) -> None:
+        self._waiting, self._swap, self._block_size = states.waiting, states.swap, states.tables.block_size
         self.num_overtakers = 0
         """Sequences that began ahead of a longer prompt, since the start."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 
 from engine_core.queue.base import rows_of
-from engine_core.request import Sequence, Status
+from engine_core.request import Sequence
 from engine_core.scheduler.planning.admission import Admission
 from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.plan import Plan
@@ -35,27 +35,28 @@ class RowPreemption:
         self._max_tokens_lost, self._enabled = max_tokens_lost, enabled
 
     def make_room(self, plan: Plan) -> Sequence | None:
-        """Preempts as many sequences of worse classes as the first of the queue lacks rows, if there are so
-        many. Returns it then; it begins with the next plan, or with this one where nothing is left."""
+        """Preempts as many sequences as the first of the queue lacks rows, if there are so many. Returns it
+        then; it begins with the next plan, or with this one where nothing is left."""
         states = self._states
         if not self._enabled or not len(states.waiting) or states.quarantine.isolates:
             return None
         head = states.waiting.head()
-        if head is None or rows_of(head) <= len(states.rows.free) or self._admission.is_out_of_reach(head):
+        if head is None or self._rows_needed(head) <= len(states.rows.free):
             return None
-        victims = self._victims(head)
-        if len(victims) < rows_of(head) - len(states.rows.free):
+        if self._admission.is_out_of_reach(head):
             return None
+        victims = self._victims(head, self._rows_needed(head) - len(states.rows.free))
         for victim in victims:
-            if rows_of(head) <= len(states.rows.free):
-                break
-            if victim.status is Status.RUNNING:
-                states.preempt(victim, plan)
+            states.preempt(victim, plan)
         states.drop_stopped()
-        return head
+        return head if victims else None
 
-    def _victims(self, head: Sequence) -> list[Sequence]:
-        """Returns the sequences that may give up their rows, the worst class and the cheapest first."""
+    def _rows_needed(self, head: Sequence) -> int:
+        return rows_of(head)
+
+    def _victims(self, head: Sequence, missing: int) -> list[Sequence]:
+        """Returns the sequences that give up their rows for the head, the worst class and the cheapest first;
+        none if they are too few. missing: rows that the head lacks."""
         worse = [
             sequence
             for sequence in self._states.running
@@ -63,47 +64,27 @@ class RowPreemption:
             and sequence.request.num_preemptions < MAX_PREEMPTIONS
             and self._states.num_tokens_lost(sequence) <= self._max_tokens_lost
         ]
-        return self._states.victims_first(worse)
+        if len(worse) < missing:
+            return []
+        victims = []
+        for sequence in self._states.victims_first(worse):
+            if missing > 0:
+                victims.append(sequence)
+                missing -= rows_of(sequence)
+        return victims
 
 
-class RowSharing:
+class RowSharing(RowPreemption):
     """Preempts sequences of other tenants for the first of the queue."""
 
-    def __init__(
-        self,
-        states: SequenceStates,
-        admission: Admission,
-        max_tokens_lost: int,
-        num_rows: int,
-        *,
-        enabled: bool,
-    ) -> None:
-        """max_tokens_lost: most tokens that a victim would have to compute again. num_rows: of the engine."""
-        self._states, self._admission = states, admission
-        self._max_tokens_lost, self._num_rows, self._enabled = max_tokens_lost, num_rows, enabled
+    def _rows_needed(self, head: Sequence) -> int:
+        return self._admission.rows_needed(head)
 
-    def make_room(self, plan: Plan) -> Sequence | None:
-        """Preempts sequences of tenants that hold more than their share, as many as the first of the queue
-        lacks rows, if it has a claim to them. Returns it then, as RowPreemption does."""
-        states = self._states
-        if not self._enabled or not len(states.waiting) or states.quarantine.isolates:
-            return None
-        head = states.waiting.head()
-        if head is None or self._admission.rows_needed(head) <= len(states.rows.free):
-            return None
-        if self._admission.is_out_of_reach(head):
-            return None
-        victims = self._victims(head, self._admission.rows_needed(head))
-        for victim in victims:
-            states.preempt(victim, plan)
-        states.drop_stopped()
-        return head if victims else None
-
-    def _victims(self, head: Sequence, needed: int) -> list[Sequence]:
+    def _victims(self, head: Sequence, missing: int) -> list[Sequence]:
         """Returns the sequences that give up their rows for the head, the cheapest first; none if it has no
         claim to them, or if they are too few."""
         held = self._rows_held()
-        tenant, free = head.request.tenant, len(self._states.rows.free)
+        tenant, needed = head.request.tenant, self._rows_needed(head)
         if not held.keys() - {tenant}:
             return []
         if held[tenant] and held[tenant] + needed > ENOUGH * self._share(tenant, held):
@@ -112,11 +93,11 @@ class RowSharing:
         victims = []
         for sequence in self._states.victims_first(self._candidates(head, excess)):
             rows = rows_of(sequence)
-            if free < needed and rows <= excess[sequence.request.tenant]:
+            if missing > 0 and rows <= excess[sequence.request.tenant]:
                 victims.append(sequence)
                 excess[sequence.request.tenant] -= rows
-                free += rows
-        return victims if free >= needed else []
+                missing -= rows
+        return victims if missing <= 0 else []
 
     def _candidates(self, head: Sequence, excess: dict[str, float]) -> list[Sequence]:
         return [
@@ -137,4 +118,4 @@ class RowSharing:
 
     def _share(self, tenant: str, held: Counter[str]) -> float:
         """Returns how many rows are a tenant's by weight, among the tenants that wait or hold rows."""
-        return self._states.waiting.share_beside(tenant, held) * self._num_rows
+        return self._states.waiting.share_beside(tenant, held) * self._states.rows.num_rows

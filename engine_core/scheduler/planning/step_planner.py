@@ -34,18 +34,15 @@ class StepPlanner:
         speculative_tokens_per_step: int,
         preempt_rows: bool,
         share_rows: bool,
-        num_rows: int,
     ) -> None:
-        self.slots = SlotAllocator(states, states.tables, states.prefix_cache)
+        self.slots = SlotAllocator(states)
         self.draft_room = DraftRoom(self.slots, samples_per_row, speculative_tokens_per_step)
-        self.admission = Admission(states, states.tables, states.prefix_cache)
+        self.admission = Admission(states)
         self.row_preemption = RowPreemption(
             states, self.admission, max_num_batched_tokens, enabled=preempt_rows
         )
-        self.row_sharing = RowSharing(
-            states, self.admission, max_num_batched_tokens, num_rows, enabled=share_rows
-        )
-        self.overtaking = Overtaking(states.waiting, states.swap, states.tables.block_size)
+        self.row_sharing = RowSharing(states, self.admission, max_num_batched_tokens, enabled=share_rows)
+        self.overtaking = Overtaking(states)
         self._states, self._faults, self._prompt_logprobs = states, faults, prompt_logprobs
 
     def fill(self, plan: Plan, batch: Batch, now: float, *, in_flight: bool) -> None:

@@ -1,7 +1,7 @@
 """The sequences, rows and blocks of a beam search: the SequenceGroup of one request.
 
 To the scheduler a search is one running sequence, the leader. The other sequences are followers: they stay
-FORKING, hold blocks from the first choice on, and enter every plan that the leader enters. A search is
+FOLLOWING, hold blocks from the first choice on, and enter every plan that the leader enters. A search is
 admitted, preempted and ended by its leader.
 
     prompt        the leader computes it alone, as any sequence does; its row proposes tokens
@@ -24,26 +24,26 @@ from engine_core.beam_search import BeamSearch
 from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.request import Request, Sequence
-from engine_core.scheduler.states.sequence_group import RowSlots
+from engine_core.scheduler.states.sequence_group import RowSlots, SequenceGroup
 from engine_core.step.plan import ForkRow, Plan
 from engine_core.step.result import TokenLogprobs
 
 
-class BeamGroup:
+class BeamGroup(SequenceGroup):
     """The search of one request, and the sequences that carry its beams."""
 
     leads_others = True
-    can_swap = False
 
     def __init__(self, request: Request) -> None:
         """The request has as many sequences as the search is wide; the first one leads."""
+        super().__init__(request)
         assert request.beam_search is not None
         self.parameters = request.beam_search
         self.search = BeamSearch(self.parameters)
         self.carriers = request.sequences[:1]  # of the beams, in their order
         self.is_void = False
         """Whether the pending result belongs to a search that was given up."""
-        self.followers_have_rows = False
+        self.can_swap = False
         self._sequences = request.sequences.copy()
         self._forks: list[ForkRow] = []  # since the last plan
 

@@ -1,7 +1,5 @@
 """Slots for running sequences, and preemption when the pool has none."""
 
-from engine_core.kv_cache.block_tables import BlockTables
-from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.request import Sequence, Status
 from engine_core.scheduler.states.sequence_states import SequenceStates
 from engine_core.step.plan import Plan
@@ -10,8 +8,8 @@ from engine_core.step.plan import Plan
 class SlotAllocator:
     """Allocates blocks to running sequences."""
 
-    def __init__(self, states: SequenceStates, tables: BlockTables, prefix_cache: PrefixCache) -> None:
-        self._states, self._tables, self._prefix_cache = states, tables, prefix_cache
+    def __init__(self, states: SequenceStates) -> None:
+        self._states, self._tables, self._prefix_cache = states, states.tables, states.prefix_cache
 
     def reserve_slots(self, needy: list[Sequence], plan: Plan) -> None:
         """Reserves slots for running sequences that have used up theirs: at most one block per row.

@@ -1,7 +1,7 @@
-"""How the sequences of one request depend on each other: a protocol, and parallel sampling.
+"""How the sequences of one request depend on each other.
 
-The scheduler asks a request's group; it does not know why a group answers as it does. Beam search is the
-other implementation (beam_group.py).
+The scheduler asks a request's group; it does not know why a group answers as it does. That of parallel
+sampling is SequenceGroup itself; a beam search has a BeamGroup (beam_group.py).
 
 A group has a leader while its other sequences need the leader's prompt or follow it. A follower has a row and
 blocks but no place of its own in the scheduler: it enters every plan that its leader enters.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from engine_core.kv_cache.block_tables import BlockTables
 from engine_core.request import FinishReason, Request, Sequence, Status
@@ -49,119 +49,77 @@ class RowSlots:
         return removed
 
 
-class SequenceGroup(Protocol):
-    """The sequences of one request that is in flight."""
+class SequenceGroup:
+    """The sequences of one request that is in flight: they share a prompt, and are independent behind it."""
 
-    leads_others: bool
+    leads_others = False
     """Whether followers may join the plans of a running leader."""
-    can_swap: bool
-    """Whether the keys and values of a preempted sequence are worth keeping."""
+    followers_have_rows = False
+    """Whether the worker knows the rows of the followers, and not the leader's alone."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.can_swap = not request.pools  # a worker's row would have lost what it has read for the mean
+        """Whether the keys and values of a preempted sequence are worth keeping."""
 
     @property
     def followers(self) -> list[Sequence]:
         """Sequences that enter the leader's next plan with it."""
-
-    @property
-    def followers_have_rows(self) -> bool:
-        """Whether the worker knows the rows of the followers, and not the leader's alone."""
+        return []
 
     def fork(self, leader: Sequence, tables: BlockTables) -> list[Sequence]:
         """The leader's prompt is computed: forks the siblings that run by themselves from now on."""
+        siblings = list(self.request.forking)
+        for sibling in siblings:
+            tables.fork(leader, sibling)
+        self.request.forking.clear()
+        leader.leads = False
+        return siblings
 
     def writers(self, sequence: Sequence) -> Iterable[Sequence]:
         """Sequences that write a token when a running sequence advances."""
+        return (sequence,)
 
     def reserve(self, sequence: Sequence, tables: BlockTables, plan: Plan) -> bool:
         """Makes the slots of all writers() writable; see BlockTables.reserve()."""
+        return tables.reserve(sequence, sequence.num_tokens, plan)
 
     def join(self, leader: Sequence, plan: Plan, rows: RowSlots) -> list[Sequence]:
         """Returns the followers that compute in this plan, after telling the worker about them."""
+        return []
 
     def take(self, candidates: Mapping[Sequence, TokenLogprobs], tables: BlockTables) -> bool:
         """Chooses among the candidates that the workers' rows propose; returns whether the request ends."""
+        raise AssertionError("the rows of parallel sampling sample for themselves")
 
     def num_tokens_lost(self, sequence: Sequence, tables: BlockTables) -> int:
         """Tokens to compute again if a running sequence is preempted."""
+        return tables.num_tokens_lost(sequence)
 
     def preempted(self) -> None:
         """A sequence of the group has lost its row and blocks."""
 
     def ended_by(self, indexes: Collection[int]) -> Collection[int]:
         """Indexes of the sequences that end when the client gives up these; empty `indexes`: all."""
+        return indexes or range(len(self.request.sequences))
 
     def results(self) -> list[array[int]] | None:
         """Outputs to send when the request ends, the best first; None: each sequence sends its own."""
+        return None
 
     def is_finished(self) -> bool:
         """Whether the request has come to its end by itself."""
+        return all(sequence.finish()[0] is not FinishReason.NONE for sequence in self.request.sequences)
 
     def num_pending_plans(self, num_plans: int) -> int:
         """Of the plans in flight that sample for a sequence of it, those whose result it will take."""
+        return num_plans
 
     def clear(self) -> None:
         """Drops references to sequences; the request has ended."""
 
     def check_invariants(self) -> None:
         """Raises InvariantError when the group's state contradicts its sequences."""
-
-
-class ParallelSampling:
-    """Sequences that share a prompt, and are independent behind it."""
-
-    leads_others = False
-    followers_have_rows = False
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.can_swap = not request.pools  # a worker's row would have lost what it has read for the mean
-
-    @property
-    def followers(self) -> list[Sequence]:
-        return []
-
-    def fork(self, leader: Sequence, tables: BlockTables) -> list[Sequence]:
-        siblings = list(self._request.forking)
-        for sibling in siblings:
-            tables.fork(leader, sibling)
-        self._request.forking.clear()
-        leader.leads = False
-        return siblings
-
-    def writers(self, sequence: Sequence) -> Iterable[Sequence]:
-        return (sequence,)
-
-    def reserve(self, sequence: Sequence, tables: BlockTables, plan: Plan) -> bool:
-        return tables.reserve(sequence, sequence.num_tokens, plan)
-
-    def join(self, leader: Sequence, plan: Plan, rows: RowSlots) -> list[Sequence]:
-        return []
-
-    def take(self, candidates: Mapping[Sequence, TokenLogprobs], tables: BlockTables) -> bool:
-        raise AssertionError("the rows of parallel sampling sample for themselves")
-
-    def num_tokens_lost(self, sequence: Sequence, tables: BlockTables) -> int:
-        return tables.num_tokens_lost(sequence)
-
-    def preempted(self) -> None:
-        pass
-
-    def ended_by(self, indexes: Collection[int]) -> Collection[int]:
-        return indexes or range(len(self._request.sequences))
-
-    def results(self) -> list[array[int]] | None:
-        return None
-
-    def is_finished(self) -> bool:
-        return all(sequence.finish()[0] is not FinishReason.NONE for sequence in self._request.sequences)
-
-    def num_pending_plans(self, num_plans: int) -> int:
-        return num_plans
-
-    def clear(self) -> None:
-        pass
-
-    def check_invariants(self) -> None:
-        pass
 
 
 def split_candidates(

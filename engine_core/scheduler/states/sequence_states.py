@@ -1,6 +1,6 @@
 """The state machine of sequences: every change of a sequence's status is made here.
 
-    WAITING ──run──> RUNNING ──end──> ENDED        FORKING ──run──> RUNNING
+    WAITING ──run──> RUNNING ──end──> ENDED        FORKING ──run──> RUNNING        FOLLOWING ──end──> ENDED
        ^                │
        └────preempt─────┘
 
@@ -21,10 +21,9 @@ from engine_core.request import NO_ROW, Request, Sequence, Status
 from engine_core.scheduler.outputs.outputs import Outputs
 from engine_core.scheduler.outputs.wait_causes import WaitCauses
 from engine_core.scheduler.states.beam_group import BeamGroup
-from engine_core.scheduler.states.request_index import RequestIndex
-from engine_core.scheduler.states.sequence_group import ParallelSampling, RowSlots, SequenceGroup
+from engine_core.scheduler.states.request_index import RequestIndex, Timeouts
+from engine_core.scheduler.states.sequence_group import RowSlots, SequenceGroup
 from engine_core.scheduler.states.throughput import Throughput
-from engine_core.scheduler.states.timeouts import Timeouts
 from engine_core.step.plan import Plan
 
 
@@ -68,9 +67,7 @@ class SequenceStates:
 
     def add(self, request: Request, prepared: bool = True) -> None:
         """A request arrives. prepared: False: it must not begin before prepared() is called."""
-        self.groups[request] = (
-            ParallelSampling(request) if request.beam_search is None else BeamGroup(request)
-        )
+        self.groups[request] = (SequenceGroup if request.beam_search is None else BeamGroup)(request)
         self.requests.add(request)
         self.timeouts.add(request)
         self.wait_causes.arrived(request)
@@ -156,7 +153,7 @@ class SequenceStates:
             sequence.drop_pending()
             self.waiting.stopped(sequence)
             self.throughput.stopped(sequence)
-        elif sequence.status is Status.FORKING:
+        elif sequence.status in (Status.FORKING, Status.FOLLOWING):
             del request.forking[sequence]
             self._take_reserved_row(sequence)
         elif request not in self.preparing:

@@ -35,7 +35,7 @@ from kernels.cpu.matmul import many_rows
 from kernels.cpu.matmul.few_rows import multiply_few
 from kernels.cpu.matmul.many_rows import multiply_many
 from kernels.cpu.matmul.records import LinearRecord
-from kernels.cpu.matmul.words import Words, dequantized, split_bytes, store_columns
+from kernels.cpu.matmul.words import Words, dequantized, split_bytes, split_inputs, store_columns
 from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
@@ -202,7 +202,8 @@ def _inputs(kind: Static[Words], record: LinearRecord, row: int, rows: int, thre
     words = record.words
     x, pitch = record.x + 4 * words * row, 4 * words
     if kind.parts > 1:
-        x = kind.split(x, rows, words, read_i64(record.scratch + 8 * thread) + many_rows.SCRATCH_BYTES)
+        to = read_i64(record.scratch + 8 * thread) + many_rows.SCRATCH_BYTES
+        x = split_inputs(kind, x, rows, words, to)
     return x, pitch * kind.parts
 
 

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.matmul.matrix import Allocate, PackedTable, Put
+from kernels.cpu.matmul.matrix import Allocate, PackedTable, Put, padded_bias
 from kernels.cpu.matmul.records import LinearRecord, QuantizedRowsRecord, QuantizeRecord
 from kernels.cpu.runtime.arena import Arena
 from kernels.cpu.runtime.grain import row_grain
@@ -67,11 +67,11 @@ class QuantizedWeight(PackedTable):
 
 
 def quantize_reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """[R, K] -> integers [R, K] int32 and scales [R] float32, as in the formula; halves go to even."""
+    """[..., K] -> integers [..., K] int32 and scales [...] float32, as in the formula; halves go to even."""
     wide = x.float()
     largest = wide.abs().amax(-1)
     inverse = torch.where(largest > 1e-30, torch.full_like(largest, 127) / largest, 0.0)
-    return (wide * inverse[:, None]).round().int(), largest / 127
+    return (wide * inverse[..., None]).round().int(), largest / 127
 
 
 def quantized_linear_reference(
@@ -100,7 +100,7 @@ def quantize_weight(
     out_features, in_features = weight.shape
     blocks, padded = -(-out_features // COLUMNS), -(-in_features // PAD) * PAD
     words = (arena or Arena()).zeros((blocks, padded // 4, COLUMNS), torch.int32)
-    biases, scales = torch.zeros(blocks * COLUMNS), torch.zeros(blocks * COLUMNS)
+    biases, scales = padded_bias(out_features, bias), torch.zeros(blocks * COLUMNS)
     corrections = torch.zeros(blocks * COLUMNS, dtype=torch.int32)
     for block in range(blocks):
         rows = slice(block * COLUMNS, min(out_features, (block + 1) * COLUMNS))
@@ -108,8 +108,6 @@ def quantize_weight(
         corrections[rows] = 128 * integers.sum(-1, dtype=torch.int32)
         bytes_ = F.pad(integers, (0, padded - in_features)).to(torch.int8).contiguous()
         words[block, :, : len(integers)] = bytes_.view(torch.int32).t()
-    if bias is not None:
-        biases[:out_features] = bias
     columns = (biases.view(torch.int32), scales.view(torch.int32), corrections)
     return QuantizedWeight(
         words=words,

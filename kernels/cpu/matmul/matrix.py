@@ -4,8 +4,7 @@ A weight [N, K] is packed once, at load, for the compiled product that reads it:
 its bias. Forms differ in what a block holds, and in what the product multiplies with: x itself, or integers
 that an operation before makes of it.
 
-    kernels.cpu.matmul.packed           bfloat16 or float32
-    kernels.cpu.matmul.halves.weight    float16, of a weight in float32
+    kernels.cpu.matmul.packed           bfloat16 or float32; float16, of a weight in float32
     kernels.cpu.matmul.compact.weight   12 bits, of a weight in bfloat16
     kernels.cpu.matmul.int8             8 bits
     kernels.cpu.matmul.groups.weight    4 bits in groups of inputs
@@ -147,11 +146,11 @@ class PackedTable(PackedMatrix):
         return PackedRowsRecord(indexes=indexes, weight=self.words.data_ptr(), out=out, words=self.row_words)
 
 
-def padded_bias(weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Returns the bias [N] of a weight [N, K], or zeros, and zeros behind: [ceil(N / 48) * 48] float32."""
-    added = torch.zeros(-(-len(weight) // MATRIX_ROWS) * MATRIX_ROWS)
+def padded_bias(out_features: int, bias: torch.Tensor | None) -> torch.Tensor:
+    """Returns a bias [N], or zeros, and zeros behind: [ceil(N / 48) * 48] float32."""
+    added = torch.zeros(-(-out_features // MATRIX_ROWS) * MATRIX_ROWS)
     if bias is not None:
-        added[: len(weight)] = bias
+        added[:out_features] = bias
     return added
 
 

@@ -11,6 +11,13 @@ Both dimensions are padded with zeros, K to whole words and N to a multiple of 4
 in ascending order, and do not depend on T: a token's y is bitwise the same with any other tokens.
 
 Bytes moved: N * K values of weights, once per 256 tokens, T * K read and T * N written.
+
+Weights of float32 whose values are all float16, as those of a checkpoint in float16, are held in 16 bits:
+
+    words[n // 48, k, n % 48] = w[n, k]        float16
+
+A product widens them, which is exact, and computes with float32: it gives the bits of the packed product, and
+reads half of the bytes (kernels.cpu.matmul.gemm_halves).
 """
 
 import torch
@@ -23,6 +30,8 @@ from kernels.cpu.runtime.arena import MATRIX_ROWS, Arena
 
 PACKED_AT_ONCE = 512 << 10
 """Bytes of weights."""
+NARROWED_AT_ONCE = 1 << 22
+"""Bytes of float32 that are looked at, or narrowed, at once."""
 
 
 class PackedWeight(PackedTable):
@@ -51,7 +60,7 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | 
     product, scratch = _product(weight.dtype, words.shape[1])
     return PackedWeight(
         words=words,
-        params=padded_bias(weight, bias),
+        params=padded_bias(out_features, bias),
         out_features=out_features,
         in_features=in_features,
         product=product,
@@ -100,3 +109,44 @@ def _packed_in_place(whole: torch.Tensor) -> torch.Tensor:
         copy[: len(rows)] = rows
         words[first : first + some] = copy[: len(rows)].transpose(1, 2)
     return words
+
+
+class HalfWeight(PackedTable):
+    """words: [ceil(N / 48), K, 48] float16; params: [ceil(N / 48) * 48] float32. All results are float32."""
+
+
+def narrow_weight(
+    weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
+) -> HalfWeight | PackedWeight:
+    """weight: [N, K] float32; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None. It keeps
+    32 bits where any of its values is no float16.
+
+    A matrix of this arena is no weight any more; its memory is used as kernels.cpu.matmul.compact.weight
+    does.
+    """
+    arena = arena or Arena()
+    packed = pack_weight(weight, bias, arena)
+    wide = packed.words.view(torch.float32)
+    some = max(1, NARROWED_AT_ONCE // wide[0].nbytes)
+    if not all(_is_half(wide[first : first + some]) for first in range(0, len(wide), some)):
+        return packed
+    from kernels.cpu.matmul.gemm_halves import linear_halves, rows_of_halves, scratch_bytes  # compiles
+
+    words = arena.smaller(packed.words, wide.shape, torch.float16)
+    for first in range(0, len(wide), some):
+        words[first : first + some] = wide[first : first + some].half()
+    return HalfWeight(
+        words=words,
+        params=packed.params,
+        out_features=packed.out_features,
+        in_features=packed.in_features,
+        product=linear_halves,
+        gather=rows_of_halves,
+        scratch_bytes=scratch_bytes(packed.in_features),
+        dtype=torch.float32,
+    )
+
+
+def _is_half(values: torch.Tensor) -> bool:
+    """Whether every bit of these float32 comes back from float16."""
+    return torch.equal(values.half().float().view(torch.int32), values.view(torch.int32))

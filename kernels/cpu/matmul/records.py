@@ -13,6 +13,20 @@ LARGEST_ZERO = 64
 """Zero points of checkpoints are 16 at most; the product of many rows has bytes of p - z without sign, which
 are below 128 (kernels.cpu.matmul.groups.many_rows)."""
 
+E2M1_MIDDLE = 12
+_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
+E2M1_INTEGERS = tuple(E2M1_MIDDLE + value for value in _DOUBLED) + tuple(
+    E2M1_MIDDLE - value for value in _DOUBLED
+)
+"""What stands for each float of 4 bits, by code: a sign, 2 bits of exponent and 1 of fraction, as MXFP4 has
+them. All values are halves of integers,
+
+    code       0  1    2  3    4  5  6  7        code + 8: the same value with a minus sign
+    value      0  0.5  1  1.5  2  3  4  6
+
+and a product with weights in groups computes with the integer 2 * value + E2M1_MIDDLE, which is 0 .. 24, with
+E2M1_MIDDLE as zero point and half of the group's scale."""
+
 
 @record
 class LinearRecord(ProductRecord):

@@ -39,48 +39,6 @@ from kernels.cpu.isa.vectors import LANES
 from kernels.cpu.runtime.work_split import ROWS
 
 
-def _split(
-    parts: Static[int], part_of: Static[Callable[[i32x16, int], i32x16]], x: int, to: int, words: int
-) -> None:
-    """Writes the parts of so many words, and of nothing up to a multiple of 16."""
-    for i in range((words + LANES - 1) // LANES):
-        loaded, at = load_first_i32(x + 64 * i, words - LANES * i), to + 64 * parts * i
-        if parts == 1:
-            store_i32(at, part_of(loaded, 0))
-        else:
-            first, second = part_of(loaded, 0), part_of(loaded, 1)
-            store_i32(at, interleaved(first, second, 0))
-            store_i32(at + 64, interleaved(first, second, 1))
-
-
-def as_they_are(x: int, rows: int, words: int, to: int) -> int:
-    """Of words that have one part: nothing is written. Returns `x`."""
-    return x
-
-
-PAIR_BYTES, INTEGER_BYTES = 4 * PAIR_PARTS, 4 * QUAD_PARTS
-
-
-def split_pairs(x: int, rows: int, words: int, to: int) -> int:
-    """Of rows side by side, pairs of bfloat16. Returns `to`."""
-    for row in range(rows):
-        _split(PAIR_PARTS, pair_inputs, x + 4 * words * row, to + PAIR_BYTES * words * row, words)
-    return to
-
-
-def split_integers(x: int, rows: int, words: int, to: int) -> int:
-    """Of rows side by side, four uint8 a word. Returns `to`."""
-    for row in range(rows):
-        _split(QUAD_PARTS, quad_inputs, x + 4 * words * row, to + INTEGER_BYTES * words * row, words)
-    return to
-
-
-def split_bytes(words: int) -> int:
-    """What a thread needs for the rows that it multiplies at once; 0: nothing is split."""
-    parts = max(OPERATIONS.pairs.parts, OPERATIONS.quads.parts)
-    return 4 * parts * (words * ROWS + LANES) if parts > 1 else 0
-
-
 @dataclass(frozen=True, eq=False)
 class Words:
     """Operations on the words of weights and inputs, which may be multiplied in several parts
@@ -92,8 +50,8 @@ class Words:
     """(words, part): a part of weights."""
     add: Callable[[Any, Any, Any], Any]
     """(sums, weights, x): the sums, and the products of a part of weights and of inputs."""
-    split: Callable[[int, int, int, int], int]
-    """(x, rows, words, to): writes the parts of inputs side by side, where there are several."""
+    inputs: Callable[[i32x16, int], i32x16]
+    """(words, part): a part of inputs."""
     load: Callable[[int], i32x16] = load_i32
     """(address): 16 words of weights."""
     size: int = 4
@@ -104,10 +62,36 @@ class Words:
     """(address): 8 words of weights."""
 
 
-FLOATS = Words(1, False, whole_words, add_floats, as_they_are, has_eights=True)
-HALVES = Words(1, False, whole_words, add_floats, as_they_are, load_halves, 2, True, load_halves_x8)
-PAIRS = Words(PAIR_PARTS, False, pair_weights, add_pairs, split_pairs, has_eights=PAIR_PARTS > 1)
-QUADS = Words(QUAD_PARTS, True, quad_weights, add_quads, split_integers)
+FLOATS = Words(1, False, whole_words, add_floats, whole_words, has_eights=True)
+HALVES = Words(1, False, whole_words, add_floats, whole_words, load_halves, 2, True, load_halves_x8)
+PAIRS = Words(PAIR_PARTS, False, pair_weights, add_pairs, pair_inputs, has_eights=PAIR_PARTS > 1)
+QUADS = Words(QUAD_PARTS, True, quad_weights, add_quads, quad_inputs)
+PAIR_BYTES = 4 * PAIR_PARTS
+
+
+def _split(kind: Static[Words], x: int, to: int, words: int) -> None:
+    """Writes the parts of so many words, and of nothing up to a multiple of 16."""
+    for i in range((words + LANES - 1) // LANES):
+        loaded, at = load_first_i32(x + 64 * i, words - LANES * i), to + 64 * kind.parts * i
+        if kind.parts == 1:
+            store_i32(at, kind.inputs(loaded, 0))
+        else:
+            first, second = kind.inputs(loaded, 0), kind.inputs(loaded, 1)
+            store_i32(at, interleaved(first, second, 0))
+            store_i32(at + 64, interleaved(first, second, 1))
+
+
+def split_inputs(kind: Static[Words], x: int, rows: int, words: int, to: int) -> int:
+    """Writes the parts of rows side by side. Returns `to`."""
+    for row in range(rows):
+        _split(kind, x + 4 * words * row, to + 4 * kind.parts * words * row, words)
+    return to
+
+
+def split_bytes(words: int) -> int:
+    """What a thread needs for the rows that it multiplies at once; 0: nothing is split."""
+    parts = max(OPERATIONS.pairs.parts, OPERATIONS.quads.parts)
+    return 4 * parts * (words * ROWS + LANES) if parts > 1 else 0
 
 
 def dequantized(total: i32x16, params: int, scale: float) -> f32x16:

@@ -14,7 +14,6 @@ about the same, top_p 0.9 takes 8.5.
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
@@ -22,22 +21,11 @@ import torch
 from kernels.cpu.runtime.arena import zeros
 from kernels.cpu.runtime.row_threads import RowThreads
 from kernels.cpu.sampling.records import UNKNOWN, BitmaskRecord, ChooseRecord, PenaltiesRecord
-from kernels.ops.sampling.choose import choose_tokens
 from kernels.ops.sampling.columns import SamplingColumns
+from kernels.ops.sampling.logits_processors import Bitmask, PenaltyHistory
+from kernels.sampling_ops import SamplingOps
 
 LINE = 64  # bytes of a cache line
-
-
-@dataclass(frozen=True, slots=True)
-class Histories:
-    """The rows of a step that are penalized, and the tables that their histories lie in."""
-
-    rows: list[int]  # [U]: index into the rows of the step
-    slots: list[int]  # [U]: index into the tables
-    lengths: list[int]  # [U]: tokens in the history
-    history: torch.Tensor  # [slots, L] int64
-    counts: torch.Tensor  # [slots, V] int32
-    strengths: torch.Tensor  # [slots, 3] float32
 
 
 class _Scratch:
@@ -49,15 +37,17 @@ class _Scratch:
         self.record = ChooseRecord()
 
 
-class SamplingKernels:
+class SamplingKernels(SamplingOps):
     """The compiled functions, with threads and the scratch memory of each."""
+
+    copies_logits = False
 
     def __init__(self, threads: int) -> None:
         from kernels.cpu.sampling import choose, logits_processors, scratch  # compiles, the first time
 
         self._threads = RowThreads(threads)
         self._choose, self._mask = choose.choose_rows, logits_processors.mask_rows
-        self._penalize, self._note = logits_processors.penalize_rows, logits_processors.note_tokens
+        self._penalize = logits_processors.penalize_rows
         self._scratch_bytes = scratch.scratch_bytes
         self._scratch: dict[int, _Scratch] = {}  # by the size of the vocabulary
         self._seen: dict[int, _Scratch] = {}  # the same: a byte per token in a row's history; 0 between rows
@@ -65,11 +55,12 @@ class SamplingKernels:
     def choose_tokens(
         self, logits: torch.Tensor, rows: Sequence[int], columns: SamplingColumns
     ) -> torch.Tensor:
-        """Returns tokens [A] int64 for logits [A, V]; -1 where the largest logit is not finite."""
         tokens = self.known_tokens(logits, rows, columns)
         if UNKNOWN in tokens:
             for index in (index for index, token in enumerate(tokens) if token == UNKNOWN):
-                tokens[index] = int(choose_tokens(logits[index : index + 1], [rows[index]], columns)[0])
+                tokens[index] = int(
+                    super().choose_tokens(logits[index : index + 1], [rows[index]], columns)[0]
+                )
         return torch.frombuffer(tokens, dtype=torch.int64) if tokens else torch.empty(0, dtype=torch.int64)
 
     def known_tokens(
@@ -90,31 +81,34 @@ class SamplingKernels:
         self._threads.run(self._choose, record, count, count * vocab_size, scratch.addresses)
         return tokens
 
-    def penalize(self, logits: torch.Tensor, users: Histories) -> None:
-        """Penalizes logits [A, V] in place as kernels.ops.sampling.logits_processors.penalties does, each
-        token of a history once, however often it is there."""
+    def penalize(
+        self, logits: torch.Tensor, users: Sequence[int], histories: Sequence[PenaltyHistory]
+    ) -> None:
+        """Penalizes each token of a history once, however often it is there."""
         _, vocab_size = _shape(logits)
-        lines = _lines(users)
-        record = _record(users, lines, logits.data_ptr(), 0)
+        lengths = [len(history.tokens) for history in histories]
+        lines = array("q", (*users, *lengths, *(history.tokens.buffer_info()[0] for history in histories)))
+        for of_each in zip(*(history.addresses for history in histories), strict=True):
+            lines.extend(of_each)
+        at, line = _address(lines), 8 * len(users)
+        record = PenaltiesRecord(
+            logits=logits.data_ptr(),
+            vocab_size=vocab_size,
+            batch_index=at,
+            lengths=at + line,
+            histories=at + 2 * line,
+            counts=at + 3 * line,
+            strengths=at + 4 * line,
+        )
         if vocab_size not in self._seen:
             self._seen[vocab_size] = _Scratch(self._threads.count, vocab_size)
         seen = self._seen[vocab_size].addresses
         # A token costs some ten times as much as one that is read in order.
-        self._threads.run(self._penalize, record, len(users.rows), 10 * sum(users.lengths), seen)
+        self._threads.run(self._penalize, record, len(users), 10 * sum(lengths), seen)
 
-    def append(self, tokens: torch.Tensor, users: Histories) -> None:
-        """Appends the rows' tokens to their histories, which have capacity, and counts them; 0 in place of a
-        negative one. tokens: [A] int64."""
-        assert tokens.is_contiguous() and tokens.dtype == torch.int64
-        lines = _lines(users)
-        self._note(_record(users, lines, 0, tokens.data_ptr()), 0, len(users.rows))
-
-    def mask(self, logits: torch.Tensor, users: Sequence[int], masks: Sequence[int]) -> None:
-        """Masks rows [U] of logits [A, V] in place as kernels.ops.sampling.logits_processors.apply_bitmask
-        does. users: their distinct indexes; masks: the address of the words of each, [ceil(V / 32)] int32."""
+    def mask(self, logits: torch.Tensor, users: Sequence[int], masks: Sequence[Bitmask]) -> None:
         _, vocab_size = _shape(logits)
-        assert len(users) == len(masks)
-        lines = array("q", [*users, *masks])
+        lines = array("q", (*users, *(mask.address for mask in masks)))
         at = _address(lines)
         record = BitmaskRecord(
             logits=logits.data_ptr(), vocab_size=vocab_size, batch_index=at, masks=at + 8 * len(users)
@@ -132,29 +126,6 @@ def _shape(logits: torch.Tensor) -> tuple[int, int]:
     assert logits.is_contiguous() and logits.dtype == torch.float32
     rows, vocab_size = logits.shape
     return rows, vocab_size
-
-
-def _record(users: Histories, lines: "array[int]", logits: int, tokens: int) -> PenaltiesRecord:
-    """logits, tokens: addresses."""
-    history, counts, strengths = users.history, users.counts, users.strengths
-    assert history.is_contiguous() and counts.is_contiguous() and strengths.is_contiguous()
-    at, line = _address(lines), 8 * len(users.rows)
-    return PenaltiesRecord(
-        logits=logits,
-        vocab_size=counts.shape[1],
-        batch_index=at,
-        slots=at + line,
-        lengths=at + 2 * line,
-        history=history.data_ptr(),
-        history_stride=history.shape[1],
-        counts=counts.data_ptr(),
-        strengths=strengths.data_ptr(),
-        tokens=tokens,
-    )
-
-
-def _lines(users: Histories) -> "array[int]":
-    return array("q", users.rows + users.slots + users.lengths)
 
 
 def _address(values: "array[int]") -> int:

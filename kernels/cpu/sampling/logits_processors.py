@@ -20,8 +20,6 @@ from kernels.cpu.isa.vectors import (
     read_u8,
     read_u16,
     write_f32,
-    write_i32,
-    write_i64,
     write_u8,
 )
 from kernels.cpu.sampling.records import BitmaskRecord, PenaltiesRecord
@@ -31,11 +29,9 @@ WORD = 32
 
 
 def _penalize(record: PenaltiesRecord, u: int, seen: int) -> None:
-    vocab_size, slot = record.vocab_size, read_i64(record.slots + 8 * u)
-    x = record.logits + 4 * vocab_size * read_i64(record.batch_index + 8 * u)
-    length = read_i64(record.lengths + 8 * u)
-    history = record.history + 8 * slot * record.history_stride
-    counts, strengths = record.counts + 4 * vocab_size * slot, record.strengths + 12 * slot
+    x = record.logits + 4 * record.vocab_size * read_i64(record.batch_index + 8 * u)
+    length, history = read_i64(record.lengths + 8 * u), read_i64(record.histories + 8 * u)
+    counts, strengths = read_i64(record.counts + 8 * u), read_i64(record.strengths + 8 * u)
     repetition, frequency = read_f32(strengths), read_f32(strengths + 4)
     presence = read_f32(strengths + 8)
     for i in range(length):
@@ -56,19 +52,6 @@ def penalize_rows(record: PenaltiesRecord, first: int, count: int, seen: int) ->
     """Rows first .. first + count - 1 of U. seen: of [V] bytes, all 0, as they are afterwards."""
     for u in range(first, first + count):
         _penalize(record, u, seen)
-
-
-@compiled
-def note_tokens(record: PenaltiesRecord, first: int, count: int) -> None:
-    """Rows first .. first + count - 1 of U: their tokens go to the end of their histories, and are counted; 0
-    instead of none. Logits and strengths are not looked at."""
-    for u in range(first, first + count):
-        row, slot = read_i64(record.batch_index + 8 * u), read_i64(record.slots + 8 * u)
-        token = max(read_i64(record.tokens + 8 * row), 0)
-        place = slot * record.history_stride + read_i64(record.lengths + 8 * u)
-        write_i64(record.history + 8 * place, token)
-        times = record.counts + 4 * (slot * record.vocab_size + token)
-        write_i32(times, read_i32(times) + 1)
 
 
 def _keep_bits(x: int, bits: int) -> None:

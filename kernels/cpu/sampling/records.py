@@ -39,19 +39,16 @@ class ChooseRecord(Record):
 
 @record
 class PenaltiesRecord(Record):
-    """kernels.cpu.sampling.logits_processors.penalize_rows and note_tokens. Of A rows of a step, U are
-    penalized."""
+    """kernels.cpu.sampling.logits_processors.penalize_rows. Of A rows of a step, U are penalized; the columns
+    that follow vocab_size are [U] int64."""
 
-    logits: Address = 0  # [A, V] float32, contiguous, changed
+    logits: Address  # [A, V] float32, contiguous, changed
     vocab_size: i64
-    batch_index: Address  # [U] int64: rows of the logits
-    slots: Address  # [U] int64: rows of the tables that follow
-    lengths: Address  # [U] int64: tokens of the history
-    history: Address  # [slots, L] int64
-    history_stride: i64  # L
-    counts: Address  # [slots, V] int32
-    strengths: Address  # [slots, 3] float32: repetition, frequency, presence
-    tokens: Address = 0  # [A] int64: the next token of each row; negative: none
+    batch_index: Address  # rows of the logits
+    lengths: Address  # tokens of the history
+    histories: Address  # addresses of [length] int64
+    counts: Address  # addresses of [V] int32
+    strengths: Address  # addresses of [3] float32: repetition, frequency, presence
 
 
 @record

@@ -32,19 +32,6 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 
     return torch.rms_norm(x, weight.shape, weight, eps)
 
 
-def add_rms_norm_reference(
-    x: torch.Tensor,
-    residual: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-    offset: float = 0.0,
-    factor: float = 1.0,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The formula; the sum is rounded to the dtype before it is normed."""
-    total = torch.add(residual, x, alpha=factor)
-    return rms_norm_reference(total, weight, eps, offset), total
-
-
 def add_rms_norm(
     x: torch.Tensor,
     residual: torch.Tensor,
@@ -53,7 +40,8 @@ def add_rms_norm(
     offset: float = 0.0,
     factor: float = 1.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the normed sum and the sum. Neither input is changed. offset: see rms_norm(). factor: of x."""
+    """Returns the normed sum and the sum, which is rounded to the dtype before it is normed. Neither input is
+    changed. offset: see rms_norm(). factor: of x."""
     total = torch.add(residual, x, alpha=factor)
     return rms_norm(total, weight, eps, offset), total
 

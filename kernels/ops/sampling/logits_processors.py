@@ -3,8 +3,43 @@
 logits [A, V] float32, changed in place; of A rows, U are changed. On CUDA:
 kernels.triton.sampling.adjust_logits."""
 
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 import torch
+
+Words = npt.NDArray[np.int32]
+"""[ceil(V / 32)]: bit i of word w is that of token 32 w + i."""
+
+
+class Bitmask(NamedTuple):
+    """A bit per token of the vocabulary: whether it may be chosen."""
+
+    words: Words
+    address: int  # of the words, which stay there
+
+
+class PenaltyHistory:
+    """A row that is penalized: tokens, with repeats, and their counts [V] int32 in the output."""
+
+    def __init__(self, strengths: Sequence[float], tokens: Sequence[int], counts: Words) -> None:
+        """strengths: repetition, frequency, presence; (1, 0, 0) changes nothing."""
+        self.strengths, self.tokens, self.counts = array("f", strengths), array("q", tokens), counts
+        self._count = counts.data  # Python adds to a number in a third of numpy's time
+        self.addresses = counts.ctypes.data, self.strengths.buffer_info()[0]
+        """Of counts and strengths, which stay there, as the tokens do not."""
+
+    def copy(self) -> "PenaltyHistory":
+        """Returns a history that grows by itself."""
+        return PenaltyHistory(self.strengths, self.tokens, self.counts.copy())
+
+    def append(self, token: int) -> None:
+        """Appends a token of the output."""
+        self.tokens.append(token)
+        self._count[token] += 1
 
 
 def penalties_reference(

@@ -66,7 +66,7 @@ def _attend(
     TILE: tl.constexpr,
 ):
     """Attends to tiles begin .. end - 1, and to positions below `seen`. Returns acc [M, R], largest [M] and
-    total [M], float32: an online softmax, as in kernels.triton.attention.attention_tiles."""
+    total [M], float32: an online softmax, as in kernels.triton.attention.attention_kernel."""
     acc = tl.zeros([ROWS, RANK_TILE], tl.float32)
     largest = tl.full([ROWS], -float("inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)

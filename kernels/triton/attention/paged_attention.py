@@ -32,7 +32,7 @@ shared 4 * (D + 2) per head and chunk, written and read. Each is 2 bytes of a va
 e4m3.
 
 Source: FlashAttention-2 (Dao, 2023) for the online softmax, which is in
-kernels.triton.attention.attention_tiles; Flash-Decoding (Dao et al., 2023) for programs that share a row;
+kernels.triton.attention.attention_kernel; Flash-Decoding (Dao et al., 2023) for programs that share a row;
 Xiao et al., 2023, for sinks. Speed: not yet measured on a GPU.
 """
 
@@ -98,10 +98,10 @@ def paged_attention(
     """Returns attention of query [T, H, D] as [T, H, D], contiguous. Tokens behind the last row are not
     written.
 
-    window, chunked: see kernels.ops.attention.first_seen; what a query sees there as its chunk is no chunk of
-    the merge. sinks, slopes: [H] float32. scales: of a cache of e4m3, and of no other. most_chunks: that one
-    program computes of a row, which changes no bit; None: a fair share. Only slots below a row's length are
-    read.
+    window, chunked: see kernels.ops.attention.gather_plan.first_seen; what a query sees there as its chunk is
+    no chunk of the merge. sinks, slopes: [H] float32. scales: of a cache of e4m3, and of no other.
+    most_chunks: that one program computes of a row, which changes no bit; None: a fair share. Only slots
+    below a row's length are read.
     """
     num_heads, head_dim = query.shape[1:]
     num_kv = key_cache.shape[1]

@@ -8,7 +8,7 @@ Each result has the bits of kernels.triton.matmul.linear with that row and that 
 depend on how many pairs there are, nor on which experts other tokens have chosen.
 
     few pairs     grid (X, F / 64, ranges)     each program stores the sum of a range, float32;
-                                               kernels.triton.matmul.sum_ranges adds them in order
+                                               kernels.triton.matmul.range_launch adds them in order
     many pairs    grid (X, F / 128)            a program adds at the end of each range
 
 X tiles of pairs, of which each has one expert (kernels.triton.experts.dispatch): the grid has as many as

@@ -19,7 +19,7 @@ from kernels.triton.experts.dispatch import ExpertOrder
 from kernels.triton.experts.grouped_linear import grouped_linear_reference, launch_by_expert, pairs_of_tile
 from kernels.triton.matmul.linear import store_sums
 from kernels.triton.matmul.low_bit_linear import E2M1, PART, TILE, low_bit_sums
-from kernels.triton.matmul.low_bit_weight import LowBitWeight, padded_rows
+from kernels.triton.matmul.low_bit_weight import LowBitWeight
 from kernels.triton.matmul.ranges import LinearSizes
 
 
@@ -69,31 +69,28 @@ def _grouped_low_bit_kernel(
 def grouped_low_bit_linear_reference(
     x: torch.Tensor,
     weight: LowBitWeight,
-    features: int,
     bias: torch.Tensor | None,
     owners: torch.Tensor,
     rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The formula in float64, pair by pair, with values of w in x's dtype. Returns [P, F]."""
-    values = weight.values().to(x.dtype).view(-1, padded_rows(features), weight.in_features)
-    return grouped_linear_reference(x, values[:, :features], bias, owners, rows)
+    return grouped_linear_reference(x, weight.values().to(x.dtype), bias, owners, rows)
 
 
 def grouped_low_bit_linear(
     x: torch.Tensor,
     weight: LowBitWeight,
-    features: int,
     bias: torch.Tensor | None,
     order: ExpertOrder,
     rows: torch.Tensor | None = None,
     sizes: LinearSizes | None = None,
 ) -> torch.Tensor:
-    """[R, K] -> [P, F]. features: F; weight has padded_rows(F) for each expert. rows: [P] int32, which row of
-    x each pair has; None: x is sorted as the pairs are. sizes: launch parameters, which change no bit, with
-    order.tile tokens; None: those of choose_grouped_sizes()."""
-    pairs, experts = len(order.owners), len(order.starts) - 1
+    """[R, K] -> [P, F]. weight: of all experts. rows: [P] int32, which row of x each pair has; None: x is
+    sorted as the pairs are. sizes: launch parameters, which change no bit, with order.tile tokens;
+    None: those of choose_grouped_sizes()."""
+    pairs, features = len(order.owners), weight.out_features
     assert x.stride(1) == 1 and x.shape[1] == weight.in_features and (rows is not None or len(x) == pairs)
-    assert weight.out_features == experts * padded_rows(features) and weight.order is None
+    assert weight.experts == len(order.starts) - 1 and weight.order is None
     assert bias is None or bias.is_contiguous()
     out = torch.empty((pairs, features), dtype=x.dtype, device=x.device)
     if not pairs:

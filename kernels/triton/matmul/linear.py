@@ -6,7 +6,7 @@ x: [T, K], rows may be strided; w: [N, K] and b: [N] contiguous, of x's dtype: f
 y: [T, N], of that dtype, or float32 if wide: logits keep what the sums have.
 
     few tokens     grid (T / 16, N / 64, ranges)     each program stores the sum of a range, float32;
-                                                     kernels.triton.matmul.sum_ranges adds them in order
+                                                     kernels.triton.matmul.range_launch adds them in order
     many tokens    grid (T / 128, N / 128)           a program adds at the end of each range; 64 tokens where
                                                      registers have room for no more
 

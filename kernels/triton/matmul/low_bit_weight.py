@@ -16,12 +16,13 @@ its low bits, and one of the second half in its high bits:
     params[n // 64, g, n % 64]      the bits of s; of INT4 with z in the lowest 8
 
 N and K are padded with zeros. Groups are of 32 values of k or a multiple of it; of 8 bits, a multiple of 64.
-A weight may be those of all experts, one below the other, each padded to tiles of its own.
+A weight may be those of all experts, one below the other, each padded with rows of zeros to whole tiles.
 Inputs may be permuted first (order), so that groups of any inputs become neighbours.
 
 Bytes moved: N * K / 2 or N * K of weights, and 4 * N * K / G of scales.
 """
 
+import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -63,15 +64,45 @@ class Code(Enum):
 
 @dataclass(frozen=True)
 class LowBitWeight:
-    """A weight [N, K] in tiles."""
+    """A weight [N, K] in tiles, or those of all experts, [experts, N, K]."""
 
-    codes: torch.Tensor  # [ceil(N / 64), ceil(K / 64), 64, 32 or 64] uint8
-    params: torch.Tensor  # [ceil(N / 64), groups, 64] int32
+    codes: torch.Tensor  # [experts * ceil(N / 64), ceil(K / 64), 64, 32 or 64] uint8
+    params: torch.Tensor  # [experts * ceil(N / 64), groups, 64] int32
     code: Code
     out_features: int  # N
     in_features: int  # K
     group_size: int
     order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
+    experts: int = 1
+
+    @classmethod
+    def empty(
+        cls,
+        shape: tuple[int, ...],
+        code: Code,
+        group_size: int,
+        device: torch.device,
+        order: torch.Tensor | None = None,
+    ) -> "LowBitWeight":
+        """Returns a weight of zeros. shape: [N, K] or [experts, N, K]; group_size: K or more is one group,
+        which then is padded."""
+        *experts, out_features, in_features = shape
+        count = math.prod(experts)
+        blocks, tiles = count * -(-out_features // ROWS), -(-in_features // ROWS)
+        size = min(-(-group_size // code.least_group) * code.least_group, tiles * ROWS)
+        assert group_size % code.least_group == 0 or group_size >= in_features
+        codes = (blocks, tiles, ROWS, HALF if code.is_half else ROWS)
+        params = (blocks, -(-tiles * ROWS // size), ROWS)
+        return cls(
+            torch.zeros(codes, dtype=torch.uint8, device=device),
+            torch.zeros(params, dtype=torch.int32, device=device),
+            code,
+            out_features,
+            in_features,
+            size,
+            None if order is None else order.to(device),
+            count,
+        )
 
     @property
     def nbytes(self) -> int:
@@ -81,9 +112,9 @@ class LowBitWeight:
     def put(
         self, rows: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor | None = None
     ) -> None:
-        """Writes some rows. rows: [R] int64, which ones; codes: [R, K or more] uint8, int8 or e4m3, in the
-        order of the groups; of E2M1 uint8 as kernels.cpu.matmul.groups.e2m1 has them; scales: [R, groups]
-        float32; zeros: [R, groups] integers, of INT4."""
+        """Writes some rows. rows: [R] int64, which ones, of all experts one after the other; codes: [R, K or
+        more] uint8, int8 or e4m3, in the order of the groups; of E2M1 uint8 as kernels.cpu.matmul.records
+        has them; scales: [R, groups] float32; zeros: [R, groups] integers, of INT4."""
         if not len(rows):
             return
         blocks, tiles = self.params.shape[1], self.codes.shape[1]
@@ -96,17 +127,34 @@ class LowBitWeight:
         values = F.pad(values, (0, width - values.shape[1])).view(len(rows), tiles, -1, HALF)
         packed = values[:, :, 0] | values[:, :, 1] << 4 if self.code.is_half else values.flatten(2)
         device, at = self.codes.device, rows.to(self.codes.device)
-        self.codes[at // ROWS, :, at % ROWS] = packed.to(device)
+        row = at % self.out_features
+        tile, row = at // self.out_features * self._tiles_of_expert + row // ROWS, row % ROWS
+        self.codes[tile, :, row] = packed.to(device)
         bits = F.pad(bits[:, :blocks], (0, blocks - min(blocks, bits.shape[1])))
-        self.params[at // ROWS, :, at % ROWS] = bits.to(device)
+        self.params[tile, :, row] = bits.to(device)
 
-    def part(self, first: int, rows: int) -> "LowBitWeight":
-        """Returns some rows, from a multiple of 64 on; memory is shared."""
-        tiles = slice(first // ROWS, -(-(first + rows) // ROWS))
-        return replace(self, codes=self.codes[tiles], params=self.params[tiles], out_features=rows)
+    def put_rounded(self, rows: torch.Tensor, values: torch.Tensor) -> None:
+        """Writes some rows, rounded to INT8 or INT4. values: [R, K], floats."""
+        values = values.to(self.codes.device)
+        if self.code is Code.INT8:
+            self.put(rows, *round_to_int8(values))
+        else:
+            assert self.code is Code.INT4
+            self.put(rows, *round_to_int4(values, self.group_size))
+
+    @property
+    def _tiles_of_expert(self) -> int:
+        """Tiles from the first row of an expert to that of the next one."""
+        return -(-self.out_features // ROWS)
+
+    def expert(self, index: int) -> "LowBitWeight":
+        """Returns the weight [N, K] of one expert; memory is shared."""
+        own = slice(index * self._tiles_of_expert, (index + 1) * self._tiles_of_expert)
+        return replace(self, codes=self.codes[own], params=self.params[own], experts=1)
 
     def values(self) -> torch.Tensor:
-        """Returns the weight by the formula, in float32: [N, K], its inputs in their own order."""
+        """Returns the weight by the formula, in float32, its inputs in their own order: [N, K], or [experts,
+        N, K] of several."""
         blocks, tiles, rows, _ = self.codes.shape
         codes = self.codes
         if self.code.is_half:
@@ -122,43 +170,9 @@ class LowBitWeight:
         values = (
             codes.view(kinds.get(self.code, codes.dtype)).float() - (params & masks[1])[:, group]
         ) * scales
-        values = values[: self.out_features]
-        return values if self.order is None else values[:, self.order.argsort()]
-
-
-def padded_rows(features: int) -> int:
-    """Returns the rows that the weight [F, K] of an expert has in that of all experts."""
-    return -(-features // ROWS) * ROWS
-
-
-def low_bit_bytes(shape: tuple[int, int], code: Code, group_size: int) -> int:
-    """Returns the bytes of a weight [N, K] without an order."""
-    return empty_low_bits(shape, code, group_size, torch.device("meta")).nbytes
-
-
-def empty_low_bits(
-    shape: tuple[int, int],
-    code: Code,
-    group_size: int,
-    device: torch.device,
-    order: torch.Tensor | None = None,
-) -> LowBitWeight:
-    """Returns a weight of zeros. shape: [N, K]; group_size: K or more is one group, which then is padded."""
-    out_features, in_features = shape
-    blocks, tiles = -(-out_features // ROWS), -(-in_features // ROWS)
-    size = min(-(-group_size // code.least_group) * code.least_group, tiles * ROWS)
-    assert group_size % code.least_group == 0 or group_size >= in_features
-    codes = (blocks, tiles, ROWS, HALF if code.is_half else ROWS)
-    params = (blocks, -(-tiles * ROWS // size), ROWS)
-    return LowBitWeight(
-        torch.zeros(codes, dtype=torch.uint8, device=device),
-        torch.zeros(params, dtype=torch.int32, device=device),
-        code,
-        out_features,
-        in_features,
-        size,
-        None if order is None else order.to(device),
-    )
+        values = values.view(self.experts, -1, self.in_features)[:, : self.out_features]
+        values = values[0] if self.experts == 1 else values
+        return values if self.order is None else values[..., self.order.argsort()]
 
 
 def round_to_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -172,8 +186,8 @@ def round_to_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def round_to_int4(weight: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """[R, K] -> integers [R, padded K] uint8 of 0 .. 15, and scales and zero points [R, groups]: the best of
-    several ranges by squared error, from the whole one down, with the zero
-    point where 0 is, or 8 and from the value that is largest by amount."""
+    several ranges by squared error, from the whole one down, with the zero point where 0 is, or 8 and from
+    the value that is largest by amount."""
     wide = weight.float()
     groups = F.pad(wide, (0, -wide.shape[1] % group_size)).view(len(wide), -1, group_size)
     most, least = groups.amax(-1).clamp(min=0), (-groups.amin(-1)).clamp(min=0)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_core.context import Identity, make_context
+from engine_core.context import CoreContext, Identity
 from engine_core.errors import Code, Refused
 from engine_core.intake.intake import Intake
 from engine_core.intake.overload import QueueBounds
@@ -19,7 +19,7 @@ Taken = tuple[Intake, Scheduler]
 
 def make_intake(bounds: QueueBounds | None = None, rows: int = 4) -> Taken:
     scheduler = Scheduler(num_blocks=64, block_size=4, max_num_seqs=rows, max_num_batched_tokens=64)
-    context = make_context(Identity(Welcome(), LIMITS), scheduler, lambda *_: None, lambda: 100.0)
+    context = CoreContext(Identity(Welcome(), LIMITS), scheduler, lambda *_: None, lambda: 100.0)
     return Intake(context, bounds or QueueBounds()), scheduler
 
 

@@ -1,17 +1,21 @@
 """Replies about requests that end by an error."""
 
-from engine_core.context import BUG, ErrorReplies
+from engine_core.context import BUG, CoreContext, Identity
 from engine_core.counters import Counters
 from engine_core.errors import Code, Refused
-from pagewire.internal.v1.engine_pb2 import EngineMessage
+from engine_core.scheduler.scheduler import Scheduler
+from pagewire.internal.v1.engine_pb2 import EngineMessage, Welcome
+from tests.engine_core.fakes import LIMITS
 
 Sent = list[tuple[bytes, EngineMessage]]
 
 
-def make_replies() -> tuple[ErrorReplies, Sent, Counters]:
+def make_replies() -> tuple[CoreContext, Sent, Counters]:
     sent: Sent = []
-    counters = Counters()
-    return ErrorReplies(77, lambda *message: sent.append(message), counters), sent, counters
+    scheduler = Scheduler(num_blocks=8, block_size=4, max_num_seqs=2, max_num_batched_tokens=8)
+    identity = Identity(Welcome(epoch=77), LIMITS)
+    context = CoreContext(identity, scheduler, lambda *message: sent.append(message), lambda: 0.0)
+    return context, sent, context.counters
 
 
 def test_a_failure_is_sent_and_counted() -> None:

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 )
 
 from engine_core.queue import fair
+from engine_core.queue.base import Ahead
 from engine_core.queue.fair import FairQueue
 from engine_core.queue.token_counters import Weights
 from engine_core.request import Sequence
@@ -23,6 +24,11 @@ from tests.engine_core.fakes import add_request, make
 
 WEIGHTS = Weights(prompt_token=1, output_token=2, tenants={"b": 2, "c": 4})
 """Powers of two: sums of such fractions are exact in whatever order they are made."""
+
+
+def before(queue: FairQueue, sequence: Sequence) -> Ahead:
+    """What comes before a sequence that waits, where no output is expected."""
+    return queue.ahead(sequence.request, 0.0, sequence)
 
 
 @dataclasses.dataclass(eq=False)
@@ -246,14 +252,14 @@ def test_what_is_before_a_sequence_of_a_line(monkeypatch: pytest.MonkeyPatch) ->
     for handle in range(1, 7):
         own.append(make(add_request(handle, prompt=5, tenant="a")).sequences[0])
         queue.add(own[-1], 0)
-    assert [queue.before(each, 0.0) for each in own] == [(place, 5 * place) for place in range(6)]
+    assert [before(queue, each) for each in own] == [(place, 5 * place) for place in range(6)]
     queue.add(make(add_request(8, prompt=7, tenant="b", priority=-1)).sequences[0], 0)
-    assert queue.before(own[2], 0.0) == (1 + 2, 7 + 10)
+    assert before(queue, own[2]) == (1 + 2, 7 + 10)
     queue.remove(own[5])
     queue.add_front(own[5], 0)
-    assert queue.before(own[5], 0.0) == (1, 7) and queue.before(own[2], 0.0) == (1 + 3, 7 + 15)
+    assert before(queue, own[5]) == (1, 7) and before(queue, own[2]) == (1 + 3, 7 + 15)
     monkeypatch.setattr(fair, "_SAMPLED_SEQUENCES", 3)
-    assert queue.before(own[4], 0.0) == (1 + 6, 7 + 30), "two of three stand for five"
+    assert before(queue, own[4]) == (1 + 6, 7 + 30), "two of three stand for five"
 
 
 def test_the_order_where_tokens_cost_nothing_yet() -> None:

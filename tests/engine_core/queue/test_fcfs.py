@@ -52,9 +52,9 @@ def test_what_is_before_a_sequence() -> None:
     for each in (first, second):
         queue.add(each, 0)
     queue.add_front(third, 0)
-    assert queue.before(third, 10.0) == Ahead(0, 0)
-    assert queue.before(first, 10.0) == Ahead(1, 2)
-    assert queue.before(second, 10.0) == Ahead(2, 9)
+    assert queue.ahead(third.request, 10.0, third) == Ahead(0, 0)
+    assert queue.ahead(first.request, 10.0, first) == Ahead(1, 2)
+    assert queue.ahead(second.request, 10.0, second) == Ahead(2, 9)
 
 
 def test_wrong_counts_are_found() -> None:

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from kernels.cpu.instruction_sets import selected_set
 from pagewire.checkpoints.paths import checkpoint_folder
+from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from tests.demo_model.test_demo_model import BEGINNINGS, BOS, COMPLETIONS
 from tests.worker.fakes import Driver
@@ -19,7 +20,8 @@ from worker.cpu import kernel_selection as cpu_kernels
 from worker.cpu import weights
 from worker.cpu.backend import CpuBackend
 from worker.executor.executor import StepExecutor
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 
 Checkpoints = Callable[..., Path]
 FAMILIES = {
@@ -94,7 +96,7 @@ def test_memory_does_not_double(tied: bool, checkpoint: Checkpoints):
     """The plain weights are gone; an embedding that only looks up stays as it is."""
     model = Driver(checkpoint("llama", tie_word_embeddings=tied), dtype="bfloat16").runner.backend.model
     names = [name for name, parameter in model.named_parameters() if parameter.dim() == 2]
-    assert names == ([] if tied else ["embedding.weight"])
+    assert names == ([] if tied else ["embedding.method.weight"])
     assert model.head.packed is not None
 
 
@@ -152,9 +154,8 @@ def test_progress_is_told(checkpoint: Checkpoints, caplog: pytest.LogCaptureFixt
     from tests.worker.fakes import initialize
 
     told: list[tuple[str, float]] = []
-    load(
-        initialize(checkpoint("llama"), dtype="bfloat16"), 0, 1, lambda what, part: told.append((what, part))
-    )
+    command = initialize(checkpoint("llama"), dtype="bfloat16")
+    load(command, CpuPlatform(WorkerConfig(threads=1)), lambda what, part: told.append((what, part)))
     fractions = [fraction for what, fraction in told if what == "kernels"]
     assert fractions[0] == 0 and fractions[-1] == 1 and fractions == sorted(fractions)
     _, text = runner_log(checkpoint("llama"), "bfloat16", caplog)

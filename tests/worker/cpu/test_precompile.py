@@ -158,7 +158,9 @@ from pagewire.ipc.columns import pack_u32
 from pagewire.config import EngineConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1.generation_pb2 import SamplingParams
-from worker.platforms.cpu import load
+from pagewire.config import WorkerConfig
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 
 select(sys.argv[1])
 SAMPLINGS = [
@@ -169,7 +171,7 @@ SAMPLINGS = [
 ROWS = pack_u32(range(3))
 for quantization in ("none", "int8", "int4"):
     config = EngineConfig(device="cpu", dtype="bfloat16", num_blocks=64, quantization=quantization)
-    runner, _ = load(initialize_message(config), 0, 2, lambda what, fraction: None)
+    runner, _ = load(initialize_message(config), CpuPlatform(WorkerConfig(threads=2)))
     rows = [
         worker_pb2.NewRow(
             row=row,

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from pagewire.config import WorkerConfig
 from tests.worker.fakes import initialize
 from worker.cpu import threads
 from worker.cpu.threads import choose_threads, own_cores, prepare_threads
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 
 
 def test_as_asked_for():
@@ -59,7 +61,7 @@ def test_stragglers_are_recovered_from_on_shared_cores_alone(
 
     monkeypatch.setattr(TEAM, "recovers_stragglers", True)
     command = initialize(checkpoint("llama", head_dim=32), dtype="bfloat16", block_size=16)
-    executor, _ = load(command, 0, 1, lambda what, fraction: None, pinned)
+    executor, _ = load(command, CpuPlatform(WorkerConfig(threads=1, cores="0" if pinned else "")))
     programs = executor.backend.model.programs  # type: ignore[union-attr]
     assert TEAM.recovers_stragglers is not pinned
     assert (programs[True].program.slack == 0) == pinned  # type: ignore[index]

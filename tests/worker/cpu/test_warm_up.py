@@ -4,7 +4,7 @@ import pytest
 
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import unpack_u32
-from worker.cpu.warm_up import warm_up
+from worker.platforms.cpu import warm_up
 from worker.step.rows import RowTable
 
 

@@ -10,16 +10,15 @@ from safetensors.torch import load_file, save_file
 
 from kernels.cpu import weight_forms
 from kernels.cpu.matmul.groups.weight import GroupedWeight
-from kernels.cpu.matmul.halves.weight import HalfWeight
 from kernels.cpu.matmul.int8 import QuantizedWeight
-from kernels.cpu.matmul.packed import PackedWeight, pack_weight
+from kernels.cpu.matmul.packed import HalfWeight, PackedWeight, pack_weight
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver
 from tests.worker.weights.formats import quantizers
 from tests.worker.weights.formats.quantizers import quantize_checkpoint
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.experts.matrices import ExpertMatrices
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import Matrix
 from worker.models.base import LanguageModel
 
 Checkpoints = Callable[..., Path]
@@ -96,7 +95,7 @@ def test_float16_keeps_its_bits(
         driver = Driver(folder, dtype="float16")
         matrices = [part for part in model_of(driver).modules() if isinstance(part, Matrix)]
         assert {type(part.packed) for part in matrices if part.packed is not None} == {form}
-        held.append(sum(part.nbytes for part in matrices))
+        held.append(sum(part.packed.nbytes for part in matrices if part.packed is not None))
         sequence = driver.add(TALK, 3)[0]
         driver.run()
         logits.append(torch.stack(sequence.logits))

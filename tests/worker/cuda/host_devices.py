@@ -6,13 +6,14 @@ import pytest
 import torch
 
 from kernels.triton import requirements as support
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device, Event, Memory
 from worker.cuda.device.host_device import HostDevice
-from worker.cuda.startup.load import Parts, assemble, load_on_device
 from worker.executor.executor import StepExecutor
-from worker.startup.ready import make_ready
+from worker.load import check, make_ready
+from worker.platforms.cuda import CudaPlatform, LoadedOnCuda
 
 GIB = 1 << 30
 SMALL = {"max_num_seqs": 6, "num_blocks": 60, "block_size": 16, "max_num_batched_tokens": 64}
@@ -24,18 +25,24 @@ def host_device() -> HostDevice:
     return HostDevice(Memory(GIB, GIB))
 
 
-def parts_on(device: Device, command: worker_pb2.Initialize) -> tuple[Parts, worker_pb2.Ready]:
+def model_on(device: Device, command: worker_pb2.Initialize) -> LoadedOnCuda:
+    """A model with its weights, and no cache."""
+    platform = CudaPlatform(WorkerConfig(), device)
+    return platform.load_model(check(command, platform))
+
+
+def load_on(
+    device: Device, command: worker_pb2.Initialize
+) -> tuple[StepExecutor[CudaBackend], worker_pb2.Ready]:
     """A runner that has not been warmed up: the interpreter has nothing to compile, and takes its time."""
-    loaded = load_on_device(command, 0, lambda what, fraction: None, device)
-    parts = assemble(loaded, command.num_blocks, command.swap_space_bytes)
-    facts = loaded.config, loaded.dtype, loaded.max_model_len, loaded.weight_bytes
-    return parts, make_ready(*facts, parts.cache, parts.swap_space, 0.0)
+    model = model_on(device, command)
+    runner = model.assemble(command.num_blocks, command.swap_space_bytes)
+    return runner, make_ready(model, runner, device.place.type, 0.0)
 
 
 def load_on_the_host(command: worker_pb2.Initialize) -> tuple[StepExecutor[CudaBackend], worker_pb2.Ready]:
     """A tests.worker.fakes.Loader."""
-    parts, ready = parts_on(host_device(), command)
-    return parts.runner, ready
+    return load_on(host_device(), command)
 
 
 def interpret(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,19 +20,21 @@ from unittest import mock
 import torch
 
 from kernels.triton import requirements as support
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions
 from ptx_emulator.compile_check import Compiled, compiling
 from tests.checkpoints import make_checkpoint
-from tests.worker.cuda.host_devices import parts_on
+from tests.worker.cuda.host_devices import load_on
 from tests.worker.fakes import Driver, resolved_params
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Memory
 from worker.cuda.device.host_device import HostDevice
 from worker.cuda.startup.compile_watch import CompileWatch
-from worker.cuda.startup.load import load
 from worker.executor.executor import StepExecutor
+from worker.load import load
+from worker.platforms.cuda import CudaPlatform
 from worker.step.warmup_plans import prefill_plan
 
 SIZES = {
@@ -188,11 +190,12 @@ def story(folder: Path, warm: bool, **changes: object) -> dict[str, Any]:
 
     def loader(command: worker_pb2.Initialize) -> tuple[StepExecutor[CudaBackend], worker_pb2.Ready]:
         if warm:
-            return load(command, 0, lambda what, fraction: told.append(what), HostDevice(MEMORY))
+            platform = CudaPlatform(WorkerConfig(), HostDevice(MEMORY))
+            return load(command, platform, lambda what, fraction: told.append(what))
         watches.append(CompileWatch())
+        watches[0].begin()
         watches[0].serving()
-        parts, ready = parts_on(HostDevice(MEMORY), command)
-        return parts.runner, ready
+        return load_on(HostDevice(MEMORY), command)
 
     with offline() as compiled:
         driver = Driver(folder, budget=64, record=False, loader=loader, **(SIZES | changes))

@@ -20,7 +20,7 @@ from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
 from tests.checkpoints import EOS_ID, VOCAB_SIZE
 from tests.engine_core.fakes import Ledger, add_request, make, run
-from tests.worker.cuda.host_devices import SMALL, LateDevice, interpret, load_on_the_host, parts_on
+from tests.worker.cuda.host_devices import SMALL, LateDevice, interpret, load_on, load_on_the_host
 from tests.worker.fakes import initialize, load_on_a_cpu
 from worker.cuda import rows as device_side
 from worker.cuda.backend import CudaBackend, copy_parts
@@ -143,9 +143,9 @@ def test_a_step_ahead_of_a_late_device(checkpoint: Checkpoints, monkeypatch: pyt
     theirs = cpu.outputs(requests(), ahead=True)
     interpret(monkeypatch)
     device = LateDevice()
-    parts, ready = parts_on(device, command)
-    runs = capture(parts.runner.backend, device)
-    late = InProcess(parts.runner, ready, budget=24)
+    runner, ready = load_on(device, command)
+    runs = capture(runner.backend, device)
+    late = InProcess(runner, ready, budget=24)
     ours = late.outputs(requests(), ahead=True)
     assert (ours.tokens, ours.ends) == (theirs.tokens, theirs.ends)
     for mine, other in ((ours.scores, theirs.scores), (ours.prompt_scores, theirs.prompt_scores)):
@@ -170,7 +170,7 @@ def test_a_sampled_token_does_not_pass_the_host(checkpoint: Checkpoints, monkeyp
     expected = [unpack_u32(cpu.execute(plan).token_ids) for plan in plans]
     interpret(monkeypatch)
     device = LateDevice()
-    runner = parts_on(device, command)[0].runner
+    runner = load_on(device, command)[0]
     assert runner.seconds_left() is None
     runner.launch(plans[0])
     assert (runner.seconds_left() or 0) > 0

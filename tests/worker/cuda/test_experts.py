@@ -11,12 +11,12 @@ from benchmarks.gpu.low_bits import random_low_bits
 from benchmarks.gpu.works import Setting
 from kernels.ops.experts.routing import Routing, Score
 from kernels.torch_ops import Ops
-from kernels.triton.matmul.low_bit_weight import padded_rows
 from kernels.triton_ops import TritonOps
 from tests.kernels.tolerances import random
 from tests.worker.cuda.host_devices import interpret
 from worker.config.experts import ClampedSwiglu, ExpertsConfig
 from worker.layers.experts.experts import Experts
+from worker.layers.matrix import LowBitMethod
 from worker.parallel import Placement
 
 WIDTH = 40
@@ -62,7 +62,7 @@ def test_the_bits_are_those_of_single_products(
 ):
     """Each expert's rows multiplied by themselves, of which the host knows how many there are."""
     experts, x = make_experts(variant), random(9, WIDTH, dtype=torch.float32, seed=50)
-    assert experts.expert_down.stacked is not None
+    assert isinstance(experts.expert_down.stacked, torch.Tensor)
     result = experts(x, BATCH)
     monkeypatch.setattr(TritonOps, "sort_by_expert", Ops.sort_by_expert)
     monkeypatch.setattr(TritonOps, "expert_linear", Ops.expert_linear)
@@ -78,8 +78,8 @@ def test_weights_in_few_bits_have_the_bits_of_single_products(
     experts = make_experts("biases, a correction").to(torch.bfloat16)
     x = random(9, WIDTH, dtype=torch.bfloat16, seed=50)
     for matrices in (experts.expert_gate_up, experts.expert_down):
-        shape = matrices.num_experts * padded_rows(matrices.out_features), matrices.in_part.held
-        matrices.hold_low_bits(random_low_bits(Setting(x.device), shape, form))
+        (slot,) = matrices.slots()
+        slot.hold(LowBitMethod(random_low_bits(Setting(x.device), tuple(slot.weight.shape), form)))
     result = experts(x, BATCH)
     assert torch.equal(experts(x[4:5], BATCH)[0], result[4])
     monkeypatch.setattr(TritonOps, "sort_by_expert", Ops.sort_by_expert)

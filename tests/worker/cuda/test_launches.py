@@ -21,7 +21,7 @@ from tests.worker.cuda.sampling.test_sampler import random_case
 from worker.cuda.sampling import logprobs as scores
 from worker.cuda.sampling.sampler import CudaSampler
 from worker.cuda.startup.warm_up import example_rows
-from worker.sampling.logprobs.requests import LogprobRequests
+from worker.sampling.logprobs.messages import LogprobRequests
 from worker.sampling.logprobs.scores import SampledScores
 
 V, ROWS, META = 32000, 40, torch.device("meta")

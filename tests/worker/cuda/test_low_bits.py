@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from kernels.api import LowBitWeight
 from pagewire.errors import StartupError
-from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, load_on_the_host
+from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, load_on_the_host, model_on
 from tests.worker.fakes import Driver, initialize
 from tests.worker.weights.formats import quantizers
 from tests.worker.weights.formats.quantizers import Quantizer, quantize_checkpoint
@@ -20,9 +21,9 @@ from tests.worker.weights.formats.test_mxfp4 import SIZES as MXFP4_SIZES
 from tests.worker.weights.formats.test_mxfp4 import write_mxfp4
 from worker.cuda.device.device import Memory
 from worker.cuda.device.host_device import HostDevice
-from worker.cuda.startup.load import LoadedModel, load_on_device
 from worker.layers.experts.matrices import ExpertMatrices
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import LowBitMethod, Matrix
+from worker.platforms.cuda import LoadedOnCuda
 
 Checkpoints = Callable[..., Path]
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 16}
@@ -52,15 +53,20 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     interpret(monkeypatch)
 
 
-def loaded(folder: Path, **changes: Any) -> LoadedModel:
+def loaded(folder: Path, **changes: Any) -> LoadedOnCuda:
     command = initialize(folder, **{**SMALL, "dtype": "bfloat16", **changes})
-    return load_on_device(command, 0, lambda what, fraction: None, host_device())
+    return model_on(host_device(), command)
 
 
-def held_in(model: LoadedModel) -> dict[str, str]:
+def held_in(model: LoadedOnCuda) -> dict[str, str]:
     """The code of each matrix that is held in few bits."""
+    return {path: weight.code.name for path, weight in low_bits_of(model).items()}
+
+
+def low_bits_of(model: LoadedOnCuda) -> dict[str, LowBitWeight]:
     parts = {path: part for path, part in model.model.named_modules() if isinstance(part, Matrix)}
-    return {path: part.low_bits.code.name for path, part in parts.items() if part.low_bits is not None}
+    methods = {path: part.method for path, part in parts.items()}
+    return {path: each.weight for path, each in methods.items() if isinstance(each, LowBitMethod)}
 
 
 def logits(folder: Path) -> torch.Tensor:
@@ -87,9 +93,8 @@ def test_what_a_checkpoint_holds(name: str, checkpoint: Checkpoints, tmp_path: P
     assert len(held_in(model)) == 4 and not held_in(unpacked)
     assert model.weight_bytes < unpacked.weight_bytes
     others = dict(unpacked.model.named_modules())
-    for path in held_in(model):
-        values = model.model.get_submodule(path).low_bits.values()  # type: ignore[operator]
-        assert torch.equal(values.bfloat16(), others[path].weight)
+    for path, held in low_bits_of(model).items():
+        assert torch.equal(held.values().bfloat16(), others[path].weight)
     if name == "gptq-int4":
         assert torch.equal(logits(tmp_path / "packed"), logits(plain))
 
@@ -101,12 +106,9 @@ def test_weights_that_are_rounded(quantization: str, code: str, checkpoint: Chec
     model, plain = loaded(folder, quantization=quantization), loaded(folder)
     assert set(held_in(model).values()) == {code} and model.quantization == quantization
     others = dict(plain.model.named_modules())
-    for path, part in model.model.named_modules():
-        if isinstance(part, Matrix) and part.low_bits is not None:
-            weight = others[path].weight.float()
-            assert (part.low_bits.values() - weight).norm() < (
-                0.1 if code == "INT4" else 0.01
-            ) * weight.norm()
+    for path, held in low_bits_of(model).items():
+        weight = others[path].weight.float()
+        assert (held.values() - weight).norm() < (0.1 if code == "INT4" else 0.01) * weight.norm()
 
 
 def test_inputs_that_are_stored_first(checkpoint: Checkpoints):
@@ -114,9 +116,9 @@ def test_inputs_that_are_stored_first(checkpoint: Checkpoints):
     folder = checkpoint("gpt2", n_layer=1, n_positions=96)
     model, plain = loaded(folder, quantization="int8"), loaded(folder)
     others = dict(plain.model.named_modules())
-    for path in held_in(model):
-        low_bits, weight = model.model.get_submodule(path).low_bits, others[path].weight.float()
-        assert (low_bits.values() - weight).norm() < 0.02 * weight.norm()  # type: ignore[operator]
+    for path, held in low_bits_of(model).items():
+        weight = others[path].weight.float()
+        assert (held.values() - weight).norm() < 0.02 * weight.norm()
 
 
 def test_random_weights(checkpoint: Checkpoints):
@@ -150,13 +152,13 @@ def test_what_is_refused(checkpoint: Checkpoints, tmp_path: Path):
         command = initialize(folder, **{**SMALL, "dtype": "bfloat16", "quantization": quantization})
         room = loaded(folder).weight_bytes - 1000
         small = HostDevice(Memory(GIB, room))
-        small_command = (command, 0, lambda what, fraction: None, small)
+        small_command = small, command
         if fits:
             command.gpu_memory_utilization = 1.0
-            assert load_on_device(*small_command).weight_bytes < room
+            assert model_on(*small_command).weight_bytes < room
         else:
             with pytest.raises(StartupError, match="the weights take"):
-                load_on_device(*small_command)
+                model_on(*small_command)
 
 
 def test_what_the_configuration_says_is_read(checkpoint: Checkpoints, tmp_path: Path):
@@ -165,8 +167,8 @@ def test_what_the_configuration_says_is_read(checkpoint: Checkpoints, tmp_path: 
     meant = quantize_checkpoint(checkpoint("llama", **SHAPE), folder, int8, INT8)
     model = loaded(folder)
     assert model.quantization == "compressed-tensors-int8" and len(held_in(model)) == 4
-    held = model.model.get_submodule("blocks.0.mlp.down").low_bits
-    assert torch.equal(held.values(), meant["model.layers.0.mlp.down_proj.weight"])  # type: ignore[operator]
+    held = low_bits_of(model)["blocks.0.mlp.down"]
+    assert torch.equal(held.values(), meant["model.layers.0.mlp.down_proj.weight"])
     assert json.loads((folder / "config.json").read_text())["quantization_config"] == INT8
 
 
@@ -193,19 +195,18 @@ def quantized_experts(source: Path, folder: Path, quantizer: Quantizer, config: 
     (plain / "config.json").write_bytes((source / "config.json").read_bytes())
 
 
-def experts_of(model: LoadedModel) -> dict[str, ExpertMatrices]:
+def experts_of(model: LoadedOnCuda) -> dict[str, ExpertMatrices]:
     parts = model.model.named_modules()
     return {path: part for path, part in parts if isinstance(part, ExpertMatrices)}
 
 
-def assert_same_experts(packed: LoadedModel, plain: LoadedModel, code: str) -> None:
+def assert_same_experts(packed: LoadedOnCuda, plain: LoadedOnCuda, code: str) -> None:
     """What is held stands for the plain weights, expert by expert, and no expert is in 16 bits."""
     others = experts_of(plain)
     for path, part in experts_of(packed).items():
-        low_bits, stacked = part.low_bits, others[path].stacked
-        assert low_bits is not None and part.stacked is None and low_bits.code.name == code
-        values = low_bits.values().bfloat16().view(part.num_experts, -1, low_bits.in_features)
-        assert stacked is not None and torch.equal(values[:, : part.out_features], stacked)
+        low_bits, stacked = part.stacked, others[path].stacked
+        assert isinstance(low_bits, LowBitWeight) and low_bits.code.name == code
+        assert isinstance(stacked, torch.Tensor) and torch.equal(low_bits.values().bfloat16(), stacked)
     assert packed.weight_bytes < plain.weight_bytes
 
 

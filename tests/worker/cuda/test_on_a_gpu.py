@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from tests.worker.fakes import Driver, initialize, resolved_params
 from tests.worker.test_parity import prompts, reference
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import CudaDevice
 from worker.cuda.startup.compile_watch import CompileWatch
-from worker.cuda.startup.load import load
 from worker.executor.executor import StepExecutor
+from worker.load import load
+from worker.platforms.cuda import CudaPlatform
 
 pytestmark = pytest.mark.gpu
 
@@ -25,7 +27,7 @@ SMALL = {"device": "cuda", "block_size": 16, "num_blocks": 200, "gpu_memory_util
 
 def on_a_gpu(command: worker_pb2.Initialize) -> tuple[StepExecutor[CudaBackend], worker_pb2.Ready]:
     """A tests.worker.fakes.Loader."""
-    return load(command, 0, lambda what, fraction: None)
+    return load(command, CudaPlatform(WorkerConfig()))
 
 
 @contextmanager

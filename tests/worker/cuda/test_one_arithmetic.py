@@ -14,7 +14,7 @@ from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.logprob_columns import Scored
 from tests.worker.cuda.host_devices import SMALL, interpret, load_on_the_host
 from tests.worker.fakes import DrivenSequence, Driver, initialize, resolved_params
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import Matrix
 from worker.speculation.sources import Sources
 
 Checkpoints = Callable[..., Path]

@@ -10,7 +10,7 @@ import pytest
 from pagewire.internal.v1 import worker_pb2
 from tests.engine_core.fakes import add_request
 from tests.worker import test_pressure
-from tests.worker.cuda.host_devices import host_device, interpret, parts_on
+from tests.worker.cuda.host_devices import interpret, load_on_the_host
 
 SHAPE = {
     "num_hidden_layers": 2,
@@ -21,10 +21,8 @@ BASE = [3 + 7 * i % 300 for i in range(33)]
 
 
 def load(command: worker_pb2.Initialize, *_: Any) -> Any:
-    """As worker.platforms.cpu.load, on a device that is a CPU."""
-    parts, ready = parts_on(host_device(), command)
-    ready.num_state_checkpoints = command.state_checkpoints
-    return parts.runner, ready
+    """As worker.load.load, on a device that is a CPU."""
+    return load_on_the_host(command)
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "granite_hybrid"])

@@ -9,7 +9,7 @@ from tests.worker.cuda.host_devices import host_device, interpret
 from tests.worker.fakes import initialize
 from tests.worker.test_main import Checkpoints, Core, WorkerThread, core, one_step
 from worker.cuda.device.host_device import HostDevice
-from worker.cuda.startup import load
+from worker.platforms import cuda
 
 __all__ = ["core"]
 
@@ -25,7 +25,7 @@ def test_a_conversation(core: Core, checkpoint: Checkpoints, monkeypatch: pytest
         return host_device()
 
     interpret(monkeypatch)
-    monkeypatch.setattr(load, "find_device", device)
+    monkeypatch.setattr(cuda, "find_device", device)
     worker = WorkerThread(core.address)
     core.receive()
     folder = checkpoint("llama", num_hidden_layers=1, max_position_embeddings=16)

@@ -15,7 +15,7 @@ from worker.executor.backend import Deferred, LaunchClock, SampledTokens, StepTi
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.pooling.vectors import States
-from worker.sampling.logprobs.requests import LogprobCandidates, PromptPart
+from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.step.beams import NO_TOKEN, BeamCandidates
 from worker.step.plan_check import StepCheck
 from worker.step.plan_reader import NO_TOKEN_COLUMN, RowFeature, Step, Swaps

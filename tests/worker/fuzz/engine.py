@@ -12,12 +12,14 @@ from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
+from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.fakes import initialize
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 
 ROWS = 8
 CONTEXT = 96
@@ -76,7 +78,7 @@ class FuzzEngine:
             **changes,
         )
         self.way, self.num_accepted = way, 0
-        self.runner, self.ready = load(command, 0, way.threads, lambda what, fraction: None)
+        self.runner, self.ready = load(command, CpuPlatform(WorkerConfig(threads=way.threads)))
         self._results: deque[Result] = deque()
         drafts = 4 if way.speculation else 0
         self.scheduler = Scheduler(

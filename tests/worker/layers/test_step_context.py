@@ -20,8 +20,7 @@ from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.step.rows import RowTable
 from worker.weights.checkpoint import Checkpoint
-from worker.weights.loader import load_weights
-from worker.weights.weight_table import weight_table
+from worker.weights.loader import load_weights, weight_table
 
 CPU = torch.device("cpu")
 Checkpoints = Callable[..., Path]

@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from kernels.cpu.runtime import arena
+from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from tests.eagle_heads import write_agreeing_pair
 from tests.worker.fakes import initialize
+from worker.load import load
 from worker.memory.populate import MemoryClaim, Populate, claim_large, populate
-from worker.platforms.cpu import load
+from worker.platforms.cpu import CpuPlatform
 
 MIB = 1 << 20
 
@@ -108,7 +110,7 @@ def test_a_worker_that_is_ready_has_its_cache(
     checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.memory.populate.LARGE_PART", 0.0)
-    executor, _ = load(initialize(checkpoint("llama"), num_blocks=256), 0, 1, lambda what, fraction: None)
+    executor, _ = load(initialize(checkpoint("llama"), num_blocks=256), CpuPlatform(WorkerConfig(threads=1)))
     for pool in executor.backend.cache.pools:
         assert resident(pool) == 1.0
 
@@ -123,7 +125,7 @@ def test_a_drafters_cache_is_claimed_too(
     if method == "heads":
         target, drafter = write_agreeing_pair(tmp_path, target, noise=0.03, tokens=range(3, 300))
     command = initialize(target, num_blocks=4096, speculation=f"{method}:{drafter},tokens=3")
-    executor, _ = load(command, 0, 1, lambda what, fraction: None)
+    executor, _ = load(command, CpuPlatform(WorkerConfig(threads=1)))
     tensors = [tensor for tensor in executor.backend.drafter_tensors if tensor.nbytes > MIB]
     assert len(tensors) == (2 if method == "heads" else len(executor.backend.cache.pools))
     assert all(resident(tensor) == 1.0 for tensor in tensors)

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from tests.worker.fakes import Driver, initialize, make_runner
+from worker.load import load
 from worker.memory import swap_space
 from worker.memory.host_blocks import choose_num_host_blocks
 from worker.memory.swap_space import SwapSpace, make_swap_space
-from worker.platforms.cpu import load
+from worker.platforms.cpu import CpuPlatform
 from worker.step.rows import PlanError
 
 PROMPT = [5, 100, 33, 210, 7, 8, 9, 9, 9, 250]
@@ -122,8 +124,8 @@ def test_without_a_swap_space_nothing_is_swapped(checkpoint: Checkpoints):
 
 def test_costs_are_measured(checkpoint: Checkpoints):
     folder = checkpoint("llama")
-    _, with_swap = load(initialize(folder, swap_space_bytes=MIB), 0, 1, lambda what, fraction: None)
-    _, without = load(initialize(folder), 0, 1, lambda what, fraction: None)
+    _, with_swap = load(initialize(folder, swap_space_bytes=MIB), CpuPlatform(WorkerConfig(threads=1)))
+    _, without = load(initialize(folder), CpuPlatform(WorkerConfig(threads=1)))
     assert with_swap.num_host_blocks == MIB // (with_swap.kv_cache_bytes // 601)
     assert with_swap.prefill_us_per_token > 0 and with_swap.swap_us_per_block > 0
     assert without.prefill_us_per_token > 0

@@ -1,37 +1,17 @@
 """Parameters and positions by row, as the kernels of all devices read them."""
 
 import pytest
+import torch
 
-from kernels.ops.sampling.columns import NEUTRAL, SamplingColumns
+from kernels.ops.sampling.columns import NEUTRAL
 from tests.worker.sampling_reference import Case
-from worker.sampling.batch import NewSequence
-from worker.sampling.rows import SamplingRows
+from worker.sampling.sampler import Sampler
 
 V = 40
 
 
-class Recorder:
-    """A processor that notes its rows."""
-
-    def __init__(self) -> None:
-        self.rows: set[int] = set()
-
-    def __contains__(self, row: object) -> bool:
-        return row in self.rows
-
-    def add_row(self, row: int, sequence: NewSequence) -> None:
-        self.rows.add(row)
-
-    def fork_row(self, row: int, source_row: int) -> None:
-        if source_row in self.rows:
-            self.rows.add(row)
-
-    def remove_row(self, row: int) -> None:
-        self.rows.discard(row)
-
-
-def rows_of(*cases: Case, processors: tuple[Recorder, ...] = ()) -> SamplingRows:
-    rows = SamplingRows(SamplingColumns(4), V, processors)
+def rows_of(*cases: Case) -> Sampler:
+    rows = Sampler(4, V, torch.device("cpu"))
     for row, case in enumerate(cases):
         rows.add_row(row, case.new_row(row), case.prompt, case.output)
     return rows
@@ -54,17 +34,24 @@ def test_a_seed_has_all_its_bits():
     assert rows_of(Case({"seed": 2**64 - 2}, [1], [])).columns["seed"][0] == 2**64 - 2
 
 
-def test_a_fork_has_its_own_index_and_goes_on_by_itself():
-    processor = Recorder()
-    case = Case({"temperature": 0.5, "seed": 5}, [1], [2], sequence_index=1)
-    rows = rows_of(case, processors=(processor,))
+@pytest.mark.parametrize(
+    "sampling",
+    [{"allowed_token_ids": [3]}, {"logit_bias": {3: 1.0}}, {"presence_penalty": 1.0}, {"bad_token_ids": [3]}],
+)
+def test_a_fork_has_its_own_index_and_goes_on_by_itself(sampling: dict[str, object]):
+    case = Case({"temperature": 0.5, "seed": 5, **sampling}, [1], [2], sequence_index=1)
+    rows = rows_of(case)
+
+    def adjusted() -> set[int]:
+        return {row for row in range(4) if any(row in state for state in rows._states)}
+
     rows.fork_row(3, 0, 2)
     rows.columns.positions[0] += 1
     assert rows.columns["temperature"][3] == 0.5 and rows.columns["seed"][3] == 5
     assert rows.columns["sequence_index"].tolist() == [1, 0, 0, 2]
     assert rows.columns.positions.tolist() == [2, 0, 0, 1]
-    assert processor.rows == {0, 3}
+    assert adjusted() == {0, 3}
     rows.remove_row(3)
-    assert processor.rows == {0}
+    assert adjusted() == {0}
     rows.fork_row(0, 1, 0)
-    assert not processor.rows, "a row that begins anew forgets what it was"
+    assert not adjusted(), "a row that begins anew forgets what it was"

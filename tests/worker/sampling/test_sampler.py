@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from kernels.ops.sampling.choose import candidates_of
 from kernels.ops.sampling.columns import SamplingColumns
+from kernels.sampling_ops import SamplingOps
 from tests.worker.sampling_reference import Case, reference_probabilities, reference_token
-from worker.sampling.batch import NewSequence, SampleBatch
 from worker.sampling.sampler import NO_TOKEN, Sampler
+from worker.sampling.sequence import NewSequence
 from worker.sampling.token_bans import TokenBans
 
 V = 40
@@ -64,10 +65,9 @@ def add(sampler: Sampler, row: int, case: Case) -> None:
 
 def distributions(sampler: Sampler, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
     """[A, V] float64 weights that the sampler would draw from, for rows of one kind."""
-    batch = SampleBatch(logits.clone(), rows)
-    for processor in sampler._steps:
-        processor.apply(batch)
-    candidates = candidates_of(batch.logits, rows, sampler.columns)
+    scores = logits.clone()
+    sampler._process(scores, rows)
+    candidates = candidates_of(scores, rows, sampler.columns)
     if candidates.ids is None:
         return candidates.weights
     return torch.zeros(logits.shape, dtype=torch.float64).scatter_(1, candidates.ids, candidates.weights)
@@ -327,7 +327,7 @@ def test_ids_beyond_the_vocabulary() -> None:
 
 def test_bad_ids_take_no_room_of_bad_words():
     """A vocabulary of them beside one long bad word once took their product: 77 MB of each row."""
-    bans = TokenBans(SamplingColumns(2), 151_936, CPU)
+    bans = TokenBans(SamplingColumns(2), 151_936, CPU, SamplingOps())
     many = Case({"bad_token_ids": list(range(100_000))}, bad_words=[[7] * 128])
     bans.add_row(0, NewSequence(many.new_row(0), [0], []))
     bans.add_row(1, NewSequence(Case(bad_words=[[8] * 3] * 9).new_row(1), [0], []))

@@ -5,7 +5,7 @@ import pytest
 from engine_core.speculation import parse_speculation
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
-from worker.exactness import SIMULATED, TORCH, on_cpu, on_cuda
+from worker.exactness import TORCH, Exactness, on_cpu, on_cuda
 from worker.speculation.options import check_exactness, read_speculation
 
 
@@ -60,4 +60,4 @@ def test_logits_that_depend_on_the_number_of_rows() -> None:
     for has_attention in (True, False):  # torch's attention computes each query alone
         check_exactness(options, on_cpu("avx2", has_attention=has_attention))
     check_exactness(options, on_cuda("sm_90", fast_matmul=False))
-    check_exactness(options, SIMULATED)
+    check_exactness(options, Exactness("simulated"))

@@ -10,8 +10,9 @@ from kernels.ops.attention.e4m3 import E4M3
 from kernels.triton import requirements
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
+from pagewire_simulated.platform import SimulatedPlatform
 from tests.worker.fakes import initialize, load_on_a_cpu
-from worker.simulated.load import load as simulate
+from worker.load import load
 
 
 @pytest.mark.parametrize(("family", "keeps"), [("youtu", "latents"), ("qwen3_next", "states")])
@@ -27,7 +28,7 @@ def test_a_simulated_device(checkpoint: Callable[..., Path]):
         checkpoint("llama"), device="simulated", kv_cache_dtype="fp8_e4m3", profile="instant"
     )
     with pytest.raises(StartupError, match="the device is simulated"):
-        simulate(command, WorkerConfig())
+        load(command, SimulatedPlatform(WorkerConfig()))
 
 
 def test_cards_before_8_9_and_large_heads(monkeypatch: pytest.MonkeyPatch):

@@ -12,17 +12,18 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver, initialize
 from worker.cpu.kernel_selection import compute_dtype
 from worker.families.registry import read_model_config
+from worker.load import load
 from worker.models.base import LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import ParallelGroup, Placement
-from worker.platforms.cpu import load
+from worker.platforms.cpu import CpuPlatform
 from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint
-from worker.weights.loader import check_finite, load_weights
-from worker.weights.weight_table import weight_table
+from worker.weights.loader import check_finite, load_weights, weight_table
 
 Checkpoints = Callable[..., Path]
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
@@ -85,7 +86,7 @@ def greedy(folder: Path, **changes: object) -> list[int]:
 def failure(folder: Path) -> str:
     """The one line of a checkpoint that cannot be loaded."""
     with pytest.raises(StartupError) as raised:
-        load(initialize(folder), 0, 1, lambda what, fraction: None)
+        load(initialize(folder), CpuPlatform(WorkerConfig(threads=1)))
     assert "\n" not in raised.value.why
     assert raised.value.what == "cannot load the model's weights"
     return raised.value.why
@@ -99,7 +100,8 @@ def test_sharded(llama: Path):
 
 def test_progress_goes_to_one(llama: Path):
     reports: list[tuple[str, float]] = []
-    load(initialize(llama), 0, 1, lambda what, fraction: reports.append((what, fraction)))
+    platform = CpuPlatform(WorkerConfig(threads=1))
+    load(initialize(llama), platform, lambda what, fraction: reports.append((what, fraction)))
     fractions = [fraction for what, fraction in reports if what == "weights"]
     assert fractions == sorted(fractions)
     assert fractions[0] == 0
@@ -131,7 +133,7 @@ def test_the_type_is_that_of_the_weights_when_nothing_is_said(llama: Path):
     change(
         llama, lambda tensors: tensors.update({n: t.bfloat16() for n, t in tensors.items() if t.dim() > 1})
     )
-    ready = load(initialize(llama), 0, 1, lambda what, fraction: None)[1]
+    ready = load(initialize(llama), CpuPlatform(WorkerConfig(threads=1)))[1]
     assert ready.model.dtype == str(compute_dtype(torch.bfloat16)).removeprefix("torch.")
 
 
@@ -200,10 +202,9 @@ def test_each_rank_reads_its_part(family: str, checkpoint: Checkpoints):
 def test_more_ranks_than_kv_heads(checkpoint: Checkpoints):
     """Two ranks share each of two KV heads."""
     folder = checkpoint("llama")
-    whole = dict(build(folder).named_parameters())["blocks.0.attention.qkv.weight"]
-    held = [
-        dict(build(folder, rank, 4).named_parameters())["blocks.0.attention.qkv.weight"] for rank in range(4)
-    ]
+    name = "blocks.0.attention.qkv.method.weight"
+    whole = dict(build(folder).named_parameters())[name]
+    held = [dict(build(folder, rank, 4).named_parameters())[name] for rank in range(4)]
     keys = whole[48:72]
     assert [torch.equal(part[12:24], keys[rank // 2 * 12 :][:12]) for rank, part in enumerate(held)] == [
         True
@@ -378,7 +379,7 @@ def test_what_is_finite(dtype: torch.dtype, tmp_path: Path):
 def test_large_weights_whose_sum_overflows(llama: Path):
     """A sum beyond float32 is not an infinite weight."""
     change(llama, lambda tensors: tensors[Q_PROJ].fill_(3e38))
-    load(initialize(llama), 0, 1, lambda what, fraction: None)
+    load(initialize(llama), CpuPlatform(WorkerConfig(threads=1)))
 
 
 def test_tensors_are_read_a_few_rows_at_a_time(llama: Path, monkeypatch: pytest.MonkeyPatch):
@@ -430,4 +431,4 @@ def test_one_bad_tensor_among_many_shards_ends_loading(llama: Path):
     tensors[max(tensors)].fill_(float("inf"))
     save_file(tensors, path)
     with pytest.raises(StartupError, match="holds infinity"):
-        load(initialize(llama), 0, 1, lambda what, fraction: None)
+        load(initialize(llama), CpuPlatform(WorkerConfig(threads=1)))

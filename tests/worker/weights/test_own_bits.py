@@ -21,7 +21,7 @@ from worker.cpu import weights as cpu_weights
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import Matrix
 from worker.weights import held_bits
 from worker.weights.loader import fill_target
 from worker.weights.source import TensorSource

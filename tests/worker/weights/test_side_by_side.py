@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from worker.weights.side_by_side import Work, one_thread_each, run_side_by_side
+from worker.weights.loader import Work, one_thread_each, run_side_by_side
 
 
 def counting(*counts: int) -> Work:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.weight import empty_words
+from kernels.cpu.matmul.groups.weight import GroupedWords
 from worker.weights.source import GroupedIntegers, GroupedRows
 from worker.weights.stored_forms import HeldForm, group_form
 
@@ -56,7 +56,7 @@ def test_the_same_values(name: str) -> None:
     form = group_form(source)
     assert isinstance(form, HeldForm) and form.read is not None
     assert (form.group_size, form.groups, form.order is None) == (size, groups, sorted(group) == group)
-    words = empty_words((ROWS + 3, len(group)), size, groups, form.order)
+    words = GroupedWords.empty((ROWS + 3, len(group)), size, groups, form.order)
     for first, end in ((0, 5), (5, 50), (50, ROWS)):
         words.put(torch.arange(first, end) + 2, *form.read(first, end))
     values = words.pack(None).values()

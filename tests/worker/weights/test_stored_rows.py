@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from worker.layers.base import Weight
-from worker.weights.stored_rows import StoredRows, stored_rows
+from worker.weights.stored_forms import StoredRows, stored_rows
 
 INPUTS = 6
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from pagewire.errors import StartupError
-from worker.weights import tied_head
+from worker.weights import loader
+from worker.weights.loader import check_tied_head
 from worker.weights.source import TensorSource
-from worker.weights.tied_head import check_tied_head
 
 NAMES = {"embedding": ("model.embed_tokens",), "head": ("lm_head",)}
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -67,7 +67,7 @@ def test_what_is_no_contradiction(source: Source):
 @pytest.mark.parametrize("values", [1, 4, 9, 1000])
 def test_one_value_that_differs(row: int, values: int, monkeypatch: pytest.MonkeyPatch):
     """In any row, however many are read at once: at least one, and no more values than allowed beyond it."""
-    monkeypatch.setattr(tied_head, "PIECE_VALUES", values)
+    monkeypatch.setattr(loader, "PIECE_VALUES", values)
     head = matrix()
     head[row, 3] += 1
     source = both(matrix(), head)

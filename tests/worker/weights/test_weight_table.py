@@ -4,7 +4,7 @@ import torch
 
 from worker.layers.linear import RowLinear
 from worker.parallel import Placement
-from worker.weights.weight_table import weight_table
+from worker.weights.loader import weight_table
 
 
 def test_two_numbers_in_a_path():

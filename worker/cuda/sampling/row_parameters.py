@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kernels.api import COLUMNS, FLOATS, SamplingColumns
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.sampling.columns import COLUMNS, FLOATS, SamplingColumns
 from kernels.triton.sampling.filtered_sample import Filters
 from kernels.triton.sampling.sample import Draws
 from worker.upload import upload
@@ -32,7 +32,7 @@ Triton compiles a kernel once more for pointers that do not."""
 
 
 class RowSlots(NamedTuple, Generic[Slot]):
-    """Where processors keep the state of rows, -1: nowhere. In the order of the columns."""
+    """The rows themselves where something keeps state of them, else -1. In the order of the columns."""
 
     adjust: Slot  # worker.cuda.sampling.logit_adjustments
     forbid: Slot  # worker.sampling.token_bans

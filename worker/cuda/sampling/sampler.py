@@ -10,19 +10,15 @@ from enum import IntFlag
 import numpy as np
 import torch
 
+from kernels.api import SamplingColumns
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.sampling.columns import SamplingColumns
-from kernels.ops.sampling.logprobs import log_softmax
-from kernels.triton.sampling.choose import choose_tokens
-from kernels.triton.sampling.forbid_tokens import forbid_tokens
-from kernels.triton.sampling.sample import argmax
-from kernels.triton.step.token_history import History, record_tokens
-from worker.cuda.sampling.logit_adjustments import LogitAdjustments
-from worker.cuda.sampling.logprobs import top_tokens
+from kernels.triton.sampling.ops import TritonSampling
+from kernels.triton.step.token_history import History
+from worker.cuda.sampling.logit_adjustments import DeviceAdjustments
 from worker.cuda.sampling.row_parameters import ALIGNMENT, FILTERED, DeviceParameters, Parameters, RowSlots
 from worker.grammar.rows import GrammarRows
 from worker.sampling.logprobs.scores import SampledScores
-from worker.sampling.rows import SamplingRows
+from worker.sampling.sampler import RowSampler
 from worker.sampling.token_bans import TokenBans
 
 
@@ -42,7 +38,7 @@ PLAIN = (Work.NONE, Work.DRAW, Work.DRAW | Work.FILTER)
 kinds of work grow."""
 
 
-class CudaSampler(SamplingRows):
+class CudaSampler(RowSampler):
     """Chooses tokens for rows on a CUDA device.
 
     sample() is begin(), the part of the host, and choose(), which only launches kernels. With work that is
@@ -57,10 +53,12 @@ class CudaSampler(SamplingRows):
         grammars: GrammarRows | None = None,
     ) -> None:
         """grammars: of the same rows; None: a row that comes with one fails."""
-        columns = SamplingColumns(max_num_rows)
-        self._adjustments = LogitAdjustments(max_num_rows, vocab_size, device)
-        self._bans = TokenBans(columns, vocab_size, device)
-        super().__init__(columns, vocab_size, (self._adjustments, self._bans), grammars)
+        columns, grammars = SamplingColumns(max_num_rows), grammars or GrammarRows(vocab_size, None)
+        self._kernels = TritonSampling()
+        self._adjustments = DeviceAdjustments(max_num_rows, vocab_size, device)
+        self._bans = TokenBans(columns, vocab_size, device, self._kernels)
+        states = self._adjustments, self._bans
+        super().__init__(columns, vocab_size, self._kernels, grammars, states, max_num_rows)
         self._parameters = DeviceParameters(columns, device)
         self._work = np.zeros(max_num_rows, np.uint8)
         self._every = torch.arange(max_num_rows + ALIGNMENT, dtype=torch.int32, device=device)
@@ -72,10 +70,10 @@ class CudaSampler(SamplingRows):
 
     def _begin(self, row: int) -> None:
         """Sets where the processors keep the state of a row, and what it needs in each of its steps."""
-        adjust, bans, uses = self._adjustments.slot(row), self._bans, self.columns.uses
-        slots = RowSlots(adjust, bans.slots.get(row, -1), bans.output_slot(row))
-        self._parameters.set_row(row, slots)
-        work = Work.ADJUST if adjust >= 0 else Work.NONE
+        uses, adjusted = self.columns.uses, row in self._adjustments
+        users = RowSlots(adjusted, row in self._bans, self._bans.records_output(row))
+        self._parameters.set_row(row, RowSlots(*(row if used else -1 for used in users)))
+        work = Work.ADJUST if adjusted else Work.NONE
         if self.columns["temperature"][row] > 0:
             work |= Work.DRAW
             work |= Work.FILTER if uses(row, *FILTERED) else Work.NONE
@@ -127,41 +125,23 @@ class CudaSampler(SamplingRows):
         row_index: [P] integers, P >= A a multiple of row_parameters.ALIGNMENT. Rows behind the sampled ones
         are `padding`; their tokens are undefined.
         """
-        if work == Work.NONE:
-            tokens = argmax(logits)
+        parameters = None if work == Work.NONE else self._parameters.gather(row_index)
+        if parameters is not None:
+            self._mask(logits, parameters, work)
+        if parameters is None or not work & Work.DRAW:
+            tokens = self._kernels.argmax(logits)
         else:
-            parameters = self._parameters.gather(row_index)
-            self._process(logits, parameters, work)
-            tokens = argmax(logits) if not work & Work.DRAW else self._draw(logits, parameters, work)
-        record_tokens(tokens, row_index[: logits.shape[0]], self._history())
+            share = parameters.typical_p if work & Work.TYPICAL else None
+            filtered = bool(work & Work.FILTER)
+            tokens = self._kernels.draw(logits, parameters.draws, parameters.filters, filtered, share)
+        self._kernels.record_tokens(tokens, row_index[: logits.shape[0]], self._history())
         return tokens
 
-    def _draw(self, logits: torch.Tensor, parameters: Parameters, work: Work) -> torch.Tensor:
-        """Returns tokens [A] for logits [A, V] after penalties and masks, which it overwrites."""
-        share = parameters.typical_p if work & Work.TYPICAL else None
-        return choose_tokens(logits, parameters.draws, parameters.filters, bool(work & Work.FILTER), share)
-
     @torch.inference_mode()
-    def beam_candidates(
-        self, logits: torch.Tensor, rows: Sequence[int], count: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the K = count most probable tokens of beams: ids [B, K] int64, of equals the lower first,
-        and log-probabilities [B, K] float32. logits: [B, V] float32. See worker.sampling.sampler."""
-        self._parameters.upload_changes()
-        self._allow(rows)
-        scores = log_softmax(logits)
-        parameters = self._parameters.gather(self._parameters.index(rows))
-        self._process(scores, parameters, Work.ADJUST | Work.FORBID)
-        best = top_tokens(scores, count)
-        broken = ~scores.amax(-1, keepdim=True).isfinite()
-        return best, scores.gather(1, best).masked_fill_(broken, torch.nan)
-
-    @torch.inference_mode()
-    def append(self, rows: Sequence[int], tokens: torch.Tensor) -> None:
-        """Appends tokens [A] int64 to the output of rows [A]."""
+    def append(self, rows: list[int], tokens: torch.Tensor) -> None:
         index = np.asarray(rows)
         self._advance(index)
-        record_tokens(tokens, self._parameters.index(index)[: len(rows)], self._history())
+        self._kernels.record_tokens(tokens, self._parameters.index(index)[: len(rows)], self._history())
 
     def _allow(self, rows: Sequence[int]) -> None:
         """Uploads the masks of those rows [A] that have grammars. Waits for the tokens before them."""
@@ -175,14 +155,20 @@ class CudaSampler(SamplingRows):
         self._parameters.upload_changes()
         self.columns["position"][rows] += 1
 
-    def _process(self, scores: torch.Tensor, parameters: Parameters, work: Work) -> None:
+    def _process(self, scores: torch.Tensor, rows: list[int]) -> None:
+        self._parameters.upload_changes()
+        self._allow(rows)
+        parameters = self._parameters.gather(self._parameters.index(rows))
+        self._mask(scores, parameters, Work.ADJUST | Work.FORBID)
+
+    def _mask(self, scores: torch.Tensor, parameters: Parameters, work: Work) -> None:
         """Applies penalties, bias and masks to scores [A, V], in place."""
         count = scores.shape[0]
         if work & Work.ADJUST:
             self._adjustments.apply(scores, self._every[:count], parameters.slots.adjust[:count])
         if work & Work.FORBID:
-            positions = parameters.draws.positions[:count]
-            forbid_tokens(scores, parameters.slots.forbid[:count], positions, self._bans.prohibitions)
+            positions, slots = parameters.draws.positions[:count], parameters.slots.forbid[:count]
+            self._kernels.prohibit(scores, slots, positions, self._bans.prohibitions)
 
     def _history(self) -> History:
         """Returns the tables that sampled tokens are recorded in."""

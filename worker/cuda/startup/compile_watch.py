@@ -19,6 +19,9 @@ class CompileWatch:
         self.count = 0
         self.late: list[str] = []
         self._serving = False
+
+    def begin(self) -> None:
+        """Counts from now on."""
         knobs.runtime.jit_post_compile_hook = self._compiled
 
     def serving(self) -> None:

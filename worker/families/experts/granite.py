@@ -10,11 +10,10 @@ from typing import Any
 
 from kernels.ops.experts.routing import Score
 from worker.config.decoder import DecoderConfig, DecoderFamily, Spelling, read_decoder
-from worker.config.delta import read_linear_kinds
 from worker.config.experts import ExpertsConfig, read_routing
 from worker.config.hf_config import Fields
-from worker.config.mamba import MAMBA_HARMLESS, MAMBA_NAMES, read_mambas
 from worker.config.names import NAMES, stacked_names
+from worker.config.states import MAMBA_HARMLESS, MAMBA_NAMES, read_linear_kinds, read_mambas
 
 
 def _read_factors(fields: Fields) -> dict[str, float]:

@@ -13,9 +13,9 @@ from typing import Any
 
 from worker.config.decoder import DecoderConfig, DecoderFamily, MambaConfig, Spelling, read_decoder
 from worker.config.hf_config import Fields
-from worker.config.mamba import MAMBA_HARMLESS, MAMBA_NAMES, read_mamba, read_mambas
 from worker.config.names import NAMES
 from worker.config.rope import RopeDefaults
+from worker.config.states import MAMBA_HARMLESS, MAMBA_NAMES, read_mamba, read_mambas
 
 _LAYER = "model.layers.{layer}"
 _PART = 0.5

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from worker.config.decoder import DecoderConfig, DecoderFamily, HeadNormKind, Spelling, read_decoder
-from worker.config.delta import read_deltas
 from worker.config.experts import ExpertsConfig, has_experts, read_routing, sparse_layers
 from worker.config.hf_config import Fields
 from worker.config.names import EXPERTS, HEAD_NORMS, NAMES, STACKED, beside_images, shared_names
 from worker.config.rope import RopeDefaults
+from worker.config.states import read_deltas
 from worker.families.experts.qwen_moe import UNUSED_GATE
 
 _OF_IMAGES = "mrope_section", "mrope_interleaved"

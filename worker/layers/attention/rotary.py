@@ -19,15 +19,24 @@ queries and keys are permuted alike.
 The context of the dynamic kind and of longrope is the prompt or, for output tokens, what has been computed:
 as in transformers, and a function of (prompt, position) alone, so that neither chunking nor preemption
 changes the results.
+
+Temperature tuning: in layers without rotary positions queries may grow with their position,
+
+    q'[p] = q[p] * (1 + scale * log(1 + floor((p + 1) / floor_scale)))
+
+(Llama 4, after https://arxiv.org/abs/2501.19399). Factors are numbers of a table, one per level
+floor((p + 1) / floor_scale), so that a position has the same factor in every step.
 """
 
 import math
 from abc import ABC, abstractmethod
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from kernels.api import InputBatch, Rotation
+from worker.config.decoder import TemperatureConfig
 from worker.config.rope import RopeConfig
 from worker.layers.base import Layer
 
@@ -159,3 +168,24 @@ def _yarn_bound(config: RopeConfig, turns: float) -> float:
     """Returns the index i at which a frequency makes that many turns within the original context."""
     wavelength = config.original_max_position / (turns * 2 * math.pi)
     return config.rotary_dim * math.log(wavelength) / (2 * math.log(config.theta))
+
+
+class QueryTemperature(Angles):
+    """The factors of a model. A layer without parameters: a rotation by 0 whose cosines are the factors."""
+
+    queries_only = True
+
+    def __init__(
+        self, config: TemperatureConfig, max_position: int, head_dim: int, device: torch.device
+    ) -> None:
+        super().__init__()
+        self._floor_scale, self._head_dim = config.floor_scale, head_dim
+        levels = np.arange(max_position // config.floor_scale + 1, dtype=np.float64)
+        factors = (1 + config.scale * np.log1p(levels)).astype(np.float32)
+        self._factors = torch.from_numpy(factors).to(device)
+
+    def angles(self, batch: InputBatch) -> Rotation:
+        """Returns the factors of this step as cosines."""
+        level = (batch.positions + 1) // self._floor_scale
+        cos = self._factors[level][:, None].expand(-1, self._head_dim).contiguous()
+        return Rotation(cos, torch.zeros_like(cos), None, self.ops, self.queries_only)

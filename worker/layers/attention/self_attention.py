@@ -1,15 +1,84 @@
-"""The attention part of a block: projections, attention, projection back."""
+"""The attention part of a block: projections, attention, projection back.
+
+Attention of a layer stores this step's keys and values, then attends to all that its queries may see. Sinks
+are a learned score of each head that takes weight and has no value. The output may be gated by the token
+itself: output(attention(qkv(x)) * sigmoid(gate(x))).
+"""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import torch
 
-from kernels.api import InputBatch, KVCacheSpec, LayerCache, Rotation, RowStateSpec
-from worker.layers.attention.attention import Attention
-from worker.layers.attention.sinks import Sinks
-from worker.layers.base import Layer
+from kernels.api import (
+    AttentionPlan,
+    AttentionSpec,
+    HeadNorms,
+    InputBatch,
+    KVCacheSpec,
+    LayerCache,
+    Rotation,
+    RowStateSpec,
+    Scoring,
+)
+from worker.layers.base import Layer, Weight, WeightOwner
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.layers.norm import HeadNormLayers, RMSNorm, UnitNorm
+from worker.parallel import Placement
+
+
+class Attention(Layer):
+    """Sizes, scale and window of one layer; it has no parameters."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        window: int | None = None,
+        scale: float | None = None,
+        soft_cap: float | None = None,
+        sinks: torch.Tensor | None = None,
+        chunked: bool = False,
+    ) -> None:
+        """num_heads, num_kv_heads: those of this rank. window: tokens that a query sees, itself included;
+        None: all. scale: default D ** -0.5. soft_cap, sinks: see Scoring; the sinks stay where they are.
+        chunked: see KVCacheSpec."""
+        super().__init__()
+        self.num_heads, self.spec = num_heads, AttentionSpec(num_kv_heads, head_dim, window, chunked)
+        self.scoring = Scoring(head_dim**-0.5 if scale is None else scale, soft_cap, sinks)
+
+    def forward(
+        self,
+        qkv: torch.Tensor,
+        batch: InputBatch,
+        cache: LayerCache,
+        rotation: Rotation | None = None,
+        norms: HeadNorms | None = None,
+    ) -> torch.Tensor:
+        """[T, (H + 2 K) * D], the heads of queries, keys and values side by side -> [T, H * D].
+
+        norms: of each query's and each key's head, applied before the rotation.
+        """
+        heads = qkv.view(qkv.shape[0], -1, self.spec.head_dim)
+        plan: AttentionPlan = batch.attention[self.spec]
+        return plan.store_and_attend(heads, cache, self.scoring, rotation, norms).flatten(1)
+
+
+class Sinks(WeightOwner):
+    """The scores of this rank's heads, for kernels.attention.plan.Scoring."""
+
+    def __init__(self, num_heads: int, place: Placement) -> None:
+        """num_heads: of all ranks."""
+        super().__init__()
+        self.num_heads, self.local = num_heads, place.group.slice(num_heads)
+        scores = torch.empty(place.group.split(num_heads), dtype=torch.float32, device=place.device)
+        self.scores = torch.nn.Parameter(scores, requires_grad=False)
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """The name of the tensor."""
+        (name,) = names
+        yield Weight(name, (self.num_heads,), self.scores, (self.local,))
 
 
 class AttentionPart(Layer, ABC):
@@ -64,3 +133,28 @@ class SelfAttention(AttentionPart):
         """[T, E] -> [T, E]."""
         attended = self.attention(self.qkv(x, batch), batch, cache, rotation, self.norms)
         return self.output(attended, batch)
+
+
+class GatedAttention(SelfAttention):
+    """SelfAttention with a gate for each value of each head."""
+
+    def __init__(
+        self,
+        qkv: ColumnLinear,
+        gate: ColumnLinear,
+        attention: Attention,
+        output: RowLinear,
+        norms: HeadNormLayers | None,
+    ) -> None:
+        """gate: [T, E] -> [T, H * D]."""
+        super().__init__(qkv, attention, output, norms)
+        self.gate = gate
+
+    def forward(
+        self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
+    ) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        attended = self.attention(self.qkv(x, batch), batch, cache, rotation, self.norms)
+        gate = self.gate(x, batch)
+        gated = self.ops.output_gate(attended, gate)
+        return self.output(gated, batch)

@@ -1,15 +1,75 @@
 """A mixture of experts: gated feed-forward parts of which each token has some."""
 
+from collections.abc import Iterator
+
 import torch
 
-from kernels.api import InputBatch
+from kernels.api import InputBatch, Routing, WeightForms
 from worker.config.experts import ExpertsConfig
+from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices
-from worker.layers.experts.router import ExpertRouter, SharedGate
 from worker.layers.linear import Part, RowLinear, column_linear
-from worker.layers.mlp.gated_activation import ClampedGate, GatedActivation
-from worker.layers.mlp.mlp import FeedForward, GatedMLP
+from worker.layers.matrix import Matrix
+from worker.layers.mlp import ClampedGate, FeedForward, GatedActivation, GatedMLP
 from worker.parallel import Placement
+
+
+class WideMatrix(Matrix):
+    """A linear layer of few outputs, which are float32 and not rounded. Every rank holds all of it, and its
+    weight keeps its bits under --quantization int8."""
+
+    keeps_parameter = True
+
+    def pack(self, forms: WeightForms) -> None:
+        self.method = self.method.pack(forms.exact, self.bias)
+
+
+class ExpertRouter(WideMatrix):
+    """The logits of the experts, and how they choose (kernels.ops.experts.route)."""
+
+    def __init__(
+        self, width: int, routing: Routing, place: Placement, bias: bool = False, corrected: bool = False
+    ) -> None:
+        """width: E. corrected: the choice has a correction by expert."""
+        count = routing.num_experts
+        super().__init__(place.empty(count, width), place.empty(count) if bias else None)
+        self.width, self.routing = width, routing
+        self.correction: torch.nn.Parameter | None = None
+        if corrected:
+            wide = torch.empty(count, dtype=torch.float32, device=place.device)
+            self.correction = torch.nn.Parameter(wide, requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, E] -> [T, N] float32."""
+        return self.product(x, wide=True)
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """One name of the checkpoint's modules, and where there is a correction that of its tensor."""
+        name, *correction = names
+        count = self.routing.num_experts
+        yield Weight(f"{name}.weight", (count, self.width), self.weight)
+        if self.bias is not None:
+            yield Weight(f"{name}.bias", (count,), self.bias)
+        if self.correction is not None:
+            yield Weight(correction[0], (count,), self.correction)
+
+
+class SharedGate(WideMatrix):
+    """x @ w, whose sigmoid is the factor of the shared experts."""
+
+    def __init__(self, width: int, place: Placement) -> None:
+        """width: E."""
+        super().__init__(place.empty(1, width))
+        self.width = width
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, E] -> [T] float32."""
+        return self.product(x, wide=True)[:, 0]
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """One name of the checkpoint's modules; see WeightOwner."""
+        (name,) = names
+        yield Weight(f"{name}.weight", (1, self.width), self.weight)
 
 
 class Experts(FeedForward):

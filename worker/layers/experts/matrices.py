@@ -5,15 +5,23 @@ from functools import partial
 
 import torch
 
-from kernels.api import Arena, GroupedWords, LowBitWeight, PackedMatrix, WeightForms, padded_rows
-from worker.layers.base import Weight, WeightOwner, WeightSlot
+from kernels.api import LowBitWeight, PackedMatrix, WeightForms
+from worker.layers.base import Weight
 from worker.layers.linear import Part
+from worker.layers.matrix import (
+    LinearMethod,
+    LowBitMethod,
+    MatrixOwner,
+    PackedMethod,
+    PlainMethod,
+    WeightSlot,
+)
 from worker.parallel import Placement
 
 
-class ExpertMatrices(WeightOwner):
-    """N matrices [out, in], and biases [N, out] where there are any. On a CPU each is a parameter of its own,
-    which is packed by itself; on a CUDA device all are one, [N, out, in], or `low_bits` in its place.
+class ExpertMatrices(MatrixOwner):
+    """N matrices [out, in], and biases [N, out] where there are any. On a CPU each has a linear method; on a
+    CUDA device all have one, of a parameter [N, out, in] or of low bits.
 
     A checkpoint has a module per expert and part, whose names hold {expert}, or one tensor [N, out, in] of
     all.
@@ -39,65 +47,51 @@ class ExpertMatrices(WeightOwner):
         self.out_features = sum(part.held for part in out_parts)
         self.num_experts = num_experts
         shape = self.out_features, in_part.held
-        self.on_device = place.stacks_experts
-        self.stacked = place.empty(num_experts, *shape) if self.on_device else None
-        self.low_bits: LowBitWeight | None = None  # of all experts, each padded to tiles of its own
-        if not self.on_device:
-            self.each = torch.nn.ParameterList(place.empty(*shape) for _ in range(num_experts))
+        self.is_stacked = place.stacks_experts
+        weights = [(num_experts, *shape)] if self.is_stacked else [shape] * num_experts
+        self.methods = torch.nn.ModuleList(PlainMethod(place.empty(*each)) for each in weights)
         self.bias = place.empty(num_experts, self.out_features) if bias else None
         self.adds_bias = adds_bias
-        self.packed: list[PackedMatrix] = []
-        self.words: dict[int, GroupedWords] = {}  # by expert, of those without a parameter
 
     def slots(self) -> Iterator[WeightSlot]:
-        if self.stacked is not None:
-            yield WeightSlot(self.stacked, partial(self.hold, 0), self.hold_low_bits)
-            return
-        for expert, weight in enumerate(self.each):
-            yield WeightSlot(weight, partial(self.hold, expert), self.hold_low_bits)
+        for index, method in enumerate(self.methods):
+            assert isinstance(method, PlainMethod)
+            yield WeightSlot(method.weight, partial(self._hold, index))
 
-    def hold(self, expert: int, words: GroupedWords) -> None:
-        """Takes words in place of a weight. pack() must follow."""
-        self.words[expert] = words
-        self._free(expert)
+    def _hold(self, index: int, method: LinearMethod) -> None:
+        self.methods[index] = method
 
-    def hold_low_bits(self, weight: LowBitWeight) -> None:
-        """Takes values of few bits in place of the weights, on a CUDA device."""
-        self.low_bits, self.stacked = weight, None
-
-    def pack(self, forms: WeightForms, arena: Arena) -> None:
+    def pack(self, forms: WeightForms) -> None:
         for expert in range(self.num_experts):
-            bias, words = self._bias_of(expert), self.words.pop(expert, None)
-            weight = self.each[expert]
-            packed = forms.matrix(weight, bias, arena) if words is None else words.pack(bias)
-            self.packed.append(packed)
-            self._free(expert)
-        del self.each
-
-    def _free(self, expert: int) -> None:
-        """Frees the memory of a parameter."""
-        self.each[expert] = torch.nn.Parameter(torch.empty(0), requires_grad=False)
+            self.methods[expert] = self.method_of(expert).pack(forms.matrix, self._bias_of(expert))
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the packed matrices, and of what becomes such."""
-        low_bits = 0 if self.low_bits is None else self.low_bits.nbytes
-        words = sum(words.nbytes for words in self.words.values())
-        return low_bits + words + sum(packed.nbytes for packed in self.packed)
+    def packed(self) -> list[PackedMatrix]:
+        """The matrices as a CPU's kernels multiply by them, by expert; empty where they are not packed."""
+        return [method.weight for method in self.methods if isinstance(method, PackedMethod)]
+
+    @property
+    def stacked(self) -> torch.Tensor | LowBitWeight:
+        """The weights of all experts, [N, out, in], on a CUDA device."""
+        (method,) = self.methods
+        assert isinstance(method, PlainMethod | LowBitMethod)
+        return method.weight
+
+    def method_of(self, expert: int) -> LinearMethod:
+        """Returns the linear method of one expert."""
+        method = self.methods[0 if self.is_stacked else expert]
+        assert isinstance(method, LinearMethod)
+        return method.expert(expert) if self.is_stacked else method
 
     def product(self, x: torch.Tensor, expert: int) -> torch.Tensor:
         """[P, in] -> [P, out]."""
-        if self.packed:
-            return self.ops.packed_linear(x, self.packed[expert])
-        if self.low_bits is not None:
-            first = expert * padded_rows(self.out_features)
-            part = self.low_bits.part(first, self.out_features)
-            return self.ops.low_bit_linear(x, part, self._bias_of(expert))
-        return self.ops.linear(x, self._weight_of(expert), self._bias_of(expert))
+        return self.method_of(expert).product(self.ops, x, self._bias_of(expert), wide=False)
 
     def _weight_of(self, expert: int) -> torch.Tensor:
         """Returns the parameter of one expert, or its part of the one of all."""
-        return self.each[expert] if self.stacked is None else self.stacked[expert]
+        method = self.method_of(expert)
+        assert isinstance(method, PlainMethod)
+        return method.weight
 
     def _bias_of(self, expert: int) -> torch.Tensor | None:
         return self.bias[expert] if self.bias is not None and self.adds_bias else None

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from worker.layers.base import Layer, Weight
-from worker.layers.packed_linear import Matrix
+from worker.layers.matrix import Matrix, PlainMethod
 from worker.parallel import Placement
 
 
@@ -19,7 +19,6 @@ class HeadMatrix(Matrix):
         self.rows, self.stored, self.transposed = rows, stored, transposed
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         part = self.rows, slice(None)
         yield Weight(f"{name}.weight", self.stored, self.weight, part, self.transposed)
@@ -38,7 +37,7 @@ class HeadLinear(Layer):
         if place.stacks_experts and not place.later:
             self.stacked = torch.stack([matrix.weight for matrix in matrices])
             for matrix, weight in zip(matrices, self.stacked, strict=True):
-                matrix.weight = torch.nn.Parameter(weight, requires_grad=False)
+                matrix.method = PlainMethod(torch.nn.Parameter(weight, requires_grad=False))
         for head, matrix in enumerate(matrices):
             self.add_module(str(head), matrix)
 

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 import torch
 
 from kernels.api import InputBatch, LayerCache
-from worker.layers.attention.attention import Attention
 from worker.layers.attention.rotary import Rotary, rotary_order
-from worker.layers.attention.self_attention import SelfAttention
+from worker.layers.attention.self_attention import Attention, SelfAttention
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.linear import RowLinear, column_linear, qkv_linear
-from worker.layers.mlp.mlp import GatedMLP
+from worker.layers.mlp import GatedMLP
 from worker.layers.norm import RMSNorm
 from worker.parallel import Placement
 from worker.speculation.models.features import Head
@@ -36,7 +35,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "norm": ("norm",),
     "head": ("lm_head",),
 }
-"""Path of a layer -> modules of the checkpoint; see worker.weights.weight_table."""
+"""Path of a layer -> modules of the checkpoint; see worker.weights.loader."""
 TOKEN_MAP = "d2t"
 """The tensor [draft vocabulary] int64 of what is added to a token's number there."""
 UNUSED = r"t2d|d2t|midlayer\.self_attn\.rotary_emb\.inv_freq|embed_tokens\.weight"

@@ -32,10 +32,9 @@ from worker.speculation.models.mtp import MtpHead, mtp_weights
 from worker.startup.model import Report
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable
-from worker.weights.loader import load_weights
+from worker.weights.loader import load_weights, weight_table
 from worker.weights.open import open_checkpoint
 from worker.weights.source import WHAT, TensorSource
-from worker.weights.weight_table import weight_table
 
 CPU = torch.device("cpu")
 

@@ -29,8 +29,8 @@ from worker.models.transformer import block
 from worker.parallel import Placement
 from worker.speculation.models.features import Head
 from worker.speculation.models.head_config import MtpConfig
+from worker.weights.loader import weight_table
 from worker.weights.source import TensorSource
-from worker.weights.weight_table import weight_table
 
 Names = dict[str, tuple[str, ...]]
 _LAYER = re.compile(r"model\.(language_model\.)?layers\.\{layer\}")

@@ -38,10 +38,7 @@ def find_awq(stored: Checkpoint, settings: Fields) -> dict[str, PackedTensor]:
     if settings.text("version", "gemm").lower() != "gemm":
         raise settings.wrong("version", "only gemm is supported")
     sizes = read_group_sizes(settings, "group_size", "q_group_size")
-    found = {}
-    for module in modules_with(stored, "qweight"):
-        found[f"{module}.weight"] = _module(stored, module, sizes)
-    return found
+    return {f"{name}.weight": _module(stored, name, sizes) for name in modules_with(stored, "qweight")}
 
 
 def _module(stored: Checkpoint, module: str, sizes: set[int]) -> PackedTensor:
@@ -50,7 +47,7 @@ def _module(stored: Checkpoint, module: str, sizes: set[int]) -> PackedTensor:
     groups = matrix_shape(stored, f"{module}.scales")[0]
     expect_shape(stored, f"{module}.scales", (groups, outputs))
     expect_shape(stored, f"{module}.qzeros", (groups, words))
-    group = group_of_columns(module, inputs, groups, sizes)
+    group = group_of_columns(stored, module, "", inputs, groups, sizes)
 
     def read(first: int, end: int) -> GroupedRows:
         around = slice(first // PER_WORD, -(-end // PER_WORD))

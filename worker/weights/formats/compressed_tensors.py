@@ -68,13 +68,7 @@ def _module(stored: Checkpoint, module: str, all_bits: set[int], sizes: set[int]
         )
     groups = matrix_shape(stored, f"{module}.weight_scale")[1]
     expect_shape(stored, f"{module}.weight_scale", (outputs, groups))
-    if f"{module}.weight_g_idx" not in stored:
-        group = group_of_columns(module, inputs, groups, sizes)
-    else:
-        expect_shape(stored, f"{module}.weight_g_idx", (inputs,))
-        group = stored.read(f"{module}.weight_g_idx", ()).long()
-        if group.min() < 0 or group.max() >= groups:
-            raise StartupError(WHAT, f"tensor {module}.weight_g_idx names a group that is not there")
+    group = group_of_columns(stored, module, "weight_g_idx", inputs, groups, sizes)
     zeros = _zero_points(stored, module, outputs, groups, bits)
 
     def read(first: int, end: int) -> GroupedRows:

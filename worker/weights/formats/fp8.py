@@ -35,11 +35,8 @@ def scaled_weights(
     stored: Checkpoint, kinds: tuple[str, ...], block: tuple[int, ...] = ()
 ) -> dict[str, PackedTensor]:
     """Returns the weights of some stored kinds that have a scale. Raises StartupError where one has none."""
-    found = {}
-    for name in stored.names():
-        if name.endswith(".weight") and stored.kind(name) in kinds:
-            found[name] = _module(stored, name.removesuffix(".weight"), block)
-    return found
+    found = [name for name in stored.names() if name.endswith(".weight") and stored.kind(name) in kinds]
+    return {name: _module(stored, name.removesuffix(".weight"), block) for name in found}
 
 
 def _module(stored: Checkpoint, module: str, block: tuple[int, ...]) -> PackedTensor:

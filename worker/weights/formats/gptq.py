@@ -10,7 +10,6 @@ weight[n, k] = (q[k, n] - zero[g_idx[k], n]) * scale[g_idx[k], n]
 
 import torch
 
-from pagewire.errors import StartupError
 from worker.config.hf_config import Fields
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.formats.packed_tensor import (
@@ -24,7 +23,7 @@ from worker.weights.formats.packed_tensor import (
     read_group_sizes,
     unpack_integers,
 )
-from worker.weights.source import WHAT, GroupedIntegers, GroupedRows
+from worker.weights.source import GroupedIntegers, GroupedRows
 
 BITS = (2, 4, 8)
 _OFFSETS = {"gptq": 1, "gptq_v2": 0}
@@ -40,10 +39,8 @@ def find_gptq(stored: Checkpoint, settings: Fields) -> dict[str, PackedTensor]:
     if kind not in _OFFSETS:
         raise settings.wrong("checkpoint_format", f"only {', '.join(_OFFSETS)} are supported")
     sizes = read_group_sizes(settings, "group_size")
-    found = {}
-    for module in modules_with(stored, "qweight"):
-        found[f"{module}.weight"] = _module(stored, module, bits, _OFFSETS[kind], sizes)
-    return found
+    settled = bits, _OFFSETS[kind], sizes
+    return {f"{name}.weight": _module(stored, name, *settled) for name in modules_with(stored, "qweight")}
 
 
 def _module(stored: Checkpoint, module: str, bits: int, offset: int, sizes: set[int]) -> PackedTensor:
@@ -53,13 +50,7 @@ def _module(stored: Checkpoint, module: str, bits: int, offset: int, sizes: set[
     groups = matrix_shape(stored, f"{module}.scales")[0]
     expect_shape(stored, f"{module}.scales", (groups, outputs))
     expect_shape(stored, f"{module}.qzeros", (groups, outputs // per_word))
-    if f"{module}.g_idx" not in stored:
-        group = group_of_columns(module, inputs, groups, sizes)
-    else:
-        expect_shape(stored, f"{module}.g_idx", (inputs,))
-        group = stored.read(f"{module}.g_idx", ()).long()
-        if group.min() < 0 or group.max() >= groups:
-            raise StartupError(WHAT, f"tensor {module}.g_idx names a group that is not there")
+    group = group_of_columns(stored, module, "g_idx", inputs, groups, sizes)
 
     def read(first: int, end: int) -> GroupedRows:
         rows = slice(first, end)

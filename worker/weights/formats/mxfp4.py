@@ -9,7 +9,6 @@ fraction; an exponent of 255 is not a number.
 
 import torch
 
-from kernels.cpu.matmul.groups.e2m1 import MIDDLE
 from pagewire.errors import StartupError
 from worker.config.hf_config import Fields
 from worker.weights.checkpoint import Checkpoint
@@ -18,7 +17,7 @@ from worker.weights.source import WHAT, GroupedIntegers, GroupedRows
 
 _BLOCK = 32
 _SCALES = torch.tensor([*(2.0 ** (exponent - 128) for exponent in range(255)), torch.nan])
-"""By exponent, of integers that are twice the values."""
+"""By exponent, of twice the values."""
 
 
 def find_mxfp4(stored: Checkpoint, settings: Fields) -> dict[str, PackedTensor]:
@@ -57,9 +56,7 @@ def _grouped(stored: Checkpoint, name: str, outputs: int, groups: int) -> Groupe
         where = (slice(expert, expert + 1), slice(row, row + end - first))
         packed, exponents = (stored.read(f"{name}_{part}", where)[0] for part in ("blocks", "scales"))
         codes = halves_of_bytes(packed).flatten(1)
-        scales = _SCALES[exponents.long()]
-        zeros = torch.full((1, 1), MIDDLE, dtype=torch.uint8).expand(scales.shape)
-        return GroupedRows(codes, zeros, scales)
+        return GroupedRows(codes, None, _SCALES[exponents.long()])
 
     group = torch.arange(_BLOCK * groups) // _BLOCK
     return GroupedIntegers(4, group, groups, "F8_E8M0", read, e2m1=True)

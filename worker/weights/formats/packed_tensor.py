@@ -135,10 +135,18 @@ def halves_of_bytes(packed: torch.Tensor) -> torch.Tensor:
     return (pairs | pairs << 4).bitwise_and_(0x0F0F).view(torch.uint8)
 
 
-def group_of_columns(module: str, num_columns: int, num_groups: int, sizes: Collection[int]) -> torch.Tensor:
-    """Returns the group of each column, [num_columns]. module: for messages. sizes: of groups, as the
-    configuration says; the last group of a matrix may have fewer columns. Without any, groups are equally
-    large. Raises StartupError where there are not so many groups."""
+def group_of_columns(
+    stored: Checkpoint, module: str, index: str, num_columns: int, num_groups: int, sizes: Collection[int]
+) -> torch.Tensor:
+    """Returns the group of each column, [num_columns]. index: name of the module's tensor that says it, where
+    there is one. sizes: of groups, as the configuration says; the last group of a matrix may have fewer
+    columns. Without any, groups are equally large. Raises StartupError where there are not so many groups."""
+    if index and f"{module}.{index}" in stored:
+        expect_shape(stored, f"{module}.{index}", (num_columns,))
+        group = stored.read(f"{module}.{index}", ()).long()
+        if group.min() < 0 or group.max() >= num_groups:
+            raise StartupError(WHAT, f"tensor {module}.{index} names a group that is not there")
+        return group
     if num_groups == 1:
         return torch.zeros(num_columns, dtype=torch.long)
     fitting = {size for size in sizes if -(-num_columns // size) == num_groups}

@@ -7,11 +7,20 @@
 The first of many rows' tiles unpacks a group while it multiplies the one before, so that unpacking fills what
 multiplying leaves idle; the others read what it has left. The order in which products are added is that of
 kernels.cpu.matmul.gemm, so that results have the same bits.
+
+Parts are what is multiplied where no instruction multiplies pairs of bfloat16 (kernels.cpu.isa.dot): float32
+numbers, of a word of 16 columns one vector for each part.
+
+    parts [groups, 4 words, 2 parts, 16] float32, of one strip
+
+A group is unpacked as if no number of it were rare. Those that are, are written over what is there, one by
+one.
 """
 
 from kernels.cpu.compiler.language import Static, unlikely, unroll
-from kernels.cpu.compiler.vectors import f32x16, i8x64, i32x16
-from kernels.cpu.isa.sets.halves import words_of
+from kernels.cpu.compiler.vectors import f32x16, i8x64, i16x32, i32x16
+from kernels.cpu.isa.lanes import lowest_bit
+from kernels.cpu.isa.sets.halves import bits_of_halves, count_of, hidden, load_i16x32, reaches, words_of
 from kernels.cpu.isa.simd import (
     PAIR_PARTS,
     add_pairs,
@@ -20,25 +29,32 @@ from kernels.cpu.isa.simd import (
     pair_weights,
     prefetch,
     reread,
+    select,
     store_f32,
+    store_i32,
 )
-from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
-from kernels.cpu.matmul.compact.parts import (
-    HALF,
-    PARTS,
-    PARTS_BYTES,
-    half_parts,
-    words_with_one,
-    write_all_parts,
-    write_parts,
-)
+from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, read_u32, write_u32
 from kernels.cpu.matmul.compact.tiles import ask_ahead, strips_of
-from kernels.cpu.matmul.compact.unpack import GROUP, STRIP_BYTES, WORDS, one_is_rare, table_of
+from kernels.cpu.matmul.compact.unpack import (
+    CODES,
+    GROUP,
+    RARE,
+    STRIP_BYTES,
+    WORDS,
+    one_is_rare,
+    table_of,
+    two_words,
+)
 from kernels.cpu.matmul.many_rows import AT_ONCE, SCRATCH_BYTES, write_strip
 from kernels.cpu.matmul.records import CompactLinearRecord
-from kernels.cpu.matmul.words import PAIR_BYTES, PAIRS, split_pairs, store_columns
+from kernels.cpu.matmul.words import PAIR_BYTES, PAIRS, split_inputs, store_columns
 from kernels.cpu.runtime.work_split import ROWS, VECTORS, following_block, last_block
 
+PARTS = WORDS * PAIR_PARTS
+"""Vectors of a strip's group."""
+PARTS_BYTES = 64 * PARTS
+HALF = PARTS // 2
+"""Vectors of two words, which are unpacked together."""
 FEW = 2
 """The most rows that multiply what is in registers."""
 LEAST, FIRST, LARGEST = 3, 4, 6
@@ -46,6 +62,51 @@ LEAST, FIRST, LARGEST = 3, 4, 6
 Unpacking, too, needs some: of more rows the first tile has 4."""
 GROUPS = AT_ONCE // PARTS
 """Groups that are unpacked at once."""
+
+
+def _half_parts(strip: int, table: i8x64, half: Static[int]) -> list[i32x16]:
+    """Parts of the first two or the last two words of a strip's group. strip: its address."""
+    words = two_words(strip, table, load_i16x32(strip + CODES), half)
+    return [pair_weights(words_of(words[i // PAIR_PARTS]), i % PAIR_PARTS) for i in unroll(range(HALF))]
+
+
+def _write_parts(strips: list[int], table: i8x64, out: int) -> None:
+    """Those of a group of one strip, no number of which is rare."""
+    for half in unroll(range(2)):
+        parts = _half_parts(strips[0], table, half)
+        for i in unroll(range(HALF)):
+            store_i32(out + 64 * (HALF * half + i), parts[i])
+
+
+def _words_with_one(strip: int, table: i8x64, rare: int, count: list[int]) -> list[i16x32]:
+    """The words of a group of which one number is rare: the one at `rare`. count: becomes how many are."""
+    codes = hidden(load_i16x32(strip + CODES))
+    first, last = two_words(strip, table, codes, 0), two_words(strip, table, codes, 1)
+    words, one = [first[0], first[1], last[0], last[1]], i16x32(read_u16(rare))
+    for place in unroll(range(WORDS)):
+        is_rare = reaches(words[place], RARE << 8)
+        words[place] = select(is_rare, one, words[place])
+        count[0] += count_of(is_rare)
+    return words
+
+
+def _write_all_parts(strips: list[int], v: Static[int], table: i8x64, rare: list[int], parts: int) -> None:
+    """Writes those of a group of strip v. rare: of each strip the address of its next rare number, which goes
+    on to the next group's."""
+    strip = strips[v]
+    for half in unroll(range(2)):
+        words = two_words(strip, table, hidden(load_i16x32(strip + CODES)), half)
+        for i in unroll(range(HALF)):
+            part = pair_weights(words_of(words[i // PAIR_PARTS]), i % PAIR_PARTS)
+            store_i32(parts + 64 * (HALF * half + i), part)
+        for i in unroll(range(2)):
+            bits = bits_of_halves(reaches(words[i], RARE << 8))
+            while bits != 0:
+                number = lowest_bit(bits)
+                part_number = HALF * half + PAIR_PARTS * i + 1 - number % 2
+                write_u32(parts + 64 * part_number + number // 2 * 4, read_u16(rare[v]) << 16)
+                bits = bits & (bits - 1)
+                rare[v] += 2
 
 
 def _add_rows(
@@ -73,9 +134,9 @@ def _add_strip(
     group's."""
     if unlikely(one_is_rare([strips[v]])):
         count = [0]
-        words = words_with_one(strips[v], table, lists[v], count)
+        words = _words_with_one(strips[v], table, lists[v], count)
         if unlikely(count[0] > 1):
-            write_all_parts(strips, v, table, lists, kept)
+            _write_all_parts(strips, v, table, lists, kept)
             for i in unroll(range(PARTS)):
                 _add_rows(vectors, sums, load_i32(kept + 64 * i), v, x_rows, offset + 4 * i)
         else:
@@ -85,7 +146,7 @@ def _add_strip(
                 _add_rows(vectors, sums, part, v, x_rows, offset + 4 * i)
     else:
         for half in unroll(range(2)):
-            parts = half_parts(strips[v], table, half)
+            parts = _half_parts(strips[v], table, half)
             for i in unroll(range(HALF)):
                 _add_rows(vectors, sums, parts[i], v, x_rows, offset + 4 * (HALF * half + i))
 
@@ -127,9 +188,9 @@ def _unpack(w: int, table: i8x64, rare: list[int], parts: int) -> None:
     group's."""
     strips = [w]
     if unlikely(one_is_rare(strips)):
-        write_all_parts(strips, 0, table, rare, parts)
+        _write_all_parts(strips, 0, table, rare, parts)
     else:
-        write_parts(strips, table, parts)
+        _write_parts(strips, table, parts)
 
 
 def _tile(
@@ -226,7 +287,7 @@ def multiply_strips(record: CompactLinearRecord, first: int, count: int, thread:
     row, strip, end = first // strips * ROWS, first % strips, first % strips + count
     rows, last = min(record.rows - row, ROWS), last_block(strips, thread)
     scratch, block_bytes = read_i64(record.scratch + 8 * thread), words // WORDS * GROUP
-    x = split_pairs(record.x + 4 * words * row, rows, words, scratch + SCRATCH_BYTES)
+    x = split_inputs(PAIRS, record.x + 4 * words * row, rows, words, scratch + SCRATCH_BYTES)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
         begin = record.weight + block * block_bytes

@@ -7,29 +7,26 @@ have unpacked, into a place that stays in the second-level cache. Where register
 kernels.cpu.matmul.compact.few_registers.
 """
 
+from itertools import pairwise
+
 from kernels.cpu.attention.planning.kv_prefetch_kernel import pieces_of_block
 from kernels.cpu.attention.records import PrefetchStream
 from kernels.cpu.compiler.cache import operation
+from kernels.cpu.compiler.language import unroll
 from kernels.cpu.isa.simd import PAIR_PARTS
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32, write_u32
 from kernels.cpu.matmul.compact.few_registers import multiply_strips
-from kernels.cpu.matmul.compact.tiles import (
-    ALL,
-    FEW,
-    FIRST,
-    FIVE,
-    IN_TURNS,
-    SIX,
-    tile,
-    unpack_strip,
-)
+from kernels.cpu.matmul.compact.tiles import ALL, FIRST, IN_TURNS, REGISTER_ROWS, tile, unpack_strip
 from kernels.cpu.matmul.compact.unpack import GROUP, STRIP_BYTES, WORDS
 from kernels.cpu.matmul.gemm import BLOCK, FEW_REGISTERS, STRIP, multiply_rows
 from kernels.cpu.matmul.many_rows import SCRATCH_BYTES
 from kernels.cpu.matmul.records import CompactLinearRecord, CompactRowsRecord
-from kernels.cpu.matmul.words import PAIR_BYTES, PAIRS, split_bytes, split_pairs
+from kernels.cpu.matmul.words import PAIR_BYTES, PAIRS, split_bytes, split_inputs
 from kernels.cpu.runtime.work_split import COLUMNS, ROWS, VECTORS, following_block, last_block
 
+REGISTER_TILES = tuple(pairwise((0, *REGISTER_ROWS)))
+"""Of each tile that multiplies in registers: how many rows are too few for it, and its own."""
+MOST_IN_REGISTERS = REGISTER_ROWS[-1]
 SOON = 1
 """Tiles of 8 rows, behind the first, in which a block's successor is asked for: 12 bits need fewer."""
 
@@ -56,7 +53,7 @@ def _multiply_strips(record: CompactLinearRecord, first: int, count: int, thread
     x, out = x + row * words * 4, out + row * columns * width
     rows, stride, out_stride = min(rows - row, ROWS), words * PAIR_BYTES, columns * width
     if PAIR_PARTS > 1:
-        x = split_pairs(x, rows, words, scratch + block_bytes(words))
+        x = split_inputs(PAIRS, x, rows, words, scratch + block_bytes(words))
     final, last = rows - 1, last_block(strips, thread)
     while strip < end:
         block, inner = strip // VECTORS, strip % VECTORS
@@ -65,42 +62,20 @@ def _multiply_strips(record: CompactLinearRecord, first: int, count: int, thread
         list_at, left = lists + 8 * strip, columns - strip * LANES
         soon = following_block(following, thread, w_at) if block == last else w_at + groups * GROUP
         whole = inner == 0 and (strip + VECTORS <= end or end == strips)
-        if rows == 1 and whole:
-            tile(
-                *(1, VECTORS),
-                *(x, stride, final, w_at, soon, list_at, base),
-                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
-            )
-        elif rows == 1:
+        if rows == 1 and not whole:
             tile(
                 *(1, 1),
                 *(x, stride, final, w_at, soon, list_at, base),
                 *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
             )
-        elif rows == 2 and whole:
-            tile(
-                *(2, VECTORS),
-                *(x, stride, final, w_at, soon, list_at, base),
-                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
-            )
-        elif rows <= FEW and whole:
-            tile(
-                *(FEW, VECTORS),
-                *(x, stride, final, w_at, soon, list_at, base),
-                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
-            )
-        elif rows <= FIVE and whole:
-            tile(
-                *(FIVE, VECTORS),
-                *(x, stride, final, w_at, soon, list_at, base),
-                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
-            )
-        elif rows <= SIX and whole:
-            tile(
-                *(SIX, VECTORS),
-                *(x, stride, final, w_at, soon, list_at, base),
-                *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
-            )
+        elif rows <= MOST_IN_REGISTERS and whole:
+            for fewer, size in unroll(REGISTER_TILES):
+                if rows > fewer and rows <= size:
+                    tile(
+                        *(size, VECTORS),
+                        *(x, stride, final, w_at, soon, list_at, base),
+                        *(groups, 0, ALL, p_at, out_at, out_stride, left, width),
+                    )
         elif whole:
             keeps = ALL if rows > FIRST else IN_TURNS
             tile(

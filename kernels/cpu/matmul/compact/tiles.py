@@ -21,8 +21,6 @@ from kernels.cpu.isa.simd import (
     load_i32,
     pair_weights,
     prefetch,
-    store_first_bf16,
-    store_first_f32,
 )
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
 from kernels.cpu.matmul.compact.unpack import (
@@ -35,11 +33,11 @@ from kernels.cpu.matmul.compact.unpack import (
     write_piece,
     write_rare,
 )
-from kernels.cpu.matmul.words import PAIR_BYTES
+from kernels.cpu.matmul.words import PAIR_BYTES, store_columns
 from kernels.cpu.runtime.work_split import COLUMNS, VECTORS
 
-FEW, FIVE, SIX, FIRST = 4, 5, 6, 8
-"""Rows of the tiles that unpack; the last one writes what it unpacks."""
+REGISTER_ROWS, FIRST = (1, 2, 4, 5, 6), 8
+"""Rows of the tiles that unpack into registers, and of the one that writes what it unpacks."""
 IN_TURNS, ALL = 1, -1
 """Which groups it leaves in memory: the last two, or all, for further rows."""
 
@@ -174,20 +172,6 @@ def _multiply_kept(
     _multiply_group(False, x_rows, sums, size * last, at, strips, table, at)
 
 
-def _write_columns(
-    results: list[f32x16], v: Static[int], out_rows: list[int], columns: int, width: int
-) -> None:
-    """16 columns of each row, as far as they exist. v: their strip. columns: from the first strip on. width:
-    bytes of a result; 4: float32, 2: bfloat16."""
-    left, offset = columns - LANES * v, LANES * v * width
-    if width == 4:
-        for m in unroll(range(len(out_rows))):
-            store_first_f32(out_rows[m] + offset, results[m], left)
-    else:
-        for m in unroll(range(len(out_rows))):
-            store_first_bf16(out_rows[m] + offset, results[m], left)
-
-
 def tile(
     rows: Static[int],
     vectors: Static[int],
@@ -208,8 +192,9 @@ def tile(
     width: int,
 ) -> None:
     """So many rows of 16 * vectors columns. x: address of the parts of their words. last: number of the last
-    row that exists; those behind it are computed as it is. soon: address of the block that comes next. FIRST
-    rows leave groups at `kept` as kernels.cpu.matmul.packed has them: IN_TURNS or ALL."""
+    row that exists; those behind it are computed as it is. soon: address of the block that comes next. width:
+    bytes of a result; 4: float32, 2: bfloat16. FIRST rows leave groups at `kept` as
+    kernels.cpu.matmul.packed has them: IN_TURNS or ALL."""
     numbers = [min(m, last) for m in unroll(range(rows))]
     x_rows = [x + stride * numbers[m] for m in unroll(range(rows))]
     out_rows = [out + out_stride * numbers[m] for m in unroll(range(rows))]
@@ -221,5 +206,6 @@ def tile(
         _multiply_unpacked(x_rows, sums, lists, table, w, soon, groups)
     for v in unroll(range(vectors)):
         bias = load_f32(params + 64 * v)
-        results = [sums[vectors * m + v] + bias for m in unroll(range(rows))]
-        _write_columns(results, v, out_rows, columns, width)
+        for m in unroll(range(rows)):
+            total = sums[vectors * m + v] + bias
+            store_columns(out_rows[m] + LANES * v * width, width, total, columns - LANES * v)

@@ -145,7 +145,7 @@ def compact_weight(
     lists, starts = _compacted(rows, base, words)
     return CompactWeight(
         words=words,
-        params=padded_bias(weight, bias),
+        params=padded_bias(out_features, bias),
         out_features=out_features,
         in_features=in_features,
         product=compact_linear,

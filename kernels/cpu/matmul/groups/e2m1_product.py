@@ -1,5 +1,5 @@
 """The product of kernels.cpu.matmul.groups.product, of words that hold codes of floats
-(kernels.cpu.matmul.groups.e2m1). Few models need it, so that it is compiled by itself."""
+(kernels.cpu.matmul.records). Few models need it, so that it is compiled by itself."""
 
 from kernels.cpu.compiler.cache import operation
 from kernels.cpu.matmul.groups.product import multiply_strips

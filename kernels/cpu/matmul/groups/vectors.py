@@ -8,8 +8,7 @@ from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.lanes import byte_table
 from kernels.cpu.isa.simd import add_two_nibbles, fma, load_f32, load_first_bf16, load_i32, prefetch
 from kernels.cpu.isa.vectors import LANES, read_u32
-from kernels.cpu.matmul.groups.e2m1 import INTEGERS
-from kernels.cpu.matmul.records import LARGEST_ZERO, PART
+from kernels.cpu.matmul.records import E2M1_INTEGERS, LARGEST_ZERO, PART
 from kernels.cpu.runtime.work_split import COLUMNS
 
 ONE_LEVEL, E2M1, TWO_LEVELS = range(3)
@@ -31,8 +30,8 @@ PART_WORDS = PART // 8
 AHEAD = 16 * LINE
 """Bytes between what one row multiplies with and what it prefetches."""
 
-integers_of_e2m1 = byte_table(INTEGERS)
-"""The integer of each byte, a code of 0 .. 15 (kernels.cpu.matmul.groups.e2m1)."""
+integers_of_e2m1 = byte_table(E2M1_INTEGERS)
+"""The integer of each byte, a code of 0 .. 15 (kernels.cpu.matmul.records)."""
 
 
 def integers_in(kind: Static[int], words: i32x16, part: Static[int]) -> i32x16:

@@ -15,7 +15,7 @@ groups of any inputs become neighbours.
 Bytes moved: N * K / 2 of weights and 4 * N * K / G of scales: 5, 4.5 or 4.25 bits a weight with groups of 32,
 64 or 128.
 
-p may be what stands for a float of 4 bits (kernels.cpu.matmul.groups.e2m1): then words hold its code.
+p may be what stands for a float of 4 bits (kernels.cpu.matmul.records): then words hold its code.
 
 **Two levels of scales**, which weights are rounded to by --quantization int4: integers m for each part h of
 PART inputs, and a float for the whole output.
@@ -29,14 +29,17 @@ bias: 4.25 bits a weight with groups of 128, 4.5 with 64. The idea is that of QS
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 
 from kernels.cpu.compiler.records import Operation
-from kernels.cpu.matmul.groups.e2m1 import INTEGERS, MIDDLE
-from kernels.cpu.matmul.matrix import Allocate, PackedMatrix, Put
+from kernels.cpu.matmul.int8 import quantize_reference
+from kernels.cpu.matmul.matrix import Allocate, PackedMatrix, Put, padded_bias
 from kernels.cpu.matmul.records import (
+    E2M1_INTEGERS,
+    E2M1_MIDDLE,
     LARGEST_ZERO,
     PART,
     GroupLinearRecord,
@@ -48,8 +51,6 @@ from kernels.cpu.runtime.grain import row_grain
 
 SIZES = (32, 64, 128)
 """Sizes of groups that weights are rounded in."""
-SMALLEST = 16
-"""Sizes are multiples of it."""
 STRIP = 16
 """Columns whose biases and scales are neighbours."""
 
@@ -57,7 +58,7 @@ STRIP = 16
 @dataclass(frozen=True)
 class GroupedWords:
     """Integers of 4 bits, scales and zero points; or codes of floats of 4 bits
-    (kernels.cpu.matmul.groups.e2m1), whose zero points are MIDDLE."""
+    (kernels.cpu.matmul.records), whose zero points are E2M1_MIDDLE."""
 
     words: torch.Tensor  # [ceil(N / 48), groups, G / 8 + 1, 48] int32
     out_features: int  # N
@@ -65,6 +66,25 @@ class GroupedWords:
     group_size: int  # G
     order: torch.Tensor | None  # [K] int64: which input comes where; None: as they stand
     e2m1: bool = False  # whether they are codes of floats
+    smallest_group: ClassVar[int] = 16
+    """Sizes of groups are multiples of it."""
+    largest_group: ClassVar[int] = max(SIZES)
+
+    @classmethod
+    def empty(
+        cls,
+        shape: tuple[int, int],
+        group_size: int,
+        groups: int,
+        order: torch.Tensor | None = None,
+        arena: Arena | None = None,
+        e2m1: bool = False,
+    ) -> "GroupedWords":
+        """Returns words that are 0. shape: [N, K]; arena: of the model."""
+        out_features, in_features = shape
+        size = -(-out_features // MATRIX_ROWS), groups, group_size // 8 + 1, MATRIX_ROWS
+        words = (arena or Arena()).zeros(size, torch.int32)
+        return cls(words, out_features, in_features, group_size, order, e2m1)
 
     @property
     def groups(self) -> int:
@@ -81,13 +101,13 @@ class GroupedWords:
     ) -> None:
         """Writes some rows. rows: [R] int64, which ones; codes: [R, groups * G] uint8 of 0 .. 15, in the
         order of the groups; scales: [R, groups] float32, of which the lowest 8 bits are 0; zeros: [R, groups]
-        of 0 .. LARGEST_ZERO; None: MIDDLE, of floats."""
+        of 0 .. LARGEST_ZERO; None: E2M1_MIDDLE, of floats."""
         if not len(rows):
             return
         bits = scales.contiguous().view(torch.int32)
-        zeros = torch.full_like(bits, MIDDLE) if zeros is None else zeros
+        zeros = torch.full_like(bits, E2M1_MIDDLE) if zeros is None else zeros
         assert not (bits & 255).any() and int(zeros.min()) >= 0 and int(zeros.max()) <= LARGEST_ZERO
-        assert not self.e2m1 or bool((zeros == MIDDLE).all())
+        assert not self.e2m1 or bool((zeros == E2M1_MIDDLE).all())
         fours = codes.contiguous().view(torch.int32)  # little-endian: the lowest byte first
         eights = fours.view(len(rows), self.groups, -1, 2)
         words = torch.empty(len(rows), *self.words.shape[1:3], dtype=torch.int32)
@@ -102,10 +122,7 @@ class GroupedWords:
         from kernels.cpu.matmul.groups.many_rows import scratch_bytes
 
         params = torch.zeros(len(self.words) * MATRIX_ROWS // STRIP, levels, STRIP)
-        if bias is not None:
-            biases = torch.zeros(len(params) * STRIP)
-            biases[: self.out_features] = bias
-            params[:, 0] = biases.view(-1, STRIP)
+        params[:, 0] = padded_bias(self.out_features, bias).view(-1, STRIP)
         return GroupedWeight(
             words=self.words,
             params=params,
@@ -134,25 +151,9 @@ class GroupedWords:
             begin = end
 
 
-def empty_words(
-    shape: tuple[int, int],
-    group_size: int,
-    groups: int,
-    order: torch.Tensor | None = None,
-    arena: Arena | None = None,
-    e2m1: bool = False,
-) -> GroupedWords:
-    """Words that are 0. shape: [N, K]; group_size: a multiple of 16; arena: of the model; e2m1: see
-    GroupedWords."""
-    out_features, in_features = shape
-    size = -(-out_features // MATRIX_ROWS), groups, group_size // 8 + 1, MATRIX_ROWS
-    words = (arena or Arena()).zeros(size, torch.int32)
-    return GroupedWords(words, out_features, in_features, group_size, order, e2m1)
-
-
 def integers_of(codes: torch.Tensor) -> torch.Tensor:
     """What stands for floats of 4 bits. codes: [...] of 0 .. 15 -> the same shape, uint8."""
-    return torch.tensor(INTEGERS, dtype=torch.uint8)[codes.long()]
+    return torch.tensor(E2M1_INTEGERS, dtype=torch.uint8)[codes.long()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,10 +256,7 @@ def _of_two_levels(integers: torch.Tensor, last: torch.Tensor, scales: torch.Ten
 def quantize_inputs_reference(x: torch.Tensor, group_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """[T, K] -> integers [T, groups, G] int32 and scales [T, groups] float32; halves go to even."""
     padded = F.pad(x.float(), (0, -x.shape[1] % group_size))
-    grouped = padded.view(len(x), -1, group_size)
-    largest = grouped.abs().amax(-1)
-    inverse = torch.where(largest > 1e-30, torch.full_like(largest, 127) / largest, 0.0)
-    return (grouped * inverse[:, :, None]).round().int(), largest / 127
+    return quantize_reference(padded.view(len(x), -1, group_size))
 
 
 def grouped_linear_reference(
@@ -285,7 +283,7 @@ def round_to_two_levels(
     weight, (rows, width) = weight.contiguous(), weight.shape
     group_size = min(SIZES, key=lambda size: (-(-width // size) * (size + 8), -size))
     groups = -(-width // group_size)
-    made = empty_words((rows, width), group_size, groups, arena=arena).pack(bias, levels=2)
+    made = GroupedWords.empty((rows, width), group_size, groups, arena=arena).pack(bias, levels=2)
     record = RoundLevelsRecord(
         weight=weight.data_ptr(),
         words=made.words.data_ptr(),

@@ -2,7 +2,7 @@
 
 from engine_core.request import Status
 from engine_core.scheduler.states.beam_group import BeamGroup
-from engine_core.scheduler.states.sequence_group import ParallelSampling, SequenceGroup
+from engine_core.scheduler.states.sequence_group import SequenceGroup
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.world import World
 
@@ -17,7 +17,7 @@ def test_each_request_has_a_group_until_it_ends():
     world = World()
     world.add(1, n=2)
     world.add(2, beams=beam_search(3))
-    assert isinstance(group_of(world, 1), ParallelSampling)
+    assert type(group_of(world, 1)) is SequenceGroup
     assert isinstance(group_of(world, 2), BeamGroup)
     world.finish()
     assert not world.scheduler.states.groups and not world.scheduler.states.leaders

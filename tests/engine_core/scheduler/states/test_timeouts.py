@@ -1,7 +1,7 @@
 """Requests that end by the clock."""
 
 from engine_core.request import Request
-from engine_core.scheduler.states.timeouts import Timeouts
+from engine_core.scheduler.states.request_index import Timeouts
 from tests.engine_core.fakes import add_request, make
 
 

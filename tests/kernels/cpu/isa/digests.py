@@ -58,14 +58,14 @@ def products() -> None:
 
 def in_groups(weight: torch.Tensor, bias: torch.Tensor | None, e2m1: bool = False) -> "GroupedWeight":
     """Any integers or floats of 4 bits with scales, made of a weight's bits, [N, K]."""
-    from kernels.cpu.matmul.groups.e2m1 import MIDDLE
-    from kernels.cpu.matmul.groups.weight import empty_words
+    from kernels.cpu.matmul.groups.weight import GroupedWords
+    from kernels.cpu.matmul.records import E2M1_MIDDLE
 
     (rows, width), groups = weight.shape, weight.shape[1] // 32
     codes = (weight.view(torch.int16) >> 4 & 15).to(torch.uint8).view(rows, groups, 32)
-    words = empty_words((rows, width), 32, groups, e2m1=e2m1)
+    words = GroupedWords.empty((rows, width), 32, groups, e2m1=e2m1)
     scales = torch.full((rows, groups), 2.0**-6)
-    words.put(torch.arange(rows), codes, scales, torch.full((rows, groups), MIDDLE))
+    words.put(torch.arange(rows), codes, scales, torch.full((rows, groups), E2M1_MIDDLE))
     return words.pack(bias)
 
 

@@ -6,10 +6,10 @@ import torch
 pytest.importorskip("llvmlite")
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 from kernels.cpu.matmul.words import (  # noqa: E402
-    INTEGER_BYTES,
     PAIR_BYTES,
-    split_integers,
-    split_pairs,
+    PAIRS,
+    QUADS,
+    split_inputs,
 )
 
 pytestmark = pytest.mark.cpu_kernels
@@ -18,8 +18,8 @@ ROWS = 2
 
 
 def two_rows(x: int, words: int, pairs: int, integers: int) -> None:
-    split_pairs(x, ROWS, words, pairs)
-    split_integers(x, ROWS, words, integers)
+    split_inputs(PAIRS, x, ROWS, words, pairs)
+    split_inputs(QUADS, x, ROWS, words, integers)
 
 
 @pytest.mark.parametrize("words", [1, 16, 21])
@@ -34,7 +34,7 @@ def test_parts_of_inputs(words: int):
     if PAIR_BYTES == 8:
         parts = pairs[: 2 * x.numel()].view(-1, 2)
         pairs = parts[:, 0] + (parts[:, 1] >> 16 & 0xFFFF)
-    if INTEGER_BYTES == 8:
+    if QUADS.parts == 2:
         parts = integers[: 2 * x.numel()].view(-1, 2)
         integers = parts[:, 0] + (parts[:, 1] << 8)
     assert torch.equal(pairs[: x.numel()], x) and torch.equal(integers[: x.numel()], x)

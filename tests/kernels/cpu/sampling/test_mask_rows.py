@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernels.cpu.sampling.api import SamplingKernels, sampling_kernels
-from kernels.ops.sampling.logits_processors import apply_bitmask, apply_bitmask_reference
+from kernels.ops.sampling.logits_processors import Bitmask, apply_bitmask, apply_bitmask_reference
 from tests.kernels.sampling_inputs import tied_logits
 
 KERNELS = sampling_kernels(1)
@@ -30,7 +30,7 @@ def masked(
     """By the compiled function."""
     assert kernels is not None
     result = logits.clone()
-    kernels.mask(result, users, [line.data_ptr() for line in masks])
+    kernels.mask(result, users, [Bitmask(line.numpy(), line.data_ptr()) for line in masks])
     return result
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kernels.ops.attention.first_seen import first_seen
+from kernels.ops.attention.gather_plan import first_seen
 
 
 @pytest.mark.parametrize("window", [None, 1, 3, 8, 100])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.attention.one_thread import one_thread
+from kernels.ops.attention.paged_attention import one_thread
 
 
 @pytest.mark.parametrize("before", [1, 3])

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.ops.attention import paged_attention as module
-from kernels.ops.attention.paged_attention import paged_attention, paged_attention_reference, plan_attention
+from kernels.ops.attention import gather_plan as module
+from kernels.ops.attention.gather_plan import plan_attention
+from kernels.ops.attention.paged_attention import paged_attention, paged_attention_reference
 from tests.kernels.attention_cases import MIXED, Case
 from tests.kernels.tolerances import TOLERANCES, assert_close
 

@@ -3,12 +3,12 @@
 import torch
 
 from kernels.ops.layers.linear import linear, low_bit_linear
-from kernels.triton.matmul.low_bit_weight import Code, empty_low_bits, round_to_int8
+from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight, round_to_int8
 from tests.kernels.tolerances import random
 
 
 def test_unpacked() -> None:
     weight, x = random(5, 40, dtype=torch.float32), random(3, 40, dtype=torch.bfloat16, seed=1)
-    held = empty_low_bits((5, 40), Code.INT8, 40, torch.device("cpu"))
+    held = LowBitWeight.empty((5, 40), Code.INT8, 40, torch.device("cpu"))
     held.put(torch.arange(5), *round_to_int8(weight))
     assert torch.equal(low_bit_linear(x, held, wide=True), linear(x, held.values().bfloat16(), wide=True))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.ops.attention.first_seen import first_seen
+from kernels.ops.attention.gather_plan import first_seen
 from kernels.triton.attention.work_list import WorkList, WorkShape, make_work_list, work_list_reference
 
 Rows = list[tuple[int, int]]

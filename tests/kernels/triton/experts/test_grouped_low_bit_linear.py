@@ -12,7 +12,7 @@ from kernels.triton.experts.grouped_low_bit_linear import (
 )
 from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
-from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight, empty_low_bits, padded_rows
+from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight
 from kernels.triton.matmul.ranges import LinearSizes
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.matmul.test_low_bit_linear import random_codes
@@ -47,12 +47,12 @@ class Operands:
         return sort_by_expert(self.chosen[tokens], EXPERTS, self.x.dtype, tile)
 
     def of_expert(self, expert: int) -> LowBitWeight:
-        return self.weight.part(expert * padded_rows(FEATURES), FEATURES)
+        return self.weight.expert(expert)
 
     def products(self, sizes: LinearSizes | None, tokens: slice = slice(None)) -> torch.Tensor:
         """Results [T, k, F]."""
         order = self.order(0 if sizes is None else sizes.tokens, tokens)
-        operands = self.x[tokens], self.weight, FEATURES, self.bias
+        operands = self.x[tokens], self.weight, self.bias
         return grouped_low_bit_linear(*operands, order, order.tokens, sizes)[order.places.long()]
 
 
@@ -62,9 +62,9 @@ def make_operands(
     """Rows of padding stay zeros, as loading leaves them."""
     fused = torch.full((TOKENS, DEPTH + 8), torch.nan, dtype=dtype)
     fused[:, 8:] = random(TOKENS, DEPTH, dtype=dtype)
-    weight = empty_low_bits((EXPERTS * padded_rows(FEATURES), DEPTH), code, group_size, torch.device(device))
+    weight = LowBitWeight.empty((EXPERTS, FEATURES, DEPTH), code, group_size, torch.device(device))
     for expert in range(EXPERTS):
-        rows = expert * padded_rows(FEATURES) + torch.arange(FEATURES)
+        rows = expert * FEATURES + torch.arange(FEATURES)
         weight.put(rows, *random_codes(code, (FEATURES, DEPTH), group_size, expert))
     bias = random(EXPERTS, FEATURES, dtype=dtype, seed=2)
     chosen = torch.tensor([[token % 3, (token + 1 + token % 2) % 3] for token in range(TOKENS)])
@@ -83,8 +83,8 @@ def test_equals_float64(device: torch.device, dtype: torch.dtype, code: Code, gr
         (given.x, given.bias, order.tokens),
         (given.x[order.tokens.long()], None, None),
     ):
-        result = grouped_low_bit_linear(x, given.weight, FEATURES, bias, order, rows)
-        operands = x, given.weight, FEATURES, bias, order.owners, rows
+        result = grouped_low_bit_linear(x, given.weight, bias, order, rows)
+        operands = x, given.weight, bias, order.owners, rows
         exact = grouped_low_bit_linear_reference(*operands).cpu()
         assert_close(result.cpu(), exact, 2e-5 * exact.abs().max().item(), relative)
 
@@ -134,5 +134,5 @@ def test_weights_of_experts_without_tokens_are_not_read():
 def test_no_pairs():
     given = make_operands(Code.INT4, 96)
     order = given.order(16, slice(0, 0))
-    result = grouped_low_bit_linear(given.x[:0], given.weight, FEATURES, None, order, order.tokens)
+    result = grouped_low_bit_linear(given.x[:0], given.weight, None, order, order.tokens)
     assert result.shape == (0, FEATURES) and result.dtype == torch.bfloat16

@@ -10,8 +10,8 @@ import torch
 from kernels import triton_ops
 from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.linear import linear
+from kernels.triton.matmul.range_launch import sum_ranges, sum_ranges_reference
 from kernels.triton.matmul.ranges import LinearSizes, range_length
-from kernels.triton.matmul.sum_ranges import sum_ranges, sum_ranges_reference
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
 

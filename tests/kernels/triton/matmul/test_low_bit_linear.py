@@ -6,7 +6,7 @@ import torch
 from kernels.triton.matmul import ranges
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear, low_bit_linear_reference
-from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight, empty_low_bits
+from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight
 from kernels.triton.matmul.ranges import LinearSizes
 from tests.kernels.tolerances import assert_close, random
 
@@ -53,7 +53,7 @@ def random_codes(
 
 def weight_of(code: Code, group_size: int, device: torch.device) -> LowBitWeight:
     """Random codes, scales and zero points, written in two parts, rows in another order."""
-    weight = empty_low_bits((FEATURES, DEPTH), code, group_size, device)
+    weight = LowBitWeight.empty((FEATURES, DEPTH), code, group_size, device)
     codes, scales, zeros = random_codes(code, (FEATURES, DEPTH), group_size, code.value)
     rows = torch.randperm(FEATURES, generator=torch.Generator().manual_seed(9))
     for part in (rows[:9], rows[9:]):
@@ -96,7 +96,7 @@ def test_every_code_is_exact(device: torch.device):
         values = codes.view(dtype)
         if code is Code.E4M3:
             values = values.float().nan_to_num(0.0).to(dtype)
-        weight = empty_low_bits((4, 64), code, 64, device)
+        weight = LowBitWeight.empty((4, 64), code, 64, device)
         weight.put(torch.arange(4), values, torch.ones(4, 1))
         result = low_bit_linear(x, weight, None, wide=True).t().cpu()
         assert torch.equal(result, values.float()) and torch.equal(weight.values().cpu(), values.float())
@@ -105,7 +105,7 @@ def test_every_code_is_exact(device: torch.device):
 def test_every_float_of_4_bits_is_exact(device: torch.device):
     """Times scales down to the least that MXFP4 has, half of which is below the least normal float32."""
     codes = (torch.arange(64, dtype=torch.uint8) % 16)[None].expand(3, 64)
-    weight = empty_low_bits((3, 64), Code.E2M1, 32, device)
+    weight = LowBitWeight.empty((3, 64), Code.E2M1, 32, device)
     scales = torch.tensor([[0.5, 2.0], [2.0**-6, 1.0], [2.0**-128, 2.0**-127]])
     weight.put(torch.arange(3), codes, scales)
     magnitudes = [0, 0.5, 1, 1.5, 2, 3, 4, 6]

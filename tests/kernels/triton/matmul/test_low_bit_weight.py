@@ -7,9 +7,6 @@ from kernels.triton.matmul.low_bit_weight import (
     DOUBLED,
     Code,
     LowBitWeight,
-    empty_low_bits,
-    low_bit_bytes,
-    padded_rows,
     round_to_int4,
     round_to_int8,
 )
@@ -19,9 +16,10 @@ from tests.kernels.tolerances import random
 def test_bytes():
     """Of 4096 x 4096: 4.5 bits a value with groups of 64, 8 with a scale per row."""
     values = 4096 * 4096
-    assert low_bit_bytes((4096, 4096), Code.INT4, 64) == values * 9 // 16
-    assert low_bit_bytes((4096, 4096), Code.INT8, 4096) == values + 4096 * 4
-    weight = empty_low_bits((70, 100), Code.E4M3, 100, torch.device("cpu"))
+    meta = torch.device("meta")
+    assert LowBitWeight.empty((4096, 4096), Code.INT4, 64, meta).nbytes == values * 9 // 16
+    assert LowBitWeight.empty((4096, 4096), Code.INT8, 4096, meta).nbytes == values + 4096 * 4
+    weight = LowBitWeight.empty((70, 100), Code.E4M3, 100, torch.device("cpu"))
     assert weight.group_size == 128 and weight.params.shape == (2, 1, 64)
 
 
@@ -40,7 +38,7 @@ def test_rounding_to_4_bits():
     weight[2, 32:64] = 0
     integers, scales, zeros = round_to_int4(weight, 32)
     assert integers.shape == (70, 224) and scales.shape == zeros.shape == (70, 7)
-    held = empty_low_bits((70, 200), Code.INT4, 32, torch.device("cpu"))
+    held = LowBitWeight.empty((70, 200), Code.INT4, 32, torch.device("cpu"))
     held.put(torch.arange(70), integers, scales, zeros)
     values = held.values()
     assert torch.equal(values[2, 32:64], torch.zeros(32))
@@ -75,7 +73,7 @@ KINDS = {Code.INT8: torch.int8, Code.E4M3: torch.float8_e4m3fn}
 def held_weight(code: Code, order: torch.Tensor | None = None) -> LowBitWeight:
     """The weight of parts_of(), whose rows are put in two parts: the odd ones, and then the others."""
     codes, scales, zeros = parts_of(code)
-    held = empty_low_bits((ROWS, INPUTS), code, GROUP, CPU, order)
+    held = LowBitWeight.empty((ROWS, INPUTS), code, GROUP, CPU, order)
     for first in (1, 0):
         rows = torch.arange(first, ROWS, 2).flip(0)
         held.put(rows, codes[rows], scales[rows], None if zeros is None else zeros[rows])
@@ -125,14 +123,19 @@ def test_twice_the_floats_of_4_bits():
 
 
 @pytest.mark.parametrize("code", list(Code))
-def test_a_part_of_a_weight_shares_its_memory(code: Code):
-    """Rows of an expert, from a tile on."""
-    held = held_weight(code)
-    part = held.part(64, 6)
-    assert part.out_features == 6 and torch.equal(part.values(), held.values()[64:])
-    assert torch.equal(held.part(0, 64).values(), held.values()[:64])
+def test_the_weight_of_an_expert_shares_the_memory_of_all(code: Code):
+    """Each is padded to whole tiles; rows are counted without what pads them."""
+    codes, scales, zeros = parts_of(code)
+    held = LowBitWeight.empty((3, ROWS, INPUTS), code, GROUP, CPU)
+    assert held.experts == 3 and len(held.codes) == len(held.params) == 3 * 2
+    for expert in (2, 1):
+        held.put(expert * ROWS + torch.arange(ROWS), codes, scales, zeros)
+    part, alone = held.expert(1), held_weight(code)
+    assert part.out_features == ROWS and torch.equal(part.values(), alone.values())
+    assert torch.equal(held.values(), torch.stack((0 * part.values(), part.values(), part.values())))
+    assert torch.equal(part.codes, alone.codes) and torch.equal(part.params, alone.params)
     part.codes.zero_()
-    assert torch.equal(held.part(64, 6).codes, part.codes)
+    assert not held.expert(1).codes.any() and torch.equal(held.expert(2).codes, alone.codes)
 
 
 def test_nothing_is_put_where_there_are_no_rows():
@@ -146,7 +149,7 @@ def test_nothing_is_put_where_there_are_no_rows():
 def test_parts_that_are_wider_than_the_weight():
     """Codes and scales of whole groups, of which the last one lies behind the weight."""
     codes, scales, _ = parts_of(Code.INT8)
-    held = empty_low_bits((ROWS, INPUTS), Code.INT8, GROUP, CPU)
+    held = LowBitWeight.empty((ROWS, INPUTS), Code.INT8, GROUP, CPU)
     behind = torch.full((ROWS, 92), 9, dtype=torch.int8)
     more = torch.full((ROWS, 1), 9.0)
     held.put(torch.arange(ROWS), torch.cat((codes, behind), 1), torch.cat((scales, more), 1))
@@ -157,7 +160,7 @@ def test_parts_that_are_wider_than_the_weight():
     ("scale", "zero"), [(1 + 2.0**-20, 8), (1.0, -1), (1.0, 256)], ids=["too fine", "below", "above"]
 )
 def test_parameters_that_4_bits_cannot_hold(scale: float, zero: int):
-    held = empty_low_bits((1, 32), Code.INT4, 32, CPU)
+    held = LowBitWeight.empty((1, 32), Code.INT4, 32, CPU)
     codes, row = torch.zeros(1, 32, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
     with pytest.raises(AssertionError):
         held.put(row, codes, torch.full((1, 1), scale), torch.full((1, 1), zero))
@@ -168,12 +171,12 @@ def test_sizes_of_groups():
     assert [code.least_group for code in Code] == [32, 32, 64, 64]
     assert [code.most_rows for code in Code] == [128, 64, 128, 64]
     for code in Code:
-        assert empty_low_bits((1, 200), code, code.least_group, CPU).group_size == code.least_group
+        assert LowBitWeight.empty((1, 200), code, code.least_group, CPU).group_size == code.least_group
         with pytest.raises(AssertionError):
-            empty_low_bits((1, 200), code, code.least_group + 1, CPU)
-        whole = empty_low_bits((1, 200), code, 200, CPU)
+            LowBitWeight.empty((1, 200), code, code.least_group + 1, CPU)
+        whole = LowBitWeight.empty((1, 200), code, 200, CPU)
         assert whole.group_size >= 200 and whole.group_size * whole.params.shape[1] >= 256
-    assert empty_low_bits((1, 100), Code.INT4, 4096, CPU).group_size == 128, "that of the padded row"
+    assert LowBitWeight.empty((1, 100), Code.INT4, 4096, CPU).group_size == 128, "that of the padded row"
 
 
 def test_bytes_of_an_order():
@@ -182,8 +185,9 @@ def test_bytes_of_an_order():
     assert ordered.nbytes == plain.nbytes + 8 * INPUTS == 2 * 2 * 64 * 64 + 2 * 2 * 64 * 4 + 8 * INPUTS
 
 
-def test_rows_of_an_expert():
-    assert [padded_rows(rows) for rows in (1, 63, 64, 65, 128)] == [64, 64, 64, 128, 128]
+def test_rows_that_pad_an_expert():
+    shapes = [(3, rows, 32) for rows in (1, 63, 64, 65, 128)]
+    assert [len(LowBitWeight.empty(shape, Code.INT4, 32, CPU).codes) for shape in shapes] == [3, 3, 3, 6, 6]
 
 
 def test_halves_are_rounded_to_even():

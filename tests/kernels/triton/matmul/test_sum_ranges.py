@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.triton.matmul import sum_ranges as module
-from kernels.triton.matmul.sum_ranges import sum_ranges, sum_ranges_reference
+from kernels.triton.matmul import range_launch as module
+from kernels.triton.matmul.range_launch import sum_ranges, sum_ranges_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where

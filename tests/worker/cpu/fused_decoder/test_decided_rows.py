@@ -6,11 +6,10 @@ import torch
 from kernels.batch import InputBatch
 from kernels.cpu.attention.block_attention import block_kernels
 from kernels.cpu.program.recording import RecordingOps
-from kernels.cpu.runtime.arena import Arena
-from kernels.cpu.weight_forms import IN_16_BITS
+from kernels.cpu.weight_forms import weight_forms
 from kernels.cpu_ops import CpuOps
 from worker.layers.linear import RowLinear, column_linear
-from worker.layers.mlp.mlp import GatedMLP
+from worker.layers.mlp import GatedMLP
 from worker.parallel import Placement
 
 pytestmark = pytest.mark.cpu_kernels
@@ -26,7 +25,7 @@ def expert(seed: int) -> GatedMLP:
         parameter.copy_(torch.randn(parameter.shape, generator=generator) / 8)
     layer.compute_by(CpuOps(torch.bfloat16))
     for part in (layer.gate_up, layer.down):
-        part.pack(IN_16_BITS, Arena())
+        part.pack(weight_forms(""))
     return layer
 
 

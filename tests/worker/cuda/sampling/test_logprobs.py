@@ -12,7 +12,7 @@ from tests.logprob_columns import take_apart
 from tests.worker.sampling_reference import Case
 from worker.cuda.sampling.logprobs import score
 from worker.cuda.sampling.sampler import CudaSampler
-from worker.sampling.logprobs.requests import LogprobCandidates, LogprobRequests, PromptPart
+from worker.sampling.logprobs.messages import LogprobCandidates, LogprobRequests, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler as CpuSampler
 

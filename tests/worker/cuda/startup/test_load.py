@@ -16,7 +16,7 @@ from kernels.triton import requirements as support
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import unpack_u32
-from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, parts_on
+from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, load_on
 from tests.worker.cuda.serve_compiling import MEMORY
 from tests.worker.fakes import initialize
 from worker.cuda.device.device import Memory
@@ -145,7 +145,7 @@ def test_what_is_refused(
     families = {"n_embd": "gpt2", "kv_lora_rank": "youtu"}
     folder = checkpoint(families.get(*overrides, "llama") if overrides else "llama", **overrides)
     with pytest.raises(StartupError, match=why) as error:
-        parts_on(host_device(), initialize(folder, **(SMALL | changes)))
+        load_on(host_device(), initialize(folder, **(SMALL | changes)))
     assert todo in error.value.todo
 
 
@@ -154,7 +154,7 @@ def test_weights_that_do_not_fit(checkpoint: Checkpoints, monkeypatch: pytest.Mo
     interpret(monkeypatch)
     folder = checkpoint("llama", num_hidden_layers=1, intermediate_size=4000)
     with pytest.raises(StartupError, match="the weights take .* GiB in float32, and Triton's") as error:
-        parts_on(HostDevice(Memory(GIB, MIB)), initialize(folder, **SMALL))
+        load_on(HostDevice(Memory(GIB, MIB)), initialize(folder, **SMALL))
     assert "--dtype bfloat16" in error.value.todo
 
 

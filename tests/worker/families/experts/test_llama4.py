@@ -15,7 +15,7 @@ from tests.checkpoints import FAMILIES, VOCAB_SIZE
 from tests.worker.fakes import Driver
 from worker.config.decoder import DecoderConfig, TemperatureConfig
 from worker.families.registry import read_model_config
-from worker.layers.attention.query_temperature import QueryTemperature
+from worker.layers.attention.rotary import QueryTemperature
 
 VISION = {
     "hidden_size": 16,

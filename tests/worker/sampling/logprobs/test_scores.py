@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from kernels.ops.sampling.logprobs import log_softmax_reference, ranking_reference
 from tests.logprob_columns import Scored, take_apart
-from worker.sampling.logprobs.columns import to_columns
-from worker.sampling.logprobs.requests import LogprobCandidates
+from worker.sampling.logprobs.messages import LogprobCandidates, to_columns
 from worker.sampling.logprobs.scores import score
 
 V = 30

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from tests.checkpoints import VOCAB_SIZE
 from tests.worker.fakes import initialize
 from worker.families.registry import read_model_config
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 from worker.speculation.models.draft_model import check_draft_model, read_draft_model
 
 Checkpoints = Callable[..., Path]
@@ -72,7 +74,7 @@ def test_memory_for_both_caches_or_a_line_that_names_both_models(checkpoint: Che
         speculation=f"draft:{draft}",
     )
     with pytest.raises(StartupError, match="of each block are the draft model's") as refused:
-        load(command, 0, 1, lambda what, fraction: None)
+        load(command, CpuPlatform(WorkerConfig(threads=1)))
     assert target.name in refused.value.what and draft.name in refused.value.what
 
 

@@ -9,11 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from tests.eagle_heads import write_head
 from tests.worker.fakes import initialize
 from worker.families.registry import read_model_config
-from worker.platforms.cpu import load
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
 from worker.speculation.models.head_config import HeadConfig, read_head_config
 
 Checkpoints = Callable[..., Path]
@@ -60,7 +62,7 @@ def test_what_does_not_fit_is_named(target: Path, tmp_path: Path, fields: dict[s
 def refused(target: Path, head: Path, **changes: Any) -> StartupError:
     command = initialize(target, speculation=f"heads:{head}", block_size=16, **changes)
     with pytest.raises(StartupError) as found:
-        load(command, 0, 1, lambda what, fraction: None)
+        load(command, CpuPlatform(WorkerConfig(threads=1)))
     assert found.value.what == f"cannot draft for {target.name} with the head {head.name}"
     return found.value
 

@@ -8,14 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from tests.worker.fakes import Driver, initialize
 from tests.worker.weights.formats import quantizers
 from tests.worker.weights.formats.quantizers import Quantizer, quantize_checkpoint
 from worker.config.hf_config import QUANT_METHODS
-from worker.platforms.cpu import load
-from worker.weights.formats.registry import FINDERS
-from worker.weights.open import open_checkpoint
+from worker.load import load
+from worker.platforms.cpu import CpuPlatform
+from worker.weights.open import FINDERS, open_checkpoint
 
 SHAPE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 16}
 PROMPT = [5, 100, 33, 210, 7, 8]
@@ -88,7 +89,7 @@ def test_every_method_has_a_reader():
 
 def refusal(folder: Path) -> str:
     with pytest.raises(StartupError) as caught:
-        load(initialize(folder), 0, 1, lambda what, fraction: None)
+        load(initialize(folder), CpuPlatform(WorkerConfig(threads=1)))
     return str(caught.value)
 
 

@@ -18,8 +18,8 @@ from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.weights import held_bits, loader
 from worker.weights.checkpoint import Checkpoint
+from worker.weights.loader import Work, run_side_by_side
 from worker.weights.open import open_checkpoint
-from worker.weights.side_by_side import Work, run_side_by_side
 
 SIZES = {"hidden_size": 64, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 16}
 TALK = [3 + 7 * i % 200 for i in range(20)]
@@ -129,7 +129,7 @@ def test_kept_in_their_own_bits(packed: tuple[Path, Path], caplog: pytest.LogCap
         assert torch.equal(second.values(), expected[f"{name}.down_proj"][expert].t())
     unpacked = Driver(folder, dtype="float32")
     assert unpacked.ready.model.quantization == ""
-    weights = sum(part.nbytes for part in (gate_up, down))
+    weights = sum(each.nbytes for part in (gate_up, down) for each in part.packed)
     count = sum(expected[f"{name}.{part}_proj"].numel() for part in ("gate_up", "down"))
     padding = 48 * -(-SIZES["hidden_size"] // 48) / SIZES["hidden_size"]
     assert 8 * weights < 6 * padding * count, "5 bits a weight with exponents, and biases"

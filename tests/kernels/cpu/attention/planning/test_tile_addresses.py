@@ -18,7 +18,7 @@ from kernels.cpu.attention.records import (  # noqa: E402
 )
 from kernels.cpu.attention.tiles import AHEAD  # noqa: E402
 from kernels.cpu.attention.vector_loops import PART, QUERIES  # noqa: E402
-from kernels.ops.attention.first_seen import first_seen as first_seen_reference  # noqa: E402
+from kernels.ops.attention.gather_plan import first_seen as first_seen_reference  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels
 

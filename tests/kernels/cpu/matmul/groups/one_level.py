@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.cpu.matmul.groups.weight import GroupedWeight, empty_words
+from kernels.cpu.matmul.groups.weight import GroupedWeight, GroupedWords
 from kernels.triton.matmul.low_bit_weight import round_to_int4
 
 
@@ -10,6 +10,6 @@ def one_level(weight: torch.Tensor, bias: torch.Tensor | None, size: int) -> Gro
     """Returns the nearest of several ranges. weight: [N, K]; size: of a group."""
     integers, scales, zeros = round_to_int4(weight, size)
     rows, groups = scales.shape
-    words = empty_words((rows, weight.shape[1]), size, groups)
+    words = GroupedWords.empty((rows, weight.shape[1]), size, groups)
     words.put(torch.arange(rows), integers.view(rows, groups, size), scales, zeros)
     return words.pack(bias)

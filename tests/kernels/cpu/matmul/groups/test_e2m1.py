@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.e2m1 import MIDDLE
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
-    empty_words,
+    GroupedWords,
     grouped_linear_reference,
 )
+from kernels.cpu.matmul.records import E2M1_MIDDLE
 from kernels.cpu.runtime.thread_pool import TEAM
 from tests.kernels.tolerances import assert_close, random
 
@@ -28,8 +28,8 @@ def weight_of(
     shape = out_features, in_features // 32
     codes = torch.randint(16, (*shape, 32), generator=generator, dtype=torch.uint8)
     scales = 2.0 ** torch.randint(-8, -4, shape, generator=generator)
-    words = empty_words((out_features, in_features), 32, shape[1], e2m1=True)
-    words.put(torch.arange(out_features), codes, scales / 2, torch.full(shape, MIDDLE))
+    words = GroupedWords.empty((out_features, in_features), 32, shape[1], e2m1=True)
+    words.put(torch.arange(out_features), codes, scales / 2, torch.full(shape, E2M1_MIDDLE))
     return words.pack(bias), (VALUES[codes.long()] * scales[:, :, None]).flatten(1)
 
 

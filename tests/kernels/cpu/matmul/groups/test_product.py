@@ -6,7 +6,7 @@ import torch
 
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
-    empty_words,
+    GroupedWords,
     grouped_linear_reference,
     quantize_inputs_reference,
 )
@@ -41,7 +41,7 @@ def pack(
     """In two parts, the later rows first."""
     rows, groups, size = integers.shape
     in_features = groups * size if order is None else len(order)
-    words = empty_words((rows, in_features), size, groups, order)
+    words = GroupedWords.empty((rows, in_features), size, groups, order)
     for some in torch.arange(rows).flip(0).chunk(2):
         words.put(some, integers[some], scales[some], zeros[some])
     return words.pack(bias)

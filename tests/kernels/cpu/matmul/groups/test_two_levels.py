@@ -5,7 +5,7 @@ import torch
 
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
-    empty_words,
+    GroupedWords,
     grouped_linear_reference,
     quantize_inputs_reference,
     round_to_two_levels,
@@ -46,7 +46,7 @@ def pack(
     """integers: [N, groups, parts, PART] -> the weight that holds them."""
     rows, groups, parts, _ = integers.shape
     size = parts * PART
-    words = empty_words((rows, in_features), size, groups)
+    words = GroupedWords.empty((rows, in_features), size, groups)
     last = (small | zeros << 4) << torch.arange(0, 8 * parts, 8)
     each = torch.zeros(rows, groups, size // 8 + 1, dtype=torch.int64)
     shifts = torch.tensor([0, 8, 16, 24, 4, 12, 20, 28])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.weight import empty_words
+from kernels.cpu.matmul.groups.weight import GroupedWords
 
 ROWS, INPUTS, SIZE = 150, 64, 32
 GENERATOR = torch.Generator().manual_seed(5)
@@ -25,7 +25,7 @@ def test_rows_go_where_they_belong(name: str) -> None:
     integers = torch.randint(16, (len(rows), groups, SIZE), generator=GENERATOR, dtype=torch.uint8)
     scales = torch.randn(len(rows), groups, generator=GENERATOR).half().float()
     zeros = torch.randint(64, (len(rows), groups), generator=GENERATOR, dtype=torch.uint8)
-    words = empty_words((ROWS, INPUTS), SIZE, groups)
+    words = GroupedWords.empty((ROWS, INPUTS), SIZE, groups)
     words.words.fill_(-1)
     expected = words.words.clone()
     words.put(rows, integers, scales, zeros)

@@ -1,0 +1,57 @@
+"""The operations of a sampler by Triton's kernels. Nothing of a step is read by the host. Imports triton."""
+
+import torch
+
+from kernels.sampling_ops import SamplingOps
+from kernels.triton.sampling.adjust_logits import adjust_logits
+from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
+from kernels.triton.sampling.forbid_tokens import forbid_tokens
+from kernels.triton.sampling.sample import Draws, argmax, sample
+from kernels.triton.sampling.tile_stats import tile_stats
+from kernels.triton.sampling.token_logprobs import token_logprobs
+from kernels.triton.sampling.top_n import MOST, USUAL, top_n
+from kernels.triton.sampling.typical_p import typical_p
+from kernels.triton.step.token_history import count_tokens, record_tokens
+
+
+class TritonSampling(SamplingOps):
+    """Histories are dense tables on the device: adjust_logits() penalizes, adds bias and masks in one
+    pass."""
+
+    MOST_RANKED = MOST
+    """Tokens that ranking() finds without sorting."""
+
+    adjust_logits = staticmethod(adjust_logits)
+    argmax = staticmethod(argmax)
+    count_tokens = staticmethod(count_tokens)
+    prohibit = staticmethod(forbid_tokens)
+    record_tokens = staticmethod(record_tokens)
+    token_logprobs = staticmethod(token_logprobs)
+
+    @staticmethod
+    def ranking(logits: torch.Tensor, n: int) -> torch.Tensor:
+        """Above MOST_RANKED, by torch."""
+        if n > MOST:
+            return SamplingOps.ranking(logits, n)
+        return top_n(logits, min(USUAL if n <= USUAL else MOST, logits.shape[1]))[:, :n]
+
+    def draw(
+        self,
+        logits: torch.Tensor,
+        draws: Draws,
+        filters: Filters,
+        filtered: bool = False,
+        typical_share: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Returns tokens [A] int64 for logits [A, V] float32, which it overwrites; -1 where the largest logit
+        is not finite. Steps of greedy rows alone: argmax(). In as few launches as a step's rows need.
+
+        filtered: whether some row has a filter. typical_share: [A] float32; None: no row has a typical-p.
+        """
+        if typical_share is not None:
+            typical_p(logits, draws.temperature, filters, typical_share)
+        stats = tile_stats(logits, draws.temperature, groups=filtered)
+        tokens = sample(logits, draws, stats)
+        if filtered:
+            filtered_sample(logits, draws, filters, stats, tokens)
+        return tokens

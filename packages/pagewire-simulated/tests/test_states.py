@@ -1,0 +1,36 @@
+"""Hidden states of a device without a model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
+from pagewire.ipc.columns import unpack_f32
+from pagewire_simulated.tokens import GAMMA, mix
+from tests.engine_core.fakes import add_request
+
+SIZE = 48
+PROMPTS = [[5, 100, 33, 210, 7, 8, 9], [5, 100], [44] * 30]
+
+
+def state(tokens: list[int]) -> list[float]:
+    context = sum(mix(token + GAMMA * (i + 1)) for i, token in enumerate(tokens))
+    return [float(np.float32(mix(context + GAMMA * (e + 1)) / 2.0**63 - 1)) for e in range(SIZE)]
+
+
+@pytest.mark.parametrize("budget", [3, 64])
+def test_they_are_those_of_the_formula_in_any_chunks(in_process: Callable[..., Any], budget: int):
+    device = in_process(budget=budget)
+    requests = [
+        add_request(3 * kind + place, prompt, pooling=Pooling(type=kind))  # type: ignore[arg-type]
+        for kind in (POOLING_TYPE_LAST, POOLING_TYPE_MEAN)
+        for place, prompt in enumerate(PROMPTS)
+    ]
+    device.outputs(*requests)
+    for place, prompt in enumerate(PROMPTS):
+        found = [unpack_f32(device.vectors[3 * kind + place]) for kind in (1, 2)]
+        states = np.array([state(prompt[: end + 1]) for end in range(len(prompt))], np.float32)
+        assert found[0] == states[-1].tolist()
+        assert np.abs(np.array(found[1]) - states.mean(0)).max() < 1e-5

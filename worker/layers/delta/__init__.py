@@ -1,1 +1,0 @@
-"""Layers of gated delta nets, and attention whose output is gated."""

@@ -1,1 +1,0 @@
-"""Parts of Gemma 4 that no other family has."""

@@ -1,1 +1,0 @@
-"""Feed-forward layers and their activations."""

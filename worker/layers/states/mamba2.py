@@ -1,0 +1,140 @@
+"""A Mamba-2 layer: a state per row in place of keys and values (kernels.ops.states).
+
+Projections, a convolution over the last tokens, the selective scan, a gated norm of its outputs by group, and
+the projection back. A row goes token by token, in decoding and in prompts alike: so a token has the same bits
+however its row is cut into steps.
+
+In Falcon-H1 each layer has attention beside it: factor * attention(x) + scan(x).
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from kernels.api import (
+    InputBatch,
+    KVCacheSpec,
+    LayerCache,
+    MambaShape,
+    MambaStateSpec,
+    Rotation,
+    RowStateSpec,
+    ScanRates,
+    WeightForms,
+)
+from worker.layers.attention.self_attention import SelfAttention, SideBySide, StatefulPart
+from worker.layers.base import Weight, WeightOwner
+from worker.layers.linear import ColumnLinear, RowLinear
+from worker.layers.states.convolution import Convolution, wide
+from worker.parallel import Placement
+
+
+class MambaRates(WeightOwner):
+    """How fast each head's state decays, the bias of its steps, and how much of its input passes by."""
+
+    def __init__(self, heads: int, place: Placement, step_factor: float = 1.0) -> None:
+        super().__init__()
+        self.step_factor = step_factor
+        self.log_decay, self.bias, self.skip = (wide(place, heads) for _ in range(3))
+        self._packed: ScanRates | None = None
+
+    def pack(self, forms: WeightForms) -> None:
+        self._packed = self.values()
+
+    def values(self) -> ScanRates:
+        """As the scan takes them."""
+        return self._packed or ScanRates.of(self.log_decay.exp(), self.bias, self.skip, self.step_factor)
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """The names of the three tensors; see WeightOwner."""
+        for name, target in zip(names, (self.log_decay, self.bias, self.skip), strict=True):
+            yield Weight(name, tuple(target.shape), target)
+
+
+class GroupedNorm(WeightOwner):
+    """The weight of the gated norm, or a gate without a norm."""
+
+    def __init__(
+        self,
+        width: int,
+        groups: int,
+        eps: float,
+        place: Placement,
+        factor: float = 1.0,
+        normed: bool = True,
+    ) -> None:
+        """width: of all groups together. factor: of the gate."""
+        super().__init__()
+        self.groups, self.eps, self.factor = groups, eps, factor
+        self.weight = place.empty(width) if normed else None
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """One name of the checkpoint's modules; see WeightOwner."""
+        (name,) = names
+        if self.weight is not None:
+            yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
+
+
+class Mamba2(StatefulPart):
+    """The first part of a block that scans. C: channels that are convolved; H heads of P values."""
+
+    def __init__(
+        self,
+        projections: ColumnLinear,
+        convolution: Convolution,
+        rates: MambaRates,
+        norm: GroupedNorm,
+        mamba_output: RowLinear,
+        shape: MambaShape,
+    ) -> None:
+        """projections: [T, E] -> [T, H * P + C + H]: the gate, what is convolved, and steps."""
+        super().__init__()
+        self.projections, self.convolution, self.rates = projections, convolution, rates
+        self.norm, self.mamba_output, self.shape = norm, mamba_output, shape
+        self.state_spec = MambaStateSpec(shape, convolution.weight.shape[2])
+
+    def forward(
+        self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
+    ) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        assert batch.spans is not None
+        ops, taps, rates, norm = self.ops, self.convolution, self.rates.values(), self.norm
+        last, state, drafted, log = cache
+        gate, convolved, steps = self._split(self.projections(x, batch))
+        mixed = ops.convolution(convolved, taps.by_tap(), taps.bias, last, batch.spans, drafted)
+        scanned = ops.selective_scan(mixed, steps, rates, state, self.shape, batch.spans, log)
+        normed = ops.grouped_norm(scanned, gate, norm.weight, norm.groups, norm.eps, norm.factor)
+        return self.mamba_output(normed, batch)
+
+    def _split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Returns views of the gate, [T, H * P], of what is convolved, [T, C], and of steps, [T, H]."""
+        sizes = self.shape.values, self.shape.channels, self.shape.heads
+        gate, convolved, steps = projected.split_with_sizes(sizes, dim=1)
+        return gate, convolved, steps
+
+
+class AttentionBesideMamba2(SideBySide):
+    """Both read the same input."""
+
+    def __init__(self, attention: SelfAttention, mamba: Mamba2, factor: float) -> None:
+        """factor: of attention."""
+        super().__init__()
+        self.attention, self.mamba, self.factor = attention, mamba, factor
+
+    @property
+    def specs(self) -> tuple[KVCacheSpec, RowStateSpec]:
+        return self.attention.attention.spec, self.mamba.state_spec
+
+    def forward(
+        self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
+    ) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        keys_and_values, states = self._split(cache)
+        scanned = self.mamba(x, batch, states)
+        attended = self.attention(x, batch, keys_and_values, rotation)
+        return self.ops.scaled_add(attended, scanned, self.factor)
+
+    def _split(self, cache: LayerCache) -> tuple[LayerCache, LayerCache]:
+        """Returns the tensors of attention and those of the scan."""
+        states = self.mamba.state_spec.num_tensors
+        return cache[:-states], cache[-states:]

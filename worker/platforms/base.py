@@ -1,0 +1,100 @@
+"""What loading needs of a device: checks before anything is read, a model with its weights, and what executes
+steps of it. Needs no torch."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Generic
+
+from pagewire.config import WorkerConfig
+from pagewire.internal.v1 import worker_pb2
+from worker.config.hf_config import ModelConfig
+from worker.exactness import Exactness
+from worker.executor.executor import B, StepExecutor
+from worker.grammar.tokenizer import GrammarsToCome
+from worker.step.prefill_speed import measure_prefill
+from worker.step.rows import RowTable
+
+Report = Callable[[str, float], None]
+"""Called with the name of a phase and the fraction of it that is done."""
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """What is loaded, once it is checked: nothing of it is allocated."""
+
+    initialize: worker_pb2.Initialize
+    config: ModelConfig
+    max_model_len: int
+    speculation: worker_pb2.Speculation | None
+    report: Report
+
+    @property
+    def most_drafts(self) -> int:
+        """The most drafted tokens of a row in a step."""
+        return 0 if self.speculation is None else self.speculation.tokens
+
+    def make_rows(self, num_blocks: int) -> RowTable:
+        """Returns an empty row table over so many blocks."""
+        initialize, vocab_size = self.initialize, self.config.vocab_size
+        sizes = initialize.max_num_seqs, self.max_model_len, vocab_size, initialize.block_size
+        return RowTable(*sizes, num_blocks)
+
+
+@dataclass(frozen=True)
+class LoadedModel(ABC, Generic[B]):
+    """A model with its weights on a device, which can compute."""
+
+    plan: LoadPlan
+    exactness: Exactness
+    dtype_name: str  # of activations, such as "bfloat16"
+    quantization: str  # of the weights, as ModelFacts says it
+    weight_bytes: int  # in the form in which they are computed with
+
+    @abstractmethod
+    def make_executor(self, grammars: GrammarsToCome) -> StepExecutor[B]:
+        """Allocates the KV cache and the swap space, as large as requested or as fits. Raises
+        StartupError."""
+
+    @abstractmethod
+    def warm_up(self, executor: StepExecutor[B]) -> None:
+        """Executes steps whose first time takes longer, and leaves no row behind."""
+
+    @abstractmethod
+    def cache_bytes(self, executor: StepExecutor[B]) -> int:
+        """Returns the bytes of the KV cache."""
+
+    @abstractmethod
+    def swap_us_per_block(self, executor: StepExecutor[B]) -> float:
+        """Returns the microseconds that a block takes to the swap space or back; 0 where there is none."""
+
+    def prefill_us_per_token(self, executor: StepExecutor[B]) -> float:
+        """Returns the microseconds that a token of a long prompt takes."""
+        size, rows = self.plan.initialize.block_size, executor.rows
+        most_tokens = self.plan.initialize.max_num_batched_tokens
+        longest = min(most_tokens, self.plan.max_model_len - 1, rows.cache_blocks * size)
+        return measure_prefill(executor.execute, longest, size)
+
+    @abstractmethod
+    def finish(self, executor: StepExecutor[B], ready: worker_pb2.Ready) -> None:
+        """Adds what only this device knows to what the core is told, and logs what was loaded in one line."""
+
+
+class Platform(ABC, Generic[B]):
+    """A device."""
+
+    name: ClassVar[str]
+    """Of the device: "cpu", "cuda" or "simulated"."""
+
+    def __init__(self, worker: WorkerConfig) -> None:
+        """worker: of this process."""
+        self.worker = worker
+
+    @abstractmethod
+    def check(self, initialize: worker_pb2.Initialize) -> None:
+        """Raises StartupError for flags that the device does not know, before the model is looked at."""
+
+    @abstractmethod
+    def load_model(self, plan: LoadPlan) -> LoadedModel[B]:
+        """Reads the weights and chooses the kernels. Raises StartupError for a model that the device does not
+        compute, before weights are read, and where they do not fit."""

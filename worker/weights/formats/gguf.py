@@ -1,0 +1,158 @@
+"""The tensors of a GGUF file: unpacked when they are read, row by row, and renamed.
+
+llama.cpp rotates neighbouring values of a head (2i and 2i + 1) where the checkpoints of Llama rotate values
+of the two halves (i and i + D/2), and its files have the rows of queries and keys in that order. They are put
+back.
+"""
+
+import mmap
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pagewire.errors import StartupError
+from pagewire.gguf.header import WHAT, Header, TensorInfo, read_header
+from pagewire.gguf.tensor_types import F16, F32, FLOATS, Q4_0
+from worker.config.gguf import ROPE_FACTORS, find_family
+from worker.weights.formats.gguf_blocks import dequantize, q4_0_groups
+from worker.weights.source import GroupedIntegers, GroupedRows, TensorSource
+
+_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""Modules of a GGUF file -> those of Hugging Face checkpoints."""
+_IN_LAYER = re.compile(r"blk\.(\d{1,4})\.([a-z_]+)\.(weight|bias)")
+_OUTSIDE = re.compile(r"([a-z_]+)\.(weight|bias)")
+
+
+def hub_name(name: str) -> str:
+    """Returns the name of a tensor in Hugging Face checkpoints; the same name if it is not known."""
+    if match := _IN_LAYER.fullmatch(name):
+        module = _NAMES.get(match[2])
+        return name if module is None else f"model.layers.{match[1]}.{module}.{match[3]}"
+    match = _OUTSIDE.fullmatch(name)
+    return name if match is None or match[1] not in _NAMES else f"{_NAMES[match[1]]}.{match[2]}"
+
+
+class GGUFTensors(TensorSource):
+    """A GGUF file that is mapped into memory."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises StartupError."""
+        header = read_header(path)
+        self._path = path
+        self._infos = {hub_name(name): info for name, info in header.tensors.items() if name != ROPE_FACTORS}
+        self._head_counts = _paired_head_counts(header)
+        try:
+            with path.open("rb") as file:
+                self._map = mmap.mmap(
+                    file.fileno(), 0, access=mmap.ACCESS_COPY
+                )  # torch knows no read-only memory
+        except (OSError, ValueError) as error:
+            raise StartupError(WHAT, f"{path}: {error}") from error
+
+    def close(self) -> None:
+        """Leaves the mapping to the last array that refers to it."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._infos
+
+    def names(self) -> list[str]:
+        return list(self._infos)
+
+    def file_of(self, name: str) -> str:
+        return self._path.name
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._infos[name].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        return torch.float32
+
+    def main_dtype(self) -> torch.dtype:
+        """bfloat16, unless most bytes are of another kind of float."""
+        by_type: dict[str, int] = {}
+        for info in self._infos.values():
+            by_type[info.type.name] = by_type.get(info.type.name, 0) + info.num_bytes
+        most = max(by_type, key=lambda kind: by_type[kind], default=F32.name)
+        return {F32.name: torch.float32, F16.name: torch.float16}.get(most, torch.bfloat16)
+
+    def packing(self) -> str:
+        return ", ".join(sorted({each.type.name for each in self._infos.values()} - FLOATS))
+
+    def packing_of(self, name: str) -> str:
+        kind = self._infos[name].type.name
+        return "" if kind in FLOATS else kind
+
+    def grouped(self, name: str) -> GroupedIntegers | None:
+        """Only tensors of Q4_0."""
+        info = self._infos[name]
+        if info.type != Q4_0 or len(info.shape) != 2:
+            return None
+        rows, order = self._rows(info), self._row_order(name, info.shape[0])
+
+        def read(first: int, end: int) -> GroupedRows:
+            return q4_0_groups(rows[first:end] if order is None else rows[order[first:end]])
+
+        group = torch.arange(info.shape[1]) // Q4_0.block_values
+        return GroupedIntegers(4, group, info.shape[1] // Q4_0.block_values, "F16", read)
+
+    def stored_bytes(self) -> int:
+        return sum(info.num_bytes for info in self._infos.values())
+
+    def read(self, name: str, part: tuple[slice, ...]) -> torch.Tensor:
+        """Returns float32."""
+        info = self._infos[name]
+        if len(info.shape) > 2:
+            raise StartupError(WHAT, f"{self._path}: tensor {name} has shape {list(info.shape)}")
+        rows = self._rows(info)
+        first, *rest = part or (slice(None),)
+        if len(info.shape) == 1:
+            values = dequantize(rows, info.type)[0]
+            values = values if (order := self._row_order(name, info.shape[0])) is None else values[order]
+            return values[first]
+        order = self._row_order(name, info.shape[0])
+        taken = rows[first].clone() if order is None else rows[order[first]]
+        return dequantize(taken, info.type)[:, rest[0] if rest else slice(None)]
+
+    def _rows(self, info: TensorInfo) -> torch.Tensor:
+        """[rows, bytes of a row] uint8, in the mapped file."""
+        content = np.frombuffer(self._map, np.uint8, info.num_bytes, info.offset)
+        return torch.from_numpy(content).view(-1, info.row_bytes)
+
+    def _row_order(self, name: str, num_rows: int) -> torch.Tensor | None:
+        """Returns for each row of queries or keys where the file has it; None where it has them in order."""
+        num_heads = next((n for end, n in self._head_counts.items() if re.search(rf"{end}\.\w+$", name)), 0)
+        if num_heads == 0:
+            return None
+        if num_rows % (2 * num_heads):
+            raise StartupError(WHAT, f"{self._path}: {name} has {num_rows} rows for {num_heads} heads")
+        return torch.arange(num_rows).view(num_heads, -1, 2).transpose(1, 2).flatten()
+
+
+def _paired_head_counts(header: Header) -> dict[str, int]:
+    """Returns the number of heads of the modules whose rows are ordered in pairs."""
+    if not find_family(header).rotary_pairs:
+        return {}
+    prefix = f"{header.metadata['general.architecture']}.attention."
+    heads = header.metadata.get(f"{prefix}head_count", 0)
+    counts = {"q_proj": heads, "k_proj": header.metadata.get(f"{prefix}head_count_kv", heads)}
+    for count in counts.values():
+        if not isinstance(count, int) or count < 0:
+            raise StartupError(WHAT, f"{header.path}: {prefix}head_count is {count!r}")
+    return counts

@@ -1,1 +1,0 @@
-"""The tensors of a GGUF file under the names that a model family uses."""

@@ -10,7 +10,7 @@ from typing import Any
 from engine_core.context import MAX_PRIORITY, Identity, Limits
 from engine_core.intake.overload import QueueBounds
 from engine_core.kv_cache.host_swap import SwapCosts
-from engine_core.queue.policies import FAIR
+from engine_core.queue.base import FAIR
 from engine_core.queue.token_counters import Weights
 from engine_core.recording.file import RecordingWriter
 from engine_core.recording.recorder import RecordedScheduler

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import zmq
 
-from engine_core.io.parent_orders import ParentOrders
-from engine_core.io.stop_signal import StopSignal
+from engine_core.io.process_control import ParentOrders, StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import ParentsWorker, WorkerDied, WorkerProcess
 from engine_core.startup import worker_arguments

@@ -26,13 +26,11 @@ from kernels.cpu.matmul.matrix import PackedTable as PackedTable
 from kernels.cpu.weight_forms import Pack as Pack
 from kernels.cpu.weight_forms import WeightForms as WeightForms
 from kernels.ops.experts.routing import Routing as Routing
-from kernels.ops.sampling.columns import COLUMNS as COLUMNS
-from kernels.ops.sampling.columns import FLOATS as FLOATS
+from kernels.ops.sampling.columns import MIRRORED as MIRRORED
 from kernels.ops.sampling.columns import NEUTRAL as NEUTRAL
 from kernels.ops.sampling.columns import SamplingColumns as SamplingColumns
 from kernels.ops.sampling.logits_processors import Bitmask as Bitmask
 from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHistory
-from kernels.ops.sampling.logits_processors import Words as Words
 from kernels.ops.sampling.token_masks import ANY as ANY
 from kernels.ops.sampling.token_masks import Prohibitions as Prohibitions
 from kernels.ops.states.delta_rule import DeltaShape as DeltaShape

@@ -145,7 +145,7 @@ SEAMS = {
     },
     "pagewire_console": {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),
-        *("frontend.inspection.inspector", "frontend.openai.responses.errors", "frontend.openai.server"),
+        *("frontend.inspector", "frontend.openai.responses.errors", "frontend.openai.server"),
         *("frontend.parts", "frontend.telemetry.counters"),
         *("pagewire", "pagewire.host.addresses", "pagewire.telemetry.figures", "pagewire.v1"),
     },

@@ -30,12 +30,12 @@ from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import LowBitWeight
 from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
-from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
+from kernels.triton.sampling.draws import Draws, Filters
+from kernels.triton.sampling.filtered_sample import filtered_sample
 from kernels.triton.sampling.forbid_tokens import forbid_tokens
-from kernels.triton.sampling.sample import Draws, argmax, sample
+from kernels.triton.sampling.logprobs import MOST, token_logprobs, top_n
+from kernels.triton.sampling.sample import argmax, sample
 from kernels.triton.sampling.tile_stats import GROUP, TILE, TileStats, tile_stats
-from kernels.triton.sampling.token_logprobs import token_logprobs
-from kernels.triton.sampling.top_n import MOST, top_n
 from kernels.triton.sampling.typical_p import typical_p
 from kernels.triton.states.convolution import convolution
 from kernels.triton.states.delta_rule import delta_rule

@@ -7,11 +7,11 @@ import torch
 
 from benchmarks.gpu.works import BLOCK_SIZE, Setting, Work
 from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
-from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
-from kernels.triton.sampling.sample import Draws, argmax, sample
+from kernels.triton.sampling.draws import Draws, Filters
+from kernels.triton.sampling.filtered_sample import filtered_sample
+from kernels.triton.sampling.logprobs import token_logprobs, top_n
+from kernels.triton.sampling.sample import argmax, sample
 from kernels.triton.sampling.tile_stats import tile_stats
-from kernels.triton.sampling.token_logprobs import token_logprobs
-from kernels.triton.sampling.top_n import top_n
 from kernels.triton.sampling.typical_p import typical_p
 from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
 

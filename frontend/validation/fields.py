@@ -123,6 +123,7 @@ FIELDS: dict[str, rules.Rule | Kind] = {
     "output.stream_interval": rules.AT_LEAST_ONE,
     "output.continuous_usage": Kind.FREE,
     "output.timings": Kind.FREE,
+    "output.parameters": Kind.FREE,
     "output.token_bytes": Kind.FREE,
     "cache": Kind.NESTED,
     "cache.salt": rules.IDENTIFIER,

@@ -24,6 +24,8 @@ MAX_COUNT = 2**31 - 1
 MAX_TOOL_NAME = 128
 """Characters of a tool's name."""
 MAX_SECONDS = 366 * 24 * 3600
+LONGEST = 24 * 3600
+"""Longest duration, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +260,6 @@ TIME_LIMIT = Rule(f"above 0, at most {MAX_SECONDS} s", _time_limit)
 def computes_prompt_only(stopping: generation_pb2.StoppingCriteria) -> bool:
     """Returns whether nothing is generated: the prompt is computed, for log-probabilities or the cache."""
     return stopping.HasField("max_tokens") and not stopping.max_tokens
-
-
-LONGEST = 24 * 3600
-"""Longest duration, in seconds."""
 
 
 def seconds_of(duration: Duration, path: str) -> float:

@@ -200,6 +200,7 @@ class RequestOptions(TypedDict, total=False):
     request_id: unique among the requests in flight; default: chosen by the server.
     model: served name; default: the client's.
     timings: return the time spent in each phase.
+    parameters: return the parameters that the request runs with, those of the model and the server included.
     priority: lower values run first; 0 is the default class.
     tenant: unit of fair sharing; cached prefixes are shared within a tenant only.
     cache_salt: share cached prefixes with requests of the same salt only.
@@ -217,6 +218,7 @@ class RequestOptions(TypedDict, total=False):
     request_id: str
     model: str
     timings: bool
+    parameters: bool
     priority: int
     tenant: str
     cache_salt: str
@@ -265,7 +267,7 @@ def _request(
 ) -> generation_pb2.GenerateRequest:
     """Returns the request of complete params. See generate_request()."""
     output = params.output()
-    output.timings = options.get("timings", False)
+    output.timings, output.parameters = options.get("timings", False), options.get("parameters", False)
     cache = {name.removeprefix("cache_"): options[name] for name in _CACHE_OPTIONS if name in options}
     routing = {name: options[name] for name in _ROUTING_OPTIONS if name in options}
     budget = options.get("reasoning_budget")

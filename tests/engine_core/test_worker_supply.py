@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from engine_core.io.parent_orders import ParentOrders
-from engine_core.io.stop_signal import Stopped, StopSignal
+from engine_core.io.process_control import ParentOrders, Stopped, StopSignal
 from engine_core.worker_supply import Process, WorkerSupply
 from pagewire.config import EngineConfig
 from pagewire.host.spawn import Activation, Heartbeat, KeptWorkers, Status, WorkerStarted

@@ -9,8 +9,7 @@ from typing import Any, cast
 from engine_core.core import EngineCore
 from engine_core.frontend_messages import FrontendMessages
 from engine_core.io.inbox import Inbox, Received
-from engine_core.io.parent_orders import ParentOrders
-from engine_core.io.stop_signal import Stopped, StopSignal
+from engine_core.io.process_control import ParentOrders, Stopped, StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal

@@ -93,7 +93,7 @@ class RowSampler(ABC):
             broken = ~scores.amax(-1, keepdim=True).isfinite()
             ids.append(best)
             logprobs.append(scores.gather(1, best).masked_fill_(broken, torch.nan))
-        return torch.cat(ids), torch.cat(logprobs)
+        return _joined(ids), _joined(logprobs)
 
     @abstractmethod
     def append(self, rows: list[int], tokens: torch.Tensor) -> None:
@@ -174,7 +174,7 @@ class Sampler(RowSampler):
             pieces.append(self._sample(logits[piece], rows[piece]))
             if scores is not None and kept is not None:
                 scores.add(kept, rows[piece], pieces[-1])
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return _joined(pieces)
 
     def append(self, rows: list[int], tokens: torch.Tensor) -> None:
         if not self._processed.isdisjoint(rows):
@@ -200,3 +200,8 @@ class Sampler(RowSampler):
         if not self._processed.isdisjoint(rows):
             self._process(logits, rows)
         return self._ops.choose_tokens(logits, rows, self.columns)
+
+
+def _joined(pieces: list[torch.Tensor]) -> torch.Tensor:
+    """Returns pieces one after another; a single one without a copy."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)

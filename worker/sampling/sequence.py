@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from kernels.api import Words
 from pagewire.internal.v1 import worker_pb2
 
 NO_PENALTIES = {"repetition_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
@@ -34,8 +34,8 @@ class NewSequence:
         given = self.new.sampling.logit_bias.items()
         return {token: bias for token, bias in given if token < vocab_size}
 
-    def allowed(self, vocab_size: int) -> Words | None:
-        """Returns a bit per allowed token; None: all tokens.
+    def allowed(self, vocab_size: int) -> npt.NDArray[np.int32] | None:
+        """Returns the words of a kernels.api.Bitmask of the allowed tokens; None: all tokens.
 
         Raises ValueError when the vocabulary has none of the tokens.
         """

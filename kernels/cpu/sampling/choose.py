@@ -1,4 +1,5 @@
-"""kernels.ops.sampling.choose for rows of logits, one at a time, but for typical_p, which is left to torch.
+"""kernels.ops.sampling.choose for rows of logits, one at a time; rows with a filter of LEFT_TO_TORCH are left
+to torch.
 
 A row is read once for the largest logit of each chunk of 64 tokens. What comes then depends on it:
 
@@ -13,7 +14,7 @@ A row is read once for the largest logit of each chunk of 64 tokens. What comes 
 from math import inf
 
 from kernels.cpu.compiler.cache import compiled
-from kernels.cpu.compiler.language import float32
+from kernels.cpu.compiler.language import float32, unroll
 from kernels.cpu.isa.lanes import lowest_bit
 from kernels.cpu.isa.vectors import read_f32, read_f64, read_i64, write_f64, write_i64
 from kernels.cpu.sampling.candidates import collect, cut, keep_best, pick, total_of
@@ -32,11 +33,13 @@ from kernels.cpu.sampling.scratch import (
     scratch_places,
 )
 from kernels.cpu.sampling.vector_loops import CHUNK, LOWEST, NO_TOKEN, at_least, chunk_largest, weigh
-from kernels.ops.sampling.columns import COLUMNS
+from kernels.ops.sampling.columns import COLUMNS, FLOATS, NEUTRAL
 from kernels.ops.sampling.philox_constants import M0, M1, MASK, ROUNDS, W0, W1
 
-_NAMES = ("temperature", "top_p", "min_p", "typical_p", "top_k", "sequence_index", "position", "seed")
-_TEMPERATURE, _TOP_P, _MIN_P, _TYPICAL_P, _TOP_K, _INDEX, _POSITION, _SEED = map(COLUMNS.index, _NAMES)
+_NAMES = ("temperature", "top_p", "min_p", "top_k", "sequence_index", "position", "seed")
+_TEMPERATURE, _TOP_P, _MIN_P, _TOP_K, _INDEX, _POSITION, _SEED = map(COLUMNS.index, _NAMES)
+LEFT_TO_TORCH = tuple((COLUMNS.index(name), NEUTRAL[name]) for name in FLOATS if name not in _NAMES)
+"""Filters that are not compiled, such as typical_p: column and neutral value."""
 
 
 def _find_largest(scratch: int) -> int:
@@ -107,8 +110,9 @@ def _at(record: ChooseRecord, column: int, row: int) -> int:
 
 def _draw(record: ChooseRecord, row: int, scratch: int) -> int:
     """By the row's parameters."""
-    if read_f64(_at(record, _TYPICAL_P, row)) < 1:
-        return UNKNOWN
+    for column, neutral in unroll(LEFT_TO_TORCH):
+        if read_f64(_at(record, column, row)) != neutral:
+            return UNKNOWN
     k = read_i64(_at(record, _TOP_K, row))
     top_p, min_p = read_f64(_at(record, _TOP_P, row)), read_f64(_at(record, _MIN_P, row))
     index, position = read_i64(_at(record, _INDEX, row)), read_i64(_at(record, _POSITION, row))

@@ -1,8 +1,9 @@
 """Sampling parameters by row: one table, which the kernels of a CPU read in place and a CUDA device mirrors.
 
 Parameters arrive as float32 numbers, so that float64 and float32 hold them exactly. A new filter is a name
-here, an entry in kernels.ops.sampling.choose.FILTERS, and a line in the compiled variants, which do not read
-FILTERS: kernels.cpu.sampling.choose, where UNKNOWN leaves a row to torch, and worker.cuda.sampling.
+here and an entry in kernels.ops.sampling.filters.FILTERS. kernels.cpu.sampling.choose leaves rows with a
+filter that it does not know to torch; a CUDA device needs a kernel, and a field of
+kernels.triton.sampling.draws.RowParameters.
 """
 
 from typing import Any
@@ -16,6 +17,8 @@ FLOATS = tuple(name for name, value in NEUTRAL.items() if isinstance(value, floa
 """Columns in float64; the others are integers."""
 COLUMNS = (*NEUTRAL, "sequence_index", "position", "seed")
 """position: output tokens of the row, sampled ones of steps in flight included."""
+MIRRORED = tuple(name for name in COLUMNS if name != "seed")
+"""The columns that a device has in 32 bits: floats as float32, others as int32."""
 
 
 class SamplingColumns:
@@ -40,6 +43,14 @@ class SamplingColumns:
         """Begins a row; parameters that are not named become neutral, other columns 0."""
         for name, column in self._columns.items():
             column[row] = values.get(name, NEUTRAL.get(name, 0))
+
+    def mirrored(self, rows: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
+        """Returns the MIRRORED columns of rows [N] as a device has them, [columns, N]."""
+        numbers = np.empty((len(MIRRORED), len(rows)), np.int32)
+        for number, name in zip(numbers, MIRRORED, strict=True):
+            kind = np.float32 if name in FLOATS else np.int32
+            number.view(kind)[:] = self[name][rows].astype(kind)
+        return numbers
 
     def uses(self, row: int, *names: str) -> bool:
         """Returns whether one of these parameters of the row is not neutral."""

@@ -26,7 +26,7 @@ def ranking(scores: torch.Tensor, n: int) -> torch.Tensor:
     Measured on one core, A = 1: W = 152,000: n = 256 0.35 ms, of which the keys are 0.14; n = W 12 ms, and 21
     ms by the stable sort. W = 1,024: n = 256 29 us; n = W 34 us, and 16 us by the stable sort.
 
-    On CUDA: kernels.triton.sampling.top_n.
+    On CUDA: kernels.triton.sampling.logprobs.
     """
     width = scores.shape[-1]
     if n < width:

@@ -10,7 +10,7 @@ Ten rounds. Nothing is carried from one number to the next, so a generator has n
 Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011; the known
 answers of its library, Random123, are in the test.
 
-On CUDA: kernels.triton.sampling.philox.
+On CUDA: kernels.triton.sampling.draws.
 """
 
 import torch

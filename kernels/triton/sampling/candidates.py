@@ -1,5 +1,5 @@
 """Finds the logits of a row that can be among its highest, without sorting. Device functions of
-kernels.triton.sampling.filtered_sample and kernels.triton.sampling.top_n, which describe the method; one
+kernels.triton.sampling.filtered_sample and kernels.triton.sampling.logprobs, which describe the method; one
 program per row.
 """
 

@@ -17,14 +17,12 @@ and they are found without sorting:
 A pass over the row writes the candidates in order of their ids, skipping tiles whose largest logit is too
 small. More than CANDIDATES of them (a flat distribution, a large k) are searched in the row itself.
 
-Exact but for the rounding of weights to float32 (kernels.triton.sampling.weights) and the order of float64
+Exact but for the rounding of weights to float32 (kernels.triton.sampling.draws) and the order of float64
 sums: a tree within tiles of 1,024 candidates, tiles from left to right, where the CPU's weights are float64
 and are added from left to right (by rank, for top-p). See kernels.triton.sampling.sample for what that means.
 One program per row. Bytes moved: the row's tiles with candidates, at least once; of a flat row 33 times 4 * V
 per filter, from L2. Speed: not yet measured on a GPU.
 """
-
-from dataclasses import dataclass
 
 import torch
 import triton
@@ -39,19 +37,8 @@ from kernels.triton.sampling.candidates import (
     sort_key,
     write_candidates,
 )
-from kernels.triton.sampling.philox import uniform53
-from kernels.triton.sampling.sample import Draws
+from kernels.triton.sampling.draws import Draws, Filters, factor_of, uniform53, weights_of
 from kernels.triton.sampling.tile_stats import TILE, TileStats
-from kernels.triton.sampling.weights import factor_of, weights_of
-
-
-@dataclass(frozen=True)
-class Filters:
-    """Filters of each row, on the device. A row with none of them is skipped."""
-
-    top_k: torch.Tensor  # [A] int32; 0: off
-    top_p: torch.Tensor  # [A] float32; 1: off
-    min_p: torch.Tensor  # [A] float32; 0: off
 
 
 @triton.jit

@@ -5,11 +5,11 @@ distribution.
     T > 0:  the first j with w_0 + ... + w_j > u * sum(w),   w_j = exp((x_j - max x) / T)
     -1      where the largest logit is not finite
 
-u is the uniform number of (seed, index, position): kernels.triton.sampling.philox. Rows that filter (top-k,
+u is the uniform number of (seed, index, position): kernels.triton.sampling.draws. Rows that filter (top-k,
 top-p, min-p) are left to kernels.triton.sampling.filtered_sample.
 
 The draw first finds the tile in which the sum passes u * sum(w), then the token in it, so that the vocabulary
-is read once and one tile of it again. Weights are float32 (kernels.triton.sampling.weights). The order of the
+is read once and one tile of it again. Weights are float32 (kernels.triton.sampling.draws). The order of the
 sums: a float32 tree within each tile of 2,048 tokens (kernels.triton.sampling.tile_stats), a float64 tree
 over the tiles, and within the tile of the draw a float64 scan; where the two sums of that tile differ in
 their last bits, its last token closes the gap. kernels.ops.sampling.choose.inverse_cdf is float64 throughout
@@ -19,26 +19,13 @@ from the CPU's where u falls between.
 Bytes moved: 4 * A * V, and A tiles. Speed: not yet measured on a GPU.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
 from kernels.triton.requirements import next_power_of_2
-from kernels.triton.sampling.philox import uniform53
+from kernels.triton.sampling.draws import Draws, factor_of, uniform53, weights_of
 from kernels.triton.sampling.tile_stats import TILE, TileStats, tile_stats
-from kernels.triton.sampling.weights import factor_of, weights_of
-
-
-@dataclass(frozen=True)
-class Draws:
-    """How each row's token is chosen, on the device."""
-
-    temperature: torch.Tensor  # [A] float32; 0: greedy
-    seeds: torch.Tensor  # [A] int64, the bits of a uint64
-    indexes: torch.Tensor  # [A] int32: of the sequence within its request
-    positions: torch.Tensor  # [A] int32: of the token within the output
 
 
 @triton.jit

@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.sampling.weights import factor_of, weights_of
+from kernels.triton.sampling.draws import factor_of, weights_of
 
 TILE = 2048
 """Logits per program: 75 programs for each row of a vocabulary of 152,000, 16 logits per thread."""

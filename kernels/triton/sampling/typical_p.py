@@ -26,8 +26,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.triton.sampling.filtered_sample import Filters, kept, mass_of, thresholds
-from kernels.triton.sampling.weights import factor_of
+from kernels.triton.sampling.draws import Filters, factor_of
+from kernels.triton.sampling.filtered_sample import kept, mass_of, thresholds
 
 WIDTH = 2048
 """Logits read at a time: 8 per thread. As compiled for sm_90 nothing spills, and two programs fit on a

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.kv_cache.kept_changes import KeptChanges
+from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.recording.file import open_recording
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.scheduler.scheduler import Scheduler

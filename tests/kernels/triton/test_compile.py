@@ -156,8 +156,8 @@ from benchmarks.gpu.launches import BF16, FP32, HEADS, attention, empty
 from ptx_emulator.compile_check import compiling
 from kernels.triton.step.prepare_inputs import append_tokens
 from kernels.triton.matmul.linear import linear
-from kernels.triton.sampling.token_logprobs import token_logprobs
-from kernels.triton.sampling.top_n import top_n
+from kernels.triton.sampling.logprobs import token_logprobs
+from kernels.triton.sampling.logprobs import top_n
 
 def step(n):
     rows = 8 + min(n, 8)

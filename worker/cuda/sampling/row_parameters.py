@@ -6,26 +6,19 @@ positions advance on both sides.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from kernels.api import COLUMNS, FLOATS, SamplingColumns
+from kernels.api import MIRRORED, SamplingColumns
 from kernels.ops.attention.ragged import Integers
-from kernels.triton.sampling.filtered_sample import Filters
-from kernels.triton.sampling.sample import Draws
+from kernels.triton.sampling.draws import RowParameters
+from kernels.triton.sampling.ops import TritonSampling
 from worker.upload import upload
 
 Slot = TypeVar("Slot")
 
-MIRRORED = tuple(name for name in COLUMNS if name != "seed")
-"""The columns that a device has in 32 bits: floats as float32, others as int32. Those of RowSlots follow."""
-
-FILTERED = tuple(Filters.__dataclass_fields__)
-"""The columns of filters that one kernel applies."""
 ALIGNMENT = 4
 """Rows of a step are padded to a multiple of this, so that each column begins at a multiple of 16 bytes:
 Triton compiles a kernel once more for pointers that do not."""
@@ -39,16 +32,6 @@ class RowSlots(NamedTuple, Generic[Slot]):
     output: Slot  # the same, of a row whose output is recorded
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """Parameters of the rows of one step, in its order: [P], with padding."""
-
-    draws: Draws
-    filters: Filters
-    typical_p: torch.Tensor  # float32
-    slots: "RowSlots[torch.Tensor]"  # int32
-
-
 class DeviceParameters:
     """SamplingColumns on the device. `padding` is a row that is greedy and has no slots."""
 
@@ -58,7 +41,7 @@ class DeviceParameters:
         self._columns, self._device = columns, device
         self._slots = np.full((len(RowSlots._fields), columns.num_rows), -1, np.int32)
         self._changed: set[int] = set()
-        numbers = np.zeros((len(MIRRORED) + len(RowSlots._fields), width), np.int32)
+        numbers = np.zeros((len(MIRRORED) + len(self._slots), width), np.int32)
         numbers[len(MIRRORED) :] = -1
         self._on_device = upload(numbers, device)
         self._seeds_on_device = upload(np.zeros(width, np.int64), device)
@@ -73,19 +56,11 @@ class DeviceParameters:
         if self._changed:
             rows = np.fromiter(self._changed, np.int64)
             index = upload(rows, self._device)
-            self._on_device.index_copy_(1, index, upload(self._packed(rows), self._device))
+            numbers = np.concatenate((self._columns.mirrored(rows), self._slots[:, rows]))
+            self._on_device.index_copy_(1, index, upload(numbers, self._device))
             seeds = self._columns["seed"][rows].view(np.int64)
             self._seeds_on_device.index_copy_(0, index, upload(seeds, self._device))
             self._changed.clear()
-
-    def _packed(self, rows: Integers) -> npt.NDArray[np.int32]:
-        """Returns the columns of rows [N] as the device has them, [columns, N]."""
-        numbers = np.empty((len(self._on_device), len(rows)), np.int32)
-        for number, name in zip(numbers, MIRRORED, strict=False):
-            kind = np.float32 if name in FLOATS else np.int32
-            number.view(kind)[:] = self._columns[name][rows].astype(kind)
-        numbers[len(MIRRORED) :] = self._slots[:, rows]
-        return numbers
 
     def index(self, rows: Sequence[int] | Integers) -> torch.Tensor:
         """Returns rows padded for gather(), [P] int32."""
@@ -93,21 +68,14 @@ class DeviceParameters:
         padded[: len(rows)] = rows
         return upload(padded, self._device)
 
-    def gather(self, row_index: torch.Tensor) -> Parameters:
-        """Returns the parameters of rows [P]. row_index: integers; P a multiple of ALIGNMENT."""
+    def gather(self, row_index: torch.Tensor) -> tuple[RowParameters, RowSlots[torch.Tensor]]:
+        """Returns the parameters of rows [P], and their slots [P] int32. row_index: integers; P a multiple of
+        ALIGNMENT."""
         assert row_index.shape[0] % ALIGNMENT == 0
         numbers = self._on_device.index_select(1, row_index)
-        values = {
-            name: column.view(torch.float32) if name in FLOATS else column
-            for name, column in zip(MIRRORED, numbers, strict=False)
-        }
         seeds = self._seeds_on_device.index_select(0, row_index)
-        return Parameters(
-            Draws(values["temperature"], seeds, values["sequence_index"], values["position"]),
-            Filters(*(values[name] for name in FILTERED)),
-            values["typical_p"],
-            RowSlots(*numbers[len(MIRRORED) :]),
-        )
+        parameters = TritonSampling.row_parameters(numbers[: len(MIRRORED)], seeds)
+        return parameters, RowSlots(*numbers[len(MIRRORED) :])
 
     @property
     def positions(self) -> torch.Tensor:

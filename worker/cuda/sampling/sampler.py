@@ -12,10 +12,11 @@ import torch
 
 from kernels.api import SamplingColumns
 from kernels.ops.attention.ragged import Integers
+from kernels.triton.sampling.draws import RowParameters
 from kernels.triton.sampling.ops import TritonSampling
 from kernels.triton.step.token_history import History
 from worker.cuda.sampling.logit_adjustments import DeviceAdjustments
-from worker.cuda.sampling.row_parameters import ALIGNMENT, FILTERED, DeviceParameters, Parameters, RowSlots
+from worker.cuda.sampling.row_parameters import ALIGNMENT, DeviceParameters, RowSlots
 from worker.grammar.rows import GrammarRows
 from worker.sampling.logprobs.scores import SampledScores
 from worker.sampling.sampler import RowSampler
@@ -76,7 +77,7 @@ class CudaSampler(RowSampler):
         work = Work.ADJUST if adjusted else Work.NONE
         if self.columns["temperature"][row] > 0:
             work |= Work.DRAW
-            work |= Work.FILTER if uses(row, *FILTERED) else Work.NONE
+            work |= Work.FILTER if uses(row, *self._kernels.FILTERED) else Work.NONE
             work |= Work.TYPICAL if uses(row, "typical_p") else Work.NONE
         self._work[row] = work
 
@@ -125,15 +126,16 @@ class CudaSampler(RowSampler):
         row_index: [P] integers, P >= A a multiple of row_parameters.ALIGNMENT. Rows behind the sampled ones
         are `padding`; their tokens are undefined.
         """
-        parameters = None if work == Work.NONE else self._parameters.gather(row_index)
-        if parameters is not None:
-            self._mask(logits, parameters, work)
-        if parameters is None or not work & Work.DRAW:
+        if work == Work.NONE:
             tokens = self._kernels.argmax(logits)
         else:
-            share = parameters.typical_p if work & Work.TYPICAL else None
-            filtered = bool(work & Work.FILTER)
-            tokens = self._kernels.draw(logits, parameters.draws, parameters.filters, filtered, share)
+            parameters, slots = self._parameters.gather(row_index)
+            self._mask(logits, parameters, slots, work)
+            by_filters, by_typical_p = bool(work & Work.FILTER), bool(work & Work.TYPICAL)
+            if work & Work.DRAW:
+                tokens = self._kernels.draw(logits, parameters, by_filters, by_typical_p)
+            else:
+                tokens = self._kernels.argmax(logits)
         self._kernels.record_tokens(tokens, row_index[: logits.shape[0]], self._history())
         return tokens
 
@@ -158,17 +160,19 @@ class CudaSampler(RowSampler):
     def _process(self, scores: torch.Tensor, rows: list[int]) -> None:
         self._parameters.upload_changes()
         self._allow(rows)
-        parameters = self._parameters.gather(self._parameters.index(rows))
-        self._mask(scores, parameters, Work.ADJUST | Work.FORBID)
+        parameters, slots = self._parameters.gather(self._parameters.index(rows))
+        self._mask(scores, parameters, slots, Work.ADJUST | Work.FORBID)
 
-    def _mask(self, scores: torch.Tensor, parameters: Parameters, work: Work) -> None:
+    def _mask(
+        self, scores: torch.Tensor, rows: RowParameters, slots: RowSlots[torch.Tensor], work: Work
+    ) -> None:
         """Applies penalties, bias and masks to scores [A, V], in place."""
         count = scores.shape[0]
         if work & Work.ADJUST:
-            self._adjustments.apply(scores, self._every[:count], parameters.slots.adjust[:count])
+            self._adjustments.apply(scores, self._every[:count], slots.adjust[:count])
         if work & Work.FORBID:
-            positions, slots = parameters.draws.positions[:count], parameters.slots.forbid[:count]
-            self._kernels.prohibit(scores, slots, positions, self._bans.prohibitions)
+            positions, state = rows.draws.positions[:count], self._bans.prohibitions
+            self._kernels.prohibit(scores, slots.forbid[:count], positions, state)
 
     def _history(self) -> History:
         """Returns the tables that sampled tokens are recorded in."""

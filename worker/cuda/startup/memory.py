@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kernels.triton.blocks import BUFFER_BYTES
-from kernels.triton.sampling.top_n import USUAL
+from kernels.triton.sampling.logprobs import USUAL
 from pagewire.errors import StartupError
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device, Memory

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from frontend.call.call import Call
 from frontend.errors import InvalidRequest
 from frontend.http.exchange import Exchange, event
-from frontend.inspection.inspector import Inspector
+from frontend.inspector import Inspector
 from frontend.openai.server import Endpoint
 from frontend.parts import FrontendParts
 from pagewire import __version__

@@ -35,8 +35,10 @@ def params_of(
 
 
 def test_no_column_is_ignored() -> None:
-    """A new filter is computed here, or leaves its rows to torch by UNKNOWN."""
-    assert set(module._NAMES) == set(COLUMNS)
+    """A new filter is computed here, or leaves its rows to torch."""
+    left = {COLUMNS[column]: neutral for column, neutral in module.LEFT_TO_TORCH}
+    assert {*module._NAMES, *left} == set(COLUMNS)
+    assert left == {"typical_p": 1.0}
 
 
 def in_python(logits: torch.Tensor, params: SamplingColumns) -> int:

@@ -9,7 +9,8 @@ import torch
 import triton.language as tl
 
 from kernels.triton.sampling.candidates import sort_key
-from kernels.triton.sampling.filtered_sample import Filters, filtered_sample, kept, mass_of, thresholds
+from kernels.triton.sampling.draws import Filters
+from kernels.triton.sampling.filtered_sample import filtered_sample, kept, mass_of, thresholds
 from kernels.triton.sampling.sample import sample
 from kernels.triton.sampling.tile_stats import tile_stats
 from tests.kernels.sampling_inputs import tied_logits

@@ -13,10 +13,11 @@ from kernels.ops.sampling.filters import min_p, temperature_weights, top_k, top_
 from kernels.ops.sampling.logprobs import log_softmax_reference, token_ranks_reference
 from kernels.ops.sampling.philox import philox4x32_reference, uniform53_reference
 from kernels.triton.sampling import filtered_sample as module
-from kernels.triton.sampling.filtered_sample import Filters, filtered_sample
-from kernels.triton.sampling.sample import Draws, argmax, sample
+from kernels.triton.sampling.draws import Draws, Filters
+from kernels.triton.sampling.filtered_sample import filtered_sample
+from kernels.triton.sampling.logprobs import token_logprobs
+from kernels.triton.sampling.sample import argmax, sample
 from kernels.triton.sampling.tile_stats import tile_stats
-from kernels.triton.sampling.token_logprobs import token_logprobs
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 from tests.kernels.triton.sampling.test_philox import uniforms
 

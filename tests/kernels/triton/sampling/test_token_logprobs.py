@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from kernels.ops.sampling.logprobs import log_softmax_reference, token_ranks_reference
+from kernels.triton.sampling.logprobs import token_logprobs
 from kernels.triton.sampling.tile_stats import TILE
-from kernels.triton.sampling.token_logprobs import token_logprobs
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from kernels.ops.sampling.logprobs import ranking_reference
-from kernels.triton.sampling import top_n as module
-from kernels.triton.sampling.top_n import top_n
+from kernels.triton.sampling import logprobs as module
+from kernels.triton.sampling.logprobs import top_n
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 

@@ -6,7 +6,7 @@ import torch
 from kernels.ops.sampling.filters import min_p, temperature_weights, top_k, top_p
 from kernels.ops.sampling.filters import typical_p as cpu_typical_p
 from kernels.triton.sampling import typical_p as module
-from kernels.triton.sampling.filtered_sample import Filters
+from kernels.triton.sampling.draws import Filters
 from kernels.triton.sampling.typical_p import typical_p
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import triton.language as tl
 
-from kernels.triton.sampling.weights import factor_of, weights_of
+from kernels.triton.sampling.draws import factor_of, weights_of
 from tests.kernels.triton.probes import jit
 
 

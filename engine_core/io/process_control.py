@@ -1,14 +1,51 @@
-"""Orders of the parent process, on standard input."""
+"""What asks this process to do something: signals to end, and orders of its parent on standard input."""
 
 import os
 import select
+import signal
 from collections import deque
-from typing import TypeVar
+from types import FrameType
+from typing import Self, TypeVar
 
-from engine_core.io.stop_signal import Stopped, StopSignal
 from pagewire.host.spawn import Activation, WorkerStarted, read_order
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _Order = TypeVar("_Order", Activation, WorkerStarted)
+
+
+class Stopped(Exception):
+    """The process ends because it was asked to."""
+
+
+class StopSignal:
+    """Catches SIGTERM, SIGINT and SIGHUP while the context lasts, for a loop that polls a descriptor. To be
+    entered in the main thread."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned before
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def fileno(self) -> int:
+        """Returns a descriptor that is readable from the first signal on."""
+        return self._reading
+
+    def request(self) -> None:
+        """Asks the loop to end, as a signal does."""
+        os.write(self._writing, b"x")
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.request()
 
 
 class ParentOrders:

@@ -10,6 +10,7 @@ from kernels.api import Arena, e4m3
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
+from worker.imports import import_metas
 from worker.layers.base import Weight
 from worker.layers.matrix import LinearMethod, PlainMethod
 from worker.memory.kv_cache import NO_MEMORY
@@ -60,6 +61,7 @@ def load_model(
         model = _build(family, config, place)
         if checkpoint is None:
             table = bits.hold(model, weight_table(model, family.names), {}, place)
+            import_metas()  # torch makes no generator without them
             fill_dummy(table, initialize.seed, progress, device, bits.write)
             return model, place.dtype
         table = _fitting_table(model, family, checkpoint)

@@ -13,12 +13,12 @@ from engine_core.errors import Code, Refused
 from engine_core.intake.grammar_preparation import GrammarPreparation
 from engine_core.intake.intake import Intake
 from engine_core.io.inbox import Received
-from engine_core.kv_cache.cache_log import encode
+from engine_core.kv_cache.cache_changes import encode
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.ownership import DetachedRequests, Handover
 from engine_core.request import Request
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, CacheChanges, EngineMessage, Hello, WatchCache
-from pagewire.logs.fields import about
+from pagewire.logs import about
 
 log = logging.getLogger(__name__)
 

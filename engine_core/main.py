@@ -14,7 +14,7 @@ from engine_core.core import EngineCore
 from engine_core.intake.quota_exchange import QuotaFile, quota_path
 from engine_core.io.frontend_sockets import FrontendSockets
 from engine_core.io.inbox import HealthProbe, Inbox
-from engine_core.io.stop_signal import Stopped, StopSignal
+from engine_core.io.process_control import Stopped, StopSignal
 from engine_core.io.worker_process import WorkerDied
 from engine_core.metrics import Parts
 from engine_core.metrics import watch as watch_core
@@ -37,7 +37,7 @@ from pagewire.host.spawn import Heartbeat, Status
 from pagewire.internal.v1.worker_pb2 import Ready
 from pagewire.ipc import transport
 from pagewire.ipc.curve import CurveAuthenticator, read_engine_key
-from pagewire.logs.fields import quoted
+from pagewire.logs import quoted
 from pagewire.telemetry.watch import NO_PORT, Watch
 
 log = logging.getLogger(__name__)

@@ -171,9 +171,11 @@ class Handover:
         if detached is None:
             self._context.fail(request.frontend, request.handle, Code.ABORTED, REASON, _TEXT)
         if not goes_on:
-            self._end(request, detached is not None)
+            (self._detached.end if detached else self._scheduler.abort)(request)
             return False
-        self._give(request, message, frontend, arrival, detached is not None)
+        move = self._detached.attach if detached else self._scheduler.requests.move
+        move(request, frontend, message.handle)
+        self._renew(request, message, arrival)
         self._send_so_far(request, message, delivered)
         self.end_delivered(request, message)
         if not request.num_live:
@@ -187,20 +189,8 @@ class Handover:
             request.owner.ended_elsewhere |= ended
             self._scheduler.abort(request, ended)
 
-    def _end(self, request: Request, is_detached: bool) -> None:
-        if is_detached:
-            self._detached.end(request)
-        else:
-            self._scheduler.abort(request)
-
-    def _give(
-        self, request: Request, message: AddRequest, frontend: bytes, arrival: float, is_detached: bool
-    ) -> None:
-        """Moves a request to the call that a message is about."""
-        if is_detached:
-            self._detached.attach(request, frontend, message.handle)
-        else:
-            self._scheduler.requests.move(request, frontend, message.handle)
+    def _renew(self, request: Request, message: AddRequest, arrival: float) -> None:
+        """Gives a request the terms of the call that a message is about."""
         owner = request.owner
         owner.num_handovers += 1
         owner.submitted, owner.disconnect_grace = submitted_at(message, arrival), disconnect_grace_of(message)

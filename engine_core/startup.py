@@ -10,7 +10,7 @@ from typing import Any
 from engine_core.context import MAX_PRIORITY, Identity, Limits
 from engine_core.intake.overload import QueueBounds
 from engine_core.kv_cache.host_swap import SwapCosts
-from engine_core.queue.policies import FAIR
+from engine_core.queue.base import FAIR
 from engine_core.queue.token_counters import Weights
 from engine_core.recording.file import RecordingWriter
 from engine_core.recording.recorder import RecordedScheduler
@@ -20,8 +20,8 @@ from pagewire import __version__
 from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
-from pagewire.host.cores import format_cores, parse_cores
 from pagewire.host.liveness import LEAST_PATIENCE_S
+from pagewire.host.resources import format_cores, parse_cores
 from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready, Speculation
 from pagewire.v1.admin_pb2 import Parallelism

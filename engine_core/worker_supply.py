@@ -13,14 +13,12 @@ from dataclasses import dataclass
 
 import zmq
 
-from engine_core.io.parent_orders import ParentOrders
-from engine_core.io.stop_signal import StopSignal
+from engine_core.io.process_control import ParentOrders, StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import ParentsWorker, WorkerDied, WorkerProcess
 from engine_core.startup import worker_arguments
 from pagewire.config import EngineConfig
-from pagewire.host.orders import Activation, KeptWorkers
-from pagewire.host.spawn import Heartbeat, Status
+from pagewire.host.spawn import Activation, Heartbeat, KeptWorkers, Status
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
 from pagewire.ipc import transport
 from pagewire.ipc.curve import EngineKey

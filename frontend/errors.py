@@ -1,34 +1,7 @@
 """Errors that reach clients, and the google.rpc details that they carry.
 
-ServiceError                    an RPC is refused or fails
-├── InvalidRequest              INVALID_ARGUMENT     names the invalid fields
-│   ├── Unsupported             ... because a field is not implemented yet
-│   └── ContextLengthExceeded   ... because the prompt leaves no room for output
-├── Malformed                   INVALID_ARGUMENT     is no message of the method's type
-├── TooManyFields               INVALID_ARGUMENT     a message is of too many parts to decode it
-├── ModelNotFound               NOT_FOUND
-├── RequestExists               ALREADY_EXISTS
-├── RequestNotFound             NOT_FOUND
-├── FrontendNotFound            NOT_FOUND
-├── Unimplemented                    UNIMPLEMENTED        the whole RPC is not implemented yet
-├── Unauthenticated             UNAUTHENTICATED      no token, or an unknown one
-├── PermissionDenied            PERMISSION_DENIED    the caller may not do this
-│   ├── AdminsOnly              ... because it is for admins
-│   ├── TenantMismatch          ... because it is for another tenant
-│   └── TermsExceeded           ... because a field asks for more than the token allows
-├── Aborted                     ABORTED              by Abort, where a partial answer is useless
-├── ContinuedElsewhere          ABORTED              a later call with the request_id has the request
-├── EngineNotReady              UNAVAILABLE          may be retried
-├── Draining                    UNAVAILABLE          may be retried elsewhere; may end a stream early
-├── ShuttingDown                FAILED_PRECONDITION  the shutdown cannot be undone
-├── EngineDead                  UNAVAILABLE          ended a stream early
-├── FrontendFull                RESOURCE_EXHAUSTED   may be retried, later or elsewhere
-├── StreamFull                  RESOURCE_EXHAUSTED   may be retried when other requests of the stream end
-├── SlowConsumer                ABORTED              the client does not read its messages
-├── EngineRefused               the core's code; RESOURCE_EXHAUSTED may be retried later
-└── InternalError               INTERNAL             a bug in the server; the text gives no details
-
-ProtocolError                   the core's output is inconsistent; never leaves the frontend
+A ServiceError refuses an RPC, or ends it; UNAVAILABLE and RESOURCE_EXHAUSTED may be retried. A ProtocolError
+never leaves the frontend: the core's output is inconsistent.
 """
 
 from collections.abc import Mapping

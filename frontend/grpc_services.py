@@ -9,7 +9,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from frontend.inspection.inspector import Inspector
+from frontend.inspector import Inspector
 from frontend.parts import FrontendParts
 from frontend.rpc.fleet import Fleet
 from frontend.rpc.interceptors.admission import AuthInterceptor, LimitsInterceptor
@@ -53,6 +53,11 @@ _OPTIONAL = ("vllm_engine", "open_inference", "orca")
 RECEIVE_TIMEOUT_S = 30.0
 """Seconds that a request message may take to arrive."""
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"]
+_OLD, _NEW = "grpc.reflection.v1alpha", "grpc.reflection.v1"
+_METHOD = "ServerReflectionInfo"
+SERVICE_NAME = f"{_NEW}.ServerReflection"
+NAMES = (reflection.SERVICE_NAME, SERVICE_NAME)
+"""Services that add_reflection() adds."""
 
 
 class OptionalServicer(Protocol):
@@ -64,7 +69,7 @@ class OptionalServicer(Protocol):
 
     @property
     def descriptor(self) -> ServiceDescriptor:
-        """Of the service."""
+        """The service's descriptor."""
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Registers the service."""
@@ -85,7 +90,7 @@ class Services:
             MetricsInterceptor([*descriptors, _HEALTH], parts.counters),
             TraceInterceptor(),
             AuthInterceptor(parts.authenticator),
-            LimitsInterceptor(parts.limits, parts.receiving_slots, parts.counters, RECEIVE_TIMEOUT_S),
+            LimitsInterceptor(parts, RECEIVE_TIMEOUT_S),
             DecodingInterceptor(parts.large_messages),
             *(interceptor for servicer in self._optional for interceptor in servicer.interceptors),
             UnaryInterceptor(parts.write_timeouts),
@@ -109,13 +114,6 @@ class Services:
             servicer.add_to(server)
         if reflects:
             add_reflection(server, (*self._names, _HEALTH.full_name))
-
-
-_OLD, _NEW = "grpc.reflection.v1alpha", "grpc.reflection.v1"
-_METHOD = "ServerReflectionInfo"
-SERVICE_NAME = f"{_NEW}.ServerReflection"
-NAMES = (reflection.SERVICE_NAME, SERVICE_NAME)
-"""Services that add_reflection() adds."""
 
 
 def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:

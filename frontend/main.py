@@ -12,7 +12,7 @@ from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap, give_back_freed_memory
 from pagewire.host.spawn import Heartbeat, Status
-from pagewire.logs.redaction import log_loop_error
+from pagewire.logs import log_loop_error
 
 if sys.platform == "win32":  # uvloop does not exist there
     from asyncio import new_event_loop

@@ -10,7 +10,7 @@ import grpc
 from frontend.auth.authenticator import AnonymousAuthenticator, TokenAuthenticator
 from frontend.auth.tokens import TokenFile
 from frontend.grpc_services import Services
-from frontend.inspection.inspector import Inspector
+from frontend.inspector import Inspector
 from frontend.metrics import FrontendWatch
 from frontend.model.info import ModelInfo
 from frontend.parts import FrontendParts, make_parts

@@ -10,12 +10,14 @@ from collections.abc import Sequence
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports: no traceback
 
-from pagewire import cli  # noqa: E402
+from pagewire import (
+    cli,  # noqa: E402
+    logs,  # noqa: E402
+)
 from pagewire.errors import PagewireError, StartupError  # noqa: E402
 from pagewire.flags import UsageError  # noqa: E402
 from pagewire.host import spawn as process  # noqa: E402
 from pagewire.host import stack_dump  # noqa: E402
-from pagewire.logs import process_log  # noqa: E402
 
 
 def main() -> int:
@@ -69,7 +71,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def tell(error: StartupError) -> None:
     """Prints what happened, why, and what to do about it, as the last lines on standard error."""
-    if process_log.writes_json():
+    if logs.writes_json():
         logging.getLogger(__name__).error(error.what, extra={"why": error.why, "todo": error.todo})
         return
     print(f"error: {error.what}", file=sys.stderr)

@@ -266,7 +266,6 @@ class _Bar:
         self._input = self._output = 0
 
     def add(self, result: Generation) -> None:
-        """Counts a result."""
         self._input += result.usage.prompt_tokens
         self._output += result.usage.completion_tokens
         seconds = time.monotonic() - self._start

@@ -64,7 +64,6 @@ class RetryAfter:
         self._freed.add(slots, now)
 
     def per_second(self, now: float) -> float:
-        """Returns the rate at which slots become free."""
         return self._freed.per_second(now)
 
     def offer(self, excess: float, now: float) -> float:

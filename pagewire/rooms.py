@@ -12,7 +12,6 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def folder() -> Path:
-    """Returns the folder that holds the rooms."""
     installed = _PACKAGE / "_rooms"
     return installed if installed.is_dir() else _PACKAGE.parent
 

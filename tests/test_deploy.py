@@ -1,7 +1,6 @@
 """compose.yaml and what it refers to, without an engine of containers: rules that matter, and that all of it
 fits together and to the program."""
 
-import importlib
 import json
 import re
 import subprocess
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pagewire import flags
+from pagewire import cli, flags
 from tests.e2e.topology import NGINX, nginx_command, nginx_version, write_nginx
 
 ROOT = Path(__file__).parent.parent
@@ -39,7 +38,7 @@ def substitute(text: str) -> str:
 
 def parse(command: str, *words: str) -> Any:
     """What our own parser makes of a command. Raises UsageError."""
-    config = importlib.import_module(f"pagewire.cli.{command}").CONFIG
+    config = cli.find_command(command).config
     return flags.parse(config, list(map(substitute, words)), command=command, environment={})
 
 
@@ -117,7 +116,7 @@ def test_a_gpu_is_an_addition():
     (device,) = engine["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["count"], device["capabilities"]) == ("nvidia", 1, ["gpu"])
     assert "args" not in engine["build"] and engine["image"] == GPU["services"]["frontend"]["image"]
-    config = importlib.import_module("pagewire.cli.serve").CONFIG
+    config = cli.find_command("serve").config
     parsed = flags.parse(config, [], command="serve", environment=engine["environment"])
     assert parsed.device == "cuda"
 

@@ -18,8 +18,8 @@ import zmq
 from pagewire import __version__
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError, install_hint
-from pagewire.host.cores import GPU, parse_cores, pin
 from pagewire.host.gc_tuning import freeze_heap, freeze_imports
+from pagewire.host.resources import GPU, parse_cores, pin
 from pagewire.host.spawn import Status
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import read_client_key

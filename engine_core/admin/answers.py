@@ -34,6 +34,7 @@ MAX_PENDING = 64
 
 Work = Generator[int, None, None]
 """Fills a result; yields what it has done since the last time, in units of about a microsecond."""
+
 MAX_CELLS = 16_384
 _BLOCKS_PER_UNIT = 16
 """Blocks that are counted in a microsecond."""
@@ -41,8 +42,8 @@ _ENTRIES_PER_UNIT = 8
 """Entries of block tables that are counted in a microsecond."""
 _PIECE = 4096
 """Cells and blocks between two yields."""
-MAX_LISTED = 1000
-_COST = 20
+MAX_TENANTS = 1000
+_TENANT_COST = 20
 """Microseconds to describe a tenant."""
 
 
@@ -147,8 +148,8 @@ class UtilityAnswers:
 def draw_pool(
     scheduler: Scheduler, call: pb.GetKvPoolRequest, result: pb.KvPool
 ) -> Generator[int, None, None]:
-    """Fills the result; yields work done, in microseconds. The totals are of one moment, the picture is put
-    together over some steps."""
+    """Draws which blocks of the KV pool are held, shared and cached, in a bounded number of cells; yields
+    work done, in microseconds. The totals are of one moment, the picture is put together over some steps."""
     pool, swap = scheduler.pool, scheduler.swap
     max_cells = min(max(call.max_cells, 1), MAX_CELLS)
     per_cell = max(-(-pool.num_blocks // max_cells), 1)
@@ -198,7 +199,7 @@ def list_tenants(
     requests, queue = scheduler.requests, scheduler.waiting
     names = requests.tenants()
     result.total = len(names)
-    names = nlargest(min(call.limit, MAX_LISTED), names, key=requests.num_of_tenant)
+    names = nlargest(min(call.limit, MAX_TENANTS), names, key=requests.num_of_tenant)
     yield result.total
     for name in names:
         share = queue.share(name)
@@ -214,4 +215,4 @@ def list_tenants(
         if isinstance(queue, FairQueue) and tenant is not None:
             info.running_sequences, info.weight = tenant.num_running, tenant.weight
             info.served = queue.tenants.counter(tenant)
-        yield _COST
+        yield _TENANT_COST

@@ -160,7 +160,8 @@ def _put_timings(request: Request, states: SequenceStates, now: float, info: pb.
 def explain(
     scheduler: Scheduler, request_id: str, result: pb.ExplainRequestResponse, now: float
 ) -> Generator[int, None, None]:
-    """Fills the result, without a request where none has the id; yields work done, in microseconds."""
+    """Fills in a request, its sequences, the requests that share its blocks, and its place in the queue;
+    nothing where no request has the id. Yields work done, in microseconds."""
     result.SetInParent()
     request = scheduler.requests.by_id(request_id)
     if request is None:

@@ -8,7 +8,7 @@ from engine_core.beam_search import BeamParameters
 from engine_core.context import Limits
 from engine_core.errors import Refused
 from pagewire.internal.v1.engine_pb2 import AddRequest
-from pagewire.limits.beams import MAX_LENGTH_PENALTY, MAX_STOPS, NEUTRAL
+from pagewire.limits import MAX_LENGTH_PENALTY, MAX_STOPS, NEUTRAL
 from pagewire.v1.generation_pb2 import SamplingParams
 
 

@@ -23,7 +23,7 @@ from engine_core.intake.quotas import Quotas, num_tokens_of
 from engine_core.intake.validation import make_request
 from engine_core.request import Request
 from pagewire.internal.v1.engine_pb2 import AddRequest
-from pagewire.logs.fields import about
+from pagewire.logs import about
 
 KEPT_S = 120.0
 """Longer than a request waits in a frontend for another core (--resume-timeout)."""
@@ -34,7 +34,16 @@ MOST_IN_ALL = 32_768
 
 
 class RecentAborts:
-    """Ids by tenant, and when they were last aborted. Times are in seconds on the core's clock."""
+    """Ids by tenant, and when they were last aborted: an Abort may overtake its request.
+
+    A request that is aborted by its id may be anywhere: here, in the tokenizer of a frontend, or in the
+    journal of a frontend whose core has died. So ids are remembered for a while, and a request that arrives
+    later is refused if it is older than its Abort. A new request with the same id is not: messages carry the
+    age of a request. Each tenant has a memory of its own, so that a flood of aborts makes the core forget
+    those of the flooding tenant only. (Frontends put the tenant before the id, and a "/" between them.)
+
+    Times are in seconds on the core's clock.
+    """
 
     def __init__(self) -> None:
         self._tenants: OrderedDict[str, OrderedDict[str, float]] = OrderedDict()

@@ -21,8 +21,7 @@ from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, AddRequest, Pooling
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
-from pagewire.limits.bad_words import MAX_BAD_SPELLINGS, MAX_BAD_WORD_TOKENS
-from pagewire.limits.grammars import MAX_COMPILED_BYTES
+from pagewire.limits import MAX_BAD_SPELLINGS, MAX_BAD_WORD_TOKENS, MAX_COMPILED_BYTES
 from pagewire.telemetry.tracing import trace_id_of
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingCriteria
 

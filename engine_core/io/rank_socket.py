@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import zmq
 from google.protobuf.message import DecodeError
 
+from engine_core.io.process_control import Stopped, StopSignal
 from engine_core.io.rank import Rank
-from engine_core.io.stop_signal import Stopped, StopSignal
 from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerConnection, WorkerDied
 from pagewire.host.liveness import AwakeTime
 from pagewire.internal.v1.worker_pb2 import WorkerMessage

@@ -10,16 +10,15 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from engine_core.io.inbox import Inbox
-from engine_core.io.parent_orders import ParentOrders
+from engine_core.io.process_control import ParentOrders, StopSignal
 from engine_core.io.rank import Rank
 from engine_core.io.rank_socket import LOOK_S, RankSocket
-from engine_core.io.stop_signal import StopSignal
 from engine_core.io.worker_process import SEE_ABOVE, SHUTDOWN_GRACE_S, WorkerChild, WorkerDied, WorkerProcess
-from engine_core.kv_cache.kept_changes import KeptChanges
+from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.host import spawn as process
-from pagewire.host.orders import Activation
+from pagewire.host.spawn import Activation
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import (
     CompileGrammar,
@@ -139,10 +138,10 @@ class WorkerGroup:
     def track_cache(self) -> KeptChanges:
         """Returns what a prefix cache tells its changes to: with each plan, before a wait for events and, of
         losses, at once, all ranks are told."""
-        self._kept_changes = KeptChanges(lambda: self._tell_changes(losses_alone=True))
+        self._kept_changes = KeptChanges(lambda: self._send_cache_changes(losses_alone=True))
         return self._kept_changes
 
-    def _tell_changes(self, *, losses_alone: bool) -> None:
+    def _send_cache_changes(self, *, losses_alone: bool) -> None:
         """Does not raise WorkerDied: the next wait raises it."""
         if not self._kept_changes:
             return
@@ -199,7 +198,7 @@ class WorkerGroup:
 
     def wait_for(self, inbox: Inbox) -> None:
         """Waits, while there is nothing to compute, until there may be events. Raises WorkerDied, Stopped."""
-        self._tell_changes(losses_alone=False)
+        self._send_cache_changes(losses_alone=False)
         self._socket.look(_IDLE_LOOK_S)  # frequent events would otherwise keep this from ever looking
         with self._socket.watching(inbox.fileno()):
             while inbox.fileno() not in (ready := self._socket.poll(_IDLE_LOOK_S)):

@@ -14,8 +14,7 @@ from typing import Self
 import zmq
 
 from pagewire.errors import PagewireError
-from pagewire.host.exit_codes import describe_exit
-from pagewire.host.proc_stat import read_exit_code
+from pagewire.host.proc_stat import describe_exit, read_exit_code
 from pagewire.internal.v1.worker_pb2 import Failed
 from pagewire.ipc.transport import is_readable
 

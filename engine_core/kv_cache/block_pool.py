@@ -9,8 +9,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from engine_core.errors import InvariantError
-from engine_core.kv_cache.cache_log import CacheLog
-from engine_core.kv_cache.kept_changes import ContentChanges
+from engine_core.kv_cache.cache_changes import CacheLog, ContentChanges
 
 
 class BlockPool:

@@ -29,8 +29,7 @@ from struct import pack
 from engine_core.counters import HitRate
 from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_pool import BlockPool
-from engine_core.kv_cache.cache_log import CachedBlock, CacheLog
-from engine_core.kv_cache.kept_changes import KeptChanges
+from engine_core.kv_cache.cache_changes import CachedBlock, CacheLog, KeptChanges
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.request import Request, Sequence
 from engine_core.step.plan import Plan
@@ -55,7 +54,8 @@ class PrefixCache:
         layers have such; 0: none has."""
         self.hit_rate = HitRate()
         self.hash_block: Callable[[bytes, bytes], bytes] = block_hash
-        """See block_hash(). Another one in replays, which know hashes in place of tokens."""
+        """Returns the hash of a prefix that is one block longer. Another function in replays, which know
+        hashes in place of tokens."""
         self._pool = pool
         self._block_size = block_size
         self._enabled = enabled
@@ -157,7 +157,7 @@ class PrefixCache:
         for i in range(sequence.num_committed, full):
             self._pool.keep(sequence.blocks[i], sequence.hashes[i + 1])
         if self.log is not None:
-            self._tell(self.log, sequence, sequence.num_committed, full)
+            self._log_stored(self.log, sequence, sequence.num_committed, full)
         sequence.num_committed = full
 
     def distrust(self, sequence: Sequence) -> None:
@@ -189,7 +189,7 @@ class PrefixCache:
         if self._serves(sequence.request):
             self.hit_rate.add(sequence.num_tokens, sequence.num_computed_tokens)
             if self.log is not None:
-                self._tell(self.log, sequence, 0, sequence.num_committed)
+                self._log_stored(self.log, sequence, 0, sequence.num_committed)
 
     # The log.
 
@@ -214,7 +214,7 @@ class PrefixCache:
             self._pool.log = CacheLog()
         return self._pool.log
 
-    def _tell(self, log: CacheLog, sequence: Sequence, start: int, end: int) -> None:
+    def _log_stored(self, log: CacheLog, sequence: Sequence, start: int, end: int) -> None:
         """Logs blocks of a sequence that are in the cache, under their own content or in equal ones."""
         request, size = sequence.request, self._block_size
         for i in range(start, end):

@@ -11,14 +11,14 @@ turn of a conversation does; and the one up to which the prompt's blocks were ca
 system prompt: others have had this beginning, and the next one will find its state.
 
 Where a core is killed, the next one adopts the worker's slots: each is named with the plan that saves it
-(kept_changes.py).
+(cache_changes.py).
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from engine_core.errors import InvariantError
-from engine_core.kv_cache.kept_changes import ContentChanges
+from engine_core.kv_cache.cache_changes import ContentChanges
 from engine_core.request import Sequence
 from engine_core.step.plan import Plan
 

@@ -1,15 +1,20 @@
-"""The waiting queue: what policies implement.
+"""The waiting queue: what policies implement, and the policy that serves the first that came.
 
 How much a sequence will have to compute depends on the prefix cache. It is counted once, when the sequence is
 queued: to ask the cache again for all waiting sequences would cost a lookup for each of their blocks.
 """
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Collection, Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
 from engine_core.errors import InvariantError
 from engine_core.request import Request, Sequence
+
+FAIR, FIRST_COME = "fair", "fcfs"
+"""Names of --policy."""
 
 
 class Ahead(NamedTuple):
@@ -106,3 +111,45 @@ def check_counts(uncached: dict[Sequence, int], num_tokens: int) -> None:
         raise InvariantError(f"{num_tokens} tokens wait, but {sum(uncached.values())} are counted")
     if not all(0 < tokens <= sequence.num_tokens for sequence, tokens in uncached.items()):
         raise InvariantError("a waiting sequence counts for more tokens than it has, or for none")
+
+
+class FirstComeQueue(WaitingQueue):
+    """A queue in order of arrival, which ignores tenants and classes. All but iteration is O(1)."""
+
+    def __init__(self) -> None:
+        self._queue: OrderedDict[Sequence, int] = OrderedDict()  # sequence -> tokens to compute for it
+        self._rows: dict[Sequence, int] = {}  # that it takes, with those that fork from it
+        self._num_rows = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._queue)
+
+    def head(self) -> Sequence | None:
+        return next(iter(self._queue), None)
+
+    def add(self, sequence: Sequence, num_cached_tokens: int) -> None:
+        self._queue[sequence] = uncached = sequence.num_tokens - num_cached_tokens
+        self.num_tokens += uncached
+        self._rows[sequence] = rows_of(sequence)
+        self._num_rows += self._rows[sequence]
+
+    def add_front(self, sequence: Sequence, num_cached_tokens: int) -> None:
+        self.add(sequence, num_cached_tokens)
+        self._queue.move_to_end(sequence, last=False)
+
+    def remove(self, sequence: Sequence) -> None:
+        self.num_tokens -= self._queue.pop(sequence)
+        self._num_rows -= self._rows.pop(sequence)
+
+    def ahead(self, request: Request, mean_output: float, waiting: Sequence | None = None) -> Ahead:
+        if waiting is None:
+            return Ahead(self._num_rows, self.num_tokens)
+        earlier = list(takewhile(lambda other: other is not waiting, self._queue))
+        rows, tokens = map(self._rows.__getitem__, earlier), map(self._queue.__getitem__, earlier)
+        return Ahead(sum(rows), sum(tokens))
+
+    def check_invariants(self, num_running: int) -> None:
+        check_counts(self._queue, self.num_tokens)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from engine_core.kv_cache.kept_changes import KeptChanges
+from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.kv_cache.prefix_cache import Contents, block_hash
 from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.recording.file import FORMAT, RecordingWriter

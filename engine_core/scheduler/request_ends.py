@@ -12,8 +12,7 @@ from types import TracebackType
 
 from engine_core.request import FinishReason, Request, Sequence, Status
 from engine_core.scheduler.states.sequence_states import SequenceStates
-from pagewire.logs.fields import about
-from pagewire.logs.redaction import traceback_of
+from pagewire.logs import about, traceback_of
 
 log = logging.getLogger(__name__)
 

@@ -21,12 +21,13 @@ from collections.abc import Collection
 from engine_core.errors import InvariantError
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables, Fragmentation
+from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.kv_cache.host_swap import UNMEASURED, SwapCosts, SwapSpace
-from engine_core.kv_cache.kept_changes import KeptChanges
 from engine_core.kv_cache.prefix_cache import Contents, PrefixCache
 from engine_core.quarantine.crash_journal import CrashJournal
 from engine_core.quarantine.quarantine import IDLE_SLEEP_S
-from engine_core.queue.policies import FAIR, make_queue
+from engine_core.queue.base import FAIR, FIRST_COME, FirstComeQueue, WaitingQueue
+from engine_core.queue.fair import FairQueue
 from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import FinishReason, Request, Sequence
 from engine_core.scheduler.invariants import check_sequences
@@ -67,7 +68,7 @@ class Scheduler:
         share_rows: bool = False,
         state_checkpoints: int = 0,
     ) -> None:
-        """policy, weights: the order of admission; see queue/policies.py. samples_per_row,
+        """policy, weights: the order of admission; see queue/. samples_per_row,
         speculative_tokens_per_step: see DraftRoom. preempt_rows, share_rows: see RowPreemption and
         RowSharing. state_checkpoints: see PrefixCache."""
         self.max_num_batched_tokens = max_num_batched_tokens
@@ -79,7 +80,8 @@ class Scheduler:
             self.pool, block_size, enabled=prefix_cache, num_checkpoints=state_checkpoints
         )
         self.swap = SwapSpace(num_host_blocks, swap_costs, self.tables)
-        self.waiting = make_queue(policy, weights)
+        assert policy in (FAIR, FIRST_COME), policy
+        self.waiting: WaitingQueue = FairQueue(weights) if policy == FAIR else FirstComeQueue()
         self.states = SequenceStates(self.num_rows, self.tables, self.prefix_cache, self.swap, self.waiting)
         self.quarantine = self.states.quarantine
         self.rows = self.states.rows

@@ -11,6 +11,8 @@ from frontend.answers.tables import ValueStyle
 from frontend.answers.values import is_object, types_of, value_of
 
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
+Schemas = Mapping[str, Mapping[str, Any]]
+"""Name of a tool -> the schemas of its arguments, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,6 @@ def nested_value(styles: Set[ValueStyle], schema: Mapping[str, Any] | None) -> N
     return NestedValue() if is_nested else None
 
 
-Schemas = Mapping[str, Mapping[str, Any]]
-"""Name of a tool -> the schemas of its arguments, by name."""
-
-
 class CallWriter:
     """The calls of one answer, one after another."""
 
@@ -92,7 +90,6 @@ class CallWriter:
         return bool(self._text)
 
     def start(self, name: str, own_id: str = "") -> None:
-        """Starts a call."""
         self.is_open, self._name = True, name
         self._text.clear()
         self._members = ObjectWriter()

@@ -40,12 +40,12 @@ class AnswerFormats:
 
     @cached_property
     def with_calls(self) -> BoundFormat:
-        """For requests with tools."""
+        """The table for requests with tools."""
         return BoundFormat(self.tools, self.reasoning, self._special)
 
     @cached_property
     def without_calls(self) -> BoundFormat | None:
-        """For requests without; None: their answers are text."""
+        """The table for requests without tools; None: their answers are text."""
         tools = self.tools if self.tools is not None and self.tools.always else None
         if tools is not None:
             routes = tuple(route for route in tools.routes if "(?P<name>" not in route[0])

@@ -6,6 +6,11 @@ are two, and so are two parts of the reasoning.
 
 from dataclasses import dataclass
 
+BREAK = "\udfff"
+"""Stands between two texts; no decoded text has it (see frontend.answers.binding)."""
+SEPARATOR = "\n"
+"""What clients get between two texts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -49,12 +54,6 @@ class CallEnd:
 Event = Text | Reasoning | CallStart | Arguments | CallEnd
 
 
-BREAK = "\udfff"
-"""Stands between two texts; no decoded text has it (see frontend.answers.binding)."""
-SEPARATOR = "\n"
-"""What clients get between two texts."""
-
-
 class EventSink:
     """Events in order; text is held back while it is blank, as a mark may follow."""
 
@@ -67,12 +66,10 @@ class EventSink:
         self._said: set[type[Event]] = set()  # what there has been so far
 
     def text(self, text: str) -> None:
-        """Adds text of the answer."""
         self._reasons = False
         self._say(Text, text, BREAK)
 
     def reasoning(self, text: str) -> None:
-        """Adds reasoning."""
         self._reasons = True
         self._say(Reasoning, text, SEPARATOR)
 
@@ -81,7 +78,6 @@ class EventSink:
         self._blank, self._after_mark = "", True
 
     def add(self, event: CallStart | Arguments | CallEnd) -> None:
-        """Adds an event of a call."""
         self._events.append(event)
 
     def finish(self) -> None:

@@ -83,7 +83,6 @@ class AnonymousAuthenticator:
     admins_are_local = True
 
     def authenticate(self, method: str, metadata: Metadata) -> Caller:
-        """Returns ANONYMOUS."""
         return ANONYMOUS
 
 

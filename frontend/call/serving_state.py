@@ -31,7 +31,6 @@ class ServingState:
 
     @property
     def state(self) -> "admin_pb2.ServerState":
-        """The current state."""
         return DRAINING if self._drains else self._engine
 
     @property

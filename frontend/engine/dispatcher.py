@@ -31,7 +31,7 @@ from frontend.errors import (
 )
 from frontend.telemetry.tracing import about
 from pagewire.internal.v1 import engine_pb2
-from pagewire.logs.redaction import traceback_of
+from pagewire.logs import traceback_of
 
 log = logging.getLogger(__name__)
 

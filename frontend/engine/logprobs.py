@@ -25,7 +25,6 @@ class Scores:
     __slots__ = ("logprobs", "ranks", "ends", "ids", "values", "places")
 
     def __init__(self) -> None:
-        """Creates columns for no tokens."""
         self.logprobs = array("f")  # [M]
         self.ranks = array("I")  # [M]
         self.ends = array("Q")  # [M] or empty: end of each token's candidates

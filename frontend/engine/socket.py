@@ -87,7 +87,6 @@ class EngineSocket:
         self._read_monitor()  # events may have arrived before there was a reader
 
     def send(self, frame: bytes) -> bool:
-        """Sends without blocking. Returns False when there is no connection or the core does not read."""
         assert self._socket is not None
         try:
             self._socket.send(frame, zmq.NOBLOCK)

@@ -28,6 +28,15 @@ DEFINITIONS = ("$defs", "definitions")
 _OBJECT = {"type", "properties", "required", "additionalProperties", *DEFINITIONS} | ANNOTATIONS
 _OPEN = ("anyOf", "oneOf", "allOf", "$ref", "patternProperties", "if")
 """Keywords that may name arguments besides `properties`."""
+_KEYWORDS = {"type", "enum", "const", "pattern", "minLength", "maxLength", *DEFINITIONS} | ANNOTATIONS
+_HARMLESS = re.compile(r"\\[^bBAzZ]|\[\^?\]?(?:\\.|[^\]\\])*\]")
+"""In a regular expression: an escaped character, or a class of characters."""
+_GROUP = re.compile(r"\((?!\?[^:])[^()]*\)")
+NAME = re.compile(r"[\w$][\w$.\-]{0,127}")
+"""Names of arguments that need no quotes in any format."""
+_NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "type"}
+_ARRAY = {"type", "items", "minItems", "maxItems", *DEFINITIONS} | ANNOTATIONS
+_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 
 
 class BadSchema(Exception):
@@ -88,12 +97,6 @@ def refuse_others(schema: dict[str, Any], known: frozenset[str] | set[str]) -> N
         raise BadSchema(f"uses {unknown[0]}, which cannot be enforced in this model's format of calls")
 
 
-_KEYWORDS = {"type", "enum", "const", "pattern", "minLength", "maxLength", *DEFINITIONS} | ANNOTATIONS
-_HARMLESS = re.compile(r"\\[^bBAzZ]|\[\^?\]?(?:\\.|[^\]\\])*\]")
-"""In a regular expression: an escaped character, or a class of characters."""
-_GROUP = re.compile(r"\((?!\?[^:])[^()]*\)")
-
-
 def string_pattern(schema: dict[str, Any], barred: str, *, padded: bool) -> str:
     """Returns the pattern of the strings that fit a schema and do not contain `barred`. Raises BadSchema.
 
@@ -147,13 +150,6 @@ def _searched(pattern: Any) -> str:
     before, after = "" if starts else r"(.|\n)*", "" if ends else r"(.|\n)*"
     escaped = re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\/", inner)
     return f"/{before}({escaped}){after}/"
-
-
-NAME = re.compile(r"[\w$][\w$.\-]{0,127}")
-"""Names of arguments that need no quotes in any format."""
-_NUMERIC = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "type"}
-_ARRAY = {"type", "items", "minItems", "maxItems", *DEFINITIONS} | ANNOTATIONS
-_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
 
 
 class UnquotedValues:

@@ -21,8 +21,8 @@ from frontend.errors import InvalidRequest
 from frontend.grammar.endless import endless_part
 from frontend.grammar.lark import SpecialTokens
 from frontend.grammar.notation import PATHS, grammar_of, regex_grammar
-from pagewire.limits.grammar_errors import is_panic
-from pagewire.limits.grammars import MAX_COMPILED_BYTES, PARSER_LIMITS
+from frontend.text.tokenizer import BYTE_LEVEL
+from pagewire.limits import MAX_COMPILED_BYTES, PARSER_LIMITS, is_panic
 from pagewire.v1 import generation_pb2
 
 MAX_MESSAGE = 400
@@ -31,6 +31,23 @@ _IN_LARK = re.compile(r"(?:at )?(\d+)\((\d+)\): (.*)", re.DOTALL)
 _IN_REGEX = re.compile(r"regex parse error:\n    (.*)\n(\s*)\^.*\nerror: (.*)")
 _KEYWORDS = re.compile(r"Unimplemented keys: (\[.*\])")
 _END = "<|end of output|>"
+TRIED_REPEATS = 1000
+"""Grammars whose counts of repetitions, multiplied, are no more than this are not tried."""
+TRIED_BYTES = 512
+FUEL_SHARE = 8
+"""A step of a trial has the worker's fuel by this: what passes TRIED_BYTES would pass about so many times as
+many. `(a{1,1000}){1,10}` fails behind 660 bytes; ordinary grammars pass with half as much fuel."""
+CPU_SECONDS = 1.0
+"""For all outputs; 512 bytes of ordinary grammars take 0.03."""
+TOO_MUCH = "takes too much work: its repetitions multiply"
+_COUNTED = re.compile(r"\{(\d*),?(\d*)\}")
+_BYTES = (1 << 256) - 1
+_CHOICES: tuple[Callable[[int, int], int], ...] = (
+    lambda allowed, place: allowed & -allowed,
+    lambda allowed, place: 1 << (allowed.bit_length() - 1),
+    lambda allowed, place: allowed & -allowed if place % 7 else 1 << (allowed.bit_length() - 1),
+)
+"""The byte of an output, as a bit of those that are allowed: the lowest, the highest, and some of both."""
 
 
 class GrammarJudge:
@@ -92,10 +109,7 @@ class GrammarJudge:
 
 def byte_tokenizer(special: list[str]) -> LLTokenizer:
     """Returns a tokenizer with one token per byte, and these special tokens."""
-    characters = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = iter(range(0x100, 0x200))
-    spelled = {byte: byte if byte in characters else next(others) for byte in range(256)}
-    vocabulary = {chr(character): byte for byte, character in spelled.items()}
+    vocabulary = {character: byte for byte, character in BYTE_LEVEL.items()}
     added = [name for name in dict.fromkeys([*special, _END]) if name not in vocabulary]
     vocabulary |= {name: len(vocabulary) + place for place, name in enumerate(added)}
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -160,25 +174,6 @@ def _pointers(part: Any, names: list[str], pointer: str) -> Iterator[str]:
     elif isinstance(part, list):
         for place, value in enumerate(part):
             yield from _pointers(value, names, f"{pointer}/{place}")
-
-
-TRIED_REPEATS = 1000
-"""Grammars whose counts of repetitions, multiplied, are no more than this are not tried."""
-TRIED_BYTES = 512
-FUEL_SHARE = 8
-"""A step of a trial has the worker's fuel by this: what passes TRIED_BYTES would pass about so many times as
-many. `(a{1,1000}){1,10}` fails behind 660 bytes; ordinary grammars pass with half as much fuel."""
-CPU_SECONDS = 1.0
-"""For all outputs; 512 bytes of ordinary grammars take 0.03."""
-TOO_MUCH = "takes too much work: its repetitions multiply"
-_COUNTED = re.compile(r"\{(\d*),?(\d*)\}")
-_BYTES = (1 << 256) - 1
-_CHOICES: tuple[Callable[[int, int], int], ...] = (
-    lambda allowed, place: allowed & -allowed,
-    lambda allowed, place: 1 << (allowed.bit_length() - 1),
-    lambda allowed, place: allowed & -allowed if place % 7 else 1 << (allowed.bit_length() - 1),
-)
-"""The byte of an output, as a bit of those that are allowed: the lowest, the highest, and some of both."""
 
 
 def repeats_much(grammar: str) -> bool:

@@ -18,6 +18,8 @@ SPACED = {
     "coerce_one_of": False,
 }
 """Options of JSON grammars: one space may follow a comma or a colon, since most models write it."""
+_NAME = re.compile(r"<[^<>\s\[\]/\\\"]+>")
+"""Tokens that Lark can name. Others are named by their ids."""
 
 
 class LarkWriter:
@@ -70,10 +72,6 @@ def without(text: str) -> str:
 def _escaped(text: str) -> str:
     """Returns the text as a part of a regular expression between slashes."""
     return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")
-
-
-_NAME = re.compile(r"<[^<>\s\[\]/\\\"]+>")
-"""Tokens that Lark can name. Others are named by their ids."""
 
 
 class SpecialTokens:

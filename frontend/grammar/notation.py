@@ -41,6 +41,9 @@ PATHS = {
 _COMPACT = SPACED | {"item_separator": ",", "key_separator": ":"}
 """Options of JSON grammars. Optional whitespace would let a model go on with spaces forever; a lenient
 grammar would ignore keywords."""
+MAX_STRUCTURES = 256
+_KEYS = {"type", "triggers", "structures"}
+_STRUCTURE_KEYS = {"begin", "schema", "end"}
 
 _ASCII_CLASSES = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
 """What llguidance takes them for in a pattern of a JSON schema. In regular expressions it also takes digits
@@ -129,11 +132,6 @@ def _context_free(grammar: generation_pb2.StructuredOutput.Grammar) -> str:
         return gbnf_to_lark(grammar.text)
     except Exception as problem:  # the converter raises plain exceptions, and IndexError for some texts
         raise InvalidRequest({PATHS["grammar"]: f"is no GBNF grammar: {problem}"[:300]}) from None
-
-
-MAX_STRUCTURES = 256
-_KEYS = {"type", "triggers", "structures"}
-_STRUCTURE_KEYS = {"begin", "schema", "end"}
 
 
 class BadDocument(Exception):

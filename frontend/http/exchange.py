@@ -14,7 +14,7 @@ from frontend.call.write_timeout import TimedWriter
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.errors import BodyTooLarge, BodyTooSlow, Disconnected, ForeignHost
 from frontend.validation.json_objects import read_object
-from pagewire.host.loopback import host_name, is_no_site
+from pagewire.host.addresses import host_name, is_no_site
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -1,6 +1,7 @@
 """The frontend's knowledge of the model, from the checkpoint's small files, and its description
 for clients."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +31,17 @@ from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.logprob_columns import MAX_OUTPUT_VALUES, MAX_PROMPT_CANDIDATES
-from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from pagewire.limits.beams import MAX_LENGTH_PENALTY, MAX_STOPS
-from pagewire.limits.grammars import MAX_CHOICES, MAX_GRAMMAR_BYTES
+from pagewire.limits import (
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_CHOICES,
+    MAX_GRAMMAR_BYTES,
+    MAX_LENGTH_PENALTY,
+    MAX_STOPS,
+)
 from pagewire.v1 import generation_pb2, model_pb2
+
+log = logging.getLogger(__name__)
 
 DEFAULT_SAMPLING = {
     "temperature": 1.0,
@@ -191,6 +199,10 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         stated = text.token_ids.get(f"{name}_token_id")
         return found if found is not None else stated if _is_token_id(stated) else None
 
+    sampling = default_sampling(text.generation_config)
+    changed = [f"{name} {value:g}" for name, value in _named(sampling) if value != DEFAULT_SAMPLING.get(name)]
+    if changed:
+        log.info("generation_config.json: requests without these fields have %s", ", ".join(changed))
     pooling, bare = read_pooling(path, config.pooling_type), _bare_decoder(text.token_ids)
     if bare and pooling is None:
         raise StartupError(
@@ -203,7 +215,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         source=config.model,
         tokenizer=text.tokenizer,
         chat_template=compiled(template, compiled(for_tools)),
-        default_sampling=default_sampling(text.generation_config),
+        default_sampling=sampling,
         bos_token_id=token_id("bos"),
         pad_token_id=token_id("pad"),
         archive=text.archive(template),
@@ -214,6 +226,10 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         pooling=pooling,
         generates=not bare,
     )
+
+
+def _named(sampling: generation_pb2.SamplingParams) -> list[tuple[str, float]]:
+    return [(field.name, value) for field, value in sampling.ListFields()]
 
 
 def _bare_decoder(config: Mapping[str, Any]) -> str:

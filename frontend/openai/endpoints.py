@@ -36,6 +36,8 @@ from frontend.streams.stream import Stream, wake
 from pagewire.v1 import generation_pb2
 
 Json = dict[str, Any]
+REQUEST_ID = "x-request-id"
+"""Header with the client's name for its request; the answer has it, too."""
 
 
 async def chat_completions(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
@@ -138,10 +140,6 @@ def _model_card(parts: FrontendParts) -> Json:
     }
 
 
-REQUEST_ID = "x-request-id"
-"""Header with the client's name for its request; the answer has it, too."""
-
-
 class BodyWriter(Protocol):
     """Writes an endpoint's answer, for one HTTP request."""
 
@@ -175,7 +173,7 @@ class Job:
 
     @property
     def headers(self) -> Headers:
-        """Of an answer to valid requests."""
+        """The headers of an answer to valid requests."""
         return [(REQUEST_ID, self.request_id)]
 
 

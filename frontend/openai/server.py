@@ -27,7 +27,7 @@ from frontend.openai import embeddings, endpoints, tokens
 from frontend.openai.responses.errors import error_body, error_headers
 from frontend.parts import FrontendParts
 from pagewire.host.tls import Certificates
-from pagewire.logs.redaction import traceback_of
+from pagewire.logs import traceback_of
 from pagewire.telemetry.tracing import read_trace_context
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,6 @@ class Endpoint:
         self._slot = slot
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a request."""
         parts, status = self._parts, DISCONNECTED
         with parts.write_timeouts.writer(send) as writer:
             exchange = Exchange(scope, receive, writer)
@@ -134,7 +133,6 @@ class Health:
         self._parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a request."""
         with self._parts.write_timeouts.writer(send) as writer:
             serves = self._parts.state.serves
             status, word = (200, "SERVING") if serves else (503, "NOT_SERVING")

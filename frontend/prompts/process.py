@@ -41,7 +41,6 @@ def run(config: FrontendConfig) -> int:
 
 
 def answer_to(request: reader_pb2.ReadRequest, reading: PromptEncoder) -> reader_pb2.ReadResponse:
-    """Returns the response to a request."""
     try:
         kind = request.WhichOneof("job")
         if kind == "prompt":
@@ -76,6 +75,7 @@ def _read(job: reader_pb2.ReadPrompt, reading: PromptEncoder) -> reader_pb2.Read
         text=read.text,
         starts=pack_u32(start for start, _ in read.offsets),
         ends=pack_u32(end for _, end in read.offsets),
+        truncated=read.num_truncated,
     )
 
 

@@ -18,7 +18,7 @@ from frontend.call.turns import TenantTurns
 from frontend.errors import InternalError, InvalidRequest, ServiceError
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
-from pagewire.host.exit_codes import describe_exit
+from pagewire.host.proc_stat import describe_exit
 from pagewire.internal.v1 import reader_pb2
 
 log = logging.getLogger(__name__)

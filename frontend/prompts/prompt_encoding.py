@@ -44,6 +44,8 @@ class TokenizedPrompt:
     """The tokenized text; empty for a prompt of token ids."""
     offsets: Sequence[tuple[int, int]] = ()
     """Start and end of each token in the text, in characters; empty unless requested."""
+    num_truncated: int = 0
+    """Tokens that truncate_to removed."""
 
 
 class PromptEncoder:
@@ -118,6 +120,7 @@ class PromptEncoder:
             token_ids=array("I", [encoding.token_ids[place] for part in kept for place in part]),
             text=text,
             offsets=[encoding.offsets[place] for part in kept for place in part] if offsets else (),
+            num_truncated=len(encoding.token_ids) - sum(map(len, kept)),
         )
 
     def _read_chat(

@@ -259,7 +259,7 @@ def _weight(prompt: prompt_pb2.Prompt) -> int:
 def _read_prompt(response: reader_pb2.ReadResponse) -> TokenizedPrompt:
     read = response.prompt
     offsets = list(zip(unpack_u32(read.starts), unpack_u32(read.ends), strict=True))
-    return TokenizedPrompt(unpack_u32_array(read.token_ids), read.text, offsets)
+    return TokenizedPrompt(unpack_u32_array(read.token_ids), read.text, offsets, read.truncated)
 
 
 def _read_texts(response: reader_pb2.ReadResponse) -> list[list[int]]:

@@ -14,7 +14,7 @@ import grpc
 from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.call.write_timeout import Send
-from pagewire.logs import fields as log_fields
+from pagewire import logs
 from pagewire.telemetry.tracing import NO_TRACE, TraceContext, trace_id_of
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -30,13 +30,13 @@ def set_caller(caller: Caller, authenticate: Callable[[], Caller | None] | None 
     PermissionDenied."""
     _caller.set(caller)
     _authenticate.set(authenticate or (lambda: caller))
-    log_fields.put(tenant=caller.tenant)
+    logs.put_fields(tenant=caller.tenant)
 
 
 def set_trace(method: str, trace: TraceContext) -> None:
     """Stores the call's method ("package.Service/Method") and trace context."""
     _trace.set((method, trace))
-    log_fields.put(trace_id=trace_id_of(trace.traceparent))
+    logs.put_fields(trace_id=trace_id_of(trace.traceparent))
 
 
 def on_decoded(callback: Callable[[], None]) -> None:

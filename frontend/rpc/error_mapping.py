@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import grpc
 from grpc_status import rpc_status
 
-from frontend.errors import InternalError, ServiceError, to_status
+from frontend.errors import InternalError, ServiceError, Unimplemented, to_status
 from frontend.rpc.call_context import Context
 from frontend.rpc.handlers import Handler
-from pagewire.logs.redaction import traceback_of
+from pagewire.logs import traceback_of
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +69,16 @@ def guarded(
         raise AssertionError("abort_with_status() raises")
 
     return rpc
+
+
+def unimplemented(rpc: str) -> Callable[[Any, Any, Context], Awaitable[Any]]:
+    """Returns an RPC that is part of the contract, but not implemented yet."""
+
+    @guarded
+    async def refuse(servicer: Any, request: Any, context: Context) -> None:
+        raise Unimplemented(rpc)
+
+    return refuse
 
 
 def refusing_handler(error: ServiceError) -> Handler:

@@ -32,6 +32,11 @@ BIND_PATIENCE_S = 10.0
 another process."""
 FOREVER_S = 7 * 24 * 3600.0
 """Seconds that streams of a broken server may take."""
+MAX_SEND_BYTES = 64 << 20
+MAX_STREAMS = 4096
+"""Of a connection, at least. Clients wait when they reach it, instead of being told to retry elsewhere."""
+PING_INTERVAL_MS = 5_000
+"""Minimum interval of clients' pings, with and without calls."""
 
 
 class GrpcServer:
@@ -128,13 +133,6 @@ async def _failure_of(server: grpc.aio.Server) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-MAX_SEND_BYTES = 64 << 20
-MAX_STREAMS = 4096
-"""Of a connection, at least. Clients wait when they reach it, instead of being told to retry elsewhere."""
-PING_INTERVAL_MS = 5_000
-"""Minimum interval of clients' pings, with and without calls."""
 
 
 def bind(

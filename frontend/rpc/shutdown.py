@@ -37,6 +37,24 @@ FLUSH_S = 0.3
 """Seconds for the final messages of streams that outlast the grace period."""
 Timer = asyncio.TimerHandle
 CallLater = Callable[[float, Callable[[], None]], Timer]
+_ATTACH_FILTER = 26
+"""SO_ATTACH_FILTER, which the socket module lacks."""
+_DROP_SYN = b"".join(
+    struct.pack("=HBBI", *instruction)
+    for instruction in (
+        (0x30, 0, 0, 13),  # load the byte with the flags of TCP's header
+        (0x54, 0, 0, 0x12),  # keep SYN and ACK
+        (0x15, 0, 1, 0x02),  # SYN alone:
+        (0x06, 0, 0, 0),  # drop
+        (0x06, 0, 0, 0xFFFFFFFF),  # anything else: take all of it
+    )
+)
+"""Classic BPF program. Accepted connections inherit it, without effect."""
+_UNACCEPTED = struct.Struct("=24xI")
+"""Linux' tcp_info.tcpi_unacked, which is the queue's length on a listening socket."""
+_PAUSE_S = 0.02
+"""Seconds between two checks; also enough for the last step of a handshake that has begun."""
+_LONGEST_S = 5.0
 
 
 class Drain:
@@ -156,26 +174,6 @@ class Shutdown:
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._hurry.wait(), seconds)
-
-
-_ATTACH_FILTER = 26
-"""SO_ATTACH_FILTER, which the socket module lacks."""
-_DROP_SYN = b"".join(
-    struct.pack("=HBBI", *instruction)
-    for instruction in (
-        (0x30, 0, 0, 13),  # load the byte with the flags of TCP's header
-        (0x54, 0, 0, 0x12),  # keep SYN and ACK
-        (0x15, 0, 1, 0x02),  # SYN alone:
-        (0x06, 0, 0, 0),  # drop
-        (0x06, 0, 0, 0xFFFFFFFF),  # anything else: take all of it
-    )
-)
-"""Classic BPF program. Accepted connections inherit it, without effect."""
-_UNACCEPTED = struct.Struct("=24xI")
-"""Linux' tcp_info.tcpi_unacked, which is the queue's length on a listening socket."""
-_PAUSE_S = 0.02
-"""Seconds between two checks; also enough for the last step of a handshake that has begun."""
-_LONGEST_S = 5.0
 
 
 async def close_listener(port: int) -> bool:

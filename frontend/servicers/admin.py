@@ -9,11 +9,11 @@ from typing import Any
 from google.protobuf import struct_pb2, timestamp_pb2
 
 from frontend.engine.core import Core
-from frontend.errors import Draining, Unimplemented
-from frontend.inspection.inspector import Inspector
+from frontend.errors import Draining
+from frontend.inspector import Inspector
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_caller, sender
-from frontend.rpc.error_mapping import guarded
+from frontend.rpc.error_mapping import guarded, unimplemented
 from frontend.rpc.fleet import Fleet
 from frontend.validation.rules import seconds_of
 from pagewire import __version__
@@ -128,13 +128,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> inspection_pb2.ListEnginesResponse:
         return self._inspector.list_engines()
 
-    @guarded
-    async def StartProfile(self, request: admin_pb2.StartProfileRequest, context: Context) -> None:
-        raise Unimplemented("StartProfile")
-
-    @guarded
-    async def StopProfile(self, request: admin_pb2.StopProfileRequest, context: Context) -> None:
-        raise Unimplemented("StopProfile")
+    StartProfile = unimplemented("StartProfile")
+    StopProfile = unimplemented("StopProfile")
 
 
 def _as_json(values: dict[str, Any]) -> dict[str, Any]:

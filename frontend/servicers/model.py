@@ -1,9 +1,8 @@
 """ModelService."""
 
-from frontend.errors import Unimplemented
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context
-from frontend.rpc.error_mapping import guarded
+from frontend.rpc.error_mapping import guarded, unimplemented
 from pagewire.v1 import model_pb2, model_pb2_grpc
 
 
@@ -26,13 +25,8 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self._parts.model.check_name(request.name)
         return model_pb2.GetModelResponse(model=self._describe())
 
-    @guarded
-    async def LoadAdapter(self, request: model_pb2.LoadAdapterRequest, context: Context) -> None:
-        raise Unimplemented("LoadAdapter")
-
-    @guarded
-    async def UnloadAdapter(self, request: model_pb2.UnloadAdapterRequest, context: Context) -> None:
-        raise Unimplemented("UnloadAdapter")
+    LoadAdapter = unimplemented("LoadAdapter")
+    UnloadAdapter = unimplemented("UnloadAdapter")
 
     def _describe(self) -> model_pb2.Model:
         """Uses the last facts known of the engine, which stay valid while it is away."""

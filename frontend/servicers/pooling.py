@@ -3,10 +3,10 @@
 import struct
 from array import array
 
-from frontend.errors import InvalidRequest, Unimplemented
+from frontend.errors import InvalidRequest
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call
-from frontend.rpc.error_mapping import guarded
+from frontend.rpc.error_mapping import guarded, unimplemented
 from pagewire.ipc.columns import unpack_f32_array
 from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
 
@@ -32,13 +32,8 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
         await self._parts.prompts.run(write)
         return response
 
-    @guarded
-    async def Score(self, request: pooling_pb2.ScoreRequest, context: Context) -> None:
-        raise Unimplemented("Score")
-
-    @guarded
-    async def Classify(self, request: pooling_pb2.ClassifyRequest, context: Context) -> None:
-        raise Unimplemented("Classify")
+    Score = unimplemented("Score")
+    Classify = unimplemented("Classify")
 
     @guarded
     async def ScoreContinuations(
@@ -62,7 +57,7 @@ def write_vector(values: bytes, raw_dtype: str, embedding: pooling_pb2.Embedding
 def as_dtype(values: bytes, dtype: str) -> bytes:
     """Returns a float32 column as little-endian elements of another type, rounded to nearest, ties to even.
 
-    dtype: one of validation.pooling.DTYPES. Raises InvalidRequest.
+    dtype: one of validation.requests.DTYPES. Raises InvalidRequest.
     """
     if dtype == "float32":
         return values

@@ -8,6 +8,7 @@ from array import array
 
 from frontend.errors import InvalidRequest
 from frontend.prompts.prompt_encoding import read_token_ids
+from frontend.streams.request_spec import RequestSpec
 from frontend.streams.stream import Stream
 from frontend.validation.defaults import Resolved
 from pagewire.v1 import generation_pb2
@@ -22,22 +23,15 @@ CONTEXT_LENGTH = generation_pb2.FINISH_REASON_CONTEXT_LENGTH
 class FinishRules:
     """The rules by which the core ends a sequence after a token, as in engine_core.request."""
 
-    def __init__(
-        self,
-        resolved: Resolved,
-        eos_token_ids: frozenset[int],
-        prompt_len: int,
-        max_model_len: int,
-        has_grammar: bool = False,
-    ) -> None:
+    def __init__(self, spec: RequestSpec, *, has_grammar: bool) -> None:
         """has_grammar: EOS ends the sequence also before min_tokens."""
-        stopping = resolved.stopping
-        self._eos = frozenset[int]() if stopping.ignore_eos else eos_token_ids
+        stopping, limits = spec.resolved.stopping, spec.limits
+        self._eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
         self._stops = self._eos | frozenset(stopping.stop_token_ids)
         self._min_tokens = stopping.min_tokens
         self._until_eos = 0 if has_grammar else stopping.min_tokens
         self._max_tokens = stopping.max_tokens
-        self._room = max_model_len - prompt_len
+        self._room = limits.max_model_len - len(spec.prompt.token_ids)
 
     def finish(self, token_ids: "array[int]") -> tuple[int, int]:
         """Returns why a sequence with these tokens has ended, and the token that matched (0: none).
@@ -70,16 +64,15 @@ def check_complete(resolved: Resolved, ended: bool) -> None:
         raise InvalidRequest({"continuation.sequences": problem})
 
 
-def resume(
-    continuation: generation_pb2.Continuation, stream: Stream, rules: FinishRules, vocab_size: int
-) -> None:
+def resume(spec: RequestSpec, stream: Stream, *, has_grammar: bool) -> None:
     """Puts a new stream where the broken one stopped. Raises InvalidRequest.
 
     Takes time proportional to the number of tokens.
     """
-    for place, sequence in enumerate(continuation.sequences):
+    rules = FinishRules(spec, has_grammar=has_grammar)
+    for place, sequence in enumerate(spec.request.continuation.sequences):
         path = f"continuation.sequences[{place}].token_ids"
-        token_ids = read_token_ids(sequence.token_ids, vocab_size, path)
+        token_ids = read_token_ids(sequence.token_ids, spec.limits.vocab_size, path)
         try:
             reason, matched = rules.finish(token_ids)
             stream.resume(sequence.index, token_ids, reason, matched)

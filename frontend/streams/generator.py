@@ -4,6 +4,8 @@ Independent of the transport: gRPC's servicers are one user.
 """
 
 import asyncio
+import logging
+from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,7 +20,7 @@ from frontend.engine.logprobs import check_prompt_logprobs
 from frontend.errors import InvalidRequest
 from frontend.model.info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
-from frontend.streams.continuation import FinishRules, check_complete, resume
+from frontend.streams.continuation import check_complete, resume
 from frontend.streams.pacing import DeliveryPacer
 from frontend.streams.request_registry import RequestRegistry
 from frontend.streams.request_span import RequestSpan
@@ -41,9 +43,11 @@ from frontend.validation.requests import check_generate
 from frontend.validation.rules import Limits, computes_prompt_only
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
-from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS
+from pagewire.limits import MAX_BAD_WORD_TOKENS
 from pagewire.telemetry.tracing import Tracer
 from pagewire.v1 import generation_pb2
+
+log = logging.getLogger(__name__)
 
 
 class Generator:
@@ -65,6 +69,7 @@ class Generator:
         self._tracer = tracer
         self.registry = RequestRegistry(engine)
         self.pacer = DeliveryPacer(config.max_merge_delay)
+        self._num_doubled = 0  # prompts that begin with two BOS tokens
 
     @asynccontextmanager
     async def open(
@@ -142,12 +147,26 @@ class Generator:
         prompt = await self.prompts.read_for_generation(
             request.prompt, "prompt", limits, tenant, prompt_only=prompt_only
         )
+        self._look_at_beginning(prompt.token_ids)
         resolved = resolve(request, self.model.default_sampling, limits, identity.seed)
         spec = RequestSpec(request, call, mode, identity, limits, self.model, prompt, resolved)
         prompt_len = len(prompt.token_ids)
         check_prompt_logprobs(request.output, prompt_len, limits.vocab_size)
         check_answer_size(request, resolved, prompt_len, limits, in_one_message=spec.final_only)
         return spec
+
+    def _look_at_beginning(self, tokens: "array[int]") -> None:
+        """Logs that a prompt begins with two BOS tokens: the client's text has one, and the tokenizer adds
+        one."""
+        begin = self.model.bos_token_id
+        if len(tokens) > 1 and tokens[0] == tokens[1] == begin:
+            self._num_doubled += 1
+            if self._num_doubled.bit_count() == 1:  # 1, 2, 4, 8 ...: a flood must not fill the log
+                log.warning(
+                    "%d prompts so far begin with two BOS tokens: their text has one, and the tokenizer adds"
+                    " another; leave it out, or set add_special_tokens to false",
+                    self._num_doubled,
+                )
 
     async def _prepare(
         self, spec: RequestSpec, timings: RequestTimings
@@ -163,7 +182,7 @@ class Generator:
         stream = to_stream(spec, answers, timings, self.pacer)
         if request.continuation.sequences:
             self._counters.continuations += 1
-            await self._resume(spec, stream, has_grammar=bool(grammar))
+            await self.prompts.run(lambda: resume(spec, stream, has_grammar=bool(grammar)))
             put_delivered(message, stream.delivered())
             check_complete(spec.resolved, stream.ended)
         return stream, message
@@ -178,19 +197,6 @@ class Generator:
             problem = f"must be of at most {MAX_BAD_WORD_TOKENS} tokens each, not {longest}"
             raise InvalidRequest({"sampling.bad_words": problem})
         return words
-
-    async def _resume(self, spec: RequestSpec, stream: Stream, *, has_grammar: bool) -> None:
-        """Puts a stream where the broken one stopped."""
-        limits = spec.limits
-        rules = FinishRules(
-            spec.resolved,
-            limits.eos_token_ids,
-            len(spec.prompt.token_ids),
-            limits.max_model_len,
-            has_grammar=has_grammar,
-        )
-        continuation = spec.request.continuation
-        await self.prompts.run(lambda: resume(continuation, stream, rules, limits.vocab_size))
 
     async def _route(self, spec: RequestSpec) -> Routing:
         routing = routing_of(spec.request.routing)

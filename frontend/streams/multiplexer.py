@@ -31,7 +31,7 @@ from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream, wake
 from frontend.validation.requests import check_abort
 from frontend.validation.rules import MAX_ID_BYTES, identifier_problem
-from pagewire.logs.redaction import traceback_of
+from pagewire.logs import traceback_of
 from pagewire.v1 import generation_pb2
 
 log = logging.getLogger(__name__)

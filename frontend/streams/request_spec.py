@@ -31,7 +31,7 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class RequestIdentity:
-    """Which request a request is.
+    """Identifies a request among attempts and tenants.
 
     A client that does not know what has become of a request submits it again, under the same id, at any
     frontend. The same content under the same id is the same request. Its seed is the same too: one that the
@@ -218,6 +218,12 @@ def _header(spec: RequestSpec) -> Header:
         prompt_token_bytes=tuple(map(token_bytes, shown if output.token_bytes else ())),
         prompt_scores=spec.prompt_scores(),
         token_bytes=token_bytes if output.token_bytes else None,
+        num_truncated=spec.prompt.num_truncated,
+        parameters=generation_pb2.EffectiveParameters(
+            sampling=spec.resolved.sampling, stopping=spec.resolved.stopping
+        )
+        if output.parameters
+        else None,
     )
 
 

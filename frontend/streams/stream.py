@@ -37,6 +37,10 @@ class Header:
     prompt_scores: PromptScores | None = None
     token_bytes: TokenBytes | None = None
     """Returns the bytes of log-probability candidates; None: not requested."""
+    num_truncated: int = 0
+    """Tokens of the prompt that truncate_to removed."""
+    parameters: generation_pb2.EffectiveParameters | None = None
+    """None: not requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +292,6 @@ class Stream:
 
     @property
     def model(self) -> str:
-        """Name of the model."""
         return self._header.model
 
     def usage(self) -> generation_pb2.Usage:
@@ -303,7 +306,7 @@ class Stream:
         return usage
 
     def finish_reasons(self) -> "list[generation_pb2.FinishReason]":
-        """Of the sequences that have ended."""
+        """Returns the reasons of the sequences that have ended."""
         return [sequence.finish.reason for sequence in self._sequences if sequence.finish is not None]
 
     def _put(self, response: generation_pb2.GenerateResponse) -> None:
@@ -329,6 +332,9 @@ class Stream:
         response.seed = header.seed
         response.prompt.tokens = header.prompt_tokens
         response.prompt.cached_tokens = self._cached_tokens
+        response.prompt.truncated_tokens = header.num_truncated
+        if header.parameters is not None:
+            response.parameters.CopyFrom(header.parameters)
         response.prompt.token_ids.extend(header.prompt_token_ids)
         response.prompt.token_bytes.extend(header.prompt_token_bytes)
         if header.prompt_scores is not None:

@@ -8,9 +8,9 @@ import threading
 from contextlib import AbstractContextManager
 
 from frontend.telemetry.timings import RequestTimings
+from pagewire import logs
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
-from pagewire.logs import fields as log_fields
 from pagewire.telemetry.tracing import Part, TraceContext, Tracer, trace_id_of
 
 _CLOSE_S = 0.5
@@ -53,11 +53,11 @@ def parts_of(timings: RequestTimings) -> list[Part]:
 
 def put_log_fields(request_id: str, tenant: str, trace: TraceContext) -> None:
     """Names the request of the current task in its lines from here on."""
-    log_fields.put(request_id=request_id, tenant=tenant, trace_id=trace_id_of(trace.traceparent))
+    logs.put_fields(request_id=request_id, tenant=tenant, trace_id=trace_id_of(trace.traceparent))
 
 
 def about(request: engine_pb2.AddRequest) -> AbstractContextManager[None]:
     """Returns a block whose lines belong to a request that was sent to a core."""
-    return log_fields.about(
+    return logs.about(
         request_id=request.request_id, tenant=request.tenant, trace_id=trace_id_of(request.traceparent)
     )

@@ -116,13 +116,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         )
         self._local = threading.local()
         self.filters |= {"tojson": _to_json, "join": _join, "format": _format, "safe": _safe}
-        for name, function in self.filters.items():
-            if name not in _CHOOSERS:
-                function = _keeping(function, exact=name in _EXACT)
-            if name in GROWTH or name in DEEP:
-                self.filters[name] = self._bounded_filter(function, GROWTH.get(name))
-            else:
-                self.filters[name] = self._charged_filter(function)
+        self.filters = {name: self._guarded(name, function) for name, function in self.filters.items()}
         del self.globals["lipsum"]
         self.globals["dict"] = _make_dict
         self.globals["namespace"] = _PlainNamespace
@@ -223,46 +217,31 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         return bounded
 
-    def _charged_filter(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def charged(*args: Any, **kwargs: Any) -> Any:
-            return self.charged(function(*args, **kwargs))
-
-        charged.__dict__.update(getattr(function, "__dict__", {}))
-        return charged
-
-    def _bounded_filter(
-        self, function: Callable[..., Any], growth: Callable[..., int] | None
-    ) -> Callable[..., Any]:
+    def _guarded(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a filter that is sized before it runs if it can make much out of little, else charged for
+        its result, and whose strings are tainted where an argument may be."""
         # Filters that need the environment or the context get it as their first argument.
         first = 1 if hasattr(function, "jinja_pass_arg") else 0
+        growth, is_sized = GROWTH.get(name), name in GROWTH or name in DEEP
 
-        def bounded(*args: Any, **kwargs: Any) -> Any:
-            subject = args[first]
-            if isinstance(subject, Iterator):
-                subject = list(subject)
-                args = (*args[:first], subject, *args[first + 1 :])
-            self.bounded(subject)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            if is_sized:
+                subject = args[first]
+                if isinstance(subject, Iterator):
+                    subject = list(subject)
+                    args = (*args[:first], subject, *args[first + 1 :])
+                self.bounded(subject)
             if growth is not None:
                 self.charge(growth(*args[first:], **kwargs))
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+            if name not in _CHOOSERS:
+                if isinstance(result, Tainted) and name not in _EXACT:
+                    result = result.plain
+                result = kept(result, *args[first:], *kwargs.values())
+            return result if is_sized else self.charged(result)
 
-        bounded.__dict__.update(function.__dict__)
-        return bounded
-
-
-def _keeping(function: Callable[..., Any], *, exact: bool) -> Callable[..., Any]:
-    """Returns a filter whose strings are tainted where an argument may be. exact: the filter keeps track of
-    the taint of tainted strings by itself."""
-    first = 1 if hasattr(function, "jinja_pass_arg") else 0
-
-    def keeping(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        if isinstance(result, Tainted) and not exact:
-            result = result.plain
-        return kept(result, *args[first:], *kwargs.values())
-
-    keeping.__dict__.update(getattr(function, "__dict__", {}))
-    return keeping
+        guarded.__dict__.update(getattr(function, "__dict__", {}))
+        return guarded
 
 
 @pass_environment

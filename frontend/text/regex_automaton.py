@@ -20,6 +20,9 @@ MAX_KEPT = 20_000
 
 _TEXT, _LINE = 1, 2
 """Conditions of a place: that the text begins there, that a line does."""
+MAX_HELD = 1024
+"""Characters of an attempt that are held back. A match that is longer ends the sequence too, but its
+beginning has been shown and stays."""
 
 
 @dataclass(slots=True)
@@ -228,11 +231,6 @@ class Automaton:
 def _lowest(bits: int) -> int:
     """Returns the number of the lowest bit that is set."""
     return (bits & -bits).bit_length() - 1
-
-
-MAX_HELD = 1024
-"""Characters of an attempt that are held back. A match that is longer ends the sequence too, but its
-beginning has been shown and stays."""
 
 
 class RegexMatcher:

@@ -18,6 +18,8 @@ from types import MappingProxyType
 
 from frontend.text.regex_automaton import Automaton, RegexMatcher
 
+_FIRST_MARK, _MAX_MARKS = 0xDC00, 256
+
 
 class Prefix:
     """A prefix of some strings, which are neighbours in their sorted order."""
@@ -103,9 +105,6 @@ class PrefixAutomaton:
     def _own(self, state: Prefix) -> int | None:
         """Returns which string the prefix is, the first of equals; None if it is shorter than all."""
         return self._order[state.low] if len(self._strings[state.low]) == state.depth else None
-
-
-_FIRST_MARK, _MAX_MARKS = 0xDC00, 256
 
 
 class StopStrings:

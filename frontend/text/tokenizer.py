@@ -91,7 +91,6 @@ class Tokenizer:
         return self._tokenizer.decode_batch(batch, skip_special_tokens=skip_special_tokens)
 
     def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer:
-        """Returns a new detokenizer for one sequence."""
         return self._make_detokenizer[skip_special_tokens]()
 
     def token_bytes(self, token: int) -> bytes:
@@ -122,7 +121,6 @@ class Tokenizer:
 
     @property
     def special_tokens(self) -> dict[int, AddedToken]:
-        """The special tokens, by id."""
         return {token: self._added[token] for token in self._special}
 
     @property

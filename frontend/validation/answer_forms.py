@@ -5,7 +5,7 @@ frontend.grammar judges their texts; this file says which of them go together.
 
 from collections.abc import Iterator
 
-from pagewire.limits.grammars import MAX_GRAMMAR_BYTES
+from pagewire.limits import MAX_GRAMMAR_BYTES
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 FORMATS = "json_object, json_schema, regex, choice, grammar or structural_tag"
@@ -13,6 +13,8 @@ FORMATS = "json_object, json_schema, regex, choice, grammar or structural_tag"
 
 CHAT = "prompt.chat"
 BUDGET = "reasoning.budget"
+MAX_TOOLS = 256
+"""Tools of one conversation."""
 
 
 def fields_with_grammars(request: generation_pb2.GenerateRequest) -> list[str]:
@@ -57,10 +59,6 @@ def _form_problems(form: generation_pb2.StructuredOutput) -> Iterator[tuple[str,
         yield "structured_output.choice.values", f"must be at most {MAX_GRAMMAR_BYTES} bytes in all"
     elif kind == "grammar" and not form.grammar.text:
         yield "structured_output.grammar.text", "must not be empty"
-
-
-MAX_TOOLS = 256
-"""Tools of one conversation."""
 
 
 def tool_problems(chat: prompt_pb2.Chat) -> Iterator[tuple[str, str]]:

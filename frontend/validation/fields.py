@@ -7,7 +7,7 @@ protos is refused until it is implemented. Fields of other requests are in scrip
 from enum import Enum
 
 from frontend.validation import rules
-from pagewire.limits.beams import MAX_LENGTH_PENALTY
+from pagewire.limits import MAX_LENGTH_PENALTY
 from pagewire.v1 import generation_pb2, prompt_pb2
 
 
@@ -123,6 +123,7 @@ FIELDS: dict[str, rules.Rule | Kind] = {
     "output.stream_interval": rules.AT_LEAST_ONE,
     "output.continuous_usage": Kind.FREE,
     "output.timings": Kind.FREE,
+    "output.parameters": Kind.FREE,
     "output.token_bytes": Kind.FREE,
     "cache": Kind.NESTED,
     "cache.salt": rules.IDENTIFIER,

@@ -7,7 +7,7 @@ and the stream keeps the n most probable. In both cases nothing is delivered bef
 from collections.abc import Iterator
 
 from frontend.validation.rules import computes_prompt_only
-from pagewire.limits.beams import MAX_STOPS, NEUTRAL
+from pagewire.limits import MAX_STOPS, NEUTRAL
 from pagewire.v1 import generation_pb2
 
 

@@ -13,8 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from frontend.errors import InvalidRequest
 from frontend.text.regex_automaton import MAX_NODES, Automaton
 from frontend.text.regex_syntax import RegexError
-from pagewire.limits.bad_words import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS
-from pagewire.limits.grammars import MAX_CHOICES, MAX_GRAMMAR_BYTES
+from pagewire.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_CHOICES, MAX_GRAMMAR_BYTES
 from pagewire.v1 import generation_pb2
 
 MAX_ID_BYTES = 256
@@ -25,6 +24,8 @@ MAX_COUNT = 2**31 - 1
 MAX_TOOL_NAME = 128
 """Characters of a tool's name."""
 MAX_SECONDS = 366 * 24 * 3600
+LONGEST = 24 * 3600
+"""Longest duration, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +260,6 @@ TIME_LIMIT = Rule(f"above 0, at most {MAX_SECONDS} s", _time_limit)
 def computes_prompt_only(stopping: generation_pb2.StoppingCriteria) -> bool:
     """Returns whether nothing is generated: the prompt is computed, for log-probabilities or the cache."""
     return stopping.HasField("max_tokens") and not stopping.max_tokens
-
-
-LONGEST = 24 * 3600
-"""Longest duration, in seconds."""
 
 
 def seconds_of(duration: Duration, path: str) -> float:

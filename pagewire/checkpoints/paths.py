@@ -1,10 +1,17 @@
-"""Finds a checkpoint: a folder, or a GGUF file."""
+"""Finds a checkpoint: a folder, a GGUF file, or a model by its name on the Hugging Face Hub.
+
+The name is organisation/model, or organisation/model@revision. `huggingface_hub` downloads it, with a
+progress bar, resuming what was interrupted, into its usual cache (HF_HOME); HF_TOKEN, HF_ENDPOINT and
+HF_HUB_OFFLINE mean what they mean everywhere. A path that exists is never taken for a name.
+"""
 
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
-from pagewire.config import DEMO_MODEL
-from pagewire.errors import StartupError
+from pagewire.config import DEMO_MODEL, FrontendConfig, ModelConfig
+from pagewire.errors import StartupError, install_hint
 from pagewire.gguf.header import is_gguf
 
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
@@ -55,3 +62,77 @@ def default_served_name(model: str) -> str:
         return model
     path = Path(model).expanduser().resolve()
     return path.stem if is_gguf(path) else path.name
+
+
+C = TypeVar("C", bound=ModelConfig)
+
+_NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
+_NEEDED = ["*.json", "*.safetensors", "*.jinja"]
+_NOT_NEEDED = ["*/*", "consolidated*"]
+"""Files of other formats, in folders or beside the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A repository of the hub. revision: branch, tag or commit; None: the main branch."""
+
+    repo: str
+    revision: str | None = None
+
+
+def hub_name(model: str) -> HubName | None:
+    """Returns what a model's name means on the hub; None: it is a path, or no such name."""
+    match = _NAME.fullmatch(model)
+    if match is None or Path(model).expanduser().exists():
+        return None
+    return HubName(match["repo"], match["revision"])
+
+
+def with_local_model(config: C) -> C:
+    """Returns the configuration with the folder of a model that is named as on the hub, after downloading it
+    if necessary. Requests then use the repository's name. Raises StartupError."""
+    name = hub_name(config.model)
+    if name is None:
+        return config
+    changed = replace(config, model=str(download(name)))
+    if isinstance(changed, FrontendConfig) and not changed.served_model_name:
+        changed = replace(changed, served_model_name=name.repo)
+    return changed
+
+
+def download(name: HubName) -> Path:
+    """Returns the folder of a repository's files in the cache. Raises StartupError."""
+    what = f"cannot load the model {name.repo!r}"
+    try:
+        import huggingface_hub
+        from huggingface_hub import errors
+    except ImportError:
+        raise StartupError(what, "huggingface_hub is not installed", install_hint("hub")) from None
+    try:
+        folder = huggingface_hub.snapshot_download(
+            name.repo, revision=name.revision, allow_patterns=_NEEDED, ignore_patterns=_NOT_NEEDED
+        )
+    except errors.GatedRepoError:
+        raise StartupError(
+            what,
+            "its owner grants access one by one, and your account has none",
+            f"ask for it at https://huggingface.co/{name.repo}, then: hf auth login",
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise StartupError(what, f"it has no revision {name.revision!r}") from None
+    except errors.RepositoryNotFoundError:
+        raise StartupError(
+            what,
+            "the hub has no such model, or your account may not see it",
+            "check the name; for a private model: hf auth login, or HF_TOKEN",
+        ) from None
+    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled):
+        raise StartupError(
+            what,
+            "it is not in the local cache, and the hub cannot be reached",
+            f"check the network and HF_HUB_OFFLINE, or on a machine with access: hf download {name.repo}",
+        ) from None
+    except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:
+        lines = str(error).strip().splitlines()
+        raise StartupError(what, lines[0] if lines else type(error).__name__) from None
+    return Path(folder)

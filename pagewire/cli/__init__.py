@@ -1,4 +1,7 @@
-"""One file per command, and plug-ins. Each has CONFIG, a configuration class, and run(config) -> exit code.
+"""Commands by subject, and plug-ins.
+
+Each module has COMMANDS: by name, the configuration class of a command, and the function that runs it and
+returns the exit code.
 
 A command imports what it needs when it runs, so that a base install can call a service and run a frontend
 without torch.
@@ -6,8 +9,8 @@ without torch.
 
 import difflib
 import importlib
-from collections.abc import Sequence
-from types import ModuleType
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from pagewire import __version__, flags, rooms
 from pagewire.flags import UsageError
@@ -42,6 +45,20 @@ PLUGINS = frozenset({"bench", "replay"})
 """Commands whose modules are in distributions of their own."""
 INTERNAL = frozenset({"reader"})
 """Commands that only processes of a service start."""
+_MODULES = {
+    **dict.fromkeys(("frontend", "engine", "worker", "gateway", "reader"), "processes"),
+    **dict.fromkeys(("token", "keys"), "credentials"),
+    "resume": "drain",
+    "explain": "requests",
+}
+"""Modules of commands that do not have their name."""
+
+
+class Command(NamedTuple):
+    """What is run for a command."""
+
+    config: type[Any]
+    run: Callable[[Any], int]
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -59,18 +76,18 @@ def run(arguments: Sequence[str]) -> int:
         close = difflib.get_close_matches(command, COMMANDS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise UsageError(f"unknown command {command!r}{hint}", todo="see: pagewire --help")
-    module = command_module(command)
-    code: int = module.run(flags.parse(module.CONFIG, arguments[1:], command=command))
-    return code
+    found = find_command(command)
+    return found.run(flags.parse(found.config, arguments[1:], command=command))
 
 
-def command_module(command: str) -> ModuleType:
+def find_command(command: str) -> Command:
     """Imports the module of a command. Raises StartupError for a plug-in that is not installed."""
     rooms.make_importable()
     if command in PLUGINS:
-        module: ModuleType = find_plugin("pagewire.commands", command).load()
-        return module
-    return importlib.import_module(f"pagewire.cli.{command}")
+        plugin = find_plugin("pagewire.commands", command).load()
+        return Command(plugin.CONFIG, plugin.run)
+    module = importlib.import_module(f"pagewire.cli.{_MODULES.get(command, command)}")
+    return Command(*module.COMMANDS[command])
 
 
 def _overview() -> str:

@@ -1,24 +1,27 @@
 """`pagewire chat`."""
 
 import contextlib
+import inspect
+import runpy
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from pagewire.cli.common.connect import connect
-from pagewire.cli.common.interrupts import interruptible
-from pagewire.cli.common.sampling import sampling_params
-from pagewire.cli.common.standard_input import utf8_input
-from pagewire.cli.common.timings import timings_line
-from pagewire.cli.common.tool_file import functions_in
+from pagewire.cli.connect import connect
+from pagewire.cli.generate import sampling_params, timings_line
+from pagewire.cli.terminal import interruptible, utf8_input
 from pagewire.client.errors import RpcError
 from pagewire.client.params import GenerateOptions, Message, SamplingParams
 from pagewire.client.results import FinishReason, Generation, Output
 from pagewire.client.sync import Client
-from pagewire.client.tools import choice_after_calls, functions_of
+from pagewire.client.tools import FunctionTool, choice_after_calls, function_of, functions_of, to_tool
 from pagewire.client.transport import io_sync
 from pagewire.command_config import ChatConfig
 from pagewire.flags import UsageError
 
-CONFIG = ChatConfig
+_TOOLS = "pagewire_tools"
+"""The name of the module that --tools FILE is run as."""
 _MAX_ROUNDS = 8
 """Answers with calls that may follow one question."""
 
@@ -114,3 +117,35 @@ def _stream(
     if options.get("timings"):
         print(timings_line(stream.generation), file=sys.stderr)
     return stream.generation
+
+
+def functions_in(file: str) -> list[Callable[..., Any]]:
+    """Returns the public functions that a Python file defines, those made by pagewire.tool too; none for no
+    file. Raises UsageError for a file that cannot be run, has none, or has one whose annotations have no
+    schema."""
+    if not file:
+        return []
+    try:
+        names = runpy.run_path(str(Path(file).expanduser()), run_name=_TOOLS)
+    except Exception as error:
+        raise UsageError(f"--tools: {file}: {error}") from error
+    functions: list[Callable[..., Any]] = [
+        value for name, value in names.items() if not name.startswith("_") and _is_own_function(value)
+    ]
+    if not functions:
+        raise UsageError(f"--tools: {file} defines no public function")
+    for function in functions:
+        try:
+            to_tool(function)
+        except TypeError as error:
+            raise UsageError(f"--tools: {file}: {error}") from error
+    return functions
+
+
+def _is_own_function(value: object) -> bool:
+    """Returns whether a name of the file is a function that the file defines."""
+    function = function_of(value) if isinstance(value, FunctionTool) else value
+    return inspect.isfunction(function) and function.__module__ == _TOOLS
+
+
+COMMANDS = {"chat": (ChatConfig, run)}

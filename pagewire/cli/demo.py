@@ -4,16 +4,14 @@ import sys
 import time
 from dataclasses import dataclass
 
-from pagewire.cli.common.extras import require_worker
+from pagewire import logs
+from pagewire.cli.extras import require_worker
 from pagewire.client.params import Message, PromptLike, SamplingParams
 from pagewire.client.sync import Client
 from pagewire.command_config import DemoConfig
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
-from pagewire.logs import process_log
-from pagewire.supervisor.progress import LoadingLine
-
-CONFIG = DemoConfig
+from pagewire.supervisor.notices import LoadingLine
 
 _PROMPTS = ("The capital of France is", "1, 2, 3, 4,", "a b c d")
 _QUESTIONS = ("What is the capital of France?", "And of Japan?")
@@ -40,7 +38,7 @@ def get_weather(city: str) -> dict[str, str]:
 
 def run(config: DemoConfig) -> int:
     """Starts a service, streams a few answers and stops it. Returns 0."""
-    process_log.setup("demo", config.log_level)
+    logs.setup("demo", config.log_level)
     require_worker("start the demo")
     line = LoadingLine(sys.stderr)
     print("starting a frontend, an engine core and a worker on the demo model", flush=True)
@@ -97,3 +95,6 @@ def _asked(question: str) -> list[Message]:
     """Prints a question, and returns the conversation that begins with it."""
     print(f"\nuser:      {question}", flush=True)
     return [{"role": "user", "content": question}]
+
+
+COMMANDS = {"demo": (DemoConfig, run)}

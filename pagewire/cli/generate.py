@@ -1,18 +1,18 @@
-"""`pagewire generate`."""
+"""`pagewire generate`, and what `pagewire chat` shares with it: sampling parameters and timings."""
 
+import dataclasses
 import sys
 import time
+from pathlib import Path
 
-from pagewire.cli.common.connect import connect
-from pagewire.cli.common.interrupts import interruptible
-from pagewire.cli.common.sampling import sampling_params
-from pagewire.cli.common.standard_input import utf8_input
-from pagewire.cli.common.timings import timings_line
+from pagewire.cli.connect import connect
+from pagewire.cli.terminal import interruptible, short_seconds, utf8_input
+from pagewire.client.params import SamplingParams
 from pagewire.client.results import Generation
-from pagewire.command_config import GenerateConfig
+from pagewire.command_config import GenerateConfig, SamplingConfig
 from pagewire.flags import UsageError
 
-CONFIG = GenerateConfig
+_FORMS = ("json_object", "json_schema", "regex", "choice", "grammar", "lark", "structural_tag")
 
 
 def run(config: GenerateConfig) -> int:
@@ -50,3 +50,75 @@ def summary(result: Generation, seconds: float) -> str:
         f"[{result.usage.prompt_tokens} + {tokens} tokens, {seconds:.2f} s, "
         f"{tokens / seconds:.1f} tokens/s, ended by: {ends}, seed {result.seed}]"
     )
+
+
+def sampling_params(config: SamplingConfig, n: int | None = None) -> SamplingParams:
+    """Returns the parameters given as flags; the others keep the model's defaults. Raises UsageError."""
+    forms = {name: getattr(config, name) for name in _FORMS}
+    given = [_option(name) for name, value in forms.items() if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} cannot be combined: an output has one form")
+    return SamplingParams(
+        schema=_content(config.json_schema, "json_schema"),
+        json_object=config.json_object,
+        regex=config.regex,
+        choice=config.choice or None,
+        grammar=_content(config.grammar, "grammar"),
+        lark=_content(config.lark, "lark"),
+        structural_tag=_content(config.structural_tag, "structural_tag"),
+        max_tokens=config.max_tokens,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        min_p=config.min_p,
+        repetition_penalty=config.repetition_penalty,
+        seed=config.seed,
+        stop=config.stop,
+        stop_regex=config.stop_regex,
+        n=n,
+    )
+
+
+def _content(path: str, name: str) -> str | None:
+    """Returns the text of a file; None: no file is given. Raises UsageError."""
+    if not path:
+        return None
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"{_option(name)} {path}: {why}") from None
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def timings_line(result: Generation) -> str:
+    """Returns the phases of an answer and its causes of waiting that are not 0, its tokens and its id."""
+    timings, tokens = result.timings, result.usage.completion_tokens
+    about = (
+        f"request {result.request_id}, {result.usage.prompt_tokens} tokens of prompt "
+        f"({result.usage.cached_prompt_tokens} cached), {tokens} of output"
+    )
+    if timings is None:
+        return f"[{about}; the answer was broken off]"
+    names = ("preprocess", "queue", "prefill", "decode", "preempted", "total")
+    phases = [
+        f"{name} {short_seconds(getattr(timings, name))}"
+        for name in names
+        if name != "preempted" or timings.preempted
+    ]
+    waits = [
+        f"{field.name} {short_seconds(waited)}"
+        for field in dataclasses.fields(timings.waits)
+        if (waited := getattr(timings.waits, field.name)) and field.name != "queue"
+    ]
+    per_token = timings.decode / (tokens - 1) if tokens > 1 else 0.0
+    parts = [about, ", ".join(phases), f"{short_seconds(per_token)} per token"]
+    if waits:
+        parts.append(f"waited for {', '.join(waits)}")
+    return f"[{'; '.join(parts)}]"
+
+
+COMMANDS = {"generate": (GenerateConfig, run)}

@@ -5,12 +5,10 @@ import ssl
 import sys
 import time
 
-from pagewire.cli.common.connect import connect
+from pagewire.cli.connect import connect
 from pagewire.client.errors import RpcError
 from pagewire.command_config import HealthConfig
 from pagewire.flags import UsageError
-
-CONFIG = HealthConfig
 
 _TIMEOUT_S = 3.0
 _POLL_S = 0.2
@@ -70,3 +68,6 @@ def _check(address: str, tls: ssl.SSLContext | None) -> str:
     finally:
         connection.close()
     return "" if status == http.client.OK else f"/healthz answers {status}"
+
+
+COMMANDS = {"health": (HealthConfig, run)}

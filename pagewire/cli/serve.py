@@ -9,20 +9,16 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pagewire.checkpoints.hub import with_local_model
-from pagewire.checkpoints.paths import checkpoint_path
-from pagewire.cli.common.extras import check_gateway, require_doors, require_worker
+from pagewire import logs
+from pagewire.checkpoints.paths import checkpoint_path, with_local_model
+from pagewire.cli.extras import check_gateway, require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError
 from pagewire.host import spawn as process
-from pagewire.logs import process_log
 from pagewire.supervisor.child import Facts
-from pagewire.supervisor.exposure_warning import log_exposure
-from pagewire.supervisor.progress import tell
+from pagewire.supervisor.notices import log_exposure, tell
 from pagewire.supervisor.supervisor import Supervisor
-
-CONFIG = ServeConfig
 
 _LEAST_KEY = 16
 """Characters of an --api-key: its hash is a fast one, from which a short key could be guessed."""
@@ -39,7 +35,7 @@ stop it:   Ctrl-C"""
 
 def run(config: ServeConfig) -> int:
     """Runs the whole service until a signal, such as Ctrl-C; returns 0 then."""
-    process_log.setup("serve", config.log_level, config.log_format)
+    logs.setup("serve", config.log_level, config.log_format)
     require_worker("start a service", config.device)
     require_doors(config)
     check_gateway(config)
@@ -128,7 +124,7 @@ def _announce(config: ServeConfig, facts: Facts) -> None:
     if not config.frontends:
         return
     log_exposure(config)
-    if not process.is_child() and not process_log.writes_json():
+    if not process.is_child() and not logs.writes_json():
         tell(_how_to_call(config, str(facts["address"])), sys.stderr)
 
 
@@ -143,3 +139,6 @@ def _how_to_call(config: ServeConfig, address: str) -> str:
             f"TOKEN=pw_... {variables}",
         )
     return _HOW_TO_CALL.format(address=address, flags=flags, options=options, variables=variables)
+
+
+COMMANDS = {"serve": (ServeConfig, run)}

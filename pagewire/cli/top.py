@@ -5,17 +5,12 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
 
-from google.protobuf.json_format import MessageToDict
-
-from pagewire.cli.common.connect import connect
-from pagewire.cli.common.tables import aligned
+from pagewire.cli.connect import connect
+from pagewire.cli.terminal import CLEAR, aligned, as_json
 from pagewire.client.sync import Client
 from pagewire.command_config import TopConfig
 from pagewire.v1 import admin_pb2
-
-CONFIG = TopConfig
 
 _HEAD = (
     "engine",
@@ -30,8 +25,6 @@ _HEAD = (
     "refused",
 )
 _BAR = 20
-_CLEAR = "\x1b[H\x1b[J"
-"""Cursor to the first column of the first line, and everything after it erased."""
 
 
 def run(config: TopConfig) -> int:
@@ -43,13 +36,8 @@ def run(config: TopConfig) -> int:
                 continue
             page = "\n".join(page_lines(client.server_info(), load, config.address, time.time()))
             is_live = sys.stdout.isatty() and not config.once
-            print(f"{_CLEAR if is_live else ''}{page}", flush=True)
+            print(f"{CLEAR if is_live else ''}{page}", flush=True)
     return 0
-
-
-def as_json(load: admin_pb2.Load) -> dict[str, Any]:
-    """Returns a load as JSON, with the names of the protocol, and zeros where it has none."""
-    return MessageToDict(load, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
 
 
 def page_lines(
@@ -86,3 +74,6 @@ def _row(rank: admin_pb2.RankLoad) -> tuple[str, ...]:
         f"{rank.preemptions:,}",
         f"{sum(rank.refused_requests.values()):,}",
     )
+
+
+COMMANDS = {"top": (TopConfig, run)}

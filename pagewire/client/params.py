@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypedDict, cast
 
 from google.protobuf import json_format
+from google.protobuf.message import Message as ProtobufMessage
 
 from pagewire.client.numbers import check_numbers
 from pagewire.client.schemas import Parser, Schema, parser_of, structured_output
@@ -42,7 +43,6 @@ class BeamSearch:
     early_stopping: bool | None = None
 
     def message(self) -> generation_pb2.BeamSearch:
-        """Returns the message."""
         return generation_pb2.BeamSearch(
             width=self.width, length_penalty=self.length_penalty, early_stopping=self.early_stopping
         )
@@ -152,39 +152,19 @@ class SamplingParams:
 
     def sampling(self) -> generation_pb2.SamplingParams:
         """Returns the message with the sampling fields."""
-        return generation_pb2.SamplingParams(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            typical_p=self.typical_p,
-            frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty,
-            repetition_penalty=self.repetition_penalty,
-            seed=self.seed,
-            n=self.n,
-            best_of=self.best_of,
-            beam_search=_beam_search(self.beam_search),
-            logit_bias=self.logit_bias,
-            allowed_token_ids=self.allowed_token_ids,
-            bad_words=self.bad_words,
-            bad_token_ids=self.bad_token_ids,
-        )
+        fields = self._fields_of(generation_pb2.SamplingParams)
+        return generation_pb2.SamplingParams(**fields | {"beam_search": _beam_search(self.beam_search)})
 
     def stopping(self) -> generation_pb2.StoppingCriteria:
         """Returns the message with the stopping fields."""
-        limit = None if self.time_limit is None else timedelta(seconds=self.time_limit)
-        return generation_pb2.StoppingCriteria(
-            max_tokens=self.max_tokens,
-            min_tokens=self.min_tokens,
-            stop=[self.stop] if isinstance(self.stop, str) else self.stop,
-            stop_regex=[self.stop_regex] if isinstance(self.stop_regex, str) else self.stop_regex,
-            stop_token_ids=self.stop_token_ids,
-            ignore_eos=self.ignore_eos,
-            include_stop=self.include_stop,
-            time_limit=limit,
-            repetition=_repetition(self.repetition),
-        )
+        converted = {
+            "stop": [self.stop] if isinstance(self.stop, str) else self.stop,
+            "stop_regex": [self.stop_regex] if isinstance(self.stop_regex, str) else self.stop_regex,
+            "time_limit": None if self.time_limit is None else timedelta(seconds=self.time_limit),
+            "repetition": _repetition(self.repetition),
+        }
+        fields = self._fields_of(generation_pb2.StoppingCriteria)
+        return generation_pb2.StoppingCriteria(**fields | converted)
 
     def form(self) -> generation_pb2.StructuredOutput | None:
         """Returns the message with the output's form. Raises ValueError for more than one, and TypeError for
@@ -201,15 +181,17 @@ class SamplingParams:
 
     def output(self) -> generation_pb2.OutputOptions:
         """Returns the message with the output fields; token ids are always requested."""
-        return generation_pb2.OutputOptions(
-            token_ids=True,
-            text=self.text,
-            skip_special_tokens=self.skip_special_tokens,
-            echo=self.echo,
-            logprobs=_logprob_options(self.logprobs),
-            prompt_logprobs=_logprob_options(self.prompt_logprobs),
-            prompt_logprobs_start=self.prompt_logprobs_start,
-        )
+        converted = {
+            "token_ids": True,
+            "logprobs": _logprob_options(self.logprobs),
+            "prompt_logprobs": _logprob_options(self.prompt_logprobs),
+        }
+        return generation_pb2.OutputOptions(**self._fields_of(generation_pb2.OutputOptions) | converted)
+
+    def _fields_of(self, kind: type[ProtobufMessage]) -> dict[str, Any]:
+        """Returns the values of the fields that a message has, too, by name."""
+        names = kind.DESCRIPTOR.fields_by_name
+        return {name: value for name, value in vars(self).items() if name in names}
 
 
 class RequestOptions(TypedDict, total=False):
@@ -218,6 +200,7 @@ class RequestOptions(TypedDict, total=False):
     request_id: unique among the requests in flight; default: chosen by the server.
     model: served name; default: the client's.
     timings: return the time spent in each phase.
+    parameters: return the parameters that the request runs with, those of the model and the server included.
     priority: lower values run first; 0 is the default class.
     tenant: unit of fair sharing; cached prefixes are shared within a tenant only.
     cache_salt: share cached prefixes with requests of the same salt only.
@@ -235,6 +218,7 @@ class RequestOptions(TypedDict, total=False):
     request_id: str
     model: str
     timings: bool
+    parameters: bool
     priority: int
     tenant: str
     cache_salt: str
@@ -283,7 +267,7 @@ def _request(
 ) -> generation_pb2.GenerateRequest:
     """Returns the request of complete params. See generate_request()."""
     output = params.output()
-    output.timings = options.get("timings", False)
+    output.timings, output.parameters = options.get("timings", False), options.get("parameters", False)
     cache = {name.removeprefix("cache_"): options[name] for name in _CACHE_OPTIONS if name in options}
     routing = {name: options[name] for name in _ROUTING_OPTIONS if name in options}
     budget = options.get("reasoning_budget")

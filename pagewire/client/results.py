@@ -172,6 +172,8 @@ class Timings:
 class Generation:
     """The answer to a request as received so far. Outputs are ordered by index.
 
+    truncated_tokens: tokens of the prompt that truncate_to removed.
+    parameters: with which the request runs, if requested.
     prompt_logprobs: of the prompt's tokens from prompt_logprobs_start on, if requested; None for the first
     token of a prompt, which has none.
     """
@@ -180,9 +182,11 @@ class Generation:
     model: str = ""
     seed: int = 0
     prompt_tokens: int = 0
+    truncated_tokens: int = 0
     outputs: list[Output] = dataclasses.field(default_factory=list)
     usage: Usage = Usage()
     timings: Timings | None = None
+    parameters: generation_pb2.EffectiveParameters | None = None
     prompt_logprobs: list[TokenLogprob | None] = dataclasses.field(default_factory=list)
     parser: Parser | None = dataclasses.field(default=None, repr=False, compare=False)
     """Makes objects of outputs, if the request had a schema."""
@@ -229,6 +233,9 @@ class Generation:
         if response.HasField("prompt"):  # first message
             self.request_id, self.model = response.request_id, response.model
             self.seed, self.prompt_tokens = response.seed, response.prompt.tokens
+            self.truncated_tokens = response.prompt.truncated_tokens
+            if response.HasField("parameters"):
+                self.parameters = response.parameters
             if response.prompt.HasField("logprobs"):
                 scores = _token_logprobs(response.prompt.logprobs)
                 self.prompt_logprobs = [None if isnan(score.logprob) else score for score in scores]

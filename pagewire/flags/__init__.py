@@ -6,14 +6,16 @@ of these that has it: flag, PAGEWIRE_NAME, file, default. Unknown names are erro
 
 import dataclasses
 import os
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pagewire import command_config
+from pagewire import config as configs
 from pagewire.flags.command_line import Parser
-from pagewire.flags.errors import UsageError
-from pagewire.flags.flag import PREFIX, Flag, flags_of
-from pagewire.flags.sources import from_environment, from_file
+from pagewire.flags.flag import PREFIX, Flag, UsageError, did_you_mean, flags_of
 
 __all__ = ["Flag", "UsageError", "flags_of", "forget_environment", "parse", "to_arguments"]
 
@@ -64,3 +66,91 @@ def forget_environment(config_class: type[Any]) -> None:
     """
     for name in [field.name for field in dataclasses.fields(config_class)] + ["config"]:
         os.environ.pop(PREFIX + name.upper(), None)
+
+
+_RESERVED = {"PAGEWIRE_STATUS_FD", "PAGEWIRE_PARENT_PID", "PAGEWIRE_TOKEN"}
+_SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
+"""Variables that Kubernetes sets for every service; one called `pagewire` yields PAGEWIRE_PORT_..."""
+_ALL = (
+    configs.ServeConfig,
+    configs.WorkerConfig,
+    command_config.GenerateConfig,
+    command_config.ChatConfig,
+    command_config.HealthConfig,
+    command_config.TopConfig,
+    command_config.BenchConfig,
+    command_config.RequestsConfig,
+    command_config.ExplainConfig,
+    command_config.CompletionConfig,
+    command_config.TokenConfig,
+    command_config.DrainConfig,
+    command_config.ReplayConfig,
+)
+"""Their fields are those of all commands: one file, or one environment, may configure several."""
+
+
+def from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
+    """Returns values by field name, without keys for other processes. Raises UsageError."""
+    import yaml  # takes 20 ms; needed with a file only
+
+    what = f"cannot use the configuration file {path}"
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            content: object = tomllib.loads(text)
+        elif path.suffix in (".yaml", ".yml"):
+            content = yaml.safe_load(text)
+        else:
+            raise UsageError(what, f"{path.suffix or 'no suffix'!r} is none of .yaml, .yml and .toml")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, yaml.YAMLError) as error:
+        raise UsageError(what, " ".join(str(error).split())) from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UsageError(what, "it does not consist of NAME: VALUE pairs")
+    known = _known_names()
+    values = {}
+    for key, value in content.items():
+        name = str(key).replace("-", "_")
+        if name not in known:
+            raise UsageError(what, f"unknown key {key!r}{did_you_mean(name, flags, known)}")
+        if name in flags:  # else of another process: one file may configure all
+            try:
+                values[name] = flags[name].convert(value)
+            except ValueError as error:
+                raise UsageError(what, f"{key}: {error}") from None
+    return values
+
+
+def from_environment(environment: Mapping[str, str], flags: Mapping[str, Flag]) -> dict[str, Any]:
+    """Returns values by field name, without variables for other processes. Raises UsageError."""
+    ours = [flag.variable for flag in flags.values()]
+    known = {PREFIX + name.upper() for name in _known_names()} | {PREFIX + "CONFIG"} | _RESERVED
+    values = {}
+    for variable in sorted(environment):
+        if not variable.startswith(PREFIX):
+            continue
+        if variable not in known:
+            if _SERVICE_LINK.search(variable):
+                continue
+            raise UsageError(
+                f"unknown environment variable {variable}{did_you_mean(variable, ours, known)}",
+                todo="every flag --some-name has a variable PAGEWIRE_SOME_NAME; unset the others",
+            )
+        name = variable.removeprefix(PREFIX).lower()
+        if name in flags:
+            try:
+                values[name] = flags[name].convert(environment[variable])
+            except ValueError as error:
+                raise UsageError(
+                    f"wrong environment variable {variable}",
+                    str(error),
+                    "Kubernetes sets it for a service of this name: use enableServiceLinks: false"
+                    if "://" in environment[variable] and name == "port"
+                    else "",
+                ) from None
+    return values
+
+
+def _known_names() -> set[str]:
+    return {field.name for config_class in _ALL for field in dataclasses.fields(config_class)}

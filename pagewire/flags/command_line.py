@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
-from pagewire.flags.errors import UsageError, did_you_mean
-from pagewire.flags.flag import Flag
+from pagewire.flags.flag import Flag, UsageError, did_you_mean
 from pagewire.flags.synonyms import COUNTERPARTS, translate
 
 

@@ -1,12 +1,26 @@
-"""A configuration field as a flag."""
+"""A configuration field as a flag, and the error of one that is wrong."""
 
 import dataclasses
+import difflib
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pagewire.flags.errors import did_you_mean
+from pagewire.errors import StartupError
 from pagewire.flags.synonyms import CHECKPOINT_METHODS, VALUES, integer
+
+
+class UsageError(StartupError):
+    """The command line, the environment or the configuration file is wrong; exit code 2."""
+
+
+def did_you_mean(word: str, *candidates: Iterable[str]) -> str:
+    """Returns a hint to append to an error, from the first list with a similar word."""
+    for names in candidates:
+        if close := difflib.get_close_matches(word, list(names), n=1):
+            return f" (did you mean {close[0]}?)"
+    return ""
+
 
 PREFIX = "PAGEWIRE_"
 _PATHS = ("FILE", "FOLDER", "PATH", "MODEL")

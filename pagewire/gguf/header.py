@@ -1,4 +1,4 @@
-"""Reads the header of a GGUF file: metadata, and where each tensor is.
+"""Reads the header of a GGUF file (metadata, and where each tensor is), and small tensors as numbers.
 
     magic "GGUF", version, number of tensors, number of metadata entries
     entries: key, type, value            key: 64-bit length and UTF-8; all numbers are little-endian
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pagewire.errors import StartupError
-from pagewire.gguf.tensor_types import REFUSED, TENSOR_TYPES, TensorType
+from pagewire.gguf.tensor_types import F32, REFUSED, TENSOR_TYPES, TensorType
 
 WHAT = "cannot read the GGUF file"
 MAX_HEADER_BYTES = 128 << 20
@@ -226,3 +226,21 @@ class _HeaderReader:
 
     def _damaged(self, why: str) -> StartupError:
         return StartupError(WHAT, f"{self._path} is damaged: {why}", "download or copy the file again")
+
+
+MOST_VALUES = 1 << 16
+
+
+def read_floats(header: Header, name: str) -> list[float]:
+    """Returns the values of a tensor of type F32. Raises StartupError."""
+    info = header.tensors[name]
+    if info.type != F32 or info.num_bytes > MOST_VALUES * F32.block_bytes:
+        raise StartupError(
+            WHAT, f"{header.path}: tensor {name!r} must be F32 with at most {MOST_VALUES} values"
+        )
+    try:
+        with header.path.open("rb") as file:
+            file.seek(info.offset)
+            return list(array("f", file.read(info.num_bytes)))
+    except (OSError, ValueError) as error:
+        raise StartupError(WHAT, f"{header.path}: {error}") from error

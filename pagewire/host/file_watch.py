@@ -73,7 +73,6 @@ class FileWatch:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Starts checking."""
         self._tasks = [asyncio.create_task(self._watch(each), name="file watch") for each in self._watched]
 
     async def stop(self) -> None:

@@ -1,6 +1,7 @@
-"""CPU time, state and run-queue delay of another process on this host, from /proc."""
+"""Another process on this host: CPU time, state and run-queue delay from /proc, and exit codes in words."""
 
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,3 +49,11 @@ def read_exit_code(pid: int) -> int | None:
         return os.waitstatus_to_exitcode(int(fields[_EXIT_STATUS])) if fields[_STATE] == "Z" else None
     except (OSError, IndexError, ValueError):
         return None
+
+
+def describe_exit(code: int) -> str:
+    """Returns a clause for a return code of subprocess, such as "it was killed by SIGTERM"."""
+    if code >= 0:
+        return f"it ended with exit code {code}"
+    why = f"it was killed by {signal.Signals(-code).name}"
+    return f"{why}, which is also what happens when memory runs out" if code == -signal.SIGKILL else why

@@ -1,4 +1,13 @@
-"""Starts child processes that die with their parent, and carries their status events to it."""
+"""Starts child processes that die with their parent. They report status events on a pipe, and may get orders.
+
+A supervisor writes orders to the standard input of an engine core, a line of JSON for each:
+
+{"order": "activate", "after_kill": true, "address": "ipc:///folder/workers.ipc", "pids": [123]}
+{"order": "worker", "pid": 124, "why": ""}
+{"order": "worker", "pid": 0, "why": "no more processes"}
+
+The second and third answer a request for a worker process (Status.request_worker).
+"""
 
 import contextlib
 import ctypes
@@ -10,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -53,7 +63,6 @@ def spawn(
 
 
 def command(arguments: Sequence[str]) -> list[str]:
-    """Returns the command line of `pagewire ARGUMENTS`."""
     # -P: a folder called `worker` in the current directory must not hide ours.
     return [sys.executable, "-P", "-m", "pagewire", *arguments]
 
@@ -120,8 +129,7 @@ class Status:
         return self._fd is not None
 
     def request_worker(self, arguments: Sequence[str]) -> None:
-        """Asks the parent process to start `pagewire ARGUMENTS`, a worker; see pagewire.host.orders for its
-        answer."""
+        """Asks the parent process to start `pagewire ARGUMENTS`, a worker, which an order answers."""
         self._send({"event": "worker", "arguments": list(arguments)})
 
     def dismissed(self, pid: int) -> None:
@@ -176,3 +184,54 @@ class Heartbeat:
         if now >= self._next:
             self._next = now + self.INTERVAL_S
             self._beat()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptWorkers:
+    """The living ranks of an engine core that was killed."""
+
+    address: str
+    """Where they look for the next core."""
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """Lets an engine core serve."""
+
+    after_kill: bool = False
+    """The process whose place it takes, or the worker of that, was killed by SIGKILL."""
+    kept: KeptWorkers | None = None
+    """To be adopted, if they answer."""
+
+    def line(self) -> bytes:
+        order: dict[str, object] = {"order": "activate", "after_kill": self.after_kill}
+        if self.kept is not None:
+            order |= {"address": self.kept.address, "pids": self.kept.pids}
+        return _line(order)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """Answers a request for a worker process."""
+
+    pid: int
+    """0: the system could not start one."""
+    why: str = ""
+    """It could not."""
+
+    def line(self) -> bytes:
+        return _line({"order": "worker", "pid": self.pid, "why": self.why})
+
+
+def read_order(line: bytes) -> Activation | WorkerStarted:
+    """Returns the order of one line."""
+    order = json.loads(line)
+    if order["order"] == "worker":
+        return WorkerStarted(order["pid"], order["why"])
+    kept = KeptWorkers(order["address"], tuple(order["pids"])) if "pids" in order else None
+    return Activation(order["after_kill"], kept)
+
+
+def _line(order: dict[str, object]) -> bytes:
+    return json.dumps(order).encode() + b"\n"

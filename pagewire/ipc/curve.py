@@ -73,7 +73,6 @@ class CurveAuthenticator:
         return any([hmac.compare_digest(key, known) for known in self._clients])
 
     def close(self) -> None:
-        """Stops the authenticator's thread."""
         self._authenticator.stop()
 
 

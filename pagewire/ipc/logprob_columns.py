@@ -29,7 +29,6 @@ class TokenColumns(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Size of all columns."""
         return sum(map(len, self))
 
 

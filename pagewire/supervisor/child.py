@@ -10,11 +10,10 @@ from typing import Any
 
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
-from pagewire.host.exit_codes import describe_exit
 from pagewire.host.liveness import Liveness
-from pagewire.host.memory import oom_kills
-from pagewire.host.orders import Activation, WorkerStarted
-from pagewire.host.proc_stat import read_vitals
+from pagewire.host.proc_stat import describe_exit, read_vitals
+from pagewire.host.resources import oom_kills
+from pagewire.host.spawn import Activation, WorkerStarted
 from pagewire.host.stack_dump import log_stacks
 from pagewire.supervisor.worker_processes import WorkerProcesses
 

@@ -1,18 +1,21 @@
 """`--gateway`: smg, a gateway that others have made, as a process of the service (docs/gateways.md).
 
-smg is a program of its own. A process of ours stands between it and the supervisor: it starts smg, reports
-when smg serves the model, and ends when smg does, or when smg no longer answers, so that the supervisor
-restarts it like everything else.
+smg is a program of its own. A process of ours stands between it and the supervisor: it starts smg, asks it
+over HTTP, reports when it serves the model, and ends when smg does, or when smg no longer answers, so that
+the supervisor restarts it like everything else.
 """
 
 import contextlib
 import errno
+import http.client
+import json
 import logging
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from types import FrameType
@@ -20,23 +23,23 @@ from types import FrameType
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from pagewire import logs
 from pagewire.config import GatewayConfig
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
-from pagewire.host.exit_codes import describe_exit
+from pagewire.host.addresses import reserve_port
 from pagewire.host.liveness import AwakeTime, Liveness
-from pagewire.host.proc_stat import read_vitals
-from pagewire.ipc.ports import reserve_port
-from pagewire.logs import process_log
+from pagewire.host.proc_stat import describe_exit, read_vitals
 from pagewire.supervisor.process_specs import LOOPBACK
-from pagewire.supervisor.smg_probe import SmgProbe, serves
 
 log = logging.getLogger(__name__)
 
 _LOOK_S = 0.25
 """Seconds between two looks at smg, each with a heartbeat."""
 _ANSWER_S = 2.0
-"""Seconds that a frontend may take to answer."""
+"""Seconds that a frontend, or smg, may take for one answer."""
+_PAUSE_S = 0.5
+"""Seconds between two questions whether smg still answers."""
 _EXTRA_GRACE_S = 1.0
 _LEVELS = {"debug": "debug", "info": "warn", "warning": "warn", "error": "error"}
 """--log-level in smg's words: its lines of level info are many."""
@@ -142,7 +145,7 @@ def smg_arguments(config: GatewayConfig, metrics_port: int) -> list[str]:
         "--worker-urls",
         *(f"grpc://{backend}" for backend in config.backend),
     ]
-    return [*arguments, "--log-json"] if process_log.writes_json() else arguments
+    return [*arguments, "--log-json"] if logs.writes_json() else arguments
 
 
 def _is_healthy(channel: grpc.Channel) -> bool:
@@ -152,3 +155,56 @@ def _is_healthy(channel: grpc.Channel) -> bool:
     except grpc.RpcError:
         return False
     return bool(status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def serves(host: str, port: int) -> bool:
+    """Returns whether smg knows a model, which it learns from the first frontend that it reaches."""
+    status, body = _get(host, port, "/v1/models")
+    try:
+        content = json.loads(body)
+    except ValueError:
+        return False
+    return status == http.HTTPStatus.OK and isinstance(content, dict) and bool(content.get("data"))
+
+
+def _get(host: str, port: int, path: str) -> tuple[int, bytes]:
+    """Returns status and body of a page of smg; 0 and nothing where it does not answer."""
+    with contextlib.closing(http.client.HTTPConnection(host, port, timeout=_ANSWER_S)) as connection:
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException):
+            return 0, b""
+
+
+class SmgProbe:
+    """Asks again and again from start() to close(), in a thread: an answer that does not come blocks."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._answered = threading.Event()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="smg-probe", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Lets the thread end; it may still wait for an answer."""
+        self._closed.set()
+
+    def take_answer(self) -> bool:
+        """Returns whether smg has answered since the last call."""
+        answered = self._answered.is_set()
+        self._answered.clear()
+        return answered
+
+    def _run(self) -> None:
+        while not self._closed.wait(_PAUSE_S):
+            if self._answers():
+                self._answered.set()
+
+    def _answers(self) -> bool:
+        """Any status counts: smg answers 503 where no frontend is left."""
+        return bool(_get(self._host, self._port, "/liveness")[0])

@@ -57,7 +57,6 @@ METRICS = (*metrics_of(Counters), *(each.metric for each in READINGS))
 
 
 def watch(board: Board, counters: Counters, slots: Slots) -> None:
-    """Adds the supervisor's metrics to the board."""
     board.add_counters(counters)
     board.add_readings(slots, READINGS)
 

@@ -1,17 +1,29 @@
-"""The processes of `pagewire serve`: their names and command lines."""
+"""The processes of `pagewire serve`: their names, command lines and CPU cores."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pagewire import flags
+from pagewire.checkpoints.paths import checkpoint_path
 from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, ServeConfig
-from pagewire.host.cores import CorePlan, format_cores
-from pagewire.ipc.ports import reserve_port
+from pagewire.errors import StartupError
+from pagewire.host.addresses import reserve_port
+from pagewire.host.resources import (
+    GPU,
+    SMALL_MODEL_BYTES,
+    CorePlan,
+    affinity,
+    available_cores,
+    format_cores,
+    pin,
+    plan_cores,
+)
 from pagewire.ipc.transport import frontends_address, workers_address
 from pagewire.supervisor.restart_slot import RestartSlot, label
-from pagewire.telemetry.merged_pages import SUFFIX
+from pagewire.telemetry.pages import SUFFIX
 from pagewire.telemetry.watch import NO_PORT
 
 LOOPBACK = "127.0.0.1"
@@ -119,3 +131,45 @@ def _watched(config: ServeConfig, name: str, folder: Path) -> ServeConfig:
 def _slot(config: ServeConfig, name: str, arguments: list[str], *, num_standbys: int = 0) -> RestartSlot:
     max_deaths = 1 if config.no_restart else config.max_deaths
     return RestartSlot(name, arguments, max_deaths, config.max_restart_pause, num_standbys=num_standbys)
+
+
+log = logging.getLogger(__name__)
+
+
+def share_cores(config: ServeConfig) -> CorePlan | None:
+    """Decides on an assignment, logs it in one line and pins this process, whose children inherit that.
+    Returns None when all processes may use all cores."""
+    cores = affinity()
+    plan = plan_cores(
+        cores, config.data_parallel_size, config.frontends + config.data_parallel_size, config.threads
+    )
+    why = _why_not(config, len(cores)) or ("" if plan else "they are too few to be divided")
+    failure = pin(plan.others) if plan and not why else None
+    if failure is not None:
+        why = f"they cannot be pinned: {failure}"
+    log.info("cores: %s", f"{available_cores()} for all processes: {why}" if why else plan)
+    return None if why else plan
+
+
+def _why_not(config: ServeConfig, cores: int) -> str:
+    """Returns why the processes should share all cores, or an empty string."""
+    if config.no_pinning:
+        return "--no-pinning"
+    if config.device not in ("auto", "cpu") or (config.device == "auto" and GPU.exists()):
+        return "the worker does not compute on them"
+    if available_cores() < cores:
+        # Other containers have a part of these cores too, and would pin themselves to the same ones.
+        return f"a control group grants the time of that many, of {cores}"
+    if config.load_format != "dummy" and _weight_bytes(config.model) < SMALL_MODEL_BYTES:
+        return "the model is small, and its worker has one thread"
+    return ""
+
+
+def _weight_bytes(model: str) -> int:
+    """Returns the size of the checkpoint's weights; 0 for no checkpoint, which the engine core refuses."""
+    try:
+        path = checkpoint_path(model)
+        files = [path] if path.is_file() else path.glob("*.safetensors")
+        return sum(file.stat().st_size for file in files)
+    except (StartupError, OSError):
+        return 0

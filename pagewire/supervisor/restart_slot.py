@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 
-from pagewire.host.memory import available_memory
+from pagewire.host.resources import available_memory
 from pagewire.supervisor.child import Child
 from pagewire.supervisor.worker_processes import WorkerProcesses
 

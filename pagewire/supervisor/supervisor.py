@@ -12,29 +12,27 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pagewire import flags
+from pagewire import flags, logs
 from pagewire.checkpoints.paths import default_served_name
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 from pagewire.host.liveness import AwakeTime
 from pagewire.ipc.runtime_folder import runtime_folder
-from pagewire.logs import process_log
 from pagewire.supervisor.child import Child, Facts
-from pagewire.supervisor.core_assignment import share_cores
-from pagewire.supervisor.loop_calls import LoopCalls
+from pagewire.supervisor.events import STOPPING, LoopCalls, Signals
 from pagewire.supervisor.metrics import Counters, end_of, watch
+from pagewire.supervisor.notices import LoadingLine
 from pagewire.supervisor.process_specs import (
     Ports,
     engine_slots,
     frontend_slots,
     gateway_slots,
     reserve_ports,
+    share_cores,
 )
-from pagewire.supervisor.progress import LoadingLine
 from pagewire.supervisor.restart_slot import RestartSlot, label
-from pagewire.supervisor.signals import STOPPING, Signals
-from pagewire.telemetry.merged_pages import MergedPages
+from pagewire.telemetry.pages import MergedPages
 from pagewire.telemetry.watch import PORT, Watch
 
 log = logging.getLogger(__name__)
@@ -230,7 +228,7 @@ class Supervisor:
         child = next(loading, None)
         if child is not None and child.loading:
             self._status.loading(*child.loading)
-            if not self._status.attached and not process_log.writes_json():
+            if not self._status.attached and not logs.writes_json():
                 self._progress.show(*child.loading)
             child.loading = None
 

@@ -10,7 +10,7 @@ from subprocess import Popen
 
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
-from pagewire.host.orders import KeptWorkers
+from pagewire.host.spawn import KeptWorkers
 
 _ADDRESS = "--engine="
 
@@ -92,6 +92,5 @@ class WorkerProcesses:
         others._workers = {}
 
     def close(self) -> None:
-        """Ends all of them."""
         while self._workers:
             self._workers.popitem()[1].close()

@@ -56,7 +56,6 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Number of observations."""
         return sum(self.counts)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pagewire.errors import StartupError
-from pagewire.host.loopback import host_name, is_no_site
+from pagewire.host.addresses import host_name, is_no_site
 from pagewire.host.tls import Certificates
 from pagewire.telemetry.pages import Page, text_page
 
@@ -67,7 +67,6 @@ class HttpThread:
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
         self._thread.start()
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ import logging
 import socket
 
 from pagewire.config import WatchedConfig
-from pagewire.host.loopback import is_loopback
+from pagewire.host.addresses import is_loopback
 from pagewire.host.tls import Certificates, read_certificates
 from pagewire.telemetry.board import Board
 from pagewire.telemetry.http import Answer, HttpThread, PortInUse, listen, listen_unix
@@ -72,7 +72,6 @@ class Watch:
         return listener
 
     def close(self) -> None:
-        """Stops the servers."""
         for thread in self._threads:
             thread.close()
         self._threads.clear()

@@ -217,7 +217,7 @@ class StructuredOutput(_message.Message):
     def __init__(self, json_object: _Optional[bool] = ..., json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[_Union[StructuredOutput.Choices, _Mapping]] = ..., grammar: _Optional[_Union[StructuredOutput.Grammar, _Mapping]] = ..., structural_tag: _Optional[str] = ..., backend: _Optional[str] = ...) -> None: ...
 
 class OutputOptions(_message.Message):
-    __slots__ = ("mode", "text", "token_ids", "logprobs", "prompt_token_ids", "prompt_logprobs", "echo", "skip_special_tokens", "stream_interval", "continuous_usage", "timings", "token_bytes", "prompt_logprobs_start")
+    __slots__ = ("mode", "text", "token_ids", "logprobs", "prompt_token_ids", "prompt_logprobs", "echo", "skip_special_tokens", "stream_interval", "continuous_usage", "timings", "token_bytes", "prompt_logprobs_start", "parameters")
     class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         MODE_UNSPECIFIED: _ClassVar[OutputOptions.Mode]
@@ -241,6 +241,7 @@ class OutputOptions(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_START_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     mode: OutputOptions.Mode
     text: bool
     token_ids: bool
@@ -254,7 +255,8 @@ class OutputOptions(_message.Message):
     timings: bool
     token_bytes: bool
     prompt_logprobs_start: int
-    def __init__(self, mode: _Optional[_Union[OutputOptions.Mode, str]] = ..., text: _Optional[bool] = ..., token_ids: _Optional[bool] = ..., logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., prompt_token_ids: _Optional[bool] = ..., prompt_logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., echo: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., stream_interval: _Optional[int] = ..., continuous_usage: _Optional[bool] = ..., timings: _Optional[bool] = ..., token_bytes: _Optional[bool] = ..., prompt_logprobs_start: _Optional[int] = ...) -> None: ...
+    parameters: bool
+    def __init__(self, mode: _Optional[_Union[OutputOptions.Mode, str]] = ..., text: _Optional[bool] = ..., token_ids: _Optional[bool] = ..., logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., prompt_token_ids: _Optional[bool] = ..., prompt_logprobs: _Optional[_Union[LogprobOptions, _Mapping]] = ..., echo: _Optional[bool] = ..., skip_special_tokens: _Optional[bool] = ..., stream_interval: _Optional[int] = ..., continuous_usage: _Optional[bool] = ..., timings: _Optional[bool] = ..., token_bytes: _Optional[bool] = ..., prompt_logprobs_start: _Optional[int] = ..., parameters: _Optional[bool] = ...) -> None: ...
 
 class LogprobOptions(_message.Message):
     __slots__ = ("top_n", "token_ids", "all")
@@ -283,7 +285,7 @@ class RoutingHints(_message.Message):
     def __init__(self, data_parallel_rank: _Optional[int] = ..., session_id: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("request_id", "prompt", "sequences", "usage", "timings", "model", "seed")
+    __slots__ = ("request_id", "prompt", "sequences", "usage", "timings", "model", "seed", "parameters")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
@@ -291,6 +293,7 @@ class GenerateResponse(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: PromptInfo
     sequences: _containers.RepeatedCompositeFieldContainer[SequenceOutput]
@@ -298,7 +301,16 @@ class GenerateResponse(_message.Message):
     timings: Timings
     model: str
     seed: int
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Union[PromptInfo, _Mapping]] = ..., sequences: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ...) -> None: ...
+    parameters: EffectiveParameters
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Union[PromptInfo, _Mapping]] = ..., sequences: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., parameters: _Optional[_Union[EffectiveParameters, _Mapping]] = ...) -> None: ...
+
+class EffectiveParameters(_message.Message):
+    __slots__ = ("sampling", "stopping")
+    SAMPLING_FIELD_NUMBER: _ClassVar[int]
+    STOPPING_FIELD_NUMBER: _ClassVar[int]
+    sampling: SamplingParams
+    stopping: StoppingCriteria
+    def __init__(self, sampling: _Optional[_Union[SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[StoppingCriteria, _Mapping]] = ...) -> None: ...
 
 class SequenceOutput(_message.Message):
     __slots__ = ("index", "text", "token_ids", "logprobs", "finish", "reasoning", "tool_calls", "token_bytes", "position", "token_count")
@@ -369,18 +381,20 @@ class TokenLogprobs(_message.Message):
     def __init__(self, logprobs: _Optional[_Iterable[float]] = ..., ranks: _Optional[_Iterable[int]] = ..., candidate_counts: _Optional[_Iterable[int]] = ..., candidate_token_ids: _Optional[_Iterable[int]] = ..., candidate_logprobs: _Optional[_Iterable[float]] = ..., candidate_ranks: _Optional[_Iterable[int]] = ..., candidate_bytes: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class PromptInfo(_message.Message):
-    __slots__ = ("tokens", "cached_tokens", "token_ids", "logprobs", "token_bytes")
+    __slots__ = ("tokens", "cached_tokens", "token_ids", "logprobs", "token_bytes", "truncated_tokens")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     tokens: int
     cached_tokens: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: TokenLogprobs
     token_bytes: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[TokenLogprobs, _Mapping]] = ..., token_bytes: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    truncated_tokens: int
+    def __init__(self, tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[TokenLogprobs, _Mapping]] = ..., token_bytes: _Optional[_Iterable[bytes]] = ..., truncated_tokens: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "cached_prompt_tokens", "completion_tokens", "reasoning_tokens", "draft_tokens", "accepted_draft_tokens", "drafters")

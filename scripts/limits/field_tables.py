@@ -26,7 +26,7 @@ MODEL = "frontend/model/info.py"
 MULTIPLEXER = "frontend/streams/multiplexer.py"
 ADMIN = "frontend/servicers/admin.py"
 FLEET = "frontend/rpc/fleet.py"
-INSPECTOR = "frontend/inspection/inspector.py"
+INSPECTOR = "frontend/inspector.py"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from pagewire import docs_site
+from pagewire.cli import docs
 from scripts.site.staging import ROOT, stage
 
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
@@ -88,9 +88,9 @@ def main() -> None:
     options = parser.parse_args()
     build(PAGES, SITE)
     print(f"{SITE.relative_to(ROOT)}: {sum(1 for _ in SITE.rglob('*.html'))} pages, all links lead somewhere")
-    pack(SITE, docs_site.ARCHIVE)
+    pack(SITE, docs.ARCHIVE)
     if options.serve is not None:
-        docs_site.serve(docs_site.ARCHIVE, options.serve)
+        docs.serve(docs.ARCHIVE, options.serve)
 
 
 if __name__ == "__main__":

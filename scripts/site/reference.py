@@ -35,7 +35,7 @@ def flags_page() -> str:
     parts = [_FLAGS_HEAD]
     for command, about in cli.COMMANDS.items():
         if command != "version":
-            config = cli.command_module(command).CONFIG
+            config = cli.find_command(command).config
             head = f"## pagewire {command}\n\n{about[:1].upper()}{about[1:]}.\n"
             parts.append(f"{head}\n{_flags_table(flags_of(config).values())}")
     return "\n".join(parts)

@@ -184,7 +184,7 @@ def test_the_report(tmp_path: Path):
     lines = (tmp_path / "report.md").read_text().splitlines()
     for line in (
         "# The first hour on a GPU",
-        "- time: 7.0 minutes",
+        "- time: 6.0 minutes",
         "| service | failed: exit code 1: x | 60 |",
         "1 passed, 1 died",
         "| b | died | x / y |",

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from engine_core import main, worker_supply
 from engine_core.io import worker_group as workers
+from pagewire import logs
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
 from pagewire.ipc import transport
-from pagewire.logs import process_log
 from tests.engine_core.processes import spawn_fake_worker
 
 if __name__ == "__main__":
     folder, options = Path(sys.argv[1]), json.loads(sys.argv[2])
-    process_log.setup("engine", "info")
+    logs.setup("engine", "info")
     worker_supply.WorkerGroup = functools.partial(  # type: ignore[misc, assignment]
         workers.WorkerGroup, spawn=spawn_fake_worker
     )

@@ -4,7 +4,7 @@ from engine_core.context import Identity
 from engine_core.core import EngineCore
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
 from engine_core.io.inbox import FrontendGone, Inbox, Received
-from engine_core.io.stop_signal import Stopped
+from engine_core.io.process_control import Stopped
 from engine_core.scheduler.scheduler import Scheduler
 from pagewire.internal.v1.engine_pb2 import (
     Abort,

@@ -3,7 +3,7 @@
 import pytest
 
 from engine_core.errors import Code
-from engine_core.io.stop_signal import Stopped
+from engine_core.io.process_control import Stopped
 from engine_core.request import NO_TOKEN, FinishReason, Sequence, Status
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result

@@ -7,7 +7,7 @@ import pytest
 
 from engine_core.errors import Code
 from engine_core.io.inbox import FrontendGone, SocketsFailed
-from engine_core.io.stop_signal import Stopped
+from engine_core.io.process_control import Stopped
 from engine_core.request import NO_TOKEN, FinishReason
 from engine_core.step.result import Result
 from pagewire.internal.v1.engine_pb2 import (

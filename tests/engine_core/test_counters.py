@@ -3,7 +3,7 @@
 import pytest
 
 from engine_core.counters import Counters, HitRate
-from engine_core.io.stop_signal import Stopped
+from engine_core.io.process_control import Stopped
 from engine_core.step.result import Result
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
+from engine_core.queue.base import FAIR, FIRST_COME
 from engine_core.queue.fair import FairQueue
-from engine_core.queue.policies import FAIR, FIRST_COME
 from engine_core.queue.token_counters import Weights
 from tests.engine_core.world import World
 

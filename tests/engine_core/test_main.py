@@ -13,7 +13,7 @@ import zmq
 from engine_core.main import describe_last_steps
 from engine_core.quarantine.crash_journal import CrashJournal, journal_path
 from engine_core.request import FinishReason
-from pagewire.host.orders import Activation
+from pagewire.host.spawn import Activation
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, GetLoad, Hello, Utility
 from pagewire.ipc import transport
 from pagewire.v1.admin_pb2 import RankLoad

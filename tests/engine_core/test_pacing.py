@@ -3,7 +3,7 @@
 import pytest
 
 from engine_core.io.inbox import Inbox
-from engine_core.io.stop_signal import Stopped
+from engine_core.io.process_control import Stopped
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
 from tests.engine_core.fakes import FakeWorker, add_request, expected_output

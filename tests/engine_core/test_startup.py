@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from engine_core.queue.base import FirstComeQueue
 from engine_core.queue.fair import FairQueue
-from engine_core.queue.policies import FirstComeQueue
 from engine_core.startup import (
     check_config,
     initialize_message,

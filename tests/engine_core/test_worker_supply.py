@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 import zmq
 
-from engine_core.io.parent_orders import ParentOrders
-from engine_core.io.stop_signal import Stopped, StopSignal
+from engine_core.io.process_control import ParentOrders, Stopped, StopSignal
 from engine_core.worker_supply import Process, WorkerSupply
 from pagewire.config import EngineConfig
-from pagewire.host.orders import Activation, KeptWorkers, WorkerStarted
-from pagewire.host.spawn import Heartbeat, Status
+from pagewire.host.spawn import Activation, Heartbeat, KeptWorkers, Status, WorkerStarted
 from pagewire.internal.v1.worker_pb2 import (
     Failed,
     Initialize,

@@ -3,7 +3,7 @@
 import dataclasses
 
 from engine_core.kv_cache.host_swap import UNMEASURED, SwapCosts
-from engine_core.queue.policies import FAIR
+from engine_core.queue.base import FAIR
 from engine_core.queue.token_counters import EQUAL, Weights
 from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler

@@ -20,10 +20,10 @@ from tests.frontend.fakes import FakeEngine, Output, encode, engine_address, mak
 PROGRAM = """
 import sys
 from frontend.main import run
-from pagewire.logs import process_log
+from pagewire import logs
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
-process_log.setup("frontend", "warning")
+logs.setup("frontend", "warning")
 try:
     model, engine, port = sys.argv[1:]
     sys.exit(run(FrontendConfig(model=model, engine=(engine,), port=int(port), shutdown_grace=30)))

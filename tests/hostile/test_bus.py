@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from engine_core.io.frontend_sockets import FrontendSockets
-from engine_core.io.stop_signal import StopSignal
+from engine_core.io.process_control import StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.step.plan import Plan
 from engine_core.step.result import decode_result

@@ -183,8 +183,8 @@ MUTANTS = (
     Mutant(
         name="every token is an admin's",
         within="frontend:TokenAuthenticator.authenticate",
-        old="access is Access.ADMINS and (not caller.is_admin)",
-        new="access is Access.ADMINS and (not caller)",
+        old="access in (Access.ADMINS, Access.OPERATORS) and (not caller.is_admin)",
+        new="access in (Access.ADMINS, Access.OPERATORS) and (not caller)",
         tests=("test_authenticator.py",),
     ),
     Mutant(

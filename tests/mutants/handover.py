@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the deadline of the first call ends the last one",
-        within="engine_core:Handover._give",
+        within="engine_core:Handover._renew",
         old="self._scheduler.set_deadline(request, deadline_of(message, arrival))",
         new="pass",
         tests=("test_handover.py",),

@@ -9,8 +9,7 @@ from typing import Any, cast
 from engine_core.core import EngineCore
 from engine_core.frontend_messages import FrontendMessages
 from engine_core.io.inbox import Inbox, Received
-from engine_core.io.parent_orders import ParentOrders
-from engine_core.io.stop_signal import Stopped, StopSignal
+from engine_core.io.process_control import ParentOrders, Stopped, StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
 from engine_core.quarantine.crash_journal import CrashJournal, next_journal
@@ -18,8 +17,7 @@ from engine_core.request import Status
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.startup import check_config, initialize_message, make_identity, make_scheduler
 from engine_core.worker_supply import Process, WorkerSupply
-from pagewire.host.orders import KeptWorkers
-from pagewire.host.spawn import Heartbeat
+from pagewire.host.spawn import Heartbeat, KeptWorkers
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest, EngineMessage
 from tests.simulation.clock import EPOCH_S
 from tests.simulation.host import Host, SimulatedStatus

@@ -11,11 +11,10 @@ from random import Random
 from unittest import mock
 
 from engine_core.io.inbox import Inbox
+from engine_core.io.process_control import Stopped
 from engine_core.io.rank import Rank
 from engine_core.io.rank_socket import RankSocket
-from engine_core.io.stop_signal import Stopped
-from pagewire.host.orders import KeptWorkers, WorkerStarted
-from pagewire.host.spawn import Status
+from pagewire.host.spawn import KeptWorkers, Status, WorkerStarted
 from tests.simulation.machine import Machine, Processor
 from tests.simulation.poison import Poisons
 from tests.simulation.worker import Line, SimulatedChild, WorkerProcess

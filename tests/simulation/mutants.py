@@ -18,8 +18,8 @@ from engine_core.intake.intake import RecentAborts
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.kv_cache.block_pool import BlockPool
 from engine_core.kv_cache.block_tables import BlockTables
+from engine_core.kv_cache.cache_changes import ContentChanges
 from engine_core.kv_cache.host_swap import SwapSpace
-from engine_core.kv_cache.kept_changes import ContentChanges
 from engine_core.kv_cache.prefix_cache import PrefixCache
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.ownership import Handover
@@ -332,7 +332,7 @@ def _a_worker_is_not_told_that_a_block_is_written_to_again(patch: Callable[..., 
 
 def _a_worker_is_told_of_blocks_before_their_plan(patch: Callable[..., None]) -> None:
     """A core that dies before it sends the plan leaves blocks that were never computed."""
-    commit, tell = PrefixCache.commit, WorkerGroup._tell_changes
+    commit, tell = PrefixCache.commit, WorkerGroup._send_cache_changes
 
     def hasty(self: PrefixCache, sequence: CoreSequence) -> None:
         commit(self, sequence)
@@ -340,7 +340,7 @@ def _a_worker_is_told_of_blocks_before_their_plan(patch: Callable[..., None]) ->
             self._pool.changes.on_loss()
 
     patch(PrefixCache, "commit", hasty)
-    patch(WorkerGroup, "_tell_changes", lambda self, losses_alone: tell(self, losses_alone=False))
+    patch(WorkerGroup, "_send_cache_changes", lambda self, losses_alone: tell(self, losses_alone=False))
 
 
 def _a_worker_keeps_its_list_when_it_is_handed_over(patch: Callable[..., None]) -> None:
@@ -386,7 +386,7 @@ def _a_checkpoint_is_read_by_the_plan_that_saves_it(patch: Callable[..., None]) 
 
 def _a_worker_is_told_of_states_before_their_plan(patch: Callable[..., None]) -> None:
     """A core that dies before it sends the plan leaves a slot that holds another state, or none."""
-    save, tell = StateCheckpoints._save, WorkerGroup._tell_changes
+    save, tell = StateCheckpoints._save, WorkerGroup._send_cache_changes
 
     def hasty(self: StateCheckpoints, *arguments: Any) -> None:
         save(self, *arguments)
@@ -394,7 +394,7 @@ def _a_worker_is_told_of_states_before_their_plan(patch: Callable[..., None]) ->
             self.changes.on_loss()
 
     patch(StateCheckpoints, "_save", hasty)
-    patch(WorkerGroup, "_tell_changes", lambda self, losses_alone: tell(self, losses_alone=False))
+    patch(WorkerGroup, "_send_cache_changes", lambda self, losses_alone: tell(self, losses_alone=False))
 
 
 def _adopted_states_change_places(patch: Callable[..., None]) -> None:

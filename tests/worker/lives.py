@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 
 from engine_core.intake.validation import Limits
-from engine_core.kv_cache.kept_changes import KeptChanges
+from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.scheduler.outputs.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan, encode_plan

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pagewire.errors import StartupError
-from pagewire.gguf.header import Header, TokenType, read_header
-from pagewire.gguf.values import read_floats
+from pagewire.gguf.header import Header, TokenType, read_floats, read_header
 
 WHAT = "cannot load the model's configuration"
 ROPE_FACTORS = "rope_freqs.weight"

@@ -1,1 +1,1 @@
-"""The worker on a CPU: loading, inputs, the runner, which kernels compute."""
+"""The worker on a CPU: inputs, the runner, which kernels compute."""

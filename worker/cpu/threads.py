@@ -2,7 +2,7 @@
 
 import os
 
-from pagewire.host.cores import SMALL_MODEL_BYTES, available_cores
+from pagewire.host.resources import SMALL_MODEL_BYTES, available_cores
 from pagewire.host.spawn import is_child
 
 

@@ -22,8 +22,7 @@ from worker.layers.matrix import GroupedMethod, WeightSlot
 from worker.models.base import LanguageModel
 from worker.startup.checks import check_quantization, refuse_second_quantization
 from worker.startup.implementation import ForeignConfig
-from worker.startup.kv_cache_dtype import stored_dtype
-from worker.startup.model import Report, load_model
+from worker.startup.model import Report, load_model, stored_dtype
 from worker.weights.held_bits import HeldBits
 from worker.weights.prefault import WeightsMemory
 from worker.weights.source import TensorSource

@@ -9,11 +9,10 @@ step_buffers.py   a step's inputs, at fixed addresses for captured graphs
 graphs.py         steps, captured once per number of tokens
 sampler.py        tokens from logits; sampling/ has its processors and parameters
 logprobs.py       log-probabilities; top_n.py: their candidates
-warm_up.py        steps that compile every kernel configuration that serving needs
-compile_watch.py  reports kernels that are compiled later
+warm_up.py        steps that compile every kernel configuration that serving needs; a log of what they lack
 memory.py         the number of KV blocks, from a profiling run
 limits.py         checks at start-up
-load.py           from Initialize to an executor
 
-Importing these files imports triton: they are imported once Initialize names a CUDA device.
+worker.platforms.cuda puts them together. Importing these files imports triton: they are imported once
+Initialize names a CUDA device.
 """

@@ -55,7 +55,7 @@ class StepExecutor(Generic[B]):
         self._logprobs = LogprobRequests(rows.vocab_size)
         self._beams = BeamRows(rows.max_num_rows, rows.vocab_size)
         self._pooling = PoolRows()
-        drafted = () if speculator is None else (speculator,)
+        drafted = () if speculator is None else speculator.features
         self._features = (*backend.features, self._logprobs, self._beams, self._pooling, *drafted)
         self._pending: deque[PendingStep] = deque()
 

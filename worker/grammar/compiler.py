@@ -5,8 +5,7 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from pagewire.limits.grammar_errors import is_panic
-from pagewire.limits.grammars import PARSER_LIMITS
+from pagewire.limits import PARSER_LIMITS, is_panic
 from worker.grammar.matcher import Matcher
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from pagewire.limits.grammar_errors import is_panic
+from pagewire.limits import is_panic
 
 Words = npt.NDArray[np.int32]
 """[W] int32, W = ceil(V / 32): bit i of word w is set when token 32 w + i is allowed."""

@@ -14,7 +14,7 @@ from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf, read_header
 from pagewire.gguf.vocabulary import GGUFVocabulary
 from pagewire.internal.v1 import worker_pb2
-from pagewire.limits.grammar_errors import is_panic
+from pagewire.limits import is_panic
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.rows import GrammarRows
 

@@ -45,7 +45,6 @@ class RMSNorm(Norm):
         return self.ops.add_rms_norm(x, residual, self.weight, self.eps, self.offset, self.residual_scale)
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight, order=self.order)
 
@@ -94,7 +93,6 @@ class LayerNorm(Norm):
         return self.ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         if self.weight is not None and self.bias is not None:
             yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)

@@ -17,7 +17,7 @@ from kernels.cpu.runtime import arena as memory
 from kernels.ops.attention.blocks import copy_blocks
 from kernels.ops.attention.e4m3 import index_bytes
 from pagewire.errors import StartupError
-from pagewire.host.memory import available_memory
+from pagewire.host.resources import available_memory
 from worker.memory.host_blocks import requested_blocks
 
 MEMORY_PART = 0.5

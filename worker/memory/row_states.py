@@ -19,7 +19,7 @@ from kernels.api import LayerCache, Plane, RowStateSpec
 from kernels.ops.attention.ragged import Integers
 from kernels.ops.states.spans import Spans
 from pagewire.errors import StartupError
-from pagewire.host.memory import available_memory
+from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import worker_pb2
 from worker.memory.kv_cache import MEMORY_PART, NO_MEMORY, KVCache, zeros
 from worker.models.base import LanguageModel

@@ -11,7 +11,7 @@ import torch
 
 from kernels.ops.attention.blocks import swap_in, swap_out
 from pagewire.errors import StartupError
-from pagewire.host.memory import available_memory
+from pagewire.host.resources import available_memory
 from worker.memory.host_blocks import NO_SWAP_SPACE, choose_num_host_blocks
 from worker.memory.kv_cache import NO_MEMORY, KVCache, zeros
 from worker.memory.pinned import pinned_zeros

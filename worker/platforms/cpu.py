@@ -9,7 +9,7 @@ import torch
 from kernels.api import CacheLayout
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.config import WorkerConfig
-from pagewire.host.memory import available_memory
+from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.cpu.backend import CpuBackend
 from worker.cpu.malloc_tuning import release_startup_memory
@@ -31,8 +31,7 @@ from worker.speculation.models.head import read_head
 from worker.speculation.models.loaded import DrafterPlan, LoadedDrafter
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import refuse_fast_matmul
-from worker.startup.kv_cache_dtype import stored_dtype
-from worker.startup.model import dtype_name, model_bytes
+from worker.startup.model import dtype_name, model_bytes, stored_dtype
 from worker.step.warmup_plans import decode_plan, draft_plan, prefill_plan, removal_plan
 from worker.weights.prefault import WeightsMemory
 
@@ -152,8 +151,7 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         blocks = self.computing.blocks
         backend = CpuBackend(model, cache, swap_space, rows, sampler, blocks, observe, states)
         backend.drafter_tensors = drafter_tensors
-        kept = () if drafter is None else (drafter,)
-        speculator = make_speculator(plan.speculation, rows, grammars, drafter, kept, drafter, states)
+        speculator = make_speculator(plan.speculation, rows, grammars, drafter, states)
         return StepExecutor(rows, backend, plan.initialize.max_num_batched_tokens, speculator)
 
     def warm_up(self, executor: StepExecutor[CpuBackend]) -> None:

@@ -17,7 +17,6 @@ from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device
 from worker.cuda.low_bits import LowBits
 from worker.cuda.sampling.sampler import CudaSampler
-from worker.cuda.startup.compile_watch import CompileWatch
 from worker.cuda.startup.limits import (
     WHAT,
     check_kernels,
@@ -28,7 +27,7 @@ from worker.cuda.startup.limits import (
     warn_of_float32,
 )
 from worker.cuda.startup.memory import GIB, Demand, choose_num_blocks, largest_steps
-from worker.cuda.startup.warm_up import warm_up
+from worker.cuda.startup.warm_up import CompileWatch, warm_up
 from worker.exactness import on_cuda
 from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
@@ -45,8 +44,7 @@ from worker.parallel import Placement
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import check_quantization, refuse_second_quantization
-from worker.startup.kv_cache_dtype import stored_dtype
-from worker.startup.model import dtype_name, load_model, model_bytes
+from worker.startup.model import dtype_name, load_model, model_bytes, stored_dtype
 
 logger = logging.getLogger(__name__)
 
@@ -195,6 +193,7 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
         return executor.backend.swap_space.measure_us_per_block()
 
     def finish(self, executor: StepExecutor[CudaBackend], ready: worker_pb2.Ready) -> None:
+        ready.device = self.device.place.type  # that of a CPU in Triton's interpreter
         logger.info(
             "%s in %s%s on %s: %.1f GiB of weights, %d KV blocks (%.1f GiB), %d kernels compiled, %s",
             ready.model.architecture,

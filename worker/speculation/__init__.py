@@ -2,8 +2,7 @@
 would have been sampled anyway (docs/speculation.md).
 
 drafter.py        what proposes tokens for a row, and what does where a grammar forces them
-lookup.py         a drafter: what followed the row's last tokens before
-shared_lookup.py  a drafter: what followed them in earlier outputs of the tenant
+lookup.py         drafters: what followed the row's last tokens before, in it or in outputs of its tenant
 models/           drafters with weights of their own, on a CPU
 sources.py        the drafters of one executor, and how many tokens each drafts for a row
 speculator.py     drafts of one step, for the executor, which verifies (worker.executor.verification)

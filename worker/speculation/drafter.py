@@ -3,7 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from kernels.ops.attention.ragged import Integers
 from worker.grammar.rows import GrammarRows
+from worker.step.plan_reader import RowFeature, Swaps
 
 
 class Drafter(ABC):
@@ -23,6 +25,23 @@ class Drafter(ABC):
     @abstractmethod
     def remove_row(self, row: int) -> None:
         """Ends a row; one that was never drafted for is ignored."""
+
+
+class RowDrafter(Drafter, RowFeature):
+    """A drafter that is told of rows, too."""
+
+
+class BlockDrafter(RowDrafter):
+    """A drafter with a cache of its own, with the blocks of the target's."""
+
+    @abstractmethod
+    def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
+        """Follows blocks that went to host memory and came back, then were copied. sources, targets: [C]."""
+
+    @abstractmethod
+    def write_blocks(self, rows: Integers, starts: Integers, counts: Integers) -> None:
+        """Takes that the target computes tokens of the rows [R]. Raises PlanError where there can be no such
+        tokens."""
 
 
 class ForcedDrafter(Drafter):

@@ -1,17 +1,13 @@
 """What a core asks of drafts, checked for the device, and the drafters that follow from it."""
 
-from collections.abc import Sequence
-
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.speculation import METHOD_NAMES
 from worker.exactness import Exactness
 from worker.grammar.rows import GrammarRows
 from worker.speculation.drafter import Drafter, ForcedDrafter
-from worker.speculation.lookup import LookupDrafter
-from worker.speculation.shared_lookup import SharedLookupDrafter
-from worker.speculation.speculator import BlockUser, Speculator, StateUser
-from worker.step.plan_reader import RowFeature
+from worker.speculation.lookup import LookupDrafter, SharedLookupDrafter
+from worker.speculation.speculator import Speculator, StateUser
 from worker.step.rows import RowTable
 
 _WHAT = "cannot speculate"
@@ -59,13 +55,11 @@ def make_speculator(
     rows: RowTable,
     grammars: GrammarRows,
     drafter: Drafter | None = None,
-    features: Sequence[RowFeature] = (),
-    blocks: BlockUser | None = None,
     states: StateUser | None = None,
 ) -> Speculator | None:
     """Returns what drafts; None: nothing is drafted.
 
-    drafter: of a method that needs more than the rows. features, blocks, states: see Speculator.
+    drafter: of a method that needs more than the rows. states: see Speculator.
     """
     if options is None:
         return None
@@ -73,9 +67,7 @@ def make_speculator(
     if options.method == engine_pb2.DRAFT_METHOD_LOOKUP:
         drafters.append((options.method, LookupDrafter(rows)))
     if options.shared:
-        shared = SharedLookupDrafter(rows, options.shared)
-        drafters.append((engine_pb2.DRAFT_METHOD_SHARED, shared))
-        features = (*features, shared)
+        drafters.append((engine_pb2.DRAFT_METHOD_SHARED, SharedLookupDrafter(rows, options.shared)))
     if drafter is not None:
         drafters.append((options.method, drafter))
-    return Speculator(options, drafters, rows, features, blocks, states)
+    return Speculator(options, drafters, rows, states)

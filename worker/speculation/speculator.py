@@ -9,7 +9,7 @@ import numpy as np
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.speculation.drafter import Drafter
+from worker.speculation.drafter import BlockDrafter, Drafter, RowDrafter
 from worker.speculation.sources import Sources
 from worker.step.plan_reader import RowFeature, Swaps
 from worker.step.rows import RowTable, column, require
@@ -65,17 +65,6 @@ def make_drafts(plan: worker_pb2.StepPlan, rows: RowTable, draft: Draft) -> Step
     return StepDrafts(tokens, counts)
 
 
-class BlockUser(Protocol):
-    """What has a cache of its own with the blocks of the target's."""
-
-    def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
-        """Follows blocks that went to host memory and came back, then were copied. sources, targets: [C]."""
-
-    def write_blocks(self, rows: Integers, starts: Integers, counts: Integers) -> None:
-        """Takes that the target computes tokens of the rows [R]. Raises PlanError where there can be no such
-        tokens."""
-
-
 class StateUser(Protocol):
     """What keeps a state per row, which holds no token before it is accepted."""
 
@@ -91,14 +80,15 @@ class Speculator:
         options: worker_pb2.Speculation,
         drafters: Sequence[tuple[int, Drafter]],
         rows: RowTable,
-        features: Sequence[RowFeature] = (),
-        blocks: BlockUser | None = None,
         states: StateUser | None = None,
     ) -> None:
-        """drafters: see Sources. features: what they keep by row. blocks: what they keep by block. states: of
-        the target's rows; None: it keeps none."""
+        """drafters: see Sources. states: of the target's rows; None: it keeps none."""
         self._sources, self._rows = Sources(drafters, options.tokens, self._until_end), rows
-        self._features, self._blocks, self._states = features, blocks, states
+        of_rows = [each for _, each in drafters if isinstance(each, RowDrafter)]
+        self.features: tuple[RowFeature, ...] = (self, *of_rows)
+        """What is told of rows, in this order."""
+        self._of_blocks = [each for each in of_rows if isinstance(each, BlockDrafter)]
+        self._states = states
         self._batch = options.batch
         self._beams: set[int] = set()
         self._stops: dict[int, frozenset[int]] = {}  # tokens that may end a row
@@ -109,8 +99,6 @@ class Speculator:
             self._beams.add(row)
         if new.stop_token_ids:
             self._stops[row] = frozenset(new.stop_token_ids)
-        for feature in self._features:
-            feature.add_row(row, new, prompt_ids, output_ids)
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row, which is drafted for on its own."""
@@ -118,27 +106,23 @@ class Speculator:
             self._beams.add(row)
         if source_row in self._stops:
             self._stops[row] = self._stops[source_row]
-        for feature in self._features:
-            feature.fork_row(row, source_row, sequence_index)
 
     def remove_row(self, row: int) -> None:
         """Ends a row."""
         self._beams.discard(row)
         self._stops.pop(row, None)
         self._sources.remove_row(row)
-        for feature in self._features:
-            feature.remove_row(row)
 
     def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
         """Takes which blocks of the cache came back from host memory, then were copied. sources, targets:
         [C]."""
-        if self._blocks is not None:
-            self._blocks.move_blocks(swaps, sources, targets)
+        for drafter in self._of_blocks:
+            drafter.move_blocks(swaps, sources, targets)
 
     def make_drafts(self, plan: worker_pb2.StepPlan) -> StepDrafts | None:
         """Drafts for a plan; None: it has no room for drafts. Raises PlanError."""
-        if self._blocks is not None:
-            self._blocks.write_blocks(column(plan.rows), column(plan.starts), column(plan.counts))
+        for drafter in self._of_blocks:
+            drafter.write_blocks(column(plan.rows), column(plan.starts), column(plan.counts))
         return make_drafts(plan, self._rows, self._draft) if plan.sample_counts else None
 
     def judge(self, rows: Integers, drafts: StepDrafts, counts: Integers) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from kernels.cpu.runtime.arena import Arena
+from kernels.ops.attention.e4m3 import E4M3
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
@@ -104,6 +105,11 @@ def _build(family: Family, config: ModelConfig, place: Placement) -> LanguageMod
 def _choose_dtype(name: str, stored: torch.dtype) -> torch.dtype:
     """name: of Initialize. stored: the checkpoint's."""
     return stored if name in ("", "auto") else DTYPES[name]
+
+
+def stored_dtype(initialize: worker_pb2.Initialize, dtype: torch.dtype) -> torch.dtype:
+    """Returns the dtype of keys and values of a model that computes in `dtype`: --kv-cache-dtype."""
+    return E4M3 if initialize.kv_cache_dtype == "fp8_e4m3" else dtype
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -47,20 +47,15 @@ class Checkpoint(TensorSource):
         return name in self._files
 
     def names(self) -> list[str]:
-        """Names of all tensors."""
         return list(self._files)
 
     def file_of(self, name: str) -> str:
-        """Returns the name of the file that holds a tensor."""
         return self._names[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Returns a tensor's shape, read from the header."""
         return tuple(self._files[name].get_slice(name).get_shape())
 
     def dtype(self, name: str) -> torch.dtype:
-        """Returns a tensor's dtype, read from the header. Raises StartupError if it does not hold plain
-        floats."""
         kind = self._files[name].get_slice(name).get_dtype()
         if kind not in FLOATS:
             raise StartupError(
@@ -80,7 +75,6 @@ class Checkpoint(TensorSource):
         return math.prod(self.shape(name)) * _BYTES.get(self.kind(name), 1)
 
     def read(self, name: str, part: tuple[slice, ...]) -> torch.Tensor:
-        """Reads a part of a tensor, and nothing else of it. Raises StartupError."""
         try:
             tensor: torch.Tensor = self._files[name].get_slice(name)[part or ...]
         except (SafetensorError, OSError) as error:

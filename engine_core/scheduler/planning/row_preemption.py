@@ -4,7 +4,8 @@ Without this a request of the best class waits until some sequence ends, and a t
 with many of one request, holds all rows until they end. So sequences of worse classes give up their rows
 (RowPreemption), and those of a tenant that holds more than its share (RowSharing). A victim resumes later,
 from copies of its blocks or by recomputation, so it is chosen by what that costs, at most a step's budget of
-tokens, and none gives up its row once it was preempted twice.
+tokens. No request gives up rows to a better class, and no sequence to another tenant, once it was preempted
+twice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The state machine of sequences: every change of a sequence's status is made here.
-
-    WAITING ──run──> RUNNING ──end──> ENDED        FORKING ──run──> RUNNING        FOLLOWING ──end──> ENDED
-       ^                │
-       └────preempt─────┘
+"""The state machine of sequences: every change of a Status is made here.
 
 A running sequence holds a row and blocks, a waiting one nothing. A forking sequence has a reserved row while
 its leader runs, so that it can start as soon as the prompt is computed.

@@ -63,6 +63,7 @@ _SCHEMA: Table = {
 }
 _CALL: Table = {"id": Field(values.text), "type": Field(values.text), "function": Field(values.json_object)}
 _CALLED: Table = {"name": Field(values.text), "arguments": Field(values.text)}
+NO_THINKING = "none"
 
 
 def read_chat(
@@ -165,9 +166,6 @@ def put_format(kind: Any, schema: Any, path: str, request: generation_pb2.Genera
         request.structured_output.json_schema = json.dumps(schema)
     elif kind != "text":
         raise InvalidRequest({f"{path}.type": "must be text, json_object or json_schema"})
-
-
-NO_THINKING = "none"
 
 
 def put_effort(effort: str, name: str, chat: prompt_pb2.Chat, template: ChatTemplate | None) -> None:

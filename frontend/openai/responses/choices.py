@@ -27,6 +27,8 @@ FINISH_REASONS = {
     generation_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
     generation_pb2.FINISH_REASON_REPETITION: "stop",
 }
+_UNFINISHED: Json = {"finish_reason": None}
+"""The finish comes in a chunk of its own: some clients drop the content of the chunk that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +54,6 @@ class Envelope:
         }
 
 
-_UNFINISHED: Json = {"finish_reason": None}
-"""The finish comes in a chunk of its own: some clients drop the content of the chunk that has it."""
-
-
 class AnswerFormat(Protocol):
     """An endpoint's shape of answers. place: which of the request's prompts; 0 for a conversation."""
 
@@ -70,7 +68,7 @@ class AnswerFormat(Protocol):
 
 
 class ChatFormat:
-    """Of /v1/chat/completions."""
+    """The shape of /v1/chat/completions."""
 
     whole_kind, chunk_kind = "chat.completion", "chat.completion.chunk"
 
@@ -120,7 +118,7 @@ class ChatFormat:
 
 
 class CompletionFormat:
-    """Of /v1/completions."""
+    """The shape of /v1/completions."""
 
     whole_kind = chunk_kind = "text_completion"
 
@@ -199,7 +197,6 @@ class ChoicesWriter:
         self._continuous_usage = continuous_usage
 
     def whole(self, responses: Sequence[Response]) -> Json:
-        """Returns a whole answer."""
         choices = [
             self._form.choice(place, response, output)
             for place, response in enumerate(responses)
@@ -209,7 +206,6 @@ class ChoicesWriter:
         return self._envelope.around(self._form.whole_kind, choices, usage=usage)
 
     def events(self, place: int, response: Response) -> bytes:
-        """Returns the chunks for a message."""
         more: dict[str, Json | None] = {"usage": None} if self._include_usage else {}
         if self._continuous_usage:
             more["usage"] = usage_of([response.usage])
@@ -221,7 +217,6 @@ class ChoicesWriter:
         return b"".join(chunks)
 
     def end(self, usages: Iterable[generation_pb2.Usage]) -> bytes:
-        """Returns the end of the stream."""
         if not self._include_usage:
             return DONE
         return event(self._envelope.around(self._form.chunk_kind, [], usage=usage_of(usages))) + DONE

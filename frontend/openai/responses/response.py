@@ -124,7 +124,6 @@ class CallItem:
         yield from ()
 
     def add(self, arguments: str) -> Iterator[Json]:
-        """Appends JSON text."""
         self._arguments.append(arguments)
         yield {
             "type": "response.function_call_arguments.delta",
@@ -236,7 +235,6 @@ class ResponseWriter:
         self._num_events = 0
 
     def whole(self, responses: Sequence[generation_pb2.GenerateResponse]) -> Json:
-        """Returns a whole answer."""
         (response,) = responses
         for _ in self._progress(response):
             pass

@@ -21,13 +21,42 @@ import grpc
 
 from frontend.auth.authenticator import Access, Authenticator, access_of
 from frontend.auth.caller import Caller
-from frontend.call.limits import ConcurrencyLimits
 from frontend.call.messages import NO_TENANT, ReceivingSlots
 from frontend.errors import AdminsOnly, ServiceError
+from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, find_caller, on_decoded, set_caller
 from frontend.rpc.error_mapping import refusing_handler, to_grpc
 from frontend.rpc.handlers import Behavior, Continuation, Handler, kind_of, wrapped
 from frontend.telemetry.counters import Counters
+
+Slot = Callable[[Caller | None], AbstractContextManager[None]]
+_CALLS = frozenset(
+    {
+        "/pagewire.v1.GenerationService/Generate",
+        "/pagewire.v1.GenerationService/GenerateUnary",
+        "/pagewire.v1.PoolingService/Embed",
+        "/pagewire.v1.PoolingService/ScoreContinuations",
+        "/pagewire.v1.TokenizerService/Tokenize",
+        "/pagewire.v1.TokenizerService/Detokenize",
+        "/pagewire.v1.TokenizerService/GetTokenizer",
+        "/vllm.grpc.engine.VllmEngine/Embed",
+        "/vllm.grpc.engine.VllmEngine/Generate",
+        "/vllm.grpc.engine.VllmEngine/GetTokenizer",
+        "/inference.GRPCInferenceService/ModelInfer",
+    }
+)
+"""Methods that count against --max-concurrent-requests."""
+_STREAMS = frozenset(
+    {
+        "/pagewire.v1.GenerationService/GenerateMultiplexed",
+        "/pagewire.v1.AdminService/WatchLoad",
+        "/grpc.health.v1.Health/Watch",
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+    }
+)
+"""Methods that may stay open without doing anything. Requests of a multiplexed stream count one by one."""
+_UNLIMITED = frozenset({"/grpc.health.v1.Health/Check"})
+"""Methods that must work however many calls there are: load balancers rely on them."""
 
 
 class AuthInterceptor(grpc.aio.ServerInterceptor):
@@ -86,37 +115,6 @@ def _local_only(handler: Handler) -> Handler:
         return check
 
     return wrapped(handler, checked)
-
-
-Slot = Callable[[Caller | None], AbstractContextManager[None]]
-
-_CALLS = frozenset(
-    {
-        "/pagewire.v1.GenerationService/Generate",
-        "/pagewire.v1.GenerationService/GenerateUnary",
-        "/pagewire.v1.PoolingService/Embed",
-        "/pagewire.v1.PoolingService/ScoreContinuations",
-        "/pagewire.v1.TokenizerService/Tokenize",
-        "/pagewire.v1.TokenizerService/Detokenize",
-        "/pagewire.v1.TokenizerService/GetTokenizer",
-        "/vllm.grpc.engine.VllmEngine/Embed",
-        "/vllm.grpc.engine.VllmEngine/Generate",
-        "/vllm.grpc.engine.VllmEngine/GetTokenizer",
-        "/inference.GRPCInferenceService/ModelInfer",
-    }
-)
-"""Methods that count against --max-concurrent-requests."""
-_STREAMS = frozenset(
-    {
-        "/pagewire.v1.GenerationService/GenerateMultiplexed",
-        "/pagewire.v1.AdminService/WatchLoad",
-        "/grpc.health.v1.Health/Watch",
-        "/inference.GRPCInferenceService/ModelStreamInfer",
-    }
-)
-"""Methods that may stay open without doing anything. Requests of a multiplexed stream count one by one."""
-_UNLIMITED = frozenset({"/grpc.health.v1.Health/Check"})
-"""Methods that must work however many calls there are: load balancers rely on them."""
 
 
 def _answering_unread(handler: Handler) -> Handler:
@@ -196,18 +194,10 @@ class Receiving:
 class LimitsInterceptor(grpc.aio.ServerInterceptor):
     """Refuses calls beyond the limits; belongs behind authentication."""
 
-    def __init__(
-        self,
-        limits: ConcurrencyLimits,
-        receiving_slots: ReceivingSlots,
-        counters: Counters,
-        receive_timeout: float,
-    ) -> None:
+    def __init__(self, parts: FrontendParts, receive_timeout: float) -> None:
         """receive_timeout: seconds that a request message may take to arrive."""
-        self._limits = limits
-        self._counters = counters
-        self._receive_timeout = receive_timeout
-        self._receiving_slots = receiving_slots
+        self._limits, self._counters = parts.limits, parts.counters
+        self._receiving_slots, self._receive_timeout = parts.receiving_slots, receive_timeout
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails

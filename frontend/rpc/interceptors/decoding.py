@@ -27,6 +27,17 @@ Deserializer = Callable[[bytes], Any]
 
 _UNREADABLE = object()
 """The sentinel for a message that cannot be parsed."""
+Receive = Callable[[Any, Context], Awaitable[Any]]
+"""_received(), of one method."""
+MAX_FIELDS = 300_000
+"""Fields of a message and of those inside it: an entry for each token of a large vocabulary, and more. A
+packed list of numbers is one field."""
+MAX_NESTED = 32_768
+"""Messages inside a message; requests that pass validation have half as many."""
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+"""Kinds of fields on the wire. The others are the ends of groups, and have no content of their own."""
+_VARINT_BITS = 70
+"""Of ten bytes, the longest."""
 
 
 class DecodingInterceptor(grpc.aio.ServerInterceptor):
@@ -93,10 +104,6 @@ async def _received(read: Deserializer, large_messages: LargeMessages, request: 
     return request
 
 
-Receive = Callable[[Any, Context], Awaitable[Any]]
-"""_received(), of one method."""
-
-
 def _one_message(receive: Receive, behavior: Behavior) -> Behavior:
     async def decode(request: Any, context: Context) -> Any:
         return await behavior(await receive(request, context), context)
@@ -118,18 +125,6 @@ def _several_messages(receive: Receive, behavior: Behavior) -> Behavior:
             yield response
 
     return generate if inspect.isasyncgenfunction(behavior) else write
-
-
-MAX_FIELDS = 300_000
-"""Fields of a message and of those inside it: an entry for each token of a large vocabulary, and more. A
-packed list of numbers is one field."""
-MAX_NESTED = 32_768
-"""Messages inside a message; requests that pass validation have half as many."""
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-"""Kinds of fields on the wire. The others are the ends of groups, and have no content of their own."""
-_VARINT_BITS = 70
-"""Of ten bytes, the longest."""
 
 
 class _TooMany(Exception):

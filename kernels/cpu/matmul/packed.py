@@ -20,6 +20,8 @@ A product widens them, which is exact, and computes with float32: it gives the b
 reads half of the bytes (kernels.cpu.matmul.gemm_halves).
 """
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
@@ -35,8 +37,8 @@ NARROWED_AT_ONCE = 1 << 22
 
 
 class PackedWeight(PackedTable):
-    """words: [ceil(N / 48), W, 48] int32, of W words; params: [ceil(N / 48) * 48] float32. A bias of zeros
-    costs nothing."""
+    """words: [ceil(N / 48), W, 48], of W words, int32, or float16 for float32; params: [ceil(N / 48) * 48]
+    float32. A bias of zeros costs nothing."""
 
     @property
     def input_width(self) -> int:
@@ -111,13 +113,9 @@ def _packed_in_place(whole: torch.Tensor) -> torch.Tensor:
     return words
 
 
-class HalfWeight(PackedTable):
-    """words: [ceil(N / 48), K, 48] float16; params: [ceil(N / 48) * 48] float32. All results are float32."""
-
-
 def narrow_weight(
     weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
-) -> HalfWeight | PackedWeight:
+) -> PackedWeight:
     """weight: [N, K] float32; bias: [N] or None. Where kernels.cpu.requirements.why_not() is None. It keeps
     32 bits where any of its values is no float16.
 
@@ -135,16 +133,8 @@ def narrow_weight(
     words = arena.smaller(packed.words, wide.shape, torch.float16)
     for first in range(0, len(wide), some):
         words[first : first + some] = wide[first : first + some].half()
-    return HalfWeight(
-        words=words,
-        params=packed.params,
-        out_features=packed.out_features,
-        in_features=packed.in_features,
-        product=linear_halves,
-        gather=rows_of_halves,
-        scratch_bytes=scratch_bytes(packed.in_features),
-        dtype=torch.float32,
-    )
+    scratch = scratch_bytes(packed.in_features)
+    return replace(packed, words=words, product=linear_halves, gather=rows_of_halves, scratch_bytes=scratch)
 
 
 def _is_half(values: torch.Tensor) -> bool:

@@ -32,7 +32,7 @@ def test_shape():
 
 
 def test_text_is_a_function_of_the_seed():
-    """And has a token for each of its characters."""
+    """The vocabulary has a token for each of its characters, too."""
     for make in (document, calls_document, thoughts_document, forms_document):
         first, again = ([make(random.Random(seed)) for seed in range(50)] for _ in range(2))
         assert first == again and first[0] != first[1]

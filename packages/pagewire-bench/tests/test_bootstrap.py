@@ -23,7 +23,7 @@ def sample(draw: random.Random, factor: float, size: int = 30) -> Runs:
 
 
 def test_intervals_cover_the_truth():
-    """Of 95 % intervals of 25 pairs, about 24 contain the true ratio."""
+    """About 24 of 25 intervals of 95 % contain the true ratio."""
     draw = random.Random(5)
     found = [compare(sample(draw, 1.0), sample(draw, 1.5), mean, seed) for seed in range(25)]
     assert all(each is not None for each in found)

@@ -30,7 +30,7 @@ def test_sizes(short: str) -> None:
 
 @pytest.mark.parametrize("short", SIZES)
 def test_ids_are_new_in_each_repetition_and_lengths_are_not(short: str) -> None:
-    """Or a prefix cache would answer from the repetition before; a block has 16 tokens at least."""
+    """Otherwise a prefix cache would answer from the repetition before; a block has 16 tokens at least."""
     first, second = requests(short), requests(short, 1)
     assert [len(request.prompt) for request in first] == [len(request.prompt) for request in second]
     assert not {tuple(r.prompt[:8]) for r in first} & {tuple(r.prompt[:8]) for r in second}

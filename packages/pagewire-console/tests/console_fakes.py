@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from frontend.auth.caller import Caller
-from frontend.inspection.inspector import Inspector
+from frontend.inspector import Inspector
 from pagewire.v1 import inspection_pb2 as pb
 from tests.frontend.fakes import Script, Service, encode, run_service, say
 

@@ -13,7 +13,7 @@ import grpc
 import pytest
 import yaml
 
-from pagewire.ipc.ports import reserve_port
+from pagewire.host.addresses import reserve_port
 from pagewire.v1 import admin_pb2, generation_pb2_grpc
 from tests.frontend.fakes import Service, make_request, run_service, say
 

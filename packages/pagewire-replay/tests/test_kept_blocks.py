@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_core.kv_cache.kept_changes import KeptChanges
+from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.recording.file import open_recording
 from engine_core.recording.recorder import RecordedScheduler
 from engine_core.scheduler.scheduler import Scheduler
@@ -71,7 +71,7 @@ def recorded(tmp_path: Path, kept: KeptCache) -> list[RecordedCall]:
 
 
 def test_of_hashes_there_is_the_beginning(tmp_path: Path) -> None:
-    """And nothing of the secret."""
+    """Nothing is there of the secret."""
     contents = bytes(range(32))
     kept = KeptCache(secret=SECRET, blocks=pack_u32([5, 2]), contents=contents)
     calls = recorded(tmp_path, kept)

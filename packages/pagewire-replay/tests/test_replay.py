@@ -86,7 +86,7 @@ def test_a_deadline_that_was_moved_is_replayed(tmp_path: Path):
 
 
 class OtherScheduler(Scheduler):
-    """In step 9 two sequences are swapped."""
+    """Swaps two sequences in step 9."""
 
     def schedule(self, now: float) -> Plan:
         if self.step == 8:

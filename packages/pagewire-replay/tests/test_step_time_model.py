@@ -35,7 +35,7 @@ def test_no_coefficient_is_negative() -> None:
 
 
 def test_what_the_steps_do_not_determine_is_not_guessed() -> None:
-    """In steps that only decode, tokens and rows are the same number: tokens count."""
+    """Where steps only decode, tokens and rows are the same number: tokens count."""
     rows = [shape_of([10 * i] * i, [1] * i) for i in range(1, 9)]
     model = fit(rows, [100.0 + 20.0 * row[1] for row in rows], 0.0)
     assert [1e6 * value for value in model.coefficients] == pytest.approx([100, 20, 0, 0], abs=1e-6)

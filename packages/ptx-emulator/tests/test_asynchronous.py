@@ -139,7 +139,7 @@ def across(matrix: np.ndarray) -> np.ndarray:
 
 
 def descriptor(start: int, leading: int, stride: int) -> int:
-    """Without a swizzle."""
+    """Returns a descriptor without a swizzle."""
     return (start >> 4) | (leading >> 4) << 16 | (stride >> 4) << 32
 
 
@@ -250,7 +250,7 @@ def test_a_wait_leaves_the_last_batches_on_their_way():
 
 
 def test_two_groups_of_warps_have_products_of_their_own():
-    """With descriptors of their own, and one alone, too."""
+    """Each has descriptors of its own; one alone works, too."""
     a, b = small(2, 64, DEPTH), small(COLUMNS, DEPTH)
     raw = np.concatenate([*(plain(bits(each, "bf16")) for each in a), plain(bits(b, "bf16"))])
     extra = f"""

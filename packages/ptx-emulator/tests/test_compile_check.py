@@ -25,7 +25,7 @@ PLAIN = Compiled("kernel", 90, {}, 4, 3, 64, 0, 0, "", 16, 0, [], [])
     ],
 )
 def test_widths_of_loads(instruction: str, widths: list[int]):
-    """In bytes of one thread; of global memory alone."""
+    """Widths are bytes of one thread, of global memory alone."""
     assert _loads(instruction) == widths
 
 

@@ -32,7 +32,7 @@ first thread."""
 
 
 def binary(body: str, shared: int = 0) -> Any:
-    """As Triton's compiler gives it: code and what it takes."""
+    """Returns what Triton's compiler gives: code and what it takes."""
     ptx = f"{HEAD}{body}\nret;\n}}"
     return SimpleNamespace(asm={"ptx": ptx}, metadata=SimpleNamespace(shared=shared))
 
@@ -76,7 +76,7 @@ def test_programs_know_their_place_and_the_grid(axis: int):
 
 
 def test_instructions_are_counted():
-    """Of all programs, with those that no thread was active for."""
+    """All programs count, with those that no thread was active for."""
     emulator = Emulator()
     run(NUMBER, (1,), emulator=emulator)
     run(NUMBER, (4,), emulator=emulator)
@@ -92,7 +92,7 @@ def test_numbers_and_addresses_are_arguments():
 
 
 def test_a_program_must_not_read_what_another_one_writes():
-    """In whichever order they run: after it, and before it too. Its own it may."""
+    """The order in which they run does not matter: after it, and before it too. Its own it may."""
     read = binary("@%p1 st.global.b32 [%rd1], %r7; @%p1 ld.global.b32 %r12, [%rd0];")
     for reverse, message in ((False, "what program 0 of the same launch has written"), (True, "has read")):
         with pytest.raises(Fault, match=message):
@@ -112,7 +112,7 @@ def test_the_order_of_programs_shows_where_they_depend_on_it():
 
 
 def test_a_next_launch_reads_what_the_last_one_wrote():
-    """By the same emulator, of other programs."""
+    """The same emulator runs other programs."""
     emulator, out = Emulator(), torch.zeros(4, dtype=torch.int32)
     emulator.launch(NUMBER, [out], (4,))
     step = "xor.b32 %r8, %r7, 1; mad.wide.u32 %rd2, %r8, 4, %rd0; ld.param.b64 %rd3, [noted_param_3];"
@@ -137,7 +137,7 @@ def test_memory_that_is_no_argument_is_not_reached_unless_it_is_allowed():
 
 
 def test_a_view_reaches_all_of_its_storage():
-    """As it does on a device: strided rows of a wider tensor."""
+    """The same holds on a device: strided rows of a wider tensor."""
     storage = torch.full((8,), -1, dtype=torch.int32)
     Emulator().launch(NUMBER, [storage[4:]], (4,))
     assert storage.tolist() == [-1] * 4 + [0, 1, 2, 3]
@@ -152,7 +152,7 @@ def test_a_tensor_of_nothing_is_an_argument():
 
 
 def test_registers_and_shared_memory_begin_as_poison():
-    """Of each program anew: what one leaves there the next does not see."""
+    """Each program begins anew: what one leaves there the next does not see."""
     body = "shl.b32 %r8, %r0, 2; ld.shared.b32 %r12, [%r8]; @%p1 st.global.b32 [%rd1], %r12;"
     dirty = binary(body + "bar.sync 0; st.shared.b32 [%r8], 5;", 128)
     assert run(dirty, (3,), size=3) == [-1] * 3
@@ -169,7 +169,7 @@ def test_shared_memory_is_as_large_as_the_kernel_says():
 
 
 def test_code_is_read_once_and_may_be_changed_before():
-    """By a test that plants a bug."""
+    """A test that plants a bug changes it."""
     edits = []
 
     def edit(ptx: str) -> str:

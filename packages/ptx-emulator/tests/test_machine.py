@@ -149,7 +149,7 @@ def test_a_barrier_of_a_warp_is_one_for_its_threads():
 
 
 def test_what_threads_of_several_warps_have_read_is_settled_by_no_barrier_of_theirs():
-    """In one access, and in two."""
+    """One access and two give the same."""
     read = "mov.b32 %r1, 0; ld.shared.b32 %r2, [%r1]; "
     twice = "setp.lt.u32 %p1, %r0, 32; mov.b32 %r1, 0; @%p1 ld.shared.b32 %r2, [%r1];"
     twice += "@!%p1 ld.shared.b32 %r2, [%r1];"

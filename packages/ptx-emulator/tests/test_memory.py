@@ -44,7 +44,7 @@ def numbers(*rows: list[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
 def test_what_is_stored_is_loaded(size: int):
-    """By several threads at once, in any order; what lies beside stays."""
+    """Several threads load at once, in any order; what lies beside stays."""
     block = Block()
     memory, offsets = memory_of(block), [3 * size, 0, 2 * size]
     values = np.arange(1, 3 * size + 1, dtype=np.uint8).reshape(3, size)
@@ -78,7 +78,7 @@ def test_an_address_before_all_allocations():
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 def test_an_access_is_on_a_multiple_of_its_size(size: int):
-    """Of one thread among several, too."""
+    """One thread among several counts, too."""
     block = Block()
     memory = memory_of(block)
     for offset in range(1, size):
@@ -97,7 +97,7 @@ def test_threads_may_reach_several_allocations_at_once():
 
 
 def test_an_allocation_is_known_by_its_start():
-    """To allow it again changes nothing, not its writers either; one of no bytes is none."""
+    """Allowing it again changes nothing, not its writers either; one of no bytes is none."""
     block = Block()
     memory = memory_of(block)
     memory.store(block.at(0), numbers([1]), 0)
@@ -158,7 +158,7 @@ def test_updates_are_made_one_after_the_other():
 
 
 def test_accesses_are_noted_by_warp():
-    """Of a thread by its number; of a whole warp, of several threads, of threads that have met by its own."""
+    """A thread has its number; a warp, several threads, and threads that have met have numbers of theirs."""
     notes = [0, 31, 32, 95, OWNER, OWNER + 7, SEVERAL + 2, SEEN + 5, -1, MANY, 2 * OWNER + 1]
     assert warps_of(np.array(notes, np.int32)).tolist() == [0, 0, 1, 2, 0, 7, 2, 5, -1, -1, -1]
 
@@ -245,7 +245,7 @@ def test_two_values_for_one_address_in_one_store():
 
 @pytest.mark.parametrize("readers", [(7,), (7, 8), (7, 40), (6, 7)])
 def test_what_another_thread_has_read_is_not_written(readers: tuple[int, ...]):
-    """In one load or in several; the thread itself may."""
+    """One load and several count alike; the thread itself may."""
     for together in (True, False):
         memory = SharedMemory(16, 0)
         if together:

@@ -32,7 +32,7 @@ def test_what_each_thread_knows_of_itself_and_of_the_grid():
 
 @pytest.mark.parametrize(("poison", "bit"), [(0xAB, True), (0xAA, False)])
 def test_what_nothing_has_written_is_poison(poison: int, bit: bool):
-    """In every byte of each width; of a predicate its lowest bit."""
+    """Every byte of each width is; of a predicate its lowest bit."""
     of = threads(poison)
     for name, width in (("%rs1", 16), ("%r1", 32), ("%rd1", 64)):
         assert (of.bits(name) == int.from_bytes(bytes([poison]) * (width // 8), "little")).all()
@@ -77,7 +77,7 @@ def test_a_narrower_type_has_the_lower_bits():
     ],
 )
 def test_a_narrower_value_is_extended(value: float, kind: str, signed: bool, bits: int):
-    """By its sign, or by zeros."""
+    """Its sign extends it, or zeros."""
     of = threads()
     of.write("%rd1", every(value, kind), None, signed)
     assert of.bits("%rd1").dtype == np.uint64 and (of.bits("%rd1") == bits).all()

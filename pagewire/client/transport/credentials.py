@@ -49,7 +49,6 @@ class Credentials:
 
     @property
     def secure(self) -> bool:
-        """True if connections use TLS."""
         return bool(self.tls or self.tls_cert)
 
     def metadata(self) -> tuple[tuple[str, str], ...]:

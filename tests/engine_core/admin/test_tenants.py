@@ -23,5 +23,5 @@ def test_what_tenants_have_and_are_entitled_to() -> None:
     found = ask(house, list_tenants=pb.ListTenantsRequest(limit=1)).tenants
     assert [each.tenant for each in found.tenants] == ["b"] and found.total == 2
     house.run()
-    assert not ask(house, list_tenants=pb.ListTenantsRequest(limit=answers.MAX_LISTED)).tenants.total
+    assert not ask(house, list_tenants=pb.ListTenantsRequest(limit=answers.MAX_TENANTS)).tenants.total
     house.inbox.close()

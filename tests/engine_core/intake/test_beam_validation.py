@@ -8,7 +8,7 @@ import pytest
 from engine_core.errors import Code, Refused
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import pack_u32
-from pagewire.limits.beams import MAX_STOPS
+from pagewire.limits import MAX_STOPS
 from tests.engine_core.fake_beams import EOS, beam_search
 from tests.engine_core.fakes import LIMITS, add_request, make
 

@@ -13,7 +13,7 @@ from engine_core.errors import Code, Refused
 from engine_core.request import FinishReason
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import pack_u32
-from pagewire.limits.grammars import MAX_COMPILED_BYTES
+from pagewire.limits import MAX_COMPILED_BYTES
 from pagewire.v1.prompt_pb2 import TokenIds
 from tests.engine_core.fakes import EOS, LIMITS, VOCAB, add_request, make
 from tests.logprob_columns import listed, top

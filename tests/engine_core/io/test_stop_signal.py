@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from engine_core.io.stop_signal import StopSignal
+from engine_core.io.process_control import StopSignal
 
 
 def is_readable(stop: StopSignal) -> bool:

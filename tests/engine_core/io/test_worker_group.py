@@ -11,7 +11,7 @@ import zmq
 
 from engine_core.io import worker_group
 from engine_core.io.inbox import Inbox
-from engine_core.io.stop_signal import Stopped, StopSignal
+from engine_core.io.process_control import Stopped, StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
 from engine_core.scheduler.scheduler import Scheduler

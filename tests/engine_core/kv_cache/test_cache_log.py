@@ -2,7 +2,7 @@
 
 import random
 
-from engine_core.kv_cache.cache_log import CachedBlock, CacheLog, encode
+from engine_core.kv_cache.cache_changes import CachedBlock, CacheLog, encode
 from pagewire.internal.v1.engine_pb2 import CacheChange
 from pagewire.ipc.columns import unpack_u32
 from tests.engine_core.fakes import run

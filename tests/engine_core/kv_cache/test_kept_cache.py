@@ -5,7 +5,7 @@ import random
 import pytest
 
 from engine_core.kv_cache.block_pool import BlockPool
-from engine_core.kv_cache.kept_changes import KeptChanges
+from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.kv_cache.prefix_cache import HASH_BYTES
 from engine_core.kv_cache.state_checkpoints import StateCheckpoints
 from engine_core.scheduler.outputs.outputs import encode_outputs

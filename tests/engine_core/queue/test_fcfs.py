@@ -3,12 +3,11 @@
 import pytest
 
 from engine_core.errors import InvariantError
-from engine_core.queue.base import Ahead, Share, check_counts
+from engine_core.queue.base import FAIR, FIRST_COME, Ahead, FirstComeQueue, Share, check_counts
 from engine_core.queue.fair import FairQueue
-from engine_core.queue.policies import FAIR, FIRST_COME, FirstComeQueue, make_queue
-from engine_core.queue.token_counters import EQUAL
 from engine_core.request import Sequence
 from tests.engine_core.fakes import add_request, make
+from tests.engine_core.world import World
 
 
 def sequence(handle: int, prompt: int = 5, **options: object) -> Sequence:
@@ -66,5 +65,5 @@ def test_wrong_counts_are_found() -> None:
 
 
 def test_policies_by_name() -> None:
-    assert isinstance(make_queue(FIRST_COME, EQUAL), FirstComeQueue)
-    assert isinstance(make_queue(FAIR, EQUAL), FairQueue)
+    assert isinstance(World(policy=FIRST_COME).scheduler.waiting, FirstComeQueue)
+    assert isinstance(World(policy=FAIR).scheduler.waiting, FairQueue)

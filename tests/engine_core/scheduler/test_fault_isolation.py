@@ -8,7 +8,7 @@ import pytest
 from engine_core.errors import Code
 from engine_core.request import FinishReason, Request, Sequence
 from engine_core.scheduler.states.beam_group import BeamGroup
-from pagewire.logs.fields import NAMES, RequestFieldsFilter
+from pagewire.logs import FIELDS, RequestFieldsFilter
 from tests.engine_core.fake_beams import beam_search
 from tests.engine_core.fakes import add_request
 from tests.engine_core.house import House
@@ -59,7 +59,7 @@ def test_its_line_names_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
     caplog.handler.addFilter(RequestFieldsFilter())
     house.step()
     (record,) = caplog.records
-    assert [getattr(record, name) for name in NAMES] == ["r1", "alice", trace]
+    assert [getattr(record, name) for name in FIELDS] == ["r1", "alice", trace]
 
 
 def test_when_it_may_have_ended(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

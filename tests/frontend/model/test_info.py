@@ -101,6 +101,13 @@ def test_default_sampling(tmp_path, stated, expected):
     assert unset == ["seed", "best_of", "beam_search"]
 
 
+def test_defaults_of_the_checkpoint_are_logged(tmp_path, caplog):
+    caplog.set_level("INFO")
+    load(write_checkpoint(tmp_path, generation_config_json={"temperature": 0.6, "top_p": 1.0, "top_k": 20}))
+    (logged,) = [each.getMessage() for each in caplog.records if "generation_config" in each.getMessage()]
+    assert logged.endswith("requests without these fields have temperature 0.6, top_k 20")
+
+
 @pytest.mark.parametrize("stated", [{"top_p": 1.5}, {"temperature": "hot"}, {"top_k": True}, {"min_p": -1}])
 def test_defaults_that_make_no_sense_end_the_start(tmp_path, stated):
     folder = write_checkpoint(tmp_path, generation_config_json=stated)

@@ -54,6 +54,8 @@ async def test_a_process_reads_what_a_thread_reads(pair, readers):
         expected = await here.read(prompt, "prompt", vocab_size=512)
         found = await there.read(prompt, "prompt", vocab_size=512)
         assert (found.token_ids, found.text) == (expected.token_ids, expected.text)
+        assert found.num_truncated == expected.num_truncated
+        assert (found.num_truncated > 0) == ("truncate_to" in fields)
     with_offsets = [
         await reader.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512, offsets=True)
         for reader in pair

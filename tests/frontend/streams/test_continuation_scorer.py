@@ -7,7 +7,7 @@ import pytest
 from google.rpc import code_pb2
 
 from frontend.auth.tokens import digest_of, entry_line
-from frontend.streams.request_group import RequestGroup
+from frontend.streams.pooling import RequestGroup
 from frontend.text.tokenizer import Tokenizer
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2, pooling_pb2

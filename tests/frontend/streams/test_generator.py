@@ -96,6 +96,38 @@ async def test_the_first_message_introduces_the_request(checkpoint, model):
                 assert not message.HasField("prompt")
 
 
+async def test_a_request_may_ask_which_parameters_it_runs_with(checkpoint, model):
+    """top_k is that of the model's generation_config.json."""
+    async with run_service(checkpoint, HELLO, model=model) as service:
+        fields = {"sampling": {"min_p": 0.25}, "stopping": {"max_tokens": 9, "stop": ["zzz"]}}
+        first, *rest = await service.generate(output={"parameters": True}, **fields)
+        sampling, stopping = first.parameters.sampling, first.parameters.stopping
+        assert (sampling.min_p, sampling.top_k, sampling.seed) == (0.25, 40, first.seed)
+        assert (stopping.max_tokens, stopping.min_tokens, list(stopping.stop)) == (9, 0, [])
+        assert not any(message.HasField("parameters") for message in rest)
+        (plain, *_) = await service.generate(**fields)
+        assert not plain.HasField("parameters")
+
+
+async def test_what_truncation_removes_is_said(checkpoint, model):
+    async with run_service(checkpoint, HELLO, model=model) as service:
+        whole, *_ = await service.generate(prompt={"text": "hi there"})
+        assert whole.prompt.truncated_tokens == 0
+        cut, *_ = await service.generate(prompt={"text": "hi there", "truncate_to": 2})
+        assert cut.prompt.tokens == 2
+        assert cut.prompt.truncated_tokens == whole.prompt.tokens - 2
+
+
+async def test_two_begins_of_a_prompt_are_logged(checkpoint, model, caplog):
+    """Their number, not the prompt; the first one, and then each time that there are twice as many."""
+    begin = model.bos_token_id
+    async with run_service(checkpoint, HELLO, model=model) as service:
+        for ids in ([begin, 7], *[[begin, begin, 7]] * 3):
+            await service.generate(prompt={"token_ids": {"ids": ids}})
+    logged = [each.getMessage() for each in caplog.records if "two BOS" in each.getMessage()]
+    assert [text.split()[0] for text in logged] == ["1", "2"]
+
+
 async def test_the_engine_gets_a_resolved_request(checkpoint, model):
     async with run_service(checkpoint, HELLO, model=model) as service:
         sampling = {"temperature": 0, "n": 1, "bad_words": ["the"], "logit_bias": {7: 1.5}}

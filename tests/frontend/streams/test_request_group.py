@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 
 from frontend.auth.caller import ANONYMOUS, Caller, Terms
 from frontend.call.limits import ConcurrencyLimits
-from frontend.streams.request_group import BESIDE_OTHERS, GroupTurns
+from frontend.streams.pooling import BESIDE_OTHERS, GroupTurns
 
 ALICE = Caller("alice", terms=Terms(max_requests=16))
 BOB = Caller("bob")

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from frontend.auth.tokens import digest_of, entry_line
-from pagewire.logs import process_log
+from pagewire import logs
 from tests.frontend.auth.test_authenticator import bearer
 from tests.frontend.fakes import make_request, run_service, say
 
@@ -21,7 +21,7 @@ def lines(monkeypatch: pytest.MonkeyPatch):
     stream, root = io.StringIO(), logging.getLogger()
     monkeypatch.setattr("sys.stderr", stream)
     handlers, level = root.handlers[:], root.level
-    process_log.setup("frontend", "error", "json")
+    logs.setup("frontend", "error", "json")
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
     root.handlers[:], root.level = handlers, level
     logging.captureWarnings(False)

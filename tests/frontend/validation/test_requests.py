@@ -21,7 +21,7 @@ from frontend.validation.requests import (
     check_tokenize,
 )
 from frontend.validation.rules import MAX_COUNT, Limits
-from pagewire.limits.grammars import MAX_CHOICES, MAX_GRAMMAR_BYTES
+from pagewire.limits import MAX_CHOICES, MAX_GRAMMAR_BYTES
 from pagewire.v1 import generation_pb2, tokenizer_pb2
 from tests.frontend.fakes import make_request
 

@@ -7,7 +7,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
-from pagewire.checkpoints.hub import HubName, hub_name, with_local_model
+from pagewire.checkpoints.paths import HubName, hub_name, with_local_model
 from pagewire.config import EngineConfig, ServeConfig
 from pagewire.errors import StartupError
 

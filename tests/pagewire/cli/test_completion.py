@@ -5,8 +5,7 @@ import subprocess
 import pytest
 
 from pagewire import cli
-from pagewire.cli.common.completion_scripts import SCRIPTS
-from pagewire.cli.completion import commands
+from pagewire.cli.completion import SCRIPTS, commands
 from pagewire.flags import UsageError
 
 COMPLETE = """

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pagewire import cli, docs_site
+from pagewire import cli
+from pagewire.cli import docs
 from pagewire.errors import StartupError
 
 FILES = {
@@ -36,13 +37,13 @@ def archive(tmp_path: Path) -> Path:
     ],
 )
 async def test_a_file_of_the_archive_is_a_page(archive: Path, path: str, name: str, kind: str):
-    page = await docs_site.DocsSite(archive).answer(path, "*/*")
+    page = await docs.DocsSite(archive).answer(path, "*/*")
     assert (page.status, page.content_type, page.body) == (200, kind, FILES[name])
 
 
 @pytest.mark.parametrize("path", ["/none.html", "/../site.zip", "/%2e%2e/site.zip", "//etc/passwd", "/css"])
 async def test_nothing_else_is(archive: Path, path: str):
-    assert (await docs_site.DocsSite(archive).answer(path, "*/*")).status == 404
+    assert (await docs.DocsSite(archive).answer(path, "*/*")).status == 404
 
 
 def test_it_listens_on_the_loopback_address_and_prints_where(
@@ -56,14 +57,14 @@ def test_it_listens_on_the_loopback_address_and_prints_where(
         read.append(urllib.request.urlopen(url, timeout=30).read())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(docs_site.signal, "pause", look)
-    monkeypatch.setattr(docs_site, "ARCHIVE", archive)
+    monkeypatch.setattr(docs.signal, "pause", look)
+    monkeypatch.setattr(docs, "ARCHIVE", archive)
     assert cli.run(["docs"]) == 0
     assert read == [FILES["index.html"]]
 
 
 def test_an_installation_without_the_site_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(docs_site, "ARCHIVE", tmp_path / "site.zip")
+    monkeypatch.setattr(docs, "ARCHIVE", tmp_path / "site.zip")
     with pytest.raises(StartupError, match="without the site") as missing:
         cli.run(["docs"])
     assert "make docs" in missing.value.todo
@@ -73,8 +74,8 @@ def test_an_installation_without_the_site_says_how_to_get_it(monkeypatch: pytest
 
 
 def test_a_port_in_use_is_named(archive: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(docs_site, "ARCHIVE", archive)
-    with docs_site.reserve_port(docs_site.LOOPBACK, 0) as taken:
+    monkeypatch.setattr(docs, "ARCHIVE", archive)
+    with docs.reserve_port(docs.LOOPBACK, 0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
             StartupError, match=f"cannot listen on 127.0.0.1:{port}: the port is already in use"

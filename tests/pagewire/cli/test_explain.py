@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pagewire import cli
-from pagewire.cli import explain
+from pagewire.cli import requests
 from pagewire.flags import UsageError
 from pagewire.v1 import inspection_pb2 as pb
 
@@ -32,7 +32,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> pb.ExplainRequestResponse:
     def connect(config: Any) -> Iterator[FakeClient]:
         yield FakeClient()
 
-    monkeypatch.setattr(explain, "connect", connect)
+    monkeypatch.setattr(requests, "connect", connect)
     return answer
 
 

@@ -66,7 +66,7 @@ def test_a_table(capsys: pytest.CaptureFixture[str]):
 
 
 def test_nothing_in_flight():
-    assert requests.page_lines(pb.ListRequestsResponse()) == ["no requests in flight"]
+    assert requests.request_lines(pb.ListRequestsResponse()) == ["no requests in flight"]
 
 
 def test_watching_json_until_ctrl_c(capsys: pytest.CaptureFixture[str]):

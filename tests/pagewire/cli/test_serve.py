@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from frontend.auth.tokens import read_tokens
-from pagewire.cli import frontend, serve
+from pagewire.cli import processes, serve
 from pagewire.config import FrontendConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError
@@ -17,7 +17,7 @@ def test_several_ranks_are_refused_before_a_download(name: str, monkeypatch: pyt
         raise AssertionError("a download came first")
 
     monkeypatch.setattr(serve, "with_local_model", download)
-    monkeypatch.setattr(serve.process_log, "setup", lambda *arguments: None)
+    monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
     with pytest.raises(StartupError) as caught:
         serve.run(ServeConfig(model="no-such-organisation/no-such-model", **{name: 2}))
     assert caught.value.why == f"--{name.replace('_', '-')} is 2, and a model runs in one worker"
@@ -36,7 +36,7 @@ def test_several_ranks_are_refused_before_a_download(name: str, monkeypatch: pyt
 def test_engine_cores_that_no_frontend_could_reach(
     flags: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(serve.process_log, "setup", lambda *arguments: None)
+    monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
     with pytest.raises(StartupError) as caught:
         serve.run(ServeConfig(**flags))
     assert words in caught.value.why
@@ -53,7 +53,7 @@ def started_with(monkeypatch: pytest.MonkeyPatch, **flags: object) -> tuple[Serv
         def run(self) -> int:
             return 0
 
-    monkeypatch.setattr(serve.process_log, "setup", lambda *arguments: None)
+    monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
     monkeypatch.setattr(serve, "Supervisor", FakeSupervisor)
     assert serve.run(ServeConfig(**flags)) == 0
     return seen[0]
@@ -77,14 +77,14 @@ def test_api_keys_are_tokens_of_one_tenant(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_keys_that_are_refused(flags: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(serve.process_log, "setup", lambda *arguments: None)
+    monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
     with pytest.raises(UsageError, match=words):
         serve.run(ServeConfig(**flags))
 
 
 def test_a_frontend_does_not_ignore_the_variable_of_the_key(monkeypatch: pytest.MonkeyPatch):
     """Its service would be open to every caller, and believed to be closed."""
-    monkeypatch.setattr(frontend.process_log, "setup", lambda *arguments: None)
+    monkeypatch.setattr(processes.logs, "setup", lambda *arguments: None)
     monkeypatch.setenv("PAGEWIRE_API_KEY", "sk-0123456789abcdef")
     with pytest.raises(UsageError, match="PAGEWIRE_API_KEY protects pagewire serve alone"):
-        frontend.run(FrontendConfig())
+        processes.run_frontend(FrontendConfig())

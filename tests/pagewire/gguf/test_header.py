@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagewire.errors import StartupError
-from pagewire.gguf.header import read_header
-from pagewire.gguf.values import read_floats
+from pagewire.gguf.header import read_floats, read_header
 
 
 def text(value: str) -> bytes:

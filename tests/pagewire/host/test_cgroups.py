@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.host.cgroups import cpu_limit, memory_left
+from pagewire.host.resources import cpu_limit, memory_left
 
 GIB = 1 << 30
 NO_V1_LIMIT = 9223372036854771712

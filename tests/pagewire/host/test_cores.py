@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from pagewire.host import cores
-from pagewire.host.cores import (
+from pagewire.host import resources
+from pagewire.host.resources import (
     CorePlan,
     affinity,
     available_cores,
@@ -57,14 +57,14 @@ def test_cores_keep_their_numbers() -> None:
 def test_available(monkeypatch: pytest.MonkeyPatch, limit: float, available: int) -> None:
     """By affinity, and by control groups."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(cores, "cpu_limit", lambda: limit)
+    monkeypatch.setattr(resources, "cpu_limit", lambda: limit)
     assert available_cores() == available
 
 
 def test_hardware_threads_of_one_core_lie_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that two workers do not share one where it can be avoided."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
-    monkeypatch.setattr(cores, "_siblings", lambda core: core % 4)
+    monkeypatch.setattr(resources, "_siblings", lambda core: core % 4)
     assert affinity() == [0, 4, 1, 5, 2, 6, 3, 7]
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from pagewire.host.exit_codes import describe_exit
+from pagewire.host.proc_stat import describe_exit
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagewire.host.loopback import host_name, is_loopback, is_no_site
+from pagewire.host.addresses import host_name, is_loopback, is_no_site
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.255.0.9", "::1", "::ffff:127.0.0.1", "localhost"])

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from pagewire.errors import StartupError
-from pagewire.ipc.ports import reserve_port
+from pagewire.host.addresses import reserve_port
 
 
 def listener(port: int) -> socket.socket:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagewire.limits.grammar_errors import is_panic
+from pagewire.limits import is_panic
 
 
 class PanicException(BaseException):

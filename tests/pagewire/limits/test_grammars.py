@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagewire.limits.grammars import (
+from pagewire.limits import (
     MAX_CHOICES,
     MAX_COMPILED_BYTES,
     MAX_GRAMMAR_BYTES,

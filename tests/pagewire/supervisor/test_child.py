@@ -13,8 +13,8 @@ import pytest
 
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
-from pagewire.host.orders import Activation, KeptWorkers, WorkerStarted, read_order
 from pagewire.host.proc_stat import Vitals
+from pagewire.host.spawn import Activation, KeptWorkers, WorkerStarted, read_order
 from pagewire.supervisor import child as module
 from pagewire.supervisor.child import STARTS_WORKERS, Child
 from pagewire.supervisor.worker_processes import WorkerProcesses

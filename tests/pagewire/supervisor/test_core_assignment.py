@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pagewire.config import ServeConfig
-from pagewire.host import cores
-from pagewire.host.cores import CorePlan
-from pagewire.supervisor import core_assignment
+from pagewire.host import resources
+from pagewire.host.resources import CorePlan
+from pagewire.supervisor import process_specs
 from pagewire.supervisor.process_specs import engine_slots
 
 LARGE = ServeConfig(load_format="dummy", device="cpu")
@@ -23,13 +23,13 @@ def pinned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     calls: list[set[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     monkeypatch.setattr(os, "sched_setaffinity", lambda pid, numbers: calls.append(set(numbers)))
-    monkeypatch.setattr(cores, "cpu_limit", lambda: 64.0)
-    monkeypatch.setattr(core_assignment, "GPU", Path("/nonexistent"))
+    monkeypatch.setattr(resources, "cpu_limit", lambda: 64.0)
+    monkeypatch.setattr(process_specs, "GPU", Path("/nonexistent"))
     return calls
 
 
 def test_a_worker_has_its_own_cores(pinned: list[set[int]], caplog: pytest.LogCaptureFixture) -> None:
-    plan = core_assignment.share_cores(LARGE)
+    plan = process_specs.share_cores(LARGE)
     assert plan == CorePlan(((1, 2, 3),), (0,)) and pinned == [{0}]
     assert caplog.messages == ["cores: 1-3 for the worker, 0 for all other processes"]
 
@@ -53,15 +53,15 @@ def test_all_processes_share_all_cores(
     limit: float,
     why: str,
 ) -> None:
-    monkeypatch.setattr(cores, "cpu_limit", lambda: limit)
-    assert core_assignment.share_cores(config) is None and pinned == []
+    monkeypatch.setattr(resources, "cpu_limit", lambda: limit)
+    assert process_specs.share_cores(config) is None and pinned == []
     assert caplog.messages == [f"cores: {min(4, int(limit))} for all processes: {why}"]
 
 
 def test_a_gpu_may_be_what_auto_means(pinned: list[set[int]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_assignment, "GPU", Path("/"))
-    assert core_assignment.share_cores(replace(LARGE, device="auto")) is None
-    assert core_assignment.share_cores(LARGE) is not None
+    monkeypatch.setattr(process_specs, "GPU", Path("/"))
+    assert process_specs.share_cores(replace(LARGE, device="auto")) is None
+    assert process_specs.share_cores(LARGE) is not None
 
 
 def test_where_it_is_not_permitted(
@@ -71,7 +71,7 @@ def test_where_it_is_not_permitted(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
-    assert core_assignment.share_cores(LARGE) is None
+    assert process_specs.share_cores(LARGE) is None
     assert "they cannot be pinned: [Errno 1] Operation not permitted" in caplog.text
 
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from pagewire.config import FrontendConfig
-from pagewire.supervisor.exposure_warning import exposure, is_loopback, log_exposure
+from pagewire.supervisor.notices import exposure, is_loopback, log_exposure
 
 TLS = {"tls_cert": "c", "tls_key": "k"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from pagewire.config import GatewayConfig
 from pagewire.errors import StartupError
-from pagewire.ipc.ports import reserve_port
+from pagewire.host.addresses import reserve_port
 from pagewire.supervisor import gateway
 
 

@@ -3,7 +3,7 @@
 import select
 import threading
 
-from pagewire.supervisor.loop_calls import LoopCalls
+from pagewire.supervisor.events import LoopCalls
 
 
 def test_a_call_wakes_the_loop_and_runs_there():

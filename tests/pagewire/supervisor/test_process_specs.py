@@ -9,8 +9,8 @@ import pytest
 from pagewire import flags
 from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, ServeConfig
 from pagewire.errors import StartupError
-from pagewire.host.cores import CorePlan
-from pagewire.ipc.ports import reserve_port
+from pagewire.host.addresses import reserve_port
+from pagewire.host.resources import CorePlan
 from pagewire.supervisor.process_specs import (
     Ports,
     engine_slots,

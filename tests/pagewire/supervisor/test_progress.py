@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from pagewire.supervisor.progress import LoadingLine, tell
+from pagewire.supervisor.notices import LoadingLine, tell
 
 
 class Terminal(io.StringIO):

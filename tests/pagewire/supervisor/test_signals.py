@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from pagewire.supervisor.signals import STOPPING, Signals
+from pagewire.supervisor.events import STOPPING, Signals
 
 
 def test_signals_are_collected_and_handlers_restored():

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from pagewire.supervisor import smg_probe
-from pagewire.supervisor.smg_probe import SmgProbe, serves
+from pagewire.supervisor import gateway
+from pagewire.supervisor.gateway import SmgProbe, serves
 
 Answer = tuple[int, bytes]
 HOST = "127.0.0.1"
@@ -107,7 +107,7 @@ def test_an_answer_is_taken_once(
     open_door: Callable[[Answer | None], Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And another one follows, until the probe is closed."""
-    monkeypatch.setattr(smg_probe, "_PAUSE_S", 0.001)
+    monkeypatch.setattr(gateway, "_PAUSE_S", 0.001)
     door = open_door((200, b""))
     probe = SmgProbe(HOST, door.port)
     assert not probe.take_answer()

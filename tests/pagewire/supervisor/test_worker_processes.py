@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from pagewire.host import spawn as process
-from pagewire.host.orders import KeptWorkers
 from pagewire.host.proc_stat import read_exit_code
+from pagewire.host.spawn import KeptWorkers
 from pagewire.supervisor.worker_processes import WorkerProcesses
 
 ADDRESS = "ipc:///x/workers.ipc"

@@ -10,8 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from pagewire.telemetry.board import Board
 from pagewire.telemetry.figures import Metric, Reading
 from pagewire.telemetry.http import HttpThread, listen_unix
-from pagewire.telemetry.merged_pages import MergedPages, get, merge
-from pagewire.telemetry.pages import Pages
+from pagewire.telemetry.pages import MergedPages, Pages, get, merge
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 THINGS = Metric("things", "gauge", "Things.")

@@ -135,7 +135,9 @@ def test_groups_are_all_files() -> None:
     compiling = {
         ".".join(path.relative_to(folder).with_suffix("").parts)
         for path in folder.rglob("*.py")
-        if re.search("^@(compiled|operation|by_dtype)$", path.read_text(), re.MULTILINE)
+        if re.search(
+            r"^@(compiled|operation|by_dtype)$|^\w+ = operation_for\(", path.read_text(), re.MULTILINE
+        )
     }
     listed = {name for names in precompile.KERNELS.values() for name in names}
     assert compiling == listed, "KERNELS of worker/cpu/precompile.py lists the modules with compiled kernels"

@@ -31,7 +31,7 @@ from tests.worker.fakes import Driver, resolved_params
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Memory
 from worker.cuda.device.host_device import HostDevice
-from worker.cuda.startup.compile_watch import CompileWatch
+from worker.cuda.startup.warm_up import CompileWatch
 from worker.executor.executor import StepExecutor
 from worker.load import load
 from worker.platforms.cuda import CudaPlatform

@@ -14,7 +14,7 @@ from tests.worker.fakes import Driver, initialize, resolved_params
 from tests.worker.test_parity import prompts, reference
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import CudaDevice
-from worker.cuda.startup.compile_watch import CompileWatch
+from worker.cuda.startup.warm_up import CompileWatch
 from worker.executor.executor import StepExecutor
 from worker.load import load
 from worker.platforms.cuda import CudaPlatform

@@ -32,6 +32,7 @@ def test_a_conversation(core: Core, checkpoint: Checkpoints, monkeypatch: pytest
     core.send(initialize=initialize(folder, device="cuda", enforce_eager=True, **SIZES))
     ready = core.receive_after_progress().ready
     assert (ready.num_blocks, ready.num_threads, ready.model.max_model_len) == (2, 0, 16)
+    assert ready.device == "cpu"
     core.send(step_plan=one_step(41))
     core.send(step_plan=worker_pb2.StepPlan(step=42, removed_rows=one_step(0).rows))
     core.send(step_plan=one_step(43))

@@ -8,7 +8,7 @@ import pytest
 
 from pagewire.internal.v1 import worker_pb2
 from tests.worker.fakes import Driver, resolved_params
-from worker.speculation.shared_lookup import MAX_TENANTS, SharedLookupDrafter, SharedTexts
+from worker.speculation.lookup import MAX_TENANTS, SharedLookupDrafter, SharedTexts
 from worker.step.rows import RowTable
 
 SIZES = {"dtype": "bfloat16", "block_size": 16, "num_blocks": 64, "max_num_seqs": 4, "record": False}

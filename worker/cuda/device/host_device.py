@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pagewire.host.memory import available_memory
+from pagewire.host.resources import available_memory
 from worker.cuda.device.device import Event, Memory, Run
 
 MEMORY_PART = 0.1

@@ -15,7 +15,11 @@ are executed as any plan is; their rows are removed again, and all of them share
 of padding, one more than there may be rows: what that compiles is launched where they are captured.
 """
 
+import logging
 from collections.abc import Callable, Iterator
+from typing import Any
+
+from triton import knobs
 
 from kernels.triton.matmul.ranges import MANY, token_classes
 from kernels.triton.sampling.logprobs import MOST, USUAL
@@ -27,6 +31,8 @@ from worker.cuda.graphs import graph_sizes, sampling_sizes
 from worker.executor.executor import StepExecutor
 from worker.step.rows import RowTable
 from worker.step.warmup_plans import GREEDY, prefill_plan, removal_plan
+
+logger = logging.getLogger(__name__)
 
 
 def _params(changes: generation_pb2.SamplingParams) -> generation_pb2.SamplingParams:
@@ -162,3 +168,30 @@ def _sampled(rows: RowTable) -> Iterator[worker_pb2.StepPlan]:
         plan = _decoding(1, rows)
         plan.new_rows[0].MergeFrom(example)
         yield plan
+
+
+class CompileWatch:
+    """Counts kernel configurations that are compiled, or loaded from Triton's cache on disk. Logs those that
+    are compiled while serving: warm-up lacks them, and a step that compiles delays all rows by seconds."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.late: list[str] = []
+        self._serving = False
+
+    def begin(self) -> None:
+        """Counts from now on."""
+        knobs.runtime.jit_post_compile_hook = self._compiled
+
+    def serving(self) -> None:
+        """Marks the end of the warm-up: kernels compiled from now on are logged."""
+        self._serving = True
+
+    def _compiled(self, *, fn: Any, repr: str, **_: Any) -> None:
+        """Called by Triton for each kernel configuration."""
+        self.count += 1
+        if self._serving:
+            self.late.append(repr)
+            logger.warning(
+                "Triton compiled %s.%s while serving: warm-up lacks it: %s", fn.module, fn.name, repr
+            )

@@ -67,7 +67,6 @@ class SharedGate(WideMatrix):
         return self.product(x, wide=True)[:, 0]
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         yield Weight(f"{name}.weight", (1, self.width), self.weight)
 

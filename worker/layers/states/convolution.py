@@ -46,7 +46,6 @@ class Convolution(WeightOwner):
         return (weight if self.factors is None else weight * self.factors).contiguous()
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
         if self.has_bias:

@@ -50,7 +50,6 @@ class GatedNorm(WeightOwner):
         self.eps, self.weight = eps, place.empty(width)
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
 

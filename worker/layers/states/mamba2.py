@@ -69,7 +69,6 @@ class GroupedNorm(WeightOwner):
         self.weight = place.empty(width) if normed else None
 
     def weights(self, *names: str) -> Iterator[Weight]:
-        """One name of the checkpoint's modules; see WeightOwner."""
         (name,) = names
         if self.weight is not None:
             yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)

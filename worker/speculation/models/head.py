@@ -1,17 +1,22 @@
 """A head on a CPU: its weights, its cache with the blocks of the target's, and what drafts with it."""
 
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.runtime.arena import Arena
+from kernels.ops.attention.ragged import Integers
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.cpu.backend import CpuBackend
 from worker.cpu.kernel_selection import use_cpu_kernels
+from worker.executor.backend import Backend
 from worker.layers.base import Weight
 from worker.layers.embedding import VocabEmbedding
 from worker.memory.kv_cache import NO_MEMORY, KVCache
@@ -22,15 +27,16 @@ from worker.models.decoder import Decoder
 from worker.models.gemma4 import Gemma4Model
 from worker.parallel import Placement
 from worker.sampling.sampler import Sampler
+from worker.speculation.models.draft_slots import DraftSlots
 from worker.speculation.models.eagle import NAMES, TOKEN_MAP, UNUSED, EagleHead
 from worker.speculation.models.features import FeatureCache, Head
 from worker.speculation.models.head_config import HeadConfig, MtpConfig, read_head_config
-from worker.speculation.models.head_drafter import HeadDrafter, rows_of_head
 from worker.speculation.models.loaded import DrafterPlan, Drafting, LoadedDrafter, names_both
+from worker.speculation.models.model_drafter import CATCH_UP, ModelDrafter
 from worker.speculation.models.mtp import UNUSED as EVERYTHING
 from worker.speculation.models.mtp import MtpHead, mtp_weights
 from worker.startup.model import Report
-from worker.step.plan_reader import Step
+from worker.step.plan_reader import Step, Swaps
 from worker.step.rows import RowTable
 from worker.weights.loader import load_weights, weight_table
 from worker.weights.open import open_checkpoint
@@ -168,3 +174,54 @@ class HeadBackend(CpuBackend):
         hidden = super().compute(step, batch)
         self.cached_features.hand_on(step, batch.row_starts, self.head.states)
         return hidden
+
+
+def rows_of_head(rows: RowTable) -> RowTable:
+    """Returns a table of the same rows without their first tokens; block tables and tokens are the same
+    memory, lengths are not."""
+    shifted = copy.copy(rows)
+    shifted.token_ids = rows.token_ids[:, 1:]
+    shifted.prompt_lens, shifted.num_tokens = np.zeros_like(rows.prompt_lens), np.zeros_like(rows.num_tokens)
+    shifted.num_computed = np.zeros_like(rows.num_computed)
+    return shifted
+
+
+class HeadDrafter(ModelDrafter):
+    """Runs a head on the rows of the target, and moves its features with the blocks.
+
+    A head is a draft model with two differences. It computes a position from the features of that position
+    and the token behind it, so its rows are those of the target without their first token. And what it
+    computed from features of its own, behind the last token of a row, it computes again once the target has
+    computed these positions: every token of a draft that was accepted, at once.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        positions: "memoryview[int]",
+        features: FeatureCache,
+        rows: tuple[RowTable, RowTable],
+        budget: int,
+        longest: int,
+    ) -> None:
+        """rows: of the target, and rows_of_head(). longest: tokens of a draft. Others: see ModelDrafter."""
+        super().__init__(backend, positions, DraftSlots(rows[1]), rows[1], budget, max(CATCH_UP, longest + 1))
+        self._target_rows, self._features = rows[0], features
+
+    def draft(self, rows: Sequence[int], most: Sequence[int]) -> list[list[int]]:
+        index, target, own = np.array(rows, np.int64), self._target_rows, self._rows
+        for lengths, of_target in (
+            (own.num_tokens, target.num_tokens),
+            (own.num_computed, target.num_computed),
+            (own.prompt_lens, target.prompt_lens),
+        ):
+            lengths[index] = of_target[index] - 1
+        drafts = super().draft(rows, most)
+        drafted = np.array(list(map(len, drafts)))
+        some = drafted > 0
+        self.slots.write(index[some], own.num_tokens[index[some]], drafted[some])
+        return drafts
+
+    def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
+        super().move_blocks(swaps, sources, targets)
+        self._features.move_blocks(swaps, sources, targets)

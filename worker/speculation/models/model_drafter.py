@@ -19,7 +19,7 @@ from kernels.ops.sampling.columns import NEUTRAL
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.executor.backend import Backend
-from worker.speculation.drafter import Drafter
+from worker.speculation.drafter import BlockDrafter
 from worker.speculation.models.draft_slots import DraftSlots
 from worker.step.beams import NO_TOKEN
 from worker.step.plan_reader import Step, Swaps, checked_step
@@ -52,8 +52,8 @@ def draft_row(new: worker_pb2.NewRow) -> worker_pb2.NewRow:
     return worker_pb2.NewRow(row=new.row, sequence_index=new.sequence_index, sampling=sampling)
 
 
-class ModelDrafter(Drafter):
-    """Drafts by a model. A worker.step.plan_reader.RowFeature, too."""
+class ModelDrafter(BlockDrafter):
+    """Drafts by a model."""
 
     is_free = False
 

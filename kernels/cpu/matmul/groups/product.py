@@ -19,7 +19,7 @@ of scales a group's sum is another one (kernels.cpu.matmul.groups.two_levels).
 
 from typing import Any
 
-from kernels.cpu.compiler.cache import operation
+from kernels.cpu.compiler.cache import operation_for
 from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.isa.lanes import as_f32, multiply_small
@@ -163,7 +163,4 @@ def multiply_strips(
         strip += VECTORS if is_whole else 1
 
 
-@operation
-def group_linear(record: GroupLinearRecord, first: int, count: int, thread: int) -> None:
-    """Units first .. first + count - 1, of weights that are integers."""
-    multiply_strips(ONE_LEVEL, record, first, count, thread)
+group_linear = operation_for(multiply_strips, ONE_LEVEL, suffix="_integers")

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from pagewire.cli.common.connect import client_options, read_token
+from pagewire.cli.connect import client_options, read_token
 from pagewire.client.aio import AsyncClient
 from pagewire.command_config import BenchConfig
 from pagewire.flags import UsageError

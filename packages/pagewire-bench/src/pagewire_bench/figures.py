@@ -15,7 +15,7 @@ TAIL = 99
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of one kind of latency, in milliseconds. All 0 where there is none."""
+    """Percentiles of one kind of latency, in milliseconds. All 0 where there is none."""
 
     p50: float = 0.0
     p90: float = 0.0
@@ -34,7 +34,7 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class LevelFigures:
-    """Of all runs of one level. Latencies are those of complete answers, in milliseconds.
+    """Figures of all runs of one level. Latencies are those of complete answers, in milliseconds.
 
     ttft: from when a request was due to its first token. itl: between tokens. tpot: per request, the mean
     time per token after the first. e2e: from when it was due to its last token. goodput: complete answers

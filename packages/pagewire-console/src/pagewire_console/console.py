@@ -11,11 +11,11 @@ from starlette.routing import Route
 from frontend.call.call import Call
 from frontend.errors import InvalidRequest
 from frontend.http.exchange import Exchange, event
-from frontend.inspection.inspector import Inspector
+from frontend.inspector import Inspector
 from frontend.openai.server import Endpoint
 from frontend.parts import FrontendParts
 from pagewire import __version__
-from pagewire.host.loopback import is_loopback
+from pagewire.host.addresses import is_loopback
 from pagewire.v1 import admin_pb2, inspection_pb2
 from pagewire_console.feed import Feed
 from pagewire_console.history import COLUMNS, INTERVAL_S, LENGTH, History

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from frontend.engine.client import EngineClient
 from frontend.errors import ServiceError
-from frontend.inspection.inspector import Inspector
+from frontend.inspector import Inspector
 from pagewire.v1 import inspection_pb2
 from pagewire_console.viewer import Viewer
 from pagewire_console.views import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from frontend.auth.authenticator import Authenticator
 from frontend.auth.caller import Caller
 from frontend.errors import AdminsOnly
-from pagewire.host.loopback import is_loopback
+from pagewire.host.addresses import is_loopback
 
 
 @dataclass(frozen=True, slots=True)

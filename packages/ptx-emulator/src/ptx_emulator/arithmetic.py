@@ -108,7 +108,7 @@ def _keeps_nan(compute: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _larger(a: Array, b: Array) -> Array:
-    """Of two zeros, the positive one; of a number and NaN, the number."""
+    """Returns the larger one: of two zeros the positive one, of a number and NaN the number."""
     bits = f"u{a.itemsize}"
     return np.where(a == b, (a.view(bits) & b.view(bits)).view(a.dtype), np.fmax(a, b))
 
@@ -180,7 +180,7 @@ def _shift_left(a: Array, n: Array) -> Array:
 
 
 def _shift_right(a: Array, n: Array) -> Array:
-    """Of a signed type, by its sign; beyond the width, what is left of all bits."""
+    """Shifts a signed type by its sign; beyond the width, what is left of all bits."""
     bits = 8 * a.itemsize
     moved = np.right_shift(a, np.minimum(n, bits - 1).astype(a.dtype))
     return np.asarray(np.where((n >= bits) & (a.dtype.kind == "u"), a.dtype.type(0), moved))

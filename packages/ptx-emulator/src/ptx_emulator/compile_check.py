@@ -162,7 +162,7 @@ def _products(ptx: str) -> str:
 
 
 def _resource_usage(cubin: bytes) -> dict[str, int]:
-    """As the assembler counted: REG, STACK, LOCAL, ..."""
+    """Returns what the assembler counted: REG, STACK, LOCAL, ..."""
     tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     with NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -172,12 +172,12 @@ def _resource_usage(cubin: bytes) -> dict[str, int]:
 
 
 def _loads(ptx: str) -> list[int]:
-    """In bytes: of ld.global.v4.b32, 16."""
+    """Returns the bytes of each load: 16 of ld.global.v4.b32."""
     found = re.findall(r"ld\.global(?:\.[a-zA-Z_0-9:]+)*?(?:\.v(\d))?\.b(\d+)", ptx)
     return [int(count or 1) * int(bits) // 8 for count, bits in found]
 
 
 def _copies(ptx: str) -> list[int]:
-    """In bytes: of cp.async.cg.shared.global [a], [b], 0x10, 16."""
+    """Returns the bytes of each copy: 16 of cp.async.cg.shared.global [a], [b], 0x10."""
     found = re.findall(r"cp\.async\.c[ag]\.shared\.global \[[^,]+, \[[^,]+, 0x([0-9a-f]+)", ptx)
     return [int(size, 16) for size in found]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.queue.policies import FIRST_COME
+from engine_core.queue.base import FIRST_COME
 from engine_core.queue.token_counters import Weights
 from tests.engine_core.world import World
 

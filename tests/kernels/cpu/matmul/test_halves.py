@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.packed import HalfWeight, PackedWeight, narrow_weight, pack_weight
+from kernels.cpu.matmul.packed import PackedWeight, narrow_weight, pack_weight
 from kernels.cpu.matmul.records import LinearRecord, PackedRowsRecord
 from kernels.cpu.runtime.arena import Arena
 from tests.kernels.tolerances import random
@@ -22,9 +22,11 @@ def matrix(in_features: int, out_features: int) -> torch.Tensor:
     return weight.half().float()
 
 
-def narrow(weight: torch.Tensor, bias: torch.Tensor | None = None, arena: Arena | None = None) -> HalfWeight:
+def narrow(
+    weight: torch.Tensor, bias: torch.Tensor | None = None, arena: Arena | None = None
+) -> PackedWeight:
     result = narrow_weight(weight, bias, arena)
-    assert isinstance(result, HalfWeight)
+    assert result.words.dtype == torch.float16
     return result
 
 

@@ -5,7 +5,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from pagewire import cli
-from pagewire.cli.common.connect import connect
+from pagewire.cli.connect import connect
 from pagewire.client.errors import from_status
 from pagewire.client.transport import channel
 from pagewire.client.transport.credentials import Credentials

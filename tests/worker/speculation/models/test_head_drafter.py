@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from tests.eagle_heads import drafts_of, write_agreeing_pair, write_head
 from tests.worker.fakes import DrivenSequence, Driver, resolved_params
-from worker.speculation.models.head_drafter import HeadDrafter
+from worker.speculation.models.head import HeadDrafter
 
 Checkpoints = Callable[..., Path]
 Drafted = list[tuple[list[int], list[int]]]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pagewire.gguf.tensor_types import TENSOR_TYPES, TensorType
-from worker.weights.formats.gguf_blocks import dequantize
+from worker.weights.formats.gguf import dequantize
 
 ROWS, BLOCKS = 7, 3
 HALVES = {"Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,), "Q6_K": (208,)} | dict.fromkeys(

@@ -30,8 +30,8 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """Of one answer, as the service counts. completion_tokens: None if the number of tokens of each message
-    was known."""
+    """Tokens of one answer, as the service counts. completion_tokens: None if the number of tokens of each
+    message was known."""
 
     prompt_tokens: int
     completion_tokens: int | None = None

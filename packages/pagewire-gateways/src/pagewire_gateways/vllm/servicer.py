@@ -15,10 +15,10 @@ from google.protobuf.json_format import MessageToDict
 from smg_grpc_proto import vllm_engine_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
-from frontend.errors import InvalidRequest, ServiceError, Unimplemented
+from frontend.errors import InvalidRequest, ServiceError
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call, current_caller, sender
-from frontend.rpc.error_mapping import guarded
+from frontend.rpc.error_mapping import guarded, unimplemented
 from frontend.servicers.tokenizer import CHUNK
 from frontend.streams.request_registry import Aborts
 from frontend.streams.request_spec import CallMode
@@ -164,15 +164,8 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
             embedding=values, prompt_tokens=vectors.prompt_tokens, embedding_dim=len(values)
         )
 
-    @guarded
-    async def StartProfile(self, request: Any, context: Context) -> None:
-        """Not implemented."""
-        raise Unimplemented("StartProfile")
-
-    @guarded
-    async def StopProfile(self, request: Any, context: Context) -> None:
-        """Not implemented."""
-        raise Unimplemented("StopProfile")
+    StartProfile = unimplemented("StartProfile")
+    StopProfile = unimplemented("StopProfile")
 
     @guarded
     async def SubscribeKvEvents(self, request: Any, context: Context) -> None:

@@ -1,0 +1,92 @@
+"""What asks this process to do something: signals to end, and orders of its parent on standard input."""
+
+import os
+import select
+import signal
+from collections import deque
+from types import FrameType
+from typing import Self, TypeVar
+
+from pagewire.host.spawn import Activation, WorkerStarted, read_order
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_Order = TypeVar("_Order", Activation, WorkerStarted)
+
+
+class Stopped(Exception):
+    """The process ends because it was asked to."""
+
+
+class StopSignal:
+    """Catches SIGTERM, SIGINT and SIGHUP while the context lasts, for a loop that polls a descriptor. To be
+    entered in the main thread."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal() returned before
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def fileno(self) -> int:
+        """Returns a descriptor that is readable from the first signal on."""
+        return self._reading
+
+    def request(self) -> None:
+        """Asks the loop to end, as a signal does."""
+        os.write(self._writing, b"x")
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.request()
+
+
+class ParentOrders:
+    """Reads orders, which may come in any sequence. For one thread."""
+
+    def __init__(self, stop: StopSignal, descriptor: int = 0) -> None:
+        """stop: ends a wait. descriptor: of standard input."""
+        self._stop, self._descriptor = stop, descriptor
+        self._unread = b""
+        self._orders: deque[Activation | WorkerStarted] = deque()
+
+    def fileno(self) -> int:
+        """Returns a descriptor that is readable when there is more to read."""
+        return self._descriptor
+
+    @property
+    def has_activation(self) -> bool:
+        """Whether next_activation() would not wait."""
+        return any(isinstance(order, Activation) for order in self._orders)
+
+    def next_activation(self) -> Activation:
+        """Waits until the process is to serve. Raises Stopped, also at the end of standard input."""
+        return self._next(Activation)
+
+    def next_worker(self) -> WorkerStarted:
+        """Waits for the answer to a request for a worker. Raises Stopped, also at the end of standard
+        input."""
+        return self._next(WorkerStarted)
+
+    def _next(self, kind: type[_Order]) -> _Order:
+        while True:
+            for order in self._orders:
+                if isinstance(order, kind):
+                    self._orders.remove(order)
+                    return order
+            self._read()
+
+    def _read(self) -> None:
+        ready, _, _ = select.select([self._descriptor, self._stop.fileno()], [], [])
+        data = b"" if self._stop.fileno() in ready else os.read(self._descriptor, 65536)
+        if not data:
+            raise Stopped
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        self._orders.extend(map(read_order, lines))

@@ -1,1 +1,0 @@
-"""What the service is doing, for operators and tenants. Independent of the transport."""

@@ -1,1 +1,0 @@
-"""What several commands share: connecting, sampling flags, Ctrl-C, and hints about what is not installed."""

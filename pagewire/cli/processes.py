@@ -1,0 +1,73 @@
+"""Commands that run one process of a service: `pagewire frontend`, `engine`, `worker`, `gateway`; and
+`reader`, which a frontend starts."""
+
+import os
+
+from pagewire import logs
+from pagewire.cli.extras import require, require_doors, require_gateway, require_worker
+from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, WorkerConfig
+from pagewire.flags import UsageError
+from pagewire.host import spawn as process
+
+
+def run_frontend(config: FrontendConfig) -> int:
+    """Serves gRPC until a signal; returns the exit code."""
+    logs.setup(config.process_name or "frontend", config.log_level, config.log_format)
+    require_doors(config)
+    if os.environ.get("PAGEWIRE_API_KEY") and not process.is_child():
+        raise UsageError(
+            "PAGEWIRE_API_KEY protects pagewire serve alone",
+            "a frontend would admit every caller",
+            "give it --auth-file, with a token of pagewire token new, and unset the variable",
+        )
+    from frontend.main import run
+    from pagewire.supervisor.notices import log_exposure
+
+    if not process.is_child():  # otherwise the supervisor logs it, once
+        log_exposure(config)
+    return run(config)
+
+
+def run_engine(config: EngineConfig) -> int:
+    """Runs an engine core until a signal; returns the exit code."""
+    if not config.external_workers:
+        require_worker("start the engine's worker", config.device)
+    logs.setup(config.process_name or "engine", config.log_level, config.log_format)
+    from engine_core.main import run
+
+    return run(config)
+
+
+def run_worker(config: WorkerConfig) -> int:
+    """Runs a worker until its engine core ends; returns the exit code."""
+    require("worker", ("numpy",), "start a worker")  # whether it needs torch, the core's Initialize says
+    logs.setup(config.process_name or "worker", config.log_level, config.log_format)
+    from worker.main import run
+
+    return run(config)
+
+
+def run_gateway(config: GatewayConfig) -> int:
+    """Runs smg until a signal; returns the exit code."""
+    logs.setup(config.process_name or "gateway", config.log_level, config.log_format)
+    require_gateway()
+    from pagewire.supervisor.gateway import Gateway
+
+    return Gateway(config).run()
+
+
+def run_reader(config: FrontendConfig) -> int:
+    """Tokenizes prompts for the frontend that started it; returns the exit code."""
+    logs.setup("reader", config.log_level)
+    from frontend.prompts.process import run
+
+    return run(config)
+
+
+COMMANDS = {
+    "frontend": (FrontendConfig, run_frontend),
+    "engine": (EngineConfig, run_engine),
+    "worker": (WorkerConfig, run_worker),
+    "gateway": (GatewayConfig, run_gateway),
+    "reader": (FrontendConfig, run_reader),
+}

@@ -1,0 +1,69 @@
+"""Addresses that only this machine reaches, names by which pages of the web reach them, and ports that
+several processes listen on."""
+
+import errno
+import ipaddress
+import socket
+
+from pagewire.errors import StartupError
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine can connect to a socket that listens on `host`, or connects from it."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def host_name(header: str) -> str:
+    """Returns the name or address in a Host header, "name:port", in lower case and without brackets."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()
+
+
+def is_no_site(name: str) -> bool:
+    """True for `localhost` and IP addresses.
+
+    Any other name may be that of a page's site which resolves to this machine (DNS rebinding), and then a
+    browser lets the page read the answer.
+    """
+    if name == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def reserve_port(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """Returns a socket that holds a port, without listening, for processes that bind it with SO_REUSEPORT.
+
+    port 0 picks a free one; see getsockname(). flag: names it in errors. Raises StartupError. SO_REUSEPORT
+    alone would let two services of one user share a port by accident, so the port is first bound without it.
+    """
+    what = f"cannot listen on {host}:{port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            address = probe.getsockname()
+        reserved = socket.socket(family, kind, protocol)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise StartupError(
+                what,
+                "the port is already in use",
+                f"stop the process that uses it, or choose another {flag} (0: a free one)",
+            ) from None
+        raise StartupError(what, error.strerror or str(error), f"choose another host or {flag}") from None
+    return reserved

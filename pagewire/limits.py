@@ -1,0 +1,50 @@
+"""Limits of requests: frontends report violations to clients, and the engine core checks again."""
+
+from typing import Any
+
+MAX_BAD_WORDS = 128
+MAX_BAD_SPELLINGS = 3 * MAX_BAD_WORDS
+"""What an engine core is sent: each word at the beginning of a text, after a space, and after other text."""
+MAX_BAD_WORD_TOKENS = 128
+"""Tokens of one spelling."""
+
+
+MAX_LENGTH_PENALTY = 10.0
+"""Largest absolute value: length ** length_penalty must stay finite."""
+MAX_STOPS = 128
+"""Most tokens that may end a beam: each costs a candidate per beam and step."""
+
+NEUTRAL: dict[str, tuple[float, ...]] = {
+    "temperature": (0, 1),
+    "top_p": (1,),
+    "top_k": (0,),
+    "min_p": (0,),
+    "typical_p": (1,),
+}
+"""Allowed values of the sampling fields: beams are not sampled, and fields without effect are refused rather
+than ignored."""
+
+
+MAX_GRAMMAR_BYTES = 1 << 17
+"""Bytes of what a client sends: a schema, a regular expression, a grammar, a document, or all choices."""
+MAX_CHOICES = 4096
+MAX_COMPILED_BYTES = 8 * MAX_GRAMMAR_BYTES
+"""Bytes of the grammar that a frontend makes of it."""
+
+PARSER_LIMITS: dict[str, Any] = {
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_items_in_row": 2_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 200_000,
+    "verbose_errors": False,  # which would contain the output
+}
+"""Of llguidance.LLParserLimits. A frontend judges a grammar within the limits that the worker has; fuel
+bounds the time of a mask: about 15 ms, for grammars made to be slow."""
+
+
+def is_panic(error: BaseException) -> bool:
+    """Returns whether an exception is a panic of a library in Rust: it is no Exception, but ends one request
+    alone."""
+    return type(error).__name__ == "PanicException"

@@ -1,1 +1,0 @@
-"""Limits of requests: frontends report violations to clients, and the engine core checks again."""

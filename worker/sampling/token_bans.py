@@ -133,4 +133,6 @@ class TokenBans(RowStates):
         if len(users):
             self.make_room(index)
             known = torch.tensor([max(tokens[user], 0) for user in users], dtype=torch.int32)
-            self._outputs.data[index[users], self._positions[index[users]]] = known
+            index = index[users]
+            at = torch.from_numpy(index), torch.from_numpy(self._positions[index])
+            self._outputs.data[at] = known

@@ -49,6 +49,11 @@ ACTIVATIONS = {
 kernels.ops.layers.activation; (0, 0) stands for relu."""
 
 
+def _address(x: torch.Tensor | None) -> int:
+    """Returns the address of what a record may lack."""
+    return 0 if x is None else x.data_ptr()
+
+
 class CpuOps(CpuStateOps):
     """Operations on activations of one dtype. Construct it only if kernels.cpu.requirements.why_not() is
     None: what all models need is compiled then, the rest when it is used first."""
@@ -66,10 +71,7 @@ class CpuOps(CpuStateOps):
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0
     ) -> torch.Tensor:
-        x = x.contiguous()
-        normed = self.empty(x.shape, x.dtype)
-        self._norm(x, 0, weight, normed, x, eps, offset, 1.0)
-        return normed
+        return self._rms_norm(x.contiguous(), None, weight, eps, offset, 1.0)[0]
 
     def add_rms_norm(
         self,
@@ -80,27 +82,23 @@ class CpuOps(CpuStateOps):
         offset: float = 0.0,
         factor: float = 1.0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        x, residual = x.contiguous(), residual.contiguous()
-        normed, total = self.empty(x.shape, x.dtype), self.sum_of(residual)
-        self._norm(x, residual.data_ptr(), weight, normed, total, eps, offset, factor)
-        return normed, total
+        return self._rms_norm(x.contiguous(), residual.contiguous(), weight, eps, offset, factor)
 
-    def _norm(
+    def _rms_norm(
         self,
         x: torch.Tensor,
-        residual: int,
+        residual: torch.Tensor | None,
         weight: torch.Tensor,
-        normed: torch.Tensor,
-        total: torch.Tensor,
         eps: float,
         offset: float,
         factor: float,
-    ) -> None:
-        """residual: address, or 0."""
-        width = weight.shape[0]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the normed sum and the sum; without a residual that is x."""
+        normed, width = self.empty(x.shape, x.dtype), weight.shape[0]
+        total = x if residual is None else self.sum_of(residual)
         record = NormRecord(
             x=x.data_ptr(),
-            residual=residual,
+            residual=_address(residual),
             weight=weight.data_ptr(),
             normed=normed.data_ptr(),
             total=total.data_ptr(),
@@ -112,16 +110,14 @@ class CpuOps(CpuStateOps):
             stride=x.itemsize * width,
         )
         self.run(self.rows.norm, x.numel() // width, record, row_grain(width))
+        return normed, total
 
     def layer_norm(
         self, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
     ) -> torch.Tensor:
         if weight is None or bias is None:
             return super().layer_norm(x, weight, bias, eps)
-        x = x.contiguous()
-        normed = self.empty(x.shape, x.dtype)
-        self._layer_norm(x, 0, weight, bias, normed, x, eps)
-        return normed
+        return self._layer_norm(x.contiguous(), None, weight, bias, eps)[0]
 
     def add_layer_norm(
         self,
@@ -133,26 +129,22 @@ class CpuOps(CpuStateOps):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if weight is None or bias is None:
             return super().add_layer_norm(x, residual, weight, bias, eps)
-        x, residual = x.contiguous(), residual.contiguous()
-        normed, total = self.empty(x.shape, x.dtype), self.sum_of(residual)
-        self._layer_norm(x, residual.data_ptr(), weight, bias, normed, total, eps)
-        return normed, total
+        return self._layer_norm(x.contiguous(), residual.contiguous(), weight, bias, eps)
 
     def _layer_norm(
         self,
         x: torch.Tensor,
-        residual: int,
+        residual: torch.Tensor | None,
         weight: torch.Tensor,
         bias: torch.Tensor,
-        normed: torch.Tensor,
-        total: torch.Tensor,
         eps: float,
-    ) -> None:
-        """residual: address, or 0."""
-        width = weight.shape[0]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the normed sum and the sum; without a residual that is x."""
+        normed, width = self.empty(x.shape, x.dtype), weight.shape[0]
+        total = x if residual is None else self.sum_of(residual)
         record = LayerNormRecord(
             x=x.data_ptr(),
-            residual=residual,
+            residual=_address(residual),
             weight=weight.data_ptr(),
             bias=bias.data_ptr(),
             normed=normed.data_ptr(),
@@ -161,6 +153,7 @@ class CpuOps(CpuStateOps):
             eps=eps,
         )
         self.run(self.rows.layer, x.numel() // width, record, row_grain(width))
+        return normed, total
 
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:
         if name not in ACTIVATIONS:
@@ -200,7 +193,7 @@ class CpuOps(CpuStateOps):
         out = self.empty(x.shape, x.dtype, lasts)
         record = ScaledAddRecord(
             x=x.data_ptr(),
-            y=0 if y is None else y.data_ptr(),
+            y=_address(y),
             out=out.data_ptr(),
             width=x.shape[1],
             factor=factor,
@@ -230,7 +223,7 @@ class CpuOps(CpuStateOps):
             x=x.data_ptr(),
             cos=cos.data_ptr(),
             sin=sin.data_ptr(),
-            index=0 if index is None else index.data_ptr(),
+            index=_address(index),
             stride=x.itemsize * x.stride(0),
             heads=heads,
             head_dim=head_dim,
@@ -248,7 +241,7 @@ class CpuOps(CpuStateOps):
         weights, experts = self.empty(shape, torch.float32), self.empty(shape, torch.int64)
         record = RouteRecord(
             logits=logits.data_ptr(),
-            correction=0 if correction is None else correction.data_ptr(),
+            correction=_address(correction),
             weights=weights.data_ptr(),
             experts=experts.data_ptr(),
             scratch=self.team.scratch(scratch_bytes(routing.num_experts)),
@@ -281,8 +274,8 @@ class CpuOps(CpuStateOps):
             y=y.data_ptr(),
             weights=weights.data_ptr(),
             places=places.data_ptr(),
-            shared=0 if shared is None else shared.data_ptr(),
-            gate=0 if gate is None else gate.data_ptr(),
+            shared=_address(shared),
+            gate=_address(gate),
             out=out.data_ptr(),
             width=width,
             top_k=top_k,

@@ -97,7 +97,7 @@ _in_use: InstructionSet | None = None
 
 def host_sets() -> list[InstructionSet]:
     """Those that this host has, best first. Intel's processors multiply slower with AVX512-BF16 than without
-    (kernels.cpu.isa.sets.avx512_vbmi)."""
+    (kernels.cpu.isa.sets.avx512)."""
     found = [one for one in SETS if one.flags <= cpu_flags()]
     if AVX512_VBMI in found and INTEL in cpu_lines("vendor_id"):
         found.sort(key=lambda one: one is not AVX512_VBMI)

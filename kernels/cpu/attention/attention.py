@@ -20,7 +20,7 @@ blocks hold it: bit for bit.
 """
 
 from kernels.cpu.attention.loops import Loops
-from kernels.cpu.attention.planning.tile_addresses import LIST, PLACE, append, locate
+from kernels.cpu.attention.planning.tile_addresses import append, locate
 from kernels.cpu.attention.records import (
     AttentionItem,
     AttentionRecord,
@@ -29,49 +29,32 @@ from kernels.cpu.attention.records import (
     ScoringRecord,
     first_seen,
 )
-from kernels.cpu.attention.softmax import cap_scores, hide_unseen
-from kernels.cpu.attention.split_kv import (
-    first_part,
-    last_part,
-    merge_part,
-    partial_bytes,
-    place_of_part,
-    write_result,
-)
-from kernels.cpu.attention.tiles import AHEAD, mix_tiles, score_tiles, weigh_tiles
-from kernels.cpu.attention.vector_loops import (
+from kernels.cpu.attention.sizes import (
+    AHEAD,
+    LIST,
+    PLACE,
     QUERIES,
-    QUERY,
+    QUERIES_AT,
     SCORES,
-    ask,
-    clear,
-    copy,
+    partial_bytes,
     row_values,
 )
+from kernels.cpu.attention.softmax import cap_scores, hide_unseen
+from kernels.cpu.attention.split_kv import first_part, last_part, merge_part, place_of_part, write_result
+from kernels.cpu.attention.tiles import mix_tiles, score_tiles, weigh_tiles
+from kernels.cpu.attention.vector_loops import ask, clear, copy
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.isa.simd import store_f32
 from kernels.cpu.isa.vectors import read_i64, read_u32, write_u32
 from kernels.cpu.runtime.program import next_unit
 
-_QUERIES = QUERIES * SCORES
-"""Where an item's queries are in a thread's scratch memory. Behind them are the first position that each of
-them sees and the last one, then two results."""
-
 
 def _seen(loops: Static[Loops], scratch: int) -> int:
-    return scratch + _QUERIES + QUERIES * loops.query
+    return scratch + QUERIES_AT + QUERIES * loops.query
 
 
 def _results(loops: Static[Loops], scratch: int) -> int:
     return _seen(loops, scratch) + 64
-
-
-def scratch_bytes(head_dim: int, query: int = QUERY) -> int:
-    """What one thread needs: two places, scores, queries, two results, the last pair. A multiple of 256.
-    query: bytes from one query of an item to the next."""
-    size = 2 * PLACE + _QUERIES + QUERIES * query + 64
-    size += 2 * partial_bytes(head_dim) + 4 * row_values(head_dim) + 64
-    return -(-size // 256) * 256
 
 
 def _copy_queries(
@@ -89,7 +72,9 @@ def _copy_queries(
     query = record.query + (item.token + first // group) * stride + head * group * query_bytes
     in_group, own = first % group, item.start + first // group
     for m in range(lane, lane + pairs):
-        _copy_query(loops, query + in_group * query_bytes, scratch + _QUERIES + m * loops.query, query_bytes)
+        _copy_query(
+            loops, query + in_group * query_bytes, scratch + QUERIES_AT + m * loops.query, query_bytes
+        )
         write_u32(_seen(loops, scratch) + 4 * m, first_seen(plan, own))
         write_u32(_seen(loops, scratch) + 32 + 4 * m, own)
         in_group += 1
@@ -151,7 +136,7 @@ def _compute_part(
 def _score(loops: Static[Loops], place: PartPlace, pairs: int, head_dim: int, scratch: int) -> None:
     """Of the tiles of two rows for the pairs of both, of others for those of their row. Each row has as many
     pairs. The second row comes last: what is computed too much is in its way."""
-    queries, keys, words = scratch + _QUERIES, place.address + LIST, head_dim // loops.words.in_word
+    queries, keys, words = scratch + QUERIES_AT, place.address + LIST, head_dim // loops.words.in_word
     shared, own = place.shared, place.own
     others, to = place.tiles - shared - own, scratch + 64 * shared
     if shared > 0:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernels.cpu.attention.block_kernels import BlockKernels, Scratch
+from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.work_items import JOINED_GROUPS, Int64s, list_items, plan_sizes
 from kernels.cpu.attention.records import AttentionRecord, PlanRecord, ScoringRecord, StoreKVRecord
+from kernels.cpu.attention.sizes import MOST_QUERY, partial_bytes, scratch_bytes
 from kernels.cpu.compiler.records import Operation
 from kernels.ops.attention.ragged import Integers
 
@@ -45,40 +46,29 @@ class BlockPlan:
         """Address of the plan's record."""
         return self.record.address
 
+    def attend(self, record: AttentionRecord) -> None:
+        """Computes a record's attention at once."""
+        units, kernels = int(self.made[0]) * record.kv_heads, self.kernels
+        kernels.team.run_one(kernels.attend, units, record, 1)
+        if len(self.partials):
+            kernels.team.run_one(kernels.combine, units, record, 1)
+
 
 def block_kernels(
     dtype: torch.dtype, block_size: int, head_dim: int, group: int, e4m3: bool = False
 ) -> BlockKernels | None:
     """Returns the kernels for these sizes; None if they do not fit. e4m3: whether the cache has that dtype.
     Call only if kernels.cpu.requirements.why_not() is None."""
-    if dtype not in (torch.bfloat16, torch.float32) or block_size % 16 or head_dim * dtype.itemsize % 4:
+    query_bytes = head_dim * dtype.itemsize
+    fits = block_size % 16 == 0 and query_bytes % 4 == 0 and query_bytes <= MOST_QUERY
+    if not fits or dtype not in (torch.bfloat16, torch.float32):
         return None
-    from kernels.cpu.attention.attention import scratch_bytes
-    from kernels.cpu.attention.split_kv import partial_bytes
-    from kernels.cpu.attention.vector_loops import MOST_QUERY, PART
-    from kernels.cpu.runtime.thread_pool import TEAM
-
-    if head_dim * dtype.itemsize > MOST_QUERY:
-        return None
-    operations = _operations(dtype, e4m3)  # compiled, the first time
-    return BlockKernels(
-        team=TEAM,
-        dtype=dtype,
-        store=operations[0],
-        attend=operations[1],
-        combine=operations[2],
-        scratch_bytes=scratch_bytes,
-        partial_bytes=partial_bytes,
-        part=PART,
-        group=group,
-        block_size=block_size,
-        joins=group in JOINED_GROUPS and head_dim % 64 == 0,
-        scratch=Scratch(),
-    )
+    joins = group in JOINED_GROUPS and head_dim % 64 == 0
+    return BlockKernels(dtype, *_operations(dtype, e4m3), group, block_size, joins)
 
 
 def _operations(dtype: torch.dtype, e4m3: bool) -> _Operations:
-    """What stores, attends and combines."""
+    """Returns what stores, attends and combines, compiled if needed."""
     if dtype == torch.float32:
         from kernels.cpu.attention import float32_kv as wide
 
@@ -134,9 +124,9 @@ def block_plan(
     """items, made, tables, context: see BlockPlan. places: for results of parts. shape: KV heads and
     head size. window, chunked: as in kernels.ops.attention.paged_attention.plan_attention."""
     kv_heads, head_dim = shape
-    size = kernels.scratch_bytes(head_dim)
+    size = scratch_bytes(head_dim, kernels.query_bytes)
     scratch = kernels.scratch.address(kernels.team.threads * size)
-    set_bytes = places * kv_heads * kernels.partial_bytes(head_dim)
+    set_bytes = places * kv_heads * partial_bytes(head_dim)
     partials = torch.empty(SETS * set_bytes, dtype=torch.uint8)
     record = PlanRecord(
         items=items.ctypes.data,
@@ -220,8 +210,5 @@ def block_attention(
         scale,
         scoring=scoring,
     )
-    units = int(plan.made[0]) * key_cache.shape[1]
-    plan.kernels.team.run_one(plan.kernels.attend, units, record, 1)
-    if len(plan.partials):
-        plan.kernels.team.run_one(plan.kernels.combine, units, record, 1)
+    plan.attend(record)
     return out

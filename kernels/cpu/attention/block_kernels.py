@@ -1,12 +1,12 @@
 """The compiled operations of attention over blocks, for modules that do not compile them themselves."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
 from kernels.cpu.attention.records import AttentionRecord, StoreKVRecord
+from kernels.cpu.attention.sizes import QUERY
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.runtime.arena import zeros
 from kernels.cpu.runtime.grain import row_grain
@@ -29,22 +29,26 @@ class Scratch:
         return self._memories[-1].data_ptr()
 
 
+def _team() -> "Team":
+    from kernels.cpu.runtime.thread_pool import TEAM  # compiles, the first time
+
+    return TEAM
+
+
 @dataclass(frozen=True)
 class BlockKernels:
     """The compiled operations on a cache in this layout."""
 
-    team: "Team"
-    dtype: torch.dtype  # of queries and results: bfloat16, or float32 (kernels.cpu.attention.float32_kv)
+    dtype: torch.dtype  # of queries and results: bfloat16 or float32
     store: Operation[StoreKVRecord]  # kernels.cpu.attention.bfloat16_kv.store_kv
     attend: Operation[AttentionRecord]  # kernels.cpu.attention.bfloat16_kv.attention_bfloat16
     combine: Operation[AttentionRecord]  # kernels.cpu.attention.combine_parts
-    scratch_bytes: Callable[[int], int]  # kernels.cpu.attention.attention.scratch_bytes
-    partial_bytes: Callable[[int], int]  # kernels.cpu.attention.split_kv.partial_bytes
-    part: int  # kernels.cpu.attention.vector_loops.PART
     group: int  # query heads per KV head
     block_size: int
-    joins: bool  # whether two rows may be one item
-    scratch: Scratch
+    joins: bool = False  # whether two rows may be one item
+    query_bytes: int = QUERY  # from one query of an item to the next
+    team: "Team" = field(default_factory=_team)
+    scratch: Scratch = field(default_factory=Scratch)
 
     def store_kv(
         self,

@@ -10,8 +10,9 @@ Keys and values of e4m3 lie as those of the dtype that attention computes in (ke
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernels.cpu.attention.sizes import QUERY
 from kernels.cpu.attention.stored_words import E4M3_FLOATS, E4M3_PAIRS, FLOATS, PAIRS, StoredWords
-from kernels.cpu.attention.vector_loops import QUERY, score
+from kernels.cpu.attention.vector_loops import score
 from kernels.cpu.elementwise import elements
 from kernels.cpu.elementwise.elements import Element
 from kernels.cpu.isa.selected import OPERATIONS

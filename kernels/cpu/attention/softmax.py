@@ -16,7 +16,7 @@ other in a part of 512 positions, a third less in one of 64: their lanes are put
 
 import math
 
-from kernels.cpu.attention.vector_loops import SCORES
+from kernels.cpu.attention.sizes import SCORES
 from kernels.cpu.compiler.language import Static, float32, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
 from kernels.cpu.elementwise.elements import Element

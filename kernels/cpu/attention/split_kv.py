@@ -23,8 +23,9 @@ from kernels.cpu.attention.records import (
     ScoringRecord,
     first_seen,
 )
+from kernels.cpu.attention.sizes import PART, partial_bytes, row_values
 from kernels.cpu.attention.softmax import NOTHING, add_sink, at_least_lowest
-from kernels.cpu.attention.vector_loops import PART, clear, row_values
+from kernels.cpu.attention.vector_loops import clear
 from kernels.cpu.compiler.language import Static, float32, unroll
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.elementwise.elements import Element
@@ -44,11 +45,6 @@ def _divide(element: Static[Element], sums: int, total: int, out: int, head_dim:
     if rest:
         i = head_dim - rest
         element.store_first(out + element.size * i, load_f32(sums + 4 * i) * factor, rest)
-
-
-def partial_bytes(value_dim: int) -> int:
-    """Of a part's result."""
-    return 32 * row_values(value_dim) + 128
 
 
 def merge_part(to: int, part: int, value_dim: int) -> None:

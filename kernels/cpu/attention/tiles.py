@@ -21,13 +21,11 @@ from kernels.cpu.attention.loops import (
     VECTORS_8,
     Loops,
 )
+from kernels.cpu.attention.sizes import AHEAD, SCORES, row_values
 from kernels.cpu.attention.softmax import soften
-from kernels.cpu.attention.vector_loops import SCORES, copy_first_halves, mix, row_values
+from kernels.cpu.attention.vector_loops import copy_first_halves, mix
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.isa.vectors import read_i64, write_i64
-
-AHEAD = 8
-"""Tiles asked for before they are needed: 16 KiB with a head size of 64. Twice as many gain nothing."""
 
 
 def score_tiles(
@@ -41,17 +39,8 @@ def score_tiles(
             loops.score(loops.words, 8, SIDE_8, queries, keys, tiles, ahead, scores, words)
         else:
             loops.score(loops.words, 4, SIDE_4, queries, keys, tiles, ahead, scores, words)
-            loops.score(
-                loops.words,
-                4,
-                SIDE_4,
-                queries + 4 * loops.query,
-                keys,
-                tiles,
-                ahead,
-                scores + 4 * SCORES,
-                words,
-            )
+            q, to = queries + 4 * loops.query, scores + 4 * SCORES
+            loops.score(loops.words, 4, SIDE_4, q, keys, tiles, ahead, to, words)
     elif pairs > 4:
         loops.score(loops.words, 6, SIDE_6, queries, keys, tiles, ahead, scores, words)
     elif pairs > 3:
@@ -155,16 +144,5 @@ def _mix_8(
         mix(loops.words, 8, VECTORS_8, weights, values, ahead, column, stride, sums, width, steps)
     else:
         mix(loops.words, 4, VECTORS_4, weights, values, ahead, column, stride, sums, width, steps)
-        mix(
-            loops.words,
-            4,
-            VECTORS_4,
-            weights + 4 * SCORES,
-            values,
-            ahead,
-            column,
-            stride,
-            sums + 4 * width,
-            width,
-            steps,
-        )
+        p, to = weights + 4 * SCORES, sums + 4 * width
+        mix(loops.words, 4, VECTORS_4, p, values, ahead, column, stride, to, width, steps)

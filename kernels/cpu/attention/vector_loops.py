@@ -8,6 +8,7 @@ prefetched, line by line.
 
 from typing import Any
 
+from kernels.cpu.attention.sizes import QUERY, SCORES
 from kernels.cpu.attention.stored_words import StoredWords
 from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16, i32x16
@@ -15,42 +16,8 @@ from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import load_f32, prefetch, reread, store_f32
 from kernels.cpu.isa.vectors import LANES, read_i64, read_u32
 
-PART = 512
-"""Positions. A prompt's attention takes 4 % longer in parts of 256, which are found and merged more often. In
-parts of 512 two threads share 3000 positions of a row evenly, and scores stay in the first-level cache."""
 FEW_REGISTERS, MANY_SUMS = OPERATIONS.rereads_weights, 4
 """Whether registers are few, and how many vectors of sums leave enough of these."""
-QUERIES = 8
-"""(query, head) pairs of an item: registers are enough for so many."""
-SCORES = 64 * (PART // LANES + 1)
-"""Bytes of a pair's scores; one tile more than there are: see score(). A constant, as the queries' distances
-are: an address for each pair would take more registers than there are."""
-QUERY = 1024 + 64
-"""Bytes from one query of an item to the next: a constant too. A power of two would have all of them in the
-same few places of the first-level cache."""
-MOST_QUERY = QUERY - 64
-"""Bytes of a query."""
-
-
-def row_values(head_dim: int) -> int:
-    """Values of a pair's sums: whole vectors of both loops."""
-    return (head_dim + 31) // 32 * 32
-
-
-def _add_products(
-    stored: Static[StoredWords],
-    rows: Static[int],
-    sums: list[Any],
-    places: list[Any],
-    at: int,
-    pitch: Static[int],
-) -> None:
-    """Adds the products of vectors of the cache's words with a word of each row to the sums, row by row.
-    places: addresses of vectors. at: address of the first row's word. pitch: bytes from row to row."""
-    if FEW_REGISTERS and stored.whole and rows * len(places) > MANY_SUMS:
-        _add_reread(stored, rows, sums, places, at, pitch)
-    else:
-        _add_at_once(stored, rows, sums, places, at, pitch)
 
 
 def _add_reread(
@@ -72,7 +39,7 @@ def _add_reread(
                 sums[len(places) * m + v] = stored.add(sums[len(places) * m + v], of_words, of_row)
 
 
-def _add_at_once(
+def _add_products(
     stored: Static[StoredWords],
     rows: Static[int],
     sums: list[Any],
@@ -80,20 +47,24 @@ def _add_at_once(
     at: int,
     pitch: Static[int],
 ) -> None:
-    """As _add_products(): all parts are made before the first product."""
-    words = [stored.load(places[v]) for v in unroll(range(len(places)))]
-    of_words = [
-        stored.weights(words[i // stored.parts], i % stored.parts)
-        for i in unroll(range(len(places) * stored.parts))
-    ]
-    of_rows = [
-        stored.inputs(i32x16(read_u32(at + pitch * (i // stored.parts))), i % stored.parts)
-        for i in unroll(range(rows * stored.parts))
-    ]
-    for part in unroll(range(stored.parts)):
-        for i in unroll(range(rows * len(places))):
-            row = of_rows[i // len(places) * stored.parts + part]
-            sums[i] = stored.add(sums[i], of_words[i % len(places) * stored.parts + part], row)
+    """Adds the products of vectors of the cache's words with a word of each row to the sums, row by row.
+    places: addresses of vectors. at: address of the first row's word. pitch: bytes from row to row."""
+    if FEW_REGISTERS and stored.whole and rows * len(places) > MANY_SUMS:
+        _add_reread(stored, rows, sums, places, at, pitch)
+    else:
+        words = [stored.load(places[v]) for v in unroll(range(len(places)))]
+        of_words = [
+            stored.weights(words[i // stored.parts], i % stored.parts)
+            for i in unroll(range(len(places) * stored.parts))
+        ]
+        of_rows = [
+            stored.inputs(i32x16(read_u32(at + pitch * (i // stored.parts))), i % stored.parts)
+            for i in unroll(range(rows * stored.parts))
+        ]
+        for part in unroll(range(stored.parts)):
+            for i in unroll(range(rows * len(places))):
+                row = of_rows[i // len(places) * stored.parts + part]
+                sums[i] = stored.add(sums[i], of_words[i % len(places) * stored.parts + part], row)
 
 
 def score(

@@ -9,7 +9,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from kernels.cpu.isa.vectors import F32S, I16, I32S, LANES, call, splat
+from kernels.cpu.isa.vectors import I16, I32S, LANES, call, splat
 
 I16_PAIRS = ir.VectorType(I16, 2 * LANES)
 _BYTES_OF_PAIRS = 0x00FF00FF
@@ -22,10 +22,6 @@ class Dot(ABC):
     """Of a word. An input that is multiplied with many weights is best split once, in memory."""
     takes_bytes = True
     """Whether unsigned bytes may be 128 or more."""
-
-    def __init__(self, sums: Any) -> None:
-        """sums: their type, F32S or I32S."""
-        self.sums = sums
 
     def weights(self, builder: Any, words: Any) -> list[Any]:
         """The parts of weights, I32S."""
@@ -48,9 +44,6 @@ class Dot(ABC):
 
 class FloatDot(Dot):
     """Of float32 values: every product is rounded once, with its sum."""
-
-    def __init__(self) -> None:
-        super().__init__(F32S)
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
         """Of as many floats as there are sums."""
@@ -80,9 +73,6 @@ class IntegerDot(Dot):
 
     parts = 2
 
-    def __init__(self) -> None:
-        super().__init__(I32S)
-
     def weights(self, builder: Any, words: Any) -> list[Any]:
         """Pairs of int16: the first and third byte, the second and fourth."""
         pairs, byte = builder.bitcast(words, I16_PAIRS), splat(I16_PAIRS, 8)
@@ -111,7 +101,6 @@ class NibbleDot(Dot):
 
     def __init__(self, bytes_: IntegerDot) -> None:
         """bytes_: what multiplies signed by unsigned bytes."""
-        super().__init__(I32S)
         self._bytes = bytes_
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:

@@ -13,7 +13,8 @@ def _operations() -> Operations:
     name = chosen.name if chosen is not None else machine()
     if chosen is None and name != X86_64:
         return Operations()
-    operations: Operations = import_module(f"kernels.cpu.isa.sets.{name}").OPERATIONS
+    family = import_module(f"kernels.cpu.isa.sets.{name.partition('_')[0]}")
+    operations: Operations = family.SETS[name]
     return operations
 
 

@@ -174,3 +174,20 @@ write_u16: Callable[[int, int], None] = make_writer(types.uint16, ctypes.c_uint1
 write_u8: Callable[[int, int], None] = make_writer(types.uint8, ctypes.c_uint8)
 write_f32: Callable[[int, float], None] = make_writer(types.float32, ctypes.c_float)
 write_f64: Callable[[int, float], None] = make_writer(types.float64, ctypes.c_double)
+
+
+class BFloats(ir.types.Type):
+    """A vector of bfloat16 values, for instructions that take them: a type that llvmlite does not know. It
+    has no literals, but values can be cast to it."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def _to_string(self) -> str:
+        return f"<{self.length} x bfloat>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BFloats) and other.length == self.length
+
+    def __hash__(self) -> int:
+        return hash((BFloats, self.length))

@@ -20,6 +20,7 @@ from kernels.attention.kv_cache_spec import KVCacheSpec
 from kernels.batch import StepBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.work_items import ITEM_WORDS, JOINED_SHARES, SHARES, Int64s, plan_sizes
+from kernels.cpu.attention.sizes import PART
 from kernels.cpu.step.records import PrepareInputsJob, RepeatStepJob
 from kernels.ops.attention.ragged import Integers
 from kernels.ops.states.spans import Spans
@@ -165,9 +166,9 @@ class BlockInputs:
         """How many further steps of these rows have the layout of this one, if each computes its next token:
         only starts differ then. 0 also where long rows may be divided anew in each step."""
         kernels, rows, (_, context, _) = self._kernels, len(step.rows), step.measures
-        if context <= kernels.part:
+        if context <= PART:
             return -context % CONTEXT_STEP
-        if rows * (context + CONTEXT_STEP) > kernels.part * SHARES * kernels.team.threads:
+        if rows * (context + CONTEXT_STEP) > PART * SHARES * kernels.team.threads:
             return 0
         return int((-(step.starts + step.counts) % CONTEXT_STEP).min())
 

@@ -15,7 +15,7 @@ costs in a loop, it costs three times here.
 
 from kernels.cpu.attention.planning.work_items_kernel import ITEM, join_item, sort_items
 from kernels.cpu.attention.records import AttentionItem
-from kernels.cpu.attention.vector_loops import PART
+from kernels.cpu.attention.sizes import PART
 from kernels.cpu.compiler.cache import compiled
 from kernels.cpu.isa.vectors import read_i64, write_i64
 from kernels.cpu.step.records import PrepareInputsJob

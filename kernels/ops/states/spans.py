@@ -100,6 +100,11 @@ class DeviceSpans:
     firsts: torch.Tensor  # [R + 1] index of each row's first token in the step; the number of tokens
     saves: torch.Tensor  # [4, R], rows may be strided: Saves of each row
 
+    @property
+    def columns(self) -> tuple[torch.Tensor, ...]:
+        """All of them, as kernels take them."""
+        return self.rows, self.starts, self.num_rows, self.firsts, self.saves
+
     def __len__(self) -> int:
         """R."""
         return len(self.rows)

@@ -14,6 +14,7 @@ from kernels.attention.torch_plan import TorchAttentionPlan
 from kernels.batch import StepBatch
 from kernels.cpu.attention.block_attention import BlockPlan, block_kernels, plan_blocks
 from kernels.cpu.attention.block_kernels import BlockKernels
+from kernels.cpu.attention.sizes import PART
 from kernels.cpu.step.inputs import CONTEXT_STEP, KEPT, KEPT_TOKENS, BlockInputs
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
@@ -116,7 +117,7 @@ def _check_attention(
     assert longest <= plan.context < longest + CONTEXT_STEP
     expected = plan_blocks(kernels, step.starts, step.counts, rows.blocks[step.rows], window, 32, 2).items
     ends = plan.items[:, 0] + (plan.items[:, 3] + plan.items[:, 4] - 1) // kernels.group + 1
-    of_part = np.minimum(ends - plan.items[:, 5] * kernels.part, kernels.part)
+    of_part = np.minimum(ends - plan.items[:, 5] * PART, PART)
     assert (np.diff(np.where(plan.items[:, 5] < 0, ends, of_part)) <= 0).all()
     tables = (plan.items[:, 1] - rows.blocks.ctypes.data) // rows.blocks.strides[0]
     assert set(tables.tolist()) == set(step.rows.tolist())

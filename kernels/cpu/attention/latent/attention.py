@@ -11,28 +11,20 @@ else is in the batch, however the prompt is cut, and whichever blocks hold it. B
 once per 8 (query, head) pairs.
 """
 
-from functools import partial
-
 import torch
 
 from kernels.cpu.attention.block_attention import BlockPlan, attention_record
-from kernels.cpu.attention.block_kernels import BlockKernels, Scratch
+from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.records import StoreKVRecord
+from kernels.cpu.attention.sizes import LATENT_QUERY, MOST_LATENT
 from kernels.cpu.runtime.grain import row_grain
 
 
 def latent_kernels(dtype: torch.dtype, block_size: int, width: int, num_heads: int) -> BlockKernels | None:
     """Returns the kernels for these sizes; None if they do not fit. width: D. Call only if
     kernels.cpu.requirements.why_not() is None."""
-    if dtype not in (torch.bfloat16, torch.float32) or block_size % 16 or width % 16:
-        return None
-    from kernels.cpu.attention.attention import scratch_bytes
-    from kernels.cpu.attention.latent.scores import LATENT_QUERY, MOST_WIDTH
-    from kernels.cpu.attention.split_kv import partial_bytes
-    from kernels.cpu.attention.vector_loops import PART
-    from kernels.cpu.runtime.thread_pool import TEAM
-
-    if width > MOST_WIDTH:
+    fits = block_size % 16 == 0 and width % 16 == 0 and width <= MOST_LATENT
+    if not fits or dtype not in (torch.bfloat16, torch.float32):
         return None
     if dtype == torch.float32:
         from kernels.cpu.attention.float32_kv import combine_parts_float32
@@ -44,20 +36,7 @@ def latent_kernels(dtype: torch.dtype, block_size: int, width: int, num_heads: i
         from kernels.cpu.attention.latent import bfloat16 as narrow
 
         operations = narrow.store_latents, narrow.latent_attention, combine_parts
-    return BlockKernels(
-        team=TEAM,
-        dtype=dtype,
-        store=operations[0],
-        attend=operations[1],
-        combine=operations[2],
-        scratch_bytes=partial(scratch_bytes, query=LATENT_QUERY),
-        partial_bytes=partial_bytes,
-        part=PART,
-        group=num_heads,
-        block_size=block_size,
-        joins=False,
-        scratch=Scratch(),
-    )
+    return BlockKernels(dtype, *operations, num_heads, block_size, query_bytes=LATENT_QUERY)
 
 
 def store_record(latents: int, stride: int, plane: torch.Tensor, slot_rows: int) -> StoreKVRecord:
@@ -102,8 +81,5 @@ def latent_attention(
         value_dim=rank,
     )
     assert query.stride()[1:] == (width, 1)
-    kernels, units = plan.kernels, int(plan.made[0])
-    kernels.team.run_one(kernels.attend, units, record, 1)
-    if len(plan.partials):
-        kernels.team.run_one(kernels.combine, units, record, 1)
+    plan.attend(record)
     return out

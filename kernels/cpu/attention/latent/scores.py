@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from kernels.cpu.attention.loops import Loops
+from kernels.cpu.attention.sizes import LATENT_QUERY, SCORES
 from kernels.cpu.attention.softmax import add
 from kernels.cpu.attention.stored_words import StoredWords
-from kernels.cpu.attention.vector_loops import SCORES
 from kernels.cpu.compiler.language import Static, unroll
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.isa.lanes import as_f32
@@ -24,10 +24,6 @@ from kernels.cpu.isa.shuffles import lane_of, reduce_rows
 from kernels.cpu.isa.simd import fma, load_f32, load_i32
 from kernels.cpu.isa.vectors import read_i64, write_f32
 
-MOST_WIDTH = 1024
-"""Values of a query and of a latent, with its rotary part."""
-LATENT_QUERY = 4 * MOST_WIDTH + 64
-"""Bytes from one query of an item to the next: float32, whatever the latents are."""
 _AT_ONCE = 8 if 8 in OPERATIONS.mix_vectors else 3
 """Pairs whose sums of two positions each stay in registers."""
 

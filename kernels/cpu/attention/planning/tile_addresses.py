@@ -5,15 +5,10 @@ this part. Keys and values alike come in the order: shared tiles, the row's own 
 """
 
 from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord, first_seen
-from kernels.cpu.attention.tiles import AHEAD
-from kernels.cpu.attention.vector_loops import PART, QUERIES, copy
+from kernels.cpu.attention.sizes import AHEAD, LIST, PART, QUERIES
+from kernels.cpu.attention.vector_loops import copy
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.isa.vectors import read_i64, write_i64
-
-LIST = PartPlace.size()
-PLACE = 1280
-"""Bytes of a place with its list, which has 4 * PART // 16 + AHEAD + QUERIES entries at most: two rows may
-share nothing of a part."""
 
 
 def locate(

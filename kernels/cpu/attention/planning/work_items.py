@@ -15,25 +15,18 @@ import numpy.typing as npt
 
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.records import AttentionItem
+from kernels.cpu.attention.sizes import LEAST_SHARED, LOOKED_AT, PART, QUERIES
 from kernels.ops.attention.ragged import Integers
 
 Int64s = npt.NDArray[np.int64]
 
 ITEM_WORDS = AttentionItem.size() // 8
-QUERIES = 8
-"""(query, head) pairs that are computed together; kernels.cpu.attention.attention has registers for so
-many."""
 SPLIT_TOKENS = 8
 """Rows of more tokens have items enough for all threads."""
 SHARES = 8
 """A row is split that is more than one of so many shares of a thread of all work."""
 JOINED_SHARES = 2
 """Two rows are one item that is no more than one of so many shares: there is an item for each KV head."""
-LEAST_SHARED = 64
-"""Positions that two rows in an item have in common; as in
-kernels.cpu.attention.planning.work_items_kernel."""
-LOOKED_AT = 32
-"""Earlier items with which a row may be paired; as in kernels.cpu.attention.planning.work_items_kernel."""
 JOINED_GROUPS = (3, 4)
 """Query heads per KV head for whose pairs, of one row and of two, attention has loops of just as many."""
 
@@ -51,7 +44,7 @@ def plan_sizes(
     kernels: BlockKernels, starts: Integers, counts: Integers, num_tokens: int, context: int
 ) -> PlanSizes:
     """starts, counts: of rows, that compute so many tokens. context: the most positions of a row."""
-    group, part, rows, threads = kernels.group, kernels.part, len(counts), kernels.team.threads
+    group, part, rows, threads = kernels.group, PART, len(counts), kernels.team.threads
     whole, joined = max(context, part), 0
     if context > part or kernels.joins and rows >= 2 * JOINED_SHARES:
         ends = starts + counts
@@ -88,7 +81,7 @@ def list_items(
     for start, count, table in zip(starts.tolist(), counts.tolist(), tables, strict=True):
         end = start + count
         row = AttentionItem(start=start, table=table.ctypes.data, token=token, first=0, pairs=0, part=-1)
-        parts = -(-end // kernels.part) if count <= SPLIT_TOKENS and end > sizes.whole else 0
+        parts = -(-end // PART) if count <= SPLIT_TOKENS and end > sizes.whole else 0
         some = range(0, count * kernels.group, QUERIES)
         for part in range(parts) if parts else (-1,):
             for number, first in enumerate(some):
@@ -127,7 +120,7 @@ def _may_join(kernels: BlockKernels, item: _Item) -> bool:
 def _fit(kernels: BlockKernels, item: _Item, other: _Item, most: int) -> bool:
     """Both rows end in the same part, and are not too long for one thread."""
     start, other_start = item.record.start, other.record.start
-    return start // kernels.part == other_start // kernels.part and start + other_start + 2 <= most
+    return start // PART == other_start // PART and start + other_start + 2 <= most
 
 
 def _shared_positions(kernels: BlockKernels, item: _Item, other: _Item) -> int:
@@ -142,7 +135,7 @@ def _length(kernels: BlockKernels, item: _Item) -> int:
     record = item.record
     end = record.start + (record.first + record.pairs - 1) // kernels.group + 1
     if record.part >= 0:
-        return min(end - record.part * kernels.part, kernels.part)
+        return min(end - record.part * PART, PART)
     return end if item.paired is None else end + item.paired.record.start + 1
 
 

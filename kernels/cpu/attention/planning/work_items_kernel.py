@@ -6,14 +6,10 @@ kernels.cpu.attention.planning.work_items.
 """
 
 from kernels.cpu.attention.records import AttentionItem
-from kernels.cpu.attention.vector_loops import PART
+from kernels.cpu.attention.sizes import LEAST_SHARED, LOOKED_AT, PART
 from kernels.cpu.isa.vectors import read_i64, write_i64
 
 ITEM = AttentionItem.size()
-LEAST_SHARED = 64
-"""Positions. Two rows that share fewer gain less than it costs to go over them together."""
-LOOKED_AT = 32
-"""Earlier items with which a row may be paired: so that many rows cost no more each than some do."""
 
 
 def item_length(item: AttentionItem, group: int) -> int:

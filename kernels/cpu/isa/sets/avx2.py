@@ -1,15 +1,17 @@
 """AVX2, FMA and F16C: 16 registers of 256 bits. Intel has them from Haswell on (2013), AMD from Excavator
-(2015)."""
+(2015). AVX-VNNI beside it: Intel's processors without AVX-512, from Alder Lake on
+(2021).
+"""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 
 from kernels.cpu.isa.dot import Dot, IntegerDot
 from kernels.cpu.isa.operations import halves_of, joined
-from kernels.cpu.isa.sets.x86_64 import X86
-from kernels.cpu.isa.vectors import BYTES, I16, I32, I32S, call, opaque, splat
+from kernels.cpu.isa.sets.x86 import X86, ByteSums
+from kernels.cpu.isa.vectors import BYTES, I16, I32, call, opaque, splat
 
 _BYTES = ir.VectorType(ir.IntType(8), 32)
 _INT16S, _INT32S = ir.VectorType(I16, 16), ir.VectorType(I32, 8)
@@ -29,41 +31,17 @@ class _PairsOfWords(IntegerDot):
         return joined(builder, *parts)
 
 
-class _Nibbles(Dot):
-    """vpmaddubsw, and vpmaddwd by 1. Two products of 7 bits by 8 never exceed 16 bits, nor do four of 6."""
+class _Nibbles(ByteSums):
+    """Of two registers."""
 
-    takes_bytes = False
-
-    def __init__(self) -> None:
-        super().__init__(I32S)
-
-    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        return self._add_sums(builder, sums, self._sums_of_two(builder, weight, value))
-
-    def add_two(self, builder: Any, sums: Any, weights: Any, values: Any) -> Any:
-        first, second = (
-            self._sums_of_two(builder, weight, value) for weight, value in zip(weights, values, strict=True)
-        )
-        both = (builder.add(one, other) for one, other in zip(first, second, strict=True))
-        return self._add_sums(builder, sums, both)
-
-    def _sums_of_two(self, builder: Any, weight: Any, value: Any) -> list[Any]:
-        """Of products, 16 bits each; of each half of the words."""
+    def sums_of_two(self, builder: Any, weight: Any, value: Any) -> list[Any]:
         halves = zip(halves_of(builder, weight), halves_of(builder, value), strict=True)
-        return [
-            call(
-                builder,
-                "llvm.x86.avx2.pmadd.ub.sw",
-                _INT16S,
-                *(builder.bitcast(side, _BYTES) for side in sides),
-            )
-            for sides in halves
-        ]
+        sides = [[builder.bitcast(side, _BYTES) for side in both] for both in halves]
+        return [call(builder, "llvm.x86.avx2.pmadd.ub.sw", _INT16S, *both) for both in sides]
 
-    def _add_sums(self, builder: Any, sums: Any, halves: Iterable[Any]) -> Any:
-        """Adds neighbours of 16 bits to the sums."""
+    def add_sums(self, builder: Any, sums: Any, registers: list[Any]) -> Any:
         ones = splat(_INT16S, 1)
-        fours = (call(builder, "llvm.x86.avx2.pmadd.wd", _INT32S, half, ones) for half in halves)
+        fours = (call(builder, "llvm.x86.avx2.pmadd.wd", _INT32S, half, ones) for half in registers)
         return builder.add(sums, joined(builder, *fours))
 
 
@@ -108,4 +86,30 @@ class AVX2(X86):
         return joined(builder, *(call(builder, name, _INT32S, half) for half in halves_of(builder, values)))
 
 
-OPERATIONS = AVX2()
+class _VnniQuads(Dot):
+    """vpdpbusd."""
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        name, parts = "llvm.x86.avx512.vpdpbusd.256", []
+        sides = (halves_of(builder, side) for side in (sums, value, weight))
+        for total, unsigned, signed in zip(*sides, strict=True):
+            bytes_ = (builder.bitcast(side, _BYTES) for side in (unsigned, signed))
+            parts.append(call(builder, name, _INT32S, total, *bytes_))
+        return joined(builder, *parts)
+
+
+class _VnniNibbles(_VnniQuads):
+    """vpdpbusd too: here it is the weights that have no sign."""
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        return super().add(builder, sums, value, weight)
+
+
+class AVX2VNNI(AVX2):
+    """Four bytes are multiplied at once."""
+
+    quads: Dot = _VnniQuads()
+    nibbles: Dot = _VnniNibbles()
+
+
+SETS = {"avx2": AVX2(), "avx2_vnni": AVX2VNNI()}

@@ -1,5 +1,14 @@
-"""AVX-512 with its F, BW, VL and DQ parts: 32 registers of 512 bits. Intel's servers have it from Skylake on
-(2017)."""
+"""AVX-512: 32 registers of 512 bits.
+
+    AVX512      its F, BW, VL and DQ parts: Intel's servers from Skylake on (2017)
+    AVX512VNNI  Intel's servers from Cascade Lake on (2019), AMD's processors from Zen 4 on
+    AVX512VBMI  with VBMI2: Intel's servers from Ice Lake on (2021), AMD's processors from Zen 4 on
+    AVX512BF16  AMD's processors from Zen 4 on (2022), Intel's servers from Sapphire Rapids on (2023)
+
+Without BF16, two products and sums of float32 take the place of a dot product of bfloat16. Intel's processors
+with AVX512-BF16 multiply faster so: Sapphire Rapids begins two of these in a cycle, and a dot product in
+every second one (benchmarks.cpu_peaks at cf3da1c1).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,9 +16,23 @@ from typing import Any
 from llvmlite import ir
 
 from kernels.cpu.isa.dot import I16_PAIRS, Dot, IntegerDot
+from kernels.cpu.isa.e4m3 import bfloat16_of
 from kernels.cpu.isa.operations import Tiles
-from kernels.cpu.isa.sets.x86_64 import X86
-from kernels.cpu.isa.vectors import BYTES, F32S, I16, I32, I32S, call, opaque, splat, store_lanes
+from kernels.cpu.isa.sets.x86 import X86, ByteSums
+from kernels.cpu.isa.vectors import (
+    BYTES,
+    F32S,
+    I16,
+    I16S,
+    I32,
+    I32S,
+    LANES,
+    BFloats,
+    call,
+    opaque,
+    splat,
+    store_lanes,
+)
 
 _EVERY, _TO_NEAREST = ir.Constant(I16, -1), ir.Constant(I32, 4)
 
@@ -25,32 +48,16 @@ class _PairsOfWords(IntegerDot):
         return call(builder, "llvm.x86.avx512.pmaddw.d.512", I32S, *sides)
 
 
-class _Nibbles(Dot):
-    """vpmaddubsw, and vpmaddwd by 1. Two products of 7 bits by 8 never exceed 16 bits, nor do four of 6."""
+class _Nibbles(ByteSums):
+    """Of one register."""
 
-    takes_bytes = False
-
-    def __init__(self) -> None:
-        super().__init__(I32S)
-
-    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        return self._add_sums(builder, sums, self._sums_of_two(builder, weight, value))
-
-    def add_two(self, builder: Any, sums: Any, weights: Any, values: Any) -> Any:
-        first, second = (
-            self._sums_of_two(builder, weight, value) for weight, value in zip(weights, values, strict=True)
-        )
-        return self._add_sums(builder, sums, builder.add(first, second))
-
-    def _sums_of_two(self, builder: Any, weight: Any, value: Any) -> Any:
-        """Of products, 16 bits each."""
+    def sums_of_two(self, builder: Any, weight: Any, value: Any) -> list[Any]:
         sides = (builder.bitcast(side, BYTES) for side in (weight, value))
-        return call(builder, "llvm.x86.avx512.pmaddubs.w.512", I16_PAIRS, *sides)
+        return [call(builder, "llvm.x86.avx512.pmaddubs.w.512", I16_PAIRS, *sides)]
 
-    def _add_sums(self, builder: Any, sums: Any, pairs: Any) -> Any:
-        """Adds neighbours of 16 bits to the sums."""
+    def add_sums(self, builder: Any, sums: Any, registers: list[Any]) -> Any:
         ones = splat(I16_PAIRS, 1)
-        return builder.add(sums, call(builder, "llvm.x86.avx512.pmaddw.d.512", I32S, pairs, ones))
+        return builder.add(sums, call(builder, "llvm.x86.avx512.pmaddw.d.512", I32S, *registers, ones))
 
 
 _WORDS = _PairsOfWords()
@@ -96,4 +103,99 @@ class AVX512(X86):
         store_lanes(builder, values, address, mask)
 
 
-OPERATIONS = AVX512()
+class _VnniQuads(Dot):
+    """vpdpbusd."""
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        unsigned, signed = (builder.bitcast(side, BYTES) for side in (value, weight))
+        return call(builder, "llvm.x86.avx512.vpdpbusd.512", I32S, sums, unsigned, signed)
+
+
+class _VnniNibbles(_VnniQuads):
+    """vpdpbusd too: here it is the weights that have no sign."""
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        return super().add(builder, sums, value, weight)
+
+
+class AVX512VNNI(AVX512):
+    """Four bytes are multiplied at once."""
+
+    quads: Dot = _VnniQuads()
+    nibbles: Dot = _VnniNibbles()
+
+
+HALVES = ir.VectorType(I16, 2 * LANES)
+"""Two bfloat16 a lane, as integers."""
+
+
+def _bytes_of_tables(builder: Any, tables: tuple[list[int], list[int]], indexes: Any) -> Any:
+    """table[indexes % 128], of BYTES: of the first table in even lanes, of the second one in odd lanes."""
+    name, odd = "llvm.x86.avx512.vpermi2var.qi.512", [lane % 2 for lane in range(4 * LANES)]
+    even, other = (
+        call(builder, name, BYTES, ir.Constant(BYTES, table[:64]), indexes, ir.Constant(BYTES, table[64:]))
+        for table in tables
+    )
+    return builder.select(ir.Constant(ir.VectorType(ir.IntType(1), 4 * LANES), odd), other, even)
+
+
+class AVX512VBMI(AVX512VNNI):
+    """Weights in 12 bits, and numbers of 8 bits, are unpacked by tables of bytes."""
+
+    def look_up(self, builder: Any, table: Any, indexes: Any) -> Any:
+        """vpermb takes places below 64."""
+        return call(builder, "llvm.x86.avx512.permvar.qi.512", BYTES, table, indexes)
+
+    def expand(self, builder: Any, values: Any, listed: Any, chosen: Any) -> Any:
+        """vpexpandw."""
+        return call(builder, "llvm.x86.avx512.mask.expand.v32i16", HALVES, listed, values, chosen)
+
+    def widen_e4m3(self, builder: Any, codes: Any) -> Any:
+        """Each byte looks up both bytes of its bfloat16."""
+        count = codes.type.count
+        twice = ir.VectorType(ir.IntType(32), 4 * LANES)
+        lanes = [min(lane // 2, count - 1) for lane in range(4 * LANES)]
+        indexes = builder.shuffle_vector(codes, codes, ir.Constant(twice, lanes))
+        tables = (
+            [bfloat16_of(code) & 0xFF for code in range(128)],
+            [bfloat16_of(code) >> 8 for code in range(128)],
+        )
+        found = builder.bitcast(_bytes_of_tables(builder, tables, indexes), HALVES)
+        signs = builder.and_(builder.bitcast(indexes, HALVES), splat(HALVES, -(1 << 15)))
+        widened = builder.or_(found, signs)
+        if count == 2 * LANES:
+            return widened
+        first = ir.Constant(ir.VectorType(ir.IntType(32), count), list(range(count)))
+        return builder.shuffle_vector(widened, widened, first)
+
+
+class _Pairs(Dot):
+    """vdpbf16ps. Denormal numbers count as 0."""
+
+    def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
+        sides = (builder.bitcast(side, BFloats(2 * LANES)) for side in (weight, value))
+        return call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", F32S, sums, *sides)
+
+
+class AVX512BF16(AVX512VBMI):
+    """Two bfloat16 are multiplied at once."""
+
+    pairs: Dot = _Pairs()
+
+    def round_to_bfloat16(self, builder: Any, values: Any) -> Any:
+        """Denormal numbers become 0."""
+        rounded = call(builder, "llvm.x86.avx512bf16.cvtneps2bf16.512", BFloats(LANES), values)
+        return builder.bitcast(rounded, I16S)
+
+    def reciprocal(self, builder: Any, values: Any) -> Any:
+        """Accurate to 2 ** -14, relative."""
+        every = ir.Constant(I16, -1)
+        return call(builder, "llvm.x86.avx512.rcp14.ps.512", F32S, values, values, every)
+
+
+SETS = {
+    "avx512": AVX512(),
+    "avx512_vnni": AVX512VNNI(),
+    "avx512_vbmi": AVX512VBMI(),
+    "avx512_bf16": AVX512BF16(),
+}

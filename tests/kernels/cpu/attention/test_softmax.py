@@ -8,9 +8,9 @@ import pytest
 
 pytest.importorskip("llvmlite")
 from kernels.cpu.attention.loops import BFLOAT16, FLOAT32  # noqa: E402
+from kernels.cpu.attention.sizes import SCORES  # noqa: E402
 from kernels.cpu.attention.softmax import hide_unseen  # noqa: E402
 from kernels.cpu.attention.tiles import weigh_tiles  # noqa: E402
-from kernels.cpu.attention.vector_loops import SCORES  # noqa: E402
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels

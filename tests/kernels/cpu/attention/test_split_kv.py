@@ -7,7 +7,8 @@ import numpy.typing as npt
 import pytest
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.attention.split_kv import merge_part, partial_bytes  # noqa: E402
+from kernels.cpu.attention.sizes import partial_bytes  # noqa: E402
+from kernels.cpu.attention.split_kv import merge_part  # noqa: E402
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels

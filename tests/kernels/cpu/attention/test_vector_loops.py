@@ -10,16 +10,9 @@ import pytest
 import torch
 
 pytest.importorskip("llvmlite")
+from kernels.cpu.attention.sizes import QUERY, SCORES  # noqa: E402
 from kernels.cpu.attention.stored_words import E4M3_FLOATS, E4M3_PAIRS, FLOATS, PAIRS  # noqa: E402
-from kernels.cpu.attention.vector_loops import (  # noqa: E402
-    QUERY,
-    SCORES,
-    clear,
-    copy,
-    copy_first_halves,
-    mix,
-    score,
-)
+from kernels.cpu.attention.vector_loops import clear, copy, copy_first_halves, mix, score  # noqa: E402
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 from kernels.cpu.compiler.language import unroll  # noqa: E402
 

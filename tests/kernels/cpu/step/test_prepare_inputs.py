@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("llvmlite")
 from kernels.cpu.attention.records import AttentionItem  # noqa: E402
-from kernels.cpu.attention.vector_loops import PART  # noqa: E402
+from kernels.cpu.attention.sizes import PART  # noqa: E402
 from kernels.cpu.step.prepare_inputs import SPLIT_TOKENS, prepare_inputs  # noqa: E402
 from kernels.cpu.step.records import PrepareInputsJob  # noqa: E402
 

@@ -7,9 +7,12 @@ import pytest
 import torch
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.attention.latent.scores import LATENT_QUERY, score_latents  # noqa: E402
+from kernels.cpu.attention.latent.scores import score_latents  # noqa: E402
+from kernels.cpu.attention.sizes import (
+    LATENT_QUERY,  # noqa: E402
+    SCORES,  # noqa: E402
+)
 from kernels.cpu.attention.stored_words import FLOATS, PAIRS  # noqa: E402
-from kernels.cpu.attention.vector_loops import SCORES  # noqa: E402
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels

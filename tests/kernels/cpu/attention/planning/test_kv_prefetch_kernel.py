@@ -9,7 +9,7 @@ import torch
 
 from kernels.cpu.attention.block_attention import block_kernels, plan_blocks
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS, KVPrefetch
-from kernels.cpu.attention.planning.work_items import QUERIES
+from kernels.cpu.attention.sizes import QUERIES
 
 pytestmark = pytest.mark.cpu_kernels
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.attention.planning.tile_addresses import LIST, PLACE, append, locate  # noqa: E402
+from kernels.cpu.attention.planning.tile_addresses import append, locate  # noqa: E402
 from kernels.cpu.attention.records import (  # noqa: E402
     AttentionItem,
     AttentionRecord,
@@ -16,8 +16,13 @@ from kernels.cpu.attention.records import (  # noqa: E402
     PlanRecord,
     first_seen,  # noqa: E402
 )
-from kernels.cpu.attention.tiles import AHEAD  # noqa: E402
-from kernels.cpu.attention.vector_loops import PART, QUERIES  # noqa: E402
+from kernels.cpu.attention.sizes import (  # noqa: E402  # noqa: E402
+    AHEAD,  # noqa: E402
+    LIST,
+    PART,
+    PLACE,
+    QUERIES,
+)
 from kernels.ops.attention.gather_plan import first_seen as first_seen_reference  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels

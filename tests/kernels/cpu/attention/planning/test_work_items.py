@@ -6,23 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernels.cpu.attention.planning.work_items import (
-    ITEM_WORDS,
-    LEAST_SHARED,
-    QUERIES,
-    SPLIT_TOKENS,
-    Int64s,
-    list_items,
-    plan_sizes,
-)
+from kernels.cpu.attention.planning.work_items import ITEM_WORDS, SPLIT_TOKENS, Int64s, list_items, plan_sizes
 from kernels.cpu.attention.records import AttentionItem
-
-PART = 512
+from kernels.cpu.attention.sizes import LEAST_SHARED, QUERIES
 
 
 def kernels(group: int = 3, threads: int = 2, joins: bool = False, block_size: int = 16) -> Any:
     team = SimpleNamespace(threads=threads)
-    return SimpleNamespace(group=group, part=PART, team=team, joins=joins, block_size=block_size)
+    return SimpleNamespace(group=group, team=team, joins=joins, block_size=block_size)
 
 
 def items_of(

@@ -9,9 +9,13 @@ import pytest
 
 pytest.importorskip("llvmlite")
 from kernels.cpu.attention.planning import work_items_kernel as module  # noqa: E402
-from kernels.cpu.attention.planning.work_items_kernel import ITEM, LEAST_SHARED, LOOKED_AT  # noqa: E402
+from kernels.cpu.attention.planning.work_items_kernel import ITEM  # noqa: E402
 from kernels.cpu.attention.records import AttentionItem  # noqa: E402
-from kernels.cpu.attention.vector_loops import PART  # noqa: E402
+from kernels.cpu.attention.sizes import (  # noqa: E402
+    LEAST_SHARED,
+    LOOKED_AT,
+    PART,  # noqa: E402
+)
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels

@@ -32,12 +32,9 @@ from kernels.cpu_ops import CpuOps as CpuOps
 from kernels.ops.attention import block_copies as block_copies
 from kernels.ops.attention import e4m3 as e4m3
 from kernels.ops.experts.routing import Routing as Routing
-from kernels.ops.sampling.columns import MIRRORED as MIRRORED
-from kernels.ops.sampling.columns import NEUTRAL as NEUTRAL
 from kernels.ops.sampling.columns import SamplingColumns as SamplingColumns
 from kernels.ops.sampling.logits_processors import Bitmask as Bitmask
 from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHistory
-from kernels.ops.sampling.token_masks import ANY as ANY
 from kernels.ops.sampling.token_masks import Prohibitions as Prohibitions
 from kernels.ops.states.delta_rule import DeltaShape as DeltaShape
 from kernels.ops.states.selective_scan import MambaShape as MambaShape

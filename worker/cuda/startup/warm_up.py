@@ -21,7 +21,7 @@ from typing import Any
 
 from triton import knobs
 
-from kernels.triton.sampling.logprobs import MOST, USUAL
+from kernels.triton.sampling.ops import TritonSampling
 from kernels.triton_ops import TritonOps
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
@@ -65,7 +65,7 @@ def example_rows(vocab_size: int) -> Iterator[worker_pb2.NewRow]:
         stop_token_ids=[0],
         min_tokens=2,
     )
-    for largest in (USUAL, MOST):
+    for largest in TritonSampling.TOP_N_SIZES:
         count = min(largest, vocab_size)
         yield row(sampling=params(temperature=0), logprobs=generation_pb2.LogprobOptions(top_n=count))
         yield row(sampling=params(temperature=0), num_beam_candidates=count)

@@ -1,12 +1,15 @@
 """What a model reads in one step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from kernels.attention.kv_cache_spec import KVCacheSpec
+from kernels.attention.kv_cache_spec import AttentionSpec, KVCacheSpec
+from kernels.attention.latent import LatentSpec
+from kernels.attention.plan import AttentionPlan, LatentPlan
+from kernels.ops.attention.ragged import Integers, ranges
 from kernels.ops.states.spans import AnySpans
 
 
@@ -30,13 +33,24 @@ class InputBatch:
     token_ids: torch.Tensor  # [T] int64
     positions: torch.Tensor  # [T] int64: index of the token in its row
     prompt_lens: torch.Tensor  # [T] int64: prompt tokens of the token's row
-    attention: Mapping[KVCacheSpec, Any]  # an AttentionPlan or LatentPlan per kind of layer; without padding
+    attention: Mapping[KVCacheSpec, Any]
+    """An AttentionPlan or LatentPlan per kind of layer; without padding."""
     max_context: int | None = None
     """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
     rotations may then be looked up."""
     input_embeddings: InputEmbeddings | None = None
     spans: AnySpans | None = None
     """The rows in the order of their tokens, for layers that keep a state per row; None: there are none."""
+
+    def plan(self, spec: AttentionSpec) -> AttentionPlan:
+        """Returns what layers of this kind store and attend by."""
+        plan: AttentionPlan = self.attention[spec]
+        return plan
+
+    def latent_plan(self, spec: LatentSpec) -> LatentPlan:
+        """As plan(), for layers of latent attention."""
+        plan: LatentPlan = self.attention[spec]
+        return plan
 
     @property
     def wants_all_logits(self) -> bool:
@@ -48,3 +62,28 @@ class InputBatch:
         """True if sampled rows are known to take the token of their largest logit and to need nothing
         else."""
         return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBatch(InputBatch):
+    """An InputBatch with what its rows are sampled from. A: sampled rows."""
+
+    logit_tokens: torch.Tensor | None
+    """[A] int64: token (index into T) whose logits are sampled from; None: all of them, in order."""
+    row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
+    all_greedy: bool = False  # see greedy
+
+    @property
+    def wants_all_logits(self) -> bool:
+        return self.logit_tokens is None
+
+    @property
+    def greedy(self) -> bool:
+        return self.all_greedy
+
+    def with_all_positions(self, num_logits: Integers) -> "StepBatch":
+        """Returns a batch whose rows sample from several of their last positions. num_logits: [A]."""
+        if self.logit_tokens is None:
+            return self
+        last = self.logit_tokens.numpy()
+        return replace(self, logit_tokens=torch.from_numpy(ranges(last - num_logits + 1, num_logits)[1]))

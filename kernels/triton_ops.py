@@ -13,6 +13,7 @@ from kernels.triton.experts.dispatch import ExpertOrder, order_by_head, sort_by_
 from kernels.triton.experts.grouped_linear import grouped_linear
 from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
 from kernels.triton.experts.route import route
+from kernels.triton.experts.tile_sizes import token_classes
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import MOST_ROWS, LowBitWeight
@@ -20,6 +21,9 @@ from kernels.triton.states.convolution import convolution
 from kernels.triton.states.delta_rule import delta_rule
 from kernels.triton.states.norms import gated_norm, grouped_norm
 from kernels.triton.states.selective_scan import selective_scan
+from kernels.triton.step.copy_segments import copy_segments
+from kernels.triton.step.inputs import PagedInputs
+from kernels.triton.step.prepare_inputs import append_tokens
 
 
 class TritonOps(Ops):
@@ -63,6 +67,10 @@ class TritonOps(Ops):
         y = grouped_linear(x.reshape(-1, width), stacked, None, order, order.tokens)
         return y.view(heads, tokens, -1).transpose(0, 1)
 
+    append_tokens = staticmethod(append_tokens)
+    copy_segments = staticmethod(copy_segments)
+    step_inputs = PagedInputs
+    token_classes = staticmethod(token_classes)
     convolution = staticmethod(convolution)
     delta_rule = staticmethod(delta_rule)
     selective_scan = staticmethod(selective_scan)

@@ -18,17 +18,16 @@ import tempfile
 import time
 
 from kernels.cpu.compiler.llvm import Collector, link_with
+from kernels.cpu.groups import Group
 from kernels.cpu.instruction_sets import SETS, InstructionSet, compile_for
 from scripts.object_file import ObjectFile
-from worker.cpu.precompile import COMPACT, KERNELS
 
 NAMES = [one.name for one in SETS]
 
 
 def all_kernels(chosen: InstructionSet) -> list[str]:
     """Modules of kernels.cpu whose kernels a worker with this set may need."""
-    groups = [names for group, names in KERNELS.items() if group != COMPACT or chosen.compact]
-    return [name for names in groups for name in names]
+    return [name for group in Group.of_set(chosen) for name in group.modules]
 
 
 def compile_kernels(chosen: InstructionSet, modules: list[str]) -> dict[str, bytes]:

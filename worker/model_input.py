@@ -1,41 +1,13 @@
 """The inputs of one step, gathered from the rows. Lives for one step."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from kernels.api import CacheLayout, HostStep, InputBatch, KVCacheSpec
+from kernels.api import CacheLayout, HostStep, KVCacheSpec, Spans, StepBatch
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.ops.states.spans import Spans
 from worker.step.rows import RowTable
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepBatch(InputBatch):
-    """An InputBatch with what the runner needs to sample. A: sampled rows."""
-
-    logit_tokens: torch.Tensor | None
-    """[A] int64: token (index into T) whose logits are sampled from; None: all of them, in order."""
-    row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
-    all_greedy: bool = False  # see greedy
-
-    @property
-    def wants_all_logits(self) -> bool:
-        return self.logit_tokens is None
-
-    @property
-    def greedy(self) -> bool:
-        return self.all_greedy
-
-
-def with_all_positions(batch: StepBatch, num_logits: Integers) -> StepBatch:
-    """Returns a batch whose rows sample from several of their last positions. num_logits: [A] how many."""
-    if batch.logit_tokens is None:
-        return batch
-    last = batch.logit_tokens.numpy()
-    return replace(batch, logit_tokens=torch.from_numpy(ranges(last - num_logits + 1, num_logits)[1]))
 
 
 def build_input_batch(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.cpu.runtime.arena import Arena
+from kernels.api import Arena
 from kernels.triton import requirements
 
 

@@ -155,8 +155,3 @@ def gathering_plan(spec: KVCacheSpec, step: HostStep, layout: CacheLayout) -> tu
     rows = step.starts, step.counts, step.block_tables
     plan = plan_attention(*rows, spec.window, shape, spec.chunked)
     return plan, step.slot_rows(spec.num_kv_heads, layout.block_size, layout.device)
-
-
-def bytes_per_block(spec: KVCacheSpec, block_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one block in one layer of this kind."""
-    return sum(plane.bytes_per_block for plane in spec.planes(block_size, dtype))

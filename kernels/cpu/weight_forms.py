@@ -43,11 +43,11 @@ class WeightForms:
     """Of matrices that are never rounded."""
     group_size: int = 1  # a matrix needs as many inputs
 
-
-def weight_forms(quantization: str, plain_head: bool = False, arena: Arena | None = None) -> WeightForms:
-    """quantization, plain_head: as in Initialize. arena: of the model; None: none is in one."""
-    exact, in_8_bits = partial(exact_weight, arena=arena), partial(quantize_weight, arena=arena)
-    head: PackTable = in_8_bits if quantization and not plain_head else exact
-    if quantization == "int4":
-        return WeightForms(partial(round_to_two_levels, arena=arena), head, exact, PART)
-    return WeightForms(in_8_bits if quantization == "int8" else exact, head, exact)
+    @staticmethod
+    def of(quantization: str, plain_head: bool = False, arena: Arena | None = None) -> "WeightForms":
+        """quantization, plain_head: as in Initialize. arena: of the model; None: none is in one."""
+        exact, in_8_bits = partial(exact_weight, arena=arena), partial(quantize_weight, arena=arena)
+        head: PackTable = in_8_bits if quantization and not plain_head else exact
+        if quantization == "int4":
+            return WeightForms(partial(round_to_two_levels, arena=arena), head, exact, PART)
+        return WeightForms(in_8_bits if quantization == "int8" else exact, head, exact)

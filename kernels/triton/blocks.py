@@ -1,4 +1,4 @@
-"""kernels.ops.attention.blocks on CUDA: blocks of all layers go through a buffer on the device.
+"""kernels.ops.attention.block_copies on CUDA: blocks of all layers go through a buffer on the device.
 
     gather_blocks    buffer[c, p] = cache[p, blocks[c]]
     scatter_blocks   cache[p, blocks[c]] = buffer[c, p]
@@ -25,8 +25,8 @@ import torch
 import triton
 import triton.language as tl
 
-BUFFER_BYTES = 64 << 20
-"""What a caller should keep a buffer below: 32 blocks of 16 tokens of the 8B shape."""
+from kernels.triton.requirements import BUFFER_BYTES
+
 BLOCK = 4096
 """Values per program: 4 loads of 16 bytes per thread at two bytes a value, all in flight together."""
 

@@ -19,6 +19,11 @@ E4M3_CAPABILITY = (8, 9)
 LARGEST_HEAD = 256
 LARGEST_QUANTIZED_HEAD = 128
 """Over keys and values of 8 bits: larger ones would spill."""
+LARGEST_RANK, LARGEST_ROTARY = 512, 128
+"""Of latents: larger ones do not fit into a program's registers."""
+BUFFER_BYTES = 64 << 20
+"""Of KV blocks that a caller should have copied at once, which goes through a buffer: 32 blocks of 16 tokens
+of the 8B shape."""
 DEFAULT_PROCESSORS = 132
 """Multiprocessors of an H100 or H200: what sizes are chosen for where there is no device to ask."""
 
@@ -53,6 +58,19 @@ def why_not(
         most = LARGEST_QUANTIZED_HEAD
         return f"the head size is {head_dim}; up to {most} is supported with a KV cache of 8 bits"
     return None
+
+
+def prepare() -> str | None:
+    """Prepares triton, before a kernel is compiled: in the interpreter, or for the first device. Returns the
+    version of the assembler; None: kernels are interpreted."""
+    if INTERPRETED:
+        from kernels.triton.interpreter import compute_as_a_device_does
+
+        compute_as_a_device_does()
+        return None
+    from kernels.triton.assembler import choose_assembler
+
+    return choose_assembler(torch.cuda.get_device_capability(0))
 
 
 @lru_cache(maxsize=16)

@@ -41,7 +41,7 @@ MUTANTS = (
     Mutant(
         name="padding of a graph samples for a row",
         within="worker:StepBuffers._padding",
-        old="columns[SAMPLE_ROWS] = self._rows.tokens.shape[0]",
+        old="columns[SAMPLE_ROWS] = self._no_row",
         new="",
         tests=("cuda/test_backend.py::test_a_step_ahead_of_a_late_device",),
     ),

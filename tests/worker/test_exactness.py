@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kernels.cpu.instruction_sets import target_set
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from tests.worker.fakes import initialize
@@ -29,7 +30,7 @@ def test_kernels_promise_bits(checkpoint: Callable[..., Path]):
     """With attention kernels for these sizes, and where torch attends."""
     fitting = {"dtype": "bfloat16", "block_size": 16}
     found = facts(checkpoint("llama", head_dim=32), **fitting)
-    assert found.exactness_caveat == "" and found.arithmetic == kernel_selection.target_set().name
+    assert found.exactness_caveat == "" and found.arithmetic == target_set().name
     found = facts(checkpoint("llama"), dtype="bfloat16")  # heads of 12 values
     assert found.exactness_caveat == "" and "torch" in found.arithmetic
 

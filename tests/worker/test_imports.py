@@ -50,3 +50,23 @@ except ModuleNotFoundError:
 assert not [name for name in sys.modules if name.startswith("torch")]
 """
     assert not subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode
+
+
+def test_weights_are_drawn_where_imports_were_left_out() -> None:
+    """--load-format dummy, in a worker: torch's generators need what a worker leaves for later."""
+    code = """
+from worker.imports import quick_imports
+with quick_imports():
+    from worker.load import load
+    from worker.platforms.cpu import CpuPlatform
+from pagewire.checkpoints.paths import checkpoint_folder
+from pagewire.config import WorkerConfig
+from pagewire.internal.v1 import worker_pb2
+initialize = worker_pb2.Initialize(
+    model_path=str(checkpoint_folder("demo")), device="cpu", load_format="dummy", cpu_kernels="none",
+    max_num_seqs=1, max_num_batched_tokens=16, block_size=16, num_blocks=4,
+)
+load(initialize, CpuPlatform(WorkerConfig(threads=1)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=100, capture_output=True, text=True)
+    assert not done.returncode, done.stderr

@@ -4,35 +4,65 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import torch
 
-from kernels.cpu.attention.block_kernels import BlockKernels
+from kernels.api import (
+    BlockInputs,
+    BlockKernels,
+    CacheLayout,
+    KVCacheSpec,
+    RepeatedStep,
+    Spans,
+    StepBatch,
+    StepCheck,
+)
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.states.spans import Spans
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.fused_decoder.decoder import FusedDecoder
-from worker.cpu.inputs import BlockInputs, input_builder
 from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions
 from worker.cpu.step_repeater import StepRepeater
 from worker.executor.backend import Completion, Deferred, LaunchClock, SampledTokens, StepOutputs, StepTimes
 from worker.memory.kv_cache import KVCache
 from worker.memory.row_states import RowStates, layer_caches
 from worker.memory.swap_space import SwapSpace
-from worker.model_input import StepBatch
+from worker.model_input import build_input_batch
 from worker.models.base import LanguageModel
 from worker.pooling.vectors import States
 from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
-from worker.step.plan_check import compiled_check
-from worker.step.plan_reader import RowFeature, Step, Swaps
+from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 
 log = logging.getLogger(__name__)
 Observe = Callable[[Step, StepBatch], None]
 """Called with a step, or a piece of one, that the model has computed."""
+BuildInputs = Callable[[Step, bool], StepBatch]
+"""Called with a step and whether all of its sampled rows are greedy, see InputBatch."""
+
+
+def input_builder(
+    rows: RowTable,
+    specs: Sequence[KVCacheSpec],
+    layout: CacheLayout,
+    kernels: BlockKernels | None,
+    has_states: bool = False,
+) -> BuildInputs:
+    """Returns the function that makes the inputs of a runner's steps. specs: one per layer. kernels: what
+    reads and writes the cache; None: torch. has_states: other layers keep a state per row."""
+    kinds = tuple(dict.fromkeys(specs))
+    if kernels is not None:
+        return BlockInputs(rows.token_ids, rows.blocks, rows.prompt_lens, kinds, kernels, has_states)
+
+    def build(step: Step, greedy: bool) -> StepBatch:
+        work = step.rows, step.starts, step.counts, step.sample_sources
+        batch = replace(build_input_batch(rows, *work, kinds, layout, has_states), all_greedy=greedy)
+        return batch if step.num_logits is None else batch.with_all_positions(step.num_logits)
+
+    return build
 
 
 class CpuBackend:
@@ -57,12 +87,15 @@ class CpuBackend:
         self.features: Sequence[RowFeature] = (sampler,) if states is None else (sampler, states)
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
-        self.plan_check = compiled_check(rows) if kernels is not None else None
+        lengths = rows.num_tokens, rows.num_computed, rows.num_blocks
+        sizes = rows.block_size, rows.max_model_len
+        check = None if kernels is None else StepCheck(*lengths, *sizes)
+        self.plan_check: PlanCheck | None = check
         self.swap_space, self._rows, self._observe = swap_space, rows, observe
         self._caches = layer_caches(model, cache, states)
         has_states = states is not None
         self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels, has_states)
-        self._repeater = self._make_repeater()
+        self._repeater = self._make_repeater(check)
         self._plan: worker_pb2.StepPlan | None = None  # that is launched
         self._batch: StepBatch
         self._step: Step
@@ -84,13 +117,13 @@ class CpuBackend:
     def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
         return None if self._repeater is None else self._repeater.repeat(plan, clock)
 
-    def _make_repeater(self) -> StepRepeater | None:
+    def _make_repeater(self, check: StepCheck | None) -> StepRepeater | None:
         """None where a step is more than the model's program, or its inputs are not compiled."""
-        if self.states is not None or self._observe is not None or self.plan_check is None:
+        if self.states is not None or self._observe is not None or check is None:
             return None
         if not isinstance(self._build_inputs, BlockInputs) or not isinstance(self.model, FusedDecoder):
             return None
-        return StepRepeater(self._rows, self.plan_check, self._build_inputs)
+        return StepRepeater(self._rows, RepeatedStep(check, self._build_inputs), self._build_inputs)
 
     def remember(self, chosen: torch.Tensor | None) -> None:
         """The last step may be repeated, as far as its outputs say: all of it was computed at once, and all

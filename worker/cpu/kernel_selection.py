@@ -6,14 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.instruction_sets import target_set
+from kernels.api import Arena, BlockKernels, CpuOps, WeightForms
+from kernels.cpu import instruction_sets
 from kernels.cpu.requirements import why_not
-from kernels.cpu.runtime.arena import Arena
-from kernels.cpu.weight_forms import WeightForms, weight_forms
-from kernels.cpu_ops import CpuOps
 from pagewire.errors import StartupError
-from worker.cpu.threads import start_kernel_threads
 from worker.layers.base import Layer
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.matrix import Matrix
@@ -80,7 +76,7 @@ def use_cpu_kernels(
     StartupError where that is impossible.
     """
     arena = arena or Arena()
-    forms = weight_forms(quantization, plain_head, arena)
+    forms = WeightForms.of(quantization, plain_head, arena)
     if quantization:
         _check_quantized(model, dtype, quantization, forms)
     if device.type != "cpu":
@@ -90,10 +86,11 @@ def use_cpu_kernels(
         logger.info("torch computes, without our CPU kernels: %s", reason)
         return CPUKernels()
     report("kernels", 0.0)
-    start_kernel_threads(torch.get_num_threads(), pinned)
+    ops = CpuOps(dtype)
+    ops.team.set_threads(torch.get_num_threads())
+    ops.team.recovers_stragglers = not pinned  # threads keep their cores
     largest = max(model.kv_cache_specs(), key=lambda spec: spec.head_dim)
     blocks = largest.block_kernels(dtype, block_size, heads[1], e4m3_cache) if heads else None
-    ops = CpuOps(dtype)
     model.compute_by(ops)
     layers = packed_layers(model)
     for done, layer in enumerate(layers):
@@ -104,7 +101,7 @@ def use_cpu_kernels(
     attention = "" if blocks else f"; attention by torch: block size {block_size}, head size {head_dim}"
     weights = f"; weights in {quantization}" if quantization else ""
     weights += ", but for the head" if quantization and plain_head else ""
-    chosen = target_set()
+    chosen = instruction_sets.target_set()
     logger.info("our CPU kernels compute (%s)%s%s", chosen.title if chosen else "", weights, attention)
     return CPUKernels(True, blocks, ops)
 

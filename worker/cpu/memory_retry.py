@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from kernels.ops.attention.ragged import Integers
-from worker.step.plan_check import Measures
-from worker.step.plan_reader import Step
+from worker.step.plan_reader import Measures, Step
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -4,26 +4,12 @@ first, while the model is loaded."""
 
 from pathlib import Path
 
+from kernels.cpu.groups import Group
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf, read_header
 from pagewire.gguf.tensor_types import Q4_0
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import Fields, read_config, read_quantization
-from worker.cpu.precompile import (
-    BFLOAT16,
-    COMPACT,
-    E2M1,
-    EIGHT_BITS,
-    EXPERTS,
-    FLOAT32,
-    GROUPS,
-    INT8,
-    LATENTS,
-    MODEL,
-    SAMPLER,
-    STATES,
-    TWO_LEVELS,
-)
 
 MXFP4 = "mxfp4"
 STORED_IN_GROUPS = ("awq", "compressed-tensors", "gptq", MXFP4)
@@ -31,29 +17,28 @@ STORED_IN_GROUPS = ("awq", "compressed-tensors", "gptq", MXFP4)
 
 
 FIELDS = {
-    **{"linear_": STATES, "mamba_": STATES, "kv_lora_": LATENTS},
-    **{"num_experts": EXPERTS, "num_local_experts": EXPERTS, "n_routed_experts": EXPERTS},
+    **{"linear_": Group.STATES, "mamba_": Group.STATES, "kv_lora_": Group.LATENTS},
+    **{"num_experts": Group.EXPERTS, "num_local_experts": Group.EXPERTS, "n_routed_experts": Group.EXPERTS},
 }
 """Groups that models need whose configurations have a field that begins so."""
 
 
-def needed_groups(initialize: worker_pb2.Initialize) -> set[str]:
-    """Returns names of worker.cpu.precompile.KERNELS. What cannot be read is reported when the model is
-    loaded."""
-    groups, in_groups = {SAMPLER, MODEL}, may_have_groups(initialize)
+def needed_groups(initialize: worker_pb2.Initialize) -> set[Group]:
+    """Returns the groups. What cannot be read is reported when the model is loaded."""
+    groups, in_groups = {Group.SAMPLER, Group.MODEL}, may_have_groups(initialize)
     if in_groups:
-        groups.add(TWO_LEVELS if initialize.quantization else GROUPS)
+        groups.add(Group.TWO_LEVELS if initialize.quantization else Group.GROUPS)
     if initialize.kv_cache_dtype:
-        groups.add(EIGHT_BITS)
+        groups.add(Group.EIGHT_BITS)
     if initialize.quantization:  # it makes integers, of weights in bfloat16; those of the head have 8 bits
-        groups |= {BFLOAT16, INT8}
+        groups |= {Group.BFLOAT16, Group.INT8}
     try:
         config = read_config(Path(initialize.model_path))
         sections = [config, config.object("text_config")]
         if in_groups and not initialize.quantization and _are_floats(config):
-            groups.add(E2M1)
+            groups.add(Group.E2M1)
     except StartupError:
-        return groups | {BFLOAT16}
+        return groups | {Group.BFLOAT16}
     named = {name for section in sections for name in section.names() if section.has(name)}
     groups |= {group for start, group in FIELDS.items() if any(name.startswith(start) for name in named)}
     if not initialize.quantization:
@@ -61,15 +46,15 @@ def needed_groups(initialize: worker_pb2.Initialize) -> set[str]:
     return groups
 
 
-def _groups_of_dtype(asked: str, sections: list[Fields], in_groups: bool) -> set[str]:
+def _groups_of_dtype(asked: str, sections: list[Fields], in_groups: bool) -> set[Group]:
     """asked: as in Initialize. in_groups: whether weights may be; then float16 is computed in bfloat16. Of
     both dtypes, where the checkpoint does not say its own: then it is that of the weights."""
     said = [section.value(name) for section in sections for name in ("dtype", "torch_dtype")]
     dtype = asked if asked not in ("", "auto") else next((name for name in said if name is not None), None)
     if dtype == "float32" or (dtype == "float16" and not in_groups):
-        return {FLOAT32}
-    in_bfloat16 = {BFLOAT16, COMPACT}
-    return in_bfloat16 if dtype in ("bfloat16", "float16") else {*in_bfloat16, FLOAT32}
+        return {Group.FLOAT32}
+    in_bfloat16 = {Group.BFLOAT16, Group.COMPACT}
+    return in_bfloat16 if dtype in ("bfloat16", "float16") else {*in_bfloat16, Group.FLOAT32}
 
 
 def may_have_groups(initialize: worker_pb2.Initialize) -> bool:

@@ -11,13 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kernels.cpu.program.program import StepProgram
-from kernels.cpu.step.records import RepeatStepJob
+from kernels.api import BlockInputs, RepeatedStep, StepProgram
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.cpu.inputs import BlockInputs
 from worker.executor.backend import LaunchClock, SampledTokens
-from worker.step.plan_check import StepCheck
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable, column
 
@@ -41,13 +38,8 @@ def _columns(plan: worker_pb2.StepPlan) -> _Columns:
 class StepRepeater:
     """What one backend's next step may repeat."""
 
-    def __init__(self, rows: RowTable, check: StepCheck, inputs: BlockInputs) -> None:
-        from kernels.cpu.runtime.thread_pool import TEAM
-        from kernels.cpu.step.repeat_step import repeat_step  # compiles, the first time
-
-        self._kernel: Callable[[RepeatStepJob], None] = repeat_step
-        self._rows, self._check, self._inputs, self._team = rows, check, inputs, TEAM
-        self._job = RepeatStepJob(control=TEAM.address)
+    def __init__(self, rows: RowTable, repeated: RepeatedStep, inputs: BlockInputs) -> None:
+        self._rows, self._repeated, self._inputs = rows, repeated, inputs
         self._left = 0  # steps that may be repeated yet
         self._step: Step  # its columns are those of the job
         self._columns: _Columns
@@ -81,16 +73,10 @@ class StepRepeater:
         if not self._left:
             return
         self._step, self._columns = step, _columns(plan)
-        tokens, positions = chosen or (None, None)
-        self._chosen, self._sample = tokens, sample
+        self._chosen, self._sample = chosen and chosen[0], sample
         self._next_starts = array("I", (step.starts + 1).tolist())
         self._starts = self._next_starts.tobytes()
-        job = self._job
-        self._inputs.describe(job)
-        job.check = self._check.address
-        job.program, job.next_starts = program.program.address, self._next_starts.buffer_info()[0]
-        job.tokens = 0 if tokens is None else tokens.ctypes.data
-        job.positions = 0 if positions is None else positions.ctypes.data
+        self._repeated.remember(program, self._next_starts.buffer_info()[0], chosen)
 
     def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:
         """Executes a plan. None: it does not repeat the last one, and nothing has changed but blocks that the
@@ -103,8 +89,7 @@ class StepRepeater:
             changes = plan.table_rows, plan.table_starts, plan.table_counts, plan.table_blocks
             self._rows.set_blocks(*map(column, changes))
         clock.mark_uploaded()
-        self._team.call(self._kernel, self._job)
-        if not self._job.done:
+        if not self._repeated.run():
             return None
         clock.mark_forwarded()
         self._left -= 1

@@ -29,18 +29,6 @@ def choose_threads(requested: int, weight_bytes: int, cores: int) -> int:
     return 1 if weight_bytes < SMALL_MODEL_BYTES else cores
 
 
-def start_kernel_threads(count: int, pinned: bool) -> None:
-    """Gives the compiled kernels `count` threads. Raises ValueError when that is more than they can have.
-
-    pinned: no other process runs on the cores of this one. Threads then keep their cores, and straggler
-    recovery is off.
-    """
-    from kernels.cpu.runtime.thread_pool import TEAM  # compiles, the first time
-
-    TEAM.set_threads(count)
-    TEAM.recovers_stragglers = not pinned
-
-
 def own_cores(num_workers: int, pinned: bool) -> int:
     """Returns the number of cores that this worker may keep busy, at least one.
 

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import torch
 
-from kernels.api import Code, GroupedWords
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.instruction_sets import target_set
+from kernels.api import Arena, BlockKernels, Code, GroupedWords
+from kernels.cpu import instruction_sets
 from kernels.cpu.requirements import why_not
-from kernels.cpu.runtime.arena import Arena
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.cpu.fused_decoder.decoder import fuse
@@ -138,7 +136,7 @@ def with_kernels(
         initialize.plain_head,
         e4m3_cache=stored_dtype(initialize, weights.dtype) != weights.dtype,
     )
-    chosen = target_set() if kernels.packed else None
+    chosen = instruction_sets.target_set() if kernels.packed else None
     exactness = on_cpu(chosen.name if chosen else None, kernels.blocks is not None)
     if isinstance(config, ForeignConfig):
         exactness = config.exactness(exactness)

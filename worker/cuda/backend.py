@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 import numpy as np
 import torch
 
+from kernels.api import Spans
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.states.spans import Spans
-from kernels.triton.blocks import BUFFER_BYTES
+from kernels.triton import requirements
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device, Event
 from worker.cuda.graphs import Graphs
@@ -27,8 +27,7 @@ from worker.pooling.vectors import States
 from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.step.beams import BeamCandidates
-from worker.step.plan_check import StepCheck
-from worker.step.plan_reader import RowFeature, Step, Swaps
+from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 
 POLL_S = 100e-6
@@ -62,7 +61,7 @@ class CudaBackend:
         self.features: Sequence[RowFeature] = (sampler,) if states is None else (sampler, states)
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
-        self.plan_check: StepCheck | None = None
+        self.plan_check: PlanCheck | None = None
         self.swap_space, self.rows = swap_space, rows
         self.device_rows = DeviceRows(rows, device)
         self.most_queries = most_queries
@@ -185,7 +184,7 @@ def copy_parts(sources: Integers, targets: Integers, bytes_per_block: int) -> It
     """Yields slices of copies [C] that need a buffer of at most BUFFER_BYTES each. Copies of which one's
     source is another's target are one slice, since all sources are read first: the core plans none in a usual
     step."""
-    most = max(1, BUFFER_BYTES // bytes_per_block)
+    most = max(1, requirements.BUFFER_BYTES // bytes_per_block)
     if len(np.intersect1d(sources, targets)):
         most = len(sources)
     yield from (slice(begin, begin + most) for begin in range(0, len(sources), most))

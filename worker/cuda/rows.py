@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from kernels.ops.attention.ragged import Integers
-from kernels.triton.step.copy_segments import copy_segments
-from kernels.triton.step.prepare_inputs import append_tokens
+from kernels.triton_ops import TritonOps
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device
 from worker.step.plan_reader import Step
@@ -92,7 +91,7 @@ class DeviceRows:
     def append(self, rows: torch.Tensor, sampled: torch.Tensor) -> None:
         """Appends sampled tokens to rows without the host. rows: [A] int32; sampled: [A] int64, negative:
         none."""
-        append_tokens(sampled, rows, self.tokens, self.lengths)
+        TritonOps.append_tokens(sampled, rows, self.tokens, self.lengths)
 
     def _token_at(self, row: int) -> int:
         return row * self.tokens.shape[1]
@@ -113,7 +112,7 @@ class DeviceRows:
         )
         counts = self._rows.num_tokens[list(roots)]
         columns = [self._device.send(values.astype(np.int32)) for values in (sources, targets, counts)]
-        copy_segments(self._state, self._state, *columns)
+        TritonOps.copy_segments(self._state, self._state, *columns)
 
     def _write(self, segments: "_Segments") -> None:
         if not segments.values:
@@ -121,7 +120,7 @@ class DeviceRows:
         count, pitch, staged = segments.staged()
         sent = self._device.send(staged)
         starts, targets, counts = (sent[pitch * i : pitch * i + count] for i in range(3))
-        copy_segments(sent[3 * pitch :], self._state, starts, targets, counts)
+        TritonOps.copy_segments(sent[3 * pitch :], self._state, starts, targets, counts)
 
 
 class _Segments:

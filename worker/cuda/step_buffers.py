@@ -13,12 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.api import DeviceStep, InputBatch, KVCacheSpec
+from kernels.api import InputBatch, KVCacheSpec, Spans
 from kernels.ops.attention.ragged import Integers, ranges
-from kernels.ops.states.spans import DeviceSpans, Spans
-from kernels.triton.attention.paged_attention import PagedBatch
-from kernels.triton.attention.paged_kernels import paged_kernels
-from kernels.triton.step.prepare_inputs import StepInputs, prepare_inputs
+from kernels.triton_ops import TritonOps
 from worker.cuda.device.device import Device
 from worker.cuda.rows import DeviceRows, aligned
 from worker.step.plan_reader import Step
@@ -62,21 +59,15 @@ class StepBuffers:
     ) -> None:
         """specs: each kind of layer of the model. most_queries: tokens of a row that decodes, 1 and its
         drafts. has_states: layers keep a state per row."""
-        count, width = rows.blocks.shape
-        self._rows, self._device, self._block_size = rows, device, host.block_size
-        self._max_length, self._specs, self._kernels = host.max_model_len, frozenset(specs), paged_kernels()
-        most_heads = max(spec.num_kv_heads for spec in self._specs)
-        self._has_states = has_states
-        self._unit_scales = self._kernels.unit_scales(most_heads, device.place)
-        place, tokens = device.place, max(max_num_tokens, count)
-        most_rows = count + 1  # one more, that has the padding of a graph
+        count = host.max_num_rows
+        self._no_row, self._device, self._has_states = count, device, has_states
+        tokens, most_rows = max(max_num_tokens, count), count + 1  # one more, that has the padding of a graph
         pitch = aligned(max(most_rows, min(tokens, count * most_queries)))
         columns = SAVES + (SAVE_COLUMNS if has_states else 0)
-        self._columns = torch.zeros((columns, pitch), dtype=torch.int32, device=place)
-        longs = (torch.zeros(tokens, dtype=torch.int64, device=place) for _ in range(4))
-        sizes = (most_rows + 1,), (most_rows,), (most_rows, width)
-        self._inputs = StepInputs(
-            *longs, *(torch.zeros(size, dtype=torch.int32, device=place) for size in sizes)
+        self._columns = torch.zeros((columns, pitch), dtype=torch.int32, device=device.place)
+        table = rows.tokens, rows.blocks, rows.prompt_lens
+        self._inputs = TritonOps.step_inputs(
+            table, (most_rows, tokens), host.max_model_len, host.block_size, specs
         )
 
     def load(self, step: Step, spans: Spans | None = None) -> StepLayout:
@@ -108,12 +99,12 @@ class StepBuffers:
     def _padding(self) -> npt.NDArray[np.int32]:
         """Returns columns without rows. What samples there is no row of the table."""
         columns = np.zeros(self._columns.shape, np.int32)
-        columns[SAMPLE_ROWS] = self._rows.tokens.shape[0]
+        columns[SAMPLE_ROWS] = self._no_row
         return columns
 
     def graph_shape(self, size: int) -> StepShape:
         """Returns the shape of a graph for steps of up to `size` tokens, of any number of rows."""
-        return StepShape(min(size, self._inputs.lengths.shape[0]), size)
+        return StepShape(min(size, self._inputs.most_rows), size)
 
     def sample_rows(self, count: int) -> torch.Tensor:
         """Returns the rows that sample, [count] int32, followed by max_num_rows, which is no row."""
@@ -125,46 +116,8 @@ class StepBuffers:
 
     def batch(self, shape: StepShape) -> InputBatch:
         """Returns the inputs of the step whose columns are on the device."""
-        columns, inputs = self._columns[:, : shape.rows], self._views(shape)
-        prepare_inputs(
-            columns[ROWS],
-            columns[STARTS],
-            columns[COUNTS],
-            columns[NUM_ROWS, :1],
-            self._rows.tokens,
-            self._rows.blocks,
-            self._rows.prompt_lens,
-            self._block_size,
-            inputs,
-        )
-        paged = PagedBatch(
-            inputs.query_starts,
-            inputs.lengths,
-            inputs.block_tables,
-            self._max_length,  # of any step, since graphs repeat launches
-        )
-        step = DeviceStep(self._kernels, paged, inputs.slots, self._unit_scales)
-        return InputBatch(
-            token_ids=inputs.token_ids,
-            positions=inputs.positions,
-            prompt_lens=inputs.prompts,
-            attention={spec: spec.paged_plan(step) for spec in self._specs},
-            spans=self._spans(columns, inputs) if self._has_states else None,
-        )
-
-    def _spans(self, columns: torch.Tensor, inputs: StepInputs) -> DeviceSpans:
-        """Returns the rows of the step for layers that keep states."""
-        numbers = self._columns[NUM_ROWS, :1]
-        return DeviceSpans(columns[ROWS], columns[STARTS], numbers, inputs.query_starts, columns[SAVES:])
-
-    def _views(self, shape: StepShape) -> StepInputs:
-        whole, rows, tokens = self._inputs, shape.rows, shape.tokens
-        return StepInputs(
-            token_ids=whole.token_ids[:tokens],
-            positions=whole.positions[:tokens],
-            slots=whole.slots[:tokens],
-            prompts=whole.prompts[:tokens],
-            query_starts=whole.query_starts[: rows + 1],
-            lengths=whole.lengths[:rows],
-            block_tables=whole.block_tables[:rows],
+        columns, num_rows = self._columns[:, : shape.rows], self._columns[NUM_ROWS, :1]
+        saves = columns[SAVES:] if self._has_states else None
+        return self._inputs.batch(
+            columns[ROWS], columns[STARTS], columns[COUNTS], num_rows, shape.tokens, saves
         )

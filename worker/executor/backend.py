@@ -17,8 +17,7 @@ from worker.grammar.rows import GrammarRows
 from worker.pooling.vectors import States
 from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.step.beams import BeamCandidates
-from worker.step.plan_check import StepCheck
-from worker.step.plan_reader import RowFeature, Step, Swaps
+from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 
 T = TypeVar("T")
 Deferred = Callable[[], T]
@@ -123,7 +122,7 @@ class Backend(Protocol):
     """Grammars of the rows; they change with `features`."""
     num_host_blocks: int
     """Blocks of the swap space."""
-    plan_check: StepCheck | None
+    plan_check: PlanCheck | None
     """A compiled check of plans; None: numpy checks them."""
 
     def repeat(self, plan: worker_pb2.StepPlan, clock: LaunchClock) -> SampledTokens | None:

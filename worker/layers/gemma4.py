@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
-from kernels.api import AttentionSpec, InputBatch, LayerCache, Rotation, Scoring, normed_heads
+from kernels.api import AttentionSpec, InputBatch, LayerCache, Rotation, Scoring
 from worker.config.experts import ExpertsConfig
 from worker.layers.attention.self_attention import Attention
 from worker.layers.base import Layer, Weight, WeightOwner
@@ -79,7 +79,7 @@ class SharedAttention(Layer):
         """[T, E] -> [T, E]. cache: of the layer that stores."""
         heads = self.query(x, batch).view(len(x), -1, self.spec.head_dim)
         plan = batch.attention[self.spec]
-        query = rotation(normed_heads(self.query_norm, heads))
+        query = rotation(self.query_norm(heads))
         return self.output(plan.attend(query, cache, self.scoring).flatten(1), batch)
 
 

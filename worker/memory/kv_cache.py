@@ -12,10 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from kernels.api import CacheLayout, KVCacheSpec, LayerCache, Plane, bytes_per_block
-from kernels.cpu.runtime import arena as memory
-from kernels.ops.attention.blocks import copy_blocks
-from kernels.ops.attention.e4m3 import index_bytes
+from kernels.api import CacheLayout, KVCacheSpec, LayerCache, Plane, block_copies, e4m3, zeros
 from pagewire.errors import StartupError
 from pagewire.host.resources import available_memory
 from worker.memory.host_blocks import requested_blocks
@@ -44,7 +41,7 @@ class KVCache:
         planes = [spec.planes(layout.block_size, layout.cache_dtype) for spec in specs]
         pools = {plane: self._allocate(plane, count) for plane, count in Counter(sum(planes, ())).items()}
         views = {plane: iter(pool) for plane, pool in pools.items()}
-        self.pools = tuple(index_bytes(pool) for pool in pools.values())  # [P, B, ...] each
+        self.pools = tuple(e4m3.index_bytes(pool) for pool in pools.values())  # [P, B, ...] each
         self.layers: list[LayerCache] = [
             tuple(next(views[plane]) for plane in of_layer) for of_layer in planes
         ]
@@ -57,7 +54,7 @@ class KVCache:
     def copy_blocks(self, sources: torch.Tensor, targets: torch.Tensor) -> None:
         """Copies blocks [C] to blocks [C] in all layers."""
         for pool in self.pools:
-            copy_blocks(pool, sources, targets)
+            block_copies.copy_blocks(pool, sources, targets)
 
     def _allocate(self, plane: Plane, count: int) -> torch.Tensor:
         """Returns the pool of so many planes of this kind."""
@@ -71,7 +68,8 @@ class KVCache:
 
 def block_bytes(specs: Iterable[KVCacheSpec], block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block in all layers. specs: one per layer. dtype: of keys and values."""
-    return sum(bytes_per_block(spec, block_size, dtype) for spec in specs)
+    planes = (plane for spec in specs for plane in spec.planes(block_size, dtype))
+    return sum(plane.bytes_per_block for plane in planes)
 
 
 def choose_num_blocks(
@@ -127,13 +125,3 @@ def await_freed_memory() -> None:
         if now - before < _STEADY_BYTES:
             return
         before = now
-
-
-def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Returns zeros; on a CPU in pages that the system allocates when they are first written.
-
-    Raises one of NO_MEMORY when they do not fit.
-    """
-    if device.type != "cpu":
-        return torch.zeros(size, dtype=dtype, device=device)
-    return memory.zeros(size, dtype)

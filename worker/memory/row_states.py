@@ -15,13 +15,12 @@ from itertools import chain
 import numpy as np
 import torch
 
-from kernels.api import LayerCache, Plane, RowStateSpec
+from kernels.api import LayerCache, Plane, RowStateSpec, Spans, zeros
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.states.spans import Spans
 from pagewire.errors import StartupError
 from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import worker_pb2
-from worker.memory.kv_cache import MEMORY_PART, NO_MEMORY, KVCache, zeros
+from worker.memory.kv_cache import MEMORY_PART, NO_MEMORY, KVCache
 from worker.models.base import LanguageModel
 from worker.step.plan_reader import Step
 from worker.step.rows import column, require

@@ -9,11 +9,11 @@ import time
 
 import torch
 
-from kernels.ops.attention.blocks import swap_in, swap_out
+from kernels.api import block_copies, zeros
 from pagewire.errors import StartupError
 from pagewire.host.resources import available_memory
 from worker.memory.host_blocks import NO_SWAP_SPACE, choose_num_host_blocks
-from worker.memory.kv_cache import NO_MEMORY, KVCache, zeros
+from worker.memory.kv_cache import NO_MEMORY, KVCache
 from worker.memory.pinned import pinned_zeros
 from worker.step.plan_reader import Swaps
 
@@ -60,11 +60,11 @@ class SwapSpace:
 
     def _swap_out(self, blocks: list[int], host_blocks: list[int]) -> None:
         for pool, host in self._pools:
-            swap_out(pool, host, blocks, host_blocks)
+            block_copies.swap_out(pool, host, blocks, host_blocks)
 
     def _swap_in(self, host_blocks: list[int], blocks: list[int]) -> None:
         for pool, host in self._pools:
-            swap_in(pool, host, host_blocks, blocks)
+            block_copies.swap_in(pool, host, host_blocks, blocks)
 
 
 def _host_pool(pool: torch.Tensor, num_blocks: int) -> torch.Tensor:

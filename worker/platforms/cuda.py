@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 from kernels.api import CacheLayout
-from kernels.triton.experts.tile_sizes import MANY_TOKENS
-from kernels.triton.matmul.ranges import MANY
+from kernels.triton_ops import TritonOps
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
@@ -88,8 +87,6 @@ class CudaPlatform(Platform[CudaBackend]):
 
         bits = LowBits(initialize.quantization, device.place, check_dtype, check_bytes)
         model, dtype = load_model(config, initialize, device.place, plan.report, checked, bits)
-        from kernels.triton_ops import TritonOps  # imports triton
-
         model.compute_by(TritonOps(by_library=initialize.fast_matmul))
         warn_of_float32(dtype)
         specs, checkpoints = model.state_specs(), initialize.state_checkpoints
@@ -177,13 +174,13 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
 
     def warm_up(self, executor: StepExecutor[CudaBackend]) -> None:
         initialize, report = self.plan.initialize, self.plan.report
-        many = MANY_TOKENS if has_grouped_products(self.model) else MANY
+        with_experts = has_grouped_products(self.model)
         warm_up(
             executor,
             initialize.max_num_batched_tokens,
             not initialize.enforce_eager,
             lambda fraction: report("warm-up", fraction),
-            many,
+            with_experts,
         )
 
     def cache_bytes(self, executor: StepExecutor[CudaBackend]) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from kernels.api import NEUTRAL, SamplingColumns, SamplingOps
+from kernels.api import SamplingColumns, SamplingOps
 from pagewire.internal.v1 import worker_pb2
 from worker.grammar.rows import GrammarRows
 from worker.sampling.adjustments import LogitAdjustments
@@ -47,7 +47,7 @@ class RowSampler(ABC):
         """
         self.remove_row(row)
         sequence = NewSequence(new, prompt_ids, output_ids)
-        values = {name: sequence.scalar(name, neutral) for name, neutral in NEUTRAL.items()}
+        values = {name: sequence.scalar(name, neutral) for name, neutral in SamplingColumns.NEUTRAL.items()}
         if values["top_k"] >= self._vocab_size:
             values["top_k"] = 0
         index, position = new.sequence_index, len(output_ids)

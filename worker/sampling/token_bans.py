@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from kernels.api import ANY, Prohibitions, SamplingColumns, SamplingOps
+from kernels.api import Prohibitions, SamplingColumns, SamplingOps
 from kernels.ops.attention.ragged import Integers
 from worker.sampling.sequence import NewSequence, RowStates
 from worker.upload import upload
@@ -54,7 +54,7 @@ class TokenBans(RowStates):
     ) -> None:
         self._positions, self._vocab_size, self._ops = columns["position"], vocab_size, ops
         self._last = Table((0,), 0, np.int32, device)
-        self._prefix = Table((0, 0), ANY, np.int32, device)
+        self._prefix = Table((0, 0), Prohibitions.ANY, np.int32, device)
         self._outputs = Table((1,), 0, np.int32, device)
         self._stop_ids = Table((0,), 0, np.int32, device)
         self._numbers = Table((5,), 0, np.int32, device)
@@ -85,7 +85,9 @@ class TokenBans(RowStates):
         longest = max((len(word) - 1 for word in words), default=0)
         num_longer = sum(len(word) > 1 for word in words)
         # what is before the last token of each word, nearest token first
-        padded = (word[-2::-1] + [ANY] * (longest - len(word) + 1) for word in words[:num_longer])
+        padded = (
+            word[-2::-1] + [Prohibitions.ANY] * (longest - len(word) + 1) for word in words[:num_longer]
+        )
         numbers = [len(words), longest, len(stop_ids), min(sequence.new.min_tokens, ALWAYS), num_longer]
         self._numbers.set(row, numbers)
         self._outputs.set(row, sequence.output_ids)
@@ -133,4 +135,6 @@ class TokenBans(RowStates):
         if len(users):
             self.make_room(index)
             known = torch.tensor([max(tokens[user], 0) for user in users], dtype=torch.int32)
-            self._outputs.data[index[users], self._positions[index[users]]] = known
+            index = index[users]
+            at = torch.from_numpy(index), torch.from_numpy(self._positions[index])
+            self._outputs.data[at] = known

@@ -4,7 +4,7 @@ import logging
 
 import torch
 
-from kernels.triton.requirements import why_not
+from kernels.triton import requirements
 
 logger = logging.getLogger(__name__)
 
@@ -14,7 +14,7 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda":
         return torch.device("cuda")
     if name == "auto" and torch.cuda.is_available():
-        reason = why_not(torch.device("cuda"), torch.bfloat16, head_dim=128)
+        reason = requirements.why_not(torch.device("cuda"), torch.bfloat16, head_dim=128)
         if reason is None:
             return torch.device("cuda")
         logger.warning("computing on the CPU: %s", reason)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from kernels.cpu.runtime.arena import Arena
-from kernels.ops.attention.e4m3 import E4M3
+from kernels.api import Arena, e4m3
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
+from worker.imports import import_metas
 from worker.layers.base import Weight
 from worker.layers.matrix import LinearMethod, PlainMethod
 from worker.memory.kv_cache import NO_MEMORY
@@ -61,6 +61,7 @@ def load_model(
         model = _build(family, config, place)
         if checkpoint is None:
             table = bits.hold(model, weight_table(model, family.names), {}, place)
+            import_metas()  # torch makes no generator without them
             fill_dummy(table, initialize.seed, progress, device, bits.write)
             return model, place.dtype
         table = _fitting_table(model, family, checkpoint)
@@ -109,7 +110,7 @@ def _choose_dtype(name: str, stored: torch.dtype) -> torch.dtype:
 
 def stored_dtype(initialize: worker_pb2.Initialize, dtype: torch.dtype) -> torch.dtype:
     """Returns the dtype of keys and values of a model that computes in `dtype`: --kv-cache-dtype."""
-    return E4M3 if initialize.kv_cache_dtype == "fp8_e4m3" else dtype
+    return e4m3.E4M3 if initialize.kv_cache_dtype == "fp8_e4m3" else dtype
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -1,20 +1,24 @@
 """Reads a step plan: applies its changes to the rows, and checks what it computes against them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
-from worker.step.plan_check import Measures, StepCheck, check_by_numpy
 from worker.step.rows import RowTable, column, require
 
 NO_TOKEN_COLUMN = 0xFFFFFFFF
 """In StepResult.token_ids: the row has no token."""
 
 _NOTHING = np.empty(0, np.int64)
+
+PlanCheck = Callable[[int, int, int], tuple[int, int, bool] | None]
+"""Called with the address of a step's columns, R and A. Returns its Measures; None: it does not fit the
+rows. In a benchmark loop check_by_numpy() costs little; in service a model's weights have evicted the caches
+since the last step, and thirty calls of numpy then take considerably longer than a compiled one."""
 
 
 class RowFeature(Protocol):
@@ -40,6 +44,14 @@ class DraftedStep(Protocol):
     @property
     def num_logits(self) -> Integers:
         pass
+
+
+class Measures(NamedTuple):
+    """Sizes of a step that fits the rows."""
+
+    num_tokens: int
+    context: int  # the largest position that a row computes, and one
+    in_order: bool  # each row that computes samples, in the same order
 
 
 @dataclass(slots=True)
@@ -158,7 +170,7 @@ def read_step(
     plan: worker_pb2.StepPlan,
     rows: RowTable,
     max_num_batched_tokens: int,
-    check: StepCheck | None = None,
+    check: PlanCheck | None = None,
     drafts: DraftedStep | None = None,
 ) -> Step:
     """Returns what the plan computes. Call it after apply_changes(). Raises PlanError when it does not fit.
@@ -182,7 +194,7 @@ def checked_step(
     num_rows: int,
     rows: RowTable,
     max_num_batched_tokens: int,
-    check: StepCheck | None = None,
+    check: PlanCheck | None = None,
     num_logits: Integers | None = None,
 ) -> Step:
     """Returns the step of these columns, contiguous int64: rows, starts, counts [R] of num_rows, then
@@ -191,11 +203,21 @@ def checked_step(
     check: see read_step(). num_logits: see Step.
     """
     address, num_samples = columns.ctypes.data, (len(columns) - 3 * num_rows) // 2
-    if check is not None:
-        measures = check(columns, address, num_rows, num_samples)
-    else:
-        measures = check_by_numpy(rows, columns, num_rows, num_samples)
+    sizes = None if check is None else check(address, num_rows, num_samples)
+    # By numpy for the reason, too: it raises that.
+    measures = Measures(*sizes) if sizes else check_by_numpy(rows, columns, num_rows, num_samples)
     require(measures.num_tokens <= max_num_batched_tokens, "more tokens than max_num_batched_tokens")
     computing_rows, starts, counts = columns[: 3 * num_rows].reshape(3, num_rows)
     sample_rows, sources = columns[3 * num_rows :].reshape(2, num_samples)
     return Step(computing_rows, starts, counts, sample_rows, sources, address, measures, num_logits)
+
+
+def check_by_numpy(rows: RowTable, columns: Integers, num_rows: int, num_samples: int) -> Measures:
+    """Checks a step and returns its sizes; see checked_step(). Raises PlanError."""
+    computing, starts, counts = columns[: 3 * num_rows].reshape(3, num_rows)
+    sampling, sources = columns[3 * num_rows :].reshape(2, num_samples)
+    ends = starts + counts
+    rows.check_compute(computing, starts, counts)
+    rows.check_sample(sampling, sources, computing, ends)
+    in_order = num_rows == num_samples and bool((sources == np.arange(num_samples)).all())
+    return Measures(int(counts.sum()), int(ends.max(initial=0)), in_order)

@@ -3,7 +3,6 @@ of a step."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,14 +15,12 @@ from kernels.cpu.attention.block_attention import BlockPlan, attention_record, s
 from kernels.cpu.attention.latent.attention import store_record
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS, KVPrefetch
 from kernels.cpu.attention.records import AttentionRecord, PrefetchRecord, ScoringRecord, StoreKVRecord
-from kernels.cpu.elementwise.records import NormRecord, RotaryRecord
+from kernels.cpu.elementwise.records import RotaryRecord
 from kernels.cpu.program.program import Records
+from kernels.cpu.program.writer import ProgramWriter
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu.runtime.records import ProgramRecord
-from kernels.torch_ops import HeadNorm, Ops
-
-if TYPE_CHECKING:
-    from kernels.cpu.program.recording import RecordingOps
+from kernels.torch_ops import Ops
 
 _ROWS, _SLOTS = ProgramRecord.word("rows"), StoreKVRecord.word("slot_rows")
 _PLAN = AttentionRecord.word("plan")
@@ -34,7 +31,7 @@ _COS, _END = RotaryRecord.word("cos"), RotaryRecord.word("index") + 1
 class AttentionRecords:
     """The attention records of all layers of one kind."""
 
-    def __init__(self, ops: "RecordingOps", spec: KVCacheSpec) -> None:
+    def __init__(self, ops: ProgramWriter, spec: KVCacheSpec) -> None:
         self.spec = spec
         self.prefetch: KVPrefetch | None = None
         self._ops = ops
@@ -113,7 +110,7 @@ class AttentionRecords:
 class RecordedPlan:
     """An AttentionPlan that puts records."""
 
-    ops: "RecordingOps"
+    ops: ProgramWriter
     records: AttentionRecords
 
     def store_and_attend(
@@ -187,7 +184,7 @@ class RecordedAngles(Ops):
     """The operations of a recorded Rotation. Keeps the angles of the current step alive, and their addresses
     in all records that rotate."""
 
-    def __init__(self, ops: "RecordingOps", compute: Callable[[InputBatch], Rotation]) -> None:
+    def __init__(self, ops: ProgramWriter, compute: Callable[[InputBatch], Rotation]) -> None:
         """compute: returns the rotation of a batch."""
         self._ops, self._compute = ops, compute
         self._rotation: Rotation
@@ -227,23 +224,3 @@ def angles_of(rotation: object) -> RecordedAngles:
     """Returns the angles of a recorded rotation."""
     assert isinstance(rotation, Rotation) and isinstance(rotation.ops, RecordedAngles)
     return rotation.ops
-
-
-def head_norm_record(norm: HeadNorm, x: torch.Tensor, out: torch.Tensor) -> NormRecord:
-    """Returns the record of a norm of heads. x, out: [M, N, D], views of buffers with equal strides between
-    tokens."""
-    _, heads, head_dim = x.shape
-    width = norm.weight.shape[0]
-    assert x.stride(0) == out.stride(0)
-    return NormRecord(
-        x=x.data_ptr(),
-        weight=norm.weight.data_ptr(),
-        normed=out.data_ptr(),
-        total=x.data_ptr(),
-        width=width,
-        eps=norm.eps,
-        weight_offset=norm.offset,
-        factor=1.0,
-        heads=heads * head_dim // width,
-        stride=x.itemsize * x.stride(0),
-    )

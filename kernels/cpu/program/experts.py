@@ -2,7 +2,7 @@
 sorts the pairs by expert and writes down the rows of each product; those of all experts are one operation."""
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -11,10 +11,8 @@ from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.experts.product_group import ProductGroup
 from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, WeighRecord
 from kernels.cpu.program.program import ROWS, CannotRecord, Records
+from kernels.cpu.program.writer import ProgramWriter
 from kernels.cpu.runtime.grain import row_grain
-
-if TYPE_CHECKING:
-    from kernels.cpu.program.recording import RecordingOps
 
 _TOKENS = DispatchRecord.word("tokens")
 
@@ -23,7 +21,7 @@ class RecordedOrder:
     """The order of the pairs of one layer, which a program writes, and the memory of what follows it. M
     tokens at most, k experts each."""
 
-    def __init__(self, ops: "RecordingOps", chosen: torch.Tensor, num_experts: int) -> None:
+    def __init__(self, ops: ProgramWriter, chosen: torch.Tensor, num_experts: int) -> None:
         """Puts the sorting. chosen: buffer [M, k]."""
         self._ops, self._top_k = ops, chosen.shape[1]
         self._groups: list[ProductGroup] = []

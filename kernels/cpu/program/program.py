@@ -1,6 +1,7 @@
 """A model's forward pass as one call: the program that kernels.cpu.program.recording makes of its layers."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,14 @@ class CannotRecord(Exception):
     """An operation that no program has. A message says which, the traceback the layer."""
 
 
+@dataclass
+class Computed:
+    """What a program has computed for the last batch beside its hidden states."""
+
+    logits: torch.Tensor | None = None  # [T, V] float32, where all tokens are sampled from
+    tokens: torch.Tensor | None = None  # [T] int64, where all rows take that of the largest logit besides
+
+
 class StepProgram:
     """The program of one model on one cache."""
 
@@ -34,15 +43,16 @@ class StepProgram:
         factors: npt.NDArray[np.int64],
         team: "Team",
         hidden: torch.Tensor,
+        computed: Computed,
         on_batch: Sequence[Update],
         on_run: Sequence[tuple[Update, Fixed]],
         memory: object,
     ) -> None:
         """factors: rows of each record for each token. hidden: [M, E], where the program leaves the hidden
-        states. memory: what records point at. on_batch: called for a batch whose tensors lie elsewhere than
-        those of the last one. on_run: called before each run, with what says whether that would change
-        nothing, see RecordingOps.on_run."""
-        self.program, self.hidden, self._factors = program, hidden, factors
+        states. computed: written by updates. memory: what records point at. on_batch: called for a batch
+        whose tensors lie elsewhere than those of the last one. on_run: called before each run, with what says
+        whether that would change nothing, see ProgramWriter.on_run."""
+        self.program, self.hidden, self.computed, self._factors = program, hidden, computed, factors
         self._team, self._on_batch, self._on_run, self._memory = team, on_batch, on_run, memory
         self._batch: InputBatch | None = None
         self._first_rows = hidden

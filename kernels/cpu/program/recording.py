@@ -10,8 +10,7 @@ CannotRecord.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,7 +24,6 @@ from kernels.batch import InputBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.attention.records import CopyHeadsRecord
-from kernels.cpu.compiler.records import Operation, OperationRecord
 from kernels.cpu.matmul.records import PackedRowsRecord
 from kernels.cpu.program.attention import (
     AttentionRecords,
@@ -33,14 +31,13 @@ from kernels.cpu.program.attention import (
     RecordedLatentPlan,
     RecordedPlan,
     angles_of,
-    head_norm_record,
 )
-from kernels.cpu.program.buffers import FEW, ActivationBuffers
-from kernels.cpu.program.decided_rows import DecidedRows
+from kernels.cpu.program.buffers import ActivationBuffers
 from kernels.cpu.program.experts import RecordedOrder
-from kernels.cpu.program.program import ROWS, CannotRecord, Fixed, Records, StepProgram, Update
+from kernels.cpu.program.program import ROWS, CannotRecord, Records, StepProgram
+from kernels.cpu.program.writer import ProgramWriter
 from kernels.cpu.runtime.grain import row_grain
-from kernels.cpu.runtime.records import DecideRowsRecord, ProductRecord
+from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu_ops import CpuOps
 from kernels.ops.states.spans import Spans
 from kernels.torch_ops import HeadNorm, Ops
@@ -60,32 +57,14 @@ class Recordable(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _Entry:
-    operation: Operation[Any]
-    record: OperationRecord
-    grain: int
-    repeatable: bool
-    factor: int  # rows for each token of the step
-
-
-class RecordingOps(CpuOps):
+class RecordingOps(ProgramWriter):
     """A program in the making, for steps of at most `most_tokens`, M."""
 
     def __init__(self, ops: CpuOps, blocks: BlockKernels, most_tokens: int) -> None:
-        super().__init__(ops.dtype, ops.team)
-        self.blocks, self.most_tokens = blocks, most_tokens
-        self.buffers = ActivationBuffers(most_tokens)
-        self._entries: list[_Entry] = []
-        self._layer_sizes: list[int] = []
+        super().__init__(ops, blocks, most_tokens)
         self._attention: dict[KVCacheSpec, AttentionRecords] = {}
         self._products: list[int] = []
         self._halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
-        self._decided: list[DecidedRows] = []
-        self._spans: list[tuple[int, int, int]] = []  # index, word of the spans, rows for each span
-        self._on_batch: list[Update] = [self._update_spans]
-        self._on_run: list[tuple[Update, Fixed]] = []
-        self._constants: list[torch.Tensor] = []
 
     @contextmanager
     def recording(self, model: Recordable, checks: bool = False) -> Iterator[None]:
@@ -116,74 +95,6 @@ class RecordingOps(CpuOps):
         if isinstance(spec, LatentSpec):
             return RecordedLatentPlan(records, spec.rank)
         return RecordedPlan(self, records)
-
-    @property
-    def next_index(self) -> int:
-        """The index of the record that is put next."""
-        return len(self._entries)
-
-    def put(
-        self,
-        operation: Operation[Any],
-        record: OperationRecord,
-        grain: int,
-        factor: int = 1,
-        repeatable: bool = False,
-    ) -> int:
-        """Appends an operation, which computes `factor` rows per token of the step. Returns the record's
-        index.
-
-        grain: the fewest rows that a thread takes; 0 for a product. repeatable: it writes to nothing that it
-        reads, and its output is a buffer of this layer, so that two threads may compute the same rows. A KV
-        cache is no such buffer: what a late thread computes from inputs that have changed would stay there.
-        """
-        index = self.next_index
-        self._entries.append(_Entry(operation, record, grain, repeatable, factor))
-        for decided in self._decided:
-            decided.add(index)
-        return index
-
-    def run(
-        self,
-        operation: Operation[Any],
-        rows: int,
-        record: OperationRecord,
-        grain: int,
-        repeatable: bool = False,
-    ) -> None:
-        self.put(operation, record, grain, rows // self.most_tokens, repeatable)
-
-    def run_on_spans(self, operation: Operation[Any], record: Any, spans: object, parts: int) -> None:
-        self._spans.append((self.put(operation, record, 1), type(record).word("spans"), parts))
-
-    def _update_spans(self, batch: InputBatch, records: Records) -> None:
-        for index, word, parts in self._spans:
-            assert isinstance(batch.spans, Spans)
-            records[index, ROWS] = len(batch.spans) * parts
-            records[index, word] = batch.spans.columns.ctypes.data
-
-    def empty(self, shape: Sequence[int], dtype: torch.dtype, lasts: bool = False) -> torch.Tensor:
-        return self.buffers.lasting(shape, dtype) if lasts else self.buffers.output(shape, dtype)
-
-    def sum_of(self, residual: torch.Tensor) -> torch.Tensor:
-        return residual
-
-    def constant(self, value: torch.Tensor) -> torch.Tensor:
-        self._constants.append(value)
-        return value
-
-    def layer(self) -> AbstractContextManager[None]:
-        return self._layer()
-
-    @contextmanager
-    def _layer(self) -> Iterator[None]:
-        self.buffers.begin_layer()
-        first = self.next_index
-        yield
-        self._layer_sizes.append(self.next_index - first)
-
-    def refuse_program(self, why: str) -> None:
-        raise CannotRecord(why)
 
     def per_step(
         self, compute: Callable[[Any], torch.Tensor], batch: Any, width: int, table: Any = None
@@ -269,10 +180,6 @@ class RecordingOps(CpuOps):
         self._copy_heads(rotated, query[..., rank:])
         return query, kept
 
-    def norm_heads(self, norm: HeadNorm, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Puts a norm of heads. x, out: [M, N, D], views of buffers with equal strides between tokens."""
-        self.put(self.rows.norm, head_norm_record(norm, x, out), row_grain(x.shape[1] * x.shape[2]))
-
     def _copy_heads(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """x, out: views [M, H, D] of buffers, of any strides between rows and heads."""
         from kernels.cpu.attention.latent.copy_heads import copy_heads  # compiles, the first time
@@ -303,26 +210,27 @@ class RecordingOps(CpuOps):
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: RecordedOrder) -> torch.Tensor:
         return order.weigh(x, weights)
 
-    def decide_rows(self, counts: torch.Tensor) -> DecidedRows:
-        """Puts an operation that reads the row counts of later ones. counts: [N] int64, which an operation
-        before writes; see DecidedRows.of()."""
-        from kernels.cpu.runtime.decide_rows import decide_rows  # compiles, the first time
+    def choose(self, logits: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor) -> None:
+        """Puts logits(hidden), [M, V] float32, and the choice of greedy tokens among them. Batches that need
+        less compute less (StepProgram.computed)."""
+        from kernels.cpu.sampling.argmax import GreedyChoice  # compiles, the first time
 
-        record = DecideRowsRecord(targets=0)
-        decided = DecidedRows(self.put(decide_rows, record, 1), record, counts)
-        self._decided.append(decided)
-        self.on_batch(decided.update)
-        return decided
+        first = self.next_index
+        all_logits = logits(hidden)
+        choice, product = GreedyChoice(all_logits), slice(first, self.next_index)
+        for operation, record, grain in choice.operations():
+            self.put(operation, record, grain, repeatable=True)
+        chosen = slice(product.stop, self.next_index)
 
-    def on_batch(self, update: Update) -> None:
-        """Calls update before a run whose batch is another object than the last one, after the rows of all
-        records have been set to those of the number of tokens."""
-        self._on_batch.append(update)
+        def update(batch: InputBatch, records: Records) -> None:
+            computed = len(batch.token_ids) if batch.wants_all_logits else 0
+            greedy = computed if batch.greedy else 0
+            self.computed.logits = all_logits[:computed] if computed else None
+            self.computed.tokens = choice.tokens[:greedy] if greedy else None
+            records[product, ROWS] = computed
+            choice.set_rows(records[chosen], greedy)
 
-    def on_run(self, update: Update, is_fixed: Fixed = lambda batch: False) -> None:
-        """Calls update before each run. is_fixed: whether it would change nothing before another run of the
-        batch that it was called with last, after numbers in its tensors have changed."""
-        self._on_run.append((update, is_fixed))
+        self.on_batch(update)
 
     def attention(self, spec: KVCacheSpec) -> AttentionRecords:
         """Returns the attention records of the layers of this kind."""
@@ -342,21 +250,10 @@ class RecordingOps(CpuOps):
             records.add_prefetch(prefetch, record)
 
     def build(self, hidden: torch.Tensor) -> StepProgram:
-        """Returns the program of everything that was put. hidden: [M, E], what it computes."""
-        from kernels.cpu.runtime.thread_pool import Program  # compiles, the first time
-
-        waits = self.most_tokens > FEW
-        recovers = self.team.recovers_stragglers and not waits
-        slack = self.buffers.num_sets * min(self._layer_sizes) if recovers else 0
-        program = Program(len(self._entries), slack)
-        for decided in self._decided:
-            decided.link(program)
-        for index, entry in enumerate(self._entries):
-            program.put(index, entry.operation, 0, entry.record, entry.grain, entry.repeatable)
-        self._link_products(program.records)
-        self._add_streams(program.records)
-        factors = np.array([entry.factor for entry in self._entries], np.int64)
-        return StepProgram(program, factors, self.team, hidden, self._on_batch, self._on_run, memory=self)
+        step = super().build(hidden)
+        self._link_products(step.program.records)
+        self._add_streams(step.program.records)
+        return step
 
     def _link_products(self, records: Records) -> None:
         """Tells each product which weight follows its own."""

@@ -22,8 +22,12 @@ MATRIX_ROWS = 48
 blocks."""
 
 
-def zeros(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """On the CPU, aligned. Raises MemoryError or ValueError when it does not fit."""
+def zeros(size: Sequence[int], dtype: torch.dtype, device: torch.device | None = None) -> torch.Tensor:
+    """Returns zeros; on the CPU, where nothing else is asked for, aligned and in pages that the system
+    allocates when they are first written. Raises MemoryError, ValueError or RuntimeError when it does not
+    fit."""
+    if device is not None and device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
     memory = np.zeros(math.prod(size) * dtype.itemsize + ALIGNMENT, np.uint8)
     begin = -memory.ctypes.data % ALIGNMENT
     return torch.from_numpy(memory)[begin : begin - ALIGNMENT].view(dtype).view(tuple(size))

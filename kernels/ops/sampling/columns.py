@@ -24,6 +24,8 @@ MIRRORED = tuple(name for name in COLUMNS if name != "seed")
 class SamplingColumns:
     """One contiguous column of 64-bit numbers per name, which keeps its address."""
 
+    NEUTRAL, MIRRORED = NEUTRAL, MIRRORED
+
     def __init__(self, num_rows: int) -> None:
         self.num_rows = num_rows
         self.words = np.zeros((len(COLUMNS), num_rows), np.int64)  # floats as their bits

@@ -11,6 +11,7 @@ A word is its last token and its prefix, nearest token first, so that it lines u
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -26,6 +27,8 @@ would take 2 ms for 32 rows of 152,000."""
 @dataclass(frozen=True)
 class Prohibitions:
     """The state of S slots."""
+
+    ANY: ClassVar = ANY
 
     last: torch.Tensor  # [S, N] int32
     prefix: torch.Tensor  # [S, W, L] int32: of the first W words; the others have none

@@ -26,13 +26,11 @@ import triton.language as tl
 from kernels.triton.attention.attention_sizes import CHUNK, choose_splits, num_chunks
 from kernels.triton.attention.merge_chunks import LOG2E, add_chunk, merge_chunks, quotient
 from kernels.triton.attention.paged_attention import PagedBatch
-from kernels.triton.requirements import next_power_of_2
+from kernels.triton.requirements import LARGEST_RANK, LARGEST_ROTARY, next_power_of_2
 
 ROWS = 16
 """Heads of a program: what a matrix instruction takes at least. More would not fit into registers beside a
 weighted sum of 512 values each, twice."""
-LARGEST_RANK = 512
-LARGEST_ROTARY = 128
 
 
 @triton.jit

@@ -1,14 +1,22 @@
-"""Sizes of products by expert, which change no bit. Does not import triton."""
+"""Sizes of products by expert, which change no bit, and the steps that have all sizes. Does not import
+triton."""
 
 import torch
 
 from kernels.triton.capabilities import Capability, capability_of
-from kernels.triton.matmul.ranges import FEATURES, UNIT, LinearSizes
+from kernels.triton.matmul.ranges import FEATURES, MANY, UNIT, LinearSizes
 from kernels.triton.requirements import next_power_of_2, num_processors
 
 MANY_TOKENS = 4096
 """Tokens from which on sizes stay the same: of 256 experts with 8 of them chosen, 128 pairs each."""
 LEAST_TILE = 16
+
+
+def token_classes(most: int, with_experts: bool = False) -> list[int]:
+    """Returns numbers of tokens up to `most` that together have all launch parameters of products.
+    with_experts: of those by expert, or by head, too."""
+    many = MANY_TOKENS if with_experts else MANY
+    return sorted({min(most, 1 << power) for power in range(many.bit_length())})
 
 
 def class_pairs(tokens: int, top_k: int) -> int:

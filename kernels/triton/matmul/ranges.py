@@ -46,12 +46,6 @@ class LinearSizes:
     splits: bool  # each program sums one range
 
 
-def token_classes(most: int, many: int = MANY) -> list[int]:
-    """Returns numbers of tokens up to `most` that together have all launch parameters. many: the number from
-    which on these stay the same; with experts MANY_TOKENS of kernels.triton.experts.tile_sizes."""
-    return sorted({min(most, 1 << power) for power in range(many.bit_length())})
-
-
 def range_length(features: int, depth: int) -> int:
     """Returns the length of a range of a weight [features, depth]; the last range may be shorter."""
     programs, ranges = -(-features // FEATURES), 1

@@ -18,8 +18,8 @@ class TritonSampling(SamplingOps):
     """Histories are dense tables on the device: adjust_logits() penalizes, adds bias and masks in one
     pass."""
 
-    MOST_RANKED = MOST
-    """Tokens that ranking() finds without sorting."""
+    MOST_RANKED, TOP_N_SIZES = MOST, (USUAL, MOST)
+    """Tokens that ranking() finds without sorting, and the numbers that kernels are compiled for."""
     FILTERED = tuple(Filters.__dataclass_fields__)
     """The columns of filters that one kernel applies."""
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from kernels.cpu.instruction_sets import target_set
 from pagewire.errors import StartupError
 from pagewire_transformers.products import Lookup, Product
 from tests.engine_core.fakes import add_request
@@ -14,7 +15,6 @@ from tests.transformers_models import DRIVEN, REFUSED, make_model
 from tests.worker.fakes import Driver
 from tests.worker.test_parity import assert_equal, prompts, reference
 from tests.worker.test_pressure import InProcess
-from worker.cpu.kernel_selection import target_set
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from kernels.attention.kv_cache_spec import CacheLayout, bytes_per_block
+from kernels.attention.kv_cache_spec import CacheLayout
 from kernels.attention.latent import LatentSpec
 from kernels.attention.torch_plan import HostStep
 from kernels.ops.attention.paged_attention import paged_attention_reference
@@ -16,7 +16,8 @@ SPEC, HEADS, BLOCK_SIZE = LatentSpec(rank=24, rotary_dim=8), 5, 4
 def test_what_is_kept():
     """One latent and one rotary key per token, whatever the number of heads. DeepSeek-V3: 576 values, where
     keys and values of its 128 heads would be 40,960."""
-    assert bytes_per_block(LatentSpec(512, 64), 16, torch.bfloat16) == 16 * 576 * 2
+    (plane,) = LatentSpec(512, 64).planes(16, torch.bfloat16)
+    assert plane.bytes_per_block == 16 * 576 * 2
     assert LatentSpec(24, 8) == SPEC != LatentSpec(32, 0)
 
 

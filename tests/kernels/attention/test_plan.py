@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.attention.kv_cache_spec import AttentionSpec, bytes_per_block
+from kernels.attention.kv_cache_spec import AttentionSpec
 from kernels.attention.plan import Rotation, rotated_heads
 from kernels.ops.layers.norms import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
@@ -52,4 +52,5 @@ def test_kinds_of_layers():
         full == AttentionSpec(2, 8) and full != windowed and len({full, windowed, AttentionSpec(2, 8)}) == 2
     )
     for spec in (full, windowed):
-        assert bytes_per_block(spec, 16, torch.bfloat16) == 2 * 2 * 16 * 8 * 2
+        planes = spec.planes(16, torch.bfloat16)
+        assert sum(plane.bytes_per_block for plane in planes) == 2 * 2 * 16 * 8 * 2

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.attention.blocks import copy_blocks_reference
+from kernels.ops.attention.block_copies import copy_blocks_reference
 from kernels.triton import blocks as module
 from kernels.triton.blocks import copy_blocks, gather_blocks, scatter_blocks
 from tests.kernels.tolerances import random

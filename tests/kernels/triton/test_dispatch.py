@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.api import Ops, default_ops
-from kernels.ops.attention.blocks import copy_blocks
+from kernels.ops.attention.block_copies import copy_blocks
 from kernels.triton import blocks
 from kernels.triton import requirements as support
 from tests.kernels.tolerances import random

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.attention.blocks import swap_in_reference, swap_out_reference
+from kernels.ops.attention.block_copies import swap_in_reference, swap_out_reference
 from kernels.triton import blocks as module
 from kernels.triton.blocks import swap_in, swap_out
 from tests.kernels.tolerances import random

@@ -1,5 +1,6 @@
 """Inputs made in one call, beside their reference."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,15 +11,16 @@ import torch
 from kernels.attention.block_plan import BlockAttentionPlan
 from kernels.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSpec
 from kernels.attention.torch_plan import TorchAttentionPlan
+from kernels.batch import StepBatch
 from kernels.cpu.attention.block_attention import BlockPlan, block_kernels, plan_blocks
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.sizes import PART
+from kernels.cpu.step.inputs import CONTEXT_STEP, KEPT, KEPT_TOKENS, BlockInputs
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
+from tests.worker.step.checks import compiled_check
 from tests.worker.step.test_rows import new_row
-from worker.cpu.inputs import CONTEXT_STEP, KEPT, KEPT_TOKENS, BlockInputs
-from worker.model_input import StepBatch, build_input_batch
-from worker.step.plan_check import compiled_check
+from worker.model_input import build_input_batch
 from worker.step.plan_reader import Step, read_step
 from worker.step.rows import RowTable
 
@@ -47,7 +49,11 @@ def kernels() -> BlockKernels:
 
 @pytest.fixture
 def inputs(rows: RowTable, kernels: BlockKernels) -> BlockInputs:
-    return BlockInputs(rows, SPECS, kernels)
+    return inputs_of(rows, SPECS, kernels)
+
+
+def inputs_of(rows: RowTable, specs: Sequence[KVCacheSpec], kernels: BlockKernels) -> BlockInputs:
+    return BlockInputs(rows.token_ids, rows.blocks, rows.prompt_lens, specs, kernels)
 
 
 def step_of(
@@ -216,7 +222,7 @@ def test_rows_with_a_common_prefix(seed: int):
         own = [50 * row + block for block in range(-(-length // 16) - shared)]
         blocks = [*range(prefix, prefix + shared), *own]
         rows.add(new_row(row, list(range(length)), blocks, prompt_len=length))
-    inputs = BlockInputs(rows, [WIDE], kernels)
+    inputs = inputs_of(rows, [WIDE], kernels)
     order = rng.permutation(60).tolist()
     counts = [1 if row % 7 else 30 for row in order]
     starts = [lengths[row] - count for row, count in zip(order, counts, strict=True)]
@@ -242,7 +248,7 @@ def test_another_number_of_items_is_another_batch(kernels: BlockKernels):
     for row, length in enumerate(lengths):
         blocks = [*range(30), *range(100 * row + 100, 100 * row + 104)]
         rows.add(new_row(row, list(range(length)), blocks, prompt_len=length))
-    inputs = BlockInputs(rows, [WIDE], kernels)
+    inputs = inputs_of(rows, [WIDE], kernels)
     batches, made = [], []
     for _ in range(4):
         starts = [length - 1 for length in lengths]

@@ -4,7 +4,7 @@ import pytest
 
 from kernels.cpu import instruction_sets as sets
 from pagewire.errors import StartupError
-from worker.cpu.instruction_set import select_instruction_set
+from worker.cpu.precompile import select_instruction_set
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from worker.cpu.memory_retry import compute_in_pieces, sampled_positions
-from worker.step.plan_check import Measures
-from worker.step.plan_reader import Step
+from worker.step.plan_reader import Measures, Step
 
 
 def step_of(

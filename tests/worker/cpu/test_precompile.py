@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import kernels.cpu
+from kernels.cpu import groups
+from kernels.cpu.groups import Group
 from kernels.cpu.instruction_sets import AVX2, AVX512, selected_name, selected_set
 from worker.cpu import precompile
 
@@ -30,31 +32,31 @@ def tell(what: str, fraction: float) -> None:
 @pytest.fixture
 def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """An empty cache, and which groups a process is started for; it ends at once, with an error."""
-    groups: list[str] = []
+    missing: list[str] = []
 
-    def start(missing: list[str]) -> Failed:
-        groups.extend(missing)
+    def start(some: list[str]) -> Failed:
+        missing.extend(some)
         return Failed()
 
     monkeypatch.setattr("kernels.cpu.compiler.cache.cache_folder", lambda: tmp_path)
     monkeypatch.setattr("kernels.cpu.compiler.cache.is_cached", lambda: True)
     monkeypatch.setattr(precompile, "_start", start)
-    monkeypatch.setattr(precompile, "why_not", lambda: None)
-    monkeypatch.setattr(precompile, "selected_set", lambda: AVX512)
+    monkeypatch.setattr(groups, "why_not", lambda: None)
+    monkeypatch.setattr(groups, "selected_set", lambda: AVX512)
     monkeypatch.setattr(precompile, "_num_processes", lambda: 1)
-    return groups
+    return missing
 
 
 @pytest.fixture
 def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    groups: list[str] = []
-    monkeypatch.setattr(precompile, "import_group", groups.append)
-    return groups
+    names: list[str] = []
+    monkeypatch.setattr(Group, "load", lambda group: names.append(group))
+    return names
 
 
 def test_the_first_start_compiles_and_later_ones_do_not(starts: list[str], imported: list[str]) -> None:
     """What failed is tried again at the next start. A standby takes what is there."""
-    wanted = {"float32", "sampler", "model", "compact"}
+    wanted = {Group.FLOAT32, Group.SAMPLER, Group.MODEL, Group.COMPACT}
     assert precompile.precompile(None) is not None and starts == []
     kernels = precompile.precompile(wanted)
     assert starts == ["float32", "sampler", "model"]
@@ -74,17 +76,17 @@ def test_the_first_start_compiles_and_later_ones_do_not(starts: list[str], impor
 
 
 def test_weights_in_12_bits_are_for_some_sets(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precompile, "selected_set", lambda: AVX2)
-    precompile.precompile({"sampler", "compact"})
+    monkeypatch.setattr(groups, "selected_set", lambda: AVX2)
+    precompile.precompile({Group.SAMPLER, Group.COMPACT})
     assert starts == ["compact", "sampler"]
 
 
 def test_what_cannot_run_here_is_not_compiled(starts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precompile, "why_not", lambda: "the CPU lacks AVX2")
-    precompile.precompile({"sampler", "model"})
+    monkeypatch.setattr(groups, "why_not", lambda: "the CPU lacks AVX2")
+    precompile.precompile({Group.SAMPLER, Group.MODEL})
     assert starts == ["sampler"]
     monkeypatch.setattr("kernels.cpu.compiler.cache.is_cached", lambda: False)  # nowhere to leave it
-    precompile.precompile({"sampler", "model"})
+    precompile.precompile({Group.SAMPLER, Group.MODEL})
     assert starts == ["sampler"]
 
 
@@ -103,11 +105,11 @@ def test_processes_share_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failure_is_left_to_the_code_that_uses_them(
     starts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(group: str) -> None:
+    def fail(group: Group) -> None:
         raise ImportError(group)
 
-    monkeypatch.setattr(precompile, "import_group", fail)
-    kernels = precompile.precompile({"sampler"})
+    monkeypatch.setattr(Group, "load", fail)
+    kernels = precompile.precompile({Group.SAMPLER})
     kernels.begin()
     kernels.wait(tell)
 
@@ -123,7 +125,7 @@ def test_waiting_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch, imported: 
         if len(told) == 3:
             child.communicate(b"\n")
 
-    kernels = precompile.Precompiled(["sampler"], child)
+    kernels = precompile.Precompiled([Group.SAMPLER], child)
     kernels.begin()
     kernels.wait(report)
     assert len(told) >= 3 and told == sorted(set(told)) and imported == ["sampler"]
@@ -139,9 +141,9 @@ def test_groups_are_all_files() -> None:
             r"^@(compiled|operation|by_dtype)$|^\w+ = operation_for\(", path.read_text(), re.MULTILINE
         )
     }
-    listed = {name for names in precompile.KERNELS.values() for name in names}
-    assert compiling == listed, "KERNELS of worker/cpu/precompile.py lists the modules with compiled kernels"
-    precompile.import_group("sampler")
+    listed = {name for group in Group for name in group.modules}
+    assert compiling == listed, "Group of kernels/cpu/groups.py lists the modules with compiled kernels"
+    Group.SAMPLER.load()
     assert "kernels.cpu.sampling.choose" in sys.modules
 
 

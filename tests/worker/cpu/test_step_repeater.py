@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from kernels.cpu.step.inputs import CONTEXT_STEP
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
 from tests.worker.fakes import Driver, resolved_params
 from worker.cpu.backend import CpuBackend
-from worker.cpu.inputs import CONTEXT_STEP
 from worker.executor.backend import LaunchClock, SampledTokens
 from worker.step.rows import PlanError, RowTable
 

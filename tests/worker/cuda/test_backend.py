@@ -13,8 +13,9 @@ from engine_core.intake.validation import Limits
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
-from kernels.triton.blocks import BUFFER_BYTES
+from kernels.triton.requirements import BUFFER_BYTES
 from kernels.triton.step.copy_segments import copy_segments_reference
+from kernels.triton_ops import TritonOps
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
@@ -22,7 +23,6 @@ from tests.checkpoints import EOS_ID, VOCAB_SIZE
 from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.cuda.host_devices import SMALL, LateDevice, interpret, load_on, load_on_the_host
 from tests.worker.fakes import initialize, load_on_a_cpu
-from worker.cuda import rows as device_side
 from worker.cuda.backend import CudaBackend, copy_parts
 from worker.cuda.device.device import Run
 from worker.cuda.rows import DeviceRows
@@ -240,7 +240,7 @@ def random_plan(rng: random.Random, used: set[int]) -> worker_pb2.StepPlan:
 def test_rows_of_the_device_are_those_of_the_host(monkeypatch: pytest.MonkeyPatch):
     """A random walk of everything that a plan changes, some of it in one plan; the core appends, too. A
     launch reads everything before it writes, as programs that run side by side may."""
-    monkeypatch.setattr(device_side, "copy_segments", copy_segments_reference)
+    monkeypatch.setattr(TritonOps, "copy_segments", staticmethod(copy_segments_reference))
     rng = random.Random(3)
     rows = RowTable(max_num_rows=6, max_model_len=50, vocab_size=99, block_size=4, num_blocks=500)
     device_rows = DeviceRows(rows, LateDevice())

@@ -17,8 +17,7 @@ from worker.grammar.rows import GrammarRows
 from worker.pooling.vectors import States
 from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.step.beams import NO_TOKEN, BeamCandidates
-from worker.step.plan_check import StepCheck
-from worker.step.plan_reader import NO_TOKEN_COLUMN, RowFeature, Step, Swaps
+from worker.step.plan_reader import NO_TOKEN_COLUMN, PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import PlanError, RowTable
 from worker.step.warmup_plans import decode_plan, prefill_plan
 
@@ -31,7 +30,7 @@ class RecordingBackend:
         self.features: Sequence[RowFeature] = ()
         self.grammars = GrammarRows(40, None)
         self.num_host_blocks = 4
-        self.plan_check: StepCheck | None = None
+        self.plan_check: PlanCheck | None = None
         self.late = late
         self.tokens_only: list[bool] = []
         self.done = 0  # steps that are

@@ -25,8 +25,7 @@ from tests.worker import test_pressure
 from tests.worker.fakes import Driver, initialize, load_on_a_cpu
 from worker.memory import row_states
 from worker.memory.row_states import RowStates, states_bytes
-from worker.step.plan_check import Measures
-from worker.step.plan_reader import Step
+from worker.step.plan_reader import Measures, Step
 from worker.step.rows import PlanError
 from worker.step.warmup_plans import decode_plan, prefill_plan, removal_plan
 

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernels.cpu.step.calls import StepCheck
 from kernels.ops.attention.ragged import Integers
+from tests.worker.step.checks import compiled_check
 from tests.worker.step.test_rows import new_row
-from worker.step.plan_check import Measures, StepCheck, check_by_numpy
+from worker.step.plan_reader import Measures, check_by_numpy, checked_step
 from worker.step.rows import PlanError, RowTable
 
 pytestmark = pytest.mark.cpu_kernels
@@ -27,19 +29,14 @@ def rows() -> RowTable:
 
 @pytest.fixture(scope="module")
 def compiled(rows: RowTable) -> StepCheck:
-    from kernels.cpu.step.check_step import check_step
-
-    return StepCheck(rows, check_step)
+    return compiled_check(rows)
 
 
 def compiled_answer(check: StepCheck, columns: Integers, num_rows: int, num_samples: int) -> Measures | None:
     """None: it does not fit, without asking the reference."""
-    job = check._job
-    job.columns, job.num_rows, job.num_samples = columns.ctypes.data, num_rows, num_samples
-    check._kernel(job)
-    assert not check._marks.any(), "nothing is remembered of a step"
-    tokens, context, in_order = job.tokens, job.context, job.in_order
-    return Measures(tokens, context, bool(in_order)) if tokens >= 0 else None
+    found = check(columns.ctypes.data, num_rows, num_samples)
+    assert not check.marks.any(), "nothing is remembered of a step"
+    return None if found is None else Measures(*found)
 
 
 def twin_answer(rows: RowTable, columns: Integers, num_rows: int, num_samples: int) -> Measures | None:
@@ -92,19 +89,17 @@ def test_examples(
 
 def test_a_row_may_fill_its_blocks_and_no_more() -> None:
     """Row 0 ends where its last block does, row 1 one token behind that."""
-    from kernels.cpu.step.check_step import check_step
-
     table = RowTable(max_num_rows=2, max_model_len=10, vocab_size=100, block_size=4, num_blocks=8)
     for row, tokens in enumerate((8, 9)):
         table.add(new_row(row, list(range(tokens)), [2 * row, 2 * row + 1]))
         table.finish_step(np.array([row]), np.array([tokens - 1]))
-    check = StepCheck(table, check_step)
+    check = compiled_check(table)
     for columns, expected in (([0, 7, 1], Measures(1, 8, False)), ([1, 8, 1], None)):
         values = np.array(columns, np.int64)
         assert compiled_answer(check, values, 1, 0) == twin_answer(table, values, 1, 0) == expected
 
 
-def test_what_does_not_fit_is_said(compiled: StepCheck) -> None:
+def test_what_does_not_fit_is_said(rows: RowTable, compiled: StepCheck) -> None:
     columns = np.array([1, 4, 3], np.int64)
     with pytest.raises(PlanError, match="computes tokens that it does not have"):
-        compiled(columns, columns.ctypes.data, 1, 0)
+        checked_step(columns, 1, rows, 100, compiled)

@@ -7,8 +7,8 @@ import pytest
 
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
-from worker.step.plan_check import Measures
 from worker.step.plan_reader import (
+    Measures,
     append_tokens,
     apply_changes,
     block_copies,

@@ -2,8 +2,8 @@
 
 The operations of all layers have been recorded in one program (kernels.cpu.program); a step fills in how many
 tokens it has and where its inputs and plans are. The results have the same bits as those of the layers.
-There are two programs: steps of few tokens also compute logits, and choose greedy tokens (head.py); the
-other one is made anew for a longer step, with powers of two so that few are made.
+There are two programs: steps of few tokens also compute logits, and choose greedy tokens; the other one is
+made anew for a longer step, with powers of two so that few are made.
 """
 
 import logging
@@ -13,13 +13,17 @@ from typing import cast
 
 import torch
 
-from kernels.api import InputBatch, KVCacheSpec, LayerCache, Plane, RowStateSpec
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.program.buffers import FEW
-from kernels.cpu.program.program import CannotRecord, StepProgram
-from kernels.cpu.program.recording import RecordingOps
-from kernels.cpu_ops import CpuOps
-from worker.cpu.fused_decoder.head import FusedHead
+from kernels.api import (
+    BlockKernels,
+    CannotRecord,
+    CpuOps,
+    InputBatch,
+    KVCacheSpec,
+    LayerCache,
+    RecordingOps,
+    RowStateSpec,
+    StepProgram,
+)
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
 
@@ -45,32 +49,27 @@ def fuse(model: LanguageModel, ops: CpuOps | None, blocks: BlockKernels | None) 
 @torch.inference_mode()
 def record(
     model: Decoder, ops: RecordingOps, caches: Sequence[LayerCache], checks: bool = False
-) -> tuple[torch.Tensor, FusedHead | None]:
-    """Returns the buffer of hidden states [M, E], and the head where steps have few tokens. checks: see
-    RecordingOps.recording(). Raises CannotRecord."""
+) -> torch.Tensor:
+    """Returns the buffer of hidden states [M, E]. Where steps have few tokens, logits and the choice of
+    greedy tokens follow them. checks: see RecordingOps.recording(). Raises CannotRecord."""
     with ops.recording(model, checks):
         hidden = model.forward(ops.batch(model.kv_cache_specs()), caches)
-        if ops.most_tokens > FEW:
-            return hidden, None
-        first = ops.next_index
-        logits = model.logits(hidden)
-    return hidden, FusedHead(ops, logits, first)
+        if ops.most_tokens <= ops.FEW:
+            ops.choose(model.logits, hidden)
+    return hidden
 
 
 def _small_caches(model: Decoder, dtype: torch.dtype, block_size: int) -> list[LayerCache]:
     """Returns what each layer keeps, of one block and of one row."""
 
-    def planes(spec: KVCacheSpec | RowStateSpec) -> tuple[Plane, ...]:
+    def empty(spec: KVCacheSpec | RowStateSpec) -> LayerCache:
         if isinstance(spec, RowStateSpec):
-            return *spec.planes(), *spec.draft_planes(0)
-        return spec.planes(block_size, dtype)
+            planes = *spec.planes(), *spec.draft_planes(0)
+        else:
+            planes = spec.planes(block_size, dtype)
+        return tuple(torch.empty(1, *plane.block_shape, dtype=plane.dtype) for plane in planes)
 
-    return [
-        tuple(
-            torch.empty(1, *plane.block_shape, dtype=plane.dtype) for spec in specs for plane in planes(spec)
-        )
-        for specs in model.layer_specs()
-    ]
+    return [sum(map(empty, specs), ()) for specs in model.layer_specs()]
 
 
 def layer_that_failed(model: Decoder, error: BaseException) -> str:
@@ -101,18 +100,17 @@ class FusedDecoder(LanguageModel):
         super().__init__()
         self.model, self._ops, self._blocks = model, ops, blocks
         self.programs: dict[bool, StepProgram] = {}  # for steps of few tokens: True, and of many
-        self._head: FusedHead | None = None
         self._last = _LastStep(torch.empty(0), False)
         self._captures: dict[bool, Sequence[torch.Tensor]] = {}  # of each program: buffers [M, E]
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """The next step overwrites the result."""
         tokens = len(batch.token_ids)
-        few = tokens <= FEW
+        few = tokens <= RecordingOps.FEW
         program = self.programs.get(few)
         if program is None or program.most_tokens < tokens:
             program = self.programs[few] = self._record(
-                FEW if few else 1 << (tokens - 1).bit_length(), batch, caches
+                RecordingOps.FEW if few else 1 << (tokens - 1).bit_length(), batch, caches
             )
         program.run(batch)
         hidden = program.first_rows(tokens)
@@ -125,18 +123,20 @@ class FusedDecoder(LanguageModel):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[A, E] -> [A, V] float32, which the next step overwrites if it comes from the program."""
-        head = self._head_of(hidden)
-        return self.model.logits(hidden) if head is None or head.logits is None else head.logits
+        program = self._program_of(hidden)
+        computed = None if program is None else program.computed.logits
+        return self.model.logits(hidden) if computed is None else computed
 
     def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        head = self._head_of(hidden)
-        return None if head is None else head.tokens
+        program = self._program_of(hidden)
+        return None if program is None else program.computed.tokens
 
     @property
     def logits_of_program(self) -> torch.Tensor | None:
         """[T, V] float32, where the last step has computed them and the next one of its shape will; None: it
         has not."""
-        return self._head.logits if self._last.few and self._head is not None else None
+        program = self._program_of(self._last.hidden)
+        return None if program is None else program.computed.logits
 
     def fixed_program(self, batch: InputBatch) -> StepProgram | None:
         """Returns the program of the last step if it may run again as it is, after numbers in the tensors of
@@ -144,17 +144,16 @@ class FusedDecoder(LanguageModel):
         program = self.programs.get(self._last.few)
         return program if program is not None and program.is_fixed(batch) else None
 
-    def _head_of(self, hidden: torch.Tensor) -> FusedHead | None:
-        """The head, if `hidden` is all that the last step computed, and it was one of few tokens."""
-        return self._head if self._last.few and hidden is self._last.hidden else None
+    def _program_of(self, hidden: torch.Tensor) -> StepProgram | None:
+        """The program of the last step, if `hidden` is all that it computed."""
+        return self.programs.get(self._last.few) if hidden is self._last.hidden else None
 
     def _record(self, most_tokens: int, batch: InputBatch, caches: Sequence[LayerCache]) -> StepProgram:
         ops = RecordingOps(self._ops, self._blocks, most_tokens)
-        few = most_tokens <= FEW
+        few = most_tokens <= ops.FEW
         if few:
             stateful = [isinstance(specs[0], RowStateSpec) for specs in self.model.layer_specs()]
             ops.prefetch(self.model.kv_cache_specs(), caches[stateful.index(False)], batch)
-        hidden, head = record(self.model, ops, caches)
+        hidden = record(self.model, ops, caches)
         self._captures[few] = self.model.captured
-        self._head = head or self._head
         return ops.build(hidden)

@@ -1,7 +1,7 @@
 """Log-probabilities on a CUDA device: a worker.sampling.logprobs.scores.Scorer that never waits for it.
 
 Results are copied to the host behind the kernels that compute them. Kernels find up to
-kernels.triton.sampling.logprobs.MOST candidates of a token without sorting, and without writing
+TritonSampling.MOST_RANKED candidates of a token without sorting, and without writing
 log-probabilities of the whole vocabulary. More candidates are sorted by torch, row by row.
 """
 

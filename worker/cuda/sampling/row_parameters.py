@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import torch
 
-from kernels.api import MIRRORED, SamplingColumns
+from kernels.api import SamplingColumns
 from kernels.ops.attention.ragged import Integers
 from kernels.triton.sampling.draws import RowParameters
 from kernels.triton.sampling.ops import TritonSampling
@@ -41,8 +41,8 @@ class DeviceParameters:
         self._columns, self._device = columns, device
         self._slots = np.full((len(RowSlots._fields), columns.num_rows), -1, np.int32)
         self._changed: set[int] = set()
-        numbers = np.zeros((len(MIRRORED) + len(self._slots), width), np.int32)
-        numbers[len(MIRRORED) :] = -1
+        numbers = np.zeros((len(SamplingColumns.MIRRORED) + len(self._slots), width), np.int32)
+        numbers[len(SamplingColumns.MIRRORED) :] = -1
         self._on_device = upload(numbers, device)
         self._seeds_on_device = upload(np.zeros(width, np.int64), device)
 
@@ -74,15 +74,15 @@ class DeviceParameters:
         assert row_index.shape[0] % ALIGNMENT == 0
         numbers = self._on_device.index_select(1, row_index)
         seeds = self._seeds_on_device.index_select(0, row_index)
-        parameters = TritonSampling.row_parameters(numbers[: len(MIRRORED)], seeds)
-        return parameters, RowSlots(*numbers[len(MIRRORED) :])
+        parameters = TritonSampling.row_parameters(numbers[: len(SamplingColumns.MIRRORED)], seeds)
+        return parameters, RowSlots(*numbers[len(SamplingColumns.MIRRORED) :])
 
     @property
     def positions(self) -> torch.Tensor:
         """The positions of all rows on the device, [rows] int32."""
-        return self._on_device[MIRRORED.index("position")]
+        return self._on_device[SamplingColumns.MIRRORED.index("position")]
 
     @property
     def slots(self) -> "RowSlots[torch.Tensor]":
         """The slots of all rows on the device, [rows] int32."""
-        return RowSlots(*self._on_device[len(MIRRORED) :])
+        return RowSlots(*self._on_device[len(SamplingColumns.MIRRORED) :])

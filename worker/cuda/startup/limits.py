@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from kernels.triton.requirements import INTERPRETED, why_not
+from kernels.triton import requirements
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from pagewire.speculation import METHOD_NAMES
@@ -32,10 +32,8 @@ _MOST_NUMBERS = (1 << 31) - 1
 def find_device() -> Device:
     """Returns the CUDA device, or a HostDevice under Triton's interpreter. Raises StartupError when there is
     none."""
-    if INTERPRETED:
-        from kernels.triton.interpreter import compute_as_a_device_does
-
-        compute_as_a_device_does()
+    if requirements.INTERPRETED:
+        requirements.prepare()
         return HostDevice()
     _check_driver()
     if not torch.cuda.is_available():
@@ -44,9 +42,7 @@ def find_device() -> Device:
         todo = "look at nvidia-smi and CUDA_VISIBLE_DEVICES" if built else "install a CUDA build of torch"
         raise StartupError(WHAT, why, f"{todo}, or use --device cpu")
     _check_compiler()
-    from kernels.triton.assembler import choose_assembler
-
-    logger.info("ptxas %s assembles kernels", choose_assembler(torch.cuda.get_device_capability(0)))
+    logger.info("ptxas %s assembles kernels", requirements.prepare())
     return CudaDevice()
 
 
@@ -101,7 +97,7 @@ def check_kernels(
         why = f"{config.architecture} has heads of two sizes, which run on CPUs alone"
         raise StartupError(WHAT, why, "use --device cpu")
     for cache_dtype in (None, stored):
-        reason = why_not(device.place, dtype, config.head_dim, cache_dtype)
+        reason = requirements.why_not(device.place, dtype, config.head_dim, cache_dtype)
         if reason is not None:
             todo = "use --device cpu" if cache_dtype is None else "leave --kv-cache-dtype out"
             raise StartupError(WHAT, reason, todo)
@@ -128,11 +124,9 @@ def refuse_drafts(speculation: worker_pb2.Speculation | None) -> None:
 
 def _check_latent(latent: LatentConfig) -> None:
     """Raises StartupError for latents that are too large for a program's registers."""
-    from kernels.triton.attention.latent_attention import LARGEST_RANK, LARGEST_ROTARY
-
     for name, size, most in (
-        ("kv_lora_rank", latent.rank, LARGEST_RANK),
-        ("qk_rope_head_dim", latent.rotary_dim, LARGEST_ROTARY),
+        ("kv_lora_rank", latent.rank, requirements.LARGEST_RANK),
+        ("qk_rope_head_dim", latent.rotary_dim, requirements.LARGEST_ROTARY),
     ):
         if size > most:
             raise StartupError(WHAT, f"{name} is {size}; up to {most} is supported", "use --device cpu")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from kernels.triton.blocks import BUFFER_BYTES
-from kernels.triton.sampling.logprobs import USUAL
+from kernels.triton import requirements
+from kernels.triton.sampling.ops import TritonSampling
 from pagewire.errors import StartupError
 from worker.cuda.backend import CudaBackend
 from worker.cuda.device.device import Device, Memory
@@ -55,10 +55,12 @@ def largest_steps(runner: StepExecutor[CudaBackend], most_tokens: int, captures:
     counts[0] = min(longest, counts[0] + most_tokens - sum(counts))
     plan = prefill_plan(counts, rows.block_size, HUNGRY, one_block=True)
     for new in plan.new_rows:
-        new.logprobs.top_n = min(USUAL, rows.vocab_size)
+        new.logprobs.top_n = min(TritonSampling.TOP_N_SIZES[0], rows.vocab_size)
     plan.new_rows[0].prompt_logprobs.CopyFrom(plan.new_rows[0].logprobs)
     plan.new_rows[0].prompt_logprobs_start = 1
-    copied = min(BUFFER_BYTES, num_rows * runner.backend.bytes_per_block)  # a block for each row that forks
+    copied = min(
+        requirements.BUFFER_BYTES, num_rows * runner.backend.bytes_per_block
+    )  # a block for each row that forks
     # Few rows that decode leave results of chunks to each other, which many do not.
     decoding = [
         device.peak_of(partial(_decode, runner, 1 << power)) for power in range(num_rows.bit_length())

@@ -4,7 +4,7 @@ graphs.
 What Triton specializes kernels on, and how a step can change it:
 
     tokens of a step     latents: whether programs share a token's context, as they do where tokens are few
-                         sizes of products: kernels.triton.matmul.ranges.token_classes; with experts theirs
+                         sizes of products: kernels.triton.experts.tile_sizes.token_classes
     rows of a step       the width of sums over rows in kernels.triton.step.prepare_inputs, and in
                          kernels.triton.attention.work_list: a power of two
     sampling             the features that rows request: example_rows()
@@ -21,8 +21,8 @@ from typing import Any
 
 from triton import knobs
 
-from kernels.triton.matmul.ranges import MANY, token_classes
-from kernels.triton.sampling.logprobs import MOST, USUAL
+from kernels.triton.sampling.ops import TritonSampling
+from kernels.triton_ops import TritonOps
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2, prompt_pb2
@@ -65,7 +65,7 @@ def example_rows(vocab_size: int) -> Iterator[worker_pb2.NewRow]:
         stop_token_ids=[0],
         min_tokens=2,
     )
-    for largest in (USUAL, MOST):
+    for largest in TritonSampling.TOP_N_SIZES:
         count = min(largest, vocab_size)
         yield row(sampling=params(temperature=0), logprobs=generation_pb2.LogprobOptions(top_n=count))
         yield row(sampling=params(temperature=0), num_beam_candidates=count)
@@ -76,20 +76,20 @@ def warm_up(
     most_tokens: int,
     captures: bool,
     progress: Callable[[float], None],
-    many: int = MANY,
+    with_experts: bool = False,
 ) -> None:
     """Runs the warm-up. Does nothing where no row can have output.
 
     most_tokens: of a step. captures: whether to capture graphs. progress: called with the fraction done.
-    many: tokens from which on sizes of products stay the same.
+    with_experts: the model has products by expert, or by head.
     """
     rows = runner.rows
     if rows.max_model_len < 2:
         return
     captured = graph_sizes(most_step_tokens(rows, most_tokens)) if captures else ()
     sampled = sampling_sizes(min(rows.max_num_rows, most_tokens)) if captures else ()
-    plans = list(_plans(rows, most_tokens, runner.backend.most_queries, captured, many))
-    for count in token_classes(most_tokens):
+    plans = list(_plans(rows, most_tokens, runner.backend.most_queries, captured, with_experts))
+    for count in TritonOps.token_classes(most_tokens):
         runner.backend.score(count)
     for done, plan in enumerate(plans):
         run(runner, plan)
@@ -128,7 +128,7 @@ def _decoding(size: int, rows: RowTable) -> worker_pb2.StepPlan:
 
 
 def _plans(
-    rows: RowTable, most_tokens: int, most_queries: int, captured: tuple[int, ...], many: int
+    rows: RowTable, most_tokens: int, most_queries: int, captured: tuple[int, ...], with_experts: bool
 ) -> Iterator[worker_pb2.StepPlan]:
     """Yields the plans to execute without graphs. Sizes that are captured later are among them: libraries
     initialize on their first use, which a graph cannot capture."""
@@ -139,7 +139,7 @@ def _plans(
         yield step_of(size, rows)
         if size in powers and prompt > 1 and size - 1 + prompt <= most_tokens:
             yield prefill_plan([1] * (size - 1) + [prompt], rows.block_size, one_block=True)
-    for tokens in token_classes(most_tokens, many):
+    for tokens in TritonOps.token_classes(most_tokens, with_experts):
         counts = even_counts(tokens, rows)
         if sum(counts) == tokens:
             yield prefill_plan(counts, rows.block_size, one_block=True)

@@ -11,9 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from kernels.api import (
-    AttentionPlan,
     AttentionSpec,
-    HeadNorms,
     InputBatch,
     KVCacheSpec,
     LayerCache,
@@ -54,14 +52,14 @@ class Attention(Layer):
         batch: InputBatch,
         cache: LayerCache,
         rotation: Rotation | None = None,
-        norms: HeadNorms | None = None,
+        norms: tuple[RMSNorm, RMSNorm] | None = None,
     ) -> torch.Tensor:
         """[T, (H + 2 K) * D], the heads of queries, keys and values side by side -> [T, H * D].
 
         norms: of each query's and each key's head, applied before the rotation.
         """
         heads = qkv.view(qkv.shape[0], -1, self.spec.head_dim)
-        plan: AttentionPlan = batch.attention[self.spec]
+        plan = batch.plan(self.spec)
         return plan.store_and_attend(heads, cache, self.scoring, rotation, norms).flatten(1)
 
 

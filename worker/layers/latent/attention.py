@@ -14,7 +14,7 @@ values: 3.4 times in DeepSeek-V3's shape.
 
 import torch
 
-from kernels.api import InputBatch, LatentPlan, LatentSpec, LayerCache, Rotation
+from kernels.api import InputBatch, LatentSpec, LayerCache, Rotation
 from worker.layers.attention.self_attention import AttentionPart
 from worker.layers.base import Layer
 from worker.layers.latent.head_linear import HeadLinear
@@ -66,6 +66,5 @@ class LatentAttention(AttentionPart):
         absorbed = self.key_up(queries[:, rotary:].view(len(x), heads, -1))
         parts = absorbed, queries[:, :rotary], latents
         query, kept = self.ops.latent_heads(*parts, self.latent_norm, rotation)
-        plan: LatentPlan = batch.attention[self.spec]
-        mixed = plan.store_and_attend(query, kept, cache, self.scale)
+        mixed = batch.latent_plan(self.spec).store_and_attend(query, kept, cache, self.scale)
         return self.output(self.ops.side_by_side(self.value_up(mixed)), batch)

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from kernels.ops.attention.blocks import copy_blocks, swap_in, swap_out
+from kernels.api import block_copies, zeros
 from kernels.ops.attention.ragged import Integers, ranges
-from worker.memory.kv_cache import zeros
 from worker.models.base import LanguageModel
 from worker.step.plan_reader import Step, Swaps
 from worker.step.rows import RowTable
@@ -80,11 +79,12 @@ class FeatureCache:
 
     def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
         """Copies blocks to host memory and back, then blocks [C] to blocks [C]."""
+        pool, host = self._pool, self._host
         if swaps is not None:
-            swap_out(self._pool, self._host, swaps.out_blocks.tolist(), swaps.out_host_blocks.tolist())
-            swap_in(self._pool, self._host, swaps.in_host_blocks.tolist(), swaps.in_blocks.tolist())
+            block_copies.swap_out(pool, host, swaps.out_blocks.tolist(), swaps.out_host_blocks.tolist())
+            block_copies.swap_in(pool, host, swaps.in_host_blocks.tolist(), swaps.in_blocks.tolist())
         if len(sources):
-            copy_blocks(self._pool, torch.from_numpy(sources), torch.from_numpy(targets))
+            block_copies.copy_blocks(pool, torch.from_numpy(sources), torch.from_numpy(targets))
 
     def _places(self, step: Step, row_starts: Integers) -> tuple[Integers, Integers]:
         """Returns the slots [T] of a step's tokens, in the order of its rows, and their indexes [T] in the

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.runtime.arena import Arena
+from kernels.api import Arena, BlockKernels, StepBatch
 from kernels.ops.attention.ragged import Integers
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
@@ -21,7 +20,6 @@ from worker.layers.base import Weight
 from worker.layers.embedding import VocabEmbedding
 from worker.memory.kv_cache import NO_MEMORY, KVCache
 from worker.memory.swap_space import SwapSpace
-from worker.model_input import StepBatch
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
 from worker.models.gemma4 import Gemma4Model

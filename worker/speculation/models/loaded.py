@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.api import CacheLayout
-from kernels.cpu.attention.block_kernels import BlockKernels
+from kernels.api import BlockKernels, CacheLayout
 from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2

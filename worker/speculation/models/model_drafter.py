@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kernels.api import SamplingColumns
 from kernels.ops.attention.ragged import Integers
-from kernels.ops.sampling.columns import NEUTRAL
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.executor.backend import Backend
@@ -32,7 +32,7 @@ FEW_LOGITS = 16
 """Tokens of a step that are all worth logits, where a row needs those of its last token alone."""
 NO_PLAN = worker_pb2.StepPlan()
 """Of a step that no core has planned."""
-_KEPT = (*NEUTRAL, "seed")
+_KEPT = (*SamplingColumns.NEUTRAL, "seed")
 """Parameters of a row that a draft model samples with."""
 
 

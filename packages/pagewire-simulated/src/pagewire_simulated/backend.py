@@ -24,8 +24,7 @@ from worker.fault_injection import Faults
 from worker.pooling.vectors import States
 from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.step.beams import BeamCandidates
-from worker.step.plan_check import StepCheck
-from worker.step.plan_reader import RowFeature, Step, Swaps
+from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 
 _PR_SET_TIMERSLACK = 29
@@ -55,7 +54,7 @@ class SimulatedBackend:
         """state_size: elements of a hidden state."""
         self.grammars = tokens.grammars
         self.num_host_blocks = host_link.num_blocks
-        self.plan_check: StepCheck | None = None
+        self.plan_check: PlanCheck | None = None
         self._rows, self._tokens, self.roofline, self._faults = rows, tokens, roofline, faults
         self._scores, self._histories = SimulatedScores(rows.vocab_size), BeamHistories(tokens)
         self.features: Sequence[RowFeature] = (tokens, self._scores, self._histories)

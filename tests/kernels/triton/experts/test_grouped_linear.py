@@ -16,10 +16,11 @@ from kernels.triton.experts.tile_sizes import (
     class_pairs,
     largest_tile,
     most_tiles,
+    token_classes,
 )
 from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.linear import linear
-from kernels.triton.matmul.ranges import LinearSizes, token_classes
+from kernels.triton.matmul.ranges import LinearSizes
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
 

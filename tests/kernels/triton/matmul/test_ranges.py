@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kernels.triton.capabilities import CAPABILITIES
+from kernels.triton.experts.tile_sizes import token_classes
 from kernels.triton.matmul.ranges import (
     LEAST_RANGE,
     MANY,
@@ -12,7 +13,6 @@ from kernels.triton.matmul.ranges import (
     LinearSizes,
     choose_sizes,
     range_length,
-    token_classes,
 )
 
 SHAPES = [(6144, 4096), (4096, 14336), (28672, 4096), (896, 4864), (64, 100), (1, 1), (64, 1 << 17)]

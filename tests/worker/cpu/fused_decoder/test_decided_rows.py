@@ -6,7 +6,7 @@ import torch
 from kernels.batch import InputBatch
 from kernels.cpu.attention.block_attention import block_kernels
 from kernels.cpu.program.recording import RecordingOps
-from kernels.cpu.weight_forms import weight_forms
+from kernels.cpu.weight_forms import WeightForms
 from kernels.cpu_ops import CpuOps
 from worker.layers.linear import RowLinear, column_linear
 from worker.layers.mlp import GatedMLP
@@ -25,7 +25,7 @@ def expert(seed: int) -> GatedMLP:
         parameter.copy_(torch.randn(parameter.shape, generator=generator) / 8)
     layer.compute_by(CpuOps(torch.bfloat16))
     for part in (layer.gate_up, layer.down):
-        part.pack(weight_forms(""))
+        part.pack(WeightForms.of(""))
     return layer
 
 

@@ -166,7 +166,7 @@ def test_no_device(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(StartupError, match=why) as error:
             limits.find_device()
         assert error.value.todo.endswith("or use --device cpu")
-    monkeypatch.setattr(limits, "INTERPRETED", True)
+    monkeypatch.setattr(support, "INTERPRETED", True)
     assert limits.find_device().place.type == "cpu"
 
 

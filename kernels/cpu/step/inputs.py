@@ -3,27 +3,27 @@
 Rows keep the plan's order, without padding: attention over blocks does not need neighbours of similar length.
 A step of the same shape as one of the last few, as most decoding steps are, reuses its tensors and attention
 plans: only their contents are written again. So do steps with drafts, whose shapes take turns. The reference
-is worker.model_input.build_input_batch.
+is StepBatch made by numpy and torch (tests/worker/cpu/test_inputs.py).
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from kernels.api import BlockStep, CacheLayout, KVCacheSpec
+from kernels.attention.block_plan import BlockStep
+from kernels.attention.kv_cache_spec import KVCacheSpec
+from kernels.batch import StepBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.attention.planning.work_items import ITEM_WORDS, JOINED_SHARES, SHARES, plan_sizes
+from kernels.cpu.attention.planning.work_items import ITEM_WORDS, JOINED_SHARES, SHARES, Int64s, plan_sizes
 from kernels.cpu.attention.sizes import PART
 from kernels.cpu.step.records import PrepareInputsJob, RepeatStepJob
+from kernels.ops.attention.ragged import Integers
 from kernels.ops.states.spans import Spans
-from worker.model_input import StepBatch, build_input_batch, with_all_positions
-from worker.step.plan_reader import Step
-from worker.step.rows import RowTable
 
 CONTEXT_STEP = 256
 """Attention plans are made for contexts rounded up to a multiple of this, so that many steps reuse them."""
@@ -31,29 +31,26 @@ KEPT, KEPT_TOKENS = 8, 64
 """Shapes of steps whose tensors are kept, of at most so many tokens: those that were needed last."""
 
 
-BuildInputs = Callable[[Step, bool], StepBatch]
-"""Called with a step and whether all of its sampled rows are greedy, see worker.model_input.InputBatch."""
+class StepColumns(Protocol):
+    """What a step computes. Its int64 columns are contiguous, in this order; behind them is the index into
+    rows of each sample [A]."""
 
+    rows: Integers  # [R]
+    starts: Integers  # [R]
+    counts: Integers  # [R]
+    sample_rows: Integers  # [A]
+    address: int  # of the first column
+    num_logits: Integers | None  # [A] positions from which a row samples; None: 1 each
 
-def input_builder(
-    rows: RowTable,
-    specs: Sequence[KVCacheSpec],
-    layout: CacheLayout,
-    kernels: BlockKernels | None,
-    has_states: bool = False,
-) -> BuildInputs:
-    """Returns the function that makes the inputs of a runner's steps. specs: one per layer. kernels: what
-    reads and writes the cache; None: torch. has_states: other layers keep a state per row."""
-    kinds = tuple(dict.fromkeys(specs))
-    if kernels is not None:
-        return BlockInputs(rows, kinds, kernels, has_states)
+    @property
+    def measures(self) -> tuple[int, int, bool]:
+        """As StepCheck returns them."""
+        ...
 
-    def build(step: Step, greedy: bool) -> StepBatch:
-        work = step.rows, step.starts, step.counts, step.sample_sources
-        batch = replace(build_input_batch(rows, *work, kinds, layout, has_states), all_greedy=greedy)
-        return batch if step.num_logits is None else with_all_positions(batch, step.num_logits)
-
-    return build
+    @property
+    def num_sampled_positions(self) -> int:
+        """Logits that the step computes."""
+        ...
 
 
 class _Layout(NamedTuple):
@@ -100,25 +97,33 @@ class BlockInputs:
     """Makes the inputs of one backend's steps."""
 
     def __init__(
-        self, rows: RowTable, specs: Sequence[KVCacheSpec], kernels: BlockKernels, has_states: bool = False
+        self,
+        token_ids: Integers,
+        blocks: Int64s,
+        prompt_lens: Integers,
+        specs: Sequence[KVCacheSpec],
+        kernels: BlockKernels,
+        has_states: bool = False,
     ) -> None:
-        """specs: each kind of layer once; they have as many heads, and differ in head sizes and windows.
-        has_states: see input_builder()."""
+        """token_ids [rows, L], blocks [rows, N], prompt_lens [rows]: int64 of the table of rows, which stay
+        where they are. specs: each kind of layer once; they have as many heads, and differ in head sizes and
+        windows. has_states: other layers keep a state per row."""
         from kernels.cpu.step.prepare_inputs import prepare_inputs  # compiles, the first time
 
         self._prepare = prepare_inputs
-        self._kernels, self._tables = kernels, rows.blocks
+        self._kernels, self._tables = kernels, blocks
+        self._kept_arrays = token_ids, prompt_lens
         # Plans share scratch memory, which moves when it grows: so those of the largest heads come first.
         self._specs = sorted(specs, key=lambda spec: -spec.head_dim)
         self._has_states = has_states
         (self._num_kv_heads,) = {spec.num_kv_heads for spec in specs}
         self._joins = all(spec.window is None for spec in specs)
         self._job = PrepareInputsJob(
-            token_ids=rows.token_ids.ctypes.data,
-            token_ids_stride=rows.token_ids.strides[0],
-            blocks=rows.blocks.ctypes.data,
-            blocks_stride=rows.blocks.strides[0],
-            prompt_lens=rows.prompt_lens.ctypes.data,
+            token_ids=token_ids.ctypes.data,
+            token_ids_stride=token_ids.strides[0],
+            blocks=blocks.ctypes.data,
+            blocks_stride=blocks.strides[0],
+            prompt_lens=prompt_lens.ctypes.data,
             block_size=kernels.block_size,
             kv_heads=self._num_kv_heads,
             group=kernels.group,
@@ -127,7 +132,7 @@ class BlockInputs:
         self._prepared: _Prepared
         self._kept: OrderedDict[_Layout, _Prepared] = OrderedDict()
 
-    def __call__(self, step: Step, greedy: bool = False) -> StepBatch:
+    def __call__(self, step: StepColumns, greedy: bool = False) -> StepBatch:
         """Returns the inputs of a step, valid until the next call.
 
         The same object as in the last call of this layout: only the contents of its tensors have changed. But
@@ -148,7 +153,7 @@ class BlockInputs:
         if prepared.made != prepared.items:
             prepared.batch, prepared.items = replace(prepared.batch), prepared.made
         batch = prepared.batch
-        return batch if step.num_logits is None else with_all_positions(batch, step.num_logits)
+        return batch if step.num_logits is None else batch.with_all_positions(step.num_logits)
 
     def describe(self, job: RepeatStepJob) -> None:
         """Writes down what was made in the last call, for a step that repeats it."""
@@ -157,17 +162,17 @@ class BlockInputs:
         joins = self._joins and kernels.joins and rows >= 2 * JOINED_SHARES
         job.joined_shares = JOINED_SHARES * kernels.team.threads if joins else 0
 
-    def steps_alike(self, step: Step) -> int:
+    def steps_alike(self, step: StepColumns) -> int:
         """How many further steps of these rows have the layout of this one, if each computes its next token:
         only starts differ then. 0 also where long rows may be divided anew in each step."""
-        kernels, rows, context = self._kernels, len(step.rows), step.measures.context
+        kernels, rows, (_, context, _) = self._kernels, len(step.rows), step.measures
         if context <= PART:
             return -context % CONTEXT_STEP
         if rows * (context + CONTEXT_STEP) > PART * SHARES * kernels.team.threads:
             return 0
         return int((-(step.starts + step.counts) % CONTEXT_STEP).min())
 
-    def _layout_of(self, step: Step, greedy: bool) -> tuple[_Layout, tuple[int, int]]:
+    def _layout_of(self, step: StepColumns, greedy: bool) -> tuple[_Layout, tuple[int, int]]:
         """Returns a step's layout, and the most positions of an unsplit row and of two rows in one item."""
         tokens, context, in_order = step.measures
         rows = len(step.rows)

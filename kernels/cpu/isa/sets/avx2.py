@@ -36,7 +36,7 @@ class _Nibbles(ByteSums):
 
     def sums_of_two(self, builder: Any, weight: Any, value: Any) -> list[Any]:
         halves = zip(halves_of(builder, weight), halves_of(builder, value), strict=True)
-        sides = [[builder.bitcast(side, _BYTES) for side in both] for both in halves]
+        sides = ([builder.bitcast(side, _BYTES) for side in both] for both in halves)
         return [call(builder, "llvm.x86.avx2.pmadd.ub.sw", _INT16S, *both) for both in sides]
 
     def add_sums(self, builder: Any, sums: Any, registers: list[Any]) -> Any:

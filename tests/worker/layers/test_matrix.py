@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.cpu.matmul.groups.weight import GroupedWeight, GroupedWords
-from kernels.cpu.weight_forms import weight_forms
+from kernels.cpu.weight_forms import WeightForms
 from kernels.torch_ops import Ops
 from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight
 from tests.kernels.tolerances import random
@@ -82,12 +82,12 @@ def test_packing():
     """The parameter is gone; words of a checkpoint are packed as they are, whatever form is asked for."""
     layer, x = matrix(), random(3, K, dtype=torch.bfloat16, seed=2)
     near = layer.product(x).float()
-    layer.pack(weight_forms("int8"))
+    layer.pack(WeightForms.of("int8"))
     assert isinstance(layer.method, PackedMethod) and layer.packed is layer.method.weight
     assert (layer.product(x).float() - near).abs().max() < 0.05 * near.abs().max()
     words = GroupedWords.empty((N, K), 32, K // 32)
     held = GroupedMethod(words)
     with pytest.raises(NotImplementedError):
         held.product(Ops(), x, None, False)
-    packed = held.pack(weight_forms("int8").matrix, None).weight
+    packed = held.pack(WeightForms.of("int8").matrix, None).weight
     assert isinstance(packed, GroupedWeight) and packed.words is words.words

@@ -143,7 +143,7 @@ async def test_requests_of_a_stream_run_side_by_side(checkpoint):
             make(request_id="a", stream=("BOOL", True)),
             empty,
             make(request_id="c"),
-            make(request_id="wrong", max_tokens=("INT32", 0)),
+            make(request_id="wrong", max_tokens=("INT32", -1)),
             make(request_id="worse", nonsense=("INT32", 0)),
         )
         errors = {each.infer_response.id: each.error_message for each in answers if each.error_message}

@@ -150,7 +150,7 @@ async def test_stop_strings(run_api):
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": HELLO, "temperature": "hot"}, "temperature"),
         ({"messages": HELLO, "temperature": 101}, "temperature"),
-        ({"messages": HELLO, "max_tokens": 0}, "max_tokens"),
+        ({"messages": HELLO, "max_tokens": -1}, "max_tokens"),
         ({"messages": HELLO, "max_completion_tokens": -1}, "max_completion_tokens"),
         ({"messages": HELLO, "n": 65}, "n"),
         ({"messages": HELLO, "stop": ["x"] * 65}, "stop"),

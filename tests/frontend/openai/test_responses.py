@@ -234,7 +234,7 @@ WRONG = [
     ({"input": "x", "background": True}, "background"),
     ({"input": "x", "truncation": "auto"}, "truncation"),
     ({"input": "x", "n": 2}, "n"),
-    ({"input": "x", "max_output_tokens": 0}, "max_output_tokens"),
+    ({"input": "x", "max_output_tokens": -1}, "max_output_tokens"),
     ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0].type"),
     ({"input": "x", "tools": [{"type": "function", "name": "a b"}]}, "tools[0]"),
     ({"input": "x", "tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type"),

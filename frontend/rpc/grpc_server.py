@@ -33,8 +33,12 @@ another process."""
 FOREVER_S = 7 * 24 * 3600.0
 """Seconds that streams of a broken server may take."""
 MAX_SEND_BYTES = 64 << 20
-MAX_STREAMS = 4096
-"""Of a connection, at least. Clients wait when they reach it, instead of being told to retry elsewhere."""
+MAX_STREAMS = 1024
+"""Of a connection. Clients wait when they reach it, or open another one. A stream that its client has reset
+counts until the server has taken the call."""
+MAX_PENDING_CALLS = 16 * MAX_STREAMS
+"""Calls that wait to be taken. gRPC cancels calls of any client where there are more, without a reason; by
+default from 1,000 on, which one connection reached by resets. Each takes about 30 KB."""
 PING_INTERVAL_MS = 5_000
 """Minimum interval of clients' pings, with and without calls."""
 
@@ -196,7 +200,9 @@ def server_options(config: FrontendConfig) -> list[tuple[str, int]]:
         ("grpc.http2.bdp_probe", 0),
         ("grpc.max_send_message_length", MAX_SEND_BYTES),
         # Per connection: bounds what gRPC itself keeps for a client that opens and resets streams.
-        ("grpc.max_concurrent_streams", max(config.max_concurrent_requests, MAX_STREAMS)),
+        ("grpc.max_concurrent_streams", MAX_STREAMS),
+        ("grpc.server.max_pending_requests", MAX_PENDING_CALLS),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * MAX_PENDING_CALLS),
         # Clients that wait long for a first token keep their connections alive with pings; C-core
         # would disconnect them after the third one.
         # (A name that gRPC does not know is no error: tests/frontend/test_pings.py pings.)

@@ -25,7 +25,7 @@ def main(address: str, model: str, prompt: str) -> None:
         model, tensors(prompt, stream=True), request_id="two", enable_empty_final_response=True
     )
     found["parts"] = parts_until_the_final_one(answers)
-    client.async_stream_infer(model, tensors(prompt, stream=True, max_tokens=0))
+    client.async_stream_infer(model, tensors(prompt, stream=True, max_tokens=-1))
     _, error = answers.get(timeout=60)
     found["error"] = error.message()
     client.stop_stream()

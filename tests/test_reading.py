@@ -64,7 +64,9 @@ def test_the_route_is_found() -> None:
 def test_the_route_fits_into_an_afternoon() -> None:
     files, lines = count()
     assert files <= MOST_FILES
-    assert lines <= MOST_LINES, "docs/reading.md: name less of a file that has grown (python -m tests.test_reading)"
+    assert lines <= MOST_LINES, (
+        "docs/reading.md: name less of a file that has grown (python -m tests.test_reading)"
+    )
 
 
 def test_the_page_says_how_long_the_route_is() -> None:

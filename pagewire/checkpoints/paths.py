@@ -42,7 +42,8 @@ def checkpoint_folder(model: str) -> Path:
             _download_hint(model),
         )
     if not (folder / "config.json").is_file():
-        raise StartupError(what, f"{folder} has no config.json", "is this a Hugging Face checkpoint?")
+        todo = "give the folder that has config.json and the weights, or a GGUF file"
+        raise StartupError(what, f"{folder} has no config.json", todo)
     return folder.resolve()
 
 

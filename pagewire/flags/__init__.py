@@ -68,6 +68,7 @@ def forget_environment(config_class: type[Any]) -> None:
         os.environ.pop(PREFIX + name.upper(), None)
 
 
+_SEE = "see: pagewire serve --help-all"
 _RESERVED = {"PAGEWIRE_STATUS_FD", "PAGEWIRE_PARENT_PID", "PAGEWIRE_TOKEN"}
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
 """Variables that Kubernetes sets for every service; one called `pagewire` yields PAGEWIRE_PORT_..."""
@@ -113,12 +114,12 @@ def from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
     for key, value in content.items():
         name = str(key).replace("-", "_")
         if name not in known:
-            raise UsageError(what, f"unknown key {key!r}{did_you_mean(name, flags, known)}")
+            raise UsageError(what, f"unknown key {key!r}{did_you_mean(name, flags, known)}", _SEE)
         if name in flags:  # else of another process: one file may configure all
             try:
                 values[name] = flags[name].convert(value)
             except ValueError as error:
-                raise UsageError(what, f"{key}: {error}") from None
+                raise UsageError(what, f"{key}: {error}", _SEE) from None
     return values
 
 
@@ -147,7 +148,7 @@ def from_environment(environment: Mapping[str, str], flags: Mapping[str, Flag]) 
                     str(error),
                     "Kubernetes sets it for a service of this name: use enableServiceLinks: false"
                     if "://" in environment[variable] and name == "port"
-                    else "",
+                    else _SEE,
                 ) from None
     return values
 

@@ -71,7 +71,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raises UsageError."""
         what = re.sub(r"^argument (\S+?)(/\S+)?: ", r"\1: ", message)
-        raise UsageError(what, todo=f"see: {self.prog} --help")
+        named = what.partition(":")[0]
+        rare = any(flag.option == named and not flag.common for flag in self._config_flags.values())
+        raise UsageError(what, todo=f"see: {self.prog} --help{'-all' if rare else ''}")
 
 
 def _note(sentence: str) -> None:

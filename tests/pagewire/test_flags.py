@@ -119,6 +119,12 @@ def test_a_number_behind_a_switch_is_not_taken_for_the_model(arguments: list[str
     assert wrong.todo == "see: pagewire test --help"
 
 
+def test_the_help_that_an_error_points_to_has_the_flag():
+    assert refusal("--port=-1").todo == "see: pagewire test --help"
+    assert refusal("--max-stop-strings=-1").todo == "see: pagewire test --help-all"
+    assert refusal(environment={"PAGEWIRE_MAX_STOP_STRINGS": "x"}).todo.endswith("--help-all")
+
+
 def test_a_switch_before_the_model():
     """A model whose name is no number, or the number of another flag, is what it says."""
     for arguments in (["--standby", "./2"], ["--standby", "--standbys=3", "./2"], ["./2", "--standby"]):

@@ -179,7 +179,8 @@ class Request:
         return 1 if self.beam_search is None else self.beam_search.width
 
     def ending(self, output: array[int]) -> tuple[FinishReason, int]:
-        """Why a sequence ends after this output, and the token that matched (0: none).
+        """Why a sequence ends after this output, and the token that matched (0: none). Asked where a sequence
+        may have ended alone: a new reason needs a condition in take_one_each() and Sequence.take(), too.
 
         A token at a position below min_tokens ends nothing: the worker does not allow stop tokens
         there, and a delivered one is taken as it is. But EOS ends an output that its grammar says is

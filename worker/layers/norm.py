@@ -12,6 +12,9 @@ from worker.parallel import Placement
 class Norm(WeightOwner):
     """A norm over the last dimension of [..., E]."""
 
+    residual_scale = 1.0
+    """Of what is added to the residual stream."""
+
     @abstractmethod
     def add(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns norm(x + residual) and x + residual. residual: None stands for zeros."""

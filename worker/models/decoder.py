@@ -8,7 +8,7 @@ from kernels.api import InputBatch, LayerCache
 from worker.layers.attention.rotary import Angles
 from worker.layers.block import AnyBlock, CapturedStates
 from worker.layers.embedding import VocabEmbedding
-from worker.layers.norm import Norm, RMSNorm
+from worker.layers.norm import Norm
 from worker.models.base import LanguageModel
 
 
@@ -38,9 +38,7 @@ class Decoder(LanguageModel):
     def capture(self, after: Sequence[int]) -> None:
         """Has each step copy its hidden states behind so many blocks, see `captured`. Call it before
         kernels are chosen."""
-        norm = self.norm
-        factor = norm.residual_scale if isinstance(norm, RMSNorm) else 1.0
-        self.capturing = CapturedStates(after, factor)
+        self.capturing = CapturedStates(after, 1.0 if self.norm is None else self.norm.residual_scale)
 
     @property
     def captured(self) -> Sequence[torch.Tensor]:

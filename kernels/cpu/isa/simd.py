@@ -70,8 +70,8 @@ def load_first_lanes(builder: Any, address: Any, count: Any, kind: Any) -> Any:
     lambda b, address, n: load_first_lanes(b, address, n, F32S), types.f32x16(types.int64, types.int64)
 )
 def load_first_f32(address: int, count: int) -> f32x16:
-    """The first float32 of 16, as many as `count`, and zeros."""
-    lanes = np.zeros(LANES, np.float32)
+    """The first float32 of 16, as many as `count`, or all where there are more, and zeros."""
+    count, lanes = min(count, LANES), np.zeros(LANES, np.float32)
     lanes[:count] = memory(address, np.float32, count)
     return f32x16(lanes)
 
@@ -99,8 +99,8 @@ def keep_first(x: f32x16, count: int) -> f32x16:
     types.f32x16(types.int64, types.int64),
 )
 def load_first_bf16(address: int, count: int) -> f32x16:
-    """The first bfloat16 of 16, as many as `count`, as float32, and zeros."""
-    lanes = np.zeros(LANES, np.uint32)
+    """The first bfloat16 of 16, as many as `count`, or all where there are more, as float32, and zeros."""
+    count, lanes = min(count, LANES), np.zeros(LANES, np.uint32)
     lanes[:count] = memory(address, np.uint16, count).astype(np.uint32) << 16
     return f32x16(lanes.view(np.float32))
 

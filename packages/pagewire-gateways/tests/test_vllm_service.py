@@ -17,6 +17,7 @@ from pagewire.internal.v1 import engine_pb2
 from pagewire.internal.v1.engine_pb2 import Pooling
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
+from pagewire_gateways.vllm.messages import read_request
 from tests.frontend.fakes import END, Output, Service, encode, fake_vector, pool, run_service, say
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
@@ -80,6 +81,14 @@ async def test_absent_values_are_neutral_not_the_models(checkpoint):
         assert sent.sampling.seed == (1 << 64) - 2 and dict(sent.sampling.logit_bias) == {5: 1.0}
         assert sent.stopping.max_tokens == 9 and sent.stopping.ignore_eos
         assert list(unpack_u32(sent.prompt_token_ids)) == [7, 8, 9]
+
+
+def test_no_number_of_sampling_is_left_to_the_model():
+    """Its generation_config.json may have defaults for all of them."""
+    sampling = read_request(make(sampling_params={})).sampling
+    fields = generation_pb2.SamplingParams.DESCRIPTOR.fields
+    assert all(sampling.HasField(field.name) for field in fields if field.type == field.TYPE_FLOAT)
+    assert sampling.HasField("top_k") and sampling.HasField("n")
 
 
 async def test_logprobs_of_prompt_and_output(checkpoint):

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine_core.errors import Code, Refused
+from engine_core.intake.validation import _RANGES
 from engine_core.request import FinishReason
 from pagewire.internal.v1.engine_pb2 import AddRequest
 from pagewire.ipc.columns import pack_u32
 from pagewire.limits import MAX_COMPILED_BYTES
+from pagewire.v1.generation_pb2 import SamplingParams
 from pagewire.v1.prompt_pb2 import TokenIds
 from tests.engine_core.fakes import EOS, LIMITS, VOCAB, add_request, make
 from tests.logprob_columns import listed, top
@@ -229,3 +231,8 @@ def test_a_grammar_needs_a_worker_that_has_them() -> None:
     with pytest.raises(Refused) as refusal:
         make(message, replace(LIMITS, has_grammars=False))
     assert refusal.value.field == "structured_output"
+
+
+def test_every_number_of_sampling_has_a_range() -> None:
+    fields = SamplingParams.DESCRIPTOR.fields
+    assert {field.name for field in fields if field.type == field.TYPE_FLOAT} == set(_RANGES)

@@ -49,15 +49,21 @@ def pagewire(*words: str) -> str:
 
 
 def test_draining_and_resuming_on_the_command_line():
+    """The workers stand still meanwhile, so that the stream does not end before the command has started."""
     with services.start(device="simulated", profile="cpu") as service, Client(service.address) as client:
         with client.stream([5, 9], max_tokens=900, ignore_eos=True) as stream:
             next(stream)
+            workers = services.processes(service.pid)["worker"]
+            for worker in workers:
+                os.kill(worker, signal.SIGSTOP)
             shown = pagewire("drain", f"--address={service.address}")
             assert shown.endswith(f" at {service.address}: draining, 1 requests in flight\n")
             assert not client.healthy()
             with pytest.raises(Unavailable) as caught:
                 client.score_continuations("a", [" b"])
             assert caught.value.reason == "DRAINING" and caught.value.retry_after
+            for worker in workers:
+                os.kill(worker, signal.SIGCONT)
             next(stream)
         shown = pagewire("resume", f"--address={service.address}")
         assert shown.endswith(f" at {service.address}: serving, 0 requests in flight\n")

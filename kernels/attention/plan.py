@@ -8,6 +8,7 @@ A plan is made once per step and kind of layer (kernels.attention.kv_cache_spec)
 kind: it holds the block tables, the slots of the step's tokens, and what the kernels precompute from them.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -107,3 +108,28 @@ def rotated_heads(
 def normed_heads(norm: HeadNorm, heads: torch.Tensor) -> torch.Tensor:
     """[T, N, D] -> [T, N, D], each head normed by itself, or all of them together."""
     return norm(heads.reshape(heads.shape[0], -1, norm.weight.shape[0])).view(heads.shape)
+
+
+class SeparatePlan(ABC):
+    """An AttentionPlan that norms, rotates, stores and attends by separate operations."""
+
+    def store_and_attend(
+        self,
+        qkv: torch.Tensor,
+        cache: LayerCache,
+        scoring: Scoring,
+        rotation: Rotation | None = None,
+        norms: HeadNorms | None = None,
+    ) -> torch.Tensor:
+        key_cache, value_cache = cache
+        query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
+        self.store(key, value, cache)
+        return self.attend(query, cache, scoring)
+
+    @abstractmethod
+    def store(self, key: torch.Tensor, value: torch.Tensor, cache: LayerCache) -> None:
+        """Writes keys and values, [T, K, D] each, into the cache."""
+
+    @abstractmethod
+    def attend(self, query: torch.Tensor, cache: LayerCache, scoring: Scoring) -> torch.Tensor:
+        """[T, H, D] -> [T, H, D], over what has been stored in this step, perhaps by another layer."""

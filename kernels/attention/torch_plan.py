@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from kernels.attention.plan import HeadNorms, LayerCache, Rotation, Scoring, rotated_heads
+from kernels.attention.plan import LayerCache, Scoring, SeparatePlan
 from kernels.ops.attention.gather_plan import GatherPlan
 from kernels.ops.attention.paged_attention import paged_attention
 from kernels.ops.attention.ragged import Integers
@@ -13,27 +13,17 @@ from kernels.ops.attention.store_kv import slot_rows, store_kv
 
 
 @dataclass(frozen=True)
-class TorchAttentionPlan:
+class TorchAttentionPlan(SeparatePlan):
     """An AttentionPlan of kernels.ops.attention.paged_attention."""
 
     plan: GatherPlan
     slot_rows: torch.Tensor  # [T * K] int64: see kernels.ops.attention.store_kv
 
-    def store_and_attend(
-        self,
-        qkv: torch.Tensor,
-        cache: LayerCache,
-        scoring: Scoring,
-        rotation: Rotation | None = None,
-        norms: HeadNorms | None = None,
-    ) -> torch.Tensor:
+    def store(self, key: torch.Tensor, value: torch.Tensor, cache: LayerCache) -> None:
         key_cache, value_cache = cache
-        query, key, value = rotated_heads(qkv, key_cache.shape[1], rotation, norms)
         store_kv(key, value, key_cache, value_cache, self.slot_rows)
-        return self.attend(query, cache, scoring)
 
     def attend(self, query: torch.Tensor, cache: LayerCache, scoring: Scoring) -> torch.Tensor:
-        """[T, H, D] -> [T, H, D], over what another layer has stored in this step."""
         numbers = scoring.scale, scoring.soft_cap, scoring.sinks
         key_cache, value_cache = cache
         return paged_attention(query, key_cache, value_cache, self.plan, *numbers)

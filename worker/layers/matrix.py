@@ -32,11 +32,11 @@ class LinearMethod(torch.nn.Module, ABC):
     def pack(self, form: Pack, bias: torch.Tensor | None) -> "LinearMethod":
         """Returns the method for a CPU's kernels, once all rows are filled. form: of a parameter. bias: [N]
         or None."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has its last form")
 
     def expert(self, index: int) -> "LinearMethod":
         """Returns the method of one of all experts; memory is shared."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} owns one matrix")
 
     @abstractmethod
     def product(self, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool) -> torch.Tensor:
@@ -67,7 +67,7 @@ class GroupedMethod(LinearMethod):
         return PackedMethod(self.weight.pack(bias))
 
     def product(self, ops: Ops, x: torch.Tensor, bias: torch.Tensor | None, wide: bool) -> torch.Tensor:
-        raise NotImplementedError
+        raise NotImplementedError("weights of 4 bits are packed before they are multiplied by")
 
 
 class PackedMethod(LinearMethod):

@@ -33,8 +33,8 @@ POINTED = """async places => {
     const rows = Array(31).fill([1]);
     new Plots().begin({ columns: ["output_tokens_per_second"], rows, length: rows.length, interval: 1 });
     const plot = document.querySelector("#plots svg");
-    const { left, width } = plot.getBoundingClientRect();
     return places.map((place) => {
+        const { left, width } = plot.getBoundingClientRect(); // anew: a scroll bar moves the plot
         const clientX = left + 44 + (place * (width - 46)) / 30;
         plot.dispatchEvent(new PointerEvent("pointermove", { clientX }));
         return document.querySelector("#plots .keys .muted").textContent;

@@ -120,8 +120,8 @@ class Plot {
     else {
       const x = event.clientX - this.svg.getBoundingClientRect().left;
       const offset = this.data.length - this.data.rows.length;
-      const place = Math.round((x - LEFT) / this.scale.step) - offset;
-      this.pointed = place >= 0 && place < this.data.rows.length ? this.data.rows.length - 1 - place : null;
+      const place = Math.min(Math.round((x - LEFT) / this.scale.step) - offset, this.data.rows.length - 1);
+      this.pointed = place >= 0 ? this.data.rows.length - 1 - place : null;
     }
     this.#show();
   }

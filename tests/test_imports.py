@@ -145,8 +145,7 @@ SEAMS = {
     },
     "pagewire_console": {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),
-        *("frontend.inspector", "frontend.openai.responses.errors", "frontend.openai.server"),
-        *("frontend.parts", "frontend.telemetry.counters"),
+        *("frontend.inspector", "frontend.parts", "frontend.telemetry.counters"),
         *("pagewire", "pagewire.host.addresses", "pagewire.telemetry.figures", "pagewire.v1"),
     },
 }
@@ -262,7 +261,10 @@ def loaded_by(statement: str) -> set[str]:
             " frontend.call.write_timeout, frontend.auth.authenticator",
             HEAVY | {"numpy", "grpc", "grpc_status"},
         ),
-        ("import frontend.openai.server", HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"}),
+        (
+            "import frontend.http.port, frontend.openai.extension",
+            HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"},
+        ),
         ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),
         ("import worker.main, worker.platforms.cpu", {"transformers", "frontend", "engine_core", "grpc"}),
         (

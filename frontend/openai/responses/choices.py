@@ -6,8 +6,8 @@ from itertools import chain
 from typing import Any, Protocol
 
 from frontend.errors import ServiceError
+from frontend.http.error_body import error_body
 from frontend.http.exchange import event
-from frontend.openai.responses.errors import error_body
 from frontend.openai.responses.logprobs import CompletionLogprobs, chat_logprobs, scored_tokens
 from pagewire.v1 import generation_pb2
 

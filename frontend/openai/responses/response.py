@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from frontend.errors import ServiceError
+from frontend.http.error_body import error_body
 from frontend.http.exchange import event
 from frontend.openai.responses.choices import FINISH_REASONS, usage_of
-from frontend.openai.responses.errors import error_body
 from frontend.openai.responses.logprobs import chat_logprobs
 from pagewire.v1 import generation_pb2
 

@@ -22,7 +22,7 @@ from frontend.telemetry.tracing import close_tracer
 from pagewire.config import FrontendConfig
 from pagewire.host.file_watch import FileWatch
 from pagewire.host.tls import Certificates, read_certificates
-from pagewire.plugins import plugins
+from pagewire.plugins import find_plugin, plugins
 
 if TYPE_CHECKING:
     from frontend.http.port import HttpPort
@@ -129,8 +129,8 @@ def _make_http_port(
     if parts.config.openai_port is None:
         return None
     from frontend.http.port import HttpPort
-    from frontend.openai.extension import OpenAiApi
 
-    made = [plugin.load()(parts, inspector) for plugin in plugins("pagewire.http").values()]
-    extensions = [OpenAiApi(parts, inspector), *(each for each in made if each is not None)]
+    found = {"openai": find_plugin("pagewire.http", "openai")} | plugins("pagewire.http")
+    made = [plugin.load()(parts, inspector) for plugin in found.values()]
+    extensions = [each for each in made if each is not None]
     return HttpPort(parts, parts.config.openai_port, certificates, extensions)

@@ -143,6 +143,12 @@ SEAMS = {
         *("frontend.servicers.tokenizer", "frontend.streams", "frontend.validation"),
         *("pagewire", "pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.retry_after", "pagewire.v1"),
     },
+    "pagewire_openai": {
+        *("frontend.call.call", "frontend.errors", "frontend.http", "frontend.inspector", "frontend.parts"),
+        *("frontend.streams.request_spec", "frontend.streams.stream", "frontend.templates.chat_template"),
+        *("frontend.templates.conversation", "frontend.validation.requests", "frontend.validation.rules"),
+        *("pagewire.ipc.columns", "pagewire.v1"),
+    },
     "pagewire_console": {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),
         *("frontend.inspector", "frontend.parts", "frontend.telemetry.counters"),
@@ -262,7 +268,7 @@ def loaded_by(statement: str) -> set[str]:
             HEAVY | {"numpy", "grpc", "grpc_status"},
         ),
         (
-            "import frontend.http.port, frontend.openai.extension",
+            "import frontend.http.port, pagewire_openai.extension",
             HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"},
         ),
         ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),

@@ -297,7 +297,7 @@ async def test_a_bug_is_a_500_without_details(run: Run, monkeypatch: pytest.Monk
         def fail(*_: Any, **__: Any) -> None:
             raise RuntimeError("secret")
 
-        monkeypatch.setattr("frontend.openai.endpoints.read_chat", fail)
+        monkeypatch.setattr("pagewire_openai.endpoints.read_chat", fail)
         answer = await client.post("/v1/chat/completions", json=CHAT)
         assert answer.status_code == 500 and "secret" not in answer.text
         assert answer.json()["error"]["type"] == "server_error"

@@ -6,8 +6,8 @@ from starlette.routing import Route
 
 from frontend.http.endpoint import Endpoint, Handle, Slot
 from frontend.inspector import Inspector
-from frontend.openai import embeddings, endpoints, tokens
 from frontend.parts import FrontendParts
+from pagewire_openai import embeddings, endpoints, tokens
 
 
 class OpenAiApi:

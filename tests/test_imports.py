@@ -143,10 +143,15 @@ SEAMS = {
         *("frontend.servicers.tokenizer", "frontend.streams", "frontend.validation"),
         *("pagewire", "pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.retry_after", "pagewire.v1"),
     },
+    "pagewire_openai": {
+        *("frontend.call.call", "frontend.errors", "frontend.http", "frontend.inspector", "frontend.parts"),
+        *("frontend.streams.request_spec", "frontend.streams.stream", "frontend.templates.chat_template"),
+        *("frontend.templates.conversation", "frontend.validation.requests", "frontend.validation.rules"),
+        *("pagewire.ipc.columns", "pagewire.v1"),
+    },
     "pagewire_console": {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),
-        *("frontend.inspector", "frontend.openai.responses.errors", "frontend.openai.server"),
-        *("frontend.parts", "frontend.telemetry.counters"),
+        *("frontend.inspector", "frontend.parts", "frontend.telemetry.counters"),
         *("pagewire", "pagewire.host.addresses", "pagewire.telemetry.figures", "pagewire.v1"),
     },
 }
@@ -262,7 +267,10 @@ def loaded_by(statement: str) -> set[str]:
             " frontend.call.write_timeout, frontend.auth.authenticator",
             HEAVY | {"numpy", "grpc", "grpc_status"},
         ),
-        ("import frontend.openai.server", HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"}),
+        (
+            "import frontend.http.port, pagewire_openai.extension",
+            HEAVY | {"numpy", "grpc", "grpc_status", "pydantic"},
+        ),
         ("import engine_core.main", HEAVY | {"frontend", "worker", "kernels", "grpc"}),
         ("import worker.main, worker.platforms.cpu", {"transformers", "frontend", "engine_core", "grpc"}),
         (

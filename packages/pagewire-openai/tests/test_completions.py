@@ -3,7 +3,7 @@
 import openai
 import pytest
 
-from frontend.openai.responses.logprobs import CompletionLogprobs, Scored
+from pagewire_openai.responses.logprobs import CompletionLogprobs, Scored
 from tests.frontend.fakes import encode, say
 
 

@@ -12,28 +12,28 @@ from typing import Any, Protocol
 from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange, Headers
-from frontend.openai.requests.chat import read_chat
-from frontend.openai.requests.completion import read_completion
-from frontend.openai.requests.fields import (
+from frontend.parts import FrontendParts
+from frontend.streams.request_spec import CallMode
+from frontend.streams.stream import Stream, wake
+from pagewire.v1 import generation_pb2
+from pagewire_openai.requests.chat import read_chat
+from pagewire_openai.requests.completion import read_completion
+from pagewire_openai.requests.fields import (
     RESPONSE_STREAM_OPTIONS,
     STREAM_OPTIONS,
     Names,
     given,
     read_object,
 )
-from frontend.openai.requests.response import read_response
-from frontend.openai.responses.choices import (
+from pagewire_openai.requests.response import read_response
+from pagewire_openai.responses.choices import (
     AnswerFormat,
     ChatFormat,
     ChoicesWriter,
     CompletionFormat,
     Envelope,
 )
-from frontend.openai.responses.response import ResponseFacts, ResponseWriter
-from frontend.parts import FrontendParts
-from frontend.streams.request_spec import CallMode
-from frontend.streams.stream import Stream, wake
-from pagewire.v1 import generation_pb2
+from pagewire_openai.responses.response import ResponseFacts, ResponseWriter
 
 Json = dict[str, Any]
 REQUEST_ID = "x-request-id"

@@ -3,17 +3,17 @@
 from collections.abc import AsyncIterator, Callable
 from typing import Self, Unpack
 
-from pagewire.client.params import (
+from pagewire.v1 import generation_pb2
+from pagewire_client.params import (
     GenerateOptions,
     PromptLike,
     SamplingParams,
     generate_request,
     output_parser,
 )
-from pagewire.client.transport import io_aio
-from pagewire.client.transport.exchange import Event, Exchange, Message, MultiplexedRequest
-from pagewire.client.transport.recovery import Recovery
-from pagewire.v1 import generation_pb2
+from pagewire_client.transport import io_aio
+from pagewire_client.transport.exchange import Event, Exchange, Message, MultiplexedRequest
+from pagewire_client.transport.recovery import Recovery
 
 
 class AsyncMultiplex:

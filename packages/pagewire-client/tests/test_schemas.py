@@ -9,10 +9,10 @@ import pydantic
 import pytest
 
 from pagewire import SamplingParams
-from pagewire.client.params import generate_request, output_parser
-from pagewire.client.results import FinishReason, Generation, Output
-from pagewire.client.schemas import parser_of, schema_text
 from pagewire.v1.generation_pb2 import StructuredOutput
+from pagewire_client.params import generate_request, output_parser
+from pagewire_client.results import FinishReason, Generation, Output
+from pagewire_client.schemas import parser_of, schema_text
 
 
 class Color(enum.Enum):

@@ -4,7 +4,8 @@ import grpc
 import pytest
 
 from pagewire import AsyncClient, Client
-from pagewire.client.errors import (
+from pagewire.v1 import generation_pb2
+from pagewire_client.errors import (
     AlreadyExists,
     Cancelled,
     InternalError,
@@ -12,8 +13,7 @@ from pagewire.client.errors import (
     RpcError,
     Unavailable,
 )
-from pagewire.client.transport.recovery import MAX_BREAKS, PATIENCE_S, Recovery
-from pagewire.v1 import generation_pb2
+from pagewire_client.transport.recovery import MAX_BREAKS, PATIENCE_S, Recovery
 from tests.pagewire import fakes
 
 GONE = "failed to connect to all addresses; last error: UNKNOWN"

@@ -6,8 +6,8 @@ from typing import get_type_hints
 import pytest
 
 from pagewire import BeamSearch, SamplingParams
-from pagewire.client.params import GenerateOptions, SamplingOptions, generate_request, to_prompt
 from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_client.params import GenerateOptions, SamplingOptions, generate_request, to_prompt
 
 
 def request(params: SamplingParams | None = None, **options: object) -> generation_pb2.GenerateRequest:

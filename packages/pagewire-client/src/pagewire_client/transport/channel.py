@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
-from pagewire.client.transport.credentials import Credentials
 from pagewire.v1 import (
     admin_pb2,
     generation_pb2,
@@ -17,6 +16,7 @@ from pagewire.v1 import (
     pooling_pb2,
     tokenizer_pb2,
 )
+from pagewire_client.transport.credentials import Credentials
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)

@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 
-from pagewire.client.errors import RpcError, from_grpc
-from pagewire.client.results import ToolCall
-from pagewire.client.tools import bound_call, result_message
-from pagewire.client.transport.exchange import Command, Message, MultiplexedRequest
+from pagewire_client.errors import RpcError, from_grpc
+from pagewire_client.results import ToolCall
+from pagewire_client.tools import bound_call, result_message
+from pagewire_client.transport.exchange import Command, Message, MultiplexedRequest
 
 Channel = grpc.Channel
 secure_channel = grpc.secure_channel

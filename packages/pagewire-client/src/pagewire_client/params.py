@@ -12,10 +12,10 @@ from typing import Any, Literal, TypedDict, cast
 from google.protobuf import json_format
 from google.protobuf.message import Message as ProtobufMessage
 
-from pagewire.client.numbers import check_numbers
-from pagewire.client.schemas import Parser, Schema, parser_of, structured_output
-from pagewire.client.tools import ToolLike, to_choice, to_tool
 from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_client.numbers import check_numbers
+from pagewire_client.schemas import Parser, Schema, parser_of, structured_output
+from pagewire_client.tools import ToolLike, to_choice, to_tool
 
 Message = Mapping[str, Any]
 """A chat message {"role": ..., "content": text or parts}, with any other fields of
@@ -207,7 +207,7 @@ class RequestOptions(TypedDict, total=False):
     cache_bypass: neither read nor write the prefix cache.
     session_id: requests with the same id go to the same engine, to reuse its prefix cache.
     data_parallel_rank: engine to use, while it serves.
-    tools: functions, or other tools (pagewire.client.tools), that the model may call in a conversation.
+    tools: functions, or other tools (pagewire_client.tools), that the model may call in a conversation.
     tool_choice: "auto", "none", "required", or the name of a tool.
     parallel_tool_calls: False: at most one call in an answer.
     enable_thinking: the chat template's switch; default: as the template has it.

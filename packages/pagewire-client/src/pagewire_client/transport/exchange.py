@@ -16,10 +16,10 @@ from typing import Protocol
 
 import grpc
 
-from pagewire.client.errors import Cancelled, RpcError, Unavailable, from_request_error
-from pagewire.client.results import Delta
-from pagewire.client.transport.recovery import DRAINING, Recovery
 from pagewire.v1 import generation_pb2
+from pagewire_client.errors import Cancelled, RpcError, Unavailable, from_request_error
+from pagewire_client.results import Delta
+from pagewire_client.transport.recovery import DRAINING, Recovery
 
 Command = generation_pb2.GenerateMultiplexedRequest
 Message = generation_pb2.GenerateMultiplexedResponse

@@ -13,9 +13,13 @@ from tokenizers import AddedToken
 import pagewire
 from frontend.model.info import load_model
 from pagewire import AsyncClient
-from pagewire.client.params import generate_request
-from pagewire.client.results import FinishReason, Generation, ToolCall
-from pagewire.client.tools import (
+from pagewire.config import FrontendConfig
+from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import unpack_u32
+from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_client.params import generate_request
+from pagewire_client.results import FinishReason, Generation, ToolCall
+from pagewire_client.tools import (
     ToolLoopError,
     bound_call,
     choice_after_calls,
@@ -25,10 +29,6 @@ from pagewire.client.tools import (
     to_tool,
     tool,
 )
-from pagewire.config import FrontendConfig
-from pagewire.internal.v1 import engine_pb2
-from pagewire.ipc.columns import unpack_u32
-from pagewire.v1 import generation_pb2, prompt_pb2
 from tests.frontend.fakes import END, Output, byte_level_tokenizer, encode, run_service, write_checkpoint
 
 

@@ -11,8 +11,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
-from pagewire.client.results import ToolCall
 from pagewire.v1 import prompt_pb2
+from pagewire_client.results import ToolCall
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,13 +6,13 @@ from google.rpc import error_details_pb2, status_pb2
 
 from pagewire import cli
 from pagewire.cli.connect import connect
-from pagewire.client.errors import from_status
-from pagewire.client.transport import channel
-from pagewire.client.transport.credentials import Credentials
-from pagewire.client.transport.recovery import Recovery
 from pagewire.command_config import HealthConfig
 from pagewire.flags import UsageError
 from pagewire.v1 import generation_pb2
+from pagewire_client.errors import from_status
+from pagewire_client.transport import channel
+from pagewire_client.transport.credentials import Credentials
+from pagewire_client.transport.recovery import Recovery
 
 REMOTE = "10.0.0.1:50051"
 

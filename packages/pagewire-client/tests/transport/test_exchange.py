@@ -7,11 +7,11 @@ import pytest
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2
 
-from pagewire.client.errors import Cancelled, InvalidArgument, RpcError, Unavailable
-from pagewire.client.results import Delta
-from pagewire.client.transport.exchange import Command, Exchange, Message, MultiplexedRequest
-from pagewire.client.transport.recovery import Recovery
 from pagewire.v1 import generation_pb2
+from pagewire_client.errors import Cancelled, InvalidArgument, RpcError, Unavailable
+from pagewire_client.results import Delta
+from pagewire_client.transport.exchange import Command, Exchange, Message, MultiplexedRequest
+from pagewire_client.transport.recovery import Recovery
 
 EOS = generation_pb2.FINISH_REASON_EOS
 ABORTED = generation_pb2.FINISH_REASON_ABORTED

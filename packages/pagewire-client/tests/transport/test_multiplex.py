@@ -8,9 +8,9 @@ import grpc
 import pytest
 
 from pagewire import AsyncClient, Client
-from pagewire.client.errors import DeadlineExceeded, InvalidArgument
-from pagewire.client.transport.exchange import MultiplexedRequest
 from pagewire.v1 import generation_pb2
+from pagewire_client.errors import DeadlineExceeded, InvalidArgument
+from pagewire_client.transport.exchange import MultiplexedRequest
 from tests.pagewire import fakes
 
 PATIENCE_S = 30

@@ -8,7 +8,8 @@ guarantees.
 import time
 from collections.abc import Callable
 
-from pagewire.client.errors import (
+from pagewire.v1 import generation_pb2
+from pagewire_client.errors import (
     AlreadyExists,
     Cancelled,
     InternalError,
@@ -16,8 +17,7 @@ from pagewire.client.errors import (
     RpcError,
     Unavailable,
 )
-from pagewire.client.results import Delta, Generation
-from pagewire.v1 import generation_pb2
+from pagewire_client.results import Delta, Generation
 
 PATIENCE_S = 30.0
 """Seconds for which a broken stream waits for a server, counted from the last message."""

@@ -9,7 +9,8 @@ import pytest
 from google.rpc import error_details_pb2
 
 from pagewire import AsyncClient, Client
-from pagewire.client.errors import (
+from pagewire.v1 import admin_pb2
+from pagewire_client.errors import (
     DeadlineExceeded,
     InternalError,
     InvalidArgument,
@@ -18,8 +19,7 @@ from pagewire.client.errors import (
     RpcError,
     Unavailable,
 )
-from pagewire.client.results import FinishReason, Generation
-from pagewire.v1 import admin_pb2
+from pagewire_client.results import FinishReason, Generation
 from tests.pagewire import fakes
 
 PATIENCE_S = 30

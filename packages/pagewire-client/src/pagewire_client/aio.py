@@ -8,34 +8,6 @@ from typing import Any, Self, Unpack
 import grpc
 from grpc_health.v1 import health_pb2
 
-from pagewire.client.errors import RpcError, Unavailable, from_grpc
-from pagewire.client.frontends import FrontendStatus, frontend_states
-from pagewire.client.params import (
-    GenerateOptions,
-    Message,
-    PromptLike,
-    SamplingParams,
-    generate_request,
-    output_parser,
-    to_prompt,
-    to_prompts,
-)
-from pagewire.client.results import (
-    ContinuationScore,
-    Delta,
-    FinishReason,
-    Generation,
-    Tokenized,
-    continuation_scores,
-    tokenized,
-)
-from pagewire.client.tools import ToolLoopError, choice_after_calls, functions_of, tool
-from pagewire.client.transport import channel, io_aio
-from pagewire.client.transport.channel import Method, Q, R
-from pagewire.client.transport.credentials import AccessOptions, Credentials
-from pagewire.client.transport.exchange import MAX_IN_FLIGHT, Command
-from pagewire.client.transport.multiplex_aio import AsyncMultiplex
-from pagewire.client.transport.recovery import Recovery
 from pagewire.v1 import (
     admin_pb2,
     generation_pb2,
@@ -45,6 +17,34 @@ from pagewire.v1 import (
     prompt_pb2,
     tokenizer_pb2,
 )
+from pagewire_client.errors import RpcError, Unavailable, from_grpc
+from pagewire_client.frontends import FrontendStatus, frontend_states
+from pagewire_client.params import (
+    GenerateOptions,
+    Message,
+    PromptLike,
+    SamplingParams,
+    generate_request,
+    output_parser,
+    to_prompt,
+    to_prompts,
+)
+from pagewire_client.results import (
+    ContinuationScore,
+    Delta,
+    FinishReason,
+    Generation,
+    Tokenized,
+    continuation_scores,
+    tokenized,
+)
+from pagewire_client.tools import ToolLoopError, choice_after_calls, functions_of, tool
+from pagewire_client.transport import channel, io_aio
+from pagewire_client.transport.channel import Method, Q, R
+from pagewire_client.transport.credentials import AccessOptions, Credentials
+from pagewire_client.transport.exchange import MAX_IN_FLIGHT, Command
+from pagewire_client.transport.multiplex_aio import AsyncMultiplex
+from pagewire_client.transport.recovery import Recovery
 
 _POLL_S = 0.05
 
@@ -134,7 +134,7 @@ class AsyncStream:
 class AsyncClient:
     """Connections to a service, to be used by one event loop.
 
-    Close it with close() or an async with statement. Every call raises an RpcError of pagewire.client.errors
+    Close it with close() or an async with statement. Every call raises an RpcError of pagewire_client.errors
     and takes `timeout`, in seconds, after which the server drops the request and DeadlineExceeded is raised.
     """
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.client import aio, sync
-from pagewire.client.transport import io_aio, io_sync, multiplex, multiplex_aio
+from pagewire_client import aio, sync
+from pagewire_client.transport import io_aio, io_sync, multiplex, multiplex_aio
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "scripts" / "clients.py"
+CLIENT = Path(aio.__file__).parent
 
 
 def test_the_generated_files_are_up_to_date():
@@ -21,7 +22,7 @@ def test_the_generated_files_are_up_to_date():
 
 @pytest.mark.parametrize("path", ["sync.py", "transport/multiplex.py"])
 def test_nothing_of_asyncio_is_left(path: str):
-    text = (ROOT / "pagewire" / "client" / path).read_text(encoding="utf-8")
+    text = (CLIENT / path).read_text(encoding="utf-8")
     assert not [word for word in ("async ", "await", "Async", "io_aio", "grpc.aio") if word in text]
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.client import aio
-from pagewire.client.transport import channel
-from pagewire.client.transport.channel import Method, addresses, options
 from pagewire.v1 import admin_pb2, generation_pb2, model_pb2, pooling_pb2, tokenizer_pb2
+from pagewire_client import aio
+from pagewire_client.transport import channel
+from pagewire_client.transport.channel import Method, addresses, options
 from scripts.limits.field_tables import NOT_BUILT
 
 SERVICES = [
@@ -28,7 +28,7 @@ def test_every_rpc_that_is_built_is_in_the_client():
     assert {method.path for method in METHODS.values()} & RPCS.keys() == built - WITHOUT
     source = Path(aio.__file__).read_text()
     unused = [name for name in METHODS if not re.search(rf"\bchannel\.{name}\b", source)]
-    assert not unused, "pagewire/client/aio.py has no method for these"
+    assert not unused, "aio.py has no method for these"
 
 
 @pytest.mark.parametrize("name", METHODS)

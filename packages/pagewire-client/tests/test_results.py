@@ -4,8 +4,8 @@ from math import nan
 
 import pytest
 
-from pagewire.client.results import Candidate, Generation, TokenLogprob
 from pagewire.v1 import generation_pb2
+from pagewire_client.results import Candidate, Generation, TokenLogprob
 
 COLUMNS = generation_pb2.TokenLogprobs(
     logprobs=[-1, -2],

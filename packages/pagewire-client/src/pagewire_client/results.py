@@ -10,8 +10,8 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from pagewire.client.schemas import Parser
 from pagewire.v1 import generation_pb2, pooling_pb2, tokenizer_pb2
+from pagewire_client.schemas import Parser
 
 
 class FinishReason(enum.StrEnum):

@@ -266,7 +266,7 @@ def test_only_commands_import_rooms():
         expected = {
             "processes.py": {"frontend", "engine_core", "worker"},
             "replay.py": {"engine_core"},
-            "serve.py": {"frontend"},  # hashes of --api-key
+            "serve.py": {"frontend", "engine_core"},  # hashes of --api-key, checks before a download
             "credentials.py": {"frontend"},
         }
         allowed = expected.get(path.name, set()) if path.parent.name == "cli" else set()

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +38,6 @@ def parsed(words: list[str]) -> Any:
     return flags.parse(config, words[1:], command=words[0], environment={})
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with services.start(openai_port=0) as service:
-        yield service
-
-
 def here(text: str, service: Service) -> str:
     """A block with the ports of this service."""
     http = str(service.facts["openai"]).removesuffix("/v1").removeprefix("http://")
@@ -58,14 +51,14 @@ def output_of(*command: str) -> str:
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_python(number: int, service: Service):
-    text = output_of(sys.executable, "-W", "error", "-c", here(blocks("python")[number], service))
+def test_python(number: int, demo: Service):
+    text = output_of(sys.executable, "-W", "error", "-c", here(blocks("python")[number], demo))
     assert "Tokyo" in text
 
 
-def test_curl(service: Service):
+def test_curl(demo: Service):
     (block,) = (each for each in blocks("") if each.startswith("curl "))
-    assert "Tokyo" in output_of("bash", "-ec", here(block, service))
+    assert "Tokyo" in output_of("bash", "-ec", here(block, demo))
 
 
 def test_pip():

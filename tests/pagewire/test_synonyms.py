@@ -165,7 +165,7 @@ def test_what_means_the_same_is_taken(
     ("arguments", "words"),
     [
         (["--enable-lora"], "LoRA adapters are not supported yet"),
-        (["--scheduling-policy", "priority"], "--policy fair|fcfs"),
+        (["--scheduling-policy", "priority"], "--policy fair or fcfs"),
         (["--json-output=true"], "unknown argument '--json-output'"),
         (
             ["--quantization", "awq"],

@@ -18,7 +18,6 @@ from pagewire.flags import UsageError
 from pagewire.host import spawn as process
 from pagewire.supervisor.child import Facts
 from pagewire.supervisor.notices import log_exposure, tell
-from pagewire.supervisor.supervisor import Supervisor
 
 _LEAST_KEY = 16
 """Characters of an --api-key: its hash is a fast one, from which a short key could be guessed."""
@@ -41,6 +40,8 @@ def run(config: ServeConfig) -> int:
     check_gateway(config)
     _check_parallelism(config)
     _check_frontends(config)
+    from pagewire.supervisor.supervisor import Supervisor  # not in a base install, which has no metrics
+
     with _api_keys(config) as config:
         config = with_local_model(config)
         checkpoint_path(config.model)

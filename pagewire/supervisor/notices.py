@@ -5,9 +5,8 @@ import logging
 import time
 from typing import TextIO
 
-from pagewire.config import FrontendConfig
+from pagewire.config import NO_PORT, FrontendConfig
 from pagewire.host.addresses import is_loopback
-from pagewire.telemetry.watch import NO_PORT
 
 _CLEAR = "\r\x1b[K"
 _QUIET_S = 5.0

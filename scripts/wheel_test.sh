@@ -156,7 +156,7 @@ pagewire serve --device simulated --profile instant --port "$port" --http-port -
   --open-inference --orca >ready &
 service=$!
 pagewire health --wait 60 --address "127.0.0.1:$port" >/dev/null || fail "a simulated service: $(cat ready)"
-python - "127.0.0.1:$port" "http://127.0.0.1:$api/console/" <<'PYTHON'
+python - "127.0.0.1:$port" "http://127.0.0.1:$api/" <<'PYTHON'
 import kernels, sys, urllib.request
 import grpc
 import pagewire
@@ -165,7 +165,7 @@ assert pagewire.Client(sys.argv[1]).generate("hello", max_tokens=3).token_ids
 assert sys.modules["kernels"].OWNER == "another distribution"
 with grpc.insecure_channel(sys.argv[1]) as channel:
     assert channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"") == b"\x08\x01"
-for name in ("", "main.js"):
+for name in ("console/", "console/main.js", "v1/models"):
     assert urllib.request.urlopen(sys.argv[2] + name, timeout=10).status == 200
 PYTHON
 pagewire bench --concurrency 2 --num-requests 4 --output-len 4 --address "127.0.0.1:$port" >/dev/null || fail "no figures"

@@ -22,12 +22,12 @@ _MODULES = {
 """Modules of extras that a process cannot run without."""
 
 
-def require(extra: str, doing: str) -> None:
+def require(extra: str, doing: str, *, at_least: str = "") -> None:
     """Raises StartupError, naming the extra, if one of its modules is not installed, or if only
-    pagewire-client is."""
+    pagewire-client is. at_least: another extra, whose modules may do."""
     if not (rooms.folder() / "engine_core" / "core.py").exists():
         raise StartupError(f"cannot {doing}", "pagewire-client has no server", install_hint(extra))
-    missing = [module for module in _MODULES[extra] if importlib.util.find_spec(module) is None]
+    missing = [module for module in _MODULES[at_least or extra] if importlib.util.find_spec(module) is None]
     if missing:
         raise StartupError(f"cannot {doing}", f"{missing[0]} is not installed", install_hint(extra))
 

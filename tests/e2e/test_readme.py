@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ def blocks(language: str) -> list[str]:
     return [text for marked, text in fences if marked == language]
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[Service]:
-    with services.start(openai_port=0) as service:
-        yield service
-
-
 def here(text: str, service: Service) -> str:
     """A block with the ports of this service."""
     http = str(service.facts["openai"]).removesuffix("/v1").removeprefix("http://")
@@ -39,11 +32,11 @@ def output_of(*command: str) -> str:
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_python(number: int, service: Service):
-    text = output_of(sys.executable, "-W", "error", "-c", here(blocks("python")[number], service))
+def test_python(number: int, demo: Service):
+    text = output_of(sys.executable, "-W", "error", "-c", here(blocks("python")[number], demo))
     assert "Tokyo" in text
 
 
-def test_curl(service: Service):
+def test_curl(demo: Service):
     (block,) = (each for each in blocks("") if each.startswith("curl "))
-    assert "Tokyo" in output_of("bash", "-ec", here(block, service))
+    assert "Tokyo" in output_of("bash", "-ec", here(block, demo))

@@ -10,7 +10,10 @@ import httpx2
 import openai
 import pytest
 
+from tests.frontend.conftest import checkpoint, model
 from tests.frontend.fakes import Script, Service, encode, run_service, say
+
+__all__ = ["checkpoint", "model", "run_api"]
 
 
 @dataclass

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from frontend.errors import ServiceError
+from frontend.http.error_body import error_body
 from frontend.http.exchange import event
-from frontend.openai.responses.choices import FINISH_REASONS, usage_of
-from frontend.openai.responses.errors import error_body
-from frontend.openai.responses.logprobs import chat_logprobs
 from pagewire.v1 import generation_pb2
+from pagewire_openai.responses.choices import FINISH_REASONS, usage_of
+from pagewire_openai.responses.logprobs import chat_logprobs
 
 Json = dict[str, Any]
 IN_PROGRESS, COMPLETED, INCOMPLETE = "in_progress", "completed", "incomplete"
@@ -225,7 +225,7 @@ class ResponseFacts:
 
 
 class ResponseWriter:
-    """Writes one answer; see frontend.openai.endpoints.BodyWriter."""
+    """Writes one answer; see pagewire_openai.endpoints.BodyWriter."""
 
     def __init__(self, facts: ResponseFacts) -> None:
         self._facts = facts

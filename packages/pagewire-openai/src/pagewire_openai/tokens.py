@@ -6,13 +6,13 @@ from typing import Any
 from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange
-from frontend.openai.requests import values
-from frontend.openai.requests.chat import read_conversation
-from frontend.openai.requests.fields import Field, Names, Table, given, read_fields
 from frontend.parts import FrontendParts
 from frontend.validation.requests import check_detokenize, check_tokenize
 from frontend.validation.rules import Limits
 from pagewire.v1 import prompt_pb2, tokenizer_pb2
+from pagewire_openai.requests import values
+from pagewire_openai.requests.chat import read_conversation
+from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
 
 Json = dict[str, Any]
 

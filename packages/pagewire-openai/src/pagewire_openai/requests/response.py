@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from frontend.errors import InvalidRequest, Unsupported
-from frontend.openai.requests import values
-from frontend.openai.requests.chat import put_effort, put_format, read_template_kwargs
-from frontend.openai.requests.fields import (
+from frontend.templates.chat_template import ChatTemplate
+from frontend.validation.requests import MAX_PARTS
+from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_openai.requests import values
+from pagewire_openai.requests.chat import put_effort, put_format, read_template_kwargs
+from pagewire_openai.requests.fields import (
     EXTENSIONS,
     SAMPLING,
     Field,
@@ -23,10 +26,7 @@ from frontend.openai.requests.fields import (
     read_object,
     read_texts,
 )
-from frontend.openai.requests.tools import read_flat_tools
-from frontend.templates.chat_template import ChatTemplate
-from frontend.validation.requests import MAX_PARTS
-from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_openai.requests.tools import read_flat_tools
 
 LOGPROBS = "message.output_text.logprobs"
 _INCLUDABLE = (LOGPROBS, "reasoning.encrypted_content")

@@ -12,28 +12,28 @@ from typing import Any, Protocol
 from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange, Headers
-from frontend.openai.requests.chat import read_chat
-from frontend.openai.requests.completion import read_completion
-from frontend.openai.requests.fields import (
+from frontend.parts import FrontendParts
+from frontend.streams.request_spec import CallMode
+from frontend.streams.stream import Stream, wake
+from pagewire.v1 import generation_pb2
+from pagewire_openai.requests.chat import read_chat
+from pagewire_openai.requests.completion import read_completion
+from pagewire_openai.requests.fields import (
     RESPONSE_STREAM_OPTIONS,
     STREAM_OPTIONS,
     Names,
     given,
     read_object,
 )
-from frontend.openai.requests.response import read_response
-from frontend.openai.responses.choices import (
+from pagewire_openai.requests.response import read_response
+from pagewire_openai.responses.choices import (
     AnswerFormat,
     ChatFormat,
     ChoicesWriter,
     CompletionFormat,
     Envelope,
 )
-from frontend.openai.responses.response import ResponseFacts, ResponseWriter
-from frontend.parts import FrontendParts
-from frontend.streams.request_spec import CallMode
-from frontend.streams.stream import Stream, wake
-from pagewire.v1 import generation_pb2
+from pagewire_openai.responses.response import ResponseFacts, ResponseWriter
 
 Json = dict[str, Any]
 REQUEST_ID = "x-request-id"
@@ -121,18 +121,20 @@ def request_id_of(exchange: Exchange, names: Names) -> str:
 
 async def list_models(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """GET /v1/models."""
-    await exchange.respond(200, {"object": "list", "data": [_model_card(parts)]})
+    cards = [_model_card(parts, name) for name in parts.model.names]
+    await exchange.respond(200, {"object": "list", "data": cards})
 
 
 async def get_model(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """GET /v1/models/NAME."""
-    parts.model.check_name(exchange.path.removeprefix("/v1/models/"))
-    await exchange.respond(200, _model_card(parts))
+    name = exchange.path.removeprefix("/v1/models/")
+    parts.model.check_name(name)
+    await exchange.respond(200, _model_card(parts, name or parts.model.name))
 
 
-def _model_card(parts: FrontendParts) -> Json:
+def _model_card(parts: FrontendParts, name: str) -> Json:
     return {
-        "id": parts.model.name,
+        "id": name,
         "object": "model",
         "created": parts.start_time,
         "owned_by": "pagewire",

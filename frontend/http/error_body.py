@@ -1,4 +1,4 @@
-"""Errors in the shape of the OpenAI API: {"error": {"message", "type", "param", "code"}}."""
+"""Errors in JSON, in the shape of the OpenAI API: {"error": {"message", "type", "param", "code"}}."""
 
 import math
 from typing import Any

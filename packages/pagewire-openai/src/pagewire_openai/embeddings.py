@@ -6,14 +6,14 @@ from typing import Any
 from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange
-from frontend.openai.endpoints import request_id_of
-from frontend.openai.requests import values
-from frontend.openai.requests.completion import read_prompts
-from frontend.openai.requests.fields import Field, Names, Table, given, read_fields
 from frontend.parts import FrontendParts
 from frontend.validation.requests import MAX_PROMPTS
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
+from pagewire_openai.endpoints import request_id_of
+from pagewire_openai.requests import values
+from pagewire_openai.requests.completion import read_prompts
+from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
 
 Json = dict[str, Any]
 

@@ -6,10 +6,10 @@ from itertools import chain
 from typing import Any, Protocol
 
 from frontend.errors import ServiceError
+from frontend.http.error_body import error_body
 from frontend.http.exchange import event
-from frontend.openai.responses.errors import error_body
-from frontend.openai.responses.logprobs import CompletionLogprobs, chat_logprobs, scored_tokens
 from pagewire.v1 import generation_pb2
+from pagewire_openai.responses.logprobs import CompletionLogprobs, chat_logprobs, scored_tokens
 
 DONE = b"data: [DONE]\n\n"
 
@@ -179,7 +179,7 @@ def usage_of(responses: Iterable[generation_pb2.Usage]) -> Json:
 
 
 class ChoicesWriter:
-    """Writes an answer with choices; see frontend.openai.endpoints.BodyWriter."""
+    """Writes an answer with choices; see pagewire_openai.endpoints.BodyWriter."""
 
     def __init__(
         self,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from frontend.errors import InvalidRequest, Unsupported
-from frontend.openai.requests import values
-from frontend.openai.requests.fields import Field, Table, clipped, given, read_object
 from pagewire.v1 import prompt_pb2
+from pagewire_openai.requests import values
+from pagewire_openai.requests.fields import Field, Table, clipped, given, read_object
 
 _TOOL: Table = {"type": Field(values.text), "function": Field(values.json_object)}
 _FUNCTION: Table = {

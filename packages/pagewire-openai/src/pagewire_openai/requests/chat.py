@@ -7,8 +7,12 @@ from typing import Any
 from google.protobuf import struct_pb2
 
 from frontend.errors import InvalidRequest, Unsupported
-from frontend.openai.requests import values
-from frontend.openai.requests.fields import (
+from frontend.templates.chat_template import ChatTemplate
+from frontend.templates.conversation import EFFORT
+from frontend.validation.requests import MAX_PARTS
+from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_openai.requests import values
+from pagewire_openai.requests.fields import (
     EXTENSIONS,
     SAMPLING,
     Field,
@@ -20,11 +24,7 @@ from frontend.openai.requests.fields import (
     read_object,
     read_texts,
 )
-from frontend.openai.requests.tools import read_inner, read_nested_tools
-from frontend.templates.chat_template import ChatTemplate
-from frontend.templates.conversation import EFFORT
-from frontend.validation.requests import MAX_PARTS
-from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_openai.requests.tools import read_inner, read_nested_tools
 
 _CHAT: Table = {
     "messages": Field(values.anything),

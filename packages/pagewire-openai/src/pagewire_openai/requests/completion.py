@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from frontend.errors import InvalidRequest
-from frontend.openai.requests import values
-from frontend.openai.requests.fields import (
+from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_openai.requests import values
+from pagewire_openai.requests.fields import (
     EXTENSIONS,
     SAMPLING,
     Field,
@@ -15,7 +16,6 @@ from frontend.openai.requests.fields import (
     given,
     read_fields,
 )
-from pagewire.v1 import generation_pb2, prompt_pb2
 
 DEFAULT_MAX_TOKENS = 16
 """The API's own default."""

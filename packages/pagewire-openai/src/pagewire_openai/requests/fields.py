@@ -12,9 +12,9 @@ from typing import Any
 from google.protobuf.message import Message
 
 from frontend.errors import InvalidRequest, ServiceError, Unsupported
-from frontend.openai.requests import values
-from frontend.openai.requests.values import Read
 from pagewire.v1 import generation_pb2
+from pagewire_openai.requests import values
+from pagewire_openai.requests.values import Read
 
 UNKNOWN = "is not supported here"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pagewire import flags
 from pagewire.checkpoints.paths import checkpoint_path
-from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, ServeConfig
+from pagewire.config import NO_PORT, EngineConfig, FrontendConfig, GatewayConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.host.addresses import reserve_port
 from pagewire.host.resources import (
@@ -24,7 +24,6 @@ from pagewire.host.resources import (
 from pagewire.ipc.transport import frontends_address, workers_address
 from pagewire.supervisor.restart_slot import RestartSlot, label
 from pagewire.telemetry.pages import SUFFIX
-from pagewire.telemetry.watch import NO_PORT
 
 LOOPBACK = "127.0.0.1"
 """Of the gateway: smg has no accounts of ours and checks no Host, so only this machine reaches it."""
@@ -76,7 +75,7 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
         engine = replace(
             _watched(engine, name, folder),
             parent_starts_worker=not config.no_restart,
-            metrics_model_name=config.served_model_name,
+            metrics_model_name=next(iter(config.served_model_name), ""),
         )
         arguments = ["engine", *flags.to_arguments(engine, EngineConfig)]
         num_standbys = 0 if config.no_standby or config.no_restart else config.standbys

@@ -132,7 +132,7 @@ def download(name: HubName, cache: str = "", patterns: Sequence[str] = _NEEDED) 
         import huggingface_hub
         from huggingface_hub import errors
     except ImportError:
-        raise StartupError(what, "huggingface_hub is not installed", install_hint("hub")) from None
+        raise StartupError(what, "huggingface_hub is not installed", install_hint("frontend")) from None
     try:
         folder = huggingface_hub.snapshot_download(
             name.repo,

@@ -111,7 +111,7 @@ class Initialize(_message.Message):
     config_overrides: str
     tokenizer_path: str
     cache_secret: bytes
-    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: bool = ..., fast_matmul: bool = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., plain_head: bool = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., model_impl: _Optional[str] = ..., trust_remote_code: bool = ..., no_structured_output: bool = ..., state_checkpoints: _Optional[int] = ..., config_overrides: _Optional[str] = ..., tokenizer_path: _Optional[str] = ..., cache_secret: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, model_path: _Optional[str] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., load_format: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., gpu_memory_utilization: _Optional[float] = ..., enforce_eager: _Optional[bool] = ..., fast_matmul: _Optional[bool] = ..., seed: _Optional[int] = ..., tensor_parallel_size: _Optional[int] = ..., profile: _Optional[str] = ..., swap_space_bytes: _Optional[int] = ..., data_parallel_size: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., plain_head: _Optional[bool] = ..., cpu_kernels: _Optional[str] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., model_impl: _Optional[str] = ..., trust_remote_code: _Optional[bool] = ..., no_structured_output: _Optional[bool] = ..., state_checkpoints: _Optional[int] = ..., config_overrides: _Optional[str] = ..., tokenizer_path: _Optional[str] = ..., cache_secret: _Optional[bytes] = ...) -> None: ...
 
 class Speculation(_message.Message):
     __slots__ = ("method", "model_path", "tokens", "batch", "shared", "acceptance", "flag")
@@ -169,7 +169,7 @@ class Ready(_message.Message):
     kept_cache: KeptCache
     draft_tokens: int
     draft_batch: int
-    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: bool = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: bool = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., draft_batch: _Optional[int] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., draft_batch: _Optional[int] = ...) -> None: ...
 
 class KeptCache(_message.Message):
     __slots__ = ("secret", "blocks", "contents", "checkpoints", "checkpoint_contents")
@@ -203,7 +203,7 @@ class KeptChanges(_message.Message):
     forgotten_checkpoints: bytes
     kept_checkpoints: bytes
     kept_checkpoint_contents: bytes
-    def __init__(self, forgets_all: bool = ..., forgotten_blocks: _Optional[bytes] = ..., kept_blocks: _Optional[bytes] = ..., kept_contents: _Optional[bytes] = ..., forgets_all_checkpoints: bool = ..., forgotten_checkpoints: _Optional[bytes] = ..., kept_checkpoints: _Optional[bytes] = ..., kept_checkpoint_contents: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, forgets_all: _Optional[bool] = ..., forgotten_blocks: _Optional[bytes] = ..., kept_blocks: _Optional[bytes] = ..., kept_contents: _Optional[bytes] = ..., forgets_all_checkpoints: _Optional[bool] = ..., forgotten_checkpoints: _Optional[bytes] = ..., kept_checkpoints: _Optional[bytes] = ..., kept_checkpoint_contents: _Optional[bytes] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("type", "what", "why", "todo", "traceback")
@@ -363,7 +363,7 @@ class StepResult(_message.Message):
     draft_prefill: bool
     draft_methods: bytes
     vectors: _containers.RepeatedCompositeFieldContainer[RowVector]
-    def __init__(self, step: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., duration_us: _Optional[int] = ..., started_ns: _Optional[int] = ..., logprobs: _Optional[_Union[_engine_pb2.LogprobColumns, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[RowPromptLogprobs, _Mapping]]] = ..., beam_token_ids: _Optional[bytes] = ..., beam_logprobs: _Optional[bytes] = ..., prepare_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., sample_counts: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., next_draft_counts: _Optional[bytes] = ..., row_errors: _Optional[_Iterable[_Union[RowError, _Mapping]]] = ..., draft_prefill: bool = ..., draft_methods: _Optional[bytes] = ..., vectors: _Optional[_Iterable[_Union[RowVector, _Mapping]]] = ...) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., duration_us: _Optional[int] = ..., started_ns: _Optional[int] = ..., logprobs: _Optional[_Union[_engine_pb2.LogprobColumns, _Mapping]] = ..., prompt_logprobs: _Optional[_Iterable[_Union[RowPromptLogprobs, _Mapping]]] = ..., beam_token_ids: _Optional[bytes] = ..., beam_logprobs: _Optional[bytes] = ..., prepare_us: _Optional[int] = ..., forward_us: _Optional[int] = ..., sample_us: _Optional[int] = ..., sample_counts: _Optional[bytes] = ..., draft_counts: _Optional[bytes] = ..., next_draft_counts: _Optional[bytes] = ..., row_errors: _Optional[_Iterable[_Union[RowError, _Mapping]]] = ..., draft_prefill: _Optional[bool] = ..., draft_methods: _Optional[bytes] = ..., vectors: _Optional[_Iterable[_Union[RowVector, _Mapping]]] = ...) -> None: ...
 
 class RowVector(_message.Message):
     __slots__ = ("entry", "values")

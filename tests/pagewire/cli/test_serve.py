@@ -83,7 +83,7 @@ def started_with(monkeypatch: pytest.MonkeyPatch, **flags: object) -> tuple[Serv
             return 0
 
     monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
-    monkeypatch.setattr(serve, "Supervisor", FakeSupervisor)
+    monkeypatch.setattr("pagewire.supervisor.supervisor.Supervisor", FakeSupervisor)
     assert serve.run(ServeConfig(**flags)) == 0
     return seen[0]
 

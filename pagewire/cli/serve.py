@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pagewire import logs
-from pagewire.checkpoints.paths import checkpoint_path, hub_name, with_local_model
+from pagewire.checkpoints.files import object_of_flag
+from pagewire.checkpoints.paths import checkpoint_path, hub_name, tokenizer_folder, with_local_model
 from pagewire.cli.extras import check_gateway, require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
@@ -49,7 +50,7 @@ def run(config: ServeConfig) -> int:
     check_gateway(config)
     _check_parallelism(config)
     _check_frontends(config)
-    if hub_name(config.model) is not None:
+    if hub_name(config.model) is not None or hub_name(config.tokenizer) is not None:
         _check_before_download(config)
     from pagewire.supervisor.supervisor import Supervisor  # not in a base install, which has no metrics
 
@@ -109,6 +110,10 @@ def _check_before_download(config: ServeConfig) -> None:
     from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
 
     check_config(config)
+    if hub_name(config.tokenizer) is None:
+        tokenizer_folder(config.tokenizer)
+    if config.override_generation_config:
+        object_of_flag("--override-generation-config", config.override_generation_config)
     check_format_name("--tool-format", config.tool_format, TOOL_FORMATS)
     check_format_name("--reasoning-format", config.reasoning_format, REASONING_FORMATS)
     for flag in flags_of(ServeConfig).values():

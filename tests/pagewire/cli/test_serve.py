@@ -26,6 +26,10 @@ from pagewire.flags import KEYS, UsageError
         ({"reasoning_format": "deepseek"}, "--reasoning-format is one of auto, none, "),
         ({"chat_template": "/no/such/file"}, "--chat-template: there is no file /no/such/file"),
         ({"auth_file": "/no/such/file"}, "--auth-file: there is no file /no/such/file"),
+        ({"tokenizer": "/no/such"}, "--tokenizer: /no/such is not a folder"),
+        ({"hf_overrides": "{"}, "it is not readable JSON"),
+        ({"hf_overrides": '{"quantization_config": {}}'}, "quantization_config says how the weights are"),
+        ({"override_generation_config": "[]"}, "it is not a JSON object"),
         ({"tls_client_ca": "/no/such/file"}, "--tls-client-ca: there is no file /no/such/file"),
     ],
     ids=str,
@@ -81,7 +85,7 @@ def started_with(monkeypatch: pytest.MonkeyPatch, **flags: object) -> tuple[Serv
             return 0
 
     monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
-    monkeypatch.setattr(serve, "Supervisor", FakeSupervisor)
+    monkeypatch.setattr("pagewire.supervisor.supervisor.Supervisor", FakeSupervisor)
     assert serve.run(ServeConfig(**flags)) == 0
     return seen[0]
 

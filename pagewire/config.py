@@ -239,7 +239,7 @@ class FrontendConfig(ModelConfig):
         at_least=0,
     )
     otlp_endpoint: str = flag(
-        "", "OTLP collector of traces: http://HOST:PORT (needs the extra `tracing`)", metavar="URL"
+        "", "OTLP/gRPC collector of traces: http://HOST:PORT (needs the extra `tracing`)", metavar="URL"
     )
     trace_sample_rate: float = flag(
         1.0, "share of the requests without a trace context to trace", at_least=0, at_most=1

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 import torch
 
-from kernels.api import Spans
+from kernels.api import Spans, Wanted
 from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
 from pagewire.internal.v1 import worker_pb2
@@ -98,7 +98,7 @@ class CudaBackend:
         for part in copy_parts(sources, targets, self.bytes_per_block):
             self.cache.copy_blocks(self.device.send(sources[part]), self.device.send(targets[part]))
 
-    def upload(self, step: Step, tokens_only: bool) -> None:
+    def upload(self, step: Step, wanted: Wanted) -> None:
         if step.num_logits is not None:
             self.device_rows.write_drafts(step)
         self._step, spans = step, None

@@ -14,7 +14,6 @@ from kernels.attention.row_state import RowStateSpec as RowStateSpec
 from kernels.attention.torch_plan import HostStep as HostStep
 from kernels.batch import InputBatch as InputBatch
 from kernels.batch import StepBatch as StepBatch
-from kernels.batch import Wanted as Wanted
 from kernels.cpu.attention.block_kernels import BlockKernels as BlockKernels
 from kernels.cpu.matmul.groups.weight import GroupedWords as GroupedWords
 from kernels.cpu.matmul.matrix import PackedMatrix as PackedMatrix

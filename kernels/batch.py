@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from kernels.attention.latent import LatentSpec
 from kernels.attention.plan import AttentionPlan, LatentPlan
 from kernels.ops.attention.ragged import Integers, ranges
 from kernels.ops.states.spans import AnySpans
+from kernels.wanted import Wanted
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,6 @@ class InputEmbeddings:
 
     tokens: torch.Tensor  # [N] int64: index into T, all different
     values: torch.Tensor  # [N, E], of the model's dtype and on its device
-
-
-class Wanted(IntEnum):
-    """What is read of the tokens that a step samples from: each with those before it."""
-
-    STATES = 0
-    LOGITS = 1
-    TOKENS = 2
-    """The ids of the largest logits, and nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from kernels.api import (
     Spans,
     StepBatch,
     StepCheck,
-    Wanted,
 )
 from kernels.ops.attention.ragged import Integers
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 import numpy as np
 import torch
 
-from kernels.api import Spans, Wanted
+from kernels.api import Spans
 from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.device.device import Device, Event
 from worker.cuda.graphs import Graphs

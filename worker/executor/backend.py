@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
-from kernels.api import Wanted
 from kernels.ops.attention.ragged import Integers
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.grammar.rows import GrammarRows
 from worker.pooling.vectors import States

@@ -20,8 +20,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from kernels.api import Wanted
 from kernels.ops.attention.ragged import Integers
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
 from worker.executor.backend import Backend, LaunchClock, SampledTokens, StepOutputs

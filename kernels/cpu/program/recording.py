@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from kernels.attention.kv_cache_spec import KVCacheSpec
 from kernels.attention.latent import LatentSpec
 from kernels.attention.plan import LayerCache, Rotation
-from kernels.batch import InputBatch, Wanted
+from kernels.batch import InputBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.attention.records import CopyHeadsRecord
@@ -42,6 +42,7 @@ from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu_ops import CpuOps
 from kernels.ops.states.spans import Spans
 from kernels.torch_ops import HeadNorm, Ops
+from kernels.wanted import Wanted
 
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
 _FOLLOWING, STREAM = ProductRecord.word("following"), ProductRecord.word("stream")

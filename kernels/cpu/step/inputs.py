@@ -17,13 +17,14 @@ import torch
 
 from kernels.attention.block_plan import BlockStep
 from kernels.attention.kv_cache_spec import KVCacheSpec
-from kernels.batch import StepBatch, Wanted
+from kernels.batch import StepBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.work_items import ITEM_WORDS, JOINED_SHARES, SHARES, Int64s, plan_sizes
 from kernels.cpu.attention.sizes import PART
 from kernels.cpu.step.records import PrepareInputsJob, RepeatStepJob
 from kernels.ops.attention.ragged import Integers
 from kernels.ops.states.spans import Spans
+from kernels.wanted import Wanted
 
 CONTEXT_STEP = 256
 """Attention plans are made for contexts rounded up to a multiple of this, so that many steps reuse them."""

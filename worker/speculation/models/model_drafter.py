@@ -13,8 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kernels.api import SamplingColumns, Wanted
+from kernels.api import SamplingColumns
 from kernels.ops.attention.ragged import Integers
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.executor.backend import Backend

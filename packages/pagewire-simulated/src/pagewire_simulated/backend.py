@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.api import Wanted
 from kernels.ops.attention.ragged import Integers
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from pagewire_simulated.beams import BeamHistories
 from pagewire_simulated.clock import Clock

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Builds a wheel from the tree and tries it in an empty environment, without torch, away from the
 # tree: what a base install can do, and what it says about what it cannot.
+# INTERPRETER: the Python of that environment. CONSTRAINTS: a file with versions. WITH_TORCH=1: a model is served, too.
 set -euo pipefail
 unset PYTHONPATH # else pip takes the tree itself for an installed package
 cd "$(dirname "$0")/.."
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
+interpreter=${INTERPRETER:-$python}
+constraints=$(realpath "${CONSTRAINTS:-constraints.txt}")
 work=$(mktemp -d)
 cleanup() {
   if [ -n "${docs:-}" ]; then kill "$docs" 2>/dev/null || true; fi
@@ -27,21 +30,39 @@ wheel=$(echo "$work"/dist/*.whl)
 say "built $(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
 
 "$python" -m zipfile -l "$wheel" >"$work/contents"
-for needed in pagewire/py.typed pagewire/v1/generation_pb2.pyi pagewire/demo_model/model.safetensors \
+for needed in pagewire/py.typed pagewire_client/py.typed pagewire/v1/generation_pb2.pyi pagewire/demo_model/model.safetensors \
   pagewire/demo_model/tokenizer.json pagewire/site.zip pagewire/_rooms/pagewire_console/static/index.html share/pagewire/protos/pagewire/v1/generation.proto; do
   grep -q "$needed" "$work/contents" || fail "$needed is not in the wheel"
 done
-sed -n '2,$s/ .*//p' "$work/contents" | grep -vE '^pagewire(/|-[^/]*\.(dist-info|data)/)' >"$work/strays" &&
+sed -n '2,$s/ .*//p' "$work/contents" | grep -vE '^pagewire(/|_client/|-[^/]*\.(dist-info|data)/)' >"$work/strays" &&
   fail "the wheel installs more than pagewire: $(head -3 "$work/strays")"
 
-"$python" -m venv "$work/venv"
-"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel"
+install() {
+  "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$constraints" "$@"
+}
+size() { # of the environment without pip, MiB
+  du -sm --exclude=pip --exclude=setuptools --exclude='pip-*' --exclude='setuptools-*' "$work/venv/lib" | cut -f1
+}
 cd "$work" # where no folder of the tree can be imported by accident
+"$python" -m build --wheel --outdir client tree/packages/pagewire-client >log 2>&1 || fail "$(cat log)"
+"$interpreter" -m venv venv
+install client/*.whl
 export PATH="$work/venv/bin:$PATH"
-for absent in torch numpy transformers; do
+[ "$(size)" -le 30 ] || fail "pagewire-client takes $(size) MiB"
+python -c 'import pagewire; pagewire.Client; pagewire.AsyncClient'
+for command in serve frontend engine worker demo token keys; do
+  code=0
+  pagewire "$command" >out 2>error || code=$?
+  [ "$code" = 1 ] && grep -q 'uninstall pagewire-client' error || fail "pagewire $command: $(cat error)"
+done
+pagewire completion bash >out || fail "pagewire completion"
+say "pagewire-client takes $(size) MiB, and says that it has no server"
+"$interpreter" -m venv --clear venv
+install "$wheel"
+for absent in torch numpy transformers zmq tokenizers llguidance; do
   ! python -c "import $absent" 2>/dev/null || fail "the base install brings $absent"
 done
-say "a base install takes $(du -sm venv/lib | cut -f1) MiB"
+say "a base install on $(python -V) takes $(size) MiB"
 
 # Other distributions have packages of these names, too; `kernels` is widely installed.
 site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -62,6 +83,23 @@ pagewire bench --help >help
 grep -q -- --goodput help || fail "pagewire bench is not found"
 say "imports, --help, version"
 
+# A user's type checker sees the annotations of the installed client.
+cat >program.py <<'PYTHON'
+import pagewire
+
+with pagewire.Client("127.0.0.1:50051") as client:
+    text: str = client.generate("hello", max_tokens=3).text
+    client.generate("hello", max_token=3)
+
+
+async def number(client: pagewire.AsyncClient) -> int:
+    return (await client.generate("hello", pagewire.SamplingParams(seed=7))).text
+PYTHON
+"$python" -m mypy --strict --config-file= --python-executable "$work/venv/bin/python" program.py >errors && fail "mypy finds nothing"
+[ "$(grep -c error: errors)" = 2 ] && grep -q '^program.py:5: .*"max_token"' errors && grep -q '^program.py:9: .*"int"' errors ||
+  fail "mypy of a user's program: $(cat errors)"
+say "mypy --strict finds a misspelt keyword and a wrong type"
+
 pagewire docs >url &
 docs=$!
 until grep -q http url; do kill -0 "$docs" || fail "pagewire docs has ended"; sleep 0.1; done
@@ -75,12 +113,18 @@ kill "$docs"
 docs=
 say "pagewire docs serves the documentation"
 
-for command in worker engine serve; do
+for command in engine serve demo worker frontend token keys; do
   code=0
-  pagewire "$command" >/dev/null 2>error || code=$?
-  [ "$code" = 1 ] && grep -q "pip install .*'torch<" error || fail "pagewire $command: $(cat error)"
+  pagewire "$command" >out 2>error || code=$?
+  [ "$code" = 1 ] && grep -q "pip install .*'pyzmq<" error || fail "pagewire $command: $(cat error)"
+  case $command in engine | serve | demo) grep -q "'torch<" error || fail "pagewire $command: $(cat error)" ;; esac
 done
-say "worker, engine and serve name what to install"
+say "commands name what to install"
+
+install "$wheel[frontend]"
+for absent in torch numpy transformers; do
+  ! python -c "import $absent" 2>/dev/null || fail "the extra frontend brings $absent"
+done
 
 port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 pagewire frontend --port "$port" --http-port -1 --engine "ipc://$work/no-engine/frontends.ipc" &
@@ -88,7 +132,7 @@ frontend=$!
 python - "127.0.0.1:$port" <<'PYTHON'
 import sys, time
 import pagewire
-from pagewire.client.errors import Unavailable
+from pagewire_client.errors import Unavailable
 
 client = pagewire.Client(sys.argv[1])
 deadline = time.monotonic() + 60
@@ -106,13 +150,13 @@ kill "$frontend"
 wait "$frontend" || fail "the frontend ended with $? on SIGTERM"
 frontend=
 say "a frontend without an engine: NOT_SERVING, tokenizes, stops"
-"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c tree/constraints.txt "$wheel[engine,http]"
+install "$wheel[engine]"
 api=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 pagewire serve --device simulated --profile instant --port "$port" --http-port -1 --openai-port "$api" \
   --open-inference --orca >ready &
 service=$!
 pagewire health --wait 60 --address "127.0.0.1:$port" >/dev/null || fail "a simulated service: $(cat ready)"
-python - "127.0.0.1:$port" "http://127.0.0.1:$api/console/" <<'PYTHON'
+python - "127.0.0.1:$port" "http://127.0.0.1:$api/" <<'PYTHON'
 import kernels, sys, urllib.request
 import grpc
 import pagewire
@@ -121,7 +165,7 @@ assert pagewire.Client(sys.argv[1]).generate("hello", max_tokens=3).token_ids
 assert sys.modules["kernels"].OWNER == "another distribution"
 with grpc.insecure_channel(sys.argv[1]) as channel:
     assert channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"") == b"\x08\x01"
-for name in ("", "main.js"):
+for name in ("console/", "console/main.js", "v1/models"):
     assert urllib.request.urlopen(sys.argv[2] + name, timeout=10).status == 200
 PYTHON
 pagewire bench --concurrency 2 --num-requests 4 --output-len 4 --address "127.0.0.1:$port" >/dev/null || fail "no figures"
@@ -130,5 +174,10 @@ kill "$service"
 wait "$service" || fail "the service ended with $? on SIGTERM"
 service=
 ! python -c 'import torch' 2>/dev/null || fail "the engine extra brings torch"
-say "with the extras engine and http: a whole service on a simulated device, its plug-ins, without torch"
+say "with the extra engine: a whole service on a simulated device, its plug-ins, without torch"
+if [ -n "${WITH_TORCH:-}" ]; then
+  install "$wheel[serve,tracing]"
+  pagewire demo >out 2>error || fail "pagewire demo: $(cat error)"
+  say "with the extra serve: $(tail -n 1 out)"
+fi
 echo "the wheel works"

@@ -220,59 +220,6 @@ def test_nginx_is_started_as_in_the_test_of_the_topology():
         assert f"server frontend:{port} resolve" in (DEPLOY / "nginx" / f"{name}.conf").read_text()
 
 
-def kubernetes(name: str) -> dict[str, dict[str, Any]]:
-    """The objects of a file of deploy/kubernetes, by kind."""
-    return {each["kind"]: each for each in yaml.load_all((DEPLOY / "kubernetes" / name).read_text(), Loader)}
-
-
-def containers() -> dict[str, dict[str, Any]]:
-    pod = kubernetes("pagewire.yaml")["Deployment"]["spec"]["template"]["spec"]
-    return {each["name"]: each for each in pod["containers"]}
-
-
-def test_pods_meet_the_program():
-    """Commands parse, ports and probes are those of the flags, and both containers meet at one socket."""
-    engine, frontend = (containers()[name] for name in ("engine", "frontend"))
-    of_engine, of_frontend = parse(*engine["args"]), parse(*frontend["args"])
-    assert of_frontend.engine == (of_engine.listen,) and of_engine.frontends == 0
-    ports = {each["name"]: each["containerPort"] for c in (engine, frontend) for each in c["ports"]}
-    assert ports == {
-        "engine-metrics": of_engine.http_port,
-        "grpc": of_frontend.port,
-        "http": of_frontend.openai_port,
-        "metrics": of_frontend.http_port,
-    }
-    assert frontend["readinessProbe"]["grpc"]["port"] == of_frontend.port
-    assert {engine[probe]["httpGet"]["port"] for probe in ("startupProbe", "livenessProbe")} == {
-        "engine-metrics"
-    }
-    assert frontend["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
-    assert {engine["image"], frontend["image"]} == {SERVICES["engine"]["image"]}
-
-
-def test_pods_are_restricted_and_drain():
-    pod = kubernetes("pagewire.yaml")["Deployment"]["spec"]["template"]["spec"]
-    assert pod["enableServiceLinks"] is False and pod["securityContext"]["runAsNonRoot"] is True
-    assert f"{pod['securityContext']['runAsUser']}" == SERVICES["engine"]["user"].split(":")[0]
-    config = parse(*containers()["frontend"]["args"])
-    assert pod["terminationGracePeriodSeconds"] > config.drain_delay + config.shutdown_grace + 2
-    volumes = {each["name"] for each in pod["volumes"]}
-    for container in containers().values():
-        assert container["securityContext"]["readOnlyRootFilesystem"] is True
-        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
-    service = kubernetes("pagewire.yaml")["Service"]["spec"]
-    assert {each["targetPort"] for each in service["ports"]} == {"grpc", "http"}
-
-
-def test_pods_are_watched_and_scaled_by_metrics_that_exist():
-    objects = kubernetes("monitoring.yaml")
-    endpoints = objects["PodMonitor"]["spec"]["podMetricsEndpoints"]
-    assert {each["port"] for each in endpoints} == {"metrics", "engine-metrics"}
-    (metric,) = objects["HorizontalPodAutoscaler"]["spec"]["metrics"]
-    assert metric["pods"]["metric"]["name"] in known_metrics()
-
-
 def known_metrics() -> set[str]:
     """What docs/metrics.md lists, as Prometheus names its series; and what every process has."""
     page = (ROOT / "docs" / "metrics.md").read_text()

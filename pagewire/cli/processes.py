@@ -6,7 +6,7 @@ import os
 from pagewire import logs
 from pagewire.cli.extras import require, require_doors, require_gateway, require_worker
 from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, WorkerConfig
-from pagewire.flags import UsageError
+from pagewire.flags import KEYS, UsageError
 from pagewire.host import spawn as process
 
 
@@ -14,9 +14,10 @@ def run_frontend(config: FrontendConfig) -> int:
     """Serves gRPC until a signal; returns the exit code."""
     logs.setup(config.process_name or "frontend", config.log_level, config.log_format)
     require_doors(config)
-    if os.environ.get("PAGEWIRE_API_KEY") and not process.is_child():
+    keys = [name for name in KEYS if os.environ.get(name)]
+    if keys and not config.auth_file and not process.is_child():
         raise UsageError(
-            "PAGEWIRE_API_KEY protects pagewire serve alone",
+            f"{keys[0]} protects pagewire serve alone",
             "a frontend would admit every caller",
             "give it --auth-file, with a token of pagewire token new, and unset the variable",
         )

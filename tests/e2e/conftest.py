@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from pagewire import Client
-from pagewire.client.transport import recovery
 from pagewire.local_service import Service
+from pagewire_client.transport import recovery
 from tests.e2e import services
 from tests.e2e.node import install_examples
 
 
 @pytest.fixture(scope="session")
 def demo() -> Iterator[Service]:
-    """A service with the demo model and default flags."""
-    with services.start() as service:
+    """A service with the demo model and default flags, except for the OpenAI API on a free port."""
+    with services.start(openai_port=0) as service:
         yield service
 
 

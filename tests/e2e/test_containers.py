@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pagewire import AsyncClient, Client, SamplingParams
-from pagewire.client.transport import recovery
+from pagewire_client.transport import recovery
 from tests.e2e import containers, services
 
 pytestmark = pytest.mark.timeout(1200)  # a system is installed, an image built, and kernels are compiled

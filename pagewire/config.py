@@ -24,6 +24,8 @@ MAX_COUNT = (1 << 32) - 1
 """The largest count in messages between processes, which have fields of 32 bits."""
 DEMO_MODEL = "demo"
 """Name of the model that ships with the package."""
+NO_PORT = -1
+"""Value of --http-port: none."""
 
 
 def flag(

@@ -118,7 +118,7 @@ def download(name: HubName, cache: str = "") -> Path:
         import huggingface_hub
         from huggingface_hub import errors
     except ImportError:
-        raise StartupError(what, "huggingface_hub is not installed", install_hint("hub")) from None
+        raise StartupError(what, "huggingface_hub is not installed", install_hint("frontend")) from None
     try:
         folder = huggingface_hub.snapshot_download(
             name.repo,

@@ -13,6 +13,7 @@ from pagewire.host import spawn as process
 def run_frontend(config: FrontendConfig) -> int:
     """Serves gRPC until a signal; returns the exit code."""
     logs.setup(config.process_name or "frontend", config.log_level, config.log_format)
+    require("frontend", "start a frontend")
     require_doors(config)
     keys = [name for name in KEYS if os.environ.get(name)]
     if keys and not config.auth_file and not process.is_child():
@@ -31,7 +32,9 @@ def run_frontend(config: FrontendConfig) -> int:
 
 def run_engine(config: EngineConfig) -> int:
     """Runs an engine core until a signal; returns the exit code."""
-    if not config.external_workers:
+    if config.external_workers:
+        require("engine", "start an engine core")
+    else:
         require_worker("start the engine's worker", config.device)
     logs.setup(config.process_name or "engine", config.log_level, config.log_format)
     from engine_core.main import run
@@ -41,7 +44,8 @@ def run_engine(config: EngineConfig) -> int:
 
 def run_worker(config: WorkerConfig) -> int:
     """Runs a worker until its engine core ends; returns the exit code."""
-    require("worker", ("numpy",), "start a worker")  # whether it needs torch, the core's Initialize says
+    # Whether it needs torch, the core's Initialize says.
+    require("serve", "start a worker", at_least="engine")
     logs.setup(config.process_name or "worker", config.log_level, config.log_format)
     from worker.main import run
 

@@ -18,7 +18,6 @@ from pagewire.flags import UsageError, flags_of
 from pagewire.host import spawn as process
 from pagewire.supervisor.child import Facts
 from pagewire.supervisor.notices import log_exposure, tell
-from pagewire.supervisor.supervisor import Supervisor
 
 _WRITTEN = ("record",)
 """Flags whose files are written."""
@@ -45,6 +44,8 @@ def run(config: ServeConfig) -> int:
     _check_frontends(config)
     if hub_name(config.model) is not None:
         _check_before_download(config)
+    from pagewire.supervisor.supervisor import Supervisor  # not in a base install, which has no metrics
+
     with _api_keys(config) as config:
         config = with_local_model(config)
         checkpoint_path(config.model)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from pagewire import command_config
 from pagewire import config as configs
+from pagewire.errors import install_hint
 from pagewire.flags.command_line import Parser, tell_note
 from pagewire.flags.flag import PREFIX, Flag, UsageError, did_you_mean, flags_of
 from pagewire.flags.synonyms import KEY_VARIABLES, keys_of
@@ -102,9 +103,11 @@ _ALL = (
 
 def from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
     """Returns values by field name, without keys for other processes. Raises UsageError."""
-    import yaml  # takes 20 ms; needed with a file only
-
     what = f"cannot use the configuration file {path}"
+    try:
+        import yaml  # takes 20 ms; needed with a file only
+    except ModuleNotFoundError:
+        raise UsageError(what, "PyYAML is not installed", install_hint("frontend")) from None
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".toml":

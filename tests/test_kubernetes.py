@@ -2,6 +2,7 @@
 program's own parser."""
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -30,8 +31,8 @@ def objects(name: str) -> dict[str, dict[str, Any]]:
     return {each["kind"]: each for each in read((FOLDER / name).read_text())}
 
 
-def kustomized(name: str) -> list[dict[str, Any]]:
-    """What kubectl makes of a folder."""
+def kustomized(name: str | Path) -> list[dict[str, Any]]:
+    """What kubectl makes of a folder, of deploy/kubernetes unless its path is absolute."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not installed")
     made = subprocess.run(["kubectl", "kustomize", FOLDER / name], capture_output=True, text=True, check=True)
@@ -143,6 +144,18 @@ def test_images_are_those_of_compose():
         assert ("nvidia.com/gpu" in container["resources"]["limits"]) == bool(suffix)
     runtime = objects("kserve.yaml")["ServingRuntime"]["spec"]
     assert runtime["containers"][0]["image"] == COMPOSE["services"]["engine"]["image"]
+
+
+def test_the_kustomization_of_the_page_names_an_image(tmp_path: Path):
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (line, text) = re.findall(r"^(mkdir -p mine && cat > .+) <<'END'\n(.*?)^END$", page, re.M | re.S)[0]
+    assert line.endswith("> mine/kustomization.yaml")
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "kustomization.yaml").write_text(text)
+    (deployment,) = (each for each in kustomized(tmp_path / "mine") if each["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.example/{COMPOSE['services']['engine']['image']}"
 
 
 def test_pods_are_restricted_and_drain():

@@ -142,7 +142,7 @@ def stand_in(docker: Docker) -> str:
         shutil.copy("/etc/ssl/certs/ca-certificates.crt", f"{folder}/etc/ssl/certs/")
         shutil.copytree("/etc/apt/apt.conf.d", f"{folder}/etc/apt/apt.conf.d", dirs_exist_ok=True)
         wheels = os.environ.get("PIP_FIND_LINKS", "")
-        if Path(wheels).is_dir():
+        if wheels and Path(wheels).is_dir():
             shutil.copytree(wheels, f"{folder}{wheels}")
         pip = " ".join(f"{key}={value}" for key, value in os.environ.items() if key.startswith("PIP_"))
         path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -32,7 +32,14 @@ call it:
   pagewire generate 'The capital of France is' --address {address}{flags}
   python:  pagewire.Client("{address}"{options}).generate("The capital of France is").text
   node:    {variables}node examples/node/client.js {address} stream 'The capital of France is'
-stop it:   Ctrl-C"""
+"""
+_HOW_TO_CURL = """\
+  curl:    curl{flags} {url}/completions -H 'Content-Type: application/json' \\
+             -d '{{"prompt": "The capital of France is"}}'
+           curl{flags} {url}/chat/completions -H 'Content-Type: application/json' \\
+             -d '{{"messages": [{{"role": "user", "content": "Hello!"}}]}}'
+"""
+_HOW_TO_STOP = "stop it:   Ctrl-C"
 
 
 def run(config: ServeConfig) -> int:
@@ -156,20 +163,25 @@ def _announce(config: ServeConfig, facts: Facts) -> None:
         return
     log_exposure(config)
     if not process.is_child() and not logs.writes_json():
-        tell(_how_to_call(config, str(facts["address"])), sys.stderr)
+        tell(_how_to_call(config, facts), sys.stderr)
 
 
-def _how_to_call(config: ServeConfig, address: str) -> str:
-    flags = options = variables = ""
+def _how_to_call(config: ServeConfig, facts: Facts) -> str:
+    flags = options = variables = of_curl = ""
     if config.tls_cert:
         flags, options, variables = " --tls-ca ca.pem", ', tls="ca.pem"', "CA=ca.pem "
+        of_curl = " --cacert ca.pem"
     if config.auth_file:
+        of_curl += ' --oauth2-bearer "$TOKEN"'
         flags, options, variables = (
             f"{flags} --token-file token",
             f"{options}, token=token",
             f"TOKEN=pw_... {variables}",
         )
-    return _HOW_TO_CALL.format(address=address, flags=flags, options=options, variables=variables)
+    text = _HOW_TO_CALL.format(address=facts["address"], flags=flags, options=options, variables=variables)
+    if "openai" in facts:
+        text += _HOW_TO_CURL.format(flags=of_curl, url=facts["openai"])
+    return text + _HOW_TO_STOP
 
 
 COMMANDS = {"serve": (ServeConfig, run)}

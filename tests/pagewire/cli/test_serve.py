@@ -1,5 +1,7 @@
 """`pagewire serve` refuses what cannot work before it downloads or starts anything."""
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,36 @@ def test_a_frontend_does_not_ignore_the_variable_of_the_key(name: str, monkeypat
     monkeypatch.setenv(name, "sk-0123456789abcdef")
     with pytest.raises(UsageError, match=f"{name} protects pagewire serve alone"):
         processes.run_frontend(FrontendConfig())
+
+
+@pytest.mark.parametrize(
+    ("flags", "facts", "curl"),
+    [
+        ({}, {}, None),
+        ({}, {"openai": "http://127.0.0.1:8000/v1"}, ["curl", "http://127.0.0.1:8000/v1/completions"]),
+        (
+            {"tls_cert": "c", "auth_file": "t"},
+            {"openai": "https://h:8000/v1"},
+            ["curl", "--cacert", "ca.pem", "--oauth2-bearer", "$TOKEN", "https://h:8000/v1/completions"],
+        ),
+    ],
+)
+def test_the_ready_message_has_curl_lines_where_http_is_served(
+    flags: dict[str, str],
+    facts: dict[str, str],
+    curl: list[str] | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr(serve.process, "is_child", lambda: False)
+    monkeypatch.setattr(serve.logs, "writes_json", lambda: False)
+    serve._announce(ServeConfig(**flags), {"address": "127.0.0.1:50051", **facts})
+    said = capfd.readouterr().err
+    assert said.rstrip().endswith("Ctrl-C") and ("curl" in said) == (curl is not None)
+    if curl is not None:
+        commands = said[said.index("curl:") + 5 : said.index("stop it:")].replace("\\\n", " ")
+        first, second = map(shlex.split, commands.strip().splitlines())
+        assert first[: len(curl)] == curl
+        assert second[len(curl) - 1] == curl[-1].replace("/completions", "/chat/completions")
+        for words in (first, second):
+            assert json.loads(words[words.index("-d") + 1])

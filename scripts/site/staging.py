@@ -14,6 +14,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Start": ("README.md", "docs/tutorial.md", "docs/coming-from.md"),
     "How to": (
         "docs/operations.md",
+        "docs/kubernetes.md",
         "docs/security.md",
         "docs/checkpoints.md",
         "docs/benchmarking.md",

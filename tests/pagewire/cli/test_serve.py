@@ -9,6 +9,7 @@ from pagewire.cli import processes, serve
 from pagewire.config import FrontendConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import KEYS, UsageError
+from pagewire.supervisor import supervisor
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def started_with(monkeypatch: pytest.MonkeyPatch, **flags: object) -> tuple[Serv
             return 0
 
     monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
-    monkeypatch.setattr(serve, "Supervisor", FakeSupervisor)
+    monkeypatch.setattr(supervisor, "Supervisor", FakeSupervisor)
     assert serve.run(ServeConfig(**flags)) == 0
     return seen[0]
 

@@ -31,7 +31,8 @@ say "built $(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
 
 "$python" -m zipfile -l "$wheel" >"$work/contents"
 for needed in pagewire/py.typed pagewire_client/py.typed pagewire/v1/generation_pb2.pyi pagewire/demo_model/model.safetensors \
-  pagewire/demo_model/tokenizer.json pagewire/site.zip pagewire/_rooms/pagewire_console/static/index.html share/pagewire/protos/pagewire/v1/generation.proto; do
+  pagewire/demo_model/tokenizer.json pagewire/site.zip pagewire/_rooms/pagewire_console/static/index.html pagewire/protos/pagewire/v1/generation.proto \
+  pagewire/protos/service_config.json pagewire/docs/tutorial.md; do
   grep -q "$needed" "$work/contents" || fail "$needed is not in the wheel"
 done
 sed -n '2,$s/ .*//p' "$work/contents" | grep -vE '^pagewire(/|_client/|-[^/]*\.(dist-info|data)/)' >"$work/strays" &&

@@ -109,18 +109,18 @@ _IMAGES = "no flag: images are not supported yet"
 _ONE_WORKER = "no flag: a model runs in one worker"
 _ONE_DEVICE = "no flag: a model runs on one device, the first of CUDA_VISIBLE_DEVICES"
 _CORS = "a reverse proxy that adds CORS headers"
-_EMBEDDINGS = "--pooling-type last|mean, for embeddings"
+_EMBEDDINGS = "--pooling-type last or mean, for embeddings"
 _DRAFT = "--speculate draft:MODEL,tokens=N"
 _DEFAULTS = "--override-generation-config '{\"temperature\": 0.5}', or the field of requests"
 _CACHE = "--kv-cache-dtype fp8_e4m3, for keys and values"
 _GPU = "--device cuda, which holds all layers on the GPU"
 _HUB = "MODEL, the hub name of a repository with safetensors; of a GGUF file, its path after hf download"
-_ROPE = "no flag: edit rope_parameters in a copy of the checkpoint's config.json"
+_ROPE = "--hf-overrides '{\"rope_parameters\": {...}}'"
 _LENGTH = "--max-model-len N, of prompt and output together"
 
 COUNTERPARTS = {
     # vLLM
-    "--scheduling-policy": "--policy fair|fcfs",
+    "--scheduling-policy": "--policy fair or fcfs",
     "--speculative-config": "--speculate METHOD",
     "--kv-cache-memory-bytes": "--kv-cache-memory GIB",
     "--runner": _EMBEDDINGS,
@@ -135,11 +135,9 @@ COUNTERPARTS = {
     "--headless": "--frontends 0 --listen ADDRESS",
     "--kv-transfer-config": "no flag: prefill and decoding run in one engine",
     "--cpu-offload-gb": "no flag: weights are in one memory",
-    "--tokenizer": "no flag: the tokenizer is the checkpoint's",
     "--tokenizer-revision": "--revision NAME, of the whole repository",
     "--code-revision": "--revision NAME, of the whole repository",
     "--hf-token": "the variable HF_TOKEN",
-    "--hf-overrides": "no flag: edit a copy of the checkpoint's config.json",
     "--rope-scaling": _ROPE,
     "--rope-theta": _ROPE,
     **dict.fromkeys(
@@ -173,7 +171,7 @@ COUNTERPARTS = {
     "--context-shift": "no flag: a full context ends the answer, no token is dropped",
     "--reasoning-budget": "the field thinking_token_budget of requests",
     # TGI
-    "--quantize": "--quantization int8|int4; a quantized checkpoint needs no flag",
+    "--quantize": "--quantization int8 or int4; a quantized checkpoint needs no flag",
     "--max-input-tokens": _LENGTH,
     "--max-input-length": _LENGTH,
     "--max-batch-total-tokens": "--kv-cache-memory GIB; the ready line says how many blocks that is",

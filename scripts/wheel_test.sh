@@ -42,14 +42,14 @@ install() {
   "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$constraints" "$@"
 }
 size() { # of the environment without pip, MiB
-  du -sm --exclude=pip --exclude=setuptools --exclude='pip-*' --exclude='setuptools-*' "$work/venv/lib" | cut -f1
+  du -sm --exclude={pip,setuptools,pkg_resources,_distutils_hack} --exclude='pip-*' --exclude='setuptools-*' "$work/venv/lib" | cut -f1
 }
 cd "$work" # where no folder of the tree can be imported by accident
 "$python" -m build --wheel --outdir client tree/packages/pagewire-client >log 2>&1 || fail "$(cat log)"
 "$interpreter" -m venv venv
 install client/*.whl
 export PATH="$work/venv/bin:$PATH"
-[ "$(size)" -le 30 ] || fail "pagewire-client takes $(size) MiB"
+[ "$(size)" -le 28 ] || fail "pagewire-client takes $(size) MiB"
 python -c 'import pagewire; pagewire.Client; pagewire.AsyncClient'
 for command in serve frontend engine worker demo token keys; do
   code=0

@@ -104,6 +104,14 @@ class ModelConfig(WatchedConfig):
         metavar="MODEL",
         positional=True,
     )
+    tokenizer: str = flag(
+        "",
+        "folder with tokenizer and chat template, or with serve a hub name; default: MODEL",
+        metavar="MODEL",
+    )
+    hf_overrides: str = flag(
+        "", "JSON object with fields that go before those of the checkpoint's config.json", metavar="JSON"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from kernels.api import Spans
 from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
 from pagewire.internal.v1 import worker_pb2
-from worker.cuda.device.device import Device, Event
+from worker.cuda.device import Device, Event
 from worker.cuda.graphs import Graphs
 from worker.cuda.rows import DeviceRows
 from worker.cuda.sampling.logprobs import LOGITS, score

@@ -90,7 +90,7 @@ class StoreKVRecord(OperationRecord):
 
 @record
 class CopyHeadsRecord(OperationRecord):
-    """kernels.cpu.attention.latent.copy_heads.copy_heads. x, out: [rows, heads], of different memory. Strides
+    """kernels.cpu.attention.latent.operations.copy_heads. x, out: [rows, heads], of different memory. Strides
     are from row to row, pitches from head to head."""
 
     x: Address
@@ -105,7 +105,7 @@ class CopyHeadsRecord(OperationRecord):
 
 @record
 class PrefetchStep(Record):
-    """What kernels.cpu.attention.planning.kv_prefetch_list finds out about a step."""
+    """What kernels.cpu.attention.planning.kv_prefetch_kernel finds out about a step."""
 
     pieces: Address  # [count] int64
     count: i64 = 0
@@ -113,7 +113,7 @@ class PrefetchStep(Record):
 
 @record
 class PrefetchRecord(OperationRecord):
-    """kernels.cpu.attention.planning.kv_prefetch_list.list_pieces."""
+    """kernels.cpu.attention.planning.kv_prefetch_kernel.list_pieces."""
 
     plan: Address  # of PlanRecord
     step: Address  # of PrefetchStep
@@ -137,7 +137,7 @@ class PrefetchStream(Record):
 
 @record
 class PartPlace(Record):
-    """Where a part of a unit of attention is (kernels.cpu.attention.planning.tile_addresses). The list
+    """Where a part of a unit of attention is (kernels.cpu.attention.tiles). The list
     follows."""
 
     begin: i64  # first position, a multiple of 16

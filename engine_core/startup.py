@@ -34,6 +34,7 @@ _CANNOT_START = "cannot start the engine core"
 def check_config(config: EngineConfig) -> None:
     """Raises StartupError for values that cannot work or are not supported, naming the flag."""
     _check_combinations(config)
+    _read_speculation(config)
     for field in dataclasses.fields(config):
         _check_range(field, getattr(config, field.name))
 
@@ -107,7 +108,7 @@ def initialize_message(config: EngineConfig) -> Initialize:
         gpu_memory_utilization=config.gpu_memory_utilization,
         enforce_eager=config.enforce_eager,
         fast_matmul=config.fast_matmul,
-        seed=config.seed,
+        seed=config.dummy_seed,
         tensor_parallel_size=config.tensor_parallel_size,
         profile=config.profile,
         swap_space_bytes=int(config.swap_space * (1 << 30)),

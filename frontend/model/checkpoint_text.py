@@ -35,6 +35,7 @@ WHAT = "cannot read the chat template"
 DEFAULT, TOOL_USE = "default", "tool_use"
 """Names in lists of templates: for conversations with tools, and for all others."""
 TOOL_FILE = f"additional_chat_templates/{TOOL_USE}.jinja"
+GENERATION_CONFIG = "generation_config.json"
 TEMPLATE = "tokenizer.chat_template"
 TOOL_TEMPLATE = f"{TEMPLATE}.tool_use"
 _IDS = {"bos": "bos", "pad": "padding"}
@@ -67,7 +68,7 @@ def _read_folder(folder: Path) -> CheckpointText:
         tokenizer=load_tokenizer(folder, config),
         special_tokens=special_tokens(config),
         token_ids=read_json(folder / "config.json"),
-        generation_config=folder / "generation_config.json",
+        generation_config=folder / GENERATION_CONFIG,
         template=template,
         template_origin=origin,
         tool_template=for_tools,

@@ -56,6 +56,17 @@ def read_whole(folder: Path, name: str, what: str) -> bytes | None:
         raise StartupError(what, f"{name} cannot be read: {error.strerror}") from error
 
 
+def object_of_flag(flag: str, text: str) -> dict[str, Any]:
+    """Returns the JSON object that the value of a flag is. Raises StartupError."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StartupError(f"cannot use {flag}", f"it is not readable JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise StartupError(f"cannot use {flag}", "it is not a JSON object")
+    return values
+
+
 def read_object(folder: Path, name: str, what: str) -> dict[str, Any] | None:
     """Returns the JSON object in a small file, or None if it does not exist. Raises StartupError."""
     content = read_whole(folder, name, what)

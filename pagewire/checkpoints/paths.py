@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from pagewire.config import DEMO_MODEL, FrontendConfig, ModelConfig
+from pagewire.config import DEMO_MODEL, FrontendConfig, ModelConfig, ServeConfig
 from pagewire.errors import StartupError, install_hint
 from pagewire.gguf.header import is_gguf
 
@@ -93,25 +93,39 @@ def with_local_model(config: C) -> C:
     """Returns the configuration with the folder of a model that is named as on the hub, after downloading it
     if necessary. Requests then use the repository's name. Raises StartupError."""
     name = hub_name(config.model)
+    revision, cache = (config.revision, config.download_dir) if isinstance(config, ServeConfig) else ("", "")
     if name is None:
+        if revision:
+            why = f"{config.model!r} is not a name on the Hugging Face Hub"
+            raise StartupError("cannot use --revision", why, "leave it out")
         return config
-    changed = replace(config, model=str(download(name)))
+    if revision:
+        if name.revision not in (None, revision):
+            why = f"MODEL says {name.revision!r}, and --revision {revision!r}"
+            raise StartupError(f"cannot load the model {name.repo!r}", why, "leave one of them out")
+        name = replace(name, revision=revision)
+    changed = replace(config, model=str(download(name, cache)))
     if isinstance(changed, FrontendConfig) and not changed.served_model_name:
-        changed = replace(changed, served_model_name=name.repo)
+        changed = replace(changed, served_model_name=(name.repo,))
     return changed
 
 
-def download(name: HubName) -> Path:
-    """Returns the folder of a repository's files in the cache. Raises StartupError."""
+def download(name: HubName, cache: str = "") -> Path:
+    """Returns the folder of a repository's files in a cache. cache: its folder; "": the library's own. Raises
+    StartupError."""
     what = f"cannot load the model {name.repo!r}"
     try:
         import huggingface_hub
         from huggingface_hub import errors
     except ImportError:
-        raise StartupError(what, "huggingface_hub is not installed", install_hint("hub")) from None
+        raise StartupError(what, "huggingface_hub is not installed", install_hint("frontend")) from None
     try:
         folder = huggingface_hub.snapshot_download(
-            name.repo, revision=name.revision, allow_patterns=_NEEDED, ignore_patterns=_NOT_NEEDED
+            name.repo,
+            revision=name.revision,
+            cache_dir=Path(cache).expanduser() if cache else None,
+            allow_patterns=_NEEDED,
+            ignore_patterns=_NOT_NEEDED,
         )
     except errors.GatedRepoError:
         raise StartupError(

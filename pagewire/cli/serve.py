@@ -10,16 +10,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pagewire import logs
-from pagewire.checkpoints.paths import checkpoint_path, with_local_model
+from pagewire.checkpoints.paths import checkpoint_path, hub_name, with_local_model
 from pagewire.cli.extras import check_gateway, require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
-from pagewire.flags import UsageError
+from pagewire.flags import UsageError, flags_of
 from pagewire.host import spawn as process
 from pagewire.supervisor.child import Facts
 from pagewire.supervisor.notices import log_exposure, tell
-from pagewire.supervisor.supervisor import Supervisor
 
+_WRITTEN = ("record",)
+"""Flags whose files are written."""
 _LEAST_KEY = 16
 """Characters of an --api-key: its hash is a fast one, from which a short key could be guessed."""
 _HIDDEN_FACTS = ("address", "port", "suspects")
@@ -41,6 +42,10 @@ def run(config: ServeConfig) -> int:
     check_gateway(config)
     _check_parallelism(config)
     _check_frontends(config)
+    if hub_name(config.model) is not None:
+        _check_before_download(config)
+    from pagewire.supervisor.supervisor import Supervisor  # not in a base install, which has no metrics
+
     with _api_keys(config) as config:
         config = with_local_model(config)
         checkpoint_path(config.model)
@@ -87,6 +92,22 @@ def _check_parallelism(config: ServeConfig) -> None:
                 f"{flag} is {size}, and a model runs in one worker",
                 "leave it out; --data-parallel-size N starts N engines, each with the whole model",
             )
+
+
+def _check_before_download(config: ServeConfig) -> None:
+    """Raises StartupError for what the processes of the service would refuse whatever the model: values of
+    flags, and files that do not exist."""
+    from engine_core.startup import check_config
+    from frontend.answers.choice import check_format_name
+    from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
+
+    check_config(config)
+    check_format_name("--tool-format", config.tool_format, TOOL_FORMATS)
+    check_format_name("--reasoning-format", config.reasoning_format, REASONING_FORMATS)
+    for flag in flags_of(ServeConfig).values():
+        file = getattr(config, flag.name) if flag.metavar == "FILE" and flag.name not in _WRITTEN else ""
+        if file and not Path(file).expanduser().exists():
+            raise StartupError("cannot start the service", f"{flag.option}: there is no file {file}")
 
 
 def _check_frontends(config: ServeConfig) -> None:

@@ -10,8 +10,10 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pagewire.telemetry.board import Board
+if TYPE_CHECKING:
+    from pagewire.telemetry.board import Board  # needs prometheus_client, which a base install has not
 
 PATIENCE_S = 3.0
 """Seconds within which a healthy loop completes an iteration."""
@@ -42,7 +44,7 @@ NOT_FOUND = text_page(404, "not found: there are /metrics, /healthz and /readyz"
 class Pages:
     """The pages of one process, made in the HTTP thread."""
 
-    def __init__(self, board: Board, ask: Ask | None = None) -> None:
+    def __init__(self, board: "Board", ask: Ask | None = None) -> None:
         """ask: None: the loop has not started yet; see begin()."""
         self._board = board
         self._ask = ask

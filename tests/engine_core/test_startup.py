@@ -46,7 +46,7 @@ def test_the_default_is_valid() -> None:
         ({"max_num_seqs": 2**32}, "--max-num-seqs"),
         ({"max_model_len": -1}, "--max-model-len"),
         ({"num_blocks": -1}, "--num-blocks"),
-        ({"seed": -1}, "--seed"),
+        ({"dummy_seed": -1}, "--dummy-seed"),
         ({"hang_timeout": 1.0}, "--hang-timeout"),
         ({"tenant_weight": ("a=1", "b=0")}, "--tenant-weight b"),
         ({"prompt_token_weight": -1.0}, "--prompt-token-weight"),

@@ -80,16 +80,19 @@ def test_the_environment_is_read():
 @pytest.mark.parametrize(
     ("command", "missing", "extra"),
     [
-        ("engine", "torch", "worker"),
-        ("serve", "torch", "worker"),
-        ("demo", "torch", "worker"),
+        ("engine", "torch", "serve"),
+        ("serve", "torch", "serve"),
+        ("demo", "torch", "serve"),
+        ("serve", "starlette", "serve"),
+        ("frontend", "zmq", "frontend"),
+        ("token new --tenant a", "yaml", "frontend"),
         ("serve --device=simulated", "numpy", "engine"),
         ("engine --device=simulated", "numpy", "engine"),
-        ("worker", "numpy", "worker"),
+        ("worker", "numpy", "serve"),
     ],
 )
-def test_commands_that_compute_name_the_extra(command: str, missing: str, extra: str):
-    """A base install has no torch and no numpy."""
+def test_commands_that_serve_name_the_extra(command: str, missing: str, extra: str):
+    """A base install is a client."""
     code = (
         "import importlib.util, sys\n"
         "find = importlib.util.find_spec\n"

@@ -121,18 +121,20 @@ def request_id_of(exchange: Exchange, names: Names) -> str:
 
 async def list_models(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """GET /v1/models."""
-    await exchange.respond(200, {"object": "list", "data": [_model_card(parts)]})
+    cards = [_model_card(parts, name) for name in parts.model.names]
+    await exchange.respond(200, {"object": "list", "data": cards})
 
 
 async def get_model(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """GET /v1/models/NAME."""
-    parts.model.check_name(exchange.path.removeprefix("/v1/models/"))
-    await exchange.respond(200, _model_card(parts))
+    name = exchange.path.removeprefix("/v1/models/")
+    parts.model.check_name(name)
+    await exchange.respond(200, _model_card(parts, name or parts.model.name))
 
 
-def _model_card(parts: FrontendParts) -> Json:
+def _model_card(parts: FrontendParts, name: str) -> Json:
     return {
-        "id": parts.model.name,
+        "id": name,
         "object": "model",
         "created": parts.start_time,
         "owned_by": "pagewire",

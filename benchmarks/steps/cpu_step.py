@@ -50,7 +50,7 @@ COLUMNS, WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
 def names() -> dict[int, str]:
     """By address."""
     from kernels.cpu.attention import bfloat16_kv, combine_parts, e4m3_kv, float32_kv
-    from kernels.cpu.attention.planning import kv_prefetch_kernel
+    from kernels.cpu.attention.planning import kv_prefetch_list
     from kernels.cpu.elementwise import activations, norms, rotary
     from kernels.cpu.matmul import gemm_bfloat16, gemm_float32, gemm_int8, packed_rows
     from kernels.cpu.matmul.compact import product as compact_product
@@ -80,7 +80,7 @@ def names() -> dict[int, str]:
         inputs.quantize_groups: "inputs to int8",
         bfloat16_kv.store_kv: "store",
         bfloat16_kv.attention_bfloat16: "attention",
-        kv_prefetch_kernel.list_pieces: "what to prefetch",
+        kv_prefetch_list.list_pieces: "what to prefetch",
         e4m3_kv.store_e4m3: "store",
         e4m3_kv.attention_of_e4m3: "attention",
         combine_parts.combine_parts: "attention, combining",

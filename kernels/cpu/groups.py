@@ -46,7 +46,7 @@ class Group(StrEnum):
     MODEL = (
         "model",
         *("elementwise.norms", "elementwise.activations", "step.prepare_inputs"),
-        *("attention.planning.kv_prefetch_kernel", "elementwise.rotary"),
+        *("attention.planning.kv_prefetch_list", "elementwise.rotary"),
         "matmul.packed_rows",
         *("runtime.program", "sampling.argmax", "step.check_step", "step.repeat_step"),
     )

@@ -105,7 +105,7 @@ class CopyHeadsRecord(OperationRecord):
 
 @record
 class PrefetchStep(Record):
-    """What kernels.cpu.attention.planning.kv_prefetch_kernel finds out about a step."""
+    """What kernels.cpu.attention.planning.kv_prefetch_list finds out about a step."""
 
     pieces: Address  # [count] int64
     count: i64 = 0
@@ -113,7 +113,7 @@ class PrefetchStep(Record):
 
 @record
 class PrefetchRecord(OperationRecord):
-    """kernels.cpu.attention.planning.kv_prefetch_kernel.list_pieces."""
+    """kernels.cpu.attention.planning.kv_prefetch_list.list_pieces."""
 
     plan: Address  # of PlanRecord
     step: Address  # of PrefetchStep

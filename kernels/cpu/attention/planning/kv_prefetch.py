@@ -26,7 +26,8 @@ class KVPrefetch:
     """For attention layers with the same window."""
 
     def __init__(self) -> None:
-        from kernels.cpu.attention.planning.kv_prefetch_kernel import MOST_PIECES, list_pieces
+        from kernels.cpu.attention.planning.kv_prefetch_kernel import MOST_PIECES
+        from kernels.cpu.attention.planning.kv_prefetch_list import list_pieces
 
         self.operation = list_pieces
         self._list = np.zeros(MOST_PIECES + _SLACK, np.int64)

@@ -17,7 +17,8 @@ from engine_core.recording.recorder import RecordedScheduler
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.speculation import parse_speculation
 from pagewire import __version__
-from pagewire.checkpoints.paths import checkpoint_path
+from pagewire.checkpoints.files import config_overrides
+from pagewire.checkpoints.paths import checkpoint_path, tokenizer_folder
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.host.liveness import LEAST_PATIENCE_S
@@ -35,6 +36,7 @@ def check_config(config: EngineConfig) -> None:
     """Raises StartupError for values that cannot work or are not supported, naming the flag."""
     _check_combinations(config)
     _read_speculation(config)
+    config_overrides(config.hf_overrides)
     for field in dataclasses.fields(config):
         _check_range(field, getattr(config, field.name))
 
@@ -115,6 +117,8 @@ def initialize_message(config: EngineConfig) -> Initialize:
         data_parallel_size=config.data_parallel_size,
         speculation=speculation,
         model_impl=config.model_impl,
+        config_overrides=config.hf_overrides,
+        tokenizer_path=str(tokenizer_folder(config.tokenizer) or ""),
         trust_remote_code=config.trust_remote_code,
         no_structured_output=config.no_structured_output,
         state_checkpoints=0 if config.no_prefix_cache else config.state_checkpoints,

@@ -25,8 +25,8 @@ from frontend.validation.rules import (
     MAX_STRING_BYTES,
     Limits,
 )
-from pagewire.checkpoints.files import BARE_DECODERS, object_of_flag
-from pagewire.checkpoints.paths import checkpoint_path, default_served_name
+from pagewire.checkpoints.files import BARE_DECODERS, config_overrides, object_of_flag
+from pagewire.checkpoints.paths import checkpoint_path, default_served_name, tokenizer_folder
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
@@ -187,7 +187,8 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
 def load_model(config: FrontendConfig) -> ModelInfo:
     """Reads what a checkpoint has for a frontend. Raises StartupError."""
     path = checkpoint_path(config.model)
-    text = read_checkpoint(path)
+    text = read_checkpoint(path, tokenizer_folder(config.tokenizer))
+    fields = {**text.token_ids, **config_overrides(config.hf_overrides)}
     template, origin, for_tools = text.template, text.template_origin, text.tool_template
     if config.chat_template:
         origin = str(Path(config.chat_template).expanduser())
@@ -202,14 +203,14 @@ def load_model(config: FrontendConfig) -> ModelInfo:
     def token_id(name: str) -> int | None:
         token = text.special_tokens.get(f"{name}_token")
         found = text.tokenizer.token_id(token) if token is not None else None
-        stated = text.token_ids.get(f"{name}_token_id")
+        stated = fields.get(f"{name}_token_id")
         return found if found is not None else stated if _is_token_id(stated) else None
 
     sampling = _sampling_of(config, text.generation_config)
     changed = [f"{name} {value:g}" for name, value in _named(sampling) if value != DEFAULT_SAMPLING.get(name)]
     if changed:
         log.info("requests without these fields have %s", ", ".join(changed))
-    pooling, bare = read_pooling(path, config.pooling_type), _bare_decoder(text.token_ids)
+    pooling, bare = read_pooling(path, config.pooling_type), _bare_decoder(fields)
     if bare and pooling is None:
         raise StartupError(
             "cannot generate with this checkpoint",

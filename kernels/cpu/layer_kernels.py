@@ -12,6 +12,7 @@ from kernels.cpu.elementwise.records import (
     ClampedSwigluRecord,
     GatedGeluRecord,
     GatedSiluRecord,
+    GatherRecord,
     LayerNormRecord,
     NormRecord,
     RotaryRecord,
@@ -20,7 +21,6 @@ from kernels.cpu.elementwise.records import (
 from kernels.cpu.experts.records import (
     CombineRecord,
     DispatchRecord,
-    GatherRecord,
     GroupedRecord,
     RouteRecord,
     WeighRecord,
@@ -47,6 +47,7 @@ class RowKernels(NamedTuple):
     rotary: Operation[RotaryRecord]
     add: Operation[ScaledAddRecord]
     logits: Operation[AdjustLogitsRecord]
+    gather: Operation[GatherRecord]
 
 
 class ExpertKernels(NamedTuple):
@@ -54,7 +55,6 @@ class ExpertKernels(NamedTuple):
 
     choose: Operation[RouteRecord]
     dispatch: Operation[DispatchRecord]
-    gather: Operation[GatherRecord]
     product: Operation[GroupedRecord]
     sum: Operation[CombineRecord]
     weigh: Operation[WeighRecord]
@@ -73,7 +73,7 @@ class StateKernels(NamedTuple):
 
 def row_kernels(dtype: torch.dtype) -> RowKernels:
     """Returns the operations, compiled if needed. dtype: bfloat16 or float32."""
-    from kernels.cpu.elementwise import activations, norms, rotary  # compiles, the first time
+    from kernels.cpu.elementwise import activations, gather, norms, rotary  # compiles, the first time
 
     return RowKernels(
         norms.rms_norm.of(dtype),
@@ -85,6 +85,7 @@ def row_kernels(dtype: torch.dtype) -> RowKernels:
         rotary.rotary.of(dtype),
         norms.scaled_add.of(dtype),
         norms.adjust_logits,
+        gather.gather_rows,
     )
 
 
@@ -95,7 +96,6 @@ def expert_kernels(dtype: torch.dtype) -> ExpertKernels:
     return ExpertKernels(
         route.route,
         dispatch.dispatch,
-        dispatch.gather_rows,
         dispatch.grouped_product,
         dispatch.combine.of(dtype),
         dispatch.weigh.of(dtype),

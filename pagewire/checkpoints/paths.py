@@ -6,6 +6,7 @@ HF_HUB_OFFLINE mean what they mean everywhere. A path that exists is never taken
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
@@ -56,6 +57,16 @@ def _download_hint(model: str) -> str:
     )
 
 
+def tokenizer_folder(tokenizer: str) -> Path | None:
+    """Returns the folder that --tokenizer names; None: it names none. Raises StartupError."""
+    if not tokenizer:
+        return None
+    folder = Path(tokenizer).expanduser()
+    if not folder.is_dir():
+        raise StartupError("cannot read the tokenizer", f"--tokenizer: {folder} is not a folder")
+    return folder.resolve()
+
+
 def default_served_name(model: str) -> str:
     """Returns the name that requests use if none is configured: that of the folder, or of the GGUF file
     without its ending."""
@@ -68,7 +79,8 @@ def default_served_name(model: str) -> str:
 C = TypeVar("C", bound=ModelConfig)
 
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
-_NEEDED = ["*.json", "*.safetensors", "*.jinja"]
+_OF_TOKENIZERS = ("*.json", "*.jinja")
+_NEEDED = (*_OF_TOKENIZERS, "*.safetensors")
 _NOT_NEEDED = ["*/*", "consolidated*"]
 """Files of other formats, in folders or beside the weights."""
 
@@ -90,10 +102,12 @@ def hub_name(model: str) -> HubName | None:
 
 
 def with_local_model(config: C) -> C:
-    """Returns the configuration with the folder of a model that is named as on the hub, after downloading it
-    if necessary. Requests then use the repository's name. Raises StartupError."""
-    name = hub_name(config.model)
+    """Returns the configuration with the folders of a model, and of a tokenizer, that are named as on the
+    hub, after downloading them if necessary. Requests then use the repository's name. Raises StartupError."""
+    name, tokenizer = hub_name(config.model), hub_name(config.tokenizer)
     revision, cache = (config.revision, config.download_dir) if isinstance(config, ServeConfig) else ("", "")
+    if tokenizer is not None:
+        config = replace(config, tokenizer=str(download(tokenizer, cache, _OF_TOKENIZERS)))
     if name is None:
         if revision:
             why = f"{config.model!r} is not a name on the Hugging Face Hub"
@@ -110,9 +124,9 @@ def with_local_model(config: C) -> C:
     return changed
 
 
-def download(name: HubName, cache: str = "") -> Path:
-    """Returns the folder of a repository's files in a cache. cache: its folder; "": the library's own. Raises
-    StartupError."""
+def download(name: HubName, cache: str = "", patterns: Sequence[str] = _NEEDED) -> Path:
+    """Returns the folder of a repository's files in a cache. cache: its folder; "": the library's own.
+    patterns: of files that are downloaded. Raises StartupError."""
     what = f"cannot load the model {name.repo!r}"
     try:
         import huggingface_hub
@@ -124,7 +138,7 @@ def download(name: HubName, cache: str = "") -> Path:
             name.repo,
             revision=name.revision,
             cache_dir=Path(cache).expanduser() if cache else None,
-            allow_patterns=_NEEDED,
+            allow_patterns=list(patterns),
             ignore_patterns=_NOT_NEEDED,
         )
     except errors.GatedRepoError:

@@ -10,7 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pagewire import logs
-from pagewire.checkpoints.paths import checkpoint_path, hub_name, with_local_model
+from pagewire.checkpoints.files import object_of_flag
+from pagewire.checkpoints.paths import checkpoint_path, hub_name, tokenizer_folder, with_local_model
 from pagewire.cli.extras import check_gateway, require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
@@ -31,7 +32,14 @@ call it:
   pagewire generate 'The capital of France is' --address {address}{flags}
   python:  pagewire.Client("{address}"{options}).generate("The capital of France is").text
   node:    {variables}node examples/node/client.js {address} stream 'The capital of France is'
-stop it:   Ctrl-C"""
+"""
+_HOW_TO_CURL = """\
+  curl:    curl{flags} {url}/completions -H 'Content-Type: application/json' \\
+             -d '{{"prompt": "The capital of France is"}}'
+           curl{flags} {url}/chat/completions -H 'Content-Type: application/json' \\
+             -d '{{"messages": [{{"role": "user", "content": "Hello!"}}]}}'
+"""
+_HOW_TO_STOP = "stop it:   Ctrl-C"
 
 
 def run(config: ServeConfig) -> int:
@@ -42,7 +50,7 @@ def run(config: ServeConfig) -> int:
     check_gateway(config)
     _check_parallelism(config)
     _check_frontends(config)
-    if hub_name(config.model) is not None:
+    if hub_name(config.model) is not None or hub_name(config.tokenizer) is not None:
         _check_before_download(config)
     from pagewire.supervisor.supervisor import Supervisor  # not in a base install, which has no metrics
 
@@ -100,8 +108,17 @@ def _check_before_download(config: ServeConfig) -> None:
     from engine_core.startup import check_config
     from frontend.answers.choice import check_format_name
     from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
+    from worker.startup.checks import check_quantization, refuse_fast_matmul
 
     check_config(config)
+    if config.device != "auto":
+        check_quantization("" if config.quantization == "none" else config.quantization, config.device)
+    if config.device in ("cpu", "simulated"):
+        refuse_fast_matmul(config.fast_matmul, config.device)
+    if hub_name(config.tokenizer) is None:
+        tokenizer_folder(config.tokenizer)
+    if config.override_generation_config:
+        object_of_flag("--override-generation-config", config.override_generation_config)
     check_format_name("--tool-format", config.tool_format, TOOL_FORMATS)
     check_format_name("--reasoning-format", config.reasoning_format, REASONING_FORMATS)
     for flag in flags_of(ServeConfig).values():
@@ -146,20 +163,25 @@ def _announce(config: ServeConfig, facts: Facts) -> None:
         return
     log_exposure(config)
     if not process.is_child() and not logs.writes_json():
-        tell(_how_to_call(config, str(facts["address"])), sys.stderr)
+        tell(_how_to_call(config, facts), sys.stderr)
 
 
-def _how_to_call(config: ServeConfig, address: str) -> str:
-    flags = options = variables = ""
+def _how_to_call(config: ServeConfig, facts: Facts) -> str:
+    flags = options = variables = of_curl = ""
     if config.tls_cert:
         flags, options, variables = " --tls-ca ca.pem", ', tls="ca.pem"', "CA=ca.pem "
+        of_curl = " --cacert ca.pem"
     if config.auth_file:
+        of_curl += ' --oauth2-bearer "$TOKEN"'
         flags, options, variables = (
             f"{flags} --token-file token",
             f"{options}, token=token",
             f"TOKEN=pw_... {variables}",
         )
-    return _HOW_TO_CALL.format(address=address, flags=flags, options=options, variables=variables)
+    text = _HOW_TO_CALL.format(address=facts["address"], flags=flags, options=options, variables=variables)
+    if "openai" in facts:
+        text += _HOW_TO_CURL.format(flags=of_curl, url=facts["openai"])
+    return text + _HOW_TO_STOP
 
 
 COMMANDS = {"serve": (ServeConfig, run)}

@@ -115,7 +115,7 @@ _DEFAULTS = "--override-generation-config '{\"temperature\": 0.5}', or the field
 _CACHE = "--kv-cache-dtype fp8_e4m3, for keys and values"
 _GPU = "--device cuda, which holds all layers on the GPU"
 _HUB = "MODEL, the hub name of a repository with safetensors; of a GGUF file, its path after hf download"
-_ROPE = "no flag: edit rope_parameters in a copy of the checkpoint's config.json"
+_ROPE = "--hf-overrides '{\"rope_parameters\": {...}}'"
 _LENGTH = "--max-model-len N, of prompt and output together"
 
 COUNTERPARTS = {
@@ -135,11 +135,9 @@ COUNTERPARTS = {
     "--headless": "--frontends 0 --listen ADDRESS",
     "--kv-transfer-config": "no flag: prefill and decoding run in one engine",
     "--cpu-offload-gb": "no flag: weights are in one memory",
-    "--tokenizer": "no flag: the tokenizer is the checkpoint's",
     "--tokenizer-revision": "--revision NAME, of the whole repository",
     "--code-revision": "--revision NAME, of the whole repository",
     "--hf-token": "the variable HF_TOKEN",
-    "--hf-overrides": "no flag: edit a copy of the checkpoint's config.json",
     "--rope-scaling": _ROPE,
     "--rope-theta": _ROPE,
     **dict.fromkeys(

@@ -71,6 +71,14 @@ def test_the_worker_is_told_the_limits(tmp_path: Path) -> None:
     assert message.tensor_parallel_size == 1
 
 
+def test_the_worker_is_told_of_another_tokenizer_and_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    config = EngineConfig(model=str(tmp_path), tokenizer=str(tmp_path), hf_overrides='{"a": 1}')
+    message = initialize_message(config)
+    assert (message.tokenizer_path, message.config_overrides) == (str(tmp_path.resolve()), '{"a": 1}')
+    assert initialize_message(EngineConfig(model=str(tmp_path))).tokenizer_path == ""
+
+
 def test_faults_are_passed_to_the_worker() -> None:
     faults = ("die-at-step=3", "slow-factor=1.5")
     config = EngineConfig(worker_fault=faults, log_level="error")

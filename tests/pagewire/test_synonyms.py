@@ -64,7 +64,7 @@ SAME = """
 --host --port --api-key --served-model-name --max-model-len --gpu-memory-utilization
 --tensor-parallel-size --pipeline-parallel-size --data-parallel-size --dtype --quantization
 --kv-cache-dtype --max-num-seqs --max-num-batched-tokens --block-size --swap-space --enforce-eager
---trust-remote-code --revision --download-dir --load-format --generation-config
+--trust-remote-code --revision --tokenizer --hf-overrides --download-dir --load-format --generation-config
 --override-generation-config --chat-template --seed --max-logprobs --model-impl --model --config
 --threads --device --reasoning-format
 --max-concurrent-requests --otlp-endpoint
@@ -73,7 +73,7 @@ SAME = """
 AUDITED = """
 -tp -pp -dp --enable-expert-parallel --kv-cache-memory-bytes --enable-prefix-caching
 --no-enable-prefix-caching --enable-chunked-prefill --num-gpu-blocks-override --cpu-offload-gb
---tokenizer --tokenizer-mode --hf-overrides --tool-call-parser --enable-auto-tool-choice
+--tokenizer-mode --tool-call-parser --enable-auto-tool-choice
 --reasoning-parser --speculative-config --enable-lora --lora-modules --scheduling-policy
 --async-scheduling --api-server-count --ssl-keyfile --ssl-certfile --ssl-ca-certs --allowed-origins
 --root-path --uds --otlp-traces-endpoint --uvicorn-log-level --disable-log-requests --runner

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernels.ops.attention.ragged import Integers
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import pack_u32
 from pagewire.ipc.logprob_columns import join, pick
@@ -178,7 +179,7 @@ class StepExecutor(Generic[B]):
         backend, speculator = self.backend, self._speculator
         drafts = speculator.make_drafts(plan) if speculator is not None else None
         step = read_step(plan, self.rows, self._max_num_batched_tokens, backend.plan_check, drafts)
-        backend.upload(step, self._want_tokens_only(step.sample_rows))
+        backend.upload(step, self._wanted(step.sample_rows))
         clock.mark_uploaded()
         outputs = backend.forward()
         clock.mark_forwarded()
@@ -199,9 +200,13 @@ class StepExecutor(Generic[B]):
         if len(step.sample_rows):
             pending.add_errors(backend.grammars.errors(step.sample_rows.tolist()))
 
-    def _want_tokens_only(self, rows: Integers) -> bool:
-        """Returns whether none of the rows [A] is a beam or requests log-probabilities."""
-        return not self._logprobs.any_in(rows) and not self._beams.any_in(rows)
+    def _wanted(self, rows: Integers) -> Wanted:
+        """Returns what is read of the rows [A] that sample: logits, if one is a beam or requests
+        log-probabilities."""
+        if self._pooling.all_in(rows):
+            return Wanted.STATES
+        scored = self._logprobs.any_in(rows) or self._beams.any_in(rows)
+        return Wanted.LOGITS if scored else Wanted.TOKENS
 
     def _sample(
         self, outputs: StepOutputs, rows: Integers, pooled: Mask | None, pending: PendingStep

@@ -121,3 +121,13 @@ class RotaryRecord(OperationRecord):
     heads: i64
     head_dim: i64
     out: Address
+
+
+@record
+class GatherRecord(OperationRecord):
+    """kernels.cpu.elementwise.gather.gather_rows: out[i] = x[indexes[i]]."""
+
+    x: Address
+    indexes: Address  # [rows] int64
+    out: Address
+    row_bytes: i64  # a multiple of 2

@@ -12,14 +12,12 @@ from kernels.cpu.elementwise.elements import FLOAT32, Element, by_dtype
 from kernels.cpu.experts.records import (
     CombineRecord,
     DispatchRecord,
-    GatherRecord,
     Group,
     GroupedRecord,
     Segment,
     WeighRecord,
 )
-from kernels.cpu.isa.simd import load_f32, store_f32
-from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, read_u16, write_i64, write_u16
+from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, write_i64
 from kernels.cpu.runtime.program import call_operation, make_ready, run_of
 from kernels.cpu.runtime.records import (
     FIELDS_BYTES,
@@ -29,8 +27,6 @@ from kernels.cpu.runtime.records import (
     RowTarget,
 )
 from kernels.cpu.runtime.work_split import ROWS, VECTORS
-
-LINE = 4 * LANES
 
 
 def blocks_of(product: ProductRecord) -> int:
@@ -89,18 +85,6 @@ def dispatch(record: DispatchRecord, first: int, count: int, thread: int) -> Non
     _sort(record)
     for number in range(2):
         write_i64(record.units + 8 * number, _share_out(record, Group.at(record.groups, number)))
-
-
-@operation
-def gather_rows(record: GatherRecord, first: int, count: int, thread: int) -> None:
-    """Rows first .. first + count - 1."""
-    size = record.row_bytes
-    for row in range(first, first + count):
-        x, out = record.x + size * read_i64(record.indexes + 8 * row), record.out + size * row
-        for at in range(0, size - LINE + 1, LINE):
-            store_f32(out + at, load_f32(x + at))
-        for at in range(size // LINE * LINE, size, 2):
-            write_u16(out + at, read_u16(x + at))
 
 
 @operation

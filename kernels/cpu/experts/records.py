@@ -63,16 +63,6 @@ class DispatchRecord(OperationRecord):
 
 
 @record
-class GatherRecord(OperationRecord):
-    """kernels.cpu.experts.dispatch.gather_rows: out[i] = x[indexes[i]]."""
-
-    x: Address
-    indexes: Address  # [rows] int64
-    out: Address
-    row_bytes: i64  # a multiple of 2
-
-
-@record
 class WeighRecord(OperationRecord):
     """kernels.cpu.experts.dispatch.weigh, whose rows are pairs in the order of tokens; see
     kernels.ops.experts.dispatch."""

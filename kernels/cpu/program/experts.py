@@ -10,14 +10,7 @@ import torch
 
 from kernels.batch import InputBatch
 from kernels.cpu.compiler.records import Operation, OperationRecord
-from kernels.cpu.experts.records import (
-    DispatchRecord,
-    GatherRecord,
-    Group,
-    GroupedRecord,
-    Segment,
-    WeighRecord,
-)
+from kernels.cpu.experts.records import DispatchRecord, Group, GroupedRecord, Segment, WeighRecord
 from kernels.cpu.program.program import ROWS, CannotRecord, Records
 from kernels.cpu.program.writer import ProgramWriter
 from kernels.cpu.runtime.grain import row_grain
@@ -98,15 +91,7 @@ class RecordedOrder:
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """Puts x of each pair's token. x: [M, E]. Returns [M * k, E]."""
-        out, width = self._pairs(x.shape[1], x.dtype), x.shape[1]
-        record = GatherRecord(
-            x=x.data_ptr(),
-            indexes=self.tokens.data_ptr(),
-            out=out.data_ptr(),
-            row_bytes=out.itemsize * width,
-        )
-        self._ops.run(self._ops.experts.gather, len(out), record, row_grain(width))
-        return out
+        return self._ops.gather(x, self.tokens, self._top_k)
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Puts x of each pair's token times the pair's weight. weights: [M, k]. Returns [M * k, E]."""

@@ -11,7 +11,7 @@ import torch
 from kernels.batch import InputBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.compiler.records import Operation, OperationRecord
-from kernels.cpu.elementwise.records import NormRecord
+from kernels.cpu.elementwise.records import GatherRecord, NormRecord
 from kernels.cpu.program.buffers import FEW, ActivationBuffers
 from kernels.cpu.program.program import (
     ROWS,
@@ -204,6 +204,19 @@ class ProgramWriter(CpuOps):
             stride=x.itemsize * x.stride(0),
         )
         self.put(self.rows.norm, record, row_grain(heads * head_dim))
+
+    def gather(self, x: torch.Tensor, indexes: torch.Tensor, factor: int = 1) -> torch.Tensor:
+        """Puts x[indexes]. x: [M, E]; indexes: int64, N in all; factor: of them for each token of the step.
+        Returns [N, E]."""
+        out, width = self.empty((indexes.numel(), x.shape[1]), x.dtype), x.shape[1]
+        record = GatherRecord(
+            x=x.data_ptr(),
+            indexes=indexes.data_ptr(),
+            out=out.data_ptr(),
+            row_bytes=out.itemsize * width,
+        )
+        self.put(self.rows.gather, record, row_grain(width), factor)
+        return out
 
     def build(self, hidden: torch.Tensor) -> StepProgram:
         """Returns the program of everything that was put. hidden: [M, E], what it computes."""

@@ -27,6 +27,7 @@ from kernels.cpu.program.program import StepProgram
 from kernels.cpu.step.records import CheckStepJob, PrepareInputsJob, RepeatStepJob
 from kernels.ops.attention.ragged import Integers
 from kernels.ops.states.spans import Spans
+from kernels.wanted import Wanted
 
 CONTEXT_STEP = 256
 """Attention plans are made for contexts rounded up to a multiple of this, so that many steps reuse them."""
@@ -66,7 +67,7 @@ class _Layout(NamedTuple):
     num_places: int  # for parts of split rows
     context: int
     in_order: bool  # all positions are sampled from, one row after another
-    greedy: bool
+    wanted: Wanted
     threads: int  # that have scratch memory
 
 
@@ -135,13 +136,13 @@ class BlockInputs:
         self._prepared: _Prepared
         self._kept: OrderedDict[_Layout, _Prepared] = OrderedDict()
 
-    def __call__(self, step: StepColumns, greedy: bool = False) -> StepBatch:
+    def __call__(self, step: StepColumns, wanted: Wanted = Wanted.STATES) -> StepBatch:
         """Returns the inputs of a step, valid until the next call.
 
         The same object as in the last call of this layout: only the contents of its tensors have changed. But
         where rows with drafts are beside prompts, another one says from which positions they sample.
         """
-        layout, limits = self._layout_of(step, greedy)
+        layout, limits = self._layout_of(step, wanted)
         if layout != self._layout:
             self._prepared, self._layout = self._find(layout), layout
         prepared = self._prepared
@@ -175,7 +176,7 @@ class BlockInputs:
             return 0
         return int((-(step.starts + step.counts) % CONTEXT_STEP).min())
 
-    def _layout_of(self, step: StepColumns, greedy: bool) -> tuple[_Layout, tuple[int, int]]:
+    def _layout_of(self, step: StepColumns, wanted: Wanted) -> tuple[_Layout, tuple[int, int]]:
         """Returns a step's layout, and the most positions of an unsplit row and of two rows in one item."""
         tokens, context, in_order = step.measures
         rows = len(step.rows)
@@ -183,7 +184,7 @@ class BlockInputs:
         rounded = -(-context // CONTEXT_STEP) * CONTEXT_STEP
         in_order = in_order and tokens == step.num_sampled_positions
         counts = tokens, rows, len(step.sample_rows), sizes.items, sizes.places
-        layout = _Layout(*counts, rounded, in_order, greedy, self._kernels.team.threads)
+        layout = _Layout(*counts, rounded, in_order, wanted, self._kernels.team.threads)
         return layout, (sizes.whole, sizes.joined if self._joins else 0)
 
     def _find(self, layout: _Layout) -> _Prepared:
@@ -233,7 +234,7 @@ class BlockInputs:
             spans=Spans.empty(layout.num_rows) if self._has_states else None,
             logit_tokens=None if layout.in_order else torch.from_numpy(logit_tokens),
             row_starts=row_starts,
-            all_greedy=layout.greedy,
+            wanted=layout.wanted,
         )
         return _Prepared(batch, tuple(parts))
 

@@ -144,6 +144,25 @@ def test_defaults_that_are_refused(tmp_path, options, why):
     assert caught.value.why.startswith(why)
 
 
+def test_a_tokenizer_of_another_folder(tmp_path):
+    other = write_checkpoint(tmp_path / "other", chat_template_jinja="other", generation_config_json=None)
+    bare = {"tokenizer_json": None, "tokenizer_config_json": None, "chat_template_jinja": "own"}
+    model = load(write_checkpoint(tmp_path / "model", **bare), tokenizer=str(other))
+    assert (model.name, rendered(model), model.bos_token_id) == ("model", "other", BEGIN)
+    assert model.default_sampling.top_k == 40, "of the checkpoint"
+    assert model.archive.sha256 == load(other).archive.sha256
+
+
+def test_a_tokenizer_that_is_no_folder(tmp_path):
+    with pytest.raises(StartupError, match="--tokenizer: /no/such is not a folder"):
+        load(write_checkpoint(tmp_path), tokenizer="/no/such")
+
+
+def test_overrides_of_config_json(tmp_path):
+    folder = write_checkpoint(tmp_path, tokenizer_config_json=None, config_json={"bos_token_id": 7})
+    assert load(folder, hf_overrides='{"bos_token_id": 8}').bos_token_id == 8
+
+
 def test_every_served_name_means_the_model(tmp_path):
     model = load(write_checkpoint(tmp_path), served_model_name=("one", "two"))
     for name in ("", "one", "two"):

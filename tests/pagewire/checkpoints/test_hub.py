@@ -77,6 +77,23 @@ def test_revision_and_folder_of_the_download(model: str, tmp_path: Path, monkeyp
     assert asked[1]["cache_dir"] is None and asked[1]["revision"] is None
 
 
+def test_a_tokenizer_of_another_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[str, list[str]]] = []
+
+    def snapshot(repo: str, *, allow_patterns: list[str], **options: Any) -> str:
+        asked.append((repo, allow_patterns))
+        return str(tmp_path / repo)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    config = with_local_model(ServeConfig(model=NAME, tokenizer="other/tokenizer@v1"))
+    assert (config.model, config.tokenizer) == (str(tmp_path / NAME), str(tmp_path / "other/tokenizer"))
+    (other, few), (name, all_patterns) = asked
+    assert (other, name) == ("other/tokenizer", NAME) and "*.safetensors" not in few
+    assert "*.safetensors" in all_patterns
+    config = with_local_model(ServeConfig(model="demo", tokenizer="other/tokenizer"))
+    assert (config.model, config.served_model_name) == ("demo", ())
+
+
 @pytest.mark.parametrize(
     ("model", "why"),
     [(f"{NAME}@v1", "MODEL says 'v1', and --revision 'v2'"), ("demo", "'demo' is not a name on the Hugging")],

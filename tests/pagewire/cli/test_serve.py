@@ -1,5 +1,7 @@
 """`pagewire serve` refuses what cannot work before it downloads or starts anything."""
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,13 @@ from pagewire.flags import KEYS, UsageError
         ({"reasoning_format": "deepseek"}, "--reasoning-format is one of auto, none, "),
         ({"chat_template": "/no/such/file"}, "--chat-template: there is no file /no/such/file"),
         ({"auth_file": "/no/such/file"}, "--auth-file: there is no file /no/such/file"),
+        ({"quantization": "int4", "device": "cuda"}, "int4, of CPUs, has two levels of scales"),
+        ({"quantization": "int8", "device": "simulated"}, "the device is simulated"),
+        ({"fast_matmul": True, "device": "cpu"}, "the device is cpu"),
+        ({"tokenizer": "/no/such"}, "--tokenizer: /no/such is not a folder"),
+        ({"hf_overrides": "{"}, "it is not readable JSON"),
+        ({"hf_overrides": '{"quantization_config": {}}'}, "quantization_config says how the weights are"),
+        ({"override_generation_config": "[]"}, "it is not a JSON object"),
         ({"tls_client_ca": "/no/such/file"}, "--tls-client-ca: there is no file /no/such/file"),
     ],
     ids=str,
@@ -79,7 +88,7 @@ def started_with(monkeypatch: pytest.MonkeyPatch, **flags: object) -> tuple[Serv
             return 0
 
     monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
-    monkeypatch.setattr(serve, "Supervisor", FakeSupervisor)
+    monkeypatch.setattr("pagewire.supervisor.supervisor.Supervisor", FakeSupervisor)
     assert serve.run(ServeConfig(**flags)) == 0
     return seen[0]
 
@@ -114,3 +123,36 @@ def test_a_frontend_does_not_ignore_the_variable_of_the_key(name: str, monkeypat
     monkeypatch.setenv(name, "sk-0123456789abcdef")
     with pytest.raises(UsageError, match=f"{name} protects pagewire serve alone"):
         processes.run_frontend(FrontendConfig())
+
+
+@pytest.mark.parametrize(
+    ("flags", "facts", "curl"),
+    [
+        ({}, {}, None),
+        ({}, {"openai": "http://127.0.0.1:8000/v1"}, ["curl", "http://127.0.0.1:8000/v1/completions"]),
+        (
+            {"tls_cert": "c", "auth_file": "t"},
+            {"openai": "https://h:8000/v1"},
+            ["curl", "--cacert", "ca.pem", "--oauth2-bearer", "$TOKEN", "https://h:8000/v1/completions"],
+        ),
+    ],
+)
+def test_the_ready_message_has_curl_lines_where_http_is_served(
+    flags: dict[str, str],
+    facts: dict[str, str],
+    curl: list[str] | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr(serve.process, "is_child", lambda: False)
+    monkeypatch.setattr(serve.logs, "writes_json", lambda: False)
+    serve._announce(ServeConfig(**flags), {"address": "127.0.0.1:50051", **facts})
+    said = capfd.readouterr().err
+    assert said.rstrip().endswith("Ctrl-C") and ("curl" in said) == (curl is not None)
+    if curl is not None:
+        commands = said[said.index("curl:") + 5 : said.index("stop it:")].replace("\\\n", " ")
+        first, second = map(shlex.split, commands.strip().splitlines())
+        assert first[: len(curl)] == curl
+        assert second[len(curl) - 1] == curl[-1].replace("/completions", "/chat/completions")
+        for words in (first, second):
+            assert json.loads(words[words.index("-d") + 1])

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import InputBatch, Routing, WeightForms
+from kernels.api import InputBatch, WeightForms
+from kernels.ops.experts.routing import Routing
 from worker.config.experts import ExpertsConfig
 from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices

@@ -15,6 +15,7 @@ from pagewire_openai.requests import values
 from pagewire_openai.requests.chat import put_effort, put_format, read_template_kwargs
 from pagewire_openai.requests.fields import (
     EXTENSIONS,
+    RESPONSE_STREAM_OPTIONS,
     SAMPLING,
     Field,
     Names,
@@ -22,25 +23,104 @@ from pagewire_openai.requests.fields import (
     ask_for_logprobs,
     clipped,
     given,
+    list_of,
+    object_schema,
+    one_of,
     read_fields,
     read_object,
     read_texts,
 )
-from pagewire_openai.requests.tools import read_flat_tools
+from pagewire_openai.requests.structured import STRUCTURED, read_structured
+from pagewire_openai.requests.tools import FLAT, read_flat_tools
+from pagewire_openai.requests.turns import ASSISTANT, TOOL, Turns
 
 LOGPROBS = "message.output_text.logprobs"
 _INCLUDABLE = (LOGPROBS, "reasoning.encrypted_content")
 """The second one without effect: reasoning comes in plain text, and goes back so."""
 _STORED = values.refused("nothing is stored here: send the items of earlier turns in input")
 
-_RESPONSE: Table = {
-    "input": Field(values.anything),
+_REASONING: Table = {
+    "effort": Field(values.text),
+    "summary": Field(values.nothing("auto")),
+    "generate_summary": Field(values.nothing("auto")),
+}
+_CHAT_NAMES = {
+    "": "input",
+    ".tools": "tools",
+    ".tool_choice": "tool_choice",
+    ".tool_choice.mode": "tool_choice",
+    ".tool_choice.function": "tool_choice.name",
+}
+"""Path below the chat -> the field of the body."""
+_FORMAT: Table = {
+    "type": Field(values.text),
+    "name": Field(values.text),
+    "description": Field(values.text),
+    "schema": Field(values.json_object),
+    "strict": Field(values.boolean),
+}
+_OF_ITEMS: Table = {
+    "type": Field(values.text),
+    "id": Field(values.anything),
+    "status": Field(values.anything),
+}
+_PART: Table = {
+    "type": Field(values.text),
+    "text": Field(values.text),
+    "annotations": Field(values.anything),
+    "logprobs": Field(values.anything),
+}
+_PARTS = one_of(values.text.schema, list_of(object_schema(_PART, "type", "text")))
+_MESSAGE_ITEM: Table = {
+    **_OF_ITEMS,
+    "role": Field(values.text),
+    "content": Field(values.as_it_is, inner=_PARTS),
+    "phase": Field(values.anything),
+}
+_REASONING_ITEM: Table = {
+    **_OF_ITEMS,
+    "summary": Field(values.anything),
+    "content": Field(values.as_it_is, inner=_PARTS),
+    "encrypted_content": Field(values.refused("is of another server: it cannot be read here")),
+}
+_CALL_ITEM: Table = {
+    **_OF_ITEMS,
+    "call_id": Field(values.text),
+    "name": Field(values.text),
+    "arguments": Field(values.text),
+}
+_OUTPUT_ITEM: Table = {
+    **_OF_ITEMS,
+    "call_id": Field(values.text),
+    "output": Field(values.as_it_is, inner=_PARTS),
+}
+_TEXT: Table = {
+    "format": Field(values.json_object, inner=object_schema(_FORMAT, "type")),
+    "verbosity": Field(values.nothing("medium")),
+}
+_TEXTS = ("input_text", "output_text", "reasoning_text")
+RESPONSE: Table = {
+    **SAMPLING,
+    **EXTENSIONS,
+    **STRUCTURED,
+    **FLAT,
+    "input": Field(
+        values.anything,
+        inner=one_of(
+            values.text.schema,
+            list_of(
+                object_schema(_MESSAGE_ITEM, "role", "content"),
+                object_schema(_REASONING_ITEM, "type"),
+                object_schema(_CALL_ITEM, "type", "call_id", "name", "arguments"),
+                object_schema(_OUTPUT_ITEM, "type", "call_id", "output"),
+            ),
+        ),
+    ),
+    "stream_options": Field(values.json_object, inner=object_schema(RESPONSE_STREAM_OPTIONS)),
     "instructions": Field(values.text),
     "max_output_tokens": Field(values.count, "stopping.max_tokens"),
-    "text": Field(values.json_object),
-    "reasoning": Field(values.json_object),
-    "tools": Field(values.anything),
-    "tool_choice": Field(values.anything),
+    "text": Field(values.json_object, inner=object_schema(_TEXT)),
+    "reasoning": Field(values.json_object, inner=object_schema(_REASONING)),
     "parallel_tool_calls": Field(values.boolean, "prompt.chat.parallel_tool_calls"),
     "top_logprobs": Field(values.count),
     "include": Field(values.texts),
@@ -58,65 +138,6 @@ _RESPONSE: Table = {
     "thinking_token_budget": Field(values.count, "reasoning.budget"),
     "chat_template_kwargs": Field(values.json_object),
 }
-_REASONING: Table = {
-    "effort": Field(values.text),
-    "summary": Field(values.nothing("auto")),
-    "generate_summary": Field(values.nothing("auto")),
-}
-_CHAT_NAMES = {
-    "": "input",
-    ".tools": "tools",
-    ".tool_choice": "tool_choice",
-    ".tool_choice.mode": "tool_choice",
-    ".tool_choice.function": "tool_choice.name",
-}
-"""Path below the chat -> the field of the body."""
-_TEXT: Table = {"format": Field(values.json_object), "verbosity": Field(values.nothing("medium"))}
-_FORMAT: Table = {
-    "type": Field(values.text),
-    "name": Field(values.text),
-    "description": Field(values.text),
-    "schema": Field(values.json_object),
-    "strict": Field(values.boolean),
-}
-ASSISTANT, TOOL = "assistant", "tool"
-_OF_ITEMS: Table = {
-    "type": Field(values.text),
-    "id": Field(values.anything),
-    "status": Field(values.anything),
-}
-_MESSAGE_ITEM: Table = {
-    **_OF_ITEMS,
-    "role": Field(values.text),
-    "content": Field(values.as_it_is),
-    "phase": Field(values.anything),
-}
-_REASONING_ITEM: Table = {
-    **_OF_ITEMS,
-    "summary": Field(values.anything),
-    "content": Field(values.as_it_is),
-    "encrypted_content": Field(values.refused("is of another server: it cannot be read here")),
-}
-_CALL_ITEM: Table = {
-    **_OF_ITEMS,
-    "call_id": Field(values.text),
-    "name": Field(values.text),
-    "arguments": Field(values.text),
-}
-_OUTPUT_ITEM: Table = {**_OF_ITEMS, "call_id": Field(values.text), "output": Field(values.as_it_is)}
-_PART: Table = {
-    "type": Field(values.text),
-    "text": Field(values.text),
-    "annotations": Field(values.anything),
-    "logprobs": Field(values.anything),
-}
-_TEXTS = ("input_text", "output_text", "reasoning_text")
-_FULL = {
-    "reasoning": ("reasoning", "content", "tool_calls"),
-    "content": ("content", "tool_calls"),
-    "tool_calls": (),
-}
-"""Part of an assistant's message -> the parts after which it begins another message."""
 
 
 def read_response(
@@ -125,7 +146,7 @@ def read_response(
     """Returns the request of a response. template: the model's. Raises InvalidRequest, Unsupported with
     OpenAI's names."""
     request = generation_pb2.GenerateRequest()
-    read_fields(body, (SAMPLING, EXTENSIONS, _RESPONSE), request, names)
+    read_fields(body, RESPONSE, request, names)
     chat = request.prompt.chat
     for path, name in _CHAT_NAMES.items():
         names.put(f"prompt.chat{path}", name)
@@ -141,6 +162,7 @@ def read_response(
     if "effort" in reasoning:
         put_effort(reasoning["effort"], "reasoning.effort", chat, template)
     _read_format(body, request, names)
+    read_structured(body, request, names)
     _read_logprobs(body, request, names)
     return request
 
@@ -175,16 +197,12 @@ class ConversationItems:
     def __init__(self, chat: prompt_pb2.Chat, names: Names, path: str, *, keeps_reasoning: bool) -> None:
         """path: of the chat in the request. keeps_reasoning: the model's template has a use for the reasoning
         of earlier turns; else it is left out."""
-        self._chat = chat
-        self._names = names
-        self._path = path
+        self._turns = Turns(chat, names, path)
         self._keeps_reasoning = keeps_reasoning
-        self._turn: prompt_pb2.ChatMessage | None = None
-        """The assistant's turn to which the next item may belong."""
 
     def put_instructions(self, text: str) -> None:
         """Begins the conversation with a system message."""
-        self._add("system", "instructions").content.add(text=text)
+        self._turns.add("system", "instructions").content.add(text=text)
 
     def read(self, content: Any) -> None:
         """Reads a string, or a list of items. Raises InvalidRequest, Unsupported."""
@@ -211,7 +229,7 @@ class ConversationItems:
     def _read_message(self, item: dict[str, Any], path: str) -> None:
         fields = read_object(item, path, _MESSAGE_ITEM, ("role", "content"))
         role = fields["role"]
-        message = self._turn_for("content", path) if role == ASSISTANT else self._add(role, path)
+        message = self._turns.turn_for("content", path) if role == ASSISTANT else self._turns.add(role, path)
         _put_texts(message, fields["content"], f"{path}.content")
 
     def _read_reasoning(self, item: dict[str, Any], path: str) -> None:
@@ -219,32 +237,18 @@ class ConversationItems:
         content = fields.get("content", [])
         texts = read_texts(content, f"{path}.content", _PART, _TEXTS, "is not served")
         if self._keeps_reasoning and texts:
-            self._turn_for("reasoning", path).reasoning = "".join(texts)
+            self._turns.turn_for("reasoning", path).reasoning = "".join(texts)
 
     def _read_call(self, item: dict[str, Any], path: str) -> None:
         fields = read_object(item, path, _CALL_ITEM, ("call_id", "name", "arguments"))
-        message = self._turn_for("tool_calls", path)
+        message = self._turns.turn_for("tool_calls", path)
         message.tool_calls.add(id=fields["call_id"], name=fields["name"], arguments=fields["arguments"])
 
     def _read_output(self, item: dict[str, Any], path: str) -> None:
         fields = read_object(item, path, _OUTPUT_ITEM, ("call_id", "output"))
-        message = self._add(TOOL, path)
+        message = self._turns.add(TOOL, path)
         message.tool_call_id = fields["call_id"]
         _put_texts(message, fields["output"], f"{path}.output")
-
-    def _add(self, role: str, name: str) -> prompt_pb2.ChatMessage:
-        """Adds a message, which the client knows by `name`."""
-        self._names.put(f"{self._path}.messages[{len(self._chat.messages)}]", name)
-        message = self._chat.messages.add(role=role)
-        self._turn = message if role == ASSISTANT else None
-        return message
-
-    def _turn_for(self, part: str, path: str) -> prompt_pb2.ChatMessage:
-        """Returns the assistant's message that has room for a part, or a new one."""
-        turn = self._turn
-        if turn is not None and not any(getattr(turn, name) for name in _FULL[part]):
-            return turn
-        return self._add(ASSISTANT, path)
 
 
 def _put_texts(message: prompt_pb2.ChatMessage, content: Any, path: str) -> None:

@@ -8,9 +8,18 @@ from typing import Any
 from frontend.errors import InvalidRequest, Unsupported
 from pagewire.v1 import prompt_pb2
 from pagewire_openai.requests import values
-from pagewire_openai.requests.fields import Field, Table, clipped, given, read_object
+from pagewire_openai.requests.fields import (
+    Field,
+    Table,
+    clipped,
+    given,
+    list_of,
+    object_schema,
+    one_of,
+    read_object,
+)
+from pagewire_openai.requests.values import Json
 
-_TOOL: Table = {"type": Field(values.text), "function": Field(values.json_object)}
 _FUNCTION: Table = {
     "name": Field(values.text),
     "description": Field(values.text),
@@ -19,19 +28,34 @@ _FUNCTION: Table = {
 }
 _NAMED: Table = {"name": Field(values.text)}
 _TYPED: Table = {"type": Field(values.text)}
+_TOOL: Table = {**_TYPED, "function": Field(values.json_object, inner=object_schema(_FUNCTION, "name"))}
+_CHOSEN: Table = {**_TYPED, "function": Field(values.json_object, inner=object_schema(_NAMED, "name"))}
 _MODES = {
     "none": prompt_pb2.ToolChoice.MODE_NONE,
     "auto": prompt_pb2.ToolChoice.MODE_AUTO,
     "required": prompt_pb2.ToolChoice.MODE_REQUIRED,
 }
+_MODE: Json = {"enum": list(_MODES)}
+NESTED: Table = {
+    "tools": Field(values.anything, inner=list_of(object_schema(_TOOL, "type", "function"))),
+    "tool_choice": Field(values.anything, inner=one_of(_MODE, object_schema(_CHOSEN, "type", "function"))),
+}
+"""The fields of a chat completion."""
+FLAT: Table = {
+    "tools": Field(values.anything, inner=list_of(object_schema({**_TYPED, **_FUNCTION}, "type", "name"))),
+    "tool_choice": Field(
+        values.anything, inner=one_of(_MODE, object_schema({**_TYPED, **_NAMED}, "type", "name"))
+    ),
+}
+"""The fields of a response."""
 
 
 def read_nested_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat) -> None:
     """Reads the tools of a chat completion. Raises InvalidRequest, Unsupported."""
     for path, tool in _tools(body):
-        _put_tool(chat, read_inner(tool, path, _TOOL, _FUNCTION)[1])
+        put_tool(chat, read_inner(tool, path, _TOOL, _FUNCTION)[1])
     if (choice := _read_mode(body, chat)) is not None:
-        _, named = read_inner(choice, "tool_choice", _TOOL, _NAMED)
+        _, named = read_inner(choice, "tool_choice", _CHOSEN, _NAMED)
         chat.tool_choice.function = named.get("name", "")
 
 
@@ -47,7 +71,7 @@ def read_inner(value: Any, path: str, table: Table, inner: Table) -> tuple[dict[
 def read_flat_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat) -> None:
     """Reads the tools of a response. Raises InvalidRequest, Unsupported."""
     for path, tool in _tools(body):
-        _put_tool(chat, read_object(tool, path, {**_TYPED, **_FUNCTION}))
+        put_tool(chat, read_object(tool, path, {**_TYPED, **_FUNCTION}))
     if (choice := _read_mode(body, chat)) is not None:
         if choice.get("type") != "function":
             raise Unsupported({"tool_choice.type": "must be function"})
@@ -68,7 +92,8 @@ def _tools(body: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield path, tool
 
 
-def _put_tool(chat: prompt_pb2.Chat, function: dict[str, Any]) -> None:
+def put_tool(chat: prompt_pb2.Chat, function: Mapping[str, Any]) -> None:
+    """Adds a tool. function: its name, description, parameters and strict, as far as they are given."""
     chat.tools.add(
         name=function.get("name", ""),
         description=function.get("description", ""),

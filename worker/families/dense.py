@@ -8,6 +8,10 @@ from it in a few fields.
     Phi-3, Phi-4         query, key and value, and gate and up, in one weight each; rotary for long contexts
     StableLM             layer norms, a quarter of each head rotated
     Starcoder 2          layer norms, biases, and a feed-forward part without a gate
+    GLM-4                half of each head rotated in neighbouring pairs, and biases; that of 0414 has norms
+                         around both parts
+    Qwen2                biases on query, key and value; a window in the upper layers if asked
+    Qwen3                norms of heads in their place
 
 StableLM has both parts of a block side by side where the file says so; Phi rotates a part of each head where
 it does.
@@ -20,6 +24,7 @@ from worker.config.decoder import (
     SLIDING,
     DecoderConfig,
     DecoderFamily,
+    HeadNormKind,
     NormKind,
     NormPlace,
     Spelling,
@@ -29,7 +34,7 @@ from worker.config.decoder import (
     windows_of,
 )
 from worker.config.hf_config import Fields
-from worker.config.names import FUSED, NAMES
+from worker.config.names import FUSED, HEAD_NORMS, NAMES, around
 from worker.config.rope import RopeDefaults
 
 
@@ -202,3 +207,70 @@ STARCODER2 = DecoderFamily(
     harmless=("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
     only={"norm_type": "layer_norm", "mlp_type": "default"},
 )
+
+
+_GLM_SPELLING = Spelling(
+    max_position=131072,
+    head_dim=128,
+    default_norm_eps=1.5625e-7,
+    rope=RopeDefaults(partial=0.5, interleaved=True),
+)
+
+
+def read_glm4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(fields, common, _GLM_SPELLING)
+    return DecoderConfig(
+        **values, norm_place=NormPlace.AROUND, qkv_bias=fields.boolean("attention_bias", True)
+    )
+
+
+_GLM_NAMES = NAMES | {"blocks.{layer}.mlp.gate_up": FUSED["blocks.{layer}.mlp.gate_up"]}
+GLM4 = DecoderFamily(
+    read=read_glm4_config,
+    names=_GLM_NAMES | around("post_attention_layernorm", "post_self_attn_layernorm", "post_mlp_layernorm"),
+)
+
+
+def read_glm_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(fields, common, _GLM_SPELLING)
+    return DecoderConfig(**values, qkv_bias=fields.boolean("attention_bias", True))
+
+
+GLM = DecoderFamily(read=read_glm_config, names=_GLM_NAMES)
+
+
+def read_qwen_windows(fields: Fields, num_layers: int) -> tuple[int | None, ...]:
+    """Returns the window of each layer: as `layer_types` says, or from layer `max_window_layers` on."""
+    first = fields.integer("max_window_layers", 28, least=0)
+    used = fields.boolean("use_sliding_window", False)
+    window = fields.integer("sliding_window", 4096)
+    kinds = read_kinds(fields, tuple(SLIDING if layer >= first else FULL for layer in range(num_layers)))
+    if not used or ("sliding_window" in fields and not fields.has("sliding_window")):
+        return (None,) * num_layers
+    return windows_of(kinds, window)
+
+
+def read_qwen2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(fields, common, Spelling(max_position=32768))
+    values["windows"] = read_qwen_windows(fields, values["num_layers"])
+    return DecoderConfig(**values, qkv_bias=True)
+
+
+def read_qwen3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(fields, common, Spelling(max_position=32768, head_dim=128))
+    values["windows"] = read_qwen_windows(fields, values["num_layers"])
+    bias = fields.boolean("attention_bias", False)
+    return DecoderConfig(**values, qkv_bias=bias, output_bias=bias, head_norms=HeadNormKind.PER_HEAD)
+
+
+QWEN2 = DecoderFamily(
+    read=read_qwen2_config,
+    names=NAMES,
+    harmless=("attention_bias",),
+    only={"use_mrope": False, "mlp_bias": False},
+)
+QWEN3 = DecoderFamily(read=read_qwen3_config, names=NAMES | HEAD_NORMS, only={"mlp_bias": False})

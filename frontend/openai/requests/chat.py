@@ -22,7 +22,7 @@ from frontend.openai.requests.fields import (
 )
 from frontend.openai.requests.tools import read_inner, read_nested_tools
 from frontend.templates.chat_template import ChatTemplate
-from frontend.templates.conversation import EFFORT
+from frontend.templates.conversation import ASSISTANT, EFFORT
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import generation_pb2, prompt_pb2
 
@@ -50,10 +50,18 @@ _MESSAGE: Table = {
     "tool_calls": Field(values.as_it_is),
     "tool_call_id": Field(values.text),
     "reasoning_content": Field(values.text),
-    "refusal": Field(values.nothing()),
+    "reasoning": Field(values.text),  # as newer servers call it
+    "refusal": Field(values.nothing("")),
     "annotations": Field(values.nothing([])),
+    "parsed": Field(values.anything),  # of the openai package: what `content` says
+    "cache_control": Field(values.anything),
 }
-_PART: Table = {"type": Field(values.text), "text": Field(values.text)}
+"""Answers come back as messages: with what servers and the openai package put into them, too."""
+_PART: Table = {
+    "type": Field(values.text),
+    "text": Field(values.text),
+    "cache_control": Field(values.anything),
+}
 _FORMAT: Table = {"type": Field(values.text), "json_schema": Field(values.json_object)}
 _SCHEMA: Table = {
     "name": Field(values.text),
@@ -61,8 +69,17 @@ _SCHEMA: Table = {
     "schema": Field(values.json_object),
     "strict": Field(values.boolean),
 }
-_CALL: Table = {"id": Field(values.text), "type": Field(values.text), "function": Field(values.json_object)}
-_CALLED: Table = {"name": Field(values.text), "arguments": Field(values.text)}
+_CALL: Table = {
+    "id": Field(values.text),
+    "type": Field(values.text),
+    "function": Field(values.json_object),
+    "index": Field(values.anything),  # of the stream that it came in
+}
+_CALLED: Table = {
+    "name": Field(values.text),
+    "arguments": Field(values.text),
+    "parsed_arguments": Field(values.anything),  # of the openai package: what `arguments` says
+}
 NO_THINKING = "none"
 
 
@@ -132,20 +149,21 @@ def _read_message(value: Any, path: str, message: prompt_pb2.ChatMessage) -> Non
     fields = read_object(value, path, _MESSAGE, ("role",))
     message.role = fields["role"]
     message.name = fields.get("name", "")
-    message.reasoning = fields.get("reasoning_content", "")
+    message.reasoning = fields.get("reasoning_content", "") or fields.get("reasoning", "")
     message.tool_call_id = fields.get("tool_call_id", "")
     if "content" in fields:
         refusal = "is not supported"
         for text in read_texts(fields["content"], f"{path}.content", _PART, ("text",), refusal):
             message.content.add(text=text)
-    elif "tool_calls" not in fields:
+    elif "tool_calls" not in fields and not (message.role == ASSISTANT and "content" in value):
         raise InvalidRequest({f"{path}.content": "is required"})
     calls = fields.get("tool_calls", [])
     if not isinstance(calls, list):
         raise InvalidRequest({f"{path}.tool_calls": "must be a list"})
     for place, call in enumerate(calls):
         outer, inner = read_inner(call, f"{path}.tool_calls[{place}]", _CALL, _CALLED)
-        message.tool_calls.add(id=outer.get("id", ""), **inner)
+        called = {name: inner.get(name, "") for name in ("name", "arguments")}
+        message.tool_calls.add(id=outer.get("id", ""), **called)
 
 
 def _read_format(value: Any, request: generation_pb2.GenerateRequest) -> None:

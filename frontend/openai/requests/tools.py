@@ -10,7 +10,11 @@ from frontend.openai.requests import values
 from frontend.openai.requests.fields import Field, Table, clipped, given, read_object
 from pagewire.v1 import prompt_pb2
 
-_TOOL: Table = {"type": Field(values.text), "function": Field(values.json_object)}
+_TOOL: Table = {
+    "type": Field(values.text),
+    "function": Field(values.json_object),
+    "cache_control": Field(values.anything),
+}
 _FUNCTION: Table = {
     "name": Field(values.text),
     "description": Field(values.text),

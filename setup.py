@@ -2,8 +2,9 @@
 
 The repository has its rooms (frontend, engine_core, worker, kernels) at the top level, and plug-ins in
 packages/. In site-packages such names would collide with other distributions, so a wheel has both in
-pagewire/_rooms, which pagewire.rooms puts on the import path of our own processes. An editable install leaves
-them where they are, and also has the packages that no wheel of pagewire has.
+pagewire/_rooms, which pagewire.rooms puts on the import path of our own processes. The client, which programs
+of users import, stays pagewire_client. An editable install leaves all of them where they are, and also has
+the packages that no wheel of pagewire has.
 """
 
 import sys
@@ -19,7 +20,8 @@ DATA = ["pagewire.demo_model", f"{FOLDER}pagewire_console.static"]
 plugins = Path("packages").glob(f"{'' if EDITABLE else 'pagewire-'}*/src/*/__init__.py")
 sources = {room: room for room in ("frontend", "engine_core", "worker", "kernels")}
 sources |= {file.parent.name: file.parent.as_posix() for file in sorted(plugins)}
-folders = {f"{FOLDER}{name}": folder for name, folder in sources.items()}
+public = {"pagewire_client": sources.pop("pagewire_client")}
+folders = {f"{FOLDER}{name}": folder for name, folder in sources.items()} | public
 
 setup(
     packages=[

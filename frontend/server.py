@@ -22,10 +22,10 @@ from frontend.telemetry.tracing import close_tracer
 from pagewire.config import FrontendConfig
 from pagewire.host.file_watch import FileWatch
 from pagewire.host.tls import Certificates, read_certificates
-from pagewire.plugins import plugins
+from pagewire.plugins import find_plugin, plugins
 
 if TYPE_CHECKING:
-    from frontend.openai.server import OpenAiServer
+    from frontend.http.port import HttpPort
 
 log = logging.getLogger(__name__)
 
@@ -52,23 +52,23 @@ class Frontend:
         self._port = 0
         self._ports: list[int] = []
         self._server = GrpcServer(self._make_server, self._bind)
-        self._openai = _make_openai(parts, self.inspector, self._certificates)
-        doors = [] if self._openai is None else [self._openai]
+        self._http = _make_http_port(parts, self.inspector, self._certificates)
+        doors = [] if self._http is None else [self._http]
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         self._shutdown = Shutdown(self.state, self._drain, registry, self._server, *doors)
 
     @property
     def facts(self) -> dict[str, str]:
         """Facts for the ready line."""
-        return self.watch.facts | (self._openai.facts if self._openai is not None else {})
+        return self.watch.facts | (self._http.facts if self._http is not None else {})
 
     def open(self) -> int:
         """Opens the ports and starts connecting to the engine; calls wait in the kernel's queue until
         start(). Returns gRPC's port. Raises StartupError."""
         self._port = self._server.open(self._config.port)
         self._ports = [self._port] + [port for port in [self._config.loopback_port] if port is not None]
-        if self._openai is not None:
-            self._ports.append(self._openai.open())
+        if self._http is not None:
+            self._ports.append(self._http.open())
         self._files.start()
         self.watch.start()
         self.engine.hello.name = self._config.process_name
@@ -83,8 +83,8 @@ class Frontend:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wait_until_serving(), patience)
         await self._server.start()
-        if self._openai is not None:
-            await self._openai.start()
+        if self._http is not None:
+            await self._http.start()
         log.info("listening on %s:%d", self._config.host, self._port)
 
     async def wait_broken(self) -> None:
@@ -121,15 +121,16 @@ class Frontend:
         return bind(server, self._config, port, self._certificates)
 
 
-def _make_openai(
+def _make_http_port(
     parts: FrontendParts, inspector: Inspector, certificates: Certificates | None
-) -> "OpenAiServer | None":
+) -> "HttpPort | None":
     """Returns the server of --openai-port, whose modules and plug-ins are loaded only here. Raises
     StartupError."""
     if parts.config.openai_port is None:
         return None
-    from frontend.openai.server import OpenAiServer
+    from frontend.http.port import HttpPort
 
-    made = [plugin.load()(parts, inspector) for plugin in plugins("pagewire.http").values()]
+    found = {"openai": find_plugin("pagewire.http", "openai")} | plugins("pagewire.http")
+    made = [plugin.load()(parts, inspector) for plugin in found.values()]
     extensions = [each for each in made if each is not None]
-    return OpenAiServer(parts, parts.config.openai_port, certificates, extensions)
+    return HttpPort(parts, parts.config.openai_port, certificates, extensions)

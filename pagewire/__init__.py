@@ -4,26 +4,26 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pagewire.client.aio import AsyncClient as AsyncClient
-    from pagewire.client.params import BeamSearch as BeamSearch
-    from pagewire.client.params import SamplingParams as SamplingParams
-    from pagewire.client.sync import Client as Client
-    from pagewire.client.tools import tool as tool
     from pagewire.errors import PagewireError as PagewireError
     from pagewire.errors import StartupError as StartupError
     from pagewire.llm import LLM as LLM
+    from pagewire_client.aio import AsyncClient as AsyncClient
+    from pagewire_client.params import BeamSearch as BeamSearch
+    from pagewire_client.params import SamplingParams as SamplingParams
+    from pagewire_client.sync import Client as Client
+    from pagewire_client.tools import tool as tool
 
 __version__ = "2026.11.0"
 
 _HOMES = {
-    "AsyncClient": "pagewire.client.aio",
-    "BeamSearch": "pagewire.client.params",
-    "Client": "pagewire.client.sync",
+    "AsyncClient": "pagewire_client.aio",
+    "BeamSearch": "pagewire_client.params",
+    "Client": "pagewire_client.sync",
     "LLM": "pagewire.llm",
     "PagewireError": "pagewire.errors",
-    "SamplingParams": "pagewire.client.params",
+    "SamplingParams": "pagewire_client.params",
     "StartupError": "pagewire.errors",
-    "tool": "pagewire.client.tools",
+    "tool": "pagewire_client.tools",
 }
 __all__ = ["__version__", *_HOMES]
 

@@ -3,7 +3,7 @@
 PagewireError
 ├── StartupError      a process cannot start; has what, why and what to do
 │   └── UsageError    flag, variable or configuration file (pagewire.flags)
-└── RpcError          a call of a client failed (pagewire.client.errors)
+└── RpcError          a call of a client failed (pagewire_client.errors)
 """
 
 from pathlib import Path

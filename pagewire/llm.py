@@ -10,8 +10,11 @@ import grpc
 from tqdm import tqdm
 
 from pagewire import flags
-from pagewire.client.errors import RpcError, Unavailable, from_grpc
-from pagewire.client.params import (
+from pagewire.config import DEMO_MODEL, ServeConfig
+from pagewire.local_service import Service
+from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
+from pagewire_client.errors import RpcError, Unavailable, from_grpc
+from pagewire_client.params import (
     GenerateOptions,
     Message,
     PromptLike,
@@ -21,14 +24,11 @@ from pagewire.client.params import (
     prompts_of,
     to_prompts,
 )
-from pagewire.client.results import Generation
-from pagewire.client.transport import channel
-from pagewire.client.transport.exchange import Command
-from pagewire.client.transport.multiplex import Multiplex
-from pagewire.client.transport.recovery import Recovery
-from pagewire.config import DEMO_MODEL, ServeConfig
-from pagewire.local_service import Service
-from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
+from pagewire_client.results import Generation
+from pagewire_client.transport import channel
+from pagewire_client.transport.exchange import Command
+from pagewire_client.transport.multiplex import Multiplex
+from pagewire_client.transport.recovery import Recovery
 
 Prompts = PromptLike | Iterable[PromptLike]
 Conversations = Sequence[Message] | Iterable[Sequence[Message]]

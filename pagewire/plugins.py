@@ -1,7 +1,7 @@
 """Finds the distributions that extend pagewire (those of packages/, and others), by entry points.
 
 pagewire.commands   the module of the command with this name: CONFIG, a configuration class, and run(config)
-pagewire.http       (FrontendParts, Inspector) -> frontend.openai.server.Extension, or None: it is off
+pagewire.http       (FrontendParts, Inspector) -> frontend.http.port.Extension, or None: it is off
 pagewire.model_implementations
                     (folder, whether its code may run) -> worker.startup.implementation.ForeignConfig, by the
                     value of --model-impl

@@ -1,10 +1,10 @@
-"""Generates the blocking clients from the asyncio ones: pagewire/client/aio.py -> sync.py, and so on.
+"""Generates the blocking clients from the asyncio ones: pagewire_client/aio.py -> sync.py, and so on.
 
     python scripts/clients.py            writes the generated files
     python scripts/clients.py --check    fails if one of them is stale
 
 The substitutions are those that the clients need, not a general translation. Code that cannot be shared is in
-pagewire/client/transport/io_aio.py and io_sync.py.
+transport/io_aio.py and io_sync.py.
 """
 
 import re
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-CLIENT = ROOT / "pagewire" / "client"
+CLIENT = ROOT / "packages" / "pagewire-client" / "src" / "pagewire_client"
 FILES = {"aio.py": "sync.py", "transport/multiplex_aio.py": "transport/multiplex.py"}
 HEADER = "# Generated from {source} by scripts/clients.py: change that file, then run 'make clients'.\n"
 
@@ -43,7 +43,7 @@ SUBSTITUTIONS = tuple(
 
 
 def generate(source: str) -> str:
-    """Returns the blocking twin of a file of pagewire/client, as ruff formats it."""
+    """Returns the blocking twin of a file of the client, as ruff formats it."""
     text = (CLIENT / source).read_text(encoding="utf-8")
     for pattern, replacement in SUBSTITUTIONS:
         text = pattern.sub(replacement, text)

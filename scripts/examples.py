@@ -30,16 +30,21 @@ class Example:
     """A client in examples/NAME, with a Makefile that takes BUILD.
 
     needs: programs and files without which it cannot be built. command: runs it, for a build folder, an
-    address, a command and a text.
+    address, a command and a text. lists: a target of the Makefile that prints more files that it needs.
     """
 
     name: str
     needs: tuple[str, ...]
     command: Callable[[Path, str, str, str], list[str]]
+    lists: str = ""
 
     def missing(self) -> list[str]:
-        """Returns what is not installed."""
-        return [each for each in self.needs if not (Path(each).exists() or shutil.which(each))]
+        """Returns what is not installed: programs first, and other files once all programs are there."""
+        missing = [each for each in self.needs if not (Path(each).exists() or shutil.which(each))]
+        if self.lists and not missing:
+            files = run(["make", "-s", self.lists], self, BUILD_S).stdout.split()
+            missing = [each for each in files if not Path(each).exists()]
+        return missing
 
 
 def binary_command(build: Path, address: str, command: str, text: str) -> list[str]:
@@ -74,8 +79,9 @@ EXAMPLES = {
         ),
         Example(
             "java",
-            ("make", "javac", "protoc", "grpc_java_plugin", "/usr/share/java/grpc-netty.jar"),
+            ("make", "javac", "protoc", "grpc_java_plugin"),
             java_command,
+            lists="jars",
         ),
     )
 }
@@ -84,7 +90,7 @@ EXAMPLES = {
 def build(example: Example, folder: Path) -> None:
     """Builds an example. Raises SystemExit with the compiler's words."""
     command = ["make", f"BUILD={folder}", "CXXFLAGS=-O0", f"-j{os.cpu_count() or 1}"]
-    done = _run(command, example, BUILD_S)
+    done = run(command, example, BUILD_S)
     if done.returncode:
         raise SystemExit(f"{example.name}: {done.stdout}{done.stderr}")
 
@@ -105,15 +111,20 @@ def check(example: Example, folder: Path, address: str) -> None:
         "cancel": ("1, 2, 3,", "[CANCELLED]\n"),
     }
     for command, (text, output) in expected.items():
-        done = _run(example.command(folder, address, command, text), example, RUN_S)
+        done = run(example.command(folder, address, command, text), example, RUN_S)
         if done.returncode or done.stdout != output:
             shown = f"{done.stdout!r} in place of {output!r}; {done.stderr}"
             raise SystemExit(f"{example.name} {command}: exit code {done.returncode}, {shown}")
 
 
-def _run(command: list[str], example: Example, seconds: float) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], example: Example, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Runs a command in the example's folder. Raises SystemExit if it takes longer than seconds."""
     where = ROOT / "examples" / example.name
-    return subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=seconds)
+    try:
+        return subprocess.run(command, cwd=where, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired as late:
+        written = "".join(part.decode() for part in (late.stdout, late.stderr) if isinstance(part, bytes))
+        raise SystemExit(f"{example.name}: no end of {command} after {seconds} s; {written}") from None
 
 
 def main(names: list[str]) -> int:

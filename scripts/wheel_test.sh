@@ -27,11 +27,11 @@ wheel=$(echo "$work"/dist/*.whl)
 say "built $(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
 
 "$python" -m zipfile -l "$wheel" >"$work/contents"
-for needed in pagewire/py.typed pagewire/v1/generation_pb2.pyi pagewire/demo_model/model.safetensors \
+for needed in pagewire/py.typed pagewire_client/py.typed pagewire/v1/generation_pb2.pyi pagewire/demo_model/model.safetensors \
   pagewire/demo_model/tokenizer.json pagewire/site.zip pagewire/_rooms/pagewire_console/static/index.html share/pagewire/protos/pagewire/v1/generation.proto; do
   grep -q "$needed" "$work/contents" || fail "$needed is not in the wheel"
 done
-sed -n '2,$s/ .*//p' "$work/contents" | grep -vE '^pagewire(/|-[^/]*\.(dist-info|data)/)' >"$work/strays" &&
+sed -n '2,$s/ .*//p' "$work/contents" | grep -vE '^pagewire(/|_client/|-[^/]*\.(dist-info|data)/)' >"$work/strays" &&
   fail "the wheel installs more than pagewire: $(head -3 "$work/strays")"
 
 "$python" -m venv "$work/venv"
@@ -62,6 +62,23 @@ pagewire bench --help >help
 grep -q -- --goodput help || fail "pagewire bench is not found"
 say "imports, --help, version"
 
+# A user's type checker sees the annotations of the installed client.
+cat >program.py <<'PYTHON'
+import pagewire
+
+with pagewire.Client("127.0.0.1:50051") as client:
+    text: str = client.generate("hello", max_tokens=3).text
+    client.generate("hello", max_token=3)
+
+
+async def number(client: pagewire.AsyncClient) -> int:
+    return (await client.generate("hello", pagewire.SamplingParams(seed=7))).text
+PYTHON
+"$python" -m mypy --strict --config-file= --python-executable "$work/venv/bin/python" program.py >errors && fail "mypy finds nothing"
+[ "$(grep -c error: errors)" = 2 ] && grep -q '^program.py:5: .*"max_token"' errors && grep -q '^program.py:9: .*"int"' errors ||
+  fail "mypy of a user's program: $(cat errors)"
+say "mypy --strict finds a misspelt keyword and a wrong type"
+
 pagewire docs >url &
 docs=$!
 until grep -q http url; do kill -0 "$docs" || fail "pagewire docs has ended"; sleep 0.1; done
@@ -88,7 +105,7 @@ frontend=$!
 python - "127.0.0.1:$port" <<'PYTHON'
 import sys, time
 import pagewire
-from pagewire.client.errors import Unavailable
+from pagewire_client.errors import Unavailable
 
 client = pagewire.Client(sys.argv[1])
 deadline = time.monotonic() + 60
@@ -112,7 +129,7 @@ pagewire serve --device simulated --profile instant --port "$port" --http-port -
   --open-inference --orca >ready &
 service=$!
 pagewire health --wait 60 --address "127.0.0.1:$port" >/dev/null || fail "a simulated service: $(cat ready)"
-python - "127.0.0.1:$port" "http://127.0.0.1:$api/console/" <<'PYTHON'
+python - "127.0.0.1:$port" "http://127.0.0.1:$api/" <<'PYTHON'
 import kernels, sys, urllib.request
 import grpc
 import pagewire
@@ -121,7 +138,7 @@ assert pagewire.Client(sys.argv[1]).generate("hello", max_tokens=3).token_ids
 assert sys.modules["kernels"].OWNER == "another distribution"
 with grpc.insecure_channel(sys.argv[1]) as channel:
     assert channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"") == b"\x08\x01"
-for name in ("", "main.js"):
+for name in ("console/", "console/main.js", "v1/models"):
     assert urllib.request.urlopen(sys.argv[2] + name, timeout=10).status == 200
 PYTHON
 pagewire bench --concurrency 2 --num-requests 4 --output-len 4 --address "127.0.0.1:$port" >/dev/null || fail "no figures"

@@ -1,1 +1,1 @@
-"""HTTP as a transport of the frontend: server, connections, bodies, TLS. Knows nothing of what is served."""
+"""HTTP as a transport of the frontend: the port, its endpoints and bounds. Plug-ins say what is served."""

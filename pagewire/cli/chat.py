@@ -11,14 +11,14 @@ from typing import Any
 from pagewire.cli.connect import connect
 from pagewire.cli.generate import sampling_params, timings_line
 from pagewire.cli.terminal import interruptible, utf8_input
-from pagewire.client.errors import RpcError
-from pagewire.client.params import GenerateOptions, Message, SamplingParams
-from pagewire.client.results import FinishReason, Generation, Output
-from pagewire.client.sync import Client
-from pagewire.client.tools import FunctionTool, choice_after_calls, function_of, functions_of, to_tool
-from pagewire.client.transport import io_sync
 from pagewire.command_config import ChatConfig
 from pagewire.flags import UsageError
+from pagewire_client.errors import RpcError
+from pagewire_client.params import GenerateOptions, Message, SamplingParams
+from pagewire_client.results import FinishReason, Generation, Output
+from pagewire_client.sync import Client
+from pagewire_client.tools import FunctionTool, choice_after_calls, function_of, functions_of, to_tool
+from pagewire_client.transport import io_sync
 
 _TOOLS = "pagewire_tools"
 """The name of the module that --tools FILE is run as."""

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
-from pagewire.client.sync import Client
-from pagewire.client.transport.credentials import AccessOptions
 from pagewire.command_config import ClientConfig
 from pagewire.flags import UsageError
+from pagewire_client.sync import Client
+from pagewire_client.transport.credentials import AccessOptions
 
 TOKEN = "PAGEWIRE_TOKEN"
 """An environment variable: flags are visible to all users in the process list."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from pagewire import logs
 from pagewire.cli.extras import require_worker
-from pagewire.client.params import Message, PromptLike, SamplingParams
-from pagewire.client.sync import Client
 from pagewire.command_config import DemoConfig
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 from pagewire.supervisor.notices import LoadingLine
+from pagewire_client.params import Message, PromptLike, SamplingParams
+from pagewire_client.sync import Client
 
 _PROMPTS = ("The capital of France is", "1, 2, 3, 4,", "a b c d")
 _QUESTIONS = ("What is the capital of France?", "And of Japan?")

@@ -1,9 +1,9 @@
 """`pagewire drain` and `pagewire resume`."""
 
 from pagewire.cli.connect import connect
-from pagewire.client.frontends import FrontendStatus
 from pagewire.command_config import DrainConfig, FrontendChoice, ResumeConfig
 from pagewire.flags import UsageError
+from pagewire_client.frontends import FrontendStatus
 
 _SHOWN_ID = 8
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pagewire.cli.connect import connect
 from pagewire.cli.terminal import interruptible, short_seconds, utf8_input
-from pagewire.client.params import SamplingParams
-from pagewire.client.results import Generation
 from pagewire.command_config import GenerateConfig, SamplingConfig
 from pagewire.flags import UsageError
+from pagewire_client.params import SamplingParams
+from pagewire_client.results import Generation
 
 _FORMS = ("json_object", "json_schema", "regex", "choice", "grammar", "lark", "structural_tag")
 

@@ -6,9 +6,9 @@ import sys
 import time
 
 from pagewire.cli.connect import connect
-from pagewire.client.errors import RpcError
 from pagewire.command_config import HealthConfig
 from pagewire.flags import UsageError
+from pagewire_client.errors import RpcError
 
 _TIMEOUT_S = 3.0
 _POLL_S = 0.2

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from pagewire.cli.connect import connect
 from pagewire.cli.terminal import CLEAR, aligned, as_json
-from pagewire.client.sync import Client
 from pagewire.command_config import TopConfig
 from pagewire.v1 import admin_pb2
+from pagewire_client.sync import Client
 
 _HEAD = (
     "engine",

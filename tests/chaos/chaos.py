@@ -9,10 +9,10 @@ from typing import Any
 from unittest import mock
 
 from pagewire import Client
-from pagewire.client.results import FinishReason
-from pagewire.client.transport import recovery
 from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2
+from pagewire_client.results import FinishReason
+from pagewire_client.transport import recovery
 from tests.chaos.cases import TEMPLATE, make_cases
 from tests.chaos.checker import Finding, check, hold
 from tests.chaos.history import History, Writer, read

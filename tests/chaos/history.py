@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from pagewire.client.results import Delta, Generation, TokenLogprob, ToolCall
+from pagewire_client.results import Delta, Generation, TokenLogprob, ToolCall
 
 OK = "OK"
 REFUSED = "REFUSED"

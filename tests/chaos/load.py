@@ -10,8 +10,8 @@ from itertools import count
 from typing import Any
 
 from pagewire import AsyncClient
-from pagewire.client.errors import RpcError
-from pagewire.client.results import Delta, Generation
+from pagewire_client.errors import RpcError
+from pagewire_client.results import Delta, Generation
 from tests.chaos.cases import Case, choose_stop
 from tests.chaos.history import OK, REFUSED, Writer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire.client.results import Candidate, Delta, FinishReason, Generation, TokenLogprob, Usage
+from pagewire_client.results import Candidate, Delta, FinishReason, Generation, TokenLogprob, Usage
 from tests.chaos.checker import Wrong, check, tally
 from tests.chaos.history import OK, REFUSED, End, History, Message, StreamRecord, Writer, read
 

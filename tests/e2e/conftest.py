@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pagewire import Client
-from pagewire.client.transport import recovery
 from pagewire.local_service import Service
+from pagewire_client.transport import recovery
 from tests.e2e import services
 from tests.e2e.node import install_examples
 

@@ -16,8 +16,8 @@ from functools import partial
 import grpc
 
 from pagewire import AsyncClient, SamplingParams
-from pagewire.client.errors import RpcError
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
+from pagewire_client.errors import RpcError
 from tests.e2e.topology import Topology
 
 FLAGS = {"drain_delay": 0.5, "shutdown_grace": 1}

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from pagewire import Client
-from pagewire.client.errors import Unavailable
+from pagewire_client.errors import Unavailable
 from tests.e2e import services
 from tests.e2e.test_simulated import without_weights
 from tests.e2e.test_start_order import free_port

@@ -15,8 +15,8 @@ import pytest
 import trustme
 
 from pagewire import AsyncClient, Client
-from pagewire.client.errors import PermissionDenied, Unauthenticated, Unavailable
 from pagewire.local_service import Service
+from pagewire_client.errors import PermissionDenied, Unauthenticated, Unavailable
 from tests.e2e import services
 
 PROMPT = list(range(10, 110))

@@ -9,9 +9,9 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
-from pagewire.client.errors import InvalidArgument
-from pagewire.client.results import Generation
 from pagewire.local_service import Service
+from pagewire_client.errors import InvalidArgument
+from pagewire_client.results import Generation
 from tests.checkpoints import make_checkpoint
 from tests.e2e import services
 from tests.worker.test_beam_parity import CASES, expected, prompt

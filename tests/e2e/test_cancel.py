@@ -17,9 +17,9 @@ import grpc
 import pytest
 
 from pagewire import Client
-from pagewire.client.errors import Unavailable
 from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2, generation_pb2_grpc
+from pagewire_client.errors import Unavailable
 from tests.e2e import services
 from tests.e2e.proxy import Proxy
 from tests.e2e.test_simulated import without_weights

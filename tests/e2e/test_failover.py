@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pagewire import AsyncClient, Client
-from pagewire.client.results import Generation
 from pagewire.local_service import Service
+from pagewire_client.results import Generation
 from tests.e2e import services
 
 PROMPT = "1, 2, 3,"

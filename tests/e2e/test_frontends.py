@@ -3,7 +3,7 @@
 import pytest
 
 from pagewire import Client
-from pagewire.client.errors import AlreadyExists, RpcError
+from pagewire_client.errors import AlreadyExists, RpcError
 from tests.e2e import services
 
 

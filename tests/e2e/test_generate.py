@@ -8,10 +8,10 @@ import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from pagewire import Client, SamplingParams
-from pagewire.client.errors import DeadlineExceeded, InvalidArgument, NotFound
-from pagewire.client.results import FinishReason
 from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_client.errors import DeadlineExceeded, InvalidArgument, NotFound
+from pagewire_client.results import FinishReason
 from tests.e2e import services
 
 GREEDY = SamplingParams(temperature=0, max_tokens=24)

@@ -16,8 +16,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagewire import AsyncClient, Client, SamplingParams
-from pagewire.client.errors import Unavailable
 from pagewire.local_service import Service
+from pagewire_client.errors import Unavailable
 from pagewire_simulated.tokens import token_reference
 from tests.e2e import services
 from tests.e2e.services import Serve

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pagewire import BeamSearch, Client
-from pagewire.client.errors import InvalidArgument
 from pagewire.v1 import model_pb2
+from pagewire_client.errors import InvalidArgument
 
 PROMPT = "The capital of France is"
 NAN, INF = math.nan, math.inf

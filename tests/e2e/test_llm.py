@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from pagewire import LLM, Client, SamplingParams
-from pagewire.client.errors import InvalidArgument, Unavailable
-from pagewire.client.results import Generation
+from pagewire_client.errors import InvalidArgument, Unavailable
+from pagewire_client.results import Generation
 from tests.e2e import services
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12)

@@ -23,9 +23,9 @@ import pytest
 
 from frontend.auth.tokens import digest_of, entry_line, new_token
 from pagewire import Client
-from pagewire.client.errors import RpcError, from_grpc
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_client.errors import RpcError, from_grpc
 from tests.e2e import services
 
 MARKER = secrets.token_hex(16)

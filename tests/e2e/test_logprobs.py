@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 
 from kernels.ops.sampling.logprobs import log_softmax_reference, ranking_reference
 from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
-from pagewire.client.errors import InvalidArgument
-from pagewire.client.results import Generation, TokenLogprob
+from pagewire_client.errors import InvalidArgument
+from pagewire_client.results import Generation, TokenLogprob
 from pagewire_simulated.scores import logprob_reference
 from tests.checkpoints import VOCAB_SIZE, make_checkpoint
 from tests.e2e import services

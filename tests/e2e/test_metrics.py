@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from engine_core import metrics as engine_core
 from frontend import metrics as frontend
 from pagewire import Client
-from pagewire.client.errors import InvalidArgument
 from pagewire.local_service import Service
 from pagewire.supervisor import metrics as supervisor
+from pagewire_client.errors import InvalidArgument
 from tests.e2e import services
 
 SECRET = "xyzzy plugh"

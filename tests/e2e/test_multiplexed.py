@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pagewire import AsyncClient, Client
-from pagewire.client.results import Output
-from pagewire.client.transport.exchange import MultiplexedRequest
 from pagewire.local_service import Service
+from pagewire_client.results import Output
+from pagewire_client.transport.exchange import MultiplexedRequest
 from tests.e2e import services
 
 LONG = {"max_tokens": 300, "ignore_eos": True}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pagewire import AsyncClient
-from pagewire.client.errors import InvalidArgument, ResourceExhausted
+from pagewire_client.errors import InvalidArgument, ResourceExhausted
 from tests.e2e import services
 from tests.e2e.test_simulated import without_weights
 

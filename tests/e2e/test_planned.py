@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from pagewire import Client
-from pagewire.client.errors import Unavailable
+from pagewire_client.errors import Unavailable
 from tests.e2e import services
 
 LENGTH = 400

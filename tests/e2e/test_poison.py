@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pagewire import AsyncClient, BeamSearch, SamplingParams
-from pagewire.client.errors import InternalError, Unavailable
-from pagewire.client.results import Generation, Output
+from pagewire_client.errors import InternalError, Unavailable
+from pagewire_client.results import Generation, Output
 from tests.e2e import services
 
 TRIGGER = 77

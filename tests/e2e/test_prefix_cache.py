@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pagewire import Client, SamplingParams
-from pagewire.client.results import Generation
 from pagewire.local_service import Service
+from pagewire_client.results import Generation
 from tests.e2e import services
 
 BLOCK = 16

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from pagewire import AsyncClient, Client, SamplingParams
-from pagewire.client.results import FinishReason, Generation
 from pagewire.local_service import Service
+from pagewire_client.results import FinishReason, Generation
 from tests.e2e import services
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagewire import AsyncClient, SamplingParams
-from pagewire.client.params import BeamSearch
+from pagewire_client.params import BeamSearch
 from tests.e2e import services
 from tests.e2e.test_simulated import collect_all, without_weights
 

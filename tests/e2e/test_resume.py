@@ -14,8 +14,8 @@ import pytest
 
 from kernels.cpu.instruction_sets import AVX2, host_sets
 from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
-from pagewire.client.results import Generation, Output
 from pagewire.local_service import Service
+from pagewire_client.results import Generation, Output
 from tests.e2e import services
 
 pytestmark = pytest.mark.usefixtures("patient")

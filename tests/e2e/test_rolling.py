@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from pagewire import AsyncClient, Client
-from pagewire.client.errors import PermissionDenied, Unavailable
+from pagewire_client.errors import PermissionDenied, Unavailable
 from tests.e2e import rolling, services
 from tests.e2e.topology import NGINX, Topology, topology
 

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any
 
 from pagewire import AsyncClient, Client, SamplingParams
-from pagewire.client.results import FinishReason, Generation
 from pagewire.local_service import Service
+from pagewire_client.results import FinishReason, Generation
 from tests.e2e import services
 
 LENGTH = 24

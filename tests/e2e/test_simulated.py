@@ -11,10 +11,10 @@ import pytest
 
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.checkpoints.paths import checkpoint_folder
-from pagewire.client.errors import InternalError, Unavailable
-from pagewire.client.results import Delta, FinishReason
-from pagewire.client.transport import recovery
 from pagewire.v1 import admin_pb2, admin_pb2_grpc
+from pagewire_client.errors import InternalError, Unavailable
+from pagewire_client.results import Delta, FinishReason
+from pagewire_client.transport import recovery
 from pagewire_simulated.tokens import token_reference
 from tests.e2e import services
 

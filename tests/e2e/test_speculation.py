@@ -3,7 +3,7 @@
 import pytest
 
 from pagewire import Client, SamplingParams
-from pagewire.client.errors import InvalidArgument
+from pagewire_client.errors import InvalidArgument
 from tests.e2e import services
 
 pytestmark = pytest.mark.cpu_kernels

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pagewire import Client
-from pagewire.client.errors import Unavailable
 from pagewire.ipc import transport
+from pagewire_client.errors import Unavailable
 from tests.e2e.services import ROOT
 
 PARTS = ("frontend", "engine", "worker")

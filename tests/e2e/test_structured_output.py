@@ -13,10 +13,10 @@ from typing import Any, Literal
 import pytest
 
 from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
-from pagewire.client.errors import InvalidArgument
-from pagewire.client.results import FinishReason, Generation, Output
 from pagewire.local_service import Service
 from pagewire.v1 import model_pb2
+from pagewire_client.errors import InvalidArgument
+from pagewire_client.results import FinishReason, Generation, Output
 from tests.e2e import services
 
 PROMPT = "Give me JSON for Italy."

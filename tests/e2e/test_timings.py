@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from pagewire import AsyncClient, Client, SamplingParams
-from pagewire.client.results import Generation
+from pagewire_client.results import Generation
 from tests.e2e import services
 from tests.e2e.test_simulated import prompt_of, without_weights
 

@@ -5,8 +5,8 @@ All functions raise AssertionError.
 
 from collections.abc import Sequence
 
-from pagewire.client.results import FinishReason, Generation, Output
 from pagewire.v1 import generation_pb2
+from pagewire_client.results import FinishReason, Generation, Output
 from tests.simulation.expected import Expected, text_of
 from tests.simulation.scores import TOLERANCE, check_scores, rank_scores
 from tests.simulation.workload import Job

@@ -4,9 +4,9 @@ every candidate."""
 from array import array
 from collections.abc import Sequence
 
-from pagewire.client.results import FinishReason
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1 import generation_pb2
+from pagewire_client.results import FinishReason
 from pagewire_simulated.beams import first_history, next_history, top_candidates
 from tests.simulation.expected import Expected, candidates_of, expect, text_of
 from tests.simulation.scores import rank_scores

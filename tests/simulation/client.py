@@ -10,9 +10,9 @@ from collections.abc import Callable
 import grpc
 
 from frontend.errors import ServiceError
-from pagewire.client.errors import RpcError, Unavailable, from_status
-from pagewire.client.transport.recovery import Recovery
 from pagewire.v1 import generation_pb2
+from pagewire_client.errors import RpcError, Unavailable, from_status
+from pagewire_client.transport.recovery import Recovery
 from tests.simulation.checks import Checks
 from tests.simulation.frontends import Deliver, FrontendProcess
 from tests.simulation.machine import Machine

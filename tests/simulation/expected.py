@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagewire.client.results import FinishReason
 from pagewire.v1 import generation_pb2
+from pagewire_client.results import FinishReason
 from pagewire_simulated.tokens import token_reference
 from tests.frontend.fakes import SPECIAL
 from tests.simulation.grammars import Twin

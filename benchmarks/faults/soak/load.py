@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from pagewire import AsyncClient
-from pagewire.client.errors import RpcError
+from pagewire_client.errors import RpcError
 
 CASES = 24
 _WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "and", "runs", "home"]

@@ -241,7 +241,7 @@ async def test_it_connects_again(open_page: OpenPage, shown: Shown):
     async with open_page() as page:
         await page.get_by_text("request-0").wait_for()
         shown.requests = [request_info(7)]
-        for connection in list(page.service.frontend._openai._server._server.server_state.connections):
+        for connection in list(page.service.frontend._http._server._server.server_state.connections):
             connection.transport.abort()
         await page.get_by_text("request-7").wait_for()
         page.problems.clear()  # the browser reports the connection that broke

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from frontend.http import exchange, server
-from frontend.openai.requests.values import MAX_DEPTH
+from pagewire_openai.requests.values import MAX_DEPTH
 from tests.frontend.http.test_server import CHAT, JSON, Run, connect, head, run, until_closed
 
 __all__ = ["run"]

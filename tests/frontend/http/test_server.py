@@ -14,8 +14,7 @@ import pytest
 import trustme
 
 from frontend.auth.tokens import digest_of
-from frontend.http import exchange, server
-from frontend.openai import server as openai_server
+from frontend.http import endpoint, exchange, server
 from tests.frontend.fakes import Output, Service, encode, run_service, say
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
@@ -134,7 +133,7 @@ async def _flood(writer: asyncio.StreamWriter) -> None:
 
 
 async def test_a_slow_sender_is_cut_off(run: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(openai_server, "RECEIVE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(endpoint, "RECEIVE_TIMEOUT_S", 0.1)
     async with run() as (service, _):
         reader, writer = await connect(service)
         writer.write(head(100) + b"{")
@@ -298,7 +297,7 @@ async def test_a_bug_is_a_500_without_details(run: Run, monkeypatch: pytest.Monk
         def fail(*_: Any, **__: Any) -> None:
             raise RuntimeError("secret")
 
-        monkeypatch.setattr("frontend.openai.endpoints.read_chat", fail)
+        monkeypatch.setattr("pagewire_openai.endpoints.read_chat", fail)
         answer = await client.post("/v1/chat/completions", json=CHAT)
         assert answer.status_code == 500 and "secret" not in answer.text
         assert answer.json()["error"]["type"] == "server_error"

@@ -10,10 +10,10 @@ from frontend.errors import InvalidRequest
 from frontend.streams.sequence import RepetitionDetector
 from frontend.validation.requests import check_generate
 from frontend.validation.rules import Limits
-from pagewire.client.params import SamplingParams
 from pagewire.internal.v1 import engine_pb2
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2
+from pagewire_client.params import SamplingParams
 from tests.frontend.fakes import END, Output, encode, finishes_of, run_service, text_of, tokens_of
 
 REPETITION = generation_pb2.FINISH_REASON_REPETITION

@@ -1,7 +1,7 @@
 """The line of --verbose."""
 
 from pagewire.cli.generate import timings_line
-from pagewire.client.results import Generation, Timings, Usage, Waits
+from pagewire_client.results import Generation, Timings, Usage, Waits
 
 USAGE = Usage(prompt_tokens=100, cached_prompt_tokens=64, completion_tokens=11)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pagewire.cli.chat import functions_in
-from pagewire.client.tools import to_tool
 from pagewire.flags import UsageError
+from pagewire_client.tools import to_tool
 
 GOOD = '''
 from json import dumps

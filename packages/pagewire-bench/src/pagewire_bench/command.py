@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from pagewire.cli.connect import client_options, read_token
-from pagewire.client.aio import AsyncClient
 from pagewire.command_config import BenchConfig
 from pagewire.flags import UsageError
 from pagewire_bench.driver import INTERRUPTED
@@ -19,6 +18,7 @@ from pagewire_bench.report.table import table_lines
 from pagewire_bench.targets.grpc_target import GrpcTarget
 from pagewire_bench.targets.openai_target import OpenAiTarget
 from pagewire_bench.targets.target import OutputOptions, Target
+from pagewire_client.aio import AsyncClient
 
 CONFIG = BenchConfig
 _CTRL_C = 130

@@ -7,11 +7,11 @@ import grpc
 import pytest
 
 from bench_fakes import answer
-from pagewire.client.aio import AsyncClient
 from pagewire.v1 import generation_pb2
 from pagewire_bench.prompts import BenchRequest
 from pagewire_bench.targets.grpc_target import GrpcTarget
 from pagewire_bench.targets.target import OutputOptions, RequestFailed
+from pagewire_client.aio import AsyncClient
 from tests.pagewire import fakes
 
 

@@ -10,9 +10,9 @@ from starlette.routing import Route
 
 from frontend.call.call import Call
 from frontend.errors import InvalidRequest
+from frontend.http.endpoint import Endpoint
 from frontend.http.exchange import Exchange, event
 from frontend.inspector import Inspector
-from frontend.openai.server import Endpoint
 from frontend.parts import FrontendParts
 from pagewire import __version__
 from pagewire.host.addresses import is_loopback

@@ -13,8 +13,8 @@ from pathlib import PurePath
 from starlette.routing import Route
 
 from frontend.errors import ServiceError, SlowConsumer
+from frontend.http.error_body import error_body, error_headers
 from frontend.http.exchange import Exchange, Headers, Receive, Scope, Send, check_host
-from frontend.openai.responses.errors import error_body, error_headers
 from frontend.parts import FrontendParts
 
 HOME = "/console/"

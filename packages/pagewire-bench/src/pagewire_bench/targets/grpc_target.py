@@ -2,11 +2,11 @@
 
 from typing import Self
 
-from pagewire.client.aio import AsyncClient
-from pagewire.client.errors import PermissionDenied, RpcError
-from pagewire.client.params import PromptLike, SamplingParams
 from pagewire_bench.prompts import BenchRequest
 from pagewire_bench.targets.target import OnTokens, OutputOptions, RequestFailed, ServedModel, TokenCounts
+from pagewire_client.aio import AsyncClient
+from pagewire_client.errors import PermissionDenied, RpcError
+from pagewire_client.params import PromptLike, SamplingParams
 
 
 class GrpcTarget:

@@ -1,0 +1,79 @@
+"""POST /v1/embeddings."""
+
+from base64 import b64encode
+from typing import Any
+
+from frontend.call.call import Call
+from frontend.errors import InvalidRequest, ServiceError
+from frontend.http.exchange import Exchange
+from frontend.parts import FrontendParts
+from frontend.validation.requests import MAX_PROMPTS
+from pagewire.ipc.columns import unpack_f32
+from pagewire.v1 import pooling_pb2
+from pagewire_openai.endpoints import request_id_of
+from pagewire_openai.requests import values
+from pagewire_openai.requests.completion import read_prompts
+from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
+
+Json = dict[str, Any]
+
+_ENCODINGS = ("float", "base64")
+_EMBEDDINGS: Table = {
+    "model": Field(values.text, "model"),
+    "input": Field(values.anything),
+    "encoding_format": Field(values.text),
+    "dimensions": Field(values.count, "dimensions"),
+    "user": Field(values.anything),
+    "normalize": Field(values.boolean, "normalize"),
+    "add_special_tokens": Field(values.boolean),
+    "truncate_prompt_tokens": Field(values.count),
+    "priority": Field(values.int32, "priority"),
+    "cache_salt": Field(values.text, "cache.salt"),
+}
+
+
+async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /v1/embeddings."""
+    names, request = Names(), pooling_pb2.EmbedRequest()
+    read_fields(body, (_EMBEDDINGS,), request, names)
+    encoding = given(body, "encoding_format", "float")
+    if encoding not in _ENCODINGS:
+        raise InvalidRequest({"encoding_format": f"must be {' or '.join(_ENCODINGS)}"})
+    _read_inputs(body, request, names)
+    request.request_id = request_id_of(exchange, names)
+    parts.state.require_open()
+    try:
+        vectors = await parts.embedder.embed(request, call)
+    except ServiceError as error:
+        raise names.translated(error) from None
+
+    def data() -> list[Json]:
+        return [
+            {"object": "embedding", "index": index, "embedding": _encoded(column, encoding)}
+            for index, column in enumerate(vectors.columns)
+        ]
+
+    usage = {"prompt_tokens": vectors.prompt_tokens, "total_tokens": vectors.prompt_tokens}
+    answer = {"object": "list", "data": await parts.prompts.run(data), "model": parts.model.name}
+    await exchange.respond(200, {**answer, "usage": usage})
+
+
+def _read_inputs(body: Json, request: pooling_pb2.EmbedRequest, names: Names) -> None:
+    """Reads the inputs, and what holds for all of them. Raises InvalidRequest."""
+    prompts = read_prompts(body, "input", MAX_PROMPTS)
+    for place, prompt in enumerate(prompts):
+        if (special := given(body, "add_special_tokens", None)) is not None:
+            prompt.add_special_tokens = special
+        if (most := given(body, "truncate_prompt_tokens", None)) is not None:
+            prompt.truncate_to = most
+        request.inputs.append(prompt)
+        path, name = f"inputs[{place}]", f"input[{place}]" if len(prompts) > 1 else "input"
+        names.put(f"{path}.truncate_to", "truncate_prompt_tokens")
+        for kind in (".text", ".token_ids.ids", ".token_ids", ""):
+            names.put(path + kind, name)
+    names.put("inputs", "input")
+
+
+def _encoded(column: bytes, encoding: str) -> list[float] | str:
+    """Returns a float32 column, little-endian already, as numbers or in base64."""
+    return b64encode(column).decode() if encoding == "base64" else unpack_f32(column)

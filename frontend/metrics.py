@@ -1,11 +1,12 @@
 """The frontend's metrics beside its counters, and the lag of its event loop."""
 
 import asyncio
+from pathlib import Path
 
 from frontend.parts import FrontendParts
 from frontend.telemetry.counters import Counters
 from pagewire.telemetry.figures import Histogram, Metric, Reading, metrics_of
-from pagewire.telemetry.pages import Answer
+from pagewire.telemetry.pages import Answer, Page, merged_metrics, sockets_in
 from pagewire.telemetry.watch import PORT, Watch
 
 _LOOK_S = 0.25
@@ -87,6 +88,7 @@ class FrontendWatch:
         self._watch.board.add_counters(parts.counters)
         self._watch.board.add_readings(parts, READINGS)
         self._state = parts.state
+        self._socket = parts.config.http_socket
         self._lag_seconds = parts.counters.loop_lag_seconds
         self._default_port = PORT if parts.config.port else 0
         self._looking: asyncio.Task[None] | None = None
@@ -95,6 +97,15 @@ class FrontendWatch:
     def facts(self) -> dict[str, str]:
         """Facts for the ready line."""
         return self._watch.facts
+
+    async def metrics(self, accept: str) -> Page:
+        """Returns the metrics of all processes under the same supervisor but itself, or of this process
+        alone. accept: the request's Accept header."""
+        own = await asyncio.to_thread(self._watch.pages.metrics, accept)
+        if not self._socket:
+            return own
+        others = [path for path in sockets_in(Path(self._socket).parent) if path != Path(self._socket)]
+        return await merged_metrics(own, others, accept)
 
     def start(self) -> None:
         """Starts serving HTTP; call it on the event loop that is measured. Raises StartupError."""

@@ -25,7 +25,7 @@ from pagewire.host.tls import Certificates, read_certificates
 from pagewire.plugins import find_plugin, plugins
 
 if TYPE_CHECKING:
-    from frontend.http.port import HttpPort
+    from frontend.http.port import HttpPort, Render
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Frontend:
         self._port = 0
         self._ports: list[int] = []
         self._server = GrpcServer(self._make_server, self._bind)
-        self._http = _make_http_port(parts, self.inspector, self._certificates)
+        self._http = _make_http_port(parts, self.inspector, self._certificates, self.watch.metrics)
         doors = [] if self._http is None else [self._http]
         self._files = FileWatch([each for each in (self._certificates, tokens) if each is not None])
         self._shutdown = Shutdown(self.state, self._drain, registry, self._server, *doors)
@@ -122,7 +122,7 @@ class Frontend:
 
 
 def _make_http_port(
-    parts: FrontendParts, inspector: Inspector, certificates: Certificates | None
+    parts: FrontendParts, inspector: Inspector, certificates: Certificates | None, metrics: "Render"
 ) -> "HttpPort | None":
     """Returns the server of --openai-port, whose modules and plug-ins are loaded only here. Raises
     StartupError."""
@@ -133,4 +133,4 @@ def _make_http_port(
     found = {"openai": find_plugin("pagewire.http", "openai")} | plugins("pagewire.http")
     made = [plugin.load()(parts, inspector) for plugin in found.values()]
     extensions = [each for each in made if each is not None]
-    return HttpPort(parts, parts.config.openai_port, certificates, extensions)
+    return HttpPort(parts, parts.config.openai_port, certificates, metrics, extensions)

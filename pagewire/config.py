@@ -24,6 +24,8 @@ MAX_COUNT = (1 << 32) - 1
 """The largest count in messages between processes, which have fields of 32 bits."""
 DEMO_MODEL = "demo"
 """Name of the model that ships with the package."""
+NO_PORT = -1
+"""Value of --http-port: none."""
 
 
 def flag(
@@ -81,7 +83,7 @@ class WatchedConfig(CommonConfig):
     http_host: str = flag("127.0.0.1", "address of the HTTP port")
     http_port: int | None = flag(
         None,
-        "HTTP port of metrics [9464; engine: none]; 0: any; -1: none",
+        "HTTP port of metrics, usually 9464; -1: none",
         common=True,
         at_least=-1,
         at_most=65535,
@@ -97,13 +99,21 @@ class ModelConfig(WatchedConfig):
 
     model: str = flag(
         DEMO_MODEL,
-        "checkpoint folder or GGUF file; default: the demo model",
+        "folder, GGUF file or Hugging Face name; default: the demo",
         common=True,
         metavar="MODEL",
         positional=True,
     )
     standby: bool = flag(
         False, "import everything, then wait for a line on standard input before serving: see pagewire serve"
+    )
+    tokenizer: str = flag(
+        "",
+        "folder with tokenizer and chat template, or with serve a hub name; default: MODEL",
+        metavar="MODEL",
+    )
+    hf_overrides: str = flag(
+        "", "JSON object with fields that go before those of the checkpoint's config.json", metavar="JSON"
     )
 
 
@@ -113,8 +123,11 @@ class FrontendConfig(ModelConfig):
 
     host: str = flag("127.0.0.1", "address to listen on", common=True)
     port: int = flag(50051, "gRPC port; 0: a free one", common=True, at_least=0, at_most=65535)
-    served_model_name: str = flag(
-        "", "model name in requests; default: the name of folder or file", common=True
+    served_model_name: tuple[str, ...] = flag(
+        (),
+        "model name in requests, repeatable; default: the folder's",
+        common=True,
+        metavar="NAME",
     )
     engine: tuple[str, ...] = flag(
         (),
@@ -125,7 +138,7 @@ class FrontendConfig(ModelConfig):
     reuse_port: bool = flag(False, "let several frontends listen on one port")
     openai_port: int | None = flag(
         None,
-        "HTTP port of the OpenAI API; 0: any; default: none",
+        "OpenAI API's HTTP port; 0: any; absent: none",
         common=True,
         at_least=0,
         at_most=65535,
@@ -241,6 +254,23 @@ class FrontendConfig(ModelConfig):
     reasoning_format: str = flag(
         "auto", "how the model marks reasoning; auto: as its checkpoint says", metavar="NAME"
     )
+    generation_config: str = flag(
+        "auto",
+        "defaults of sampling; auto: the checkpoint's generation_config.json; none: temperature 1, no"
+        " filters; or a file, or a folder that has one",
+        metavar="PATH",
+    )
+    override_generation_config: str = flag(
+        "",
+        'JSON object with defaults of sampling that go before those, such as {"temperature": 0.5}',
+        metavar="JSON",
+    )
+    seed: int = flag(
+        -1,
+        "seed of requests that have none; -1: a new one for each",
+        at_least=-1,
+        at_most=(1 << 64) - 1,
+    )
     pooling_type: PoolingKind = flag(
         "auto",
         "hidden states that embeddings are made of: those of the last token, or the mean of all; auto: as the"
@@ -332,7 +362,7 @@ class EngineConfig(ModelConfig):
     block_size: int = flag(16, "tokens per KV block", at_least=1, at_most=MAX_COUNT)
     kv_cache_memory: float = flag(
         0.0,
-        "KV cache of each engine in GiB; 0: by the model's size",
+        "KV cache per engine in GiB; 0: automatic",
         common=True,
         at_least=0,
         at_most=1 << 20,
@@ -366,7 +396,7 @@ class EngineConfig(ModelConfig):
     )
     tensor_parallel_size: int = flag(1, "GPUs per layer (planned: more than 1)", at_least=1, at_most=1024)
     pipeline_parallel_size: int = flag(1, "groups of layers (planned: more than 1)", at_least=1)
-    seed: int = flag(0, "seed of dummy weights", at_least=0, at_most=(1 << 64) - 1)
+    dummy_seed: int = flag(0, "seed of the weights of --load-format dummy", at_least=0, at_most=(1 << 64) - 1)
     enforce_eager: bool = flag(False, "do not capture CUDA graphs")
     fast_matmul: bool = flag(
         False, "on a GPU, multiply by its matrix library: outputs then depend on batch mates in the last bits"
@@ -498,6 +528,16 @@ class ServeConfig(FrontendConfig, EngineConfig):
         common=True,
         at_least=1,
         at_most=64,
+    )
+    revision: str = flag(
+        "",
+        "branch, tag or commit of a model on the Hugging Face Hub; default: main",
+        metavar="NAME",
+    )
+    download_dir: str = flag(
+        "",
+        "folder for models of the Hugging Face Hub; default: its cache (HF_HOME)",
+        metavar="FOLDER",
     )
     api_key: tuple[str, ...] = flag(
         (),

@@ -20,12 +20,27 @@ def install_hint(extra: str) -> str:
     """Returns what to do when a dependency of an extra is missing."""
     if _SOURCES.exists():
         return f"in pagewire's source tree: pip install '.[{extra}]'"
-    from importlib.metadata import requires  # takes 20 ms
+    from importlib.metadata import PackageNotFoundError, requires  # takes 20 ms
 
-    # An installation knows what its extras require; no index has this project.
-    marker = f'extra == "{extra}"'
-    needed = [each.partition(";")[0].strip() for each in requires("pagewire") or () if marker in each]
-    return f"pip install {' '.join(map(quote, needed))}"
+    try:
+        # An installation knows what its extras require; no index has this project.
+        return f"pip install {' '.join(map(quote, _required_by(extra, requires('pagewire') or [])))}"
+    except PackageNotFoundError:
+        return f"pip uninstall pagewire-client, then, in pagewire's source tree: pip install '.[{extra}]'"
+
+
+def _required_by(extra: str, requirements: list[str]) -> list[str]:
+    """Returns the requirements of an extra, and those of the extras that it is made of."""
+    found = []
+    for each in requirements:
+        needed = each.partition(";")[0].strip()
+        if f'extra == "{extra}"' not in each:
+            continue
+        if needed.startswith("pagewire["):
+            found += _required_by(needed.removeprefix("pagewire[").rstrip("]"), requirements)
+        else:
+            found.append(needed)
+    return found
 
 
 class PagewireError(Exception):

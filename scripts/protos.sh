@@ -8,14 +8,25 @@ python=${PYTHON:-.venv/bin/python}
 
 gateways=packages/pagewire-gateways/src
 
+# The oldest compiler whose code the lowest protobuf and grpcio of pyproject.toml run: code of a version runs with it and
+# with the next major one. In an environment of its own, since it needs that protobuf.
+python=$(command -v "$python" | xargs realpath -s)
+compiler=$(dirname "$python")/../protoc-1.76.0
+[ -e "$compiler/installed" ] || {
+  "$python" -m venv "$compiler"
+  "$compiler/bin/python" -m pip install --quiet --disable-pip-version-check grpcio-tools==1.76.0 'protobuf>=6.31.1,<7'
+  touch "$compiler/installed"
+}
+
 generate() { # of folder $1, package $2, into folder $3
-  (cd "$1" && find "$2" -name '*.proto' | sort | xargs "$python" -m grpc_tools.protoc -I. \
+  (cd "$1" && find "$2" -name '*.proto' | sort | xargs "$compiler/bin/python" -m grpc_tools.protoc -I. \
     --python_out="$3" --pyi_out="$3" --grpc_python_out="$3")
+  # This compiler's stubs take None for every optional field but for those of bool, which take it, too.
+  grep -rl --include='*_pb2.pyi' ': bool = \.\.\.' "$3/$2" | xargs -r sed -i 's/: bool = \.\.\./: _Optional[bool] = .../g'
   # Files without services get an empty grpc module: leave it out.
   grep -rL 'class .*Stub' --include='*_pb2_grpc.py' "$3/$2" | xargs -r rm
 }
 
-python=$(command -v "$python" | xargs realpath -s)
 buf=$(dirname "$python")/buf
 "$buf" breaking protos --against protos/published.binpb || {
   echo "clients of the published API would break; to publish it all the same, delete protos/published.binpb" \

@@ -31,9 +31,10 @@ groups() {
     return
   fi
   local others="tests packages" folder
-  for folder in e2e chaos worker kernels; do others+=" --ignore=tests/$folder"; done
-  printf '%s\n' tests/e2e "$others" tests/worker tests/kernels/cpu/isa "tests/kernels --ignore=tests/kernels/cpu" \
-    tests/chaos "tests/kernels/cpu --ignore=tests/kernels/cpu/isa"
+  for folder in e2e chaos worker kernels frontend pagewire; do others+=" --ignore=tests/$folder"; done
+  printf '%s\n' "--share 0/2 tests/e2e" "--share 1/2 tests/e2e" "$others" "tests/frontend tests/pagewire" \
+    "tests/worker --ignore=tests/worker/cuda" tests/kernels/cpu/isa "tests/kernels --ignore=tests/kernels/cpu" \
+    tests/worker/cuda tests/chaos "tests/kernels/cpu --ignore=tests/kernels/cpu/isa"
 }
 
 code=0

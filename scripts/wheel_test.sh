@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # Builds a wheel from the tree and tries it in an empty environment, without torch, away from the
 # tree: what a base install can do, and what it says about what it cannot.
+# INTERPRETER: the Python of that environment. CONSTRAINTS: a file with versions. WITH_TORCH=1: a model is served, too.
 set -euo pipefail
 unset PYTHONPATH # else pip takes the tree itself for an installed package
 cd "$(dirname "$0")/.."
 python=$(realpath -s "${PYTHON:-.venv/bin/python}")
+interpreter=${INTERPRETER:-$python}
+constraints=$(realpath "${CONSTRAINTS:-constraints.txt}")
 work=$(mktemp -d)
 cleanup() {
   if [ -n "${docs:-}" ]; then kill "$docs" 2>/dev/null || true; fi
@@ -34,14 +37,32 @@ done
 sed -n '2,$s/ .*//p' "$work/contents" | grep -vE '^pagewire(/|_client/|-[^/]*\.(dist-info|data)/)' >"$work/strays" &&
   fail "the wheel installs more than pagewire: $(head -3 "$work/strays")"
 
-"$python" -m venv "$work/venv"
-"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$wheel"
+install() {
+  "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$constraints" "$@"
+}
+size() { # of the environment without pip, MiB
+  du -sm --exclude=pip --exclude=setuptools --exclude='pip-*' --exclude='setuptools-*' "$work/venv/lib" | cut -f1
+}
 cd "$work" # where no folder of the tree can be imported by accident
+"$python" -m build --wheel --outdir client tree/packages/pagewire-client >log 2>&1 || fail "$(cat log)"
+"$interpreter" -m venv venv
+install client/*.whl
 export PATH="$work/venv/bin:$PATH"
-for absent in torch numpy transformers; do
+[ "$(size)" -le 30 ] || fail "pagewire-client takes $(size) MiB"
+python -c 'import pagewire; pagewire.Client; pagewire.AsyncClient'
+for command in serve frontend engine worker demo token keys; do
+  code=0
+  pagewire "$command" >out 2>error || code=$?
+  [ "$code" = 1 ] && grep -q 'uninstall pagewire-client' error || fail "pagewire $command: $(cat error)"
+done
+pagewire completion bash >out || fail "pagewire completion"
+say "pagewire-client takes $(size) MiB, and says that it has no server"
+"$interpreter" -m venv --clear venv
+install "$wheel"
+for absent in torch numpy transformers zmq tokenizers llguidance; do
   ! python -c "import $absent" 2>/dev/null || fail "the base install brings $absent"
 done
-say "a base install takes $(du -sm venv/lib | cut -f1) MiB"
+say "a base install on $(python -V) takes $(size) MiB"
 
 # Other distributions have packages of these names, too; `kernels` is widely installed.
 site=$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -92,12 +113,18 @@ kill "$docs"
 docs=
 say "pagewire docs serves the documentation"
 
-for command in worker engine serve; do
+for command in engine serve demo worker frontend token keys; do
   code=0
-  pagewire "$command" >/dev/null 2>error || code=$?
-  [ "$code" = 1 ] && grep -q "pip install .*'torch<" error || fail "pagewire $command: $(cat error)"
+  pagewire "$command" >out 2>error || code=$?
+  [ "$code" = 1 ] && grep -q "pip install .*'pyzmq<" error || fail "pagewire $command: $(cat error)"
+  case $command in engine | serve | demo) grep -q "'torch<" error || fail "pagewire $command: $(cat error)" ;; esac
 done
-say "worker, engine and serve name what to install"
+say "commands name what to install"
+
+install "$wheel[frontend]"
+for absent in torch numpy transformers; do
+  ! python -c "import $absent" 2>/dev/null || fail "the extra frontend brings $absent"
+done
 
 port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 pagewire frontend --port "$port" --http-port -1 --engine "ipc://$work/no-engine/frontends.ipc" &
@@ -123,7 +150,7 @@ kill "$frontend"
 wait "$frontend" || fail "the frontend ended with $? on SIGTERM"
 frontend=
 say "a frontend without an engine: NOT_SERVING, tokenizes, stops"
-"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c tree/constraints.txt "$wheel[engine,http]"
+install "$wheel[engine]"
 api=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 pagewire serve --device simulated --profile instant --port "$port" --http-port -1 --openai-port "$api" \
   --open-inference --orca >ready &
@@ -147,5 +174,10 @@ kill "$service"
 wait "$service" || fail "the service ended with $? on SIGTERM"
 service=
 ! python -c 'import torch' 2>/dev/null || fail "the engine extra brings torch"
-say "with the extras engine and http: a whole service on a simulated device, its plug-ins, without torch"
+say "with the extra engine: a whole service on a simulated device, its plug-ins, without torch"
+if [ -n "${WITH_TORCH:-}" ]; then
+  install "$wheel[serve,tracing]"
+  pagewire demo >out 2>error || fail "pagewire demo: $(cat error)"
+  say "with the extra serve: $(tail -n 1 out)"
+fi
 echo "the wheel works"

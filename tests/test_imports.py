@@ -40,14 +40,31 @@ FORBIDDEN = {
 }
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@cache
+def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    """The imports of a file, at any depth. Only statements are walked: expressions are most of a tree."""
+    found: list[ast.Import | ast.ImportFrom] = []
+    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append(node)
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, block, ())
+    return tuple(found)
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
     """Dotted names of everything that a file imports, at any depth; `from a import b` gives a.b."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    names: set[str] = set()
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.name for alias in node.names}
+        else:
             assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(names)
 
 
 def offences(room: str) -> Iterator[str]:
@@ -76,7 +93,7 @@ def test_grpc_is_one_adapter_of_the_frontend():
     """Authentication, limits, write timeouts, traces and errors take no gRPC objects."""
     for path in sorted((ROOT / "frontend").rglob("*.py")):
         relative = path.relative_to(ROOT).as_posix()
-        names = set(imports_of(path))
+        names = imports_of(path)
         uses = {name for name in names if name.partition(".")[0].startswith("grpc") or "_pb2_grpc" in name}
         uses |= {name for name in names if name.startswith(("frontend.rpc", "frontend.servicers"))}
         assert not uses or relative.startswith((*GRPC_ADAPTERS, "frontend/main.py")), f"{relative}: {uses}"
@@ -148,7 +165,7 @@ SEAMS = {
         *("frontend.call.call", "frontend.errors", "frontend.http", "frontend.inspector", "frontend.parts"),
         *("frontend.streams.request_spec", "frontend.streams.stream", "frontend.templates.chat_template"),
         *("frontend.templates.conversation", "frontend.validation.requests", "frontend.validation.rules"),
-        *("pagewire.ipc.columns", "pagewire.v1"),
+        *("pagewire", "pagewire.ipc.columns", "pagewire.v1"),
     },
     "pagewire_console": {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),
@@ -188,10 +205,12 @@ def test_nothing_of_the_product_imports_a_package():
 
 
 def test_entry_points_and_versions_are_those_of_the_wheel():
-    """A package that is built alone is found like one in the wheel. The client is the base install."""
+    """A package that is built alone is found like one in the wheel; the client needs what the base does."""
     projects = [tomllib.loads(file.read_text())["project"] for file in ROOT.glob("packages/*/pyproject.toml")]
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert len(projects) == len(PACKAGES.keys() - {"pagewire_client"})
+    assert len(projects) == len(PACKAGES)
+    (client,) = (each for each in projects if each["name"] == "pagewire-client")
+    assert (client["dependencies"], client["scripts"]) == (wheel["dependencies"], wheel["scripts"])
     assert {each["version"] for each in projects} == {wheel["version"]}
     found: dict[str, dict[str, str]] = {}
     for project in projects:
@@ -205,7 +224,7 @@ def test_what_is_imported_from_rooms_is_there(folder: str):
     """mypy reads the rooms alone; an import within a function of a test or a benchmark fails late."""
     missing = []
     for path in sorted((ROOT / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in import_statements(path):
             if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in OURS:
                 absent = {alias.name for alias in node.names} - defined_in(node.module)
                 missing += [
@@ -226,9 +245,12 @@ def dangers(path: Path) -> Iterator[str]:
         if name.partition(".")[0] in DANGEROUS_MODULES:
             yield name
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            if called in DANGEROUS_CALLS or called == "torch.load" or called.endswith("_pyobj"):
+        match node:
+            case ast.Call(func=ast.Name(called)) if called in DANGEROUS_CALLS:
+                yield called
+            case ast.Call(func=ast.Attribute(ast.Name("torch"), "load")):
+                yield "torch.load"
+            case ast.Call(func=ast.Attribute(attr=called) | ast.Name(called)) if called.endswith("_pyobj"):
                 yield called
 
 
@@ -246,7 +268,7 @@ def test_only_commands_import_rooms():
         expected = {
             "processes.py": {"frontend", "engine_core", "worker"},
             "replay.py": {"engine_core"},
-            "serve.py": {"frontend"},  # hashes of --api-key
+            "serve.py": {"frontend", "engine_core"},  # hashes of --api-key, checks before a download
             "credentials.py": {"frontend"},
         }
         allowed = expected.get(path.name, set()) if path.parent.name == "cli" else set()

@@ -161,7 +161,7 @@ def _load_model(
                 return load(initialize, CudaPlatform(config), report)
         except ModuleNotFoundError as error:
             raise StartupError(
-                "cannot load a model", f"{error.name} is not installed", install_hint("worker")
+                "cannot load a model", f"{error.name} is not installed", install_hint("serve")
             ) from error
         runner, ready = load(initialize, CpuPlatform(config, precompiled, memory), report)
         return (FaultyRunner(runner, Faults(config)) if config.fails_on_purpose else runner), ready

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -90,9 +90,7 @@ def _detected(sources: Iterable[str], format_of: Callable[[str], F | None], toke
 def _named(flag: str, name: str, formats: Mapping[str, F], tokenizer: Tokenizer) -> F | None:
     if name in (AUTO, NONE):
         return None
-    if name not in formats:
-        known = ", ".join((AUTO, NONE, *formats))
-        raise StartupError(f"there is no format {name!r}", f"{flag} is one of {known}")
+    check_format_name(flag, name, formats)
     marker = _unspelled(tokenizer, formats[name])
     if marker is not None:
         raise StartupError(
@@ -101,6 +99,13 @@ def _named(flag: str, name: str, formats: Mapping[str, F], tokenizer: Tokenizer)
             f"choose another {flag}, or 'none'",
         )
     return formats[name]
+
+
+def check_format_name(flag: str, name: str, formats: Collection[str]) -> None:
+    """Raises StartupError for a value of --tool-format or --reasoning-format that no format has."""
+    known = (AUTO, NONE, *formats)
+    if name not in known:
+        raise StartupError(f"there is no format {name!r}", f"{flag} is one of {', '.join(known)}")
 
 
 def _unspelled(tokenizer: Tokenizer, format: ToolFormat | ReasoningFormat) -> str | None:

@@ -43,7 +43,9 @@ _FOR_ADMINS = frozenset(
         f"{_VLLM}SubscribeKvEvents",  # with the tokens of everyone's prompts
     }
 )
-_FOR_OPERATORS = frozenset({f"{_VLLM}GetLoads", "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics"})
+_FOR_OPERATORS = frozenset(
+    {f"{_VLLM}GetLoads", "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics", "/metrics"}
+)
 _FOR_TENANTS = frozenset(
     {"/pagewire.v1.AdminService/ListRequests", "/pagewire.v1.AdminService/ExplainRequest"}
 )

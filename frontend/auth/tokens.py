@@ -104,8 +104,12 @@ class TokenTable:
 
 
 def token_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """Returns the token from a call's only "authorization: Bearer TOKEN" header. Raises Unauthenticated."""
-    values = [value for key, value in metadata if key == "authorization"]
+    """Returns the token from a call's only "authorization: Bearer TOKEN" header; without one from x-api-key,
+    where Anthropic's clients put it. Raises Unauthenticated."""
+    headers = [(key, value) for key, value in metadata if key in ("authorization", "x-api-key")]
+    values = [value for key, value in headers if key == "authorization"]
+    if not values and len(headers) == 1 and isinstance(headers[0][1], str):
+        return headers[0][1].strip()
     if not values:
         raise Unauthenticated("TOKEN_MISSING", "the call has no token (authorization: Bearer TOKEN)")
     value = values[0]

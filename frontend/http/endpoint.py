@@ -26,17 +26,21 @@ DISCONNECTED = 499
 
 Handle = Callable[[FrontendParts, dict[str, Any], Call, Exchange], Awaitable[None]]
 Slot = Callable[[Caller | None], AbstractContextManager[None]]
+ErrorBody = Callable[[ServiceError], dict[str, Any]]
 
 
 class Endpoint:
     """An ASGI application for one path: admits a request, and answers it, also when that fails."""
 
-    def __init__(self, parts: FrontendParts, path: str, handle: Handle, slot: Slot) -> None:
-        """path: of the route. slot: holds one for the request's time."""
+    def __init__(
+        self, parts: FrontendParts, path: str, handle: Handle, slot: Slot, tell: ErrorBody = error_body
+    ) -> None:
+        """path: of the route. slot: holds one for the request's time. tell: makes the JSON of an error."""
         self._parts = parts
         self._path = path
         self._handle = handle
         self._slot = slot
+        self._tell = tell
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts, status = self._parts, DISCONNECTED
@@ -59,12 +63,12 @@ class Endpoint:
         except SlowConsumer:
             raise
         except ServiceError as error:
-            await _refuse(exchange, error)
+            await self._refuse(exchange, error)
         except (Disconnected, asyncio.CancelledError):
             raise
         except Exception as error:
             log.error("%s failed: %s", self._path, traceback_of(error))
-            await _refuse(exchange, InternalError())
+            await self._refuse(exchange, InternalError())
 
     async def _serve(self, exchange: Exchange) -> None:
         config, authenticator = self._parts.config, self._parts.authenticator
@@ -102,12 +106,11 @@ class Endpoint:
                 return parsed
         return exchange.parse(body)
 
-
-async def _refuse(exchange: Exchange, error: ServiceError) -> None:
-    """Answers with an error; an answer that has begun ends in the middle. Raises SlowConsumer."""
-    if not exchange.status:
-        await exchange.respond(error.http_status, error_body(error), error_headers(error))
-    elif exchange.failure is not None and not exchange.ended:
-        await exchange.end_events(exchange.failure(error))
-    elif not exchange.ended:
-        exchange.abort()
+    async def _refuse(self, exchange: Exchange, error: ServiceError) -> None:
+        """Answers with an error; an answer that has begun ends in the middle. Raises SlowConsumer."""
+        if not exchange.status:
+            await exchange.respond(error.http_status, self._tell(error), error_headers(error))
+        elif exchange.failure is not None and not exchange.ended:
+            await exchange.end_events(exchange.failure(error))
+        elif not exchange.ended:
+            exchange.abort()

@@ -3,9 +3,9 @@
 Starlette routes, and answers for paths that do not exist.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,16 +13,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from frontend.call.call import Call
+from frontend.http.endpoint import Endpoint
 from frontend.http.error_body import error_body
 from frontend.http.errors import NotServed
 from frontend.http.exchange import Exchange, Receive, Scope, Send
 from frontend.http.server import HttpServer
 from frontend.parts import FrontendParts
 from pagewire.host.tls import Certificates
+from pagewire.telemetry.pages import METRICS_PATH, Page
+
+Render = Callable[[str], Awaitable[Page]]
+"""Returns the page of metrics for an Accept header."""
 
 
 class Health:
-    """GET /health: 200 when requests are accepted, else 503; without a token, for load balancers."""
+    """/health and /ping: 200 when requests are accepted, else 503; without a token, for load balancers."""
 
     def __init__(self, parts: FrontendParts) -> None:
         self._parts = parts
@@ -34,9 +40,20 @@ class Health:
             await Exchange(scope, receive, writer).respond(status, {"status": word})
 
 
-def make_app(parts: FrontendParts, routes: Iterable[Route]) -> Starlette:
+def make_app(parts: FrontendParts, metrics: Render, routes: Iterable[Route]) -> Starlette:
     """Returns the application. routes: of the plug-ins."""
-    routes = [Route("/health", Health(parts), methods=["GET"]), *routes]
+
+    async def scrape(parts: FrontendParts, body: dict[str, Any], call: Call, exchange: Exchange) -> None:
+        page = await metrics(exchange.headers.get("accept", ""))
+        await exchange.respond_bytes(page.status, page.body, page.content_type)
+
+    health, scraped = Health(parts), Endpoint(parts, METRICS_PATH, scrape, parts.limits.control)
+    routes = [
+        Route("/health", health, methods=["GET"]),
+        Route("/ping", health, methods=["GET", "POST"]),
+        Route(METRICS_PATH, scraped, methods=["GET"]),
+        *routes,
+    ]
     return Starlette(routes=routes, exception_handlers={HTTPException: _not_served})
 
 
@@ -73,16 +90,18 @@ class HttpPort:
         parts: FrontendParts,
         port: int,
         certificates: Certificates | None,
+        metrics: Render,
         extensions: Sequence[Extension],
     ) -> None:
-        """port: 0: a free one. certificates: None: no TLS. Raises StartupError."""
+        """port: 0: a free one. certificates: None: no TLS. metrics: what /metrics has. Raises
+        StartupError."""
         self._config = parts.config
         self._port = port
         self._scheme = "http" if certificates is None else "https"
         context = certificates.server_context() if certificates is not None else None
         self._extensions = extensions
         routes = chain.from_iterable(each.routes() for each in extensions)
-        self._server = HttpServer(make_app(parts, routes), parts.config, context)
+        self._server = HttpServer(make_app(parts, metrics, routes), parts.config, context)
 
     @property
     def facts(self) -> dict[str, str]:

@@ -35,6 +35,7 @@ WHAT = "cannot read the chat template"
 DEFAULT, TOOL_USE = "default", "tool_use"
 """Names in lists of templates: for conversations with tools, and for all others."""
 TOOL_FILE = f"additional_chat_templates/{TOOL_USE}.jinja"
+GENERATION_CONFIG = "generation_config.json"
 TEMPLATE = "tokenizer.chat_template"
 TOOL_TEMPLATE = f"{TEMPLATE}.tool_use"
 _IDS = {"bos": "bos", "pad": "padding"}
@@ -55,19 +56,23 @@ class CheckpointText:
     response_template: Any = None  # what the checkpoint says of its answers; not checked
 
 
-def read_checkpoint(path: Path) -> CheckpointText:
-    """Reads a folder's small files, or the metadata of a GGUF file. Raises StartupError."""
-    return _read_gguf(path) if is_gguf(path) else _read_folder(path)
+def read_checkpoint(path: Path, tokenizer: Path | None = None) -> CheckpointText:
+    """Reads a folder's small files, or the metadata of a GGUF file. tokenizer: folder of tokenizer and chat
+    template; None: the checkpoint's own. Raises StartupError."""
+    if is_gguf(path):
+        return _read_gguf(path) if tokenizer is None else _read_folder(tokenizer, None)
+    return _read_folder(tokenizer or path, path)
 
 
-def _read_folder(folder: Path) -> CheckpointText:
+def _read_folder(folder: Path, model: Path | None) -> CheckpointText:
+    """folder: of the tokenizer. model: of config.json and generation_config.json; None: there are none."""
     config = tokenizer_config(folder)
     template, origin, for_tools = _find_templates(folder, config)
     return CheckpointText(
         tokenizer=load_tokenizer(folder, config),
         special_tokens=special_tokens(config),
-        token_ids=read_json(folder / "config.json"),
-        generation_config=folder / "generation_config.json",
+        token_ids=read_json(model / "config.json") if model is not None else {},
+        generation_config=model / GENERATION_CONFIG if model is not None else None,
         template=template,
         template_origin=origin,
         tool_template=for_tools,

@@ -9,7 +9,7 @@ from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
 from frontend.errors import ModelNotFound, Unsupported
-from frontend.model.checkpoint_text import read_checkpoint, read_template
+from frontend.model.checkpoint_text import GENERATION_CONFIG, read_checkpoint, read_template
 from frontend.model.pooling_config import PoolingDefaults, read_pooling
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
@@ -25,8 +25,8 @@ from frontend.validation.rules import (
     MAX_STRING_BYTES,
     Limits,
 )
-from pagewire.checkpoints.files import BARE_DECODERS
-from pagewire.checkpoints.paths import checkpoint_path, default_served_name
+from pagewire.checkpoints.files import BARE_DECODERS, config_overrides, object_of_flag
+from pagewire.checkpoints.paths import checkpoint_path, default_served_name, tokenizer_folder
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
@@ -64,7 +64,8 @@ FROM_GENERATION_CONFIG = ("temperature", "top_p", "top_k", "min_p", "typical_p",
 class ModelInfo:
     """A served model, without the facts that only the engine knows."""
 
-    name: str
+    names: tuple[str, ...]
+    """In requests; answers have the first."""
     source: str
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
@@ -78,6 +79,11 @@ class ModelInfo:
     generates: bool = True
     """False for a checkpoint without an output head."""
 
+    @property
+    def name(self) -> str:
+        """The name in answers."""
+        return self.names[0]
+
     def require_head(self) -> None:
         """Raises Unsupported if this model cannot generate."""
         if not self.generates:
@@ -85,7 +91,7 @@ class ModelInfo:
 
     def check_name(self, name: str) -> None:
         """Raises ModelNotFound unless a request for `name` means this model."""
-        if name not in ("", self.name):
+        if name and name not in self.names:
             raise ModelNotFound(name)
 
     def describe(self, welcome: engine_pb2.Welcome, config: FrontendConfig) -> model_pb2.Model:
@@ -181,7 +187,8 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
 def load_model(config: FrontendConfig) -> ModelInfo:
     """Reads what a checkpoint has for a frontend. Raises StartupError."""
     path = checkpoint_path(config.model)
-    text = read_checkpoint(path)
+    text = read_checkpoint(path, tokenizer_folder(config.tokenizer))
+    fields = {**text.token_ids, **config_overrides(config.hf_overrides)}
     template, origin, for_tools = text.template, text.template_origin, text.tool_template
     if config.chat_template:
         origin = str(Path(config.chat_template).expanduser())
@@ -196,14 +203,14 @@ def load_model(config: FrontendConfig) -> ModelInfo:
     def token_id(name: str) -> int | None:
         token = text.special_tokens.get(f"{name}_token")
         found = text.tokenizer.token_id(token) if token is not None else None
-        stated = text.token_ids.get(f"{name}_token_id")
+        stated = fields.get(f"{name}_token_id")
         return found if found is not None else stated if _is_token_id(stated) else None
 
-    sampling = default_sampling(text.generation_config)
+    sampling = _sampling_of(config, text.generation_config)
     changed = [f"{name} {value:g}" for name, value in _named(sampling) if value != DEFAULT_SAMPLING.get(name)]
     if changed:
-        log.info("generation_config.json: requests without these fields have %s", ", ".join(changed))
-    pooling, bare = read_pooling(path, config.pooling_type), _bare_decoder(text.token_ids)
+        log.info("requests without these fields have %s", ", ".join(changed))
+    pooling, bare = read_pooling(path, config.pooling_type), _bare_decoder(fields)
     if bare and pooling is None:
         raise StartupError(
             "cannot generate with this checkpoint",
@@ -211,7 +218,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
             "--pooling-type last or mean embeds with it",
         )
     return ModelInfo(
-        name=config.served_model_name or default_served_name(config.model),
+        names=config.served_model_name or (default_served_name(config.model),),
         source=config.model,
         tokenizer=text.tokenizer,
         chat_template=compiled(template, compiled(for_tools)),
@@ -244,24 +251,50 @@ def _is_token_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 32
 
 
-def default_sampling(path: Path | None) -> generation_pb2.SamplingParams:
-    """Returns the values of absent sampling fields, from a generation_config.json if there is one. Raises
-    StartupError.
+def _sampling_of(config: FrontendConfig, own: Path | None) -> generation_pb2.SamplingParams:
+    """Returns the defaults of sampling, by --generation-config and --override-generation-config. own: the
+    checkpoint's file. Raises StartupError."""
+    path = None if config.generation_config == "none" else own
+    if config.generation_config not in ("auto", "none"):
+        path = Path(config.generation_config).expanduser()
+        path = path / GENERATION_CONFIG if path.is_dir() else path
+        if not path.is_file():
+            raise StartupError("cannot read the defaults of sampling", f"--generation-config: no file {path}")
+    sampling = default_sampling(read_json(path) if path is not None else {}, str(path))
+    if config.override_generation_config:
+        flag = "--override-generation-config"
+        override = object_of_flag(flag, config.override_generation_config)
+        unknown = sorted(override.keys() - {*FROM_GENERATION_CONFIG, "do_sample"})
+        if unknown:
+            raise StartupError(
+                "cannot read the defaults of sampling",
+                f"{flag}: there is no default {unknown[0]!r}",
+                f"there are do_sample, {', '.join(FROM_GENERATION_CONFIG)}",
+            )
+        sampling.MergeFrom(default_sampling(override, flag, {}))
+    return sampling
 
-    do_sample: false means greedy; a file without it leaves sampling on, as other servers do.
+
+def default_sampling(
+    stated: Mapping[str, Any], origin: str, otherwise: Mapping[str, float] = DEFAULT_SAMPLING
+) -> generation_pb2.SamplingParams:
+    """Returns the values of absent sampling fields, as the content of a generation_config.json states them.
+    Raises StartupError.
+
+    do_sample: false means greedy; a file without it leaves sampling on, as other servers do. origin: for
+    errors. otherwise: values of fields that are not stated.
     """
-    stated = {} if path is None else read_json(path)
-    values: dict[str, Any] = dict(DEFAULT_SAMPLING)
+    values: dict[str, Any] = dict(otherwise)
     for name in FROM_GENERATION_CONFIG:
         value = stated.get(name)
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST:
-            raise StartupError("cannot read the checkpoint", f"{path}: {name} is not a number")
+            raise StartupError("cannot read the checkpoint", f"{origin}: {name} is not a number")
         values[name] = max(int(value), 0) if name == "top_k" else float(value)  # -1: all, too
         problem = _sampling_problem(name, values[name])
         if problem is not None:
-            raise StartupError("cannot read the checkpoint", f"{path}: {name} {problem}")
+            raise StartupError("cannot read the checkpoint", f"{origin}: {name} {problem}")
     if stated.get("do_sample") is False:
         values["temperature"] = 0.0
     return generation_pb2.SamplingParams(**values)

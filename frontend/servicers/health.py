@@ -31,8 +31,9 @@ class HealthServicer(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # h
         return health_pb2.HealthCheckResponse(status=self._status(request.service))
 
     async def List(
-        self, request: health_pb2.HealthListRequest, context: Context
-    ) -> health_pb2.HealthListResponse:
+        self, request: "health_pb2.HealthListRequest", context: Context
+    ) -> "health_pb2.HealthListResponse":
+        # grpcio-health-checking knows it from 1.85, which needs protobuf 7, and else does not register it.
         statuses = {
             name: health_pb2.HealthCheckResponse(status=self._status(name)) for name in sorted(self._services)
         }

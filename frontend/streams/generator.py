@@ -128,7 +128,8 @@ class Generator:
         check_generate(request, limits)
         tenant = call.caller.act_as(request.tenant)
         call.caller.check_terms(request.priority, *sequences_of(request.sampling))
-        identity = identify(request, call.caller, tenant, is_pooled=mode.pooling is not None)
+        is_pooled = mode.pooling is not None
+        identity = identify(request, call.caller, tenant, default_seed=self.config.seed, is_pooled=is_pooled)
         put_log_fields(identity.request_id, tenant, call.trace)
         return identity, limits
 

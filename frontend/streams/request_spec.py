@@ -51,13 +51,21 @@ class RequestIdentity:
 
 
 def identify(
-    request: generation_pb2.GenerateRequest, caller: Caller, tenant: str, *, is_pooled: bool = False
+    request: generation_pb2.GenerateRequest,
+    caller: Caller,
+    tenant: str,
+    *,
+    default_seed: int = -1,
+    is_pooled: bool = False,
 ) -> RequestIdentity:
-    """Returns the identity of a validated request. tenant: its owner. is_pooled: it ends with a vector, which
-    is sent once: it has no digest."""
+    """Returns the identity of a validated request. tenant: its owner. default_seed: of a request without one;
+    -1: one of its own. is_pooled: it ends with a vector, which is sent once: it has no digest."""
     request_id = request.request_id or secrets.token_hex(16)
     engine_id = caller.scope(request_id)
-    seed = request.sampling.seed if request.sampling.HasField("seed") else _seed_of(request, engine_id)
+    if request.sampling.HasField("seed"):
+        seed = request.sampling.seed
+    else:
+        seed = _seed_of(request, engine_id) if default_seed < 0 else default_seed
     content = b"" if is_pooled else _digest(request, seed, tenant)
     return RequestIdentity(request_id, engine_id, seed, content, tenant)
 

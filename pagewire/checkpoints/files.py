@@ -56,6 +56,26 @@ def read_whole(folder: Path, name: str, what: str) -> bytes | None:
         raise StartupError(what, f"{name} cannot be read: {error.strerror}") from error
 
 
+def config_overrides(text: str) -> dict[str, Any]:
+    """Returns the fields of --hf-overrides. Raises StartupError, also for a field that cannot be replaced."""
+    values = object_of_flag("--hf-overrides", text) if text else {}
+    if "quantization_config" in values:
+        why = "quantization_config says how the weights are stored, which no flag changes"
+        raise StartupError("cannot use --hf-overrides", why)
+    return values
+
+
+def object_of_flag(flag: str, text: str) -> dict[str, Any]:
+    """Returns the JSON object that the value of a flag is. Raises StartupError."""
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StartupError(f"cannot use {flag}", f"it is not readable JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise StartupError(f"cannot use {flag}", "it is not a JSON object")
+    return values
+
+
 def read_object(folder: Path, name: str, what: str) -> dict[str, Any] | None:
     """Returns the JSON object in a small file, or None if it does not exist. Raises StartupError."""
     content = read_whole(folder, name, what)

@@ -6,11 +6,12 @@ HF_HUB_OFFLINE mean what they mean everywhere. A path that exists is never taken
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from pagewire.config import DEMO_MODEL, FrontendConfig, ModelConfig
+from pagewire.config import DEMO_MODEL, FrontendConfig, ModelConfig, ServeConfig
 from pagewire.errors import StartupError, install_hint
 from pagewire.gguf.header import is_gguf
 
@@ -56,6 +57,16 @@ def _download_hint(model: str) -> str:
     )
 
 
+def tokenizer_folder(tokenizer: str) -> Path | None:
+    """Returns the folder that --tokenizer names; None: it names none. Raises StartupError."""
+    if not tokenizer:
+        return None
+    folder = Path(tokenizer).expanduser()
+    if not folder.is_dir():
+        raise StartupError("cannot read the tokenizer", f"--tokenizer: {folder} is not a folder")
+    return folder.resolve()
+
+
 def default_served_name(model: str) -> str:
     """Returns the name that requests use if none is configured: that of the folder, or of the GGUF file
     without its ending."""
@@ -68,7 +79,8 @@ def default_served_name(model: str) -> str:
 C = TypeVar("C", bound=ModelConfig)
 
 _NAME = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?", re.ASCII)
-_NEEDED = ["*.json", "*.safetensors", "*.jinja"]
+_OF_TOKENIZERS = ("*.json", "*.jinja")
+_NEEDED = (*_OF_TOKENIZERS, "*.safetensors")
 _NOT_NEEDED = ["*/*", "consolidated*"]
 """Files of other formats, in folders or beside the weights."""
 
@@ -90,28 +102,44 @@ def hub_name(model: str) -> HubName | None:
 
 
 def with_local_model(config: C) -> C:
-    """Returns the configuration with the folder of a model that is named as on the hub, after downloading it
-    if necessary. Requests then use the repository's name. Raises StartupError."""
-    name = hub_name(config.model)
+    """Returns the configuration with the folders of a model, and of a tokenizer, that are named as on the
+    hub, after downloading them if necessary. Requests then use the repository's name. Raises StartupError."""
+    name, tokenizer = hub_name(config.model), hub_name(config.tokenizer)
+    revision, cache = (config.revision, config.download_dir) if isinstance(config, ServeConfig) else ("", "")
+    if tokenizer is not None:
+        config = replace(config, tokenizer=str(download(tokenizer, cache, _OF_TOKENIZERS)))
     if name is None:
+        if revision:
+            why = f"{config.model!r} is not a name on the Hugging Face Hub"
+            raise StartupError("cannot use --revision", why, "leave it out")
         return config
-    changed = replace(config, model=str(download(name)))
+    if revision:
+        if name.revision not in (None, revision):
+            why = f"MODEL says {name.revision!r}, and --revision {revision!r}"
+            raise StartupError(f"cannot load the model {name.repo!r}", why, "leave one of them out")
+        name = replace(name, revision=revision)
+    changed = replace(config, model=str(download(name, cache)))
     if isinstance(changed, FrontendConfig) and not changed.served_model_name:
-        changed = replace(changed, served_model_name=name.repo)
+        changed = replace(changed, served_model_name=(name.repo,))
     return changed
 
 
-def download(name: HubName) -> Path:
-    """Returns the folder of a repository's files in the cache. Raises StartupError."""
+def download(name: HubName, cache: str = "", patterns: Sequence[str] = _NEEDED) -> Path:
+    """Returns the folder of a repository's files in a cache. cache: its folder; "": the library's own.
+    patterns: of files that are downloaded. Raises StartupError."""
     what = f"cannot load the model {name.repo!r}"
     try:
         import huggingface_hub
         from huggingface_hub import errors
     except ImportError:
-        raise StartupError(what, "huggingface_hub is not installed", install_hint("hub")) from None
+        raise StartupError(what, "huggingface_hub is not installed", install_hint("frontend")) from None
     try:
         folder = huggingface_hub.snapshot_download(
-            name.repo, revision=name.revision, allow_patterns=_NEEDED, ignore_patterns=_NOT_NEEDED
+            name.repo,
+            revision=name.revision,
+            cache_dir=Path(cache).expanduser() if cache else None,
+            allow_patterns=list(patterns),
+            ignore_patterns=_NOT_NEEDED,
         )
     except errors.GatedRepoError:
         raise StartupError(

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, get_args, get_origin
 from pagewire import cli
 from pagewire.command_config import CompletionConfig
 from pagewire.flags import Flag, flags_of
+from pagewire.plugins import plugins
 
 _CONFIG_HELP = "YAML or TOML file with values of flags"
 
@@ -178,8 +179,12 @@ def run(config: CompletionConfig) -> int:
 
 
 def commands() -> list[CommandFlags]:
+    """Returns all commands of this installation: pagewire-client has no plug-ins."""
     found = []
+    absent = cli.PLUGINS - plugins("pagewire.commands").keys()
     for name, what in cli.COMMANDS.items():
+        if name in absent:
+            continue
         if name in cli.WITHOUT_ARGUMENTS:
             found.append(CommandFlags(name, what, ()))
             continue

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pagewire.cli.extras import require
 from pagewire.command_config import TokenConfig
 from pagewire.config import KeysConfig
 from pagewire.flags import UsageError
@@ -12,6 +13,7 @@ from pagewire.flags import UsageError
 
 def make_keys(config: KeysConfig) -> int:
     """Writes the two key files and prints how to use them; returns the exit code."""
+    require("frontend", "make keys")
     from pagewire.ipc import curve
 
     if not config.folder:
@@ -24,6 +26,7 @@ def make_keys(config: KeysConfig) -> int:
 
 def make_token(config: TokenConfig) -> int:
     """Prints the token to standard output only; its entry goes to --auth-file, or to standard error."""
+    require("frontend", "make a token")
     from frontend.auth.tokens import BadTokenList, digest_of, entry_line, new_token, tenant_problem
 
     if config.action != "new":

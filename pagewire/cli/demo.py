@@ -1,8 +1,11 @@
 """`pagewire demo`: what `make demo` runs."""
 
+import os
+import shutil
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from pagewire import logs
 from pagewire.cli.extras import require_worker
@@ -20,6 +23,13 @@ _WEATHER = "What is the weather in Rome?"
 _FACT = "What is the capital of Japan?"
 _COMPLETION = SamplingParams(temperature=0, max_tokens=40)
 _ANSWER = SamplingParams(temperature=0, max_tokens=60)
+
+_NEXT = """
+try next:
+  {pagewire} serve --openai-port 8000   # this model, with the OpenAI API and a console; says how to call it
+  {pagewire} serve HuggingFaceTB/SmolLM2-135M-Instruct   # one of the Hugging Face Hub (270 MB)
+  {pagewire} chat   # in another terminal, while one of them runs
+  {pagewire} --help"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,16 @@ def run(config: DemoConfig) -> int:
             tokens, seconds = _talk(client)
             _show_forms(client)
     print(f"\n{tokens} tokens in {seconds:.2f} s: {tokens / seconds:.0f} tokens/s; everything stopped")
+    print(_NEXT.format(pagewire=_command()))
     return 0
+
+
+def _command() -> str:
+    """Returns what runs `pagewire` in the reader's shell: its name, or its path where that is not on PATH."""
+    script = Path(sys.executable).with_name("pagewire")
+    if shutil.which("pagewire") == str(script) or not script.exists():
+        return "pagewire"
+    return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
 
 
 def _talk(client: Client) -> tuple[int, float]:

@@ -6,17 +6,19 @@ import os
 from pagewire import logs
 from pagewire.cli.extras import require, require_doors, require_gateway, require_worker
 from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, WorkerConfig
-from pagewire.flags import UsageError
+from pagewire.flags import KEYS, UsageError
 from pagewire.host import spawn as process
 
 
 def run_frontend(config: FrontendConfig) -> int:
     """Serves gRPC until a signal; returns the exit code."""
     logs.setup(config.process_name or "frontend", config.log_level, config.log_format)
+    require("frontend", "start a frontend")
     require_doors(config)
-    if os.environ.get("PAGEWIRE_API_KEY") and not process.is_child():
+    keys = [name for name in KEYS if os.environ.get(name)]
+    if keys and not config.auth_file and not process.is_child():
         raise UsageError(
-            "PAGEWIRE_API_KEY protects pagewire serve alone",
+            f"{keys[0]} protects pagewire serve alone",
             "a frontend would admit every caller",
             "give it --auth-file, with a token of pagewire token new, and unset the variable",
         )
@@ -30,7 +32,9 @@ def run_frontend(config: FrontendConfig) -> int:
 
 def run_engine(config: EngineConfig) -> int:
     """Runs an engine core until a signal; returns the exit code."""
-    if not config.external_workers:
+    if config.external_workers:
+        require("engine", "start an engine core")
+    else:
         require_worker("start the engine's worker", config.device)
     logs.setup(config.process_name or "engine", config.log_level, config.log_format)
     from engine_core.main import run
@@ -40,7 +44,8 @@ def run_engine(config: EngineConfig) -> int:
 
 def run_worker(config: WorkerConfig) -> int:
     """Runs a worker until its engine core ends; returns the exit code."""
-    require("worker", ("numpy",), "start a worker")  # whether it needs torch, the core's Initialize says
+    # Whether it needs torch, the core's Initialize says.
+    require("serve", "start a worker", at_least="engine")
     logs.setup(config.process_name or "worker", config.log_level, config.log_format)
     from worker.main import run
 

@@ -10,16 +10,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pagewire import logs
-from pagewire.checkpoints.paths import checkpoint_path, with_local_model
+from pagewire.checkpoints.files import object_of_flag
+from pagewire.checkpoints.paths import checkpoint_path, hub_name, tokenizer_folder, with_local_model
 from pagewire.cli.extras import check_gateway, require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
-from pagewire.flags import UsageError
+from pagewire.flags import UsageError, flags_of
 from pagewire.host import spawn as process
 from pagewire.supervisor.child import Facts
 from pagewire.supervisor.notices import log_exposure, tell
-from pagewire.supervisor.supervisor import Supervisor
 
+_WRITTEN = ("record",)
+"""Flags whose files are written."""
 _LEAST_KEY = 16
 """Characters of an --api-key: its hash is a fast one, from which a short key could be guessed."""
 _HIDDEN_FACTS = ("address", "port", "suspects")
@@ -30,7 +32,14 @@ call it:
   pagewire generate 'The capital of France is' --address {address}{flags}
   python:  pagewire.Client("{address}"{options}).generate("The capital of France is").text
   node:    {variables}node examples/node/client.js {address} stream 'The capital of France is'
-stop it:   Ctrl-C"""
+"""
+_HOW_TO_CURL = """\
+  curl:    curl{flags} {url}/completions -H 'Content-Type: application/json' \\
+             -d '{{"prompt": "The capital of France is"}}'
+           curl{flags} {url}/chat/completions -H 'Content-Type: application/json' \\
+             -d '{{"messages": [{{"role": "user", "content": "Hello!"}}]}}'
+"""
+_HOW_TO_STOP = "stop it:   Ctrl-C"
 
 
 def run(config: ServeConfig) -> int:
@@ -41,6 +50,10 @@ def run(config: ServeConfig) -> int:
     check_gateway(config)
     _check_parallelism(config)
     _check_frontends(config)
+    if hub_name(config.model) is not None or hub_name(config.tokenizer) is not None:
+        _check_before_download(config)
+    from pagewire.supervisor.supervisor import Supervisor  # not in a base install, which has no metrics
+
     with _api_keys(config) as config:
         config = with_local_model(config)
         checkpoint_path(config.model)
@@ -89,6 +102,26 @@ def _check_parallelism(config: ServeConfig) -> None:
             )
 
 
+def _check_before_download(config: ServeConfig) -> None:
+    """Raises StartupError for what the processes of the service would refuse whatever the model: values of
+    flags, and files that do not exist."""
+    from engine_core.startup import check_config
+    from frontend.answers.choice import check_format_name
+    from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
+
+    check_config(config)
+    if hub_name(config.tokenizer) is None:
+        tokenizer_folder(config.tokenizer)
+    if config.override_generation_config:
+        object_of_flag("--override-generation-config", config.override_generation_config)
+    check_format_name("--tool-format", config.tool_format, TOOL_FORMATS)
+    check_format_name("--reasoning-format", config.reasoning_format, REASONING_FORMATS)
+    for flag in flags_of(ServeConfig).values():
+        file = getattr(config, flag.name) if flag.metavar == "FILE" and flag.name not in _WRITTEN else ""
+        if file and not Path(file).expanduser().exists():
+            raise StartupError("cannot start the service", f"{flag.option}: there is no file {file}")
+
+
 def _check_frontends(config: ServeConfig) -> None:
     """Raises StartupError for engine cores that no frontend could reach."""
     if not config.frontends and not config.listen:
@@ -125,20 +158,25 @@ def _announce(config: ServeConfig, facts: Facts) -> None:
         return
     log_exposure(config)
     if not process.is_child() and not logs.writes_json():
-        tell(_how_to_call(config, str(facts["address"])), sys.stderr)
+        tell(_how_to_call(config, facts), sys.stderr)
 
 
-def _how_to_call(config: ServeConfig, address: str) -> str:
-    flags = options = variables = ""
+def _how_to_call(config: ServeConfig, facts: Facts) -> str:
+    flags = options = variables = of_curl = ""
     if config.tls_cert:
         flags, options, variables = " --tls-ca ca.pem", ', tls="ca.pem"', "CA=ca.pem "
+        of_curl = " --cacert ca.pem"
     if config.auth_file:
+        of_curl += ' --oauth2-bearer "$TOKEN"'
         flags, options, variables = (
             f"{flags} --token-file token",
             f"{options}, token=token",
             f"TOKEN=pw_... {variables}",
         )
-    return _HOW_TO_CALL.format(address=address, flags=flags, options=options, variables=variables)
+    text = _HOW_TO_CALL.format(address=facts["address"], flags=flags, options=options, variables=variables)
+    if "openai" in facts:
+        text += _HOW_TO_CURL.format(flags=of_curl, url=facts["openai"])
+    return text + _HOW_TO_STOP
 
 
 COMMANDS = {"serve": (ServeConfig, run)}

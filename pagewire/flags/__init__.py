@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 
 from pagewire import command_config
 from pagewire import config as configs
-from pagewire.flags.command_line import Parser
+from pagewire.errors import install_hint
+from pagewire.flags.command_line import Parser, tell_note
 from pagewire.flags.flag import PREFIX, Flag, UsageError, did_you_mean, flags_of
+from pagewire.flags.synonyms import KEY_VARIABLES, keys_of
 
-__all__ = ["Flag", "UsageError", "flags_of", "forget_environment", "parse", "to_arguments"]
+__all__ = ["KEYS", "Flag", "UsageError", "flags_of", "forget_environment", "parse", "to_arguments"]
 
 C = TypeVar("C")
 
@@ -34,13 +36,18 @@ def parse(
     `--help` and `--help-all` print the help and raise SystemExit(0).
     """
     flags = flags_of(config_class)
+    if _PARENT_PID in environment:  # a private service, whose one client sends no key
+        environment = {name: value for name, value in environment.items() if name not in KEYS}
     given = Parser(config_class, flags, command).given(arguments)
     file = given.pop("config", None) or environment.get(PREFIX + "CONFIG")
     values: dict[str, Any] = {}
     if file:
         values.update(from_file(Path(file), flags))
     values.update(from_environment(environment, flags))
-    return config_class(**(values | given))
+    values |= given
+    if "api_key" in flags and not values.get("api_key") and not values.get("auth_file"):
+        values["api_key"] = keys_of(environment, tell_note)
+    return config_class(**values)
 
 
 def to_arguments(config: Any, config_class: type[Any]) -> list[str]:
@@ -64,12 +71,16 @@ def forget_environment(config_class: type[Any]) -> None:
     Called by a process that passes its configuration to its children as flags: otherwise a child would read a
     variable that a flag of its parent has overridden.
     """
-    for name in [field.name for field in dataclasses.fields(config_class)] + ["config"]:
-        os.environ.pop(PREFIX + name.upper(), None)
+    fields = [field.name for field in dataclasses.fields(config_class)]
+    for name in [*(PREFIX + name.upper() for name in (*fields, "config")), *KEY_VARIABLES]:
+        os.environ.pop(name, None)
 
 
 _SEE = "see: pagewire serve --help-all"
-_RESERVED = {"PAGEWIRE_STATUS_FD", "PAGEWIRE_PARENT_PID", "PAGEWIRE_TOKEN"}
+_PARENT_PID = "PAGEWIRE_PARENT_PID"
+_RESERVED = {"PAGEWIRE_STATUS_FD", _PARENT_PID, "PAGEWIRE_TOKEN"}
+KEYS = (PREFIX + "API_KEY", *KEY_VARIABLES)
+"""Variables with keys that calls to `pagewire serve` must send."""
 _SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)$")
 """Variables that Kubernetes sets for every service; one called `pagewire` yields PAGEWIRE_PORT_..."""
 _ALL = (
@@ -92,9 +103,11 @@ _ALL = (
 
 def from_file(path: Path, flags: Mapping[str, Flag]) -> dict[str, Any]:
     """Returns values by field name, without keys for other processes. Raises UsageError."""
-    import yaml  # takes 20 ms; needed with a file only
-
     what = f"cannot use the configuration file {path}"
+    try:
+        import yaml  # takes 20 ms; needed with a file only
+    except ModuleNotFoundError:
+        raise UsageError(what, "PyYAML is not installed", install_hint("frontend")) from None
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".toml":

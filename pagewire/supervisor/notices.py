@@ -5,12 +5,13 @@ import logging
 import time
 from typing import TextIO
 
-from pagewire.config import FrontendConfig
+from pagewire.config import NO_PORT, FrontendConfig
 from pagewire.host.addresses import is_loopback
-from pagewire.telemetry.watch import NO_PORT
 
 _CLEAR = "\r\x1b[K"
 _QUIET_S = 5.0
+_BAR = 30
+"""Characters between the brackets of a bar."""
 
 
 def tell(text: str, stream: TextIO | None, end: str = "\n") -> None:
@@ -21,7 +22,7 @@ def tell(text: str, stream: TextIO | None, end: str = "\n") -> None:
 
 
 class LoadingLine:
-    """Progress as one rewritten line on a terminal, and elsewhere as a line per item and every 5 s."""
+    """Progress as one rewritten bar on a terminal, and elsewhere as a line per item, and one every 5 s."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -32,9 +33,13 @@ class LoadingLine:
     def show(self, what: str, fraction: float) -> None:
         """Shows progress. what: the item, such as "weights". fraction: 0 to 1."""
         if self._terminal:
-            tell(f"{_CLEAR}loading {what} {fraction:4.0%}", self._stream, end="")
+            done = "#" * int(_BAR * fraction)
+            tell(f"{_CLEAR}loading {what:<17} [{done:<{_BAR}}] {fraction:4.0%}", self._stream, end="")
             self._dirty = True
-        elif what != self._last[0] or time.monotonic() > self._last[1] + _QUIET_S:
+        elif what != self._last[0]:
+            self._last = what, time.monotonic()
+            tell(f"loading {what}", self._stream)
+        elif time.monotonic() > self._last[1] + _QUIET_S:
             self._last = what, time.monotonic()
             tell(f"loading {what} {fraction:4.0%}", self._stream)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pagewire import flags
 from pagewire.checkpoints.paths import checkpoint_path
-from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, ServeConfig
+from pagewire.config import NO_PORT, EngineConfig, FrontendConfig, GatewayConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.host.addresses import reserve_port
 from pagewire.host.resources import (
@@ -24,7 +24,6 @@ from pagewire.host.resources import (
 from pagewire.ipc.transport import frontends_address, workers_address
 from pagewire.supervisor.restart_slot import RestartSlot, label
 from pagewire.telemetry.pages import SUFFIX
-from pagewire.telemetry.watch import NO_PORT
 
 LOOPBACK = "127.0.0.1"
 """Of the gateway: smg has no accounts of ours and checks no Host, so only this machine reaches it."""

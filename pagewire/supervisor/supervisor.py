@@ -234,7 +234,7 @@ class Supervisor:
 
     def _announce(self, port: int) -> None:
         facts: Facts = {"address": f"{self._config.host}:{port}" if port else self._config.listen}
-        facts["model"] = self._config.served_model_name or default_served_name(self._config.model)
+        facts["model"] = next(iter(self._config.served_model_name), default_served_name(self._config.model))
         for child in self._children():
             facts |= child.facts or {}
         if len(self._engines) > 1:

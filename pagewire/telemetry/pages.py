@@ -7,14 +7,17 @@ answer is missing; `pagewire_supervisor_up` tells whether it should be there.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pagewire.telemetry.board import Board
+if TYPE_CHECKING:
+    from pagewire.telemetry.board import Board  # needs prometheus_client, which a base install has not
 
 PATIENCE_S = 3.0
 """Seconds within which a healthy loop completes an iteration."""
+METRICS_PATH = "/metrics"
 _TEXT = "text/plain; charset=utf-8"
 
 Answer = Callable[[bool], None]
@@ -42,7 +45,7 @@ NOT_FOUND = text_page(404, "not found: there are /metrics, /healthz and /readyz"
 class Pages:
     """The pages of one process, made in the HTTP thread."""
 
-    def __init__(self, board: Board, ask: Ask | None = None) -> None:
+    def __init__(self, board: "Board", ask: Ask | None = None) -> None:
         """ask: None: the loop has not started yet; see begin()."""
         self._board = board
         self._ask = ask
@@ -54,14 +57,18 @@ class Pages:
 
     async def answer(self, path: str, accept: str) -> Page:
         """Returns the page of a path. accept: the request's Accept header."""
-        if path == "/metrics":
-            content_type, body = self._board.render(accept)
-            return Page(200, content_type, body)
+        if path == METRICS_PATH:
+            return self.metrics(accept)
         if path == "/healthz":
             return await self._health()
         if path == "/readyz":
             return await self._readiness()
         return NOT_FOUND
+
+    def metrics(self, accept: str) -> Page:
+        """Returns the page of metrics. Any thread may call it."""
+        content_type, body = self._board.render(accept)
+        return Page(200, content_type, body)
 
     async def _health(self) -> Page:
         """Checks progress: the loop itself has to answer. Before it has started, the process is starting."""
@@ -111,30 +118,35 @@ class MergedPages:
         self._own, self._folder, self._serving = own, folder, serving
 
     async def answer(self, path: str, accept: str) -> Page:
-        if path == "/metrics":
-            return await self._metrics(accept)
+        if path == METRICS_PATH:
+            own = await self._own(METRICS_PATH, accept)
+            return await merged_metrics(own, sockets_in(self._folder), accept)
         if path == "/healthz":
             return await self._own(path, accept)
         if path == "/readyz":
             return await self._readiness()
         return NOT_FOUND
 
-    async def _metrics(self, accept: str) -> Page:
-        own = await self._own("/metrics", accept)
-        theirs = await asyncio.gather(*(get(path, "/metrics", accept) for path in self._sockets()))
-        pages = [page for page in theirs if page is not None and page.content_type == own.content_type]
-        return Page(200, own.content_type, merge([own.body, *(page.body for page in pages)]))
-
     async def _readiness(self) -> Page:
         """Ready if a frontend is, since they share a port; without frontends, if an engine core is."""
-        sockets = self._sockets(f"{self._serving}*")
+        sockets = sockets_in(self._folder, f"{self._serving}*")
         answers = await asyncio.gather(*(get(path, "/readyz", "") for path in sockets))
         if any(page is not None and page.status == 200 for page in answers):
             return text_page(200, "ok")
         return text_page(503, "not serving")
 
-    def _sockets(self, name: str = "*") -> list[Path]:
-        return sorted(self._folder.glob(name + SUFFIX))
+
+def sockets_in(folder: Path, name: str = "*") -> list[Path]:
+    """Returns the sockets on which a supervisor's children serve their pages. name: a pattern."""
+    return sorted(folder.glob(name + SUFFIX))
+
+
+async def merged_metrics(own: Page, sockets: Iterable[Path], accept: str) -> Page:
+    """Returns a page of metrics with those of the processes at sockets; one that does not answer is
+    missing."""
+    theirs = await asyncio.gather(*(get(path, METRICS_PATH, accept) for path in sockets))
+    pages = [page for page in theirs if page is not None and page.content_type == own.content_type]
+    return Page(200, own.content_type, merge([own.body, *(page.body for page in pages)]))
 
 
 async def get(socket: Path, path: str, accept: str) -> Page | None:

@@ -14,7 +14,6 @@ log = logging.getLogger(__name__)
 
 PORT = 9464
 """Default of --http-port, for processes that have one by default."""
-NO_PORT = -1
 
 
 class Watch:

@@ -6,7 +6,7 @@ import warnings
 from pagewire.v1 import admin_pb2 as pagewire_dot_v1_dot_admin__pb2
 from pagewire.v1 import inspection_pb2 as pagewire_dot_v1_dot_inspection__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -26,7 +26,7 @@ if _version_not_supported:
     )
 
 
-class AdminServiceStub:
+class AdminServiceStub(object):
     """For operators and routers; may be served on a port of its own.
     """
 
@@ -103,7 +103,7 @@ class AdminServiceStub:
                 _registered_method=True)
 
 
-class AdminServiceServicer:
+class AdminServiceServicer(object):
     """For operators and routers; may be served on a port of its own.
     """
 
@@ -277,7 +277,7 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class AdminService:
+class AdminService(object):
     """For operators and routers; may be served on a port of its own.
     """
 

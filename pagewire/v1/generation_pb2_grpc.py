@@ -5,7 +5,7 @@ import warnings
 
 from pagewire.v1 import generation_pb2 as pagewire_dot_v1_dot_generation__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class GenerationServiceStub:
+class GenerationServiceStub(object):
     """Text generation. One request, one HTTP/2 stream; the response stream is the
     request's lifetime: cancelling it (or its deadline expiring) aborts the request.
 
@@ -67,7 +67,7 @@ class GenerationServiceStub:
                 _registered_method=True)
 
 
-class GenerationServiceServicer:
+class GenerationServiceServicer(object):
     """Text generation. One request, one HTTP/2 stream; the response stream is the
     request's lifetime: cancelling it (or its deadline expiring) aborts the request.
 
@@ -149,7 +149,7 @@ def add_GenerationServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class GenerationService:
+class GenerationService(object):
     """Text generation. One request, one HTTP/2 stream; the response stream is the
     request's lifetime: cancelling it (or its deadline expiring) aborts the request.
 

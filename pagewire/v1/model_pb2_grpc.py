@@ -5,7 +5,7 @@ import warnings
 
 from pagewire.v1 import model_pb2 as pagewire_dot_v1_dot_model__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class ModelServiceStub:
+class ModelServiceStub(object):
     """Describes what is served.
     """
 
@@ -57,7 +57,7 @@ class ModelServiceStub:
                 _registered_method=True)
 
 
-class ModelServiceServicer:
+class ModelServiceServicer(object):
     """Describes what is served.
     """
 
@@ -120,7 +120,7 @@ def add_ModelServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class ModelService:
+class ModelService(object):
     """Describes what is served.
     """
 

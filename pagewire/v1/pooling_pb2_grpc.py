@@ -5,7 +5,7 @@ import warnings
 
 from pagewire.v1 import pooling_pb2 as pagewire_dot_v1_dot_pooling__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class PoolingServiceStub:
+class PoolingServiceStub(object):
     """Models that return vectors or scores instead of text.
     """
 
@@ -57,7 +57,7 @@ class PoolingServiceStub:
                 _registered_method=True)
 
 
-class PoolingServiceServicer:
+class PoolingServiceServicer(object):
     """Models that return vectors or scores instead of text.
     """
 
@@ -122,7 +122,7 @@ def add_PoolingServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class PoolingService:
+class PoolingService(object):
     """Models that return vectors or scores instead of text.
     """
 

@@ -5,7 +5,7 @@ import warnings
 
 from pagewire.v1 import tokenizer_pb2 as pagewire_dot_v1_dot_tokenizer__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class TokenizerServiceStub:
+class TokenizerServiceStub(object):
     """The model's tokenizer; runs in the frontend, without the engine.
     """
 
@@ -52,7 +52,7 @@ class TokenizerServiceStub:
                 _registered_method=True)
 
 
-class TokenizerServiceServicer:
+class TokenizerServiceServicer(object):
     """The model's tokenizer; runs in the frontend, without the engine.
     """
 
@@ -103,7 +103,7 @@ def add_TokenizerServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class TokenizerService:
+class TokenizerService(object):
     """The model's tokenizer; runs in the frontend, without the engine.
     """
 

@@ -51,6 +51,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "docs/simulation.md",
         "docs/testing.md",
         "docs/performance.md",
+        "docs/lab-book.md",
         "docs/contributing.md",
         "CONTRIBUTING.md",
         "docs/decisions/*.md",

@@ -15,8 +15,8 @@ from tests.e2e.node import install_examples
 
 @pytest.fixture(scope="session")
 def demo() -> Iterator[Service]:
-    """A service with the demo model and default flags."""
-    with services.start() as service:
+    """A service with the demo model and default flags, except for the OpenAI API on a free port."""
+    with services.start(openai_port=0) as service:
         yield service
 
 

@@ -46,7 +46,7 @@ def test_the_default_is_valid() -> None:
         ({"max_num_seqs": 2**32}, "--max-num-seqs"),
         ({"max_model_len": -1}, "--max-model-len"),
         ({"num_blocks": -1}, "--num-blocks"),
-        ({"seed": -1}, "--seed"),
+        ({"dummy_seed": -1}, "--dummy-seed"),
         ({"hang_timeout": 1.0}, "--hang-timeout"),
         ({"tenant_weight": ("a=1", "b=0")}, "--tenant-weight b"),
         ({"prompt_token_weight": -1.0}, "--prompt-token-weight"),
@@ -69,6 +69,14 @@ def test_the_worker_is_told_the_limits(tmp_path: Path) -> None:
     assert message.max_num_seqs == 100, "every running sequence needs a token of every step's budget"
     assert message.device == "cuda", "whether there is one is the worker's to say"
     assert message.tensor_parallel_size == 1
+
+
+def test_the_worker_is_told_of_another_tokenizer_and_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    config = EngineConfig(model=str(tmp_path), tokenizer=str(tmp_path), hf_overrides='{"a": 1}')
+    message = initialize_message(config)
+    assert (message.tokenizer_path, message.config_overrides) == (str(tmp_path.resolve()), '{"a": 1}')
+    assert initialize_message(EngineConfig(model=str(tmp_path))).tokenizer_path == ""
 
 
 def test_faults_are_passed_to_the_worker() -> None:

@@ -18,4 +18,4 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def model(checkpoint: Path) -> ModelInfo:
     """The same, loaded."""
-    return load_model(FrontendConfig(model=str(checkpoint), served_model_name="fake"))
+    return load_model(FrontendConfig(model=str(checkpoint), served_model_name=("fake",)))

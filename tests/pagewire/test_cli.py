@@ -44,9 +44,10 @@ def test_version():
 
 
 @pytest.mark.parametrize("command", [name for name in cli.COMMANDS if name != "version"])
-def test_every_command_has_help(command: str):
-    run = pagewire(command, "--help")
-    assert run.returncode == 0 and run.stdout.startswith(f"usage: pagewire {command}")
+def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        cli.run([command, "--help"])
+    assert not ended.value.code and capsys.readouterr().out.startswith(f"usage: pagewire {command}")
 
 
 @pytest.mark.parametrize(
@@ -79,16 +80,19 @@ def test_the_environment_is_read():
 @pytest.mark.parametrize(
     ("command", "missing", "extra"),
     [
-        ("engine", "torch", "worker"),
-        ("serve", "torch", "worker"),
-        ("demo", "torch", "worker"),
+        ("engine", "torch", "serve"),
+        ("serve", "torch", "serve"),
+        ("demo", "torch", "serve"),
+        ("serve", "starlette", "serve"),
+        ("frontend", "zmq", "frontend"),
+        ("token new --tenant a", "yaml", "frontend"),
         ("serve --device=simulated", "numpy", "engine"),
         ("engine --device=simulated", "numpy", "engine"),
-        ("worker", "numpy", "worker"),
+        ("worker", "numpy", "serve"),
     ],
 )
-def test_commands_that_compute_name_the_extra(command: str, missing: str, extra: str):
-    """A base install has no torch and no numpy."""
+def test_commands_that_serve_name_the_extra(command: str, missing: str, extra: str):
+    """A base install is a client."""
     code = (
         "import importlib.util, sys\n"
         "find = importlib.util.find_spec\n"

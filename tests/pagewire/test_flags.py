@@ -73,7 +73,7 @@ def test_yaml_and_toml_say_the_same(tmp_path: Path):
     yaml.write_text("max_model_len: 64\nreflection: false\nshutdown-grace: 3\nserved-model-name: 7\n")
     toml.write_text('max-model-len = 64\nreflection = false\nshutdown_grace = 3\nserved-model-name = "7"\n')
     assert parse("--config", str(yaml)) == parse("--config", str(toml))
-    assert parse("--config", str(yaml)).served_model_name == "7"
+    assert parse("--config", str(yaml)).served_model_name == ("7",)
     assert parse(environment={"PAGEWIRE_CONFIG": str(yaml)}).max_model_len == 64
 
 
@@ -181,9 +181,11 @@ def test_variables_that_kubernetes_sets_for_a_service_called_pagewire():
 
 
 def test_arguments_for_a_child_bring_back_its_configuration():
-    config = parse("m", "--port=5", "--no-reflection", "--no-prefix-cache", "--max-model-len=9", "--seed=1")
+    config = parse(
+        "m", "--port=5", "--no-reflection", "--no-prefix-cache", "--max-model-len=9", "--dummy-seed=1"
+    )
     child = parse(*flags.to_arguments(config, EngineConfig), config=EngineConfig)
-    assert child == EngineConfig(model="m", no_prefix_cache=True, max_model_len=9, seed=1)
+    assert child == EngineConfig(model="m", no_prefix_cache=True, max_model_len=9, dummy_seed=1)
     child = parse(*flags.to_arguments(config, FrontendConfig), config=FrontendConfig)
     assert child == FrontendConfig(model="m", port=5, reflection=False)
     assert flags.to_arguments(ServeConfig(), ServeConfig) == []
@@ -214,6 +216,20 @@ def test_help_fits_one_screen_and_help_all_shows_everything(config, capsys: pyte
     assert len(short.splitlines()) <= 24 and max(map(len, short.splitlines())) <= 100
     for flag in flags.flags_of(config).values():
         assert (flag.metavar if flag.positional else flag.option.removeprefix("--")) in long
+
+
+def test_help_shows_defaults_and_ranges(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        parse("--help-all")
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if "  --" in line}
+    for option, facts in {
+        "--port": "[50051; 0..65535]",
+        "--max-num-seqs": "[256; from 1]",
+        "--gpu-memory-utilization": "[0.9; 0.05..1]",
+        "--max-model-len": "[from 0]",
+        "--no-prefix-cache": "prefixes",
+    }.items():
+        assert lines[option].endswith(facts)
 
 
 @pytest.mark.parametrize("module", [config, command_config], ids=["processes", "other commands"])

@@ -33,7 +33,7 @@ Deliver = Callable[[generation_pb2.GenerateResponse], Awaitable[None]]
 
 TOKENIZER = Tokenizer(byte_level_tokenizer())
 MODEL = ModelInfo(
-    name="simulated",
+    names=("simulated",),
     source="simulated",
     tokenizer=TOKENIZER,
     chat_template=None,

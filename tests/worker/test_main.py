@@ -185,7 +185,7 @@ def test_a_real_device_without_torch(core: Core, checkpoint: Checkpoints, monkey
     failed = core.receive().failed
     assert (failed.why, failed.todo) == (
         "torch is not installed",
-        "in pagewire's source tree: pip install '.[worker]'",
+        "in pagewire's source tree: pip install '.[serve]'",
     )
     assert worker.join() == 1
 

@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 NAMES = ("eos_token", "eot_token", "eom_token")
 
 
-def read_eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
-    """Returns the tokens that end a sequence, in ascending order, and logs which file names which. Raises
-    StartupError.
+def read_eos_token_ids(folder: Path, config: Fields, tokenizer: Path | None = None) -> tuple[int, ...]:
+    """Returns the tokens that end a sequence, in ascending order, and logs which file names which. tokenizer:
+    folder of the tokenizer's files; None: the same one. Raises StartupError.
 
     Ids outside the vocabulary (a family's default in a smaller model) cannot occur and are left out.
     """
     found: dict[int, list[str]] = {}
-    for token, origin in _stated(folder, config):
+    for token, origin in _stated(folder, config, tokenizer):
         if token < config.integer("vocab_size") and origin not in found.setdefault(token, []):
             found[token].append(origin)
     named = "; ".join(f"{token} ({', '.join(origins)})" for token, origins in sorted(found.items()))
@@ -40,15 +40,18 @@ def read_eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
     return tuple(token for token in sorted(found))
 
 
-def _stated(folder: Path, config: Fields) -> Iterator[tuple[int, str]]:
+def _stated(folder: Path, config: Fields, tokenizer: Path | None) -> Iterator[tuple[int, str]]:
     """Yields each end and the file that names it."""
     if is_gguf(folder):
         yield from ((token, folder.name) for token in config.token_ids("eos_token_id"))
-        return
-    name = "generation_config.json"
-    generation = Fields(read_object(folder, name, WHAT) or {}, name)
-    for origin, fields in (("config.json", config), (name, generation)):
-        yield from ((token, origin) for token in fields.token_ids("eos_token_id"))
+        if tokenizer is None:
+            return
+    else:
+        name = "generation_config.json"
+        generation = Fields(read_object(folder, name, WHAT) or {}, name)
+        for origin, fields in (("config.json", config), (name, generation)):
+            yield from ((token, origin) for token in fields.token_ids("eos_token_id"))
+    folder = tokenizer or folder
     files = {
         name: read_object(folder, name, WHAT) for name in ("tokenizer_config.json", "special_tokens_map.json")
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoints.files import read_object
+from pagewire.checkpoints.files import config_overrides, read_object
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
 from worker.config.gguf import read_gguf_config
@@ -237,11 +237,17 @@ class ModelConfig:
         return NATIVE
 
 
-def read_config(folder: Path) -> Fields:
-    """Reads config.json of a folder, or what stands for it in a GGUF file. Raises StartupError."""
+def read_config(folder: Path, overrides: str = "") -> Fields:
+    """Reads config.json of a folder, or what stands for it in a GGUF file. overrides: a JSON object with
+    fields that go before those of config.json; "": none. Raises StartupError."""
     if is_gguf(folder):
+        if overrides:
+            raise StartupError(
+                "cannot use --hf-overrides", f"{folder.name} has no config.json", "leave it out"
+            )
         return Fields(read_gguf_config(folder), folder.name)
-    fields = Fields(_read(folder, "config.json", required=True), "config.json")
+    values = _read(folder, "config.json", required=True) | config_overrides(overrides)
+    fields = Fields(values, "config.json with --hf-overrides" if overrides else "config.json")
     read_quantization(fields)
     return fields
 

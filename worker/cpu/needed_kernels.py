@@ -33,7 +33,7 @@ def needed_groups(initialize: worker_pb2.Initialize) -> set[Group]:
     if initialize.quantization:  # it makes integers, of weights in bfloat16; those of the head have 8 bits
         groups |= {Group.BFLOAT16, Group.INT8}
     try:
-        config = read_config(Path(initialize.model_path))
+        config = read_config(Path(initialize.model_path), initialize.config_overrides)
         sections = [config, config.object("text_config")]
         if in_groups and not initialize.quantization and _are_floats(config):
             groups.add(Group.E2M1)

@@ -2,7 +2,7 @@
 does not choose the tokens, up to its logits.
 
 Most steps of a service with few rows are of this kind. For a small model the Python around a step, on caches
-that the weights have gone through, is a tenth of it (docs/performance.md). The reference is a launch of the
+that the weights have gone through, is a tenth of it (docs/lab-book.md). The reference is a launch of the
 plan by worker.executor.executor, as it happens after any other step: equal tokens, rows and caches.
 """
 

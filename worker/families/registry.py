@@ -143,15 +143,16 @@ def find_architecture(fields: Fields) -> tuple[str, bool]:
     )
 
 
-def read_model_config(folder: Path) -> ModelConfig:
-    """Reads the configuration of the model in a folder. Raises StartupError, also for a field that is not
-    known and may change what the model computes."""
-    fields = read_config(folder)
+def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None = None) -> ModelConfig:
+    """Reads the configuration of the model in a folder. overrides: as for read_config. tokenizer: folder of
+    the tokenizer's files; None: the same one. Raises StartupError, also for a field that is not known and may
+    change what the model computes."""
+    fields = read_config(folder, overrides)
     architecture, is_bare = find_architecture(fields)
     if architecture in DECODERS and DECODERS[architecture].nested:
         whole, fields = fields, fields.below("text_config", *_SHARED)
         whole.refuse_unknown({*HARMLESS, *_OF_IMAGES})
-    eos_token_ids = read_eos_token_ids(folder, fields)
+    eos_token_ids = read_eos_token_ids(folder, fields, tokenizer)
     if architecture in DECODERS:
         for name, value in DECODERS[architecture].only.items():
             fields.expect(name, value)

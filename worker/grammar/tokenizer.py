@@ -37,7 +37,7 @@ class GrammarsToCome:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="grammar-tokenizer")
         self._compiler: Future[GrammarCompiler | None] | None = None
         if not initialize.no_structured_output:
-            path = Path(initialize.model_path)
+            path = Path(initialize.tokenizer_path or initialize.model_path)
             self._compiler = self._pool.submit(load_compiler, path, vocab_size, eos_token_ids)
 
     def rows(self, report: Callable[[str, float], None]) -> GrammarRows:

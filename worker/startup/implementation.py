@@ -46,8 +46,9 @@ def choose_implementation(initialize: worker_pb2.Initialize, device: str) -> Mod
     device: "cpu", "cuda" or "simulated".
     """
     path, asked = Path(initialize.model_path), initialize.model_impl or "auto"
-    if asked == "native" or (asked == "auto" and (device != CPU or _has_family(path))):
-        return read_model_config(path)
+    overrides, tokenizer = initialize.config_overrides, initialize.tokenizer_path
+    if asked == "native" or (asked == "auto" and (device != CPU or _has_family(path, overrides))):
+        return read_model_config(path, overrides, Path(tokenizer) if tokenizer else None)
     name = "transformers" if asked == "auto" else asked
     if device != CPU:
         raise StartupError(
@@ -55,11 +56,16 @@ def choose_implementation(initialize: worker_pb2.Initialize, device: str) -> Mod
             f"--model-impl {name} is built for a CPU, and the device is {device}",
             "leave it out, or use --device cpu",
         )
+    for flag, value in (("--hf-overrides", overrides), ("--tokenizer", tokenizer)):
+        if value:
+            raise StartupError(
+                WHAT, f"{flag} is for native families, and {name} computes the model", "leave it out"
+            )
     read = find_plugin("pagewire.model_implementations", name).load()
     config: ForeignConfig = read(path, initialize.trust_remote_code)
     return config
 
 
-def _has_family(path: Path) -> bool:
+def _has_family(path: Path, overrides: str) -> bool:
     """True for an architecture of ours, and for GGUF files, which nothing else reads."""
-    return is_gguf(path) or any(map(is_known, read_config(path).texts("architectures")))
+    return is_gguf(path) or any(map(is_known, read_config(path, overrides).texts("architectures")))

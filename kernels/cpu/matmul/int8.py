@@ -8,7 +8,7 @@ CPUs multiply unsigned by signed bytes (four products per word with VNNI), so th
 q + 128, and 128 * sum_k p[n, k] is subtracted at the end: params of a column are its bias, its scale and
 this correction. Sums are whole numbers below 2^31 and exact: no order of summation matters, and a token's
 y is bitwise the same whatever the other rows are. What is lost is lost in rounding p and q; see
-docs/performance.md.
+docs/lab-book.md.
 
 Weights are packed as kernels.cpu.matmul.packed packs them, four of k in a word instead of two:
 

@@ -191,7 +191,7 @@ def weather_script(request: engine_pb2.AddRequest) -> list[Output]:
 
 async def test_functions_are_called_until_the_model_answers(tmp_path):
     folder = write_checkpoint(tmp_path, chat_template_jinja=TEMPLATE)
-    model = load_model(FrontendConfig(model=str(folder), served_model_name="fake"))
+    model = load_model(FrontendConfig(model=str(folder), served_model_name=("fake",)))
     called = []
 
     async def later(city: str) -> dict[str, Any]:
@@ -251,7 +251,7 @@ async def test_the_examples_of_the_docs(
     tokenizer = byte_level_tokenizer()
     tokenizer.add_tokens([AddedToken("</think>", special=False)])
     folder = write_checkpoint(tmp_path, chat_template_jinja=template, tokenizer_json=tokenizer.to_str())
-    model = load_model(FrontendConfig(model=str(folder), served_model_name="fake"))
+    model = load_model(FrontendConfig(model=str(folder), served_model_name=("fake",)))
     options = {"max_model_len": 2000, "grammar_engine": "llguidance"}
     async with run_service(folder, script, model=model, engine_options=options) as service:
         for example, expected in zip(examples, printed, strict=True):

@@ -1,5 +1,6 @@
 """A frontend with the OpenAI API in this process, its fake engine, and the openai package's client."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -10,10 +11,21 @@ import httpx2
 import openai
 import pytest
 
+from pagewire.ipc.columns import unpack_u32
 from tests.frontend.conftest import checkpoint, model
-from tests.frontend.fakes import Script, Service, encode, run_service, say
+from tests.frontend.fakes import Script, Service, encode, run_service, say, write_checkpoint
 
-__all__ = ["checkpoint", "model", "run_api"]
+__all__ = ["checkpoint", "model", "run_api", "turns"]
+
+
+TURNS = (
+    "{% for m in messages %}[{{ m['role'] }}|{{ m['reasoning_content'] or '' }}|{{ m['content'] }}"
+    "{% for c in m['tool_calls'] or [] %}|{{ c['id'] }}:{{ c['function']['name'] }}"
+    "{{ c['function']['arguments'] | tojson }}{% endfor %}|{{ m['tool_call_id'] or '' }}]{% endfor %}"
+    "{{ reasoning_effort }}{% if enable_thinking is false %}off{% endif %}{# <think></think> <tool_call>"
+    "{'name', 'arguments'}</tool_call> #}{% if tools %}{% endif %}"
+)
+"""Shows what it was given."""
 
 
 @dataclass
@@ -28,6 +40,20 @@ class Api:
     async def post(self, path: str, **body: Any) -> httpx2.Response:
         """Sends a JSON body."""
         return await self.http.post(path, json=body)
+
+    async def prompt_of(self, place: int) -> str:
+        """Returns the text of the prompt of the request at a place, counted from 1."""
+        for _ in range(place):
+            sent = await asyncio.wait_for(self.service.engine.requests.get(), 30)
+        answer = await self.post("/detokenize", tokens=unpack_u32(sent.prompt_token_ids))
+        text: str = answer.json()["prompt"]
+        return text.removeprefix("<|begin|>")
+
+
+@pytest.fixture(scope="session")
+def turns(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose prompts show what its template was given."""
+    return write_checkpoint(tmp_path_factory.mktemp("turns"), chat_template_jinja=TURNS)
 
 
 RunApi = Callable[..., AbstractAsyncContextManager[Api]]

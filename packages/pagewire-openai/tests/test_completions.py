@@ -102,6 +102,13 @@ async def test_models(run_api):
             await api.openai.models.retrieve("other")
 
 
+async def test_every_served_name_is_a_model(run_api):
+    async with run_api(served_model_name=("one", "two")) as api:
+        assert [card.id for card in (await api.openai.models.list()).data] == ["one", "two"]
+        assert (await api.openai.models.retrieve("two")).id == "two"
+        assert (await api.openai.completions.create(model="two", prompt="x")).model == "one"
+
+
 async def test_tokenize_and_detokenize(run_api):
     async with run_api() as api:
         answer = (await api.post("/tokenize", prompt="hi", return_token_strs=True)).json()

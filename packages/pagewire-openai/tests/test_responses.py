@@ -19,25 +19,12 @@ TOOLS = [
     {"type": "function", "name": "now"},
 ]
 ROOM = {"max_model_len": 2000}
-TURNS = (
-    "{% for m in messages %}[{{ m['role'] }}|{{ m['reasoning_content'] or '' }}|{{ m['content'] }}"
-    "{% for c in m['tool_calls'] or [] %}|{{ c['id'] }}:{{ c['function']['name'] }}"
-    "{{ c['function']['arguments'] | tojson }}{% endfor %}|{{ m['tool_call_id'] or '' }}]{% endfor %}"
-    "{{ reasoning_effort }}{% if enable_thinking is false %}off{% endif %}{# <think></think> <tool_call>"
-    "{'name', 'arguments'}</tool_call> #}{% if tools %}{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A model whose template has tools and reasoning."""
     return write_checkpoint(tmp_path_factory.mktemp("responses"), chat_template_jinja=TEMPLATE)
-
-
-@pytest.fixture(scope="module")
-def turns(tmp_path_factory):
-    """A model whose prompts show what its template was given."""
-    return write_checkpoint(tmp_path_factory.mktemp("turns"), chat_template_jinja=TURNS)
 
 
 async def events_of(api, **body):
@@ -117,20 +104,11 @@ async def test_output_goes_back_as_input(run_api, turns):
             include=["reasoning.encrypted_content"],
             reasoning={"effort": "low", "summary": "auto"},
         )
-        assert await prompt_of(api, 2) == (
+        assert await api.prompt_of(2) == (
             "[system||be kind|][user||hi|][assistant|hm 🙂|Let me look."
             f'|{call.call_id}:get_weather{{"city": "Köln"}}|{first.output[-1].call_id}:now{{}}|]'
             f"[tool||sunny|{call.call_id}][user||and?|]low"
         )
-
-
-async def prompt_of(api, place):
-    """The text of the prompt of the request at a place, counted from 1."""
-    for _ in range(place):
-        sent = await asyncio.wait_for(api.service.engine.requests.get(), 30)
-    ids = list(memoryview(sent.prompt_token_ids).cast("I"))
-    answer = await api.http.post("/detokenize", json={"model": "fake", "tokens": ids})
-    return answer.json()["prompt"].removeprefix("<|begin|>")
 
 
 async def test_fields_reach_the_engine(run_api):
@@ -267,4 +245,4 @@ async def test_effort_is_the_templates_variable(run_api, turns):
         await api.openai.chat.completions.create(
             model="fake", messages=[{"role": "user", "content": "hi"}], reasoning_effort="none"
         )
-        assert await prompt_of(api, 1) == "[user||hi|]none"
+        assert await api.prompt_of(1) == "[user||hi|]none"

@@ -101,10 +101,17 @@ def test_the_header(value):
     assert token_in(metadata) == "abc"
 
 
+def test_the_header_of_anthropics_clients():
+    assert token_in([("x-api-key", "abc ")]) == "abc"
+    assert token_in([("x-api-key", "abc"), ("authorization", "Bearer def")]) == "def"
+
+
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
         ([], "TOKEN_MISSING"),
+        ([("x-api-key", "abc"), ("x-api-key", "def")], "TOKEN_MISSING"),
+        ([("x-api-key", b"abc")], "TOKEN_MISSING"),
         ([("x-authorization", "Bearer abc")], "TOKEN_MISSING"),
         ([("authorization", "")], "TOKEN_INVALID"),
         ([("authorization", "abc")], "TOKEN_INVALID"),

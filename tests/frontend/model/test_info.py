@@ -2,7 +2,8 @@
 
 import pytest
 
-from frontend.model.info import default_sampling, limits_of, load_model
+from frontend.errors import ModelNotFound
+from frontend.model.info import limits_of, load_model
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.internal.v1 import engine_pb2
@@ -93,7 +94,7 @@ def test_candidates_are_at_most_the_vocabulary(flag, limit):
 )
 def test_default_sampling(tmp_path, stated, expected):
     folder = write_checkpoint(tmp_path, generation_config_json=stated)
-    sampling = default_sampling(folder / "generation_config.json")
+    sampling = load(folder).default_sampling
     for name, value in expected.items():
         assert getattr(sampling, name) == pytest.approx(value)
     unset = [field.name for field in sampling.DESCRIPTOR.fields if field.has_presence]
@@ -101,10 +102,80 @@ def test_default_sampling(tmp_path, stated, expected):
     assert unset == ["seed", "best_of", "beam_search"]
 
 
+GREEDY = {"do_sample": False, "top_k": 20}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"generation_config": "none"}, {"temperature": 1.0, "top_k": 0}),
+        ({"generation_config": "OTHER"}, {"temperature": 0.25, "top_k": 0}),
+        ({"generation_config": "OTHER/generation_config.json"}, {"temperature": 0.25}),
+        ({"override_generation_config": '{"temperature": 0.5}'}, {"temperature": 0.5, "top_k": 20}),
+        ({"override_generation_config": '{"top_k": -1}'}, {"temperature": 0.0, "top_k": 0}),
+        (
+            {"generation_config": "none", "override_generation_config": '{"do_sample": false}'},
+            {"temperature": 0.0, "top_k": 0},
+        ),
+    ],
+    ids=str,
+)
+def test_defaults_of_flags_go_before_those_of_the_checkpoint(tmp_path, options, expected):
+    other = write_checkpoint(tmp_path / "other", generation_config_json={"temperature": 0.25})
+    options = {name: value.replace("OTHER", str(other)) for name, value in options.items()}
+    sampling = load(write_checkpoint(tmp_path, generation_config_json=GREEDY), **options).default_sampling
+    assert {name: getattr(sampling, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"generation_config": "/no/such"}, "--generation-config: no file /no/such"),
+        ({"override_generation_config": "{"}, "it is not readable JSON"),
+        ({"override_generation_config": "[]"}, "it is not a JSON object"),
+        ({"override_generation_config": '{"n": 2}'}, "--override-generation-config: there is no default 'n'"),
+        ({"override_generation_config": '{"top_p": 2}'}, "--override-generation-config: top_p "),
+    ],
+    ids=str,
+)
+def test_defaults_that_are_refused(tmp_path, options, why):
+    with pytest.raises(StartupError) as caught:
+        load(write_checkpoint(tmp_path), **options)
+    assert caught.value.why.startswith(why)
+
+
+def test_a_tokenizer_of_another_folder(tmp_path):
+    other = write_checkpoint(tmp_path / "other", chat_template_jinja="other", generation_config_json=None)
+    bare = {"tokenizer_json": None, "tokenizer_config_json": None, "chat_template_jinja": "own"}
+    model = load(write_checkpoint(tmp_path / "model", **bare), tokenizer=str(other))
+    assert (model.name, rendered(model), model.bos_token_id) == ("model", "other", BEGIN)
+    assert model.default_sampling.top_k == 40, "of the checkpoint"
+    assert model.archive.sha256 == load(other).archive.sha256
+
+
+def test_a_tokenizer_that_is_no_folder(tmp_path):
+    with pytest.raises(StartupError, match="--tokenizer: /no/such is not a folder"):
+        load(write_checkpoint(tmp_path), tokenizer="/no/such")
+
+
+def test_overrides_of_config_json(tmp_path):
+    folder = write_checkpoint(tmp_path, tokenizer_config_json=None, config_json={"bos_token_id": 7})
+    assert load(folder, hf_overrides='{"bos_token_id": 8}').bos_token_id == 8
+
+
+def test_every_served_name_means_the_model(tmp_path):
+    model = load(write_checkpoint(tmp_path), served_model_name=("one", "two"))
+    for name in ("", "one", "two"):
+        model.check_name(name)
+    with pytest.raises(ModelNotFound):
+        model.check_name("three")
+    assert model.name == "one"
+
+
 def test_defaults_of_the_checkpoint_are_logged(tmp_path, caplog):
     caplog.set_level("INFO")
     load(write_checkpoint(tmp_path, generation_config_json={"temperature": 0.6, "top_p": 1.0, "top_k": 20}))
-    (logged,) = [each.getMessage() for each in caplog.records if "generation_config" in each.getMessage()]
+    (logged,) = [each.getMessage() for each in caplog.records if "requests without" in each.getMessage()]
     assert logged.endswith("requests without these fields have temperature 0.6, top_k 20")
 
 

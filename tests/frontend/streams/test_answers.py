@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tools_model(folder: Path) -> ModelInfo:
-    return load_model(FrontendConfig(model=str(folder), served_model_name="fake"))
+    return load_model(FrontendConfig(model=str(folder), served_model_name=("fake",)))
 
 
 def script(request: engine_pb2.AddRequest) -> Iterable[Output]:
@@ -160,7 +160,7 @@ async def test_what_is_text_and_how_it_ends(folder, tools_model, changes, text, 
 
 
 async def test_tools_need_a_known_format(checkpoint, folder):
-    silent = load_model(FrontendConfig(model=str(folder), served_model_name="fake", tool_format="none"))
+    silent = load_model(FrontendConfig(model=str(folder), served_model_name=("fake",), tool_format="none"))
     async with serve(folder, script, model=silent) as service:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await service.generate(**fields())

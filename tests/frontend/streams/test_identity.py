@@ -24,6 +24,13 @@ def test_a_seed_that_the_client_leaves_to_the_server_follows_from_the_id():
     assert alice.engine_id == "alice/x" and alice.seed != bob.seed
 
 
+def test_a_seed_for_all_requests_that_have_none():
+    request = make_request(request_id="")
+    assert identify(request, ANONYMOUS, "t", default_seed=0).seed == 0
+    named = make_request(request_id="x", sampling={"seed": 7})
+    assert identify(named, ANONYMOUS, "t", default_seed=5).seed == 7
+
+
 def test_without_an_id_everything_is_drawn():
     one, other = identity_of(request_id=""), identity_of(request_id="")
     assert one.request_id != other.request_id and one.seed != other.seed and one.content != other.content

@@ -54,9 +54,54 @@ def test_a_cached_model_needs_no_network(offline: Path):
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("0" * 40)
     config = with_local_model(ServeConfig(model=NAME))
-    assert Path(config.model) == snapshot and config.served_model_name == NAME
-    assert with_local_model(ServeConfig(model=NAME, served_model_name="mine")).served_model_name == "mine"
+    assert Path(config.model) == snapshot and config.served_model_name == (NAME,)
+    assert with_local_model(ServeConfig(model=NAME, served_model_name=("mine",))).served_model_name == (
+        "mine",
+    )
     assert Path(with_local_model(EngineConfig(model=NAME)).model) == snapshot
+
+
+@pytest.mark.parametrize("model", [NAME, f"{NAME}@main"])
+def test_revision_and_folder_of_the_download(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[dict[str, Any]] = []
+
+    def snapshot(repo: str, **options: Any) -> str:
+        asked.append({"repo": repo, **options})
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    config = with_local_model(ServeConfig(model=model, revision="main", download_dir=str(tmp_path / "hub")))
+    assert (config.model, config.served_model_name) == (str(tmp_path), (NAME,))
+    assert [asked[0][name] for name in ("repo", "revision", "cache_dir")] == [NAME, "main", tmp_path / "hub"]
+    with_local_model(ServeConfig(model=NAME))
+    assert asked[1]["cache_dir"] is None and asked[1]["revision"] is None
+
+
+def test_a_tokenizer_of_another_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[tuple[str, list[str]]] = []
+
+    def snapshot(repo: str, *, allow_patterns: list[str], **options: Any) -> str:
+        asked.append((repo, allow_patterns))
+        return str(tmp_path / repo)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    config = with_local_model(ServeConfig(model=NAME, tokenizer="other/tokenizer@v1"))
+    assert (config.model, config.tokenizer) == (str(tmp_path / NAME), str(tmp_path / "other/tokenizer"))
+    (other, few), (name, all_patterns) = asked
+    assert (other, name) == ("other/tokenizer", NAME) and "*.safetensors" not in few
+    assert "*.safetensors" in all_patterns
+    config = with_local_model(ServeConfig(model="demo", tokenizer="other/tokenizer"))
+    assert (config.model, config.served_model_name) == ("demo", ())
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [(f"{NAME}@v1", "MODEL says 'v1', and --revision 'v2'"), ("demo", "'demo' is not a name on the Hugging")],
+)
+def test_a_revision_that_means_nothing(model: str, why: str):
+    with pytest.raises(StartupError) as failed:
+        with_local_model(ServeConfig(model=model, revision="v2"))
+    assert failed.value.why.startswith(why)
 
 
 def test_a_model_that_is_not_there_says_what_to_do(offline: Path):

@@ -1,5 +1,7 @@
 """`pagewire serve` refuses what cannot work before it downloads or starts anything."""
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,19 +10,48 @@ from frontend.auth.tokens import read_tokens
 from pagewire.cli import processes, serve
 from pagewire.config import FrontendConfig, ServeConfig
 from pagewire.errors import StartupError
-from pagewire.flags import UsageError
+from pagewire.flags import KEYS, UsageError
 
 
-@pytest.mark.parametrize("name", ["tensor_parallel_size", "pipeline_parallel_size"])
-def test_several_ranks_are_refused_before_a_download(name: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ({"tensor_parallel_size": 2}, "--tensor-parallel-size is 2, and a model runs in one worker"),
+        ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size is 2, and a model runs in one worker"),
+        ({"speculate": "3"}, "--speculate: 3 is not a method; there are lookup, grammar"),
+        ({"num_blocks": 9, "kv_cache_memory": 1.0}, "--num-blocks and --kv-cache-memory both size"),
+        ({"hang_timeout": 0.1}, "--hang-timeout is 0.1"),
+        ({"record_tokens": True}, "--record-tokens without --record"),
+        ({"tool_format": "gemma"}, "--tool-format is one of auto, none, "),
+        ({"reasoning_format": "deepseek"}, "--reasoning-format is one of auto, none, "),
+        ({"chat_template": "/no/such/file"}, "--chat-template: there is no file /no/such/file"),
+        ({"auth_file": "/no/such/file"}, "--auth-file: there is no file /no/such/file"),
+        ({"tokenizer": "/no/such"}, "--tokenizer: /no/such is not a folder"),
+        ({"hf_overrides": "{"}, "it is not readable JSON"),
+        ({"hf_overrides": '{"quantization_config": {}}'}, "quantization_config says how the weights are"),
+        ({"override_generation_config": "[]"}, "it is not a JSON object"),
+        ({"tls_client_ca": "/no/such/file"}, "--tls-client-ca: there is no file /no/such/file"),
+    ],
+    ids=str,
+)
+def test_what_no_model_could_mend_is_refused_before_a_download(
+    flags: dict[str, object], why: str, monkeypatch: pytest.MonkeyPatch
+):
     def download(config: ServeConfig) -> ServeConfig:
         raise AssertionError("a download came first")
 
     monkeypatch.setattr(serve, "with_local_model", download)
     monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
     with pytest.raises(StartupError) as caught:
-        serve.run(ServeConfig(model="no-such-organisation/no-such-model", **{name: 2}))
-    assert caught.value.why == f"--{name.replace('_', '-')} is 2, and a model runs in one worker"
+        serve.run(ServeConfig(model="no-such-organisation/no-such-model", **flags))
+    assert why in caught.value.why
+
+
+def test_a_file_that_is_written_need_not_exist(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
+    monkeypatch.setattr(serve, "with_local_model", lambda config: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        serve.run(ServeConfig(model="no-such-organisation/no-such-model", record="/no/such/file"))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +85,7 @@ def started_with(monkeypatch: pytest.MonkeyPatch, **flags: object) -> tuple[Serv
             return 0
 
     monkeypatch.setattr(serve.logs, "setup", lambda *arguments: None)
-    monkeypatch.setattr(serve, "Supervisor", FakeSupervisor)
+    monkeypatch.setattr("pagewire.supervisor.supervisor.Supervisor", FakeSupervisor)
     assert serve.run(ServeConfig(**flags)) == 0
     return seen[0]
 
@@ -82,9 +113,43 @@ def test_keys_that_are_refused(flags: dict[str, object], words: str, monkeypatch
         serve.run(ServeConfig(**flags))
 
 
-def test_a_frontend_does_not_ignore_the_variable_of_the_key(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("name", KEYS)
+def test_a_frontend_does_not_ignore_the_variable_of_the_key(name: str, monkeypatch: pytest.MonkeyPatch):
     """Its service would be open to every caller, and believed to be closed."""
     monkeypatch.setattr(processes.logs, "setup", lambda *arguments: None)
-    monkeypatch.setenv("PAGEWIRE_API_KEY", "sk-0123456789abcdef")
-    with pytest.raises(UsageError, match="PAGEWIRE_API_KEY protects pagewire serve alone"):
+    monkeypatch.setenv(name, "sk-0123456789abcdef")
+    with pytest.raises(UsageError, match=f"{name} protects pagewire serve alone"):
         processes.run_frontend(FrontendConfig())
+
+
+@pytest.mark.parametrize(
+    ("flags", "facts", "curl"),
+    [
+        ({}, {}, None),
+        ({}, {"openai": "http://127.0.0.1:8000/v1"}, ["curl", "http://127.0.0.1:8000/v1/completions"]),
+        (
+            {"tls_cert": "c", "auth_file": "t"},
+            {"openai": "https://h:8000/v1"},
+            ["curl", "--cacert", "ca.pem", "--oauth2-bearer", "$TOKEN", "https://h:8000/v1/completions"],
+        ),
+    ],
+)
+def test_the_ready_message_has_curl_lines_where_http_is_served(
+    flags: dict[str, str],
+    facts: dict[str, str],
+    curl: list[str] | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+):
+    monkeypatch.setattr(serve.process, "is_child", lambda: False)
+    monkeypatch.setattr(serve.logs, "writes_json", lambda: False)
+    serve._announce(ServeConfig(**flags), {"address": "127.0.0.1:50051", **facts})
+    said = capfd.readouterr().err
+    assert said.rstrip().endswith("Ctrl-C") and ("curl" in said) == (curl is not None)
+    if curl is not None:
+        commands = said[said.index("curl:") + 5 : said.index("stop it:")].replace("\\\n", " ")
+        first, second = map(shlex.split, commands.strip().splitlines())
+        assert first[: len(curl)] == curl
+        assert second[len(curl) - 1] == curl[-1].replace("/completions", "/chat/completions")
+        for words in (first, second):
+            assert json.loads(words[words.index("-d") + 1])

@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+from pagewire.supervisor import notices
 from pagewire.supervisor.notices import LoadingLine, tell
 
 
@@ -22,7 +23,9 @@ def test_a_terminal_shows_one_line_that_is_erased():
     line.show("weights", 1.0)
     line.clear()
     clear = "\r\x1b[K"
-    assert stream.getvalue() == f"{clear}loading weights  25%{clear}loading weights 100%{clear}"
+    quarter, full = "#" * 7 + " " * 23, "#" * 30
+    begin = f"{clear}loading weights           "
+    assert stream.getvalue() == f"{begin}[{quarter}]  25%{begin}[{full}] 100%{clear}"
 
 
 def test_a_file_gets_a_line_per_item():
@@ -32,7 +35,17 @@ def test_a_file_gets_a_line_per_item():
         line.show("weights", fraction)
     line.show("kernels", 0.5)
     line.clear()
-    assert stream.getvalue() == "loading weights  10%\nloading kernels  50%\n"
+    assert stream.getvalue() == "loading weights\nloading kernels\n"
+
+
+def test_a_file_gets_a_line_of_a_slow_item(monkeypatch: pytest.MonkeyPatch):
+    now = 0.0
+    monkeypatch.setattr(notices.time, "monotonic", lambda: now)
+    stream = io.StringIO()
+    line = LoadingLine(stream)
+    for now in (1.0, 2.0, 7.0, 8.0):
+        line.show("kernels", now / 10)
+    assert stream.getvalue() == "loading kernels\nloading kernels  70%\n"
 
 
 def test_a_full_disk_does_not_end_what_tells(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +372,43 @@ def test_bad_layer_types(tmp_path: Path):
     for kinds in (["full_attention"], ["full_attention", "linear_attention"]):
         with pytest.raises(StartupError, match="layer_types"):
             read(tmp_path, qwen | {"layer_types": kinds})
+
+
+def test_overrides_go_before_the_file(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    config = read_model_config(tmp_path, '{"max_position_embeddings": 99}')
+    assert config == replace(read_model_config(tmp_path), max_position=99)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ('{"surprise": 1}', "config.json with --hf-overrides: surprise is 1, but this field is not known"),
+        ('{"max_position_embeddings": "x"}', 'max_position_embeddings is "x", but must be an integer'),
+        ('{"quantization_config": {}}', "quantization_config says how the weights are stored"),
+        ("[]", "it is not a JSON object"),
+    ],
+)
+def test_overrides_that_are_refused(tmp_path: Path, overrides: str, why: str):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    with pytest.raises(StartupError) as raised:
+        read_model_config(tmp_path, overrides)
+    assert why in raised.value.why
+
+
+def test_a_gguf_file_has_nothing_to_override():
+    with pytest.raises(StartupError, match="model.gguf has no config.json"):
+        read_config(Path("model.gguf"), '{"a": 1}')
+
+
+def test_ends_of_another_tokenizer(tmp_path: Path):
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"eos_token_id": 2}))
+    for folder, token, number in ((tmp_path, "<own>", 3), (tmp_path / "other", "<other>", 4)):
+        folder.mkdir(exist_ok=True)
+        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": token}))
+        (folder / "added_tokens.json").write_text(json.dumps({token: number}))
+    assert read_model_config(tmp_path).eos_token_ids == (2, 3)
+    assert read_model_config(tmp_path, "", tmp_path / "other").eos_token_ids == (2, 4)
 
 
 @pytest.mark.parametrize("name", ["config.json", "generation_config.json"])

@@ -33,7 +33,8 @@ def read_draft_model(
     command = worker_pb2.Initialize()
     command.CopyFrom(initialize)
     command.model_path = initialize.speculation.model_path
-    command.kv_cache_dtype = ""
+    for field in ("kv_cache_dtype", "config_overrides", "tokenizer_path"):
+        command.ClearField(field)
     paths = Path(initialize.model_path), Path(command.model_path)
     config = choose_implementation(command, "cpu")
     check_draft_model(target, paths[0], config, paths[1], max_model_len)

@@ -15,6 +15,7 @@ from frontend.http.exchange import Exchange, Headers
 from frontend.parts import FrontendParts
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream, wake
+from pagewire import __version__
 from pagewire.v1 import generation_pb2
 from pagewire_openai.requests.chat import read_chat
 from pagewire_openai.requests.completion import read_completion
@@ -25,6 +26,7 @@ from pagewire_openai.requests.fields import (
     given,
     read_object,
 )
+from pagewire_openai.requests.messages import read_messages
 from pagewire_openai.requests.response import read_response
 from pagewire_openai.responses.choices import (
     AnswerFormat,
@@ -33,6 +35,7 @@ from pagewire_openai.responses.choices import (
     CompletionFormat,
     Envelope,
 )
+from pagewire_openai.responses.messages import MessageWriter
 from pagewire_openai.responses.response import ResponseFacts, ResponseWriter
 
 Json = dict[str, Any]
@@ -65,6 +68,17 @@ async def responses(parts: FrontendParts, body: Json, call: Call, exchange: Exch
         body=body,
     )
     job = Job([request], request.request_id, ResponseWriter(facts), names, given(body, "stream", False))
+    await generate(parts, job, call, exchange)
+
+
+async def messages(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /v1/messages."""
+    names = Names()
+    request = read_messages(body, names, parts.model.chat_template, reasons=parts.model.answers.reasons)
+    request.request_id = request_id_of(exchange, names)
+    request.output.continuous_usage = True  # the first event has that of the prompt
+    writer = MessageWriter(request.request_id, parts.model.name)
+    job = Job([request], request.request_id, writer, names, given(body, "stream", False))
     await generate(parts, job, call, exchange)
 
 
@@ -121,18 +135,25 @@ def request_id_of(exchange: Exchange, names: Names) -> str:
 
 async def list_models(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """GET /v1/models."""
-    await exchange.respond(200, {"object": "list", "data": [_model_card(parts)]})
+    cards = [_model_card(parts, name) for name in parts.model.names]
+    await exchange.respond(200, {"object": "list", "data": cards})
 
 
 async def get_model(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """GET /v1/models/NAME."""
-    parts.model.check_name(exchange.path.removeprefix("/v1/models/"))
-    await exchange.respond(200, _model_card(parts))
+    name = exchange.path.removeprefix("/v1/models/")
+    parts.model.check_name(name)
+    await exchange.respond(200, _model_card(parts, name or parts.model.name))
 
 
-def _model_card(parts: FrontendParts) -> Json:
+async def version(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """GET /version."""
+    await exchange.respond(200, {"version": __version__})
+
+
+def _model_card(parts: FrontendParts, name: str) -> Json:
     return {
-        "id": parts.model.name,
+        "id": name,
         "object": "model",
         "created": parts.start_time,
         "owned_by": "pagewire",

@@ -1,13 +1,15 @@
-"""The routes of the OpenAI API."""
+"""The routes of the OpenAI API, and of Anthropic's Messages."""
 
 from collections.abc import Iterator
 
 from starlette.routing import Route
 
-from frontend.http.endpoint import Endpoint, Handle, Slot
+from frontend.http.endpoint import Endpoint, ErrorBody, Handle, Slot
+from frontend.http.error_body import error_body
 from frontend.inspector import Inspector
 from frontend.parts import FrontendParts
 from pagewire_openai import embeddings, endpoints, tokens
+from pagewire_openai.responses.messages import message_error
 
 
 class OpenAiApi:
@@ -26,11 +28,14 @@ class OpenAiApi:
         yield self._route("POST", "/v1/chat/completions", endpoints.chat_completions, call)
         yield self._route("POST", "/v1/completions", endpoints.completions, call)
         yield self._route("POST", "/v1/responses", endpoints.responses, call)
+        yield self._route("POST", "/v1/messages", endpoints.messages, call, message_error)
+        yield self._route("POST", "/v1/messages/count_tokens", tokens.count_tokens, call, message_error)
         yield self._route("POST", "/v1/embeddings", embeddings.embeddings, call)
         yield self._route("POST", "/tokenize", tokens.tokenize, call)
         yield self._route("POST", "/detokenize", tokens.detokenize, call)
         yield self._route("GET", "/v1/models", endpoints.list_models, control)
         yield self._route("GET", "/v1/models/{name:path}", endpoints.get_model, control)
+        yield self._route("GET", "/version", endpoints.version, control)
 
     def start(self) -> None:
         """Does nothing: no task runs between requests."""
@@ -38,5 +43,7 @@ class OpenAiApi:
     async def stop(self) -> None:
         """Does nothing."""
 
-    def _route(self, method: str, path: str, handle: Handle, slot: Slot) -> Route:
-        return Route(path, Endpoint(self._parts, path, handle, slot), methods=[method])
+    def _route(
+        self, method: str, path: str, handle: Handle, slot: Slot, tell: ErrorBody = error_body
+    ) -> Route:
+        return Route(path, Endpoint(self._parts, path, handle, slot, tell), methods=[method])

@@ -13,6 +13,7 @@ from pagewire.v1 import prompt_pb2, tokenizer_pb2
 from pagewire_openai.requests import values
 from pagewire_openai.requests.chat import read_conversation
 from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
+from pagewire_openai.requests.messages import read_counted
 
 Json = dict[str, Any]
 
@@ -27,6 +28,7 @@ _TOKENIZE: Table = {
     "tools": Field(values.anything),
     "return_token_strs": Field(values.boolean, "token_texts"),
 }
+_PATH = "prompts[0]"
 _OF_CHAT = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
 _DETOKENIZE: Table = {
     "model": Field(values.text, "model"),
@@ -39,28 +41,46 @@ async def tokenize(parts: FrontendParts, body: Json, call: Call, exchange: Excha
     """POST /tokenize: `prompt` or `messages` to `tokens`, as in vLLM."""
     names, request = Names(), tokenizer_pb2.TokenizeRequest()
     read_fields(body, (_TOKENIZE,), request, names)
-    parts.model.check_name(request.model)
     prompt = request.prompts.add()
     _read_prompt(body, prompt, names)
     if (special := given(body, "add_special_tokens", None)) is not None:
         prompt.add_special_tokens = special
+    token_ids = await _read_ids(parts, request, names, call)
+    answer: Json = {
+        "count": len(token_ids),
+        "max_model_len": parts.max_model_len,
+        "tokens": token_ids.tolist(),
+        "token_strs": None,
+    }
+    if request.token_texts:
+        token_bytes = parts.model.tokenizer.token_bytes
+        answer["token_strs"] = [token_bytes(token).decode(errors="replace") for token in token_ids]
+    await exchange.respond(200, answer)
+
+
+async def count_tokens(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /v1/messages/count_tokens."""
+    names = Names()
+    counted = read_counted(body, names, _PATH, parts.model.chat_template, reasons=parts.model.answers.reasons)
+    request = tokenizer_pb2.TokenizeRequest(model=counted.model, prompts=[counted.prompt])
+    token_ids = await _read_ids(parts, request, names, call)
+    await exchange.respond(200, {"input_tokens": len(token_ids)})
+
+
+async def _read_ids(
+    parts: FrontendParts, request: tokenizer_pb2.TokenizeRequest, names: Names, call: Call
+) -> "array[int]":
+    """Returns the token ids of a request's only prompt. Raises ServiceError with the client's names."""
+    parts.model.check_name(request.model)
     try:
         check_tokenize(request, Limits(parts.vocab_size, 1, frozenset(), 1, 1))
         with parts.limits.reading(request.ByteSize(), call.caller):
             read = await parts.prompts.read(
-                prompt, "prompts[0]", vocab_size=parts.vocab_size, tenant=call.caller.tenant
+                request.prompts[0], _PATH, vocab_size=parts.vocab_size, tenant=call.caller.tenant
             )
     except ServiceError as error:
         raise names.translated(error) from None
-    answer: Json = {
-        "count": len(read.token_ids),
-        "max_model_len": parts.max_model_len,
-        "tokens": read.token_ids.tolist(),
-    }
-    if request.token_texts:
-        token_bytes = parts.model.tokenizer.token_bytes
-        answer["token_strs"] = [token_bytes(token).decode(errors="replace") for token in read.token_ids]
-    await exchange.respond(200, answer)
+    return read.token_ids
 
 
 def _read_prompt(body: Json, prompt: prompt_pb2.Prompt, names: Names) -> None:
@@ -68,15 +88,15 @@ def _read_prompt(body: Json, prompt: prompt_pb2.Prompt, names: Names) -> None:
     if has_messages == (given(body, "prompt", None) is not None):
         raise InvalidRequest({"prompt": "give either prompt or messages"})
     if has_messages:
-        read_conversation(body, prompt, names, "prompts[0]")
+        read_conversation(body, prompt, names, _PATH)
         if (generation := given(body, "add_generation_prompt", None)) is not None:
             prompt.chat.add_generation_prompt = generation
         prompt.chat.continue_final_message = given(body, "continue_final_message", False)
         return
     if wrong := [name for name in _OF_CHAT if given(body, name, None) is not None]:
         raise InvalidRequest(dict.fromkeys(wrong, "needs messages"))
-    names.put("prompts[0]", "prompt")
-    names.put("prompts[0].text", "prompt")
+    names.put(_PATH, "prompt")
+    names.put(f"{_PATH}.text", "prompt")
     try:
         prompt.text = values.text(body["prompt"])
     except ValueError as error:

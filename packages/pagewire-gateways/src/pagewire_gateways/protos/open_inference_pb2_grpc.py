@@ -5,7 +5,7 @@ import warnings
 
 from pagewire_gateways.protos import open_inference_pb2 as pagewire__gateways_dot_protos_dot_open__inference__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -25,7 +25,7 @@ if _version_not_supported:
     )
 
 
-class GRPCInferenceServiceStub:
+class GRPCInferenceServiceStub(object):
     """Inference on named tensors. Of a model that generates text, the tensors are those that Triton's backends for
     such models have: docs/open-inference.md lists them.
     """
@@ -73,7 +73,7 @@ class GRPCInferenceServiceStub:
                 _registered_method=True)
 
 
-class GRPCInferenceServiceServicer:
+class GRPCInferenceServiceServicer(object):
     """Inference on named tensors. Of a model that generates text, the tensors are those that Triton's backends for
     such models have: docs/open-inference.md lists them.
     """
@@ -174,7 +174,7 @@ def add_GRPCInferenceServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class GRPCInferenceService:
+class GRPCInferenceService(object):
     """Inference on named tensors. Of a model that generates text, the tensors are those that Triton's backends for
     such models have: docs/open-inference.md lists them.
     """

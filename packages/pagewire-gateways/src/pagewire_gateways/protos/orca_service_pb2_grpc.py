@@ -6,7 +6,7 @@ import warnings
 from pagewire_gateways.protos import orca_load_report_pb2 as pagewire__gateways_dot_protos_dot_orca__load__report__pb2
 from pagewire_gateways.protos import orca_service_pb2 as pagewire__gateways_dot_protos_dot_orca__service__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -26,7 +26,7 @@ if _version_not_supported:
     )
 
 
-class OpenRcaServiceStub:
+class OpenRcaServiceStub(object):
     """Load reports out of band.
     """
 
@@ -43,7 +43,7 @@ class OpenRcaServiceStub:
                 _registered_method=True)
 
 
-class OpenRcaServiceServicer:
+class OpenRcaServiceServicer(object):
     """Load reports out of band.
     """
 
@@ -70,7 +70,7 @@ def add_OpenRcaServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class OpenRcaService:
+class OpenRcaService(object):
     """Load reports out of band.
     """
 

@@ -24,6 +24,7 @@ from pagewire_openai.requests.fields import (
     read_object,
     read_texts,
 )
+from pagewire_openai.requests.structured import STRUCTURED, read_structured
 from pagewire_openai.requests.tools import read_inner, read_nested_tools
 
 _CHAT: Table = {
@@ -89,7 +90,7 @@ def read_chat(
     """Returns the request of a chat completion. template: the model's. Raises InvalidRequest and Unsupported
     with OpenAI's names."""
     request = generation_pb2.GenerateRequest()
-    read_fields(body, (SAMPLING, EXTENSIONS, _CHAT), request, names)
+    read_fields(body, (SAMPLING, EXTENSIONS, STRUCTURED, _CHAT), request, names)
     if all(given(body, name, None) is not None for name in ("max_tokens", "max_completion_tokens")):
         raise InvalidRequest({"max_tokens": "cannot be combined with max_completion_tokens"})
     _read_logprobs(body, request, names)
@@ -97,6 +98,7 @@ def read_chat(
     if (wanted := given(body, "response_format", None)) is not None:
         names.put("structured_output", "response_format")
         _read_format(wanted, request)
+    read_structured(body, request, names)
     if (effort := given(body, "reasoning_effort", None)) is not None:
         put_effort(effort, "reasoning_effort", request.prompt.chat, template)
     return request

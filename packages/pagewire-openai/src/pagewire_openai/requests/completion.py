@@ -16,6 +16,7 @@ from pagewire_openai.requests.fields import (
     given,
     read_fields,
 )
+from pagewire_openai.requests.structured import STRUCTURED, read_structured
 
 DEFAULT_MAX_TOKENS = 16
 """The API's own default."""
@@ -38,7 +39,8 @@ def read_completion(
     """Returns one request per prompt. max_bytes: of all of them. Raises InvalidRequest, Unsupported with
     OpenAI's names."""
     request = generation_pb2.GenerateRequest()
-    read_fields(body, (SAMPLING, EXTENSIONS, _COMPLETION), request, names)
+    read_fields(body, (SAMPLING, EXTENSIONS, STRUCTURED, _COMPLETION), request, names)
+    read_structured(body, request, names)
     if not request.stopping.HasField("max_tokens"):
         request.stopping.max_tokens = DEFAULT_MAX_TOKENS
     if given(body, "stream", False) and request.sampling.HasField("best_of"):

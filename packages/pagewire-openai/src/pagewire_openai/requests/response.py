@@ -26,7 +26,9 @@ from pagewire_openai.requests.fields import (
     read_object,
     read_texts,
 )
+from pagewire_openai.requests.structured import STRUCTURED, read_structured
 from pagewire_openai.requests.tools import read_flat_tools
+from pagewire_openai.requests.turns import ASSISTANT, TOOL, Turns
 
 LOGPROBS = "message.output_text.logprobs"
 _INCLUDABLE = (LOGPROBS, "reasoning.encrypted_content")
@@ -79,7 +81,6 @@ _FORMAT: Table = {
     "schema": Field(values.json_object),
     "strict": Field(values.boolean),
 }
-ASSISTANT, TOOL = "assistant", "tool"
 _OF_ITEMS: Table = {
     "type": Field(values.text),
     "id": Field(values.anything),
@@ -111,12 +112,6 @@ _PART: Table = {
     "logprobs": Field(values.anything),
 }
 _TEXTS = ("input_text", "output_text", "reasoning_text")
-_FULL = {
-    "reasoning": ("reasoning", "content", "tool_calls"),
-    "content": ("content", "tool_calls"),
-    "tool_calls": (),
-}
-"""Part of an assistant's message -> the parts after which it begins another message."""
 
 
 def read_response(
@@ -125,7 +120,7 @@ def read_response(
     """Returns the request of a response. template: the model's. Raises InvalidRequest, Unsupported with
     OpenAI's names."""
     request = generation_pb2.GenerateRequest()
-    read_fields(body, (SAMPLING, EXTENSIONS, _RESPONSE), request, names)
+    read_fields(body, (SAMPLING, EXTENSIONS, STRUCTURED, _RESPONSE), request, names)
     chat = request.prompt.chat
     for path, name in _CHAT_NAMES.items():
         names.put(f"prompt.chat{path}", name)
@@ -141,6 +136,7 @@ def read_response(
     if "effort" in reasoning:
         put_effort(reasoning["effort"], "reasoning.effort", chat, template)
     _read_format(body, request, names)
+    read_structured(body, request, names)
     _read_logprobs(body, request, names)
     return request
 
@@ -175,16 +171,12 @@ class ConversationItems:
     def __init__(self, chat: prompt_pb2.Chat, names: Names, path: str, *, keeps_reasoning: bool) -> None:
         """path: of the chat in the request. keeps_reasoning: the model's template has a use for the reasoning
         of earlier turns; else it is left out."""
-        self._chat = chat
-        self._names = names
-        self._path = path
+        self._turns = Turns(chat, names, path)
         self._keeps_reasoning = keeps_reasoning
-        self._turn: prompt_pb2.ChatMessage | None = None
-        """The assistant's turn to which the next item may belong."""
 
     def put_instructions(self, text: str) -> None:
         """Begins the conversation with a system message."""
-        self._add("system", "instructions").content.add(text=text)
+        self._turns.add("system", "instructions").content.add(text=text)
 
     def read(self, content: Any) -> None:
         """Reads a string, or a list of items. Raises InvalidRequest, Unsupported."""
@@ -211,7 +203,7 @@ class ConversationItems:
     def _read_message(self, item: dict[str, Any], path: str) -> None:
         fields = read_object(item, path, _MESSAGE_ITEM, ("role", "content"))
         role = fields["role"]
-        message = self._turn_for("content", path) if role == ASSISTANT else self._add(role, path)
+        message = self._turns.turn_for("content", path) if role == ASSISTANT else self._turns.add(role, path)
         _put_texts(message, fields["content"], f"{path}.content")
 
     def _read_reasoning(self, item: dict[str, Any], path: str) -> None:
@@ -219,32 +211,18 @@ class ConversationItems:
         content = fields.get("content", [])
         texts = read_texts(content, f"{path}.content", _PART, _TEXTS, "is not served")
         if self._keeps_reasoning and texts:
-            self._turn_for("reasoning", path).reasoning = "".join(texts)
+            self._turns.turn_for("reasoning", path).reasoning = "".join(texts)
 
     def _read_call(self, item: dict[str, Any], path: str) -> None:
         fields = read_object(item, path, _CALL_ITEM, ("call_id", "name", "arguments"))
-        message = self._turn_for("tool_calls", path)
+        message = self._turns.turn_for("tool_calls", path)
         message.tool_calls.add(id=fields["call_id"], name=fields["name"], arguments=fields["arguments"])
 
     def _read_output(self, item: dict[str, Any], path: str) -> None:
         fields = read_object(item, path, _OUTPUT_ITEM, ("call_id", "output"))
-        message = self._add(TOOL, path)
+        message = self._turns.add(TOOL, path)
         message.tool_call_id = fields["call_id"]
         _put_texts(message, fields["output"], f"{path}.output")
-
-    def _add(self, role: str, name: str) -> prompt_pb2.ChatMessage:
-        """Adds a message, which the client knows by `name`."""
-        self._names.put(f"{self._path}.messages[{len(self._chat.messages)}]", name)
-        message = self._chat.messages.add(role=role)
-        self._turn = message if role == ASSISTANT else None
-        return message
-
-    def _turn_for(self, part: str, path: str) -> prompt_pb2.ChatMessage:
-        """Returns the assistant's message that has room for a part, or a new one."""
-        turn = self._turn
-        if turn is not None and not any(getattr(turn, name) for name in _FULL[part]):
-            return turn
-        return self._add(ASSISTANT, path)
 
 
 def _put_texts(message: prompt_pb2.ChatMessage, content: Any, path: str) -> None:

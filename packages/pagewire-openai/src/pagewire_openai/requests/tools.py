@@ -33,7 +33,7 @@ _MODES = {
 def read_nested_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat) -> None:
     """Reads the tools of a chat completion. Raises InvalidRequest, Unsupported."""
     for path, tool in _tools(body):
-        _put_tool(chat, read_inner(tool, path, _TOOL, _FUNCTION)[1])
+        put_tool(chat, read_inner(tool, path, _TOOL, _FUNCTION)[1])
     if (choice := _read_mode(body, chat)) is not None:
         _, named = read_inner(choice, "tool_choice", _TOOL, _NAMED)
         chat.tool_choice.function = named.get("name", "")
@@ -51,7 +51,7 @@ def read_inner(value: Any, path: str, table: Table, inner: Table) -> tuple[dict[
 def read_flat_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat) -> None:
     """Reads the tools of a response. Raises InvalidRequest, Unsupported."""
     for path, tool in _tools(body):
-        _put_tool(chat, read_object(tool, path, {**_TYPED, **_FUNCTION}))
+        put_tool(chat, read_object(tool, path, {**_TYPED, **_FUNCTION}))
     if (choice := _read_mode(body, chat)) is not None:
         if choice.get("type") != "function":
             raise Unsupported({"tool_choice.type": "must be function"})
@@ -72,7 +72,8 @@ def _tools(body: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield path, tool
 
 
-def _put_tool(chat: prompt_pb2.Chat, function: dict[str, Any]) -> None:
+def put_tool(chat: prompt_pb2.Chat, function: Mapping[str, Any]) -> None:
+    """Adds a tool. function: its name, description, parameters and strict, as far as they are given."""
     chat.tools.add(
         name=function.get("name", ""),
         description=function.get("description", ""),

@@ -77,6 +77,13 @@ def texts(value: Any) -> list[str]:
     return [text(each) for each in value] if isinstance(value, list) else [text(value)]
 
 
+def text_list(value: Any) -> list[str]:
+    """A list of strings."""
+    if not isinstance(value, list):
+        raise ValueError("must be a list of strings")
+    return [text(each) for each in value]
+
+
 def token_ids(value: Any) -> list[int]:
     """A list of token ids."""
     if not isinstance(value, list):
@@ -102,6 +109,13 @@ def json_object(value: Any) -> dict[str, Any]:
         raise ValueError("must be an object")
     check_texts(value)
     return value
+
+
+def schema(value: Any) -> str | dict[str, Any]:
+    """A JSON document: an object, or its text."""
+    if not isinstance(value, str | dict):
+        raise ValueError("must be an object or its JSON text")
+    return text(value) if isinstance(value, str) else json_object(value)
 
 
 def check_texts(value: Any, depth: int = 0) -> None:

@@ -130,7 +130,7 @@ def run(folder: Path, kind: str, arguments: dict[str, Any], *options: str) -> di
     command += ["--output_path", str(folder / "out"), "--log_samples", *options]
     offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "cache"), "OPENAI_API_KEY": "none"}
     done = subprocess.run(
-        command, cwd=folder, env=os.environ | offline, capture_output=True, text=True, timeout=600
+        command, cwd=folder, env=os.environ | offline, capture_output=True, text=True, timeout=1000
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = {}
@@ -147,6 +147,7 @@ needs_harness = pytest.mark.skipif(
 
 
 @needs_harness
+@pytest.mark.timeout(1200)  # of its imports, where other work takes the cores
 @pytest.mark.parametrize("concurrent", [False, True])
 def test_the_harness_on_completions(
     service: Service, tokenizer: Any, model: Any, tmp_path: Path, concurrent: bool
@@ -179,6 +180,7 @@ def test_the_harness_on_completions(
 
 
 @needs_harness
+@pytest.mark.timeout(1200)
 def test_the_harness_on_chats(service: Service, tmp_path: Path) -> None:
     arguments = {"model": "demo", "base_url": f"{service.facts['openai']}/chat/completions"}
     options = ("--tasks", "texts", "--apply_chat_template")

@@ -160,7 +160,9 @@ SEAMS = {
     "pagewire_gateways": {
         *("frontend.call.call", "frontend.engine", "frontend.errors", "frontend.parts", "frontend.rpc"),
         *("frontend.servicers.tokenizer", "frontend.streams", "frontend.validation"),
-        *("pagewire", "pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.retry_after", "pagewire.v1"),
+        *("pagewire", "pagewire.cli.extras", "pagewire.config", "pagewire.errors", "pagewire.flags"),
+        *("pagewire.host", "pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.logs"),
+        *("pagewire.retry_after", "pagewire.v1"),
     },
     "pagewire_openai": {
         *("frontend.call.call", "frontend.errors", "frontend.http", "frontend.inspector", "frontend.parts"),

@@ -41,12 +41,12 @@ COMMANDS = {
 }
 WITHOUT_ARGUMENTS = ("--help", "-h", "help", "--version", "version")
 """Commands that are run here, and have no flags."""
-PLUGINS = frozenset({"bench", "replay"})
+PLUGINS = frozenset({"bench", "gateway", "replay"})
 """Commands whose modules are in distributions of their own."""
 INTERNAL = frozenset({"reader"})
 """Commands that only processes of a service start."""
 _MODULES = {
-    **dict.fromkeys(("frontend", "engine", "worker", "gateway", "reader"), "processes"),
+    **dict.fromkeys(("frontend", "engine", "worker", "reader"), "processes"),
     **dict.fromkeys(("token", "keys"), "credentials"),
     "resume": "drain",
     "explain": "requests",

@@ -3,9 +3,8 @@
 import importlib.util
 
 from pagewire import rooms
-from pagewire.config import FrontendConfig, ServeConfig
+from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError, install_hint
-from pagewire.flags import UsageError
 from pagewire.plugins import find_plugin
 
 _FRONTEND = (
@@ -42,30 +41,6 @@ def require_doors(config: FrontendConfig) -> None:
         )
     if config.console:
         find_plugin("pagewire.http", "console")
-
-
-def require_gateway() -> None:
-    """Requires smg. Raises StartupError."""
-    require("gateway", "start a gateway (smg)")
-
-
-def check_gateway(config: ServeConfig) -> None:
-    """Requires smg where --gateway asks for it. Raises StartupError, and UsageError, which names the flag,
-    where smg could not reach the frontends."""
-    if config.gateway is None:
-        return
-    require_gateway()
-    for flag, given, why in (
-        ("--api-key", config.api_key, "smg sends no tokens to the services behind it"),
-        ("--auth-file", config.auth_file, "smg sends no tokens to the services behind it"),
-        ("--tls-client-ca", config.tls_client_ca, "connections of smg have no client certificate"),
-    ):
-        if given:
-            raise UsageError(
-                f"--gateway cannot be combined with {flag}",
-                why,
-                "use --openai-port, which checks tokens and certificates itself",
-            )
 
 
 def require_worker(doing: str, device: str = "auto") -> None:

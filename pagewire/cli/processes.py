@@ -1,11 +1,11 @@
-"""Commands that run one process of a service: `pagewire frontend`, `engine`, `worker`, `gateway`; and
-`reader`, which a frontend starts."""
+"""Commands that run one process of a service: `frontend`, `engine`, `worker`; and `reader`, which a frontend
+starts."""
 
 import os
 
 from pagewire import logs
-from pagewire.cli.extras import require, require_doors, require_gateway, require_worker
-from pagewire.config import EngineConfig, FrontendConfig, GatewayConfig, WorkerConfig
+from pagewire.cli.extras import require, require_doors, require_worker
+from pagewire.config import EngineConfig, FrontendConfig, WorkerConfig
 from pagewire.flags import KEYS, UsageError
 from pagewire.host import spawn as process
 
@@ -52,15 +52,6 @@ def run_worker(config: WorkerConfig) -> int:
     return run(config)
 
 
-def run_gateway(config: GatewayConfig) -> int:
-    """Runs smg until a signal; returns the exit code."""
-    logs.setup(config.process_name or "gateway", config.log_level, config.log_format)
-    require_gateway()
-    from pagewire.supervisor.gateway import Gateway
-
-    return Gateway(config).run()
-
-
 def run_reader(config: FrontendConfig) -> int:
     """Tokenizes prompts for the frontend that started it; returns the exit code."""
     logs.setup("reader", config.log_level)
@@ -73,6 +64,5 @@ COMMANDS = {
     "frontend": (FrontendConfig, run_frontend),
     "engine": (EngineConfig, run_engine),
     "worker": (WorkerConfig, run_worker),
-    "gateway": (GatewayConfig, run_gateway),
     "reader": (FrontendConfig, run_reader),
 }

@@ -12,11 +12,12 @@ from tempfile import TemporaryDirectory
 from pagewire import logs
 from pagewire.checkpoints.files import object_of_flag
 from pagewire.checkpoints.paths import checkpoint_path, hub_name, tokenizer_folder, with_local_model
-from pagewire.cli.extras import check_gateway, require_doors, require_worker
+from pagewire.cli.extras import require_doors, require_worker
 from pagewire.config import ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError, flags_of
 from pagewire.host import spawn as process
+from pagewire.plugins import find_plugin
 from pagewire.supervisor.child import Facts
 from pagewire.supervisor.notices import log_exposure, tell
 
@@ -47,7 +48,8 @@ def run(config: ServeConfig) -> int:
     logs.setup("serve", config.log_level, config.log_format)
     require_worker("start a service", config.device)
     require_doors(config)
-    check_gateway(config)
+    if config.gateway is not None:
+        find_plugin("pagewire.commands", "gateway").load().check(config)
     _check_parallelism(config)
     _check_frontends(config)
     if hub_name(config.model) is not None or hub_name(config.tokenizer) is not None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.attention.block_attention import BlockPlan, plan_blocks
+from kernels.cpu.attention.block_attention import BlockPlan
 from kernels.cpu.attention.sizes import LEAST_SHARED, LOOKED_AT
 from tests.kernels.attention_cases import MIXED
+from tests.kernels.block_plans import plan_blocks
 from tests.kernels.cpu.attention.test_block_attention import BF16, BOTH, F32, TOLERANCES, BlockCase
 from tests.kernels.tolerances import assert_close
 

@@ -12,15 +12,13 @@ Bytes moved: each row's keys and values once per group of heads and 8 (query, he
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.attention.planning.work_items import JOINED_GROUPS, Int64s, list_items, plan_sizes
+from kernels.cpu.attention.planning.work_items import JOINED_GROUPS, Int64s
 from kernels.cpu.attention.records import AttentionRecord, PlanRecord, ScoringRecord, StoreKVRecord
 from kernels.cpu.attention.sizes import MOST_QUERY, partial_bytes, scratch_bytes
 from kernels.cpu.compiler.records import Operation
-from kernels.ops.attention.ragged import Integers
 
 SETS = 4
 """Sets of partial results, as of the other buffers of a layer (kernels.cpu.program.buffers): a thread that
@@ -86,28 +84,6 @@ def _operations(dtype: torch.dtype, e4m3: bool) -> _Operations:
     from kernels.cpu.attention.bfloat16_kv import attention_bfloat16, store_kv
 
     return store_kv, attention_bfloat16, combine_parts
-
-
-def plan_blocks(
-    kernels: BlockKernels,
-    starts: Integers,
-    counts: Integers,
-    block_tables: Integers,
-    window: int | None,
-    head_dim: int,
-    kv_heads: int,
-    chunked: bool = False,
-) -> BlockPlan:
-    """starts, counts, block_tables, window, chunked: as in
-    kernels.ops.attention.paged_attention.plan_attention."""
-    tables = np.ascontiguousarray(block_tables, np.int64)
-    context = int((starts + counts).max())
-    sizes = plan_sizes(kernels, starts, counts, int(counts.sum()), context)
-    if window is not None:
-        sizes = sizes._replace(joined=0)
-    items, made = list_items(kernels, starts, counts, tables, sizes)
-    shape = kv_heads, head_dim
-    return block_plan(kernels, items, np.array([made]), tables, context, sizes.places, window, shape, chunked)
 
 
 def block_plan(

@@ -12,12 +12,13 @@ from kernels.attention.block_plan import BlockAttentionPlan
 from kernels.attention.kv_cache_spec import AttentionSpec, CacheLayout, KVCacheSpec
 from kernels.attention.torch_plan import TorchAttentionPlan
 from kernels.batch import StepBatch
-from kernels.cpu.attention.block_attention import BlockPlan, block_kernels, plan_blocks
+from kernels.cpu.attention.block_attention import BlockPlan, block_kernels
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.sizes import PART
 from kernels.cpu.step.inputs import CONTEXT_STEP, KEPT, KEPT_TOKENS, BlockInputs
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
+from tests.kernels.block_plans import plan_blocks
 from tests.worker.step.checks import compiled_check
 from tests.worker.step.test_rows import new_row
 from worker.model_input import build_input_batch

@@ -11,7 +11,6 @@ from kernels.cpu.attention.block_attention import (
     attention_record,
     block_attention,
     block_kernels,
-    plan_blocks,
     scoring_record,
 )
 from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels, store_latents
@@ -19,6 +18,7 @@ from kernels.cpu.attention.records import AttentionRecord
 from kernels.cpu.compiler.records import Operation
 from kernels.ops.attention.e4m3 import E4M3
 from kernels.ops.attention.store_kv import slot_rows
+from tests.kernels.block_plans import plan_blocks
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels

@@ -9,11 +9,11 @@ from kernels.cpu.attention.block_attention import (
     BlockPlan,
     block_attention,
     block_kernels,
-    plan_blocks,
     scoring_record,
 )
 from kernels.ops.attention.store_kv import slot_rows
 from tests.kernels.attention_cases import MIXED, Case
+from tests.kernels.block_plans import plan_blocks
 from tests.kernels.tolerances import assert_close
 
 pytestmark = pytest.mark.cpu_kernels

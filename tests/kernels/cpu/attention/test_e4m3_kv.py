@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.attention.block_attention import block_attention, block_kernels, plan_blocks
+from kernels.cpu.attention.block_attention import block_attention, block_kernels
 from kernels.ops.attention.e4m3 import E4M3, narrowed
 from kernels.ops.attention.paged_attention import paged_attention
 from kernels.ops.attention.store_kv import slot_rows, store_kv
 from tests.kernels.attention_cases import MIXED, Case
+from tests.kernels.block_plans import plan_blocks
 from tests.kernels.tolerances import assert_close
 
 BF16, F32 = torch.bfloat16, torch.float32

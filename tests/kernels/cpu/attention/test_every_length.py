@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.attention.block_attention import block_attention, block_kernels, plan_blocks
+from kernels.cpu.attention.block_attention import block_attention, block_kernels
+from tests.kernels.block_plans import plan_blocks
 from tests.kernels.cpu.attention.test_block_attention import BOTH, TOLERANCES, BlockCase
 from tests.kernels.tolerances import assert_close
 

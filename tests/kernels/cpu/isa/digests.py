@@ -85,8 +85,9 @@ def row_operations() -> None:
 
 def attention() -> None:
     """Over keys and values, and over latents."""
-    from kernels.cpu.attention.block_attention import block_attention, block_kernels, plan_blocks
+    from kernels.cpu.attention.block_attention import block_attention, block_kernels
     from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels
+    from tests.kernels.block_plans import plan_blocks
 
     starts, counts = np.array([600, 17, 0, 100]), np.array([1, 1, 37, 5])
     tables = np.arange(256).reshape(4, 64) % 70

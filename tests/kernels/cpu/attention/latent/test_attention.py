@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.attention.block_attention import BlockPlan, plan_blocks
+from kernels.cpu.attention.block_attention import BlockPlan
 from kernels.cpu.attention.latent.attention import latent_attention, latent_kernels, store_latents
 from kernels.ops.attention.store_kv import slot_rows
 from tests.kernels.attention_cases import MIXED, Case
+from tests.kernels.block_plans import plan_blocks
 from tests.kernels.tolerances import assert_close
 
 pytestmark = pytest.mark.cpu_kernels

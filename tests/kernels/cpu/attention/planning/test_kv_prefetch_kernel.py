@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.attention.block_attention import block_kernels, plan_blocks
+from kernels.cpu.attention.block_attention import block_kernels
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS, KVPrefetch
 from kernels.cpu.attention.sizes import QUERIES
+from tests.kernels.block_plans import plan_blocks
 
 pytestmark = pytest.mark.cpu_kernels
 

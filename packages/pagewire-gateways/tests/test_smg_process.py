@@ -18,7 +18,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from pagewire.config import GatewayConfig
 from pagewire.errors import StartupError
 from pagewire.logs import JsonFormatter
-from pagewire.supervisor import gateway
+from pagewire_gateways import smg_process as gateway
 
 CONFIG = GatewayConfig(port=7, backend=("127.0.0.1:1", "127.0.0.1:2"), shutdown_grace=4.0)
 

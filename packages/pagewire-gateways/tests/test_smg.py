@@ -6,10 +6,12 @@ import sys
 
 import pytest
 
-from pagewire.config import GatewayConfig
+from pagewire.cli import extras
+from pagewire.config import GatewayConfig, ServeConfig
 from pagewire.errors import StartupError
+from pagewire.flags import UsageError
 from pagewire.host.addresses import reserve_port
-from pagewire.supervisor import gateway
+from pagewire_gateways import smg_process as gateway
 
 
 def test_smg_listens_on_the_loopback_address_alone():
@@ -110,3 +112,21 @@ def test_smg_that_no_longer_answers_is_killed(monkeypatch):
         gateway.Gateway(config).run()
     assert ended.value.what == "smg hangs" and not ended.value.may_pass
     assert started[0].returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("field", "flag"), [("auth_file", "--auth-file"), ("tls_client_ca", "--tls-client-ca")]
+)
+def test_a_service_that_smg_could_not_call_is_refused_by_name(monkeypatch, field, flag):
+    monkeypatch.setattr(gateway, "require", lambda *arguments: None)
+    gateway.check(ServeConfig(gateway=0))
+    with pytest.raises(UsageError) as refused:
+        gateway.check(ServeConfig(gateway=0, **{field: "x"}))
+    assert flag in refused.value.what
+
+
+def test_a_gateway_that_is_not_installed_is_refused_with_the_extras_name(monkeypatch):
+    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda module: None)
+    with pytest.raises(StartupError) as refused:
+        gateway.check(ServeConfig(gateway=0))
+    assert refused.value.why == "smg is not installed" and "gateway" in refused.value.todo

@@ -1,6 +1,6 @@
-"""`--gateway`: smg, a gateway that others have made, as a process of the service (docs/gateways.md).
+"""`pagewire gateway`, which `serve --gateway` starts: smg, a gateway of others (docs/gateways.md).
 
-smg is a program of its own. A process of ours stands between it and the supervisor: it starts smg, asks it
+smg is another program. A process of ours stands between it and the supervisor: it starts smg, asks it
 over HTTP, reports when it serves the model, and ends when smg does, or when smg no longer answers, so that
 the supervisor restarts it like everything else.
 """
@@ -24,15 +24,19 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from pagewire import logs
-from pagewire.config import GatewayConfig
+from pagewire.cli.extras import require
+from pagewire.config import GatewayConfig, ServeConfig
 from pagewire.errors import StartupError
+from pagewire.flags import UsageError
 from pagewire.host import spawn as process
 from pagewire.host.addresses import reserve_port
 from pagewire.host.liveness import AwakeTime, Liveness
 from pagewire.host.proc_stat import describe_exit, read_vitals
-from pagewire.supervisor.process_specs import LOOPBACK
 
 log = logging.getLogger(__name__)
+
+CONFIG = GatewayConfig
+LOOPBACK = "127.0.0.1"
 
 _LOOK_S = 0.25
 """Seconds between two looks at smg, each with a heartbeat."""
@@ -43,6 +47,30 @@ _PAUSE_S = 0.5
 _EXTRA_GRACE_S = 1.0
 _LEVELS = {"debug": "debug", "info": "warn", "warning": "warn", "error": "error"}
 """--log-level in smg's words: its lines of level info are many."""
+
+
+def run(config: GatewayConfig) -> int:
+    """Runs smg until a signal; returns the exit code. Raises StartupError."""
+    logs.setup(config.process_name or "gateway", config.log_level, config.log_format)
+    require("gateway", "start a gateway (smg)")
+    return Gateway(config).run()
+
+
+def check(config: ServeConfig) -> None:
+    """Raises StartupError without smg, and UsageError, which names the flag, where smg could not reach the
+    frontends."""
+    require("gateway", "start a gateway (smg)")
+    for flag, given, why in (
+        ("--api-key", config.api_key, "smg sends no tokens to the services behind it"),
+        ("--auth-file", config.auth_file, "smg sends no tokens to the services behind it"),
+        ("--tls-client-ca", config.tls_client_ca, "connections of smg have no client certificate"),
+    ):
+        if given:
+            raise UsageError(
+                f"--gateway cannot be combined with {flag}",
+                why,
+                "use --openai-port, which checks tokens and certificates itself",
+            )
 
 
 class Gateway:

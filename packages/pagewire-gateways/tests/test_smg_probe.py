@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from pagewire.supervisor import gateway
-from pagewire.supervisor.gateway import SmgProbe, serves
+from pagewire_gateways import smg_process as gateway
+from pagewire_gateways.smg_process import SmgProbe, serves
 
 Answer = tuple[int, bytes]
 HOST = "127.0.0.1"

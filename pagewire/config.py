@@ -106,6 +106,9 @@ class ModelConfig(WatchedConfig):
         metavar="MODEL",
         positional=True,
     )
+    standby: bool = flag(
+        False, "import everything, then wait for a line on standard input before serving: see pagewire serve"
+    )
     tokenizer: str = flag(
         "",
         "folder with tokenizer and chat template, or with serve a hub name; default: MODEL",
@@ -440,9 +443,6 @@ class EngineConfig(ModelConfig):
         at_least=0,
         metavar="SECONDS",
     )
-    standby: bool = flag(
-        False, "import everything, then wait for a line on standard input before serving: see pagewire serve"
-    )
     parent_starts_worker: bool = flag(
         False,
         "have the parent process start the worker, and keep it for the next engine core: see pagewire serve",
@@ -565,12 +565,12 @@ class ServeConfig(FrontendConfig, EngineConfig):
     no_restart: bool = flag(False, "end the service when one of its processes dies")
     no_standby: bool = flag(
         False,
-        "keep no engine core and worker in reserve (--standbys 0): saves memory, and restarts take longer",
+        "keep no processes in reserve (--standbys 0): saves memory, and restarts take longer",
     )
     standbys: int = flag(
         2,
         "engine cores with their workers in reserve, for each engine core; the second and further ones only "
-        "where 2 GiB of memory are left",
+        "where 2 GiB of memory are left; unless 0, a frontend that is alone has one in reserve, too",
         at_least=0,
         at_most=8,
     )

@@ -113,6 +113,27 @@ def test_forms_are_parsed_by_the_package(api: openai.OpenAI):
     assert answer.output_parsed == parsed.choices[0].message.parsed
 
 
+def test_an_answer_goes_back_as_a_message(api: openai.OpenAI):
+    """With what the package's streams and parsers put into it."""
+    question = [{"role": "user", "content": "What is the weather in Paris?"}]
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    parameters["additionalProperties"] = False
+    function = {"name": "get_weather", "parameters": parameters, "strict": True}
+    tools = [{"type": "function", "function": function}]
+    fields = {"model": "demo", "tools": tools, "max_tokens": 100, "temperature": 0}
+    with api.chat.completions.stream(messages=question, tool_choice="required", **fields) as stream:
+        said = stream.get_final_completion().choices[0].message
+    (call,) = said.tool_calls
+    assert call.index == 0 and call.function.parsed_arguments == {"city": "Paris"}
+    result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+    assert api.chat.completions.create(messages=[*question, said, result], **fields).choices
+    form = api.chat.completions.parse(
+        model="demo", messages=question, response_format=City, max_tokens=100, temperature=0
+    )
+    again = [*question, form.choices[0].message.model_dump(warnings=False), *question]
+    assert again[1]["parsed"] and api.chat.completions.create(messages=again, **fields).choices
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec("tritonclient") is None,
     reason="tritonclient is not installed: it has no wheel for here",

@@ -233,3 +233,10 @@ def read_window(fields: Fields, default: int | None) -> int | None:
     if fields.has("sliding_window"):
         return fields.integer("sliding_window")
     return None if "sliding_window" in fields else default
+
+
+def read_used_window(fields: Fields) -> int | None:
+    """Returns `sliding_window` where `use_sliding_window` is true: files say 0, -1 or null where it is not.
+    Raises StartupError."""
+    fields.has("sliding_window")
+    return read_window(fields, 4096) if fields.boolean("use_sliding_window", False) else None

@@ -30,6 +30,7 @@ from worker.config.decoder import (
     Spelling,
     read_decoder,
     read_kinds,
+    read_used_window,
     read_window,
     windows_of,
 )
@@ -244,12 +245,8 @@ GLM = DecoderFamily(read=read_glm_config, names=_GLM_NAMES)
 def read_qwen_windows(fields: Fields, num_layers: int) -> tuple[int | None, ...]:
     """Returns the window of each layer: as `layer_types` says, or from layer `max_window_layers` on."""
     first = fields.integer("max_window_layers", 28, least=0)
-    used = fields.boolean("use_sliding_window", False)
-    window = fields.integer("sliding_window", 4096)
     kinds = read_kinds(fields, tuple(SLIDING if layer >= first else FULL for layer in range(num_layers)))
-    if not used or ("sliding_window" in fields and not fields.has("sliding_window")):
-        return (None,) * num_layers
-    return windows_of(kinds, window)
+    return windows_of(kinds, read_used_window(fields))
 
 
 def read_qwen2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:

@@ -8,7 +8,7 @@ from google.protobuf import struct_pb2
 
 from frontend.errors import InvalidRequest, Unsupported
 from frontend.templates.chat_template import ChatTemplate
-from frontend.templates.conversation import EFFORT
+from frontend.templates.conversation import ASSISTANT, EFFORT
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import generation_pb2, prompt_pb2
 from pagewire_openai.requests import values
@@ -30,13 +30,22 @@ from pagewire_openai.requests.fields import (
 from pagewire_openai.requests.structured import STRUCTURED, read_structured
 from pagewire_openai.requests.tools import NESTED, read_inner, read_nested_tools
 
-_CALLED: Table = {"name": Field(values.text), "arguments": Field(values.text)}
+_CALLED: Table = {
+    "name": Field(values.text),
+    "arguments": Field(values.text),
+    "parsed_arguments": Field(values.anything),  # of the openai package: what `arguments` says
+}
 _CALL: Table = {
     "id": Field(values.text),
     "type": Field(values.text),
     "function": Field(values.json_object, inner=object_schema(_CALLED, "name")),
+    "index": Field(values.anything),  # of the stream that it came in
 }
-_PART: Table = {"type": Field(values.text), "text": Field(values.text)}
+_PART: Table = {
+    "type": Field(values.text),
+    "text": Field(values.text),
+    "cache_control": Field(values.anything),
+}
 _MESSAGE: Table = {
     "role": Field(values.text),
     "content": Field(values.as_it_is, inner=one_of(values.text.schema, list_of(object_schema(_PART)))),
@@ -44,9 +53,13 @@ _MESSAGE: Table = {
     "tool_calls": Field(values.as_it_is, inner=list_of(object_schema(_CALL, "function"))),
     "tool_call_id": Field(values.text),
     "reasoning_content": Field(values.text),
-    "refusal": Field(values.nothing()),
+    "reasoning": Field(values.text),  # as newer servers call it
+    "refusal": Field(values.nothing("")),
     "annotations": Field(values.nothing([])),
+    "parsed": Field(values.anything),  # of the openai package: what `content` says
+    "cache_control": Field(values.anything),
 }
+"""Answers come back as messages: with what servers and the openai package put into them, too."""
 _SCHEMA: Table = {
     "name": Field(values.text),
     "description": Field(values.text),
@@ -150,20 +163,21 @@ def _read_message(value: Any, path: str, message: prompt_pb2.ChatMessage) -> Non
     fields = read_object(value, path, _MESSAGE, ("role",))
     message.role = fields["role"]
     message.name = fields.get("name", "")
-    message.reasoning = fields.get("reasoning_content", "")
+    message.reasoning = fields.get("reasoning_content", "") or fields.get("reasoning", "")
     message.tool_call_id = fields.get("tool_call_id", "")
     if "content" in fields:
         refusal = "is not supported"
         for text in read_texts(fields["content"], f"{path}.content", _PART, ("text",), refusal):
             message.content.add(text=text)
-    elif "tool_calls" not in fields:
+    elif "tool_calls" not in fields and not (message.role == ASSISTANT and "content" in value):
         raise InvalidRequest({f"{path}.content": "is required"})
     calls = fields.get("tool_calls", [])
     if not isinstance(calls, list):
         raise InvalidRequest({f"{path}.tool_calls": "must be a list"})
     for place, call in enumerate(calls):
         outer, inner = read_inner(call, f"{path}.tool_calls[{place}]", _CALL, _CALLED)
-        message.tool_calls.add(id=outer.get("id", ""), **inner)
+        called = {name: inner.get(name, "") for name in ("name", "arguments")}
+        message.tool_calls.add(id=outer.get("id", ""), **called)
 
 
 def _read_format(value: Any, request: generation_pb2.GenerateRequest) -> None:

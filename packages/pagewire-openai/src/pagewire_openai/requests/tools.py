@@ -28,7 +28,11 @@ _FUNCTION: Table = {
 }
 _NAMED: Table = {"name": Field(values.text)}
 _TYPED: Table = {"type": Field(values.text)}
-_TOOL: Table = {**_TYPED, "function": Field(values.json_object, inner=object_schema(_FUNCTION, "name"))}
+_TOOL: Table = {
+    **_TYPED,
+    "function": Field(values.json_object, inner=object_schema(_FUNCTION, "name")),
+    "cache_control": Field(values.anything),
+}
 _CHOSEN: Table = {**_TYPED, "function": Field(values.json_object, inner=object_schema(_NAMED, "name"))}
 _MODES = {
     "none": prompt_pb2.ToolChoice.MODE_NONE,

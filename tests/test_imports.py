@@ -108,8 +108,10 @@ def defined_in(module: str) -> set[str]:
     """Names that a module of ours defines or imports, and the modules of a package. Empty: no such module."""
     top, *rest = module.split(".")
     path = PACKAGES.get(top, ROOT / top).joinpath(*rest)
-    file = path / "__init__.py" if path.is_dir() else path.with_name(path.name + ".py")
-    names = {child.stem for child in path.iterdir()} if path.is_dir() else set()
+    file = path.with_name(path.name + ".py")
+    names: set[str] = set()
+    if not file.exists() and path.is_dir():  # beside a file, a folder is what git leaves of a former package
+        file, names = path / "__init__.py", {child.stem for child in path.iterdir()}
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if file.exists() else ():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)

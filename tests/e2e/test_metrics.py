@@ -17,6 +17,7 @@ from frontend import metrics as frontend
 from pagewire import Client
 from pagewire.local_service import Service
 from pagewire.supervisor import metrics as supervisor
+from pagewire.telemetry.board import BUILD_INFO
 from pagewire_client.errors import InvalidArgument
 from tests.e2e import services
 
@@ -60,7 +61,7 @@ def test_every_process_is_there_and_every_metric_is_known(service: Service):
     assert processes == {"supervisor", "engine-core", "worker", "frontend-1", "frontend-2"}
     known = {
         metric.name.removesuffix("_total")
-        for metric in (*engine_core.METRICS, *frontend.METRICS, *supervisor.METRICS)
+        for metric in (BUILD_INFO, *engine_core.METRICS, *frontend.METRICS, *supervisor.METRICS)
     }
     assert {name for name in found if not name.startswith("process_")} == known
     assert families(get(service, "/metrics", OPENMETRICS)[1], parse_openmetrics).keys() == found.keys()

@@ -58,6 +58,9 @@ async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> No
         loop.add_signal_handler(number, stop.set)
     frontend = Frontend(config, model)
     heartbeats = asyncio.create_task(_send_heartbeats(status), name="heartbeats")
+    if config.standby and not await _is_activated(status, stop):
+        heartbeats.cancel()
+        return
     port = frontend.open()
     status.loading("waiting for the engine", 0.5)
     ready = asyncio.create_task(_announce(frontend, config, status, port))
@@ -71,6 +74,20 @@ async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> No
         loop.add_signal_handler(number, frontend.hurry)
     await frontend.stop(config.shutdown_grace, config.drain_delay)
     heartbeats.cancel()
+
+
+async def _is_activated(status: Status, stop: asyncio.Event) -> bool:
+    """Waits for a line on standard input, with which the parent process lets this standby serve; until then
+    it has no port and no connection. Returns False when it is to end instead: a signal came, or the parent is
+    gone."""
+    loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    status.standing_by()
+    order, stopped = asyncio.create_task(lines.readline()), asyncio.create_task(stop.wait())
+    await asyncio.wait((order, stopped), return_when=asyncio.FIRST_COMPLETED)
+    for task in (order, stopped):
+        task.cancel()
+    return order.done() and not order.cancelled() and bool(order.result())
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:

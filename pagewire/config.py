@@ -16,6 +16,7 @@ LoadFormat = Literal["auto", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
 Scheduling = Literal["ahead", "sync"]
 Policy = Literal["fair", "fcfs"]
+MetricsNames = Literal["pagewire", "vllm"]
 PoolingKind = Literal["auto", "last", "mean", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -90,6 +91,7 @@ class WatchedConfig(CommonConfig):
     )
     http_tls_cert: str = flag("", "PEM file with the certificate of the HTTP port", metavar="FILE")
     http_tls_key: str = flag("", "PEM file with its key", metavar="FILE")
+    metrics_names: MetricsNames = flag("pagewire", "vllm: metrics have vLLM's names, too")
     http_socket: str = flag("", "Unix socket for the same pages, for a supervisor", metavar="PATH")
 
 
@@ -103,6 +105,9 @@ class ModelConfig(WatchedConfig):
         common=True,
         metavar="MODEL",
         positional=True,
+    )
+    standby: bool = flag(
+        False, "import everything, then wait for a line on standard input before serving: see pagewire serve"
     )
     tokenizer: str = flag(
         "",
@@ -237,7 +242,7 @@ class FrontendConfig(ModelConfig):
         at_least=0,
     )
     otlp_endpoint: str = flag(
-        "", "OTLP collector of traces: http://HOST:PORT (needs the extra `tracing`)", metavar="URL"
+        "", "OTLP/gRPC collector of traces: http://HOST:PORT (needs the extra `tracing`)", metavar="URL"
     )
     trace_sample_rate: float = flag(
         1.0, "share of the requests without a trace context to trace", at_least=0, at_most=1
@@ -289,6 +294,9 @@ class EngineConfig(ModelConfig):
 
     listen: str = flag("", "address for frontends (ipc:///folder/frontends.ipc)", metavar="ADDRESS")
     listen_workers: str = flag("", "address for workers (ipc:///folder/workers.ipc)", metavar="ADDRESS")
+    metrics_model_name: str = flag(
+        "", "model_name of --metrics-names vllm; default: the name of --model", metavar="NAME"
+    )
     external_workers: bool = flag(False, "wait for workers that are started separately")
     device: Device = flag("auto", "where to compute; simulated: without a model", common=True)
     profile: str = flag("h200", "hardware to simulate: h200, cpu or instant", metavar="NAME")
@@ -435,9 +443,6 @@ class EngineConfig(ModelConfig):
         at_least=0,
         metavar="SECONDS",
     )
-    standby: bool = flag(
-        False, "import everything, then wait for a line on standard input before serving: see pagewire serve"
-    )
     parent_starts_worker: bool = flag(
         False,
         "have the parent process start the worker, and keep it for the next engine core: see pagewire serve",
@@ -560,12 +565,12 @@ class ServeConfig(FrontendConfig, EngineConfig):
     no_restart: bool = flag(False, "end the service when one of its processes dies")
     no_standby: bool = flag(
         False,
-        "keep no engine core and worker in reserve (--standbys 0): saves memory, and restarts take longer",
+        "keep no processes in reserve (--standbys 0): saves memory, and restarts take longer",
     )
     standbys: int = flag(
         2,
         "engine cores with their workers in reserve, for each engine core; the second and further ones only "
-        "where 2 GiB of memory are left",
+        "where 2 GiB of memory are left; unless 0, a frontend that is alone has one in reserve, too",
         at_least=0,
         at_most=8,
     )
@@ -584,6 +589,7 @@ class ServeConfig(FrontendConfig, EngineConfig):
             "http_socket",
             "listen_workers",
             "loopback_port",
+            "metrics_model_name",
             "parent_starts_worker",
             "process_name",
             "reuse_port",

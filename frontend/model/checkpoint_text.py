@@ -4,7 +4,7 @@ A folder keeps chat templates in several places:
 
 chat_template.jinja                           the default one
 additional_chat_templates/tool_use.jinja      for conversations with tools, beside it
-chat_template.json, tokenizer_config.json     `chat_template`: one, or a list of named ones
+chat_template.json, tokenizer_config.json     `chat_template`: one, or named ones, as a list or an object
 """
 
 import json
@@ -92,6 +92,8 @@ def _find_templates(folder: Path, config: Mapping[str, Any]) -> tuple[str | None
         ("tokenizer_config.json", config),
     ):
         template = content.get("chat_template")
+        if isinstance(template, dict):  # as transformers holds a list
+            template = [{"name": each, "template": text} for each, text in template.items()]
         named = _by_name(template) if isinstance(template, list) else {DEFAULT: template}
         if isinstance(named.get(DEFAULT), str):
             return named[DEFAULT], str(folder / name), named.get(TOOL_USE)

@@ -5,6 +5,7 @@ Rendering is bounded in time and size, because it runs in a tokenizer thread, wh
 take away from all other requests.
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -32,6 +33,8 @@ MAX_SOURCE_BYTES = 128 << 10
 """Of a template, which takes about 3 seconds to compile; those of real models have 30 KiB at most."""
 MAX_ERROR = 500
 """Characters of a template's own error message that a client sees."""
+_UNSAFE = re.compile(r"access to attribute '(\w+)' of '\w+' object is unsafe\.")
+"""Of a method that changes its object, such as a list's `append`: transformers refuses it, too."""
 MIN_WORDS = 8
 """Characters; a shorter excerpt of an error message is not shown."""
 
@@ -144,9 +147,11 @@ class ChatTemplate:
         }
 
     def _words_of(self, error: TemplateError) -> str:
-        """Returns the error's text as far as it stands in the template: the rest may quote a message."""
+        """Returns the error's text as far as it, or the attribute that it names, stands in the template: the
+        rest may quote a message."""
         text = str(error)[:MAX_ERROR]
-        if text in self._source:
+        unsafe = _UNSAFE.fullmatch(text)
+        if text in self._source or (unsafe is not None and unsafe[1] in self._source):
             return text
         known = bisect_left(range(len(text)), True, key=lambda end: text[: end + 1] not in self._source)
         return f"{text[:known]}..." if known >= MIN_WORDS else type(error).__name__

@@ -15,7 +15,7 @@ from pagewire.v1 import prompt_pb2
 NOT_USED = "the model's chat template does not use it"
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Variables by which templates turn thinking on and off."""
-SYSTEM, DEVELOPER = "system", "developer"
+SYSTEM, DEVELOPER, ASSISTANT, TOOL = "system", "developer", "assistant", "tool"
 """OpenAI's newer name of the first one is the second, which few templates know."""
 EFFORT = "reasoning_effort"
 """Variable by which templates say how much to think."""
@@ -32,7 +32,7 @@ _RESERVED = frozenset(
     }
 )
 
-_ROLES = frozenset({SYSTEM, DEVELOPER, "assistant", "function", "ipython", "model", "tool", "user"})
+_ROLES = frozenset({SYSTEM, DEVELOPER, ASSISTANT, "function", "ipython", "model", TOOL, "user"})
 """Roles of which a template may make control tokens, as `'<|' + role + '|>'` does; others are text."""
 
 
@@ -123,6 +123,8 @@ class _Reader:
     def __init__(self, features: TemplateFeatures, arguments_are_text: bool) -> None:
         self._features = features
         self._arguments_are_text = arguments_are_text
+        self._called: dict[str, str] = {}
+        """Names of the functions that were called so far, by the ids of the calls."""
 
     def message(self, message: prompt_pb2.ChatMessage, path: str) -> dict[str, Any]:
         role = message.role
@@ -132,8 +134,10 @@ class _Reader:
             "role": role if role in _ROLES else tainted(role),
             "content": tainted("".join(part.text for part in message.content)),
         }
-        if message.name:
-            read["name"] = tainted(message.name)
+        # OpenAI's tool messages have no name, and many templates print one.
+        name = message.name or (self._called.get(message.tool_call_id, "") if role == TOOL else "")
+        if name:
+            read["name"] = tainted(name)
         if message.tool_call_id:
             read["tool_call_id"] = tainted(message.tool_call_id)
         if message.reasoning:
@@ -150,6 +154,7 @@ class _Reader:
         return read
 
     def _call(self, call: prompt_pb2.ToolCall, path: str) -> dict[str, Any]:
+        self._called[call.id] = call.name
         arguments = read_object(call.arguments or "{}", f"{path}.arguments")
         given: Any = _tainted(arguments)
         if self._arguments_are_text:

@@ -15,6 +15,7 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 
 from frontend.text import tekken
 from frontend.text.tokenizer import Tokenizer
+from pagewire.checkpoints.added_tokens import FLAGS, missing_tokens
 from pagewire.checkpoints.files import inside, read_object
 from pagewire.errors import StartupError
 
@@ -40,14 +41,20 @@ ARCHIVED = (
 
 def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
     """Loads a checkpoint's tokenizer. config: its tokenizer_config.json. Raises StartupError."""
+    ids = read_json(folder / "added_tokens.json")
+
+    def complete(tokenizer: "tokenizers.Tokenizer") -> Tokenizer:
+        _add_missing(tokenizer, config, ids)
+        return tried(Tokenizer(tokenizer))
+
     path = inside(folder, "tokenizer.json", _WHAT_TOKENIZER)
     if path.exists():
         with blaming(path):
-            return tried(Tokenizer(tokenizers.Tokenizer.from_file(str(path))))
+            return complete(tokenizers.Tokenizer.from_file(str(path)))
     vocabulary, merges = (inside(folder, name, _WHAT_TOKENIZER) for name in ("vocab.json", "merges.txt"))
     if vocabulary.exists() and merges.exists():
         with blaming(vocabulary, merges):
-            return tried(Tokenizer(_byte_level_bpe(vocabulary, merges, config)))
+            return complete(_byte_level_bpe(vocabulary, merges, config))
     path = inside(folder, tekken.FILE, _WHAT_TOKENIZER)
     if path.exists():
         with blaming(path):
@@ -82,6 +89,21 @@ def tried(tokenizer: Tokenizer) -> Tokenizer:
     token_ids = tokenizer.encode(_TRIAL, add_special_tokens=True).token_ids
     tokenizer.decode([token_ids], skip_special_tokens=False)
     return tokenizer
+
+
+def _add_missing(
+    tokenizer: "tokenizers.Tokenizer", config: Mapping[str, Any], ids: Mapping[str, Any]
+) -> None:
+    """Adds the tokens that the files beside tokenizer.json name. ids: of added_tokens.json."""
+    added = tokenizer.get_added_tokens_decoder()
+    known = {
+        each.content: {"id": token, "content": each.content} | {name: getattr(each, name) for name in FLAGS}
+        for token, each in added.items()
+    }
+    next_id = max([tokenizer.get_vocab_size(with_added_tokens=False), *(token + 1 for token in added)])
+    for each in missing_tokens(known, tokenizer.token_to_id, next_id, config, ids):
+        token = AddedToken(each["content"], **{name: each[name] for name in FLAGS})
+        (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
 
 
 def _byte_level_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> "tokenizers.Tokenizer":

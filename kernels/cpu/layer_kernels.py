@@ -73,8 +73,7 @@ class StateKernels(NamedTuple):
 
 def row_kernels(dtype: torch.dtype) -> RowKernels:
     """Returns the operations, compiled if needed. dtype: bfloat16 or float32."""
-    # They compile when they are imported first.
-    from kernels.cpu.elementwise import activations, gather, norms, rotary, scaling
+    from kernels.cpu.elementwise import activations, gather, norms, rotary  # compiles, the first time
 
     return RowKernels(
         norms.rms_norm.of(dtype),
@@ -84,22 +83,22 @@ def row_kernels(dtype: torch.dtype) -> RowKernels:
         activations.gated_gelu.of(dtype),
         activations.clamped_swiglu.of(dtype),
         rotary.rotary.of(dtype),
-        scaling.scaled_add.of(dtype),
-        scaling.adjust_logits,
+        norms.scaled_add.of(dtype),
+        norms.adjust_logits,
         gather.gather_rows,
     )
 
 
 def expert_kernels(dtype: torch.dtype) -> ExpertKernels:
     """Returns the operations, compiled if needed. dtype: bfloat16 or float32."""
-    from kernels.cpu.experts import combine, dispatch, route  # compiles, the first time
+    from kernels.cpu.experts import dispatch, route  # compiles, the first time
 
     return ExpertKernels(
         route.route,
         dispatch.dispatch,
         dispatch.grouped_product,
-        combine.combine.of(dtype),
-        combine.weigh.of(dtype),
+        dispatch.combine.of(dtype),
+        dispatch.weigh.of(dtype),
     )
 
 

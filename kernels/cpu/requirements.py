@@ -2,14 +2,7 @@
 
 from importlib.util import find_spec
 
-from kernels.cpu.instruction_sets import (
-    BASELINE,
-    NONE,
-    OF_SOME_LLVMS,
-    X86_64,
-    selected_name,
-    selected_set,
-)
+from kernels.cpu.instruction_sets import BASELINE, NONE, X86_64, selected_name, selected_set
 
 
 def why_not() -> str | None:
@@ -25,8 +18,6 @@ def why_not() -> str | None:
         return None  # LLVM takes features from where host_sets() has them
     from kernels.cpu.compiler.llvm import host_features
 
-    host = host_features()
-    unnamed = BASELINE | (OF_SOME_LLVMS - host.keys())
-    if not all(host.get(name) for name in chosen.features - unnamed):
+    if not all(host_features().get(name) for name in chosen.features - BASELINE):
         return f"LLVM does not see {chosen.title} in this CPU"
     return None

@@ -72,10 +72,13 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
             engine = replace(engine, worker_cores=format_cores(plan.workers[rank]))
         if config.record and config.data_parallel_size > 1:
             engine = replace(engine, record=f"{config.record}.{rank}")
-        engine = replace(_watched(engine, name, folder), parent_starts_worker=not config.no_restart)
+        engine = replace(
+            _watched(engine, name, folder),
+            parent_starts_worker=not config.no_restart,
+            metrics_model_name=next(iter(config.served_model_name), ""),
+        )
         arguments = ["engine", *flags.to_arguments(engine, EngineConfig)]
-        num_standbys = 0 if config.no_standby or config.no_restart else config.standbys
-        slots.append(_slot(config, name, arguments, num_standbys=num_standbys))
+        slots.append(_slot(config, name, arguments, num_standbys=_standbys(config)))
     return slots
 
 
@@ -87,7 +90,8 @@ def engine_addresses(config: ServeConfig, folder: Path) -> tuple[str, ...]:
 
 
 def frontend_slots(config: ServeConfig, folder: Path, ports: Ports) -> list[RestartSlot]:
-    """Returns the frontends, which share all ports but those on the loopback address."""
+    """Returns the frontends, which share all ports but those on the loopback address. One that is alone has a
+    standby; of several the others serve until it is back."""
     engines = engine_addresses(config, folder)
     frontend = replace(config, port=ports.grpc, openai_port=ports.openai, engine=engines, reuse_port=True)
     slots = []
@@ -96,7 +100,8 @@ def frontend_slots(config: ServeConfig, folder: Path, ports: Ports) -> list[Rest
         if ports.loopback:
             own = replace(own, loopback_port=ports.loopback[number], vllm_engine=True)
         arguments = flags.to_arguments(own, FrontendConfig)
-        slots.append(_slot(config, name, ["frontend", *arguments]))
+        num_standbys = min(1, _standbys(config)) if config.frontends == 1 else 0
+        slots.append(_slot(config, name, ["frontend", *arguments], num_standbys=num_standbys))
     return slots
 
 
@@ -125,6 +130,11 @@ def _watched(config: ServeConfig, name: str, folder: Path) -> ServeConfig:
     """Names the child, and lets it serve its HTTP pages to the supervisor only."""
     socket = folder / (label(name) + SUFFIX)
     return replace(config, process_name=label(name), http_port=NO_PORT, http_socket=str(socket))
+
+
+def _standbys(config: ServeConfig) -> int:
+    """Returns the standbys of each engine core."""
+    return 0 if config.no_standby or config.no_restart else config.standbys
 
 
 def _slot(config: ServeConfig, name: str, arguments: list[str], *, num_standbys: int = 0) -> RestartSlot:

@@ -1,4 +1,4 @@
-"""A standby of the engine core and its worker takes over in the middle of streams."""
+"""A standby of the engine core and its worker, or of the frontend, takes over in the middle of streams."""
 
 import asyncio
 import os
@@ -22,7 +22,8 @@ KINDS, BLOCK_SIZE = ("queries", "hits"), 16
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    with services.start(no_standby=False, standbys=1, dtype="float32", max_deaths=99) as service:
+    flags = {"standbys": 1, "dtype": "float32", "max_deaths": 99, "openai_port": 0}
+    with services.start(no_standby=False, **flags) as service:
         yield service
 
 
@@ -43,6 +44,20 @@ def test_a_standby_continues_streams_exactly(service: Service, victim: str) -> N
         asked, found = (counter(service, f"pagewire_core_prefix_cache_{name}_total") for name in KINDS)
         assert 0 < asked - found <= len(PARAMS) * 2 * BLOCK_SIZE, "full blocks are not computed again"
         assert found >= len(PARAMS) * BLOCK_SIZE
+    services.wait_until(lambda: has_standby(service))
+
+
+def test_a_standby_of_the_only_frontend_continues_streams(service: Service) -> None:
+    """The process that goes on is the one that waited, at the same ports, and clients continue by
+    themselves."""
+    services.wait_until(lambda: has_standby(service))
+    expected = asyncio.run(stream_all(service.address))
+    serving, waiting = oldest_first(service, "frontend")
+    streams = stream_all(service.address, lambda: os.kill(serving, signal.SIGKILL))
+    assert asyncio.run(streams) == expected
+    assert oldest_first(service, "frontend")[0] == waiting
+    with urllib.request.urlopen(service.facts["openai"] + "/models") as answer:
+        assert answer.status == 200
     services.wait_until(lambda: has_standby(service))
 
 
@@ -69,16 +84,21 @@ def oldest_first(service: Service, command: str) -> list[int]:
 
 
 def has_standby(service: Service) -> bool:
-    """Returns what the supervisor says."""
-    return counter(service, "pagewire_supervisor_standby_ready") == 1
+    """Returns what the supervisor says of the core's standby and the frontend's."""
+    return values(service, "pagewire_supervisor_standby_ready") == [1, 1]
 
 
 def counter(service: Service, name: str) -> float:
     """Returns the value of a metric that one process has."""
+    (value,) = values(service, name)
+    return value
+
+
+def values(service: Service, name: str) -> list[float]:
+    """Returns the values of a metric, of each process that has it."""
     with urllib.request.urlopen(f"http://{service.facts['http']}/metrics") as answer:
         lines = answer.read().decode().splitlines()
-    (line,) = [line for line in lines if line.startswith(name + "{")]
-    return float(line.rpartition(" ")[2])
+    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{")]
 
 
 def start_time(pid: int) -> int:

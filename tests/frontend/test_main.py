@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
 
 import grpc
@@ -13,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from frontend import main
 from pagewire.config import FrontendConfig
-from pagewire.host.spawn import Status
+from pagewire.host.spawn import Activation, Status
 from pagewire.v1 import generation_pb2_grpc
 from tests.frontend.fakes import FakeEngine, Output, encode, engine_address, make_request
 
@@ -25,8 +26,9 @@ from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 logs.setup("frontend", "warning")
 try:
-    model, engine, port = sys.argv[1:]
-    sys.exit(run(FrontendConfig(model=model, engine=(engine,), port=int(port), shutdown_grace=30)))
+    model, engine, port, standby = sys.argv[1:]
+    shared = {"port": int(port), "standby": standby == "True", "shutdown_grace": 30}
+    sys.exit(run(FrontendConfig(model=model, engine=(engine,), **shared)))
 except StartupError as error:
     print(error)
     sys.exit(3)
@@ -56,13 +58,14 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def frontend(checkpoint, address: str, port: int = 0):
+async def frontend(checkpoint, address: str, port: int = 0, *, standby: bool = False):
     reading, writing = os.pipe()
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PROGRAM, str(checkpoint), address, str(port)),
+        *(sys.executable, "-c", PROGRAM, str(checkpoint), address, str(port), str(standby)),
         env={**os.environ, "PAGEWIRE_STATUS_FD": str(writing)},
         pass_fds=(writing,),
+        stdin=pipe,
         stdout=pipe,
         stderr=pipe,
     )
@@ -112,6 +115,39 @@ async def test_from_start_to_signal(checkpoint, number):
                 assert (await anext(messages)).sequences[0].text == "b"
             assert await process.end() == (0, "", "")
             await engine.close()
+
+
+async def test_a_standby_serves_when_it_is_told_to(checkpoint):
+    """Until then another process has its port, and the engine does not know it."""
+    with engine_address() as address, socket.create_server(("127.0.0.1", 0)) as taken:
+        engine = FakeEngine(address)
+        await engine.start()
+        async with frontend(checkpoint, address, taken.getsockname()[1], standby=True) as process:
+            await process.event("standby")
+            await process.event("beat")
+            assert engine.hellos.empty()
+            taken.close()
+            process.process.stdin.write(Activation().line())
+            ready = await process.event("ready")
+            async with grpc.aio.insecure_channel(ready["address"]) as channel:
+                stub = generation_pb2_grpc.GenerationServiceStub(channel)
+                messages = aiter(stub.Generate(make_request()))
+                handle = (await asyncio.wait_for(engine.requests.get(), 30)).handle
+                await engine.output(handle, Output(encode("a"), 3))
+                assert (await anext(messages)).sequences[0].text == "a"
+            await engine.close()
+
+
+@pytest.mark.parametrize("by", ["signal", "end of input"])
+async def test_a_standby_that_is_not_needed_ends(checkpoint, by):
+    with engine_address() as address:
+        async with frontend(checkpoint, address, standby=True) as process:
+            await process.event("standby")
+            if by == "signal":
+                process.process.terminate()
+            else:
+                process.process.stdin.close()
+            assert await process.end() == (0, "", "")
 
 
 async def test_a_second_signal_does_not_wait_for_streams(checkpoint):

@@ -68,6 +68,8 @@ def read_rope(
     """Reads the rotary parameters of all layers. max_position: tokens, as config.json says. Raises
     StartupError."""
     name = "rope_parameters" if fields.has("rope_parameters") else "rope_scaling"
+    if name == "rope_parameters" and fields.has("rope_scaling"):
+        raise fields.wrong("rope_scaling", "rope_parameters is there, too: put its fields into that one")
     return read_rope_object(fields.object(name), fields, max_position, head_dim, defaults)
 
 

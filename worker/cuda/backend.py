@@ -12,7 +12,7 @@ from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
 from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
-from worker.cuda.device.device import Device, Event
+from worker.cuda.device import Device, Event
 from worker.cuda.graphs import Graphs
 from worker.cuda.rows import DeviceRows
 from worker.cuda.sampling.logprobs import LOGITS, score

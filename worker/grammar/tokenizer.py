@@ -5,11 +5,14 @@ it out. It is part of start-up, so that the frontend can refuse structured outpu
 built.
 """
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from pagewire.checkpoints.added_tokens import with_missing_tokens
+from pagewire.checkpoints.files import read_object
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf, read_header
 from pagewire.gguf.vocabulary import GGUFVocabulary
@@ -21,6 +24,7 @@ from worker.grammar.rows import GrammarRows
 logger = logging.getLogger(__name__)
 
 FILE = "tokenizer.json"
+WHAT = "cannot read the tokenizer"
 
 
 class GrammarsToCome:
@@ -51,11 +55,9 @@ def load_compiler(path: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> 
     try:
         import llguidance
 
-        if is_gguf(path):
-            description = GGUFVocabulary(read_header(path)).make().to_str()
-        else:
-            description = _json_object((path / FILE).read_text(encoding="utf-8"))
-        tokenizer = llguidance.LLTokenizer(description, n_vocab=vocab_size, eos_token=list(eos_token_ids))
+        tokenizer = llguidance.LLTokenizer(
+            _described(path), n_vocab=vocab_size, eos_token=list(eos_token_ids)
+        )
     except ImportError:
         why = "llguidance is not installed"
     except OSError:
@@ -70,10 +72,17 @@ def load_compiler(path: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> 
     return None
 
 
-def _json_object(text: str) -> str:
-    """Returns the text without space before it. Raises ValueError where it is no JSON object, which the
-    library would take for the path of a file. What is within the object, the library reads."""
-    text = text.lstrip()
-    if not text.startswith("{"):
+def _described(path: Path) -> str:
+    """Returns the content of tokenizer.json with the tokens that the files beside it add, or the same
+    of a GGUF file. Raises StartupError and OSError; ValueError where it is no JSON object."""
+    if is_gguf(path):
+        return GGUFVocabulary(read_header(path)).make().to_str()
+    try:
+        content = json.loads((path / FILE).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{FILE} holds no JSON object: {error}") from error
+    if not isinstance(content, dict):  # the library takes a string for the path of a file
         raise ValueError(f"{FILE} holds no JSON object")
-    return text
+    names = ("special_tokens_map.json", "tokenizer_config.json", "added_tokens.json")
+    named, config, ids = (read_object(path, name, WHAT) or {} for name in names)
+    return json.dumps(with_missing_tokens(content, named | config, ids))

@@ -11,7 +11,7 @@ from kernels.api import InputBatch, KVCacheSpec, LayerCache, RowStateSpec
 from worker.layers.attention.self_attention import Attention, SideBySide, StatefulPart
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
-from worker.layers.latent.attention import LatentAttention
+from worker.layers.latent import LatentAttention
 from worker.parallel import Placement
 
 

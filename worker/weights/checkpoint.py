@@ -2,8 +2,10 @@
 for. Checkpoints in pickle form (pytorch_model.bin) are never read."""
 
 import math
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -33,8 +35,10 @@ class Checkpoint(TensorSource):
             if inside(self._folder, SINGLE_FILE, WHAT).exists():
                 self._open(SINGLE_FILE, None)
             elif (index := read_object(self._folder, INDEX_FILE, WHAT)) is not None:
-                for file_name, tensors in _read_index(index).items():
-                    self._open(file_name, tensors)
+                files = _read_index(index)
+                indexed = {name: file_name for file_name, tensors in files.items() for name in tensors}
+                for file_name, tensors in files.items():
+                    self._open(file_name, tensors, indexed)
             else:
                 raise _no_checkpoint(self._folder)
             self._stack = self._stack.pop_all()
@@ -81,8 +85,11 @@ class Checkpoint(TensorSource):
             raise StartupError(WHAT, f"tensor {name} in {self._names[name]}: {error}") from error
         return tensor
 
-    def _open(self, file_name: str, expected: list[str] | None) -> None:
-        """expected: the tensors that the index lists for this file."""
+    def _open(
+        self, file_name: str, expected: list[str] | None, indexed: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """expected: the tensors that the index lists for this file. indexed: the file of each tensor; a
+        tensor of that name in another file is passed over."""
         path = inside(self._folder, file_name, WHAT)
         try:
             file = self._stack.enter_context(safe_open(path, framework="pt"))
@@ -97,6 +104,8 @@ class Checkpoint(TensorSource):
             if name not in held:
                 raise StartupError(WHAT, f"{INDEX_FILE} promises tensor {name} in {file_name}: not there")
         for name in held:
+            if indexed.get(name, file_name) != file_name:
+                continue
             if name in self._files:
                 raise StartupError(WHAT, f"tensor {name} is in {self._names[name]} and in {file_name}")
             self._files[name], self._names[name] = file, file_name

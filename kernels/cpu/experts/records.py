@@ -64,7 +64,7 @@ class DispatchRecord(OperationRecord):
 
 @record
 class WeighRecord(OperationRecord):
-    """kernels.cpu.experts.combine.weigh, whose rows are pairs in the order of tokens; see
+    """kernels.cpu.experts.dispatch.weigh, whose rows are pairs in the order of tokens; see
     kernels.ops.experts.dispatch."""
 
     x: Address  # [T, width]
@@ -85,7 +85,7 @@ class GroupedRecord(OperationRecord):
 
 @record
 class CombineRecord(OperationRecord):
-    """kernels.cpu.experts.combine.combine; see kernels.ops.experts.dispatch."""
+    """kernels.cpu.experts.dispatch.combine; see kernels.ops.experts.dispatch."""
 
     y: Address  # [P, width]
     weights: Address  # [rows, k] float32

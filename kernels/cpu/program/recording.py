@@ -185,7 +185,7 @@ class RecordingOps(ProgramWriter):
 
     def _copy_heads(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """x, out: views [M, H, D] of buffers, of any strides between rows and heads."""
-        from kernels.cpu.attention.latent.copy_heads import copy_heads  # compiles, the first time
+        from kernels.cpu.attention.latent.operations import copy_heads  # compiles, the first time
 
         _, heads, width = x.shape
         if width % 2:

@@ -36,7 +36,7 @@ class DecidedRows:
     """The record that reads the row counts of others, and which those are."""
 
     def __init__(self, index: int, record: DecideRowsRecord, counts: torch.Tensor) -> None:
-        """index, record: of kernels.cpu.runtime.decide_rows. counts: [N] int64, which the program writes."""
+        """index, record: of kernels.cpu.experts.dispatch. counts: [N] int64, which the program writes."""
         self.record, self._index, self._counts = record, index, counts
         self._targets: list[tuple[int, int]] = []  # index of a record, and of its count
         self._open: int | None = None
@@ -55,7 +55,7 @@ class DecidedRows:
 
     def link(self, program: "Program") -> None:
         """Writes down where the records are."""
-        from kernels.cpu.runtime.decide_rows import row_targets  # compiles, the first time
+        from kernels.cpu.experts.dispatch import row_targets  # compiles, the first time
 
         first = self._counts.data_ptr()
         self._pairs = row_targets(
@@ -168,7 +168,7 @@ class ProgramWriter(CpuOps):
     def decide_rows(self, counts: torch.Tensor) -> DecidedRows:
         """Puts an operation that reads the row counts of later ones. counts: [N] int64, which an operation
         before writes; see DecidedRows.of()."""
-        from kernels.cpu.runtime.decide_rows import decide_rows  # compiles, the first time
+        from kernels.cpu.experts.dispatch import decide_rows  # compiles, the first time
 
         record = DecideRowsRecord(targets=0)
         decided = DecidedRows(self.put(decide_rows, record, 1), record, counts)

@@ -92,3 +92,31 @@ async def test_what_is_enforced_reaches_the_engine(run_api, fields, sent):
         await api.openai.chat.completions.create(model="fake", messages=ASK, tools=TOOLS, **fields)
         grammar = (await asyncio.wait_for(api.service.engine.requests.get(), 30)).grammar
         assert all(text in grammar for text in sent) and ("get_weather" in grammar) == ("get_weather" in sent)
+
+
+async def test_an_answer_of_another_server_goes_back_as_a_message(run_api, tmp_path):
+    """Its fields that say nothing more, or the reasoning under another name, are no errors."""
+    call = {"id": "c1", "type": "function", "index": 0}
+    call["function"] = {"name": "now", "arguments": "{}", "parsed_arguments": {}}
+    said = {"role": "assistant", "content": None, "refusal": "", "annotations": [], "parsed": {"a": 1}}
+    hinted = {"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}
+    messages = [
+        {"role": "user", "content": [hinted]},
+        {**said, "reasoning": "hm", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "9 h"},
+        said,
+        {"role": "user", "content": "hi", "cache_control": {"type": "ephemeral"}},
+    ]
+    tools = [{**tool, "cache_control": {"type": "ephemeral"}} for tool in TOOLS]
+    source = "{% for m in messages %}{{ m.reasoning_content }}{{ m.tool_calls }}{{ m.content }}{% endfor %}"
+    folder = write_checkpoint(tmp_path, chat_template_jinja=TEMPLATE + source)
+    async with run_api(script, model_path=folder, engine_options={"max_model_len": 2000}) as api:
+        answer = await api.post("/v1/chat/completions", model="fake", messages=messages, tools=tools)
+        assert answer.status_code == 200, answer.text
+        ids = api.service.engine.requests.get_nowait().prompt_token_ids
+        messages[1]["reasoning_content"] = messages[1].pop("reasoning")
+        await api.post("/v1/chat/completions", model="fake", messages=messages, tools=tools)
+        assert api.service.engine.requests.get_nowait().prompt_token_ids == ids
+        for message in ({"role": "user", "content": None}, {"role": "assistant"}):
+            answer = await api.post("/v1/chat/completions", model="fake", messages=[message])
+            assert answer.json()["error"]["param"] == "messages[0].content"

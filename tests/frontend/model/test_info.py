@@ -200,6 +200,10 @@ def test_places_of_a_chat_template(tmp_path):
         "in-json": {"chat_template_json": {"chat_template": "in-json"}, "chat_template_jinja": None},
         "in-config": {"tokenizer_config_json": config, "chat_template_jinja": None},
         "named": {"tokenizer_config_json": named, "chat_template_jinja": None},
+        "object": {
+            "tokenizer_config_json": {"chat_template": {"tool_use": "x", "default": "object"}},
+            "chat_template_jinja": None,
+        },
     }
     for expected, files in cases.items():
         folder = write_checkpoint(tmp_path / expected, **files)

@@ -200,6 +200,13 @@ def test_failures_name_the_chat_and_are_short(source, words):
     assert words in str(caught.value) and len(str(caught.value)) < 700
 
 
+def test_a_method_that_changes_its_object_is_named():
+    """transformers refuses it, too; templates for llama.cpp have some."""
+    source = "{% set found = [] %}{% set _ = found.append(1) %}x"
+    with pytest.raises(InvalidRequest, match="'append' of 'list' object is unsafe"):
+        ours(source, make_chat([("user", "a")]))
+
+
 def test_a_refused_template_can_be_used_again():
     """Budgets and limits belong to one rendering."""
     source = (

@@ -64,6 +64,34 @@ def test_as_transformers_renders_it() -> None:
     assert rendered(CHAT) == expected
 
 
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        ({"tool_call_id": "c1"}, "get_weather"),
+        ({"tool_call_id": "c2"}, "get_time"),
+        ({"tool_call_id": "c1", "name": "own"}, "own"),
+        ({"tool_call_id": "c3"}, "none"),
+        ({}, "none"),
+        ({"role": "user", "tool_call_id": "c1"}, "none"),
+    ],
+)
+def test_a_result_has_the_name_of_its_call(message: dict, name: str) -> None:
+    """OpenAI's tool messages have an id alone, and templates print a name, or refuse what has none."""
+    calls = [{"id": "c1", "name": "get_weather"}, {"id": "c2", "name": "get_time"}]
+    result = {"role": "tool", "content": [{"text": "sunny"}]} | message
+    chat = {"messages": [{"role": "assistant", "tool_calls": calls}, result]}
+    source = "{% set m = messages[1] %}{{ m.name or 'none' }}{% if m.tool_calls %}{% endif %}"
+    assert rendered(chat, source) == name
+
+
+def test_an_id_that_is_used_again_names_the_later_call() -> None:
+    result = {"role": "tool", "tool_call_id": "0", "content": [{"text": "x"}]}
+    turns = [{"role": "assistant", "tool_calls": [{"id": "0", "name": name}]} for name in ("f", "g")]
+    chat = {"messages": [turns[0], result, turns[1], result]}
+    source = "{% for m in messages %}{{ m.name if m.role == 'tool' and not m.tool_calls }}{% endfor %}"
+    assert rendered(chat, source) == "fg"
+
+
 def test_arguments_are_text_where_the_template_takes_text() -> None:
     assert not template().arguments_are_text
     assert template(TEXT_TEMPLATE).arguments_are_text

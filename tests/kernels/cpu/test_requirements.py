@@ -139,18 +139,3 @@ def test_a_cpu_that_llvm_knows_less_of(monkeypatch: pytest.MonkeyPatch):
     host_with(monkeypatch, ZEN_4)
     monkeypatch.setattr(machine_code, "host_features", lambda: {"avx2": True, "avx512bf16": False})
     assert support.why_not() == "LLVM does not see AVX512-BF16 in this CPU"
-
-
-@pytest.mark.parametrize(
-    ("named", "refused"), [({}, False), ({"evex512": True}, False), ({"evex512": False}, True)]
-)
-def test_a_feature_that_llvm_may_not_have(
-    named: dict[str, bool], refused: bool, monkeypatch: pytest.MonkeyPatch
-):
-    """Registers of 512 bits: no feature for a newer LLVM, and for an older one the CPU must have it."""
-    from kernels.cpu.compiler import llvm as machine_code
-
-    host_with(monkeypatch, ZEN_4)
-    features = dict.fromkeys(sets.AVX512_BF16.features - sets.OF_SOME_LLVMS, True)
-    monkeypatch.setattr(machine_code, "host_features", lambda: features | named)
-    assert (support.why_not() is not None) == refused

@@ -125,20 +125,25 @@ def core_flags(slot: RestartSlot) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("settings", "standbys", "outlives"),
+    ("settings", "standbys", "of_frontend", "outlives"),
     [
-        ({}, 2, True),
-        ({"standbys": 3}, 3, True),
-        ({"no_standby": True}, 0, True),
-        ({"no_restart": True}, 0, False),
+        ({}, 2, 1, True),
+        ({"standbys": 3}, 3, 1, True),
+        ({"standbys": 0}, 0, 0, True),
+        ({"frontends": 2}, 2, 0, True),
+        ({"no_standby": True}, 0, 0, True),
+        ({"no_restart": True}, 0, 0, False),
     ],
 )
-def test_what_is_kept_for_a_restart(settings: dict[str, Any], standbys: int, outlives: bool):
-    """Standbys of cores and their workers; and workers, which the supervisor then starts."""
+def test_what_is_kept_for_a_restart(
+    settings: dict[str, Any], standbys: int, of_frontend: int, outlives: bool
+):
+    """Standbys of cores and their workers, and of a frontend that is alone; and workers, which the supervisor
+    then starts."""
     config = ServeConfig(**settings)
     (core,) = engine_slots(config, FOLDER)
-    (frontend,) = frontend_slots(config, FOLDER, Ports(5000))
-    assert (core.num_standbys, frontend.num_standbys) == (standbys, 0)
+    frontends = frontend_slots(config, FOLDER, Ports(5000))
+    assert [core.num_standbys, frontends[0].num_standbys] == [standbys, of_frontend]
     assert ("--parent-starts-worker" in core.arguments) == outlives
 
 

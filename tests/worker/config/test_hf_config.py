@@ -197,6 +197,8 @@ def test_windows(tmp_path: Path):
         kinds = ["sliding_attention", "full_attention"]
         assert read(tmp_path, used | {"layer_types": kinds}).windows == (9, None)
         assert read(tmp_path, used | {"sliding_window": None}).windows == (None, None)
+        for unused in (0, -1, None):
+            assert read(tmp_path, qwen | {"sliding_window": unused}).windows == (None, None)
 
 
 def test_eos_of_both_files(tmp_path: Path):
@@ -296,6 +298,12 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, Any, str]] = [
     (LLAMA, "rope_scaling", {"rope_type": "longrope"}, "rope_scaling has no field short_factor"),
     (LLAMA, "rope_scaling", {"type": "su", "short_factor": [1.0], "long_factor": [2.0]}, "6 numbers"),
     (LLAMA, "rope_scaling", {"type": "ntk"}, 'type is "ntk"'),
+    (
+        LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+        "rope_scaling",
+        {"type": "yarn", "factor": 4.0},
+        "rope_parameters is there, too: put its fields into that one",
+    ),
     (
         LLAMA,
         "rope_scaling",

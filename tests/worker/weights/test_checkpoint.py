@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from pagewire.errors import StartupError
 from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE, Checkpoint
@@ -101,13 +101,25 @@ def test_files_that_were_opened_are_closed_where_another_is_damaged(tmp_path: Pa
         checkpoint.read("a", ())
 
 
-def test_a_tensor_in_two_files_names_both(tmp_path: Path) -> None:
+def test_the_index_decides_between_two_files_that_have_a_tensor(tmp_path: Path) -> None:
+    """Shards of another checkpoint that are used again hold more than the index takes of them."""
     folder = tmp_path / "model"
     shards(folder)
-    save_file({"a": torch.ones(2), "b": torch.ones(2), "c": torch.ones(2)}, folder / "two.safetensors")
+    save_file({"a": -torch.ones(2), "b": torch.ones(2), "c": torch.ones(2)}, folder / "two.safetensors")
+    with Checkpoint(folder) as checkpoint:
+        assert checkpoint.file_of("a") == "one.safetensors"
+        assert not checkpoint.read("a", ()).equal(-torch.ones(2))
+
+
+def test_a_tensor_in_two_files_and_not_in_the_index_names_both(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shards(folder)
+    for name in ("one", "two"):
+        path = folder / f"{name}.safetensors"
+        save_file({**load_file(path), "x": torch.ones(2)}, path)
     with pytest.raises(StartupError) as refused, Checkpoint(folder):
         pass
-    assert refused.value.why == "tensor a is in one.safetensors and in two.safetensors"
+    assert refused.value.why == "tensor x is in one.safetensors and in two.safetensors"
 
 
 @pytest.mark.parametrize("suffix", ["bin", "pt", "pth", "ckpt"])

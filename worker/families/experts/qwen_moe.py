@@ -11,7 +11,7 @@ from worker.config.decoder import (
     every,
     read_decoder,
     read_kinds,
-    read_window,
+    read_used_window,
     windows_of,
 )
 from worker.config.experts import ExpertsConfig, has_experts, read_routing, sparse_layers
@@ -43,18 +43,12 @@ def _read_experts(
     return tuple(config if sparse else None for sparse in sparse_layers(fields, num_layers))
 
 
-def _window(fields: Fields) -> int | None:
-    """Returns the window if it is used: files say 0 or null where it is not. Raises StartupError."""
-    fields.has("sliding_window")
-    return read_window(fields, 4096) if fields.boolean("use_sliding_window", False) else None
-
-
 def read_qwen2_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     """Reads config.json. Raises StartupError."""
     values = read_decoder(fields, common, Spelling(max_position=32768))
     num_layers = values["num_layers"]
     first = fields.integer("max_window_layers", 28, least=0)
-    window = _window(fields)
+    window = read_used_window(fields)
     alternating = every(2, num_layers)[:first] + ("full_attention",) * max(0, num_layers - first)
     kinds = read_kinds(fields, alternating)
     shared_size = fields.integer("shared_expert_intermediate_size", 5632, least=0)
@@ -68,7 +62,7 @@ def read_qwen2_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConf
 def read_qwen3_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     """Reads config.json. Raises StartupError."""
     values = read_decoder(fields, common, Spelling(max_position=32768))
-    window = _window(fields)
+    window = read_used_window(fields)
     fields.has("max_window_layers")  # which changes nothing here: all layers have the window, or none
     bias = fields.boolean("attention_bias", False)
     return DecoderConfig(

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from kernels.cpu.elementwise.records import GatherRecord
-from kernels.cpu.experts.product_group import ProductGroup
 from kernels.cpu.experts.records import DispatchRecord, Group, GroupedRecord, Segment
 from kernels.cpu.matmul.packed import PackedWeight, pack_weight
+from kernels.cpu.program.experts import ProductGroup
 from kernels.cpu_ops import CpuOps
 from kernels.ops.experts.dispatch import dispatch
 from tests.kernels.tolerances import random

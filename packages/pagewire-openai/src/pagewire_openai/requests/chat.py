@@ -8,7 +8,7 @@ from google.protobuf import struct_pb2
 
 from frontend.errors import InvalidRequest, Unsupported
 from frontend.templates.chat_template import ChatTemplate
-from frontend.templates.conversation import EFFORT
+from frontend.templates.conversation import ASSISTANT, EFFORT
 from frontend.validation.requests import MAX_PARTS
 from pagewire.v1 import generation_pb2, prompt_pb2
 from pagewire_openai.requests import values
@@ -20,50 +20,79 @@ from pagewire_openai.requests.fields import (
     Table,
     ask_for_logprobs,
     given,
+    list_of,
+    object_schema,
+    one_of,
     read_fields,
     read_object,
     read_texts,
 )
 from pagewire_openai.requests.structured import STRUCTURED, read_structured
-from pagewire_openai.requests.tools import read_inner, read_nested_tools
+from pagewire_openai.requests.tools import NESTED, read_inner, read_nested_tools
 
-_CHAT: Table = {
-    "messages": Field(values.anything),
-    "max_tokens": Field(values.count, "stopping.max_tokens"),
-    "max_completion_tokens": Field(values.count, "stopping.max_tokens"),
-    "logprobs": Field(values.boolean),
-    "top_logprobs": Field(values.count),
-    "response_format": Field(values.json_object),
-    "tools": Field(values.anything),
-    "tool_choice": Field(values.anything),
-    "parallel_tool_calls": Field(values.boolean, "prompt.chat.parallel_tool_calls"),
-    "thinking_token_budget": Field(values.count, "reasoning.budget"),
-    "reasoning_effort": Field(values.text),
-    "modalities": Field(values.nothing(["text"])),
-    "add_generation_prompt": Field(values.boolean, "prompt.chat.add_generation_prompt"),
-    "continue_final_message": Field(values.boolean, "prompt.chat.continue_final_message"),
-    "chat_template_kwargs": Field(values.json_object),
+_CALLED: Table = {
+    "name": Field(values.text),
+    "arguments": Field(values.text),
+    "parsed_arguments": Field(values.anything),  # of the openai package: what `arguments` says
+}
+_CALL: Table = {
+    "id": Field(values.text),
+    "type": Field(values.text),
+    "function": Field(values.json_object, inner=object_schema(_CALLED, "name")),
+    "index": Field(values.anything),  # of the stream that it came in
+}
+_PART: Table = {
+    "type": Field(values.text),
+    "text": Field(values.text),
+    "cache_control": Field(values.anything),
 }
 _MESSAGE: Table = {
     "role": Field(values.text),
-    "content": Field(values.as_it_is),
+    "content": Field(values.as_it_is, inner=one_of(values.text.schema, list_of(object_schema(_PART)))),
     "name": Field(values.text),
-    "tool_calls": Field(values.as_it_is),
+    "tool_calls": Field(values.as_it_is, inner=list_of(object_schema(_CALL, "function"))),
     "tool_call_id": Field(values.text),
     "reasoning_content": Field(values.text),
-    "refusal": Field(values.nothing()),
+    "reasoning": Field(values.text),  # as newer servers call it
+    "refusal": Field(values.nothing("")),
     "annotations": Field(values.nothing([])),
+    "parsed": Field(values.anything),  # of the openai package: what `content` says
+    "cache_control": Field(values.anything),
 }
-_PART: Table = {"type": Field(values.text), "text": Field(values.text)}
-_FORMAT: Table = {"type": Field(values.text), "json_schema": Field(values.json_object)}
+"""Answers come back as messages: with what servers and the openai package put into them, too."""
 _SCHEMA: Table = {
     "name": Field(values.text),
     "description": Field(values.text),
     "schema": Field(values.json_object),
     "strict": Field(values.boolean),
 }
-_CALL: Table = {"id": Field(values.text), "type": Field(values.text), "function": Field(values.json_object)}
-_CALLED: Table = {"name": Field(values.text), "arguments": Field(values.text)}
+_FORMAT: Table = {
+    "type": Field(values.text),
+    "json_schema": Field(values.json_object, inner=object_schema(_SCHEMA, "schema")),
+}
+CONVERSATION: Table = {
+    "messages": Field(values.anything, inner=list_of(object_schema(_MESSAGE, "role"))),
+    "chat_template_kwargs": Field(values.json_object),
+    **NESTED,
+}
+"""The fields that read_conversation() reads."""
+CHAT: Table = {
+    **SAMPLING,
+    **EXTENSIONS,
+    **STRUCTURED,
+    **CONVERSATION,
+    "max_tokens": Field(values.count, "stopping.max_tokens"),
+    "max_completion_tokens": Field(values.count, "stopping.max_tokens"),
+    "logprobs": Field(values.boolean),
+    "top_logprobs": Field(values.count),
+    "response_format": Field(values.json_object, inner=object_schema(_FORMAT, "type")),
+    "parallel_tool_calls": Field(values.boolean, "prompt.chat.parallel_tool_calls"),
+    "thinking_token_budget": Field(values.count, "reasoning.budget"),
+    "reasoning_effort": Field(values.text),
+    "modalities": Field(values.nothing(["text"])),
+    "add_generation_prompt": Field(values.boolean, "prompt.chat.add_generation_prompt"),
+    "continue_final_message": Field(values.boolean, "prompt.chat.continue_final_message"),
+}
 NO_THINKING = "none"
 
 
@@ -73,7 +102,7 @@ def read_chat(
     """Returns the request of a chat completion. template: the model's. Raises InvalidRequest and Unsupported
     with OpenAI's names."""
     request = generation_pb2.GenerateRequest()
-    read_fields(body, (SAMPLING, EXTENSIONS, STRUCTURED, _CHAT), request, names)
+    read_fields(body, CHAT, request, names)
     if all(given(body, name, None) is not None for name in ("max_tokens", "max_completion_tokens")):
         raise InvalidRequest({"max_tokens": "cannot be combined with max_completion_tokens"})
     _read_logprobs(body, request, names)
@@ -134,20 +163,21 @@ def _read_message(value: Any, path: str, message: prompt_pb2.ChatMessage) -> Non
     fields = read_object(value, path, _MESSAGE, ("role",))
     message.role = fields["role"]
     message.name = fields.get("name", "")
-    message.reasoning = fields.get("reasoning_content", "")
+    message.reasoning = fields.get("reasoning_content", "") or fields.get("reasoning", "")
     message.tool_call_id = fields.get("tool_call_id", "")
     if "content" in fields:
         refusal = "is not supported"
         for text in read_texts(fields["content"], f"{path}.content", _PART, ("text",), refusal):
             message.content.add(text=text)
-    elif "tool_calls" not in fields:
+    elif "tool_calls" not in fields and not (message.role == ASSISTANT and "content" in value):
         raise InvalidRequest({f"{path}.content": "is required"})
     calls = fields.get("tool_calls", [])
     if not isinstance(calls, list):
         raise InvalidRequest({f"{path}.tool_calls": "must be a list"})
     for place, call in enumerate(calls):
         outer, inner = read_inner(call, f"{path}.tool_calls[{place}]", _CALL, _CALLED)
-        message.tool_calls.add(id=outer.get("id", ""), **inner)
+        called = {name: inner.get(name, "") for name in ("name", "arguments")}
+        message.tool_calls.add(id=outer.get("id", ""), **called)
 
 
 def _read_format(value: Any, request: generation_pb2.GenerateRequest) -> None:

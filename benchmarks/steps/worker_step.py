@@ -3,10 +3,13 @@
     python -m benchmarks.steps.worker_step                           # the demo model
     python -m benchmarks.steps.worker_step MODEL --threads 2 --batch 1,32 --dummy
     python -m benchmarks.steps.worker_step MODEL --quantization int4
+    python -m benchmarks.steps.worker_step MODEL --batch 48,63,64,65,66,128,256 --threads 1 --temperature 0.8
 
 One line per batch size: the prefill of all prompts, in steps of at most 8192 tokens, and the decode
 steps that follow (median and 10th percentile), with the microseconds of a decode step that are not of
-compiled programs but around them: reading the plan, sampling, the result.
+compiled programs but around them: reading the plan, sampling, the result. Processor time is that of all
+threads, its 10th percentile, which other processes change least; where that of a batch is more than 3 %
+beyond its share, by rows, of the batch before it, the line says by how much.
 """
 
 import argparse
@@ -86,28 +89,43 @@ def programs_timed() -> Iterator[list[float]]:
         yield spent
 
 
-def measure(runner: StepExecutor[CpuBackend], vocab_size: int, batch: int, prompt: int, output: int) -> None:
-    """Prints one line."""
+def measure(
+    runner: StepExecutor[CpuBackend],
+    vocab_size: int,
+    batch: int,
+    options: argparse.Namespace,
+    share: float = float("inf"),
+) -> float:
+    """Prints one line. share: the milliseconds of processor time that a row should cost. Returns those of a
+    decode step."""
+    prompt, output = options.prompt, options.output
     new_rows = random_rows(vocab_size, batch, prompt, prompt + output)
+    for row in new_rows:
+        row.sampling.temperature = options.temperature
     most = BUDGET // prompt
     prefill = 0.0
     for first in range(0, batch, most):
         rows = range(first, min(batch, first + most))
         prefill += timed(runner, plan(rows, 0, prompt, new_rows[rows.start : rows.stop]))
-    decode, around = [], []
+    decode, around, processor = [], [], []
     with programs_timed() as programs:
         for step in range(output - 1):
-            programs[0] = 0.0
+            programs[0], began = 0.0, time.process_time()
             decode.append(timed(runner, plan(range(batch), prompt + step, 1)))
+            processor.append(1000 * (time.process_time() - began))
             around.append(1000 * (decode[-1] - programs[0]))
     runner.execute(removal(range(batch)))
     median, low = statistics.median(decode), statistics.quantiles(decode, n=10)[0]
     outside, least = statistics.median(around), statistics.quantiles(around, n=10)[0]
+    cost = statistics.quantiles(processor, n=10)[0]
+    beyond = 100 * (cost / (share * batch) - 1)
     print(
         f"batch {batch:4}: prefill of {batch * prompt:6} tokens {prefill:8.1f} ms;"
         f" decode step {median:7.2f} ms (p10 {low:.2f}), {1000 * batch / median:7.0f} tokens/s,"
-        f" {outside:.0f} us around programs (p10 {least:.0f})"
+        f" {outside:.0f} us around programs (p10 {least:.0f}), {cost:.2f} ms of processors"
+        + (f", {beyond:.0f} % beyond its share" if beyond > 3 else "")
     )
+    return cost
 
 
 def main() -> None:
@@ -117,6 +135,7 @@ def main() -> None:
     parser.add_argument("--batch", default="1,8,32,256")
     parser.add_argument("--prompt", type=int, default=100)
     parser.add_argument("--output", type=int, default=60)
+    parser.add_argument("--temperature", type=float, default=0.0, help="0: greedy")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quantization", default="", choices=["", "int8", "int4"])
     parser.add_argument("--dummy", action="store_true", help="random weights")
@@ -134,8 +153,9 @@ def main() -> None:
         num_blocks=max(batches) * -(-(options.prompt + options.output) // BLOCK_SIZE),
     )
     runner, ready = load(initialize, CpuPlatform(WorkerConfig(threads=options.threads)))
+    share = float("inf")
     for batch in batches:
-        measure(runner, ready.model.vocab_size, batch, options.prompt, options.output)
+        share = measure(runner, ready.model.vocab_size, batch, options, share) / batch
 
 
 if __name__ == "__main__":

@@ -14,7 +14,12 @@ from setuptools import find_packages, setup
 
 EDITABLE = "editable_wheel" in sys.argv
 FOLDER = "" if EDITABLE else "pagewire._rooms."
-DATA = ["pagewire.demo_model", f"{FOLDER}pagewire_console.static"]
+FOLDERS = ("docs", "docs/decisions", "protos", "protos/pagewire", "protos/pagewire/v1")
+FILES = {
+    f"pagewire.{each.replace('/', '.')}": each for each in FOLDERS if not EDITABLE and Path(each).is_dir()
+}
+"""Folders outside of packages that a wheel has within one, for importlib.resources."""
+DATA = ["pagewire.demo_model", f"{FOLDER}pagewire_console.static", *FILES]
 """Folders of files, for setuptools packages like others."""
 
 plugins = Path("packages").glob(f"{'' if EDITABLE else 'pagewire-'}*/src/*/__init__.py")
@@ -30,5 +35,5 @@ setup(
         *(f"{name}.{inner}" for name, folder in folders.items() for inner in find_packages(folder)),
         *DATA,
     ],
-    package_dir=folders,
+    package_dir=folders | FILES,
 )

@@ -30,6 +30,7 @@ from engine_core.startup import (
     queue_bounds,
 )
 from engine_core.worker_supply import Process, WorkerSupply
+from pagewire.checkpoints.paths import default_served_name
 from pagewire.config import NO_PORT, EngineConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap
@@ -127,6 +128,8 @@ def _open(config: EngineConfig, process: Process, stack: contextlib.ExitStack) -
     """Opens the HTTP port and the frontends' socket, and receives from frontends. Raises StartupError."""
     inbox = stack.enter_context(contextlib.closing(Inbox()))
     watch = stack.enter_context(contextlib.closing(Watch(config, "engine")))
+    if config.metrics_names == "vllm":
+        watch.board.add_vllm_names(model_name=config.metrics_model_name or default_served_name(config.model))
     watch.open(NO_PORT)
     listen = config.listen or transport.frontends_address(transport.default_folder())
     frontends = FrontendSockets(process.context, listen, inbox, process.key)

@@ -126,6 +126,12 @@ READINGS: tuple[Reading[Parts], ...] = (
         lambda parts: parts.core.scheduler.tables.block_size,
     ),
     Reading(
+        _gauge("pagewire_core_cache_info", "1; tokens in a KV block, and blocks.", "block_tokens", "blocks"),
+        lambda parts: {
+            (str(parts.core.scheduler.tables.block_size), str(parts.core.scheduler.pool.num_blocks)): 1.0
+        },
+    ),
+    Reading(
         _counter("pagewire_core_kv_sampled_slots_total", "Slots of blocks in use, summed over samples."),
         lambda parts: parts.core.scheduler.fragmentation.num_allocated,
     ),

@@ -1,11 +1,12 @@
 """The frontend's metrics beside its counters, and the lag of its event loop."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 from frontend.parts import FrontendParts
 from frontend.telemetry.counters import Counters
-from pagewire.telemetry.figures import Histogram, Metric, Reading, metrics_of
+from pagewire.telemetry.figures import Histogram, Key, Metric, Reading, metrics_of
 from pagewire.telemetry.pages import Answer, Page, merged_metrics, sockets_in
 from pagewire.telemetry.watch import PORT, Watch
 
@@ -74,7 +75,25 @@ READINGS: tuple[Reading[FrontendParts], ...] = (
         ),
         lambda parts: parts.engine.protocol_errors,
     ),
+    Reading(
+        Metric(
+            "pagewire_model_info",
+            "gauge",
+            "1; which model is served.",
+            ("model_name", "dtype", "quantization", "max_model_len"),
+        ),
+        lambda parts: _model_info(parts),
+    ),
 )
+
+
+def _model_info(parts: FrontendParts) -> Mapping[Key, float]:
+    """Returns 1 by the model's name, dtype, quantization and context, once an engine core has said them."""
+    if (facts := parts.engine.facts) is None:
+        return {}
+    model = facts.model
+    return {(parts.model.name, model.dtype, model.quantization, str(model.max_model_len)): 1.0}
+
 
 METRICS = (*metrics_of(Counters), *(each.metric for each in READINGS))
 """Every metric of a frontend, for docs/metrics.md."""
@@ -87,6 +106,8 @@ class FrontendWatch:
         self._watch = Watch(parts.config, "frontend")
         self._watch.board.add_counters(parts.counters)
         self._watch.board.add_readings(parts, READINGS)
+        if parts.config.metrics_names == "vllm":
+            self._watch.board.add_vllm_names(model_name=parts.model.name)
         self._state = parts.state
         self._socket = parts.config.http_socket
         self._lag_seconds = parts.counters.loop_lag_seconds

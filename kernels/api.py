@@ -2,15 +2,15 @@
 
 from kernels.attention.kv_cache_spec import AttentionSpec as AttentionSpec
 from kernels.attention.kv_cache_spec import CacheLayout as CacheLayout
+from kernels.attention.kv_cache_spec import DeltaStateSpec as DeltaStateSpec
 from kernels.attention.kv_cache_spec import KVCacheSpec as KVCacheSpec
+from kernels.attention.kv_cache_spec import MambaStateSpec as MambaStateSpec
 from kernels.attention.kv_cache_spec import Plane as Plane
+from kernels.attention.kv_cache_spec import RowStateSpec as RowStateSpec
 from kernels.attention.latent import LatentSpec as LatentSpec
 from kernels.attention.plan import LayerCache as LayerCache
 from kernels.attention.plan import Rotation as Rotation
 from kernels.attention.plan import Scoring as Scoring
-from kernels.attention.row_state import DeltaStateSpec as DeltaStateSpec
-from kernels.attention.row_state import MambaStateSpec as MambaStateSpec
-from kernels.attention.row_state import RowStateSpec as RowStateSpec
 from kernels.attention.torch_plan import HostStep as HostStep
 from kernels.batch import InputBatch as InputBatch
 from kernels.batch import StepBatch as StepBatch
@@ -23,15 +23,14 @@ from kernels.cpu.program.program import StepProgram as StepProgram
 from kernels.cpu.program.recording import RecordingOps as RecordingOps
 from kernels.cpu.runtime.arena import Arena as Arena
 from kernels.cpu.runtime.arena import zeros as zeros
-from kernels.cpu.step.calls import RepeatedStep as RepeatedStep
-from kernels.cpu.step.calls import StepCheck as StepCheck
 from kernels.cpu.step.inputs import BlockInputs as BlockInputs
+from kernels.cpu.step.inputs import RepeatedStep as RepeatedStep
+from kernels.cpu.step.inputs import StepCheck as StepCheck
 from kernels.cpu.weight_forms import Pack as Pack
 from kernels.cpu.weight_forms import WeightForms as WeightForms
 from kernels.cpu_ops import CpuOps as CpuOps
 from kernels.ops.attention import block_copies as block_copies
 from kernels.ops.attention import e4m3 as e4m3
-from kernels.ops.experts.routing import Routing as Routing
 from kernels.ops.sampling.columns import SamplingColumns as SamplingColumns
 from kernels.ops.sampling.logits_processors import Bitmask as Bitmask
 from kernels.ops.sampling.logits_processors import PenaltyHistory as PenaltyHistory

@@ -11,6 +11,7 @@ from kernels.attention.latent import LatentSpec
 from kernels.attention.plan import AttentionPlan, LatentPlan
 from kernels.ops.attention.ragged import Integers, ranges
 from kernels.ops.states.spans import AnySpans
+from kernels.wanted import Wanted
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class InputBatch:
     spans: AnySpans | None = None
     """The rows in the order of their tokens, for layers that keep a state per row; None: there are none."""
 
+    logit_tokens: torch.Tensor | None = None
+    """[A] int64: token (index into T) whose logits are sampled from; None: all of them, in order."""
+    wanted: Wanted = Wanted.STATES
+    """More than STATES where the model may compute it together with its hidden states."""
+
     def plan(self, spec: AttentionSpec) -> AttentionPlan:
         """Returns what layers of this kind store and attend by."""
         plan: AttentionPlan = self.attention[spec]
@@ -53,33 +59,18 @@ class InputBatch:
         return plan
 
     @property
-    def wants_all_logits(self) -> bool:
-        """True if every token is known to be sampled from, in order, as when all rows decode."""
-        return False
-
-    @property
-    def greedy(self) -> bool:
-        """True if sampled rows are known to take the token of their largest logit and to need nothing
-        else."""
-        return False
+    def num_logits(self) -> int:
+        """Tokens whose logits are wanted."""
+        if self.wanted < Wanted.LOGITS:
+            return 0
+        return len(self.token_ids if self.logit_tokens is None else self.logit_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepBatch(InputBatch):
-    """An InputBatch with what its rows are sampled from. A: sampled rows."""
+    """An InputBatch whose rows are sampled from. A: sampled rows."""
 
-    logit_tokens: torch.Tensor | None
-    """[A] int64: token (index into T) whose logits are sampled from; None: all of them, in order."""
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
-    all_greedy: bool = False  # see greedy
-
-    @property
-    def wants_all_logits(self) -> bool:
-        return self.logit_tokens is None
-
-    @property
-    def greedy(self) -> bool:
-        return self.all_greedy
 
     def with_all_positions(self, num_logits: Integers) -> "StepBatch":
         """Returns a batch whose rows sample from several of their last positions. num_logits: [A]."""

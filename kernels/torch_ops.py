@@ -17,9 +17,15 @@ import torch
 from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, weigh
 from kernels.ops.experts.route import route
 from kernels.ops.layers.activation import activation, clamped_swiglu, gated_activation
-from kernels.ops.layers.adjust_logits import adjust_logits
 from kernels.ops.layers.linear import linear, low_bit_linear
-from kernels.ops.layers.norms import add_layer_norm, add_rms_norm, layer_norm, rms_norm, scaled_add
+from kernels.ops.layers.norms import (
+    add_layer_norm,
+    add_rms_norm,
+    adjust_logits,
+    layer_norm,
+    rms_norm,
+    scaled_add,
+)
 from kernels.ops.layers.rotary import rotary
 from kernels.ops.states.convolution import convolution
 from kernels.ops.states.delta_rule import delta_rule

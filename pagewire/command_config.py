@@ -98,7 +98,7 @@ class HealthConfig(ClientConfig):
     wait: float = flag(0.0, "seconds to wait until it does", common=True, metavar="SECONDS", at_least=0)
     http: str = flag(
         "",
-        "HOST:PORT of a process's HTTP port: checks /healthz there, for an engine core without gRPC",
+        "HOST:PORT of a process's HTTP port: asks /readyz there, for an engine core without gRPC",
         metavar="ADDRESS",
     )
 

@@ -16,6 +16,7 @@ LoadFormat = Literal["auto", "dummy"]
 ModelImpl = Literal["auto", "native", "transformers"]
 Scheduling = Literal["ahead", "sync"]
 Policy = Literal["fair", "fcfs"]
+MetricsNames = Literal["pagewire", "vllm"]
 PoolingKind = Literal["auto", "last", "mean", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -90,6 +91,7 @@ class WatchedConfig(CommonConfig):
     )
     http_tls_cert: str = flag("", "PEM file with the certificate of the HTTP port", metavar="FILE")
     http_tls_key: str = flag("", "PEM file with its key", metavar="FILE")
+    metrics_names: MetricsNames = flag("pagewire", "vllm: metrics have vLLM's names, too")
     http_socket: str = flag("", "Unix socket for the same pages, for a supervisor", metavar="PATH")
 
 
@@ -240,7 +242,7 @@ class FrontendConfig(ModelConfig):
         at_least=0,
     )
     otlp_endpoint: str = flag(
-        "", "OTLP collector of traces: http://HOST:PORT (needs the extra `tracing`)", metavar="URL"
+        "", "OTLP/gRPC collector of traces: http://HOST:PORT (needs the extra `tracing`)", metavar="URL"
     )
     trace_sample_rate: float = flag(
         1.0, "share of the requests without a trace context to trace", at_least=0, at_most=1
@@ -292,6 +294,9 @@ class EngineConfig(ModelConfig):
 
     listen: str = flag("", "address for frontends (ipc:///folder/frontends.ipc)", metavar="ADDRESS")
     listen_workers: str = flag("", "address for workers (ipc:///folder/workers.ipc)", metavar="ADDRESS")
+    metrics_model_name: str = flag(
+        "", "model_name of --metrics-names vllm; default: the name of --model", metavar="NAME"
+    )
     external_workers: bool = flag(False, "wait for workers that are started separately")
     device: Device = flag("auto", "where to compute; simulated: without a model", common=True)
     profile: str = flag("h200", "hardware to simulate: h200, cpu or instant", metavar="NAME")
@@ -584,6 +589,7 @@ class ServeConfig(FrontendConfig, EngineConfig):
             "http_socket",
             "listen_workers",
             "loopback_port",
+            "metrics_model_name",
             "parent_starts_worker",
             "process_name",
             "reuse_port",

@@ -31,7 +31,8 @@ say "built $(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
 
 "$python" -m zipfile -l "$wheel" >"$work/contents"
 for needed in pagewire/py.typed pagewire_client/py.typed pagewire/v1/generation_pb2.pyi pagewire/demo_model/model.safetensors \
-  pagewire/demo_model/tokenizer.json pagewire/site.zip pagewire/_rooms/pagewire_console/static/index.html share/pagewire/protos/pagewire/v1/generation.proto; do
+  pagewire/demo_model/tokenizer.json pagewire/site.zip pagewire/_rooms/pagewire_console/static/index.html pagewire/protos/pagewire/v1/generation.proto \
+  pagewire/protos/service_config.json pagewire/docs/tutorial.md; do
   grep -q "$needed" "$work/contents" || fail "$needed is not in the wheel"
 done
 sed -n '2,$s/ .*//p' "$work/contents" | grep -vE '^pagewire(/|_client/|-[^/]*\.(dist-info|data)/)' >"$work/strays" &&
@@ -41,14 +42,14 @@ install() {
   "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check -c "$constraints" "$@"
 }
 size() { # of the environment without pip, MiB
-  du -sm --exclude=pip --exclude=setuptools --exclude='pip-*' --exclude='setuptools-*' "$work/venv/lib" | cut -f1
+  du -sm --exclude={pip,setuptools,pkg_resources,_distutils_hack} --exclude='pip-*' --exclude='setuptools-*' "$work/venv/lib" | cut -f1
 }
 cd "$work" # where no folder of the tree can be imported by accident
 "$python" -m build --wheel --outdir client tree/packages/pagewire-client >log 2>&1 || fail "$(cat log)"
 "$interpreter" -m venv venv
 install client/*.whl
 export PATH="$work/venv/bin:$PATH"
-[ "$(size)" -le 30 ] || fail "pagewire-client takes $(size) MiB"
+[ "$(size)" -le 28 ] || fail "pagewire-client takes $(size) MiB"
 python -c 'import pagewire; pagewire.Client; pagewire.AsyncClient'
 for command in serve frontend engine worker demo token keys; do
   code=0

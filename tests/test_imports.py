@@ -133,7 +133,8 @@ SEAMS = {
         *("pagewire.ipc.columns", "pagewire.v1"),
     },
     "pagewire_simulated": {
-        *("kernels.ops.attention.ragged", "pagewire.config", "pagewire.errors", "pagewire.internal.v1"),
+        *("kernels.ops.attention.ragged", "kernels.wanted"),
+        *("pagewire.config", "pagewire.errors", "pagewire.internal.v1"),
         *("pagewire.ipc.columns", "worker.config", "worker.exactness", "worker.executor"),
         *("worker.fault_injection", "worker.grammar", "worker.memory.host_blocks", "worker.platforms.base"),
         *(
@@ -268,7 +269,8 @@ def test_only_commands_import_rooms():
         expected = {
             "processes.py": {"frontend", "engine_core", "worker"},
             "replay.py": {"engine_core"},
-            "serve.py": {"frontend", "engine_core"},  # hashes of --api-key, checks before a download
+            # hashes of --api-key, checks before a download
+            "serve.py": {"frontend", "engine_core", "worker"},
             "credentials.py": {"frontend"},
         }
         allowed = expected.get(path.name, set()) if path.parent.name == "cli" else set()
@@ -331,7 +333,7 @@ DOOR = {
     "kernels.api",
     *("kernels.cpu.groups", "kernels.cpu.instruction_sets", "kernels.cpu.requirements"),
     *("kernels.ops.attention.ragged", "kernels.ops.experts.routing"),
-    *("kernels.triton.requirements", "kernels.triton_ops"),
+    *("kernels.triton.requirements", "kernels.triton_ops", "kernels.wanted"),
 }
 """The modules by which the worker imports kernels: all that needs torch; what is needed before torch is
 imported, or without it; and what imports triton."""

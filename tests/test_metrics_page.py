@@ -22,7 +22,10 @@ def test_the_page_is_fresh():
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_names_follow_the_conventions(metric: Metric):
     """Base units; counters end in _total, nothing else does; ours begin with their process."""
-    assert re.fullmatch(r"(pagewire_(frontend|core|worker|supervisor)|grpc_server)(_[a-z]+)+", metric.name)
+    assert re.fullmatch(
+        r"(pagewire_(frontend|core|worker|supervisor)|grpc_server)(_[a-z]+)+|pagewire_(build|model)_info",
+        metric.name,
+    )
     assert (metric.kind == "counter") == metric.name.endswith("_total")
     assert not re.search(r"_(ms|us|millis|micros|kb|mb|percent)(_|$)", metric.name)
     assert not set(metric.labels) & {"request_id", "handle", "process"}

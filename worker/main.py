@@ -27,8 +27,7 @@ from pagewire.plugins import find_plugin
 from worker.channel import Channel, EngineGone
 from worker.core_succession import LoadedWorker, serve_cores
 from worker.cpu.malloc_tuning import release_import_memory, use_one_heap
-from worker.cpu.needed_kernels import needed_groups
-from worker.cpu.precompile import precompile, select_instruction_set
+from worker.cpu.precompile import needed_groups, precompile, select_instruction_set
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
 from worker.imports import import_metas, quick_imports

@@ -77,7 +77,7 @@ class Generator:
     ) -> AsyncIterator[Stream]:
         """Yields a request's stream; leaving the block before its end aborts the request. Raises
         ServiceError, before the block when the request is refused."""
-        with RequestSpan(self._counters, self._tracer, call) as span:
+        with RequestSpan(self._counters, self._tracer, call, request) as span:
             call = replace(call, trace=span.trace)
             async with self._open(request, call, mode, span.timings) as stream:
                 span.begin(stream)

@@ -7,7 +7,7 @@ from typing import Self
 from google.rpc import code_pb2
 
 from frontend.call.call import Call
-from frontend.errors import ServiceError
+from frontend.errors import InternalError, ServiceError
 from frontend.streams.stream import Stream
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.timings import RequestTimings
@@ -20,13 +20,16 @@ from pagewire.v1 import generation_pb2
 class RequestSpan:
     """A context from a request's arrival to its end; the exception that leaves it tells the outcome."""
 
-    def __init__(self, counters: Counters, tracer: Tracer | None, call: Call) -> None:
-        """tracer: exports a span; None: only metrics."""
+    def __init__(
+        self, counters: Counters, tracer: Tracer | None, call: Call, request: generation_pb2.GenerateRequest
+    ) -> None:
+        """tracer: exports a span; None: only metrics. request: not checked yet."""
         self.timings = RequestTimings(counters)
         self.trace = call.trace
         """The trace context that the core gets."""
         self._counters = counters
         self._method = call.method
+        self._request = request
         self._stream: Stream | None = None
         self._span = tracer.begin(call.method or "generate", call.trace) if tracer is not None else None
         if self._span is not None:
@@ -67,7 +70,8 @@ class RequestSpan:
     def _attributes(self, outcome: str, error: BaseException | None) -> Attributes:
         """Returns the span's attributes by OpenTelemetry's conventions. No text, no tokens."""
         attributes: dict[str, str | int | float | list[str]] = {
-            **self._protocol_attributes(_status_of(outcome, error)),
+            **self._protocol_attributes(outcome, error),
+            **_asked(self._request),
             "gen_ai.provider.name": "pagewire",
             "pagewire.outcome": outcome,
         }
@@ -77,6 +81,8 @@ class RequestSpan:
             usage = self._stream.usage()
             attributes |= {
                 "gen_ai.request.model": self._stream.model,
+                "gen_ai.response.model": self._stream.model,
+                "gen_ai.response.id": self._stream.request_id,
                 "gen_ai.usage.input_tokens": usage.prompt_tokens,
                 "gen_ai.usage.cache_read.input_tokens": usage.cached_prompt_tokens,
                 "gen_ai.usage.output_tokens": usage.completion_tokens,
@@ -86,12 +92,20 @@ class RequestSpan:
             attributes[f"pagewire.wait.{cause}"] = nanoseconds / 1e9
         return attributes
 
-    def _protocol_attributes(self, status: str) -> dict[str, str]:
-        """Returns those of the transport. status: a gRPC status, by name."""
+    def _protocol_attributes(self, outcome: str, error: BaseException | None) -> dict[str, str | int]:
+        """Returns those of the transport. A client that goes away gets no status over HTTP."""
         verb, _, route = self._method.partition(" ")
-        if route:  # "POST /path"
-            return {"http.request.method": verb, "http.route": route, "pagewire.status": status}
-        return {"rpc.system.name": "grpc", "rpc.method": verb, "rpc.response.status_code": status}
+        if not route:
+            status = _status_of(outcome, error)
+            return {"rpc.system.name": "grpc", "rpc.method": verb, "rpc.response.status_code": status}
+        attributes: dict[str, str | int] = {"http.request.method": verb, "http.route": route}
+        if outcome == "refused":
+            attributes["http.response.status_code"] = (
+                error.http_status if isinstance(error, ServiceError) else InternalError().http_status
+            )
+        elif outcome != "cancelled":  # a stream that fails has begun with 200
+            attributes["http.response.status_code"] = 200
+        return attributes
 
     def _count_tokens(self, stream: Stream) -> None:
         counters, usage = self._counters, stream.usage()
@@ -126,6 +140,17 @@ def _names(stream: Stream) -> list[str]:
     """Returns the finish reasons of a stream's sequences."""
     names = map(generation_pb2.FinishReason.Name, stream.finish_reasons())
     return [name.removeprefix("FINISH_REASON_").lower() for name in names]
+
+
+def _asked(request: generation_pb2.GenerateRequest) -> dict[str, str | int]:
+    """Returns the attributes that a request has before it is checked."""
+    is_chat = request.prompt.WhichOneof("kind") == "chat"
+    found: dict[str, str | int] = {"gen_ai.operation.name": "chat" if is_chat else "text_completion"}
+    if request.sampling.n > 1:
+        found["gen_ai.request.choice.count"] = request.sampling.n
+    if request.stopping.HasField("max_tokens"):
+        found["gen_ai.request.max_tokens"] = request.stopping.max_tokens
+    return found
 
 
 def _status_of(outcome: str, error: BaseException | None) -> str:

@@ -291,6 +291,10 @@ class Stream:
         return True
 
     @property
+    def request_id(self) -> str:
+        return self._header.request_id
+
+    @property
     def model(self) -> str:
         return self._header.model
 

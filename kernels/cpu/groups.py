@@ -18,10 +18,10 @@ class Group(StrEnum):
     """The modules of kernels.cpu, without that, that compile when they are imported."""
 
     BFLOAT16 = "bfloat16", "matmul.gemm_bfloat16", "attention.bfloat16_kv", "attention.combine_parts"
-    FLOAT32 = "float32", "attention.float32_kv", "matmul.gemm_halves", "matmul.gemm_float32"
-    COMPACT = "compact", "matmul.compact.product", "matmul.compact.pack"
+    FLOAT32 = "float32", "attention.float32_kv", "matmul.gemm_float32"
+    COMPACT = "compact", "matmul.compact.product"
     """Weights in 12 bits, which some instruction sets have."""
-    INT8 = "int8", "matmul.gemm_int8", "matmul.quantize"
+    INT8 = "int8", "matmul.gemm_int8"
     GROUPS = "groups", "matmul.groups.product", "matmul.groups.inputs"
     """Weights in groups."""
     TWO_LEVELS = (
@@ -34,26 +34,20 @@ class Group(StrEnum):
     """Weights that are floats of 4 bits."""
     EIGHT_BITS = "eight_bits", "attention.e4m3_kv"
     """Keys and values of 8 bits."""
-    LATENTS = (
-        "latents",
-        *("attention.latent.bfloat16", "attention.latent.float32", "attention.latent.copy_heads"),
-    )
+    LATENTS = "latents", "attention.latent.operations"
     STATES = (
         "states",
         *("states.delta_rule", "states.convolution", "states.selective_scan", "states.norms"),
     )
     """Layers that keep a state per row."""
-    EXPERTS = (
-        "experts",
-        *("experts.route", "experts.combine", "experts.dispatch", "runtime.decide_rows"),
-    )
+    EXPERTS = "experts", "experts.route", "experts.dispatch"
     SAMPLER = "sampler", "sampling.choose", "sampling.logits_processors"
     """For any CPU."""
     MODEL = (
         "model",
         *("elementwise.norms", "elementwise.activations", "step.prepare_inputs"),
-        *("attention.planning.kv_prefetch_list", "elementwise.scaling", "elementwise.rotary"),
-        "matmul.packed_rows",
+        *("attention.planning.kv_prefetch_list", "elementwise.rotary"),
+        *("elementwise.gather", "matmul.packed_rows"),
         *("runtime.program", "sampling.argmax", "step.check_step", "step.repeat_step"),
     )
     """For any model."""

@@ -48,8 +48,7 @@ AVX2_VNNI = InstructionSet(
     "avx2_vnni", "AVX-VNNI", AVX2.flags | {"avx_vnni"}, AVX2.features | {"avxvnni"}, compact=True
 )
 _AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
-# evex512: registers of 512 bits, a feature for LLVM 20 (llvmlite 0.47) and none for LLVM 22 (from 0.48).
-AVX512 = InstructionSet("avx512", "AVX-512", AVX2.flags | _AVX512, AVX2.features | _AVX512 | {"evex512"})
+AVX512 = InstructionSet("avx512", "AVX-512", AVX2.flags | _AVX512, AVX2.features | _AVX512)
 AVX512_VNNI = InstructionSet(
     "avx512_vnni", "AVX512-VNNI", AVX512.flags | {"avx512_vnni"}, AVX512.features | {"avx512vnni"}
 )

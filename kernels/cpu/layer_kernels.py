@@ -12,6 +12,7 @@ from kernels.cpu.elementwise.records import (
     ClampedSwigluRecord,
     GatedGeluRecord,
     GatedSiluRecord,
+    GatherRecord,
     LayerNormRecord,
     NormRecord,
     RotaryRecord,
@@ -20,7 +21,6 @@ from kernels.cpu.elementwise.records import (
 from kernels.cpu.experts.records import (
     CombineRecord,
     DispatchRecord,
-    GatherRecord,
     GroupedRecord,
     RouteRecord,
     WeighRecord,
@@ -47,6 +47,7 @@ class RowKernels(NamedTuple):
     rotary: Operation[RotaryRecord]
     add: Operation[ScaledAddRecord]
     logits: Operation[AdjustLogitsRecord]
+    gather: Operation[GatherRecord]
 
 
 class ExpertKernels(NamedTuple):
@@ -54,7 +55,6 @@ class ExpertKernels(NamedTuple):
 
     choose: Operation[RouteRecord]
     dispatch: Operation[DispatchRecord]
-    gather: Operation[GatherRecord]
     product: Operation[GroupedRecord]
     sum: Operation[CombineRecord]
     weigh: Operation[WeighRecord]
@@ -73,7 +73,7 @@ class StateKernels(NamedTuple):
 
 def row_kernels(dtype: torch.dtype) -> RowKernels:
     """Returns the operations, compiled if needed. dtype: bfloat16 or float32."""
-    from kernels.cpu.elementwise import activations, norms, rotary, scaling  # compiles, the first time
+    from kernels.cpu.elementwise import activations, gather, norms, rotary  # compiles, the first time
 
     return RowKernels(
         norms.rms_norm.of(dtype),
@@ -83,22 +83,22 @@ def row_kernels(dtype: torch.dtype) -> RowKernels:
         activations.gated_gelu.of(dtype),
         activations.clamped_swiglu.of(dtype),
         rotary.rotary.of(dtype),
-        scaling.scaled_add.of(dtype),
-        scaling.adjust_logits,
+        norms.scaled_add.of(dtype),
+        norms.adjust_logits,
+        gather.gather_rows,
     )
 
 
 def expert_kernels(dtype: torch.dtype) -> ExpertKernels:
     """Returns the operations, compiled if needed. dtype: bfloat16 or float32."""
-    from kernels.cpu.experts import combine, dispatch, route  # compiles, the first time
+    from kernels.cpu.experts import dispatch, route  # compiles, the first time
 
     return ExpertKernels(
         route.route,
         dispatch.dispatch,
-        dispatch.gather_rows,
         dispatch.grouped_product,
-        combine.combine.of(dtype),
-        combine.weigh.of(dtype),
+        dispatch.combine.of(dtype),
+        dispatch.weigh.of(dtype),
     )
 
 

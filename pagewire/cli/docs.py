@@ -13,6 +13,8 @@ from pagewire.telemetry.http import HttpThread
 from pagewire.telemetry.pages import Page, text_page
 
 ARCHIVE = Path(__file__).parents[1] / "site.zip"
+_PAGES = (ARCHIVE.with_name("docs"), ARCHIVE.parents[1] / "docs")
+"""Folders with the pages as Markdown: of an installed wheel, and of a source tree."""
 LOOPBACK = "127.0.0.1"
 _MISSING = text_page(404, "not found")
 
@@ -73,8 +75,13 @@ def _content_type(name: str) -> str:
 
 
 def run(config: DocsConfig) -> int:
-    """Serves the documentation until Ctrl-C. Returns 0. Raises StartupError."""
-    serve(ARCHIVE, config.port)
+    """Serves the documentation until Ctrl-C; without a site, prints where its pages are. Returns 0. Raises
+    StartupError."""
+    pages = next((folder for folder in _PAGES if folder.is_dir()), None)
+    if ARCHIVE.exists() or pages is None:
+        serve(ARCHIVE, config.port)
+    else:
+        print(f"{pages / 'tutorial.md'} and the pages next to it; in a source tree, make docs builds a site")
     return 0
 
 

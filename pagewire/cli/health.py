@@ -61,13 +61,13 @@ def _check(address: str, tls: ssl.SSLContext | None) -> str:
     except http.client.InvalidURL as error:
         raise UsageError(f"--http {address} is no address", str(error)) from None
     try:
-        connection.request("GET", "/healthz")
+        connection.request("GET", "/readyz")
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as error:
         return str(error) or type(error).__name__
     finally:
         connection.close()
-    return "" if status == http.client.OK else f"/healthz answers {status}"
+    return "" if status == http.client.OK else f"/readyz answers {status}"
 
 
 COMMANDS = {"health": (HealthConfig, run)}

@@ -108,8 +108,13 @@ def _check_before_download(config: ServeConfig) -> None:
     from engine_core.startup import check_config
     from frontend.answers.choice import check_format_name
     from frontend.answers.formats import REASONING_FORMATS, TOOL_FORMATS
+    from worker.startup.checks import check_quantization, refuse_fast_matmul
 
     check_config(config)
+    if config.device != "auto":
+        check_quantization("" if config.quantization == "none" else config.quantization, config.device)
+    if config.device in ("cpu", "simulated"):
+        refuse_fast_matmul(config.fast_matmul, config.device)
     if hub_name(config.tokenizer) is None:
         tokenizer_folder(config.tokenizer)
     if config.override_generation_config:

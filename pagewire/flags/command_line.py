@@ -156,12 +156,16 @@ def _facts_of(flag: Flag) -> str:
         facts.append("on")
     elif flag.default not in (None, False, "", ()) and not flag.positional:
         facts.append(str(flag.default))
+    facts += filter(None, [range_of(flag)])
+    return f" [{'; '.join(facts)}]" if facts else ""
+
+
+def range_of(flag: Flag) -> str:
+    """Returns the numbers that a flag takes, such as "0..65535" or "from 1"; "": any."""
     lowest, highest = flag.at_least, flag.at_most
     if highest is not None and highest < MAX_COUNT:
-        facts.append(f"{lowest}..{highest}")
-    elif lowest is not None:
-        facts.append(f"from {lowest}")
-    return f" [{'; '.join(facts)}]" if facts else ""
+        return f"{lowest}..{highest}"
+    return "" if lowest is None else f"from {lowest}"
 
 
 def _sentence(docstring: str) -> str:

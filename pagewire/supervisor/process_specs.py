@@ -72,7 +72,11 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
             engine = replace(engine, worker_cores=format_cores(plan.workers[rank]))
         if config.record and config.data_parallel_size > 1:
             engine = replace(engine, record=f"{config.record}.{rank}")
-        engine = replace(_watched(engine, name, folder), parent_starts_worker=not config.no_restart)
+        engine = replace(
+            _watched(engine, name, folder),
+            parent_starts_worker=not config.no_restart,
+            metrics_model_name=next(iter(config.served_model_name), ""),
+        )
         arguments = ["engine", *flags.to_arguments(engine, EngineConfig)]
         slots.append(_slot(config, name, arguments, num_standbys=_standbys(config)))
     return slots

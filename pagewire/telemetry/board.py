@@ -16,7 +16,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from pagewire import __version__
 from pagewire.telemetry.figures import Histogram, Metric, Reading, Value, values_of
+from pagewire.telemetry.vllm_names import vllm_series
 
 T = TypeVar("T")
 Source = Callable[[], Iterable[tuple[Metric, Value]]]
@@ -30,13 +32,17 @@ PROCESS = "process"
 """Label of every sample: the name of the process."""
 
 
+BUILD_INFO = Metric("pagewire_build_info", "gauge", "1; which version of pagewire this is.", ("version",))
+
+
 class Board(Collector):
     """A metrics registry without global state, so that one test may run several services."""
 
     def __init__(self, process: str) -> None:
         """process: value of the process label, such as "frontend-1"."""
         self.process = process
-        self._sources: list[Source] = []
+        self._sources: list[Source] = [lambda: [(BUILD_INFO, {__version__: 1.0})]]
+        self._of_vllm: Mapping[str, str] | None = None
         self._systems: list[tuple[str, ProcessCollector]] = []
         self.add_system(process)
 
@@ -49,6 +55,10 @@ class Board(Collector):
         kept = tuple(readings)
         self._sources.append(lambda: [(each.metric, each.read(subject)) for each in kept])
 
+    def add_vllm_names(self, **labels: str) -> None:
+        """Serves metrics under vLLM's names, too. labels: of all these, such as model_name."""
+        self._of_vllm = labels
+
     def add_system(self, process: str, pid: int | None = None) -> None:
         """Adds CPU seconds, memory, descriptors and start time of a process from /proc. pid: None: this
         process."""
@@ -60,16 +70,24 @@ class Board(Collector):
         families: dict[str, Family] = {}
         for source in self._sources:
             for metric, value in _steady(source):
-                family = _family(metric, value)
-                families.setdefault(family.name, family)
-                _label(family, self.process)
+                self._put(families, metric, value, {})
+                if self._of_vllm is not None:
+                    for theirs, same in vllm_series(metric, value):
+                        self._put(families, theirs, same, self._of_vllm)
         for process, system in self._systems:
             for family in system.collect():
-                _label(family, process)
+                _label(family, {PROCESS: process})
                 known = families.setdefault(family.name, family)
                 if known is not family:
                     known.samples.extend(family.samples)
         yield from families.values()
+
+    def _put(
+        self, families: dict[str, Family], metric: Metric, value: Value, labels: Mapping[str, str]
+    ) -> None:
+        family = _family(metric, value)
+        families.setdefault(family.name, family)
+        _label(family, {PROCESS: self.process, **labels})
 
     def render(self, accept: str) -> tuple[str, bytes]:
         """Returns content type and text. accept: the request's Accept header, which may ask for
@@ -112,7 +130,5 @@ def _add_histogram(family: Any, labels: tuple[str, ...], histogram: Histogram) -
     family.add_metric(labels, list(zip(edges, accumulate(histogram.counts), strict=True)), histogram.sum)
 
 
-def _label(family: Family, process: str) -> None:
-    family.samples = [
-        sample._replace(labels={PROCESS: process, **sample.labels}) for sample in family.samples
-    ]
+def _label(family: Family, labels: Mapping[str, str]) -> None:
+    family.samples = [sample._replace(labels={**labels, **sample.labels}) for sample in family.samples]

@@ -8,7 +8,7 @@ from google.rpc import code_pb2
 from frontend.errors import ServiceError
 from pagewire import cli
 from pagewire.flags import Flag, flags_of
-from pagewire.flags.command_line import usage_of
+from pagewire.flags.command_line import range_of, usage_of
 
 _FLAGS_HEAD = """# Flags
 
@@ -48,10 +48,13 @@ def errors_page() -> str:
 
 
 def _flags_table(flags: Iterable[Flag]) -> str:
-    rows = [f"| `{_cell(usage_of(flag))}` | {_default(flag)} | {_cell(flag.help)} |" for flag in flags]
+    rows = [
+        f"| `{_cell(usage_of(flag))}` | {_default(flag)} | {range_of(flag)} | {_cell(flag.help)} |"
+        for flag in flags
+    ]
     if not rows:
         return "No flags.\n"
-    return "\n".join(["| flag | default | meaning |", "| --- | --- | --- |", *rows]) + "\n"
+    return "\n".join(["| flag | default | range | meaning |", "| --- | --- | --- | --- |", *rows]) + "\n"
 
 
 def _default(flag: Flag) -> str:

@@ -14,6 +14,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Start": ("README.md", "docs/tutorial.md", "docs/coming-from.md"),
     "How to": (
         "docs/operations.md",
+        "docs/kubernetes.md",
         "docs/security.md",
         "docs/checkpoints.md",
         "docs/benchmarking.md",
@@ -60,6 +61,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 """The parts of the site, as https://diataxis.fr has them, and their pages in order."""
 _IMAGES = ("docs/**/*.png", "docs/**/*.svg")
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
+_ROW, _CODE = re.compile(r"^\|.*\|$", re.MULTILINE), re.compile(r"`[^`\n]+`")
 _FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 
 
@@ -91,7 +93,13 @@ def staged(source: Path, pages: dict[Path, str]) -> str:
     text = source.read_text(encoding="utf-8")
     if source.suffix == ".proto":
         return f"# {source.name}\n\n```proto\n{text}```\n"
-    return linked(text, source, pages)
+    return linked(without_escapes(text), source, pages)
+
+
+def without_escapes(text: str) -> str:
+    r"""Returns a page's text with | for \| in code of tables: GitHub needs the backslash, mkdocs shows
+    it."""
+    return _ROW.sub(lambda row: _CODE.sub(lambda code: code[0].replace(r"\|", "|"), row[0]), text)
 
 
 def linked(text: str, source: Path, pages: dict[Path, str]) -> str:
@@ -134,6 +142,6 @@ def stage(folder: Path) -> list[dict[str, Any]]:
         shutil.copyfile(image, folder / page_name(image))
     navigation = {section: [pages[path] for path in paths] for section, paths in found.items()}
     for name, text in {"flags.md": flags_page(), "errors.md": errors_page()}.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        (folder / name).write_text(without_escapes(text), encoding="utf-8")
         navigation["Reference"].insert(0, name)
     return [{section: names} for section, names in navigation.items()]

@@ -23,7 +23,8 @@ PROMPT = "Once upon a time"
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
     """Two frontends that share the HTTP port."""
-    with services.start(openai_port=0, open_inference=True, frontends=2) as service:
+    names = {"served_model_name": ("demo", "other"), "metrics_names": "vllm"}
+    with services.start(openai_port=0, open_inference=True, frontends=2, **names) as service:
         yield service
 
 
@@ -53,6 +54,24 @@ def test_a_chat_is_streamed(api: openai.OpenAI):
     assert text == whole.choices[0].message.content
     assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
     assert chunks[0].system_fingerprint == whole.system_fingerprint
+
+
+def test_metrics_are_those_of_all_processes_under_vllms_names(service: Service, api: openai.OpenAI):
+    """Whichever frontend answers; the engine core knows the served name, too."""
+    url = service.facts["openai"].removesuffix("/v1")
+    assert api.completions.create(model="demo", prompt=PROMPT, max_tokens=4).usage.completion_tokens == 4
+    lines = httpx2.get(f"{url}/metrics").text.splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if line.startswith("vllm:"))
+    cores = [name for name in values if 'process="engine-core"' in name]
+    assert 'vllm:num_requests_waiting{model_name="demo",process="engine-core"}' in cores
+    assert 'vllm:kv_cache_usage_perc{model_name="demo",process="engine-core"}' in cores
+    sent = [
+        float(values[f'vllm:generation_tokens_total{{model_name="demo",process="frontend-{number}"}}'])
+        for number in (1, 2)
+    ]
+    assert sum(sent) >= 4
+    built = [line for line in lines if line.startswith("pagewire_build_info{")]
+    assert len(built) == 3 and f'version="{httpx2.get(f"{url}/version").json()["version"]}"' in built[0]
 
 
 def test_a_closed_connection_frees_the_engine(service: Service, api: openai.OpenAI):

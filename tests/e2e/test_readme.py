@@ -85,7 +85,7 @@ def test_docker():
     assert (build[1], build[-1]) == ("build", ".") and 'ENTRYPOINT ["pagewire"]' in dockerfile
     assert f"image: {tag}" in (ROOT / "compose.yaml").read_text()
     config = parsed(run[run.index(tag) + 1 :])
-    assert hub_name(config.model) is not None and config.openai_host == "0.0.0.0"
+    assert hub_name(config.model) is not None and "PAGEWIRE_OPENAI_HOST=0.0.0.0" in dockerfile
     host, outside, inside = run[run.index("-p") + 1].split(":")
     assert (host, int(outside)) == ("127.0.0.1", 8000) and int(inside) == config.openai_port
 

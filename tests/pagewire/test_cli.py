@@ -194,7 +194,7 @@ def test_health_of_a_process_by_its_http_port(status):
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(status if self.path == "/healthz" else 404)
+            self.send_response(status if self.path == "/readyz" else 404)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:

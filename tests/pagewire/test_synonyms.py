@@ -25,7 +25,8 @@ OPTIONS = {
     for flag in flags_of(config).values()
     for option in (flag.option, flag.negative)
 }
-PAGE = (Path(__file__).parents[2] / "docs" / "coming-from.md").read_text()
+PAGE_PATH = Path(__file__).parents[2] / "docs" / "coming-from.md"
+PAGE = PAGE_PATH.read_text()
 
 
 def parse(*arguments: str, config=ServeConfig, environment=None):
@@ -58,6 +59,12 @@ def test_the_tables_of_the_page_are_those_of_the_program(section: str):
     assert named.keys() == KINDS[section].keys()
     for name, target in RENAMED.items() if section == "Taken" else ():
         assert f"`{target.replace('=', ' ')}`" in named[name]
+
+
+def test_the_series_of_the_page_exist():
+    named = set(re.findall(r"`(pagewire_\w+)`", PAGE))
+    metrics = PAGE_PATH.with_name("metrics.md").read_text()
+    assert named and all(f"`{name}`" in metrics for name in named)
 
 
 SAME = """

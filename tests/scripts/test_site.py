@@ -9,7 +9,7 @@ from frontend.errors import ModelNotFound
 from pagewire import cli
 from scripts.site.__main__ import pack, slug
 from scripts.site.reference import errors_page, flags_page
-from scripts.site.staging import ROOT, SECTIONS, linked, page_name, sources, staged
+from scripts.site.staging import ROOT, SECTIONS, linked, page_name, sources, staged, without_escapes
 
 STREAMS = ROOT / "docs" / "streams.md"
 PAGES = {path: page_name(path) for paths in sources().values() for path in paths}
@@ -47,6 +47,17 @@ def test_links(link: str, expected: str):
 def test_a_link_that_leads_nowhere():
     with pytest.raises(SystemExit, match=r"docs/streams.md: none.md does not exist"):
         linked("[a](none.md)", STREAMS, PAGES)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"| `a\|b` | c\|d | `e` |", r"| `a|b` | c\|d | `e` |"),
+        (r"not a table: `a\|b`", r"not a table: `a\|b`"),
+    ],
+)
+def test_pipes_in_code_of_tables(text: str, expected: str):
+    assert without_escapes(text) == expected
 
 
 def test_a_contract_is_a_page():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels.ops.sampling.philox import philox4x32_reference, uniform53_reference
+from kernels.ops.sampling.choose import philox4x32_reference, uniform53_reference
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2, prompt_pb2
 

@@ -25,7 +25,9 @@ class Counted(Driver):
 
     def __init__(self, folder: Path, **changes: object) -> None:
         super().__init__(
-            folder, record=False, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8, **changes
+            folder,
+            **{"record": False, "dtype": "bfloat16", "block_size": 16, "num_blocks": 300, "max_num_seqs": 8}
+            | changes,
         )
         sampler = self.runner.backend.sampler
         sample, self.asked = sampler.sample, list[int]()
@@ -58,17 +60,17 @@ def no_program_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("quantization", ["", "int8"])
-@pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.parametrize("rows", [1, 2, 70])
 def test_greedy_rows(folder: Path, rows: int, quantization: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sampler is asked after the prompts alone; rows end one after the other."""
-    wanted = [(GREEDY, 12 + number) for number in range(rows)]
-    driver = Counted(folder, quantization=quantization)
+    """The sampler is never asked; rows end one after the other."""
+    wanted = [(GREEDY, 4 + number % 12) for number in range(rows)]
+    driver = Counted(folder, quantization=quantization, max_num_seqs=rows)
     tokens = outputs(driver, wanted)
-    assert driver.asked == [rows]
+    assert driver.asked == []
     no_program_chooses(monkeypatch)
-    reference = Counted(folder, quantization=quantization)
+    reference = Counted(folder, quantization=quantization, max_num_seqs=rows)
     assert outputs(reference, wanted) == tokens
-    assert len(reference.asked) == 12 + rows - 1
+    assert sum(reference.asked) == sum(most for _, most in wanted)
 
 
 @pytest.mark.parametrize("other", [DRAWN, PENALIZED, resolved_params(top_k=3, temperature=0.5)])
@@ -146,6 +148,6 @@ def test_a_model_that_breaks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     driver = Counted(folder)
     broken = tokens(driver)
-    assert [output[-1] for output in broken] == [NO_TOKEN_COLUMN] * 3 and driver.asked == [3]
+    assert [output[-1] for output in broken] == [NO_TOKEN_COLUMN] * 3 and driver.asked == []
     no_program_chooses(monkeypatch)
     assert tokens(Counted(folder)) == broken

@@ -41,7 +41,7 @@ class HeadNormKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class LatentConfig:
-    """Sizes of latent attention (worker.layers.latent.attention). Such a model has one KV head for the cache,
+    """Sizes of latent attention (worker.layers.latent). Such a model has one KV head for the cache,
     and its `head_dim` is that of the rotary parts."""
 
     rank: int  # R: of the latent that stands for keys and values
@@ -54,7 +54,7 @@ class LatentConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaConfig:
-    """Sizes of a gated delta net (worker.layers.states.gated_delta_net)."""
+    """Sizes of a gated delta net (worker.layers.states)."""
 
     key_heads: int  # G
     value_heads: int  # H, a multiple of G
@@ -66,7 +66,7 @@ class DeltaConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class MambaConfig:
-    """Sizes of a Mamba-2 layer (worker.layers.states.mamba2)."""
+    """Sizes of a Mamba-2 layer (worker.layers.states)."""
 
     heads: int  # H
     head_dim: int  # P

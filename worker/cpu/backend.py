@@ -19,6 +19,7 @@ from kernels.api import (
     StepCheck,
 )
 from kernels.ops.attention.ragged import Integers
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions
@@ -40,8 +41,8 @@ from worker.step.rows import RowTable
 log = logging.getLogger(__name__)
 Observe = Callable[[Step, StepBatch], None]
 """Called with a step, or a piece of one, that the model has computed."""
-BuildInputs = Callable[[Step, bool], StepBatch]
-"""Called with a step and whether all of its sampled rows are greedy, see InputBatch."""
+BuildInputs = Callable[[Step, Wanted], StepBatch]
+"""Called with a step and what is wanted of its sampled rows, see InputBatch."""
 
 
 def input_builder(
@@ -57,9 +58,9 @@ def input_builder(
     if kernels is not None:
         return BlockInputs(rows.token_ids, rows.blocks, rows.prompt_lens, kinds, kernels, has_states)
 
-    def build(step: Step, greedy: bool) -> StepBatch:
+    def build(step: Step, wanted: Wanted) -> StepBatch:
         work = step.rows, step.starts, step.counts, step.sample_sources
-        batch = replace(build_input_batch(rows, *work, kinds, layout, has_states), all_greedy=greedy)
+        batch = replace(build_input_batch(rows, *work, kinds, layout, has_states), wanted=wanted)
         return batch if step.num_logits is None else batch.with_all_positions(step.num_logits)
 
     return build
@@ -99,7 +100,8 @@ class CpuBackend:
         self._plan: worker_pb2.StepPlan | None = None  # that is launched
         self._batch: StepBatch
         self._step: Step
-        self._is_greedy = self._tokens_only = False
+        self._wanted = Wanted.STATES
+        self._tokens_only = False
         self._num_retried = 0
 
     @property
@@ -156,13 +158,15 @@ class CpuBackend:
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
         self.cache.copy_blocks(torch.from_numpy(sources), torch.from_numpy(targets))
 
-    def upload(self, step: Step, tokens_only: bool) -> None:
+    def upload(self, step: Step, wanted: Wanted) -> None:
         if self.states is not None:
             self.states.check(step)
         self._step = step
-        self._tokens_only = tokens_only
-        self._is_greedy = tokens_only and self.sampler.all_greedy(step.sample_rows.tolist())
-        self._batch = self._build_inputs(step, self._is_greedy)
+        self._tokens_only = wanted == Wanted.TOKENS
+        if self._tokens_only and not self.sampler.all_greedy(step.sample_rows.tolist()):
+            wanted = Wanted.LOGITS
+        self._wanted = wanted
+        self._batch = self._build_inputs(step, wanted)
         if self.states is not None and isinstance(self._batch.spans, Spans):
             self.states.mark(self._batch.spans)
 
@@ -186,7 +190,7 @@ class CpuBackend:
         hidden = torch.empty(0)
         if len(self._step.sample_rows):
             sampled = sampled_positions(self._step)
-            self._batch = self._build_inputs(sampled, self._is_greedy)
+            self._batch = self._build_inputs(sampled, self._wanted)
             hidden = self.compute(sampled, self._batch)
         return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden, is_whole=False)
 
@@ -200,7 +204,7 @@ class CpuBackend:
         return hidden
 
     def _forward(self, piece: Step) -> None:
-        self.compute(piece, self._build_inputs(piece, False))
+        self.compute(piece, self._build_inputs(piece, Wanted.STATES))
 
     def submit(self, clock: LaunchClock) -> Completion:
         return Completed(clock.times(clock.launched_ns, time.monotonic_ns()))
@@ -247,7 +251,8 @@ class CpuOutputs:
     def sample(
         self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
     ) -> SampledTokens:
-        chosen = self._model.greedy_tokens(self._hidden) if self._batch.greedy else None
+        wants_tokens = self._batch.wanted == Wanted.TOKENS
+        chosen = self._model.greedy_tokens(self._hidden) if wants_tokens else None
         if chosen is not None:
             if index is not None:
                 chosen = chosen[torch.from_numpy(index)]
@@ -284,9 +289,7 @@ class CpuOutputs:
     def _logits(self, index: Integers | None) -> torch.Tensor:
         """Returns the logits [N, V] of sampled rows. index: [N] which of them, copied; None: all."""
         if self._all_logits is None:
-            tokens = self._batch.logit_tokens
-            sampled = self._hidden if tokens is None else self._hidden.index_select(0, tokens)
-            self._all_logits = self._model.logits(sampled)
+            self._all_logits = self._model.sampled_logits(self._hidden, self._batch)
         return self._all_logits if index is None else self._all_logits[torch.from_numpy(index)]
 
 

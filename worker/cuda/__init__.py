@@ -1,8 +1,7 @@
 """The worker on a CUDA device: rows live on the device, and steps are launched without waiting for them.
 
 backend.py        the backend of the step executor: all of this put together
-device.py         operations of a device: copies, events, graphs, memory
-host_device.py    the reference implementation of a device, on a CPU
+device.py         operations of a device: copies, events, graphs, memory; the same on a CPU, as reference
 upload.py         copies from the host that do not wait
 rows.py           tokens and block tables of rows on the device, and a plan's changes to them
 step_buffers.py   a step's inputs, at fixed addresses for captured graphs

@@ -10,8 +10,9 @@ import torch
 from kernels.api import Spans
 from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
-from worker.cuda.device.device import Device, Event
+from worker.cuda.device import Device, Event
 from worker.cuda.graphs import Graphs
 from worker.cuda.rows import DeviceRows
 from worker.cuda.sampling.logprobs import LOGITS, score
@@ -98,7 +99,7 @@ class CudaBackend:
         for part in copy_parts(sources, targets, self.bytes_per_block):
             self.cache.copy_blocks(self.device.send(sources[part]), self.device.send(targets[part]))
 
-    def upload(self, step: Step, tokens_only: bool) -> None:
+    def upload(self, step: Step, wanted: Wanted) -> None:
         if step.num_logits is not None:
             self.device_rows.write_drafts(step)
         self._step, spans = step, None

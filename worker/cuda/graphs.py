@@ -14,7 +14,7 @@ for rows that filter, too; what else rows may ask for is launched kernel by kern
 
 from bisect import bisect_left
 
-from worker.cuda.device.device import Run
+from worker.cuda.device import Run
 from worker.cuda.sampling.row_parameters import ALIGNMENT
 
 TILE = 128

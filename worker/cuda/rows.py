@@ -17,7 +17,7 @@ import torch
 from kernels.ops.attention.ragged import Integers
 from kernels.triton_ops import TritonOps
 from pagewire.internal.v1 import worker_pb2
-from worker.cuda.device.device import Device
+from worker.cuda.device import Device
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable, column
 

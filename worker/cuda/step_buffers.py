@@ -16,7 +16,7 @@ import torch
 from kernels.api import InputBatch, KVCacheSpec, Spans
 from kernels.ops.attention.ragged import Integers, ranges
 from kernels.triton_ops import TritonOps
-from worker.cuda.device.device import Device
+from worker.cuda.device import Device
 from worker.cuda.rows import DeviceRows, aligned
 from worker.step.plan_reader import Step
 from worker.step.rows import RowTable

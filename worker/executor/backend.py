@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 from kernels.ops.attention.ragged import Integers
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from worker.grammar.rows import GrammarRows
 from worker.pooling.vectors import States
@@ -145,11 +146,9 @@ class Backend(Protocol):
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
         """Copies blocks within the cache. sources, targets: [C]."""
 
-    def upload(self, step: Step, tokens_only: bool) -> None:
-        """Makes the model's inputs of a step.
-
-        tokens_only: no sampled row is a beam or requests log-probabilities.
-        """
+    def upload(self, step: Step, wanted: Wanted) -> None:
+        """Makes the model's inputs of a step. wanted: what is read of its sampled rows; a token is sampled,
+        whatever the row's parameters are."""
 
     def forward(self) -> StepOutputs:
         """Runs the model on the uploaded step."""

@@ -20,38 +20,37 @@ from worker.config.hf_config import (
     read_config,
 )
 from worker.config.opt import OPT_HARMLESS, read_opt_config
-from worker.families.dense.glm import GLM, GLM4
-from worker.families.dense.llama import (
+from worker.families.dense import (
     ERNIE,
+    GLM,
+    GLM4,
     LLAMA,
     MINISTRAL,
     MISTRAL,
     PHI3,
+    QWEN2,
+    QWEN3,
     SEED_OSS,
     SMOLLM3,
     STABLELM,
     STARCODER2,
 )
-from worker.families.dense.qwen import QWEN2, QWEN3
-from worker.families.experts.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE_LITE, YOUTU
-from worker.families.experts.glm4_moe import DOTS1, GLM4_MOE
-from worker.families.experts.gpt_oss import GPT_OSS
+from worker.families.experts.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, DOTS1, GLM4_MOE, GLM4_MOE_LITE, YOUTU
 from worker.families.experts.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from worker.families.experts.llama4 import LLAMA4, LLAMA4_SEEING
-from worker.families.experts.mixtral import MINIMAX_M2, MIXTRAL, OLMOE
+from worker.families.experts.mixtral import GPT_OSS, MINIMAX_M2, MIXTRAL, OLMOE
 from worker.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
-from worker.families.linear.mamba_hybrids import BAMBA, FALCON_H1
-from worker.families.linear.qwen3_next import (
+from worker.families.linear import (
+    BAMBA,
+    FALCON_H1,
     QWEN3_5,
     QWEN3_5_MOE,
     QWEN3_5_MOE_SEEING,
     QWEN3_5_SEEING,
     QWEN3_NEXT,
 )
-from worker.families.normed.cohere2 import COHERE2
-from worker.families.normed.gemma import GEMMA1, GEMMA2, GEMMA3
-from worker.families.normed.gemma4 import GEMMA4, GEMMA4_SEEING
-from worker.families.normed.norms_after import EXAONE4, OLMO2, OLMO3
+from worker.families.normed.gemma import GEMMA1, GEMMA2, GEMMA3, GEMMA4, GEMMA4_SEEING
+from worker.families.normed.norms_after import COHERE2, EXAONE4, OLMO2, OLMO3
 
 DECODERS: dict[str, DecoderFamily] = {
     "BambaForCausalLM": BAMBA,

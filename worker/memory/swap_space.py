@@ -1,11 +1,14 @@
 """The swap space: host memory for the blocks of preempted sequences.
 
 One tensor [H, P, ...] per pool of the cache [P, B, ...], so that a host block is one piece of memory. With a
-CUDA device it is pinned (worker/memory/pinned.py), so that copies are asynchronous and need no staging
+CUDA device it is pinned (pinned_zeros()), so that copies are asynchronous and need no staging
 buffer. Only the engine core knows which sequence a host block belongs to.
 """
 
+import math
+import mmap
 import time
+from collections.abc import Sequence
 
 import torch
 
@@ -14,8 +17,30 @@ from pagewire.errors import StartupError
 from pagewire.host.resources import available_memory
 from worker.memory.host_blocks import NO_SWAP_SPACE, choose_num_host_blocks
 from worker.memory.kv_cache import NO_MEMORY, KVCache
-from worker.memory.pinned import pinned_zeros
 from worker.step.plan_reader import Swaps
+
+NOT_PINNED = (OSError, ValueError, MemoryError, OverflowError, RuntimeError)
+"""What mmap and the driver raise."""
+
+
+def pinned_zeros(size: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Returns zeros in pinned host memory of exactly this size, which lives as long as the tensor. Raises
+    MemoryError.
+
+    torch rounds pinned memory up to a power of two: 40 GiB become 64. So large pieces are anonymous pages
+    that the CUDA driver is told to pin.
+    """
+    num_bytes = math.prod(size) * dtype.itemsize
+    if not num_bytes:
+        return torch.zeros(tuple(size), dtype=dtype)
+    try:
+        pages = torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=torch.uint8)
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        torch.cuda.check_error(int(runtime.cudaHostRegister(pages.data_ptr(), num_bytes, 0)))
+    except NOT_PINNED as error:
+        raise MemoryError(f"{num_bytes} bytes cannot be pinned: {error}") from error
+    return pages.view(dtype).view(tuple(size))
+
 
 _MEASURED_BYTES = 16 << 20
 """Size limit of a measuring copy, which takes a few milliseconds over any host link."""

@@ -11,7 +11,7 @@ from kernels.api import InputBatch, KVCacheSpec, LayerCache, RowStateSpec
 from worker.layers.attention.self_attention import Attention, SideBySide, StatefulPart
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
-from worker.layers.latent.attention import LatentAttention
+from worker.layers.latent import LatentAttention
 from worker.parallel import Placement
 
 
@@ -63,6 +63,12 @@ class LanguageModel(Layer, ABC):
         """[A, E] -> [A, V] float32."""
         return self.head.logits(hidden)
 
+    def sampled_logits(self, hidden: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        """Returns the logits [A, V] float32 of the tokens that a batch is sampled from. hidden: [T, E], what
+        forward() returned for it last. The next step may overwrite the result."""
+        tokens = batch.logit_tokens
+        return self.logits(hidden if tokens is None else hidden.index_select(0, tokens))
+
     def attention_heads(self) -> tuple[int, int] | None:
         """Returns the head size and the query heads per KV head that all layers have; None: they differ."""
         layers = [layer for layer in self.modules() if isinstance(layer, Attention | LatentAttention)]
@@ -70,9 +76,9 @@ class LanguageModel(Layer, ABC):
         return sizes.pop() if len(sizes) == 1 else None
 
     def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """[A, E] -> [A] int64 as of kernels.ops.sampling.choose.argmax, where forward() has chosen them
-        already, as it may for an InputBatch that is greedy; they last until the next step. None: choose by
-        logits()."""
+        """[T, E] -> [A] int64 as of kernels.ops.sampling.choose.argmax, where forward() has chosen them
+        already, as it may for an InputBatch that wants tokens; they last until the next step. None: choose
+        by sampled_logits()."""
         return None
 
 

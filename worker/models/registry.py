@@ -4,8 +4,7 @@ worker.families.registry, which has how their files are read."""
 from worker.families.registry import DECODERS
 from worker.models.base import Family
 from worker.models.gemma4 import Gemma4Model
-from worker.models.gpt2 import GPT2
-from worker.models.opt import OPT
+from worker.models.gpt2 import GPT2, OPT
 from worker.models.transformer import Transformer
 
 _OF_THEIR_OWN = {"Gemma4ForCausalLM": Gemma4Model, "Gemma4ForConditionalGeneration": Gemma4Model}

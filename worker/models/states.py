@@ -9,9 +9,7 @@ from worker.layers.attention.rotary import rotary_order
 from worker.layers.attention.self_attention import Attention, GatedAttention
 from worker.layers.linear import ColumnLinear, Part, RowLinear, order_of_heads
 from worker.layers.norm import HeadNormLayers
-from worker.layers.states.convolution import Convolution
-from worker.layers.states.gated_delta_net import GatedDeltaNet, GatedNorm, Rates
-from worker.layers.states.mamba2 import GroupedNorm, Mamba2, MambaRates
+from worker.layers.states import Convolution, GatedDeltaNet, GatedNorm, GroupedNorm, Mamba2, MambaRates, Rates
 from worker.parallel import Placement
 
 

@@ -12,8 +12,8 @@ from worker.config.hf_config import ModelConfig
 from worker.exactness import Exactness
 from worker.executor.executor import B, StepExecutor
 from worker.grammar.tokenizer import GrammarsToCome
-from worker.step.prefill_speed import measure_prefill
 from worker.step.rows import RowTable
+from worker.step.warmup_plans import measure_prefill
 
 Report = Callable[[str, float], None]
 """Called with the name of a phase and the fraction of it that is done."""

@@ -13,7 +13,7 @@ from pagewire.errors import StartupError
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.cuda.backend import CudaBackend
-from worker.cuda.device.device import Device
+from worker.cuda.device import Device
 from worker.cuda.low_bits import LowBits
 from worker.cuda.sampling.sampler import CudaSampler
 from worker.cuda.startup.limits import (
@@ -32,7 +32,7 @@ from worker.executor.executor import StepExecutor
 from worker.grammar.rows import GrammarRows
 from worker.grammar.tokenizer import GrammarsToCome
 from worker.layers.experts.matrices import ExpertMatrices
-from worker.layers.latent.head_linear import HeadLinear
+from worker.layers.latent import HeadLinear
 from worker.memory.host_blocks import requested_blocks
 from worker.memory.kv_cache import KVCache, block_bytes
 from worker.memory.row_states import RowStates

@@ -74,6 +74,10 @@ class PoolRows:
         """Ends a row."""
         self._rows.pop(row, None)
 
+    def all_in(self, rows: Integers) -> bool:
+        """Returns whether all of the rows [A] pool, and there is one."""
+        return bool(self._rows) and bool(self._mask(rows).all()) and len(rows) > 0
+
     def pool(self, outputs: HiddenStates, step: Step) -> PooledStep | None:
         """Reads what a step computed for rows that pool; None: there are none in it. Raises PlanError."""
         if not self._rows or self._rows.keys().isdisjoint(step.rows.tolist()):

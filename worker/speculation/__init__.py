@@ -5,7 +5,7 @@ drafter.py        what proposes tokens for a row, and what does where a grammar 
 lookup.py         drafters: what followed the row's last tokens before, in it or in outputs of its tenant
 models/           drafters with weights of their own, on a CPU
 sources.py        the drafters of one executor, and how many tokens each drafts for a row
-speculator.py     drafts of one step, for the executor, which verifies (worker.executor.verification)
+speculator.py     drafts of one step, for the executor, which verifies (worker.executor.executor)
 options.py        what a core asks of drafts, checked, and the drafters that follow from it
 
 Nothing here but models/ imports torch: the simulated worker uses it too.

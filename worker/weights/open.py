@@ -7,13 +7,11 @@ from pathlib import Path
 from pagewire.gguf.header import is_gguf
 from worker.config.hf_config import Fields, read_config, read_quantization
 from worker.weights.checkpoint import Checkpoint
-from worker.weights.formats.awq import find_awq
 from worker.weights.formats.bitsandbytes import find_bitsandbytes
 from worker.weights.formats.compressed_tensors import find_compressed_tensors
-from worker.weights.formats.fp8 import find_fp8
+from worker.weights.formats.fp8 import find_fp8, find_mxfp4
 from worker.weights.formats.gguf import GGUFTensors
-from worker.weights.formats.gptq import find_gptq
-from worker.weights.formats.mxfp4 import find_mxfp4
+from worker.weights.formats.gptq import find_awq, find_gptq
 from worker.weights.formats.packed_tensor import PackedTensor, QuantizedCheckpoint
 from worker.weights.source import TensorSource
 

@@ -2,7 +2,7 @@
 
 An item of work is up to 8 (query, head) pairs of one row of the step that share a KV head: the group of
 one decoding token, or some tokens of a prompt; or the groups of two rows that decode and begin with the same
-blocks (kernels.cpu.attention.planning.work_items_kernel), whose common tiles are computed with for both at
+blocks (kernels.cpu.step.prepare_inputs), whose common tiles are computed with for both at
 once. It goes over the positions in parts of PART, and in each part three times, 16 positions at a time:
 
     1. scores    q . k for 16 positions: one register per pair, as in kernels.cpu.matmul.gemm
@@ -20,7 +20,6 @@ blocks hold it: bit for bit.
 """
 
 from kernels.cpu.attention.loops import Loops
-from kernels.cpu.attention.planning.tile_addresses import append, locate
 from kernels.cpu.attention.records import (
     AttentionItem,
     AttentionRecord,
@@ -41,7 +40,7 @@ from kernels.cpu.attention.sizes import (
 )
 from kernels.cpu.attention.softmax import cap_scores, hide_unseen
 from kernels.cpu.attention.split_kv import first_part, last_part, merge_part, place_of_part, write_result
-from kernels.cpu.attention.tiles import mix_tiles, score_tiles, weigh_tiles
+from kernels.cpu.attention.tiles import append, locate, mix_tiles, score_tiles, weigh_tiles
 from kernels.cpu.attention.vector_loops import ask, clear, copy
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.isa.simd import store_f32

@@ -90,7 +90,7 @@ class StoreKVRecord(OperationRecord):
 
 @record
 class CopyHeadsRecord(OperationRecord):
-    """kernels.cpu.attention.latent.copy_heads.copy_heads. x, out: [rows, heads], of different memory. Strides
+    """kernels.cpu.attention.latent.operations.copy_heads. x, out: [rows, heads], of different memory. Strides
     are from row to row, pitches from head to head."""
 
     x: Address
@@ -137,7 +137,7 @@ class PrefetchStream(Record):
 
 @record
 class PartPlace(Record):
-    """Where a part of a unit of attention is (kernels.cpu.attention.planning.tile_addresses). The list
+    """Where a part of a unit of attention is (kernels.cpu.attention.tiles). The list
     follows."""
 
     begin: i64  # first position, a multiple of 16

@@ -58,8 +58,10 @@ def target_features() -> str:
     chosen, host = use_target_set(), host_features()
     if chosen is not None and chosen.architecture == AARCH64:
         return ",".join(f"+{name}" for name in sorted(chosen.features))
-    allowed = host if chosen in (None, AVX512_BF16) else {name: name in chosen.features for name in host}
-    return ",".join(f"{'+' if has and allowed[name] else '-'}{name}" for name, has in host.items())
+    allowed = set(host if chosen in (None, AVX512_BF16) else chosen.features)
+    if "avx512f" in allowed:
+        allowed.add("evex512")  # registers of 512 bits: LLVM 20 (llvmlite 0.47) has it, LLVM 22 does not
+    return ",".join(f"{'+' if has and name in allowed else '-'}{name}" for name, has in host.items())
 
 
 @cache

@@ -58,7 +58,7 @@ class ClampedSwigluRecord(OperationRecord):
 
 @record
 class ScaledAddRecord(OperationRecord):
-    """kernels.cpu.elementwise.scaling.scaled_add. x, y, out: [rows, width] bfloat16; out may be x or y."""
+    """kernels.cpu.elementwise.norms.scaled_add. x, y, out: [rows, width] bfloat16; out may be x or y."""
 
     x: Address
     y: Address = 0  # 0: zeros
@@ -69,7 +69,7 @@ class ScaledAddRecord(OperationRecord):
 
 @record
 class AdjustLogitsRecord(OperationRecord):
-    """kernels.cpu.elementwise.scaling.adjust_logits. x, out: [rows, width] float32, of
+    """kernels.cpu.elementwise.norms.adjust_logits. x, out: [rows, width] float32, of
     different memory."""
 
     x: Address
@@ -121,3 +121,13 @@ class RotaryRecord(OperationRecord):
     heads: i64
     head_dim: i64
     out: Address
+
+
+@record
+class GatherRecord(OperationRecord):
+    """kernels.cpu.elementwise.gather.gather_rows: out[i] = x[indexes[i]]."""
+
+    x: Address
+    indexes: Address  # [rows] int64
+    out: Address
+    row_bytes: i64  # a multiple of 2

@@ -1,15 +1,32 @@
 """Sorts pairs by expert while a program runs, writes down which rows each expert's products have, and
-computes them."""
+computes them. What experts take is multiplied by the weights of pairs (weigh), or what they give is summed by
+them (combine): 16 values per step, rounded once."""
+
+import numpy as np
+import numpy.typing as npt
 
 from kernels.cpu.compiler.cache import operation
-from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, Segment
-from kernels.cpu.isa.simd import load_f32, store_f32
-from kernels.cpu.isa.vectors import LANES, read_i64, read_u16, write_i64, write_u16
-from kernels.cpu.runtime.program import call_operation
-from kernels.cpu.runtime.records import FIELDS_BYTES, ProductRecord
+from kernels.cpu.compiler.language import Static
+from kernels.cpu.compiler.vectors import f32x16
+from kernels.cpu.elementwise.elements import FLOAT32, Element, by_dtype
+from kernels.cpu.experts.records import (
+    CombineRecord,
+    DispatchRecord,
+    Group,
+    GroupedRecord,
+    Segment,
+    WeighRecord,
+)
+from kernels.cpu.isa.vectors import LANES, read_f32, read_i64, write_i64
+from kernels.cpu.runtime.program import call_operation, make_ready, run_of
+from kernels.cpu.runtime.records import (
+    FIELDS_BYTES,
+    DecideRowsRecord,
+    ProductRecord,
+    ProgramRecord,
+    RowTarget,
+)
 from kernels.cpu.runtime.work_split import ROWS, VECTORS
-
-LINE = 4 * LANES
 
 
 def blocks_of(product: ProductRecord) -> int:
@@ -71,18 +88,6 @@ def dispatch(record: DispatchRecord, first: int, count: int, thread: int) -> Non
 
 
 @operation
-def gather_rows(record: GatherRecord, first: int, count: int, thread: int) -> None:
-    """Rows first .. first + count - 1."""
-    size = record.row_bytes
-    for row in range(first, first + count):
-        x, out = record.x + size * read_i64(record.indexes + 8 * row), record.out + size * row
-        for at in range(0, size - LINE + 1, LINE):
-            store_f32(out + at, load_f32(x + at))
-        for at in range(size // LINE * LINE, size, 2):
-            write_u16(out + at, read_u16(x + at))
-
-
-@operation
 def grouped_product(record: GroupedRecord, first: int, count: int, thread: int) -> None:
     """Computes units first .. first + count - 1: blocks of columns, for a chunk of rows of an expert.
 
@@ -105,3 +110,61 @@ def grouped_product(record: GroupedRecord, first: int, count: int, thread: int) 
             call_operation(product.operation, product.address, begin, several, thread)
             unit += taken
         number += 1
+
+
+@by_dtype
+def weigh(element: Static[Element], record: WeighRecord, first: int, count: int, thread: int) -> None:
+    """Computes kernels.ops.experts.dispatch of pairs first .. first + count - 1."""
+    size = element.size * record.width
+    for pair in range(first, first + count):
+        x, out = (
+            record.x + size * (pair // record.top_k),
+            record.out + size * read_i64(record.places + 8 * pair),
+        )
+        weight = read_f32(record.weights + 4 * pair)
+        for i in range(0, record.width, LANES):
+            at, left = element.size * i, min(LANES, record.width - i)
+            element.store_first(out + at, element.load_first(x + at, left) * weight, left)
+
+
+@by_dtype
+def combine(element: Static[Element], record: CombineRecord, first: int, count: int, thread: int) -> None:
+    """Computes kernels.ops.experts.dispatch of rows first .. first + count - 1."""
+    top_k, size = record.top_k, element.size * record.width
+    for row in range(first, first + count):
+        weights, places = record.weights + 4 * top_k * row, record.places + 8 * top_k * row
+        factor = f32x16(1.0)
+        if record.gate:
+            factor = FLOAT32.times_sigmoid(factor, f32x16(read_f32(record.gate + 4 * row)))
+        for i in range(0, record.width, LANES):
+            at, left = element.size * i, min(LANES, record.width - i)
+            total = element.load_first(record.y + size * read_i64(places) + at, left) * read_f32(weights)
+            for j in range(1, top_k):
+                y = record.y + size * read_i64(places + 8 * j) + at
+                total = total + element.load_first(y, left) * read_f32(weights + 4 * j)
+            if record.shared:
+                total = total + element.load_first(record.shared + size * row + at, left) * factor
+            element.store_first(record.out + size * row + at, total, left)
+
+
+@operation
+def decide_rows(record: DecideRowsRecord, first: int, count: int, thread: int) -> None:
+    """Gives records behind this one their rows: experts have as many as tokens are routed to them. A unit is
+    a target.
+
+    An operation of a program reads how many rows other records have, and opens these to the threads. No
+    thread is at any of them yet, since all wait for this operation's end. What their rows were before does
+    not matter.
+    """
+    run = run_of(ProgramRecord.at(record.address))
+    for index in range(first, first + count):
+        target = RowTarget.at(record.targets, index)
+        behind = ProgramRecord.at(target.record)
+        behind.rows = read_i64(target.rows)
+        make_ready(behind, run)
+
+
+def row_targets(targets: list[tuple[int, int]]) -> npt.NDArray[np.int64]:
+    """[N, 2], an array of RowTarget. targets: addresses of records, and of the number of rows of each,
+    int64."""
+    return np.array(targets, np.int64).reshape(-1, 2)

@@ -63,18 +63,8 @@ class DispatchRecord(OperationRecord):
 
 
 @record
-class GatherRecord(OperationRecord):
-    """kernels.cpu.experts.dispatch.gather_rows: out[i] = x[indexes[i]]."""
-
-    x: Address
-    indexes: Address  # [rows] int64
-    out: Address
-    row_bytes: i64  # a multiple of 2
-
-
-@record
 class WeighRecord(OperationRecord):
-    """kernels.cpu.experts.combine.weigh, whose rows are pairs in the order of tokens; see
+    """kernels.cpu.experts.dispatch.weigh, whose rows are pairs in the order of tokens; see
     kernels.ops.experts.dispatch."""
 
     x: Address  # [T, width]
@@ -95,7 +85,7 @@ class GroupedRecord(OperationRecord):
 
 @record
 class CombineRecord(OperationRecord):
-    """kernels.cpu.experts.combine.combine; see kernels.ops.experts.dispatch."""
+    """kernels.cpu.experts.dispatch.combine; see kernels.ops.experts.dispatch."""
 
     y: Address  # [P, width]
     weights: Address  # [rows, k] float32

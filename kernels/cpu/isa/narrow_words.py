@@ -1,4 +1,5 @@
-"""Words of 8 and 16 bits in memory, which are wider in vectors.
+"""Words of 8 and 16 bits in memory, which are wider in vectors; those of float16 as bits of the float32 that
+they are.
 
 Each function is the reference of an intrinsic, as those of kernels.cpu.isa.simd.
 """
@@ -10,12 +11,12 @@ from llvmlite import ir
 
 from kernels.cpu.compiler import types
 from kernels.cpu.compiler.language import lowered_by
-from kernels.cpu.compiler.vectors import i32x16
+from kernels.cpu.compiler.vectors import i32x8, i32x16
 from kernels.cpu.isa import vectors
 from kernels.cpu.isa.e4m3 import bfloat16_of
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import memory
-from kernels.cpu.isa.vectors import I8, I8S, I16S, I32S, LANES
+from kernels.cpu.isa.vectors import F32, F32S, I8, I8S, I16S, I32, I32S, LANES, load
 
 _PAIRS = ir.VectorType(I8, 2 * LANES)
 _LOAD, _STORE = types.i32x16(types.int64), types.void(types.int64, types.i32x16)
@@ -55,3 +56,32 @@ def load_e4m3_floats(address: int) -> i32x16:
     """16 numbers of e4m3, as the bits of float32."""
     bits = _BFLOAT16[memory(address, np.uint8, LANES)].astype(np.uint32) << 16
     return i32x16(bits.view(np.int32))
+
+
+_HALF = ir.HalfType()
+_HALVES, _EIGHT_HALVES = ir.VectorType(_HALF, LANES), ir.VectorType(_HALF, 8)
+
+
+def _widened(builder: Any, address: Any, kind: Any, wide: Any, bits: Any) -> Any:
+    return builder.bitcast(builder.fpext(load(builder, address, kind), wide), bits)
+
+
+@lowered_by(lambda b, address: _widened(b, address, _HALVES, F32S, I32S), types.i32x16(types.int64))
+def load_halves(address: int) -> i32x16:
+    """16 of them."""
+    return i32x16(memory(address, np.float16, LANES).astype(np.float32).view(np.int32))
+
+
+@lowered_by(
+    lambda b, address: _widened(b, address, _EIGHT_HALVES, types.f32x8.llvm, types.i32x8.llvm),
+    types.i32x8(types.int64),
+)
+def load_halves_x8(address: int) -> i32x8:
+    """8 of them."""
+    return i32x8(memory(address, np.float16, 8).astype(np.float32).view(np.int32))
+
+
+@lowered_by(lambda b, address: _widened(b, address, _HALF, F32, I32), types.uint32(types.int64))
+def read_half(address: int) -> int:
+    """One of them."""
+    return int(memory(address, np.float16, 1).astype(np.float32).view(np.uint32)[0])

@@ -37,7 +37,7 @@ class QuantizedWeight(PackedTable):
     """words: [ceil(N / 48), padded K / 4, 48] int32; params: [ceil(N / 48) * 3, 3, 16] int32: biases, scales
     (both the bits of float32) and corrections. Terms are the scales of x, [M, 1] float32."""
 
-    quantize: Operation[QuantizeRecord]  # kernels.cpu.matmul.quantize.quantize_rows
+    quantize: Operation[QuantizeRecord]  # kernels.cpu.matmul.gemm_int8.quantize_rows
     terms_field = LinearRecord.offset("scales")
 
     @property
@@ -93,8 +93,11 @@ def quantize_weight(
     """
     from kernels.cpu.isa.vectors import LANES
     from kernels.cpu.matmul.gemm import scratch_bytes
-    from kernels.cpu.matmul.gemm_int8 import linear_int8  # compiles, the first time
-    from kernels.cpu.matmul.quantize import quantize_rows, quantized_rows
+    from kernels.cpu.matmul.gemm_int8 import (
+        linear_int8,  # compiles, the first time
+        quantize_rows,
+        quantized_rows,
+    )
     from kernels.cpu.runtime.work_split import COLUMNS
 
     out_features, in_features = weight.shape

@@ -17,7 +17,7 @@ Weights of float32 whose values are all float16, as those of a checkpoint in flo
     words[n // 48, k, n % 48] = w[n, k]        float16
 
 A product widens them, which is exact, and computes with float32: it gives the bits of the packed product, and
-reads half of the bytes (kernels.cpu.matmul.gemm_halves).
+reads half of the bytes (kernels.cpu.matmul.gemm_float32).
 """
 
 from dataclasses import replace
@@ -128,7 +128,7 @@ def narrow_weight(
     some = max(1, NARROWED_AT_ONCE // wide[0].nbytes)
     if not all(_is_half(wide[first : first + some]) for first in range(0, len(wide), some)):
         return packed
-    from kernels.cpu.matmul.gemm_halves import linear_halves, rows_of_halves, scratch_bytes  # compiles
+    from kernels.cpu.matmul.gemm_float32 import linear_halves, rows_of_halves, scratch_bytes  # compiles
 
     words = arena.smaller(packed.words, wide.shape, torch.float16)
     for first in range(0, len(wide), some):

@@ -52,7 +52,7 @@ class PackedRowsRecord(OperationRecord):
 
 @record
 class QuantizedRowsRecord(PackedRowsRecord):
-    """kernels.cpu.matmul.quantize.quantized_rows. out: [rows, width] bfloat16."""
+    """kernels.cpu.matmul.gemm_int8.quantized_rows. out: [rows, width] bfloat16."""
 
     params: Address
     width: i64
@@ -60,7 +60,7 @@ class QuantizedRowsRecord(PackedRowsRecord):
 
 @record
 class QuantizeRecord(OperationRecord):
-    """kernels.cpu.matmul.quantize.quantize_rows."""
+    """kernels.cpu.matmul.gemm_int8.quantize_rows."""
 
     x: Address  # [rows, width] bfloat16
     out: Address  # [rows, width] uint8
@@ -88,7 +88,7 @@ class CompactRowsRecord(PackedRowsRecord):
 
 @record
 class CompactPackRecord(OperationRecord):
-    """kernels.cpu.matmul.compact.pack.count_rare and make_compact, whose rows are strips."""
+    """kernels.cpu.matmul.compact.product.count_rare and make_compact, whose rows are strips."""
 
     rows_of_weight: Address  # [16 * rows, 2 * words] bfloat16
     weight: Address  # of kernels.cpu.matmul.compact.weight

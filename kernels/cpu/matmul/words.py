@@ -12,8 +12,8 @@ from typing import Any
 
 from kernels.cpu.compiler.language import Static
 from kernels.cpu.compiler.vectors import f32x16, i32x8, i32x16
-from kernels.cpu.isa.float16 import load_halves, load_halves_x8
 from kernels.cpu.isa.lanes import interleaved
+from kernels.cpu.isa.narrow_words import load_halves, load_halves_x8
 from kernels.cpu.isa.selected import OPERATIONS
 from kernels.cpu.isa.simd import (
     PAIR_PARTS,

@@ -2,17 +2,54 @@
 sorts the pairs by expert and writes down the rows of each product; those of all experts are one operation."""
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from kernels.batch import InputBatch
 from kernels.cpu.compiler.records import Operation, OperationRecord
-from kernels.cpu.experts.product_group import ProductGroup
-from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, WeighRecord
+from kernels.cpu.experts.records import DispatchRecord, Group, GroupedRecord, Segment, WeighRecord
 from kernels.cpu.program.program import ROWS, CannotRecord, Records
 from kernels.cpu.program.writer import ProgramWriter
 from kernels.cpu.runtime.grain import row_grain
+from kernels.cpu.runtime.records import FIELDS_BYTES
+
+
+class ProductGroup:
+    """The memory of a Group: products of N experts that share a buffer of inputs and one of outputs."""
+
+    def __init__(
+        self,
+        products: Sequence[tuple[Operation[Any], OperationRecord]],
+        x: torch.Tensor,
+        out: torch.Tensor,
+        scales: torch.Tensor | None = None,
+        scale_field: int = 0,
+    ) -> None:
+        """products: of each expert, with any rows. x [P, ...], out [P, columns], scales [P, ...]: contiguous;
+        scale_field: see Group."""
+        self._products = np.zeros((len(products), FIELDS_BYTES // 8), np.int64)
+        self._segments = np.zeros((len(products) + 1, Segment.size() // 8), np.int64)
+        for row, (operation, record) in zip(self._products, products, strict=True):
+            record.operation = operation
+            ctypes.memmove(row.ctypes.data, record.address, ctypes.sizeof(record))
+        self.fields = Group(
+            products=self._products.ctypes.data,
+            segments=self._segments.ctypes.data,
+            x=x.data_ptr(),
+            x_bytes=_row_bytes(x),
+            out=out.data_ptr(),
+            scales=0 if scales is None else scales.data_ptr(),
+            scale_bytes=0 if scales is None else _row_bytes(scales),
+            scale_field=scale_field,
+        )
+
+
+def _row_bytes(rows: torch.Tensor) -> int:
+    return rows.stride(0) * rows.itemsize
+
 
 _TOKENS = DispatchRecord.word("tokens")
 
@@ -54,15 +91,7 @@ class RecordedOrder:
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """Puts x of each pair's token. x: [M, E]. Returns [M * k, E]."""
-        out, width = self._pairs(x.shape[1], x.dtype), x.shape[1]
-        record = GatherRecord(
-            x=x.data_ptr(),
-            indexes=self.tokens.data_ptr(),
-            out=out.data_ptr(),
-            row_bytes=out.itemsize * width,
-        )
-        self._ops.run(self._ops.experts.gather, len(out), record, row_grain(width))
-        return out
+        return self._ops.gather(x, self.tokens, self._top_k)
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         """Puts x of each pair's token times the pair's weight. weights: [M, k]. Returns [M * k, E]."""

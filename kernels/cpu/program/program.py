@@ -30,8 +30,9 @@ class CannotRecord(Exception):
 class Computed:
     """What a program has computed for the last batch beside its hidden states."""
 
-    logits: torch.Tensor | None = None  # [T, V] float32, where all tokens are sampled from
-    tokens: torch.Tensor | None = None  # [T] int64, where all rows take that of the largest logit besides
+    logits: torch.Tensor | None = None  # [A, V] float32, of the tokens that are sampled from
+    tokens: torch.Tensor | None = None  # [A] int64, those of the largest logits
+    most_logits: int = 0  # that a batch may want
 
 
 class StepProgram:

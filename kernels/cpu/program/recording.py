@@ -24,6 +24,7 @@ from kernels.batch import InputBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.attention.records import CopyHeadsRecord
+from kernels.cpu.elementwise.records import GatherRecord
 from kernels.cpu.matmul.records import PackedRowsRecord
 from kernels.cpu.program.attention import (
     AttentionRecords,
@@ -41,10 +42,12 @@ from kernels.cpu.runtime.records import ProductRecord
 from kernels.cpu_ops import CpuOps
 from kernels.ops.states.spans import Spans
 from kernels.torch_ops import HeadNorm, Ops
+from kernels.wanted import Wanted
 
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
 _FOLLOWING, STREAM = ProductRecord.word("following"), ProductRecord.word("stream")
 _INDEXES = PackedRowsRecord.word("indexes")
+_GATHERED = GatherRecord.word("indexes")
 
 
 class Recordable(Protocol):
@@ -182,7 +185,7 @@ class RecordingOps(ProgramWriter):
 
     def _copy_heads(self, x: torch.Tensor, out: torch.Tensor) -> None:
         """x, out: views [M, H, D] of buffers, of any strides between rows and heads."""
-        from kernels.cpu.attention.latent.copy_heads import copy_heads  # compiles, the first time
+        from kernels.cpu.attention.latent.operations import copy_heads  # compiles, the first time
 
         _, heads, width = x.shape
         if width % 2:
@@ -210,26 +213,31 @@ class RecordingOps(ProgramWriter):
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: RecordedOrder) -> torch.Tensor:
         return order.weigh(x, weights)
 
-    def choose(self, logits: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor) -> None:
-        """Puts logits(hidden), [M, V] float32, and the choice of greedy tokens among them. Batches that need
-        less compute less (StepProgram.computed)."""
+    def choose(
+        self, logits: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor, most_logits: int
+    ) -> None:
+        """Puts the logits, float32, of `most_logits` tokens at most, and the choice of greedy tokens among
+        them. Batches that want less compute less (StepProgram.computed). hidden: [M, E]."""
         from kernels.cpu.sampling.argmax import GreedyChoice  # compiles, the first time
 
-        first = self.next_index
-        all_logits = logits(hidden)
-        choice, product = GreedyChoice(all_logits), slice(first, self.next_index)
+        gather, in_order = self.next_index, torch.arange(most_logits)
+        all_logits = logits(self.gather(hidden, in_order))
+        choice, product = GreedyChoice(all_logits), slice(gather, self.next_index)
         for operation, record, grain in choice.operations():
             self.put(operation, record, grain, repeatable=True)
         chosen = slice(product.stop, self.next_index)
 
         def update(batch: InputBatch, records: Records) -> None:
-            computed = len(batch.token_ids) if batch.wants_all_logits else 0
-            greedy = computed if batch.greedy else 0
+            computed = batch.num_logits
+            greedy = computed if batch.wanted == Wanted.TOKENS else 0
             self.computed.logits = all_logits[:computed] if computed else None
             self.computed.tokens = choice.tokens[:greedy] if greedy else None
             records[product, ROWS] = computed
+            indexes = in_order if batch.logit_tokens is None else batch.logit_tokens
+            records[gather, _GATHERED] = indexes.data_ptr()
             choice.set_rows(records[chosen], greedy)
 
+        self.computed.most_logits = most_logits
         self.on_batch(update)
 
     def attention(self, spec: KVCacheSpec) -> AttentionRecords:

@@ -11,7 +11,7 @@ import torch
 from kernels.batch import InputBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.compiler.records import Operation, OperationRecord
-from kernels.cpu.elementwise.records import NormRecord
+from kernels.cpu.elementwise.records import GatherRecord, NormRecord
 from kernels.cpu.program.buffers import FEW, ActivationBuffers
 from kernels.cpu.program.program import (
     ROWS,
@@ -36,7 +36,7 @@ class DecidedRows:
     """The record that reads the row counts of others, and which those are."""
 
     def __init__(self, index: int, record: DecideRowsRecord, counts: torch.Tensor) -> None:
-        """index, record: of kernels.cpu.runtime.decide_rows. counts: [N] int64, which the program writes."""
+        """index, record: of kernels.cpu.experts.dispatch. counts: [N] int64, which the program writes."""
         self.record, self._index, self._counts = record, index, counts
         self._targets: list[tuple[int, int]] = []  # index of a record, and of its count
         self._open: int | None = None
@@ -55,7 +55,7 @@ class DecidedRows:
 
     def link(self, program: "Program") -> None:
         """Writes down where the records are."""
-        from kernels.cpu.runtime.decide_rows import row_targets  # compiles, the first time
+        from kernels.cpu.experts.dispatch import row_targets  # compiles, the first time
 
         first = self._counts.data_ptr()
         self._pairs = row_targets(
@@ -168,7 +168,7 @@ class ProgramWriter(CpuOps):
     def decide_rows(self, counts: torch.Tensor) -> DecidedRows:
         """Puts an operation that reads the row counts of later ones. counts: [N] int64, which an operation
         before writes; see DecidedRows.of()."""
-        from kernels.cpu.runtime.decide_rows import decide_rows  # compiles, the first time
+        from kernels.cpu.experts.dispatch import decide_rows  # compiles, the first time
 
         record = DecideRowsRecord(targets=0)
         decided = DecidedRows(self.put(decide_rows, record, 1), record, counts)
@@ -204,6 +204,19 @@ class ProgramWriter(CpuOps):
             stride=x.itemsize * x.stride(0),
         )
         self.put(self.rows.norm, record, row_grain(heads * head_dim))
+
+    def gather(self, x: torch.Tensor, indexes: torch.Tensor, factor: int = 1) -> torch.Tensor:
+        """Puts x[indexes]. x: [M, E]; indexes: int64, N in all; factor: of them for each token of the step.
+        Returns [N, E]."""
+        out, width = self.empty((indexes.numel(), x.shape[1]), x.dtype), x.shape[1]
+        record = GatherRecord(
+            x=x.data_ptr(),
+            indexes=indexes.data_ptr(),
+            out=out.data_ptr(),
+            row_bytes=out.itemsize * width,
+        )
+        self.put(self.rows.gather, record, row_grain(width), factor)
+        return out
 
     def build(self, hidden: torch.Tensor) -> StepProgram:
         """Returns the program of everything that was put. hidden: [M, E], what it computes."""

@@ -62,6 +62,6 @@ class RowTarget(Record):
 
 @record
 class DecideRowsRecord(OperationRecord):
-    """kernels.cpu.runtime.decide_rows.decide_rows, whose rows are targets."""
+    """kernels.cpu.experts.dispatch.decide_rows, whose rows are targets."""
 
     targets: Address  # [rows] RowTarget

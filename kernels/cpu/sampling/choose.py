@@ -90,7 +90,7 @@ def _draw_from_best(k: int, top_p: float, min_p: float, u: float, scratch: int) 
 
 
 def uniform(seed: int, index: int, position: int) -> float:
-    """Returns the random number of a token: kernels.ops.sampling.philox, one block, in registers.
+    """Returns the random number of a token: kernels.ops.sampling.choose, one block, in registers.
 
     Words below 2^32 in 64 bits: products wrap around, and a mask drops the sign that a shift brings in."""
     key_low, key_high = seed & MASK, (seed >> 32) & MASK

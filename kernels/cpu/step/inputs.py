@@ -4,10 +4,12 @@ Rows keep the plan's order, without padding: attention over blocks does not need
 A step of the same shape as one of the last few, as most decoding steps are, reuses its tensors and attention
 plans: only their contents are written again. So do steps with drafts, whose shapes take turns. The reference
 is StepBatch made by numpy and torch (tests/worker/cpu/test_inputs.py).
+
+StepCheck and RepeatedStep are the other compiled functions of a step, for modules that do not compile them.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -21,9 +23,11 @@ from kernels.batch import StepBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.work_items import ITEM_WORDS, JOINED_SHARES, SHARES, Int64s, plan_sizes
 from kernels.cpu.attention.sizes import PART
-from kernels.cpu.step.records import PrepareInputsJob, RepeatStepJob
+from kernels.cpu.program.program import StepProgram
+from kernels.cpu.step.records import CheckStepJob, PrepareInputsJob, RepeatStepJob
 from kernels.ops.attention.ragged import Integers
 from kernels.ops.states.spans import Spans
+from kernels.wanted import Wanted
 
 CONTEXT_STEP = 256
 """Attention plans are made for contexts rounded up to a multiple of this, so that many steps reuse them."""
@@ -63,7 +67,7 @@ class _Layout(NamedTuple):
     num_places: int  # for parts of split rows
     context: int
     in_order: bool  # all positions are sampled from, one row after another
-    greedy: bool
+    wanted: Wanted
     threads: int  # that have scratch memory
 
 
@@ -132,13 +136,13 @@ class BlockInputs:
         self._prepared: _Prepared
         self._kept: OrderedDict[_Layout, _Prepared] = OrderedDict()
 
-    def __call__(self, step: StepColumns, greedy: bool = False) -> StepBatch:
+    def __call__(self, step: StepColumns, wanted: Wanted = Wanted.STATES) -> StepBatch:
         """Returns the inputs of a step, valid until the next call.
 
         The same object as in the last call of this layout: only the contents of its tensors have changed. But
         where rows with drafts are beside prompts, another one says from which positions they sample.
         """
-        layout, limits = self._layout_of(step, greedy)
+        layout, limits = self._layout_of(step, wanted)
         if layout != self._layout:
             self._prepared, self._layout = self._find(layout), layout
         prepared = self._prepared
@@ -172,7 +176,7 @@ class BlockInputs:
             return 0
         return int((-(step.starts + step.counts) % CONTEXT_STEP).min())
 
-    def _layout_of(self, step: StepColumns, greedy: bool) -> tuple[_Layout, tuple[int, int]]:
+    def _layout_of(self, step: StepColumns, wanted: Wanted) -> tuple[_Layout, tuple[int, int]]:
         """Returns a step's layout, and the most positions of an unsplit row and of two rows in one item."""
         tokens, context, in_order = step.measures
         rows = len(step.rows)
@@ -180,7 +184,7 @@ class BlockInputs:
         rounded = -(-context // CONTEXT_STEP) * CONTEXT_STEP
         in_order = in_order and tokens == step.num_sampled_positions
         counts = tokens, rows, len(step.sample_rows), sizes.items, sizes.places
-        layout = _Layout(*counts, rounded, in_order, greedy, self._kernels.team.threads)
+        layout = _Layout(*counts, rounded, in_order, wanted, self._kernels.team.threads)
         return layout, (sizes.whole, sizes.joined if self._joins else 0)
 
     def _find(self, layout: _Layout) -> _Prepared:
@@ -230,6 +234,74 @@ class BlockInputs:
             spans=Spans.empty(layout.num_rows) if self._has_states else None,
             logit_tokens=None if layout.in_order else torch.from_numpy(logit_tokens),
             row_starts=row_starts,
-            all_greedy=layout.greedy,
+            wanted=layout.wanted,
         )
         return _Prepared(batch, tuple(parts))
+
+
+class StepCheck:
+    """The check of steps against one table of rows: kernels.cpu.step.check_step."""
+
+    def __init__(
+        self,
+        num_tokens: Integers,
+        num_computed: Integers,
+        num_blocks: Integers,
+        block_size: int,
+        max_length: int,
+    ) -> None:
+        """num_tokens, num_computed, num_blocks: [rows] int64 of the table, which stay where they are."""
+        from kernels.cpu.step.check_step import check_step  # compiles, the first time
+
+        self._check: Callable[[CheckStepJob], None] = check_step
+        self._kept = num_tokens, num_computed, num_blocks
+        self.marks = np.zeros(len(num_tokens), np.int64)  # 0 but while it checks
+        self.job = CheckStepJob(
+            num_tokens=num_tokens.ctypes.data,
+            num_computed=num_computed.ctypes.data,
+            num_blocks=num_blocks.ctypes.data,
+            marks=self.marks.ctypes.data,
+            max_rows=len(num_tokens),
+            block_size=block_size,
+            max_length=max_length + 1,
+        )
+
+    def __call__(self, address: int, num_rows: int, num_samples: int) -> tuple[int, int, bool] | None:
+        """Returns a step's tokens, the largest end of a row, and whether each row that computes samples, in
+        the same order; None: it does not fit. address: of its columns, one after another, int64: rows,
+        starts, counts [R], sample rows and sources [A]."""
+        job = self.job
+        job.columns, job.num_rows, job.num_samples = address, num_rows, num_samples
+        self._check(job)
+        return None if job.tokens < 0 else (job.tokens, job.context, bool(job.in_order))
+
+
+class RepeatedStep:
+    """The last step again, each row one token further: kernels.cpu.step.repeat_step."""
+
+    def __init__(self, check: StepCheck, inputs: BlockInputs) -> None:
+        """check, inputs: what the last step was checked by, and has its inputs from."""
+        from kernels.cpu.runtime.thread_pool import TEAM
+        from kernels.cpu.step.repeat_step import repeat_step  # compiles, the first time
+
+        self._repeat: Callable[[RepeatStepJob], None] = repeat_step
+        self._inputs, self._team = inputs, TEAM
+        self._job = RepeatStepJob(control=TEAM.address, check=check.job.address)
+
+    def remember(
+        self, program: StepProgram, next_starts: int, chosen: tuple[Integers, Integers] | None
+    ) -> None:
+        """program: that of the last step. next_starts: address of [R] uint32, where the starts of the step
+        after are written. chosen: where the program leaves its tokens [R], and the sampler's positions by
+        row; None: it computes logits."""
+        tokens, positions = (None, None) if chosen is None else chosen
+        job = self._job
+        self._inputs.describe(job)
+        job.program, job.next_starts = program.program.address, next_starts
+        job.tokens = 0 if tokens is None else tokens.ctypes.data
+        job.positions = 0 if positions is None else positions.ctypes.data
+
+    def run(self) -> bool:
+        """Returns whether it has; else the step is another one, and nothing has changed."""
+        self._team.call(self._repeat, self._job)
+        return bool(self._job.done)

@@ -1,10 +1,11 @@
-"""Norms over the last dimension, alone and fused with the residual addition, and additions that no norm
-takes.
+"""Norms over the last dimension, alone and fused with the residual addition; additions that no norm takes;
+and what some families do with logits before anything else: a factor, and a soft cap.
 
     rms_norm(x)[t]     = x[t] / sqrt(mean(x[t] ** 2) + eps) * (weight + offset)
     layer_norm(x)[t]   = (x[t] - mean(x[t])) / sqrt(var(x[t]) + eps) * weight + bias
     add_rms_norm(x, r) = rms_norm(x * factor + r), x * factor + r
     scaled_add(x, y)   = x * factor + y
+    adjust_logits(x)   = x * scale, or cap * tanh(x * scale / cap)
 
 x, residual, y: [..., E], one dtype (float32, bfloat16, float16). weight, bias: [E], the same dtype; those of
 a layer norm may be None. var is the biased variance. Sums are float32 whatever the dtype; a row's result
@@ -80,3 +81,9 @@ def add_layer_norm(
 def scaled_add(x: torch.Tensor, y: torch.Tensor | None, factor: float = 1.0) -> torch.Tensor:
     """[T, E] -> [T, E], a new tensor."""
     return x * factor if y is None else torch.add(y, x, alpha=factor)
+
+
+def adjust_logits(logits: torch.Tensor, scale: float, cap: float | None) -> torch.Tensor:
+    """[A, V] float32 -> [A, V], a new tensor. scale, cap: above 0; cap None: there is none."""
+    scaled = logits * scale
+    return scaled if cap is None else torch.tanh(scaled / cap) * cap

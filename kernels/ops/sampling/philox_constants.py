@@ -1,4 +1,4 @@
-"""Constants of kernels.ops.sampling.philox, for modules that do not import torch."""
+"""Constants of kernels.ops.sampling.choose, for modules that do not import torch."""
 
 ROUNDS = 10
 MASK = 0xFFFFFFFF

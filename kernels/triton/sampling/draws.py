@@ -56,7 +56,7 @@ def row_parameters(numbers: torch.Tensor, seeds: torch.Tensor) -> RowParameters:
 @triton.jit
 def uniform53(seed, index, position):
     """Returns the uniform number of (seed, sequence index, position), float64 in [0, 1): as
-    kernels.ops.sampling.philox, bit for bit. seed: int64 or uint64; index, position: 32 bits.
+    kernels.ops.sampling.choose, bit for bit. seed: int64 or uint64; index, position: 32 bits.
 
         words = Philox4x32-10(counter = (index, position, 0, 0), key = (seed mod 2^32, seed div 2^32))
         u     = floor((2^32 * words[0] + words[1]) / 2^11) / 2^53

@@ -1,6 +1,7 @@
 """What became of a request is counted once, however it ends."""
 
 import asyncio
+import contextlib
 import time
 from array import array
 from collections.abc import Iterable
@@ -20,6 +21,7 @@ from pagewire.v1 import generation_pb2
 
 LENGTH = generation_pb2.FINISH_REASON_MAX_TOKENS
 MS = 1_000_000
+REQUEST = generation_pb2.GenerateRequest(prompt={"chat": {}}, stopping={"max_tokens": 4}, sampling={"n": 2})
 
 
 class Span:
@@ -53,7 +55,7 @@ def stream_of(span: RequestSpan) -> Stream:
 async def test_one_that_finishes_is_counted_with_its_times_and_tokens():
     counters, tracer = Counters(), Tracer()
     parent = TraceContext("of the client")
-    with RequestSpan(counters, tracer, Call(ANONYMOUS, method="a/B", trace=parent)) as span:
+    with RequestSpan(counters, tracer, Call(ANONYMOUS, method="a/B", trace=parent), REQUEST) as span:
         assert span.trace == Span.context and tracer.begun == [("a/B", parent)]
         stream = stream_of(span)
         span.timings.sent()
@@ -73,16 +75,53 @@ async def test_one_that_finishes_is_counted_with_its_times_and_tokens():
 
 async def test_one_that_is_refused_has_a_reason():
     counters, tracer = Counters(), Tracer()
-    with pytest.raises(InvalidRequest), RequestSpan(counters, tracer, Call(ANONYMOUS)):
+    with pytest.raises(InvalidRequest), RequestSpan(counters, tracer, Call(ANONYMOUS), REQUEST):
         raise InvalidRequest({"n": "too many"})
     assert counters.outcomes == {"refused": 1} and counters.refusals == {"INVALID_FIELD": 1}
     assert tracer.span.failed and not tracer.span.parts
     assert tracer.span.attributes["rpc.response.status_code"] == "INVALID_ARGUMENT"
+    asked = {name: value for name, value in tracer.span.attributes.items() if "gen_ai" in name}
+    assert asked == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "pagewire",
+        "gen_ai.request.choice.count": 2,
+        "gen_ai.request.max_tokens": 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "has_begun", "status"),
+    [
+        (None, True, 200),
+        (InvalidRequest({"n": "too many"}), False, 400),
+        (ZeroDivisionError(), False, 500),
+        (EngineDead(), True, 200),
+        (asyncio.CancelledError(), True, None),
+    ],
+)
+async def test_http_has_the_status_that_was_sent(
+    error: BaseException | None, has_begun: bool, status: int | None
+):
+    tracer, request = Tracer(), generation_pb2.GenerateRequest(prompt={"text": "hi"})
+    call = Call(ANONYMOUS, method="POST /v1/completions")
+    expected = contextlib.suppress(type(error or ValueError()))
+    with expected, RequestSpan(Counters(), tracer, call, request) as span:
+        if has_begun:
+            stream = stream_of(span)
+            stream.push(0, 0, array("I", [5]), 0, 0, time.monotonic_ns())
+            await stream.take()
+        if error is not None:
+            raise error
+    attributes = tracer.span.attributes
+    assert attributes.get("http.response.status_code") == status
+    assert (attributes["http.request.method"], attributes["http.route"]) == ("POST", "/v1/completions")
+    assert attributes["gen_ai.operation.name"] == "text_completion"
+    assert attributes.get("gen_ai.response.id") == ("id" if has_begun else None)
 
 
 async def test_one_that_breaks_off_has_failed():
     counters = Counters()
-    with pytest.raises(EngineDead), RequestSpan(counters, None, Call(ANONYMOUS)) as span:
+    with pytest.raises(EngineDead), RequestSpan(counters, None, Call(ANONYMOUS), REQUEST) as span:
         stream = stream_of(span)
         stream.push(0, 0, array("I", [5]), 0, 0, time.monotonic_ns())
         await stream.take()
@@ -97,6 +136,6 @@ async def test_one_that_breaks_off_has_failed():
 )
 def test_the_others(error: type[BaseException], outcome: str):
     counters = Counters()
-    with pytest.raises(error), RequestSpan(counters, None, Call(ANONYMOUS)):
+    with pytest.raises(error), RequestSpan(counters, None, Call(ANONYMOUS), REQUEST):
         raise error
     assert counters.outcomes == {outcome: 1}

@@ -241,7 +241,7 @@ def test_the_same_but_for_roundings(name: str, dtype: torch.dtype):
 
 def test_every_operation_is_compared():
     """Those of these folders, but for the ones that are compared with what they are made of: see
-    tests/kernels/cpu/experts/test_dispatch.py."""
+    test_dispatch.py and test_gather.py."""
     team, operations = PythonTeam(computes=False), set()
     for case in (*EXACT.values(), *NEARLY.values()):
         for dtype in DTYPES:
@@ -252,5 +252,9 @@ def test_every_operation_is_compared():
             for each in found:
                 of_both = each if isinstance(each, Operations) else [each]
                 operations |= {one.name for one in of_both if isinstance(one, Operation)}
-    elsewhere = {"dispatch.dispatch", "dispatch.gather_rows", "dispatch.grouped_product"}
-    assert operations - team.names == {f"kernels.cpu.experts.{name}" for name in elsewhere}
+    elsewhere = {
+        "experts.dispatch.dispatch",
+        "elementwise.gather.gather_rows",
+        "experts.dispatch.grouped_product",
+    }
+    assert operations - team.names == {f"kernels.cpu.{name}" for name in elsewhere}

@@ -65,12 +65,25 @@ def test_it_listens_on_the_loopback_address_and_prints_where(
 
 def test_an_installation_without_the_site_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(docs, "ARCHIVE", tmp_path / "site.zip")
+    monkeypatch.setattr(docs, "_PAGES", (tmp_path / "docs",))
     with pytest.raises(StartupError, match="without the site") as missing:
         cli.run(["docs"])
     assert "make docs" in missing.value.todo
     (tmp_path / "site.zip").write_text("no archive")
     with pytest.raises(StartupError, match="cannot serve the documentation: .*site.zip: File is not a zip"):
         cli.run(["docs"])
+
+
+def test_a_wheel_without_the_site_has_the_pages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(docs, "ARCHIVE", tmp_path / "site.zip")
+    assert cli.run(["docs"]) == 0
+    assert (
+        Path(capsys.readouterr().out.split()[0])
+        .read_text(encoding="utf-8")
+        .startswith("# The first half hour")
+    )
 
 
 def test_a_port_in_use_is_named(archive: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pagewire.internal.v1 import worker_pb2
 from tests.gguf_files import write_gguf
-from worker.cpu.needed_kernels import may_have_groups, needed_groups
+from worker.cpu.precompile import may_have_groups, needed_groups
 
 
 def needed(path: Path, **changes: str) -> bool:

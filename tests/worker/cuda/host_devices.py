@@ -9,8 +9,7 @@ from kernels.triton import requirements as support
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from worker.cuda.backend import CudaBackend
-from worker.cuda.device.device import Device, Event, Memory
-from worker.cuda.device.host_device import HostDevice
+from worker.cuda.device import Device, Event, HostDevice, Memory
 from worker.executor.executor import StepExecutor
 from worker.load import check, make_ready
 from worker.platforms.cuda import CudaPlatform, LoadedOnCuda

@@ -29,8 +29,7 @@ from tests.checkpoints import make_checkpoint
 from tests.worker.cuda.host_devices import load_on
 from tests.worker.fakes import Driver, resolved_params
 from worker.cuda.backend import CudaBackend
-from worker.cuda.device.device import Memory
-from worker.cuda.device.host_device import HostDevice
+from worker.cuda.device import HostDevice, Memory
 from worker.cuda.startup.warm_up import CompileWatch
 from worker.executor.executor import StepExecutor
 from worker.load import load

@@ -24,7 +24,7 @@ from tests.engine_core.fakes import Ledger, add_request, make, run
 from tests.worker.cuda.host_devices import SMALL, LateDevice, interpret, load_on, load_on_the_host
 from tests.worker.fakes import initialize, load_on_a_cpu
 from worker.cuda.backend import CudaBackend, copy_parts
-from worker.cuda.device.device import Run
+from worker.cuda.device import Run
 from worker.cuda.rows import DeviceRows
 from worker.loop import StepRunner
 from worker.step.plan_reader import NO_TOKEN_COLUMN, apply_changes

@@ -19,8 +19,7 @@ from tests.worker.weights.formats import quantizers
 from tests.worker.weights.formats.quantizers import Quantizer, quantize_checkpoint
 from tests.worker.weights.formats.test_mxfp4 import SIZES as MXFP4_SIZES
 from tests.worker.weights.formats.test_mxfp4 import write_mxfp4
-from worker.cuda.device.device import Memory
-from worker.cuda.device.host_device import HostDevice
+from worker.cuda.device import HostDevice, Memory
 from worker.layers.experts.matrices import ExpertMatrices
 from worker.layers.matrix import LowBitMethod, Matrix
 from worker.platforms.cuda import LoadedOnCuda

@@ -13,7 +13,7 @@ from pagewire.internal.v1 import worker_pb2
 from tests.worker.fakes import Driver, initialize, resolved_params
 from tests.worker.test_parity import prompts, reference
 from worker.cuda.backend import CudaBackend
-from worker.cuda.device.device import CudaDevice
+from worker.cuda.device import CudaDevice
 from worker.cuda.startup.warm_up import CompileWatch
 from worker.executor.executor import StepExecutor
 from worker.load import load

@@ -8,7 +8,7 @@ from pagewire.ipc.columns import unpack_u32
 from tests.worker.cuda.host_devices import host_device, interpret
 from tests.worker.fakes import initialize
 from tests.worker.test_main import Checkpoints, Core, WorkerThread, core, one_step
-from worker.cuda.device.host_device import HostDevice
+from worker.cuda.device import HostDevice
 from worker.platforms import cuda
 
 __all__ = ["core"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from kernels.ops.attention.ragged import Integers
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
 from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
@@ -32,7 +33,7 @@ class RecordingBackend:
         self.num_host_blocks = 4
         self.plan_check: PlanCheck | None = None
         self.late = late
-        self.tokens_only: list[bool] = []
+        self.wanted: list[Wanted] = []
         self.done = 0  # steps that are
         self._launched = 0
 
@@ -53,9 +54,9 @@ class RecordingBackend:
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
         self.calls.append(f"copy {sources.tolist()}")
 
-    def upload(self, step: Step, tokens_only: bool) -> None:
+    def upload(self, step: Step, wanted: Wanted) -> None:
         self.calls.append("upload")
-        self.tokens_only.append(tokens_only)
+        self.wanted.append(wanted)
 
     def forward(self) -> "RecordingBackend":
         self.calls.append("forward")
@@ -151,7 +152,7 @@ def test_beams_give_candidates_and_the_others_sample():
     plan.new_rows[1].num_beam_candidates = 2
     result = runner.execute(plan)
     assert runner.backend.calls[4:6] == ["candidates [1] at [1]", "sample [0, 2] at [0, 2]"]
-    assert runner.backend.tokens_only == [False]
+    assert runner.backend.wanted == [Wanted.LOGITS]
     assert unpack_u32(result.token_ids) == [10, 0, 12]
     assert unpack_u32(result.beam_token_ids) == [1, 2] and unpack_f32(result.beam_logprobs) == [-1, -2]
     assert runner.rows.num_tokens.tolist()[:3] == [3, 2, 3]
@@ -182,7 +183,7 @@ def test_rows_that_pool_alone_are_not_sampled():
     plan.new_rows[0].pooling.type = POOLING_TYPE_LAST
     assert unpack_f32(runner.execute(plan).vectors[0].values) == [3.0, 4.0]
     assert not any(call.startswith("sample") for call in runner.backend.calls)
-    assert runner.backend.tokens_only == [True]
+    assert runner.backend.wanted == [Wanted.STATES]
 
 
 def test_beams_alone_are_not_sampled():
@@ -200,7 +201,7 @@ def test_the_backend_knows_when_only_tokens_are_wanted(field: str):
     if field == "logprobs":
         plan.new_rows[1].logprobs.CopyFrom(top(1))
     runner.execute(plan)
-    assert runner.backend.tokens_only == [field == "nothing"]
+    assert runner.backend.wanted == [Wanted.TOKENS if field == "nothing" else Wanted.LOGITS]
 
 
 def test_a_row_without_a_token_keeps_its_place():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from worker.memory.pinned import pinned_zeros
+from worker.memory.swap_space import pinned_zeros
 
 
 class Driver:

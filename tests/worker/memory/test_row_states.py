@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from engine_core.kv_cache.host_swap import SwapCosts
 from engine_core.scheduler.scheduler import Scheduler
-from kernels.attention.row_state import DeltaStateSpec, MambaStateSpec
+from kernels.attention.kv_cache_spec import DeltaStateSpec, MambaStateSpec
 from kernels.ops.states.delta_rule import DeltaShape
 from kernels.ops.states.selective_scan import MambaShape
 from kernels.ops.states.spans import Spans

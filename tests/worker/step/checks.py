@@ -1,6 +1,6 @@
 """The compiled check of steps, for a table of rows."""
 
-from kernels.cpu.step.calls import StepCheck
+from kernels.cpu.step.inputs import StepCheck
 from worker.step.rows import RowTable
 
 

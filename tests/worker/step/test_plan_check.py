@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.cpu.step.calls import StepCheck
+from kernels.cpu.step.inputs import StepCheck
 from kernels.ops.attention.ragged import Integers
 from tests.worker.step.checks import compiled_check
 from tests.worker.step.test_rows import new_row

@@ -4,7 +4,7 @@ import pytest
 
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import unpack_u32
-from worker.step.prefill_speed import measure_prefill
+from worker.step.warmup_plans import measure_prefill
 
 
 class Machine:

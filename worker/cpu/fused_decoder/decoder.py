@@ -2,8 +2,9 @@
 
 The operations of all layers have been recorded in one program (kernels.cpu.program); a step fills in how many
 tokens it has and where its inputs and plans are. The results have the same bits as those of the layers.
-There are two programs: steps of few tokens also compute logits, and choose greedy tokens; the other one is
-made anew for a longer step, with powers of two so that few are made.
+Logits of the tokens that are sampled from, and the choice of greedy tokens, are part of it. There are two
+programs: one for steps of few tokens; the other one is made anew for a longer step, or for one with more
+logits, with powers of two so that few are made.
 """
 
 import logging
@@ -38,7 +39,7 @@ def fuse(model: LanguageModel, ops: CpuOps | None, blocks: BlockKernels | None) 
         return model
     try:
         caches = _small_caches(model, ops.dtype, blocks.block_size)
-        record(model, RecordingOps(ops, blocks, 2), caches, checks=True)
+        record(model, RecordingOps(ops, blocks, 2), caches, 2, checks=True)
     except CannotRecord as error:
         part = layer_that_failed(model, error)
         logger.info("steps are computed layer by layer: %s has no program: %s", part, error)
@@ -48,14 +49,17 @@ def fuse(model: LanguageModel, ops: CpuOps | None, blocks: BlockKernels | None) 
 
 @torch.inference_mode()
 def record(
-    model: Decoder, ops: RecordingOps, caches: Sequence[LayerCache], checks: bool = False
+    model: Decoder,
+    ops: RecordingOps,
+    caches: Sequence[LayerCache],
+    most_logits: int,
+    checks: bool = False,
 ) -> torch.Tensor:
-    """Returns the buffer of hidden states [M, E]. Where steps have few tokens, logits and the choice of
-    greedy tokens follow them. checks: see RecordingOps.recording(). Raises CannotRecord."""
+    """Returns the buffer of hidden states [M, E]. Logits and the choice of greedy tokens follow them.
+    checks: see RecordingOps.recording(). Raises CannotRecord."""
     with ops.recording(model, checks):
         hidden = model.forward(ops.batch(model.kv_cache_specs()), caches)
-        if ops.most_tokens <= ops.FEW:
-            ops.choose(model.logits, hidden)
+        ops.choose(model.logits, hidden, most_logits)
     return hidden
 
 
@@ -108,10 +112,8 @@ class FusedDecoder(LanguageModel):
         tokens = len(batch.token_ids)
         few = tokens <= RecordingOps.FEW
         program = self.programs.get(few)
-        if program is None or program.most_tokens < tokens:
-            program = self.programs[few] = self._record(
-                RecordingOps.FEW if few else 1 << (tokens - 1).bit_length(), batch, caches
-            )
+        if program is None or program.most_tokens < tokens or program.computed.most_logits < batch.num_logits:
+            program = self.programs[few] = self._record(program, batch, caches)
         program.run(batch)
         hidden = program.first_rows(tokens)
         self._last.hidden, self._last.few = hidden, few
@@ -122,10 +124,12 @@ class FusedDecoder(LanguageModel):
         return [buffer[: len(self._last.hidden)] for buffer in self._captures[self._last.few]]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[A, E] -> [A, V] float32, which the next step overwrites if it comes from the program."""
+        return self.model.logits(hidden)
+
+    def sampled_logits(self, hidden: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         program = self._program_of(hidden)
         computed = None if program is None else program.computed.logits
-        return self.model.logits(hidden) if computed is None else computed
+        return super().sampled_logits(hidden, batch) if computed is None else computed
 
     def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
         program = self._program_of(hidden)
@@ -133,7 +137,7 @@ class FusedDecoder(LanguageModel):
 
     @property
     def logits_of_program(self) -> torch.Tensor | None:
-        """[T, V] float32, where the last step has computed them and the next one of its shape will; None: it
+        """[A, V] float32, where the last step has computed them and the next one of its shape will; None: it
         has not."""
         program = self._program_of(self._last.hidden)
         return None if program is None else program.computed.logits
@@ -148,12 +152,19 @@ class FusedDecoder(LanguageModel):
         """The program of the last step, if `hidden` is all that it computed."""
         return self.programs.get(self._last.few) if hidden is self._last.hidden else None
 
-    def _record(self, most_tokens: int, batch: InputBatch, caches: Sequence[LayerCache]) -> StepProgram:
+    def _record(
+        self, last: StepProgram | None, batch: InputBatch, caches: Sequence[LayerCache]
+    ) -> StepProgram:
+        """Returns a program for a batch, and for what the last one of its kind could compute."""
+        tokens, logits, least = len(batch.token_ids), batch.num_logits, RecordingOps.FEW
+        few = tokens <= least
+        if last is not None:
+            tokens, logits = max(tokens, last.most_tokens), max(logits, last.computed.most_logits)
+        most_tokens, most_logits = (max(least, 1 << (count - 1).bit_length()) for count in (tokens, logits))
         ops = RecordingOps(self._ops, self._blocks, most_tokens)
-        few = most_tokens <= ops.FEW
         if few:
             stateful = [isinstance(specs[0], RowStateSpec) for specs in self.model.layer_specs()]
             ops.prefetch(self.model.kv_cache_specs(), caches[stateful.index(False)], batch)
-        hidden = record(self.model, ops, caches)
+        hidden = record(self.model, ops, caches, most_logits)
         self._captures[few] = self.model.captured
         return ops.build(hidden)

@@ -27,7 +27,7 @@ Triton compiles a kernel once more for pointers that do not."""
 class RowSlots(NamedTuple, Generic[Slot]):
     """The rows themselves where something keeps state of them, else -1. In the order of the columns."""
 
-    adjust: Slot  # worker.cuda.sampling.logit_adjustments
+    adjust: Slot  # worker.cuda.sampling.sampler
     forbid: Slot  # worker.sampling.token_bans
     output: Slot  # the same, of a row whose output is recorded
 

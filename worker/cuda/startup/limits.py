@@ -16,8 +16,7 @@ from pagewire.speculation import METHOD_NAMES
 from worker.config.decoder import DecoderConfig, LatentConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.hf_config import ModelConfig
-from worker.cuda.device.device import CudaDevice, Device
-from worker.cuda.device.host_device import HostDevice
+from worker.cuda.device import CudaDevice, Device, HostDevice
 from worker.cuda.rows import state_numbers
 from worker.cuda.startup.memory import GIB
 

@@ -16,7 +16,7 @@ from kernels.triton import requirements
 from kernels.triton.sampling.ops import TritonSampling
 from pagewire.errors import StartupError
 from worker.cuda.backend import CudaBackend
-from worker.cuda.device.device import Device, Memory
+from worker.cuda.device import Device, Memory
 from worker.cuda.graphs import graph_sizes, sampling_sizes
 from worker.cuda.startup.warm_up import HUNGRY, most_step_tokens, run, step_of
 from worker.executor.executor import StepExecutor

@@ -1,17 +1,90 @@
-"""DeepSeek-V2 and V3, and GLM-4.7-Flash: latent attention, the first layers without experts, shared experts.
+"""DeepSeek-V2 and V3, GLM-4.5 to 4.7 and dots.llm1: the first layers without experts, shared experts.
 
-V2 chooses experts by softmax, of the best groups where it has any; V3 (Kimi-K2 is one too) and GLM by
-sigmoids with a correction. Youtu-LLM is V3 without experts.
+V2 chooses experts by softmax, of the best groups where it has any; V3 (Kimi-K2 is one too), GLM and dots.llm1
+by sigmoids with a correction. DeepSeek and GLM-4.7-Flash have latent attention. Youtu-LLM is V3 without
+experts.
 """
 
+import math
+from dataclasses import replace
 from typing import Any
 
 from kernels.ops.experts.routing import Score
-from worker.config.decoder import DecoderConfig, DecoderFamily, Spelling
+from worker.config.decoder import (
+    FULL,
+    SLIDING,
+    DecoderConfig,
+    DecoderFamily,
+    HeadNormKind,
+    LatentConfig,
+    Spelling,
+    read_decoder,
+    read_kinds,
+    read_sizes,
+    read_window,
+    windows_of,
+)
 from worker.config.experts import ExpertsConfig, check_groups, read_grouped_routing, read_routing
 from worker.config.hf_config import Fields
-from worker.config.latent import read_latent_decoder
-from worker.config.names import EXPERTS, LATENT, NAMES, STACKED, expert_names, shared_names
+from worker.config.names import EXPERTS, HEAD_NORMS, LATENT, NAMES, STACKED, expert_names, shared_names
+from worker.config.rope import RopeDefaults, read_rope, scaled_max_position
+
+LATENT_EPS = 1e-6
+"""Of the norms of latents: `rms_norm_eps` is for the residual stream alone."""
+
+
+def read_latent_decoder(
+    fields: Fields, common: dict[str, Any], spelling: Spelling, interleaved: bool
+) -> dict[str, Any]:
+    """Returns the fields of DecoderConfig of a decoder with latent attention in all layers. interleaved:
+    whether neighbouring values are rotated as pairs. Raises StartupError."""
+    heads = fields.integer("num_attention_heads")
+    if fields.integer("num_key_value_heads", heads) != heads:
+        raise fields.wrong("num_key_value_heads", f"a latent has keys of all heads ({heads})")
+    latent = LatentConfig(
+        rank=fields.integer("kv_lora_rank", 512),
+        query_rank=_query_rank(fields),
+        plain_dim=fields.integer("qk_nope_head_dim", 128),
+        rotary_dim=fields.integer("qk_rope_head_dim", 64),
+        value_dim=fields.integer("v_head_dim", 128),
+        norm_eps=LATENT_EPS,
+    )
+    for name, size in (
+        ("head_dim", latent.rotary_dim),
+        ("qk_head_dim", latent.plain_dim + latent.rotary_dim),
+    ):
+        fields.expect(name, size, f"{size} follows from qk_nope_head_dim and qk_rope_head_dim")
+    values = read_sizes(fields, common, replace(spelling, head_dim=latent.rotary_dim))
+    trained = values["max_position"]
+    rope = read_rope(fields, trained, latent.rotary_dim, RopeDefaults(interleaved=interleaved))
+    bias = fields.boolean("attention_bias", False)
+    return values | {
+        "latent": latent,
+        "num_kv_heads": 1,
+        "ropes": (rope,) * values["num_layers"],
+        "max_position": scaled_max_position(rope, trained),
+        "attention_scale": _attention_scale(fields, latent, rope.kind),
+        "output_bias": bias,
+    }
+
+
+def _query_rank(fields: Fields) -> int | None:
+    """Returns `q_lora_rank`: null means that queries are not compressed."""
+    if "q_lora_rank" in fields and not fields.has("q_lora_rank"):
+        return None
+    return fields.integer("q_lora_rank", 1536)
+
+
+def _attention_scale(fields: Fields, latent: LatentConfig, kind: str) -> float:
+    """Returns the factor of scores, which grows with the square of a scaled context's `mscale_all_dim`."""
+    scale: float = (latent.plain_dim + latent.rotary_dim) ** -0.5
+    rope = fields.object("rope_parameters" if fields.has("rope_parameters") else "rope_scaling")
+    if kind == "default" or not rope.has("mscale_all_dim"):
+        return scale
+    factor, growth = rope.number("factor"), rope.number("mscale_all_dim")
+    mscale = 0.1 * growth * math.log(factor) + 1.0 if factor > 1 else 1.0
+    return scale * mscale * mscale
+
 
 LayerExperts = tuple[ExpertsConfig | None, ...]
 _DENSE, _SPARSE = "dense", "sparse"
@@ -44,7 +117,7 @@ def read_deepseek_v3_config(fields: Fields, common: dict[str, Any]) -> DecoderCo
     """Reads config.json. Raises StartupError."""
     interleaved = fields.boolean("rope_interleave", True)
     values = read_latent_decoder(fields, common, Spelling(max_position=4096), interleaved)
-    experts = _corrected_experts(fields, 2048, (8, 4), 2.5)
+    experts = _corrected_experts(fields, 2048, groups=(8, 4), scale=2.5)
     return DecoderConfig(**values, experts=_behind_dense(fields, values["num_layers"], 3, experts))
 
 
@@ -53,7 +126,7 @@ def read_glm4_moe_lite_config(fields: Fields, common: dict[str, Any]) -> Decoder
     interleaved = fields.boolean("rope_interleave", True)
     spelling = Spelling(max_position=202752, default_norm_eps=1e-5)
     values = read_latent_decoder(fields, common, spelling, interleaved)
-    num_layers, experts = values["num_layers"], _corrected_experts(fields, 1536, (1, 1), 1.8)
+    num_layers, experts = values["num_layers"], _corrected_experts(fields, 1536, scale=1.8)
     if not fields.has("mlp_layer_types"):
         return DecoderConfig(**values, experts=_behind_dense(fields, num_layers, 1, experts))
     kinds = fields.texts("mlp_layer_types")
@@ -70,22 +143,26 @@ def _behind_dense(fields: Fields, num_layers: int, default: int, experts: Expert
 
 
 def _corrected_experts(
-    fields: Fields, default_size: int, groups: tuple[int, int], scale: float
+    fields: Fields,
+    size: int,
+    shared: int = 1,
+    normalized: bool = True,
+    groups: tuple[int, int] = (1, 1),
+    scale: float = 1.0,
 ) -> ExpertsConfig:
-    """Reads experts of V3's form. default_size, groups, scale: for files that do not say."""
-    size = fields.integer("moe_intermediate_size", default_size)
+    """Reads experts of V3's form. Arguments: of files that do not say. Raises StartupError."""
+    size = fields.integer("moe_intermediate_size", size)
     return ExpertsConfig(
-        routing=read_grouped_routing(fields, True, groups, scale),
+        routing=read_grouped_routing(fields, normalized, groups, scale),
         intermediate_size=size,
         corrected=True,
-        shared_size=size * fields.integer("n_shared_experts", 1, least=0),
+        shared_size=size * fields.integer("n_shared_experts", shared, least=0),
     )
 
 
 _SHARED = NAMES | LATENT | shared_names("mlp.shared_experts")
-_CORRECTED = _SHARED | expert_names(
-    *("mlp", "gate", "gate_proj", "up_proj", "down_proj"), "gate.e_score_correction_bias"
-)
+_ROUTED = expert_names("mlp", "gate", "gate_proj", "up_proj", "down_proj", "gate.e_score_correction_bias")
+_CORRECTED = _SHARED | _ROUTED
 _HARMLESS = (
     *("output_router_logits", "router_aux_loss_coef", "aux_loss_alpha", "seq_aux", "ep_size"),
     *("num_nextn_predict_layers", "num_mtp_layers"),
@@ -131,4 +208,55 @@ YOUTU = DecoderFamily(
     names=NAMES | LATENT,
     harmless=("embedding_initializer_range",),
     only={"mlp_bias": False},
+)
+
+
+def read_glm4_moe_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    rope = RopeDefaults(partial=0.5)
+    values = read_decoder(fields, common, Spelling(max_position=131072, default_norm_eps=1e-5, rope=rope))
+    normed = fields.boolean("use_qk_norm", False)
+    return DecoderConfig(
+        **values,
+        qkv_bias=fields.boolean("attention_bias", False),
+        head_norms=HeadNormKind.PER_HEAD if normed else HeadNormKind.NONE,
+        experts=_behind_dense(fields, values["num_layers"], 1, _corrected_experts(fields, 1408)),
+    )
+
+
+def read_dots1_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(fields, common, Spelling(max_position=2048))
+    num_layers = values["num_layers"]
+    window, first = read_window(fields, 4096), fields.integer("max_window_layers", 62, least=0)
+    kinds = read_kinds(fields, tuple(SLIDING if layer >= first else FULL for layer in range(num_layers)))
+    bias = fields.boolean("attention_bias", False)
+    experts = _corrected_experts(fields, 1408, shared=0, normalized=False)
+    return DecoderConfig(
+        **values | {"windows": windows_of(kinds, window)},
+        qkv_bias=bias,
+        output_bias=bias,
+        head_norms=HeadNormKind.PER_HEAD,
+        experts=_behind_dense(fields, num_layers, 0, experts),
+    )
+
+
+_UNCOMPRESSED = NAMES | HEAD_NORMS | _ROUTED | shared_names("mlp.shared_experts")
+_GLM4_MOE_HARMLESS = (
+    "output_router_logits",
+    "router_aux_loss_coef",
+    "num_nextn_predict_layers",
+    "num_mtp_layers",
+)
+_ONLY = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
+GLM4_MOE = DecoderFamily(
+    read=read_glm4_moe_config,
+    names=_UNCOMPRESSED,
+    other_names=STACKED,
+    unused=r"model\.layers\.(?:46|92)\..*|lm_head\.weight",  # the layer that predicts a token more
+    harmless=_GLM4_MOE_HARMLESS,
+    only=_ONLY,
+)
+DOTS1 = DecoderFamily(
+    read=read_dots1_config, names=_UNCOMPRESSED, other_names=STACKED, harmless=_GLM4_MOE_HARMLESS, only=_ONLY
 )

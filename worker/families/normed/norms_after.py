@@ -1,8 +1,11 @@
-"""OLMo 2 and 3, EXAONE 4: norms after both parts.
+"""OLMo 2 and 3, EXAONE 4: norms after both parts; Cohere 2: one norm for both.
 
 OLMo has norms of all queries and of all keys; OLMo 3 has windows that alternate with full attention, and
 scales the angles of the latter only. EXAONE has norms of heads; where some layers have a window, the others
 have no positions.
+
+Cohere 2 (Command R7B, Command A) has both parts of a block side by side behind one layer norm without a bias;
+layers with a window rotate neighbouring pairs, those without one have no positions; logits are scaled.
 """
 
 from typing import Any
@@ -13,6 +16,7 @@ from worker.config.decoder import (
     DecoderConfig,
     DecoderFamily,
     HeadNormKind,
+    NormKind,
     NormPlace,
     Spelling,
     every,
@@ -84,4 +88,50 @@ def read_exaone4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig
 
 EXAONE4 = DecoderFamily(
     read=read_exaone4_config, names=NAMES | HEAD_NORMS | AFTER, harmless=("sliding_window_pattern",)
+)
+
+
+_COHERE2_SPELLING = Spelling(
+    max_position=8192,
+    norm_eps="layer_norm_eps",
+    default_norm_eps=1e-5,
+    tied=True,
+    rope=RopeDefaults(interleaved=True),
+)
+
+
+def read_cohere2_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
+    """Reads config.json. Raises StartupError."""
+    values = read_decoder(fields, common, _COHERE2_SPELLING)
+    period = fields.integer("sliding_window_pattern", fields.integer("layer_switch", 4))
+    kinds = read_kinds(fields, every(period, values["num_layers"]))
+    window, bias = read_window(fields, 4096), fields.boolean("attention_bias", False)
+    pairs = zip(values["ropes"], kinds, strict=True)
+    values |= {
+        "windows": windows_of(kinds, window),
+        "ropes": tuple(rope if kind == SLIDING and window is not None else None for rope, kind in pairs),
+    }
+    return DecoderConfig(
+        **values,
+        qkv_bias=bias,
+        output_bias=bias,
+        norm_kind=NormKind.LAYER_WITHOUT_BIAS,
+        norm_place=NormPlace.PARALLEL,
+        logit_scale=fields.number("logit_scale", 0.0625),
+    )
+
+
+COHERE2 = DecoderFamily(
+    read=read_cohere2_config,
+    names=NAMES,
+    only={
+        "order_of_interleaved_layers": "local_attn_first",
+        "position_embedding_type": "rope_gptj",
+        "rotary_pct": 1.0,
+        "use_embedding_sharing": True,
+        "use_gated_activation": True,
+        "use_parallel_block": True,
+        "use_parallel_embedding": False,
+        "use_qk_norm": False,
+    },
 )

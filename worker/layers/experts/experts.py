@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from kernels.api import InputBatch, Routing, WeightForms
+from kernels.api import InputBatch, WeightForms
 from worker.config.experts import ExpertsConfig
 from worker.layers.base import Weight
 from worker.layers.experts.matrices import ExpertMatrices
@@ -27,15 +27,13 @@ class WideMatrix(Matrix):
 class ExpertRouter(WideMatrix):
     """The logits of the experts, and how they choose (kernels.ops.experts.route)."""
 
-    def __init__(
-        self, width: int, routing: Routing, place: Placement, bias: bool = False, corrected: bool = False
-    ) -> None:
-        """width: E. corrected: the choice has a correction by expert."""
-        count = routing.num_experts
-        super().__init__(place.empty(count, width), place.empty(count) if bias else None)
-        self.width, self.routing = width, routing
+    def __init__(self, width: int, config: ExpertsConfig, place: Placement) -> None:
+        """width: E."""
+        count = config.routing.num_experts
+        super().__init__(place.empty(count, width), place.empty(count) if config.router_bias else None)
+        self.width, self.routing = width, config.routing
         self.correction: torch.nn.Parameter | None = None
-        if corrected:
+        if config.corrected:
             wide = torch.empty(count, dtype=torch.float32, device=place.device)
             self.correction = torch.nn.Parameter(wide, requires_grad=False)
 
@@ -84,7 +82,7 @@ class Experts(FeedForward):
         in which they are used."""
         super().__init__()
         self.group, count = place.group, config.routing.num_experts
-        self.router = ExpertRouter(width, config.routing, place, config.router_bias, config.corrected)
+        self.router = ExpertRouter(width, config, place)
         inner = Part(config.intermediate_size, place.group.slice(config.intermediate_size))
         whole = Part(width, slice(0, width))
         first = place.group.rank == 0

@@ -26,13 +26,19 @@ from worker.models.gemma4 import Gemma4Model
 from worker.parallel import Placement
 from worker.sampling.sampler import Sampler
 from worker.speculation.models.draft_slots import DraftSlots
-from worker.speculation.models.eagle import NAMES, TOKEN_MAP, UNUSED, EagleHead
 from worker.speculation.models.features import FeatureCache, Head
 from worker.speculation.models.head_config import HeadConfig, MtpConfig, read_head_config
+from worker.speculation.models.head_layers import (
+    EAGLE_NAMES,
+    EAGLE_UNUSED,
+    MTP_UNUSED,
+    TOKEN_MAP,
+    EagleHead,
+    MtpHead,
+    mtp_weights,
+)
 from worker.speculation.models.loaded import DrafterPlan, Drafting, LoadedDrafter, names_both
 from worker.speculation.models.model_drafter import CATCH_UP, ModelDrafter
-from worker.speculation.models.mtp import UNUSED as EVERYTHING
-from worker.speculation.models.mtp import MtpHead, mtp_weights
 from worker.startup.model import Report
 from worker.step.plan_reader import Step, Swaps
 from worker.step.rows import RowTable
@@ -89,11 +95,11 @@ def _build(
     StartupError."""
     if isinstance(config, MtpConfig):
         layer = MtpHead(config, place, target)
-        return layer, mtp_weights(layer, config, checkpoint), EVERYTHING
+        return layer, mtp_weights(layer, config, checkpoint), MTP_UNUSED
     head = EagleHead(config, place, target, "embed_tokens.weight" in checkpoint)
     if config.has_token_map:
         head.token_map = _read_token_map(checkpoint, config)
-    return head, weight_table(head, NAMES), UNUSED
+    return head, weight_table(head, EAGLE_NAMES), EAGLE_UNUSED
 
 
 def _read_token_map(checkpoint: TensorSource, config: HeadConfig) -> torch.Tensor:

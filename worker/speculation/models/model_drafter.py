@@ -6,8 +6,7 @@ sampled is appended to it, as a plan of the core would do. At the end the rows h
 
 The first of these steps also computes what the draft model lacks of a row: two tokens after a draft that was
 accepted as a whole, and all of a prompt that it has never seen. So many of them that a step is full are left
-for the next step of the target, and the row is not drafted for meanwhile. Where it lacks few, logits are
-computed of all of them: then they are part of the model's one call, which costs less than those left out.
+for the next step of the target, and the row is not drafted for meanwhile.
 """
 
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ import numpy as np
 
 from kernels.api import SamplingColumns
 from kernels.ops.attention.ragged import Integers
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2
 from worker.executor.backend import Backend
@@ -28,8 +28,6 @@ from worker.step.rows import RowTable
 CATCH_UP = 8
 """Tokens of a row that the draft model may lack, and still draft for it in the same step: more take longer
 than a draft is worth."""
-FEW_LOGITS = 16
-"""Tokens of a step that are all worth logits, where a row needs those of its last token alone."""
 NO_PLAN = worker_pb2.StepPlan()
 """Of a step that no core has planned."""
 _KEPT = (*SamplingColumns.NEUTRAL, "seed")
@@ -129,8 +127,7 @@ class ModelDrafter(BlockDrafter):
         computing = np.flatnonzero(counts)
         places = np.searchsorted(computing, sampling)
         columns = rows[computing], starts[computing], counts[computing], rows[sampling], places
-        in_call = len(sampling) == len(rows) and ends[-1] <= FEW_LOGITS
-        tokens = self._run(self._step(columns, counts if in_call else None), ends - 1 if in_call else None)
+        tokens = self._run(self._step(columns))
         for row, start, count in zip(rows.tolist(), starts.tolist(), counts.tolist(), strict=True):
             if count:
                 self.slots.computed(row, start, start + count)
@@ -143,21 +140,21 @@ class ModelDrafter(BlockDrafter):
         numbers, count = np.array(rows, np.int64), len(rows)
         lasts = self._rows.num_tokens[numbers] - 1
         columns = numbers, lasts, np.ones(count, np.int64), numbers, np.arange(count)
-        return self._append(numbers, self._run(self._step(columns), None))
+        return self._append(numbers, self._run(self._step(columns)))
 
-    def _step(self, columns: Sequence[Integers], num_logits: Integers | None = None) -> Step:
+    def _step(self, columns: Sequence[Integers]) -> Step:
         """Returns a step, checked as those of the core are. columns: see checked_step()."""
         joined, check = np.concatenate(columns), self._backend.plan_check
-        return checked_step(joined, len(columns[0]), self._rows, self._budget, check, num_logits)
+        return checked_step(joined, len(columns[0]), self._rows, self._budget, check)
 
-    def _run(self, step: Step, index: Integers | None) -> Integers:
-        """Returns the tokens of the rows [A] that sample. index: see StepOutputs.sample()."""
+    def _run(self, step: Step) -> Integers:
+        """Returns the tokens of the rows [A] that sample."""
         with self._backend.step(NO_PLAN):
-            self._backend.upload(step, tokens_only=True)
+            self._backend.upload(step, Wanted.TOKENS)
             outputs = self._backend.forward()
             if not len(step.sample_rows):
                 return step.sample_rows
-            return outputs.sample(step.sample_rows, index, {}).host_tokens
+            return outputs.sample(step.sample_rows, None, {}).host_tokens
 
     def _append(self, rows: Integers, tokens: Integers) -> tuple[list[int], list[int]]:
         """Appends tokens [A] to rows [A]. Returns both, without the rows that have no token."""

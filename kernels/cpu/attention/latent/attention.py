@@ -26,16 +26,16 @@ def latent_kernels(dtype: torch.dtype, block_size: int, width: int, num_heads: i
     fits = block_size % 16 == 0 and width % 16 == 0 and width <= MOST_LATENT
     if not fits or dtype not in (torch.bfloat16, torch.float32):
         return None
+    from kernels.cpu.attention.latent import operations as kernels  # compiles, the first time
+
     if dtype == torch.float32:
         from kernels.cpu.attention.float32_kv import combine_parts_float32
-        from kernels.cpu.attention.latent import float32 as wide
 
-        operations = wide.store_latents_float32, wide.latent_attention_float32, combine_parts_float32
+        operations = kernels.store_latents_float32, kernels.latent_attention_float32, combine_parts_float32
     else:
         from kernels.cpu.attention.combine_parts import combine_parts
-        from kernels.cpu.attention.latent import bfloat16 as narrow
 
-        operations = narrow.store_latents, narrow.latent_attention, combine_parts
+        operations = kernels.store_latents, kernels.latent_attention, combine_parts
     return BlockKernels(dtype, *operations, num_heads, block_size, query_bytes=LATENT_QUERY)
 
 

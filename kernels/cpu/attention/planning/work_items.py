@@ -3,7 +3,7 @@
 An item is up to 8 (query, head) pairs of a row that share a KV head: the group of one decoding token, or some
 tokens of a prompt. Long rows that decode are split into parts, an item each. Two rows that decode and begin
 with the same blocks are computed together, where that leaves work enough for every thread: the second row's
-item is paired with the first. kernels.cpu.attention.planning.work_items_kernel finds the same ones in
+item is paired with the first. kernels.cpu.step.prepare_inputs finds the same ones in
 compiled code.
 """
 

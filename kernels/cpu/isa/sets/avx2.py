@@ -10,7 +10,7 @@ from llvmlite import ir
 
 from kernels.cpu.isa.dot import Dot, IntegerDot
 from kernels.cpu.isa.operations import halves_of, joined
-from kernels.cpu.isa.sets.x86 import X86, ByteSums
+from kernels.cpu.isa.sets.x86 import X86, ByteSums, add_products_of_bytes
 from kernels.cpu.isa.vectors import BYTES, I16, I32, call, opaque, splat
 
 _BYTES = ir.VectorType(ir.IntType(8), 32)
@@ -93,8 +93,7 @@ class _VnniQuads(Dot):
         name, parts = "llvm.x86.avx512.vpdpbusd.256", []
         sides = (halves_of(builder, side) for side in (sums, value, weight))
         for total, unsigned, signed in zip(*sides, strict=True):
-            bytes_ = (builder.bitcast(side, _BYTES) for side in (unsigned, signed))
-            parts.append(call(builder, name, _INT32S, total, *bytes_))
+            parts.append(add_products_of_bytes(builder, name, total, unsigned, signed))
         return joined(builder, *parts)
 
 

@@ -18,7 +18,7 @@ from llvmlite import ir
 from kernels.cpu.isa.dot import I16_PAIRS, Dot, IntegerDot
 from kernels.cpu.isa.e4m3 import bfloat16_of
 from kernels.cpu.isa.operations import Tiles
-from kernels.cpu.isa.sets.x86 import X86, ByteSums
+from kernels.cpu.isa.sets.x86 import X86, ByteSums, add_products_of_bytes
 from kernels.cpu.isa.vectors import (
     BYTES,
     F32S,
@@ -107,8 +107,7 @@ class _VnniQuads(Dot):
     """vpdpbusd."""
 
     def add(self, builder: Any, sums: Any, weight: Any, value: Any) -> Any:
-        unsigned, signed = (builder.bitcast(side, BYTES) for side in (value, weight))
-        return call(builder, "llvm.x86.avx512.vpdpbusd.512", I32S, sums, unsigned, signed)
+        return add_products_of_bytes(builder, "llvm.x86.avx512.vpdpbusd.512", sums, value, weight)
 
 
 class _VnniNibbles(_VnniQuads):

@@ -4,6 +4,7 @@ from abc import abstractmethod
 from typing import Any
 
 from llvmlite import ir
+from llvmlite.binding import llvm_version_info
 
 from kernels.cpu.instruction_sets import X86_64
 from kernels.cpu.isa.dot import Dot
@@ -18,6 +19,14 @@ class X86(Operations):
 
     def pause(self, builder: Any) -> None:
         call(builder, "llvm.x86.sse2.pause", ir.VoidType())
+
+
+def add_products_of_bytes(builder: Any, name: str, sums: Any, unsigned: Any, signed: Any) -> Any:
+    """Adds four products of bytes to each sum of 32 bits: vpdpbusd. name: of LLVM's intrinsic, which takes
+    registers of bytes from LLVM 22 on, and before (llvmlite 0.47) such of 32 bits."""
+    kind = sums.type
+    operand = ir.VectorType(ir.IntType(8), 4 * kind.count) if llvm_version_info >= (22,) else kind
+    return call(builder, name, kind, sums, *(builder.bitcast(each, operand) for each in (unsigned, signed)))
 
 
 class ByteSums(Dot):

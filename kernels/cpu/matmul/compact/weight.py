@@ -163,7 +163,7 @@ def _compacted(
     """rows: [blocks * 48, K] bfloat16, which then are no weight any more where data overlap them. data: to be
     written; they begin at or before the rows, or are elsewhere. Returns the lists, and the address of each
     strip's."""
-    from kernels.cpu.matmul.compact.pack import count_rare, make_compact
+    from kernels.cpu.matmul.compact.product import count_rare, make_compact
     from kernels.cpu.runtime.thread_pool import TEAM
 
     blocks, words = len(rows) // MATRIX_ROWS, rows.shape[1] // 2

@@ -12,15 +12,15 @@ from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
 from pagewire_openai.endpoints import request_id_of
 from pagewire_openai.requests import values
-from pagewire_openai.requests.completion import read_prompts
+from pagewire_openai.requests.completion import PROMPTS, read_prompts
 from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
 
 Json = dict[str, Any]
 
 _ENCODINGS = ("float", "base64")
-_EMBEDDINGS: Table = {
+EMBEDDINGS: Table = {
     "model": Field(values.text, "model"),
-    "input": Field(values.anything),
+    "input": Field(values.anything, inner=PROMPTS),
     "encoding_format": Field(values.text),
     "dimensions": Field(values.count, "dimensions"),
     "user": Field(values.anything),
@@ -35,7 +35,7 @@ _EMBEDDINGS: Table = {
 async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/embeddings."""
     names, request = Names(), pooling_pb2.EmbedRequest()
-    read_fields(body, (_EMBEDDINGS,), request, names)
+    read_fields(body, EMBEDDINGS, request, names)
     encoding = given(body, "encoding_format", "float")
     if encoding not in _ENCODINGS:
         raise InvalidRequest({"encoding_format": f"must be {' or '.join(_ENCODINGS)}"})

@@ -4,12 +4,87 @@ from collections.abc import Iterator
 
 from starlette.routing import Route
 
-from frontend.http.endpoint import Endpoint, ErrorBody, Handle, Slot
+from frontend.call.call import Call
+from frontend.http.endpoint import Endpoint, Handle
 from frontend.http.error_body import error_body
+from frontend.http.exchange import Exchange
 from frontend.inspector import Inspector
 from frontend.parts import FrontendParts
 from pagewire_openai import embeddings, endpoints, tokens
+from pagewire_openai.openapi import OF_PORT, Operation, openapi_document
+from pagewire_openai.requests.chat import CHAT
+from pagewire_openai.requests.completion import COMPLETION
+from pagewire_openai.requests.fields import object_schema
+from pagewire_openai.requests.messages import COUNTED, MESSAGES
+from pagewire_openai.requests.response import RESPONSE
+from pagewire_openai.requests.values import Json
 from pagewire_openai.responses.messages import message_error
+
+
+def _post(path: str, summary: str, handle: Handle, body: Json) -> tuple[Operation, Handle]:
+    return Operation("POST", path, handle.__name__, summary, body), handle
+
+
+def _get(path: str, summary: str, handle: Handle) -> tuple[Operation, Handle]:
+    return Operation("GET", path, handle.__name__, summary), handle
+
+
+async def openapi(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """GET /openapi.json."""
+    await exchange.respond(200, openapi_document([*OF_PORT, *(operation for operation, _ in SERVED)]))
+
+
+SERVED: tuple[tuple[Operation, Handle], ...] = (
+    _post(
+        "/v1/chat/completions",
+        "Continues a conversation",
+        endpoints.chat_completions,
+        object_schema(CHAT, "messages"),
+    ),
+    _post(
+        "/v1/completions",
+        "Continues prompts",
+        endpoints.completions,
+        object_schema(COMPLETION, "prompt"),
+    ),
+    _post(
+        "/v1/responses",
+        "Continues a conversation of items",
+        endpoints.responses,
+        object_schema(RESPONSE, "input"),
+    ),
+    _post(
+        "/v1/messages",
+        "Continues a conversation, in Anthropic's form",
+        endpoints.messages,
+        object_schema(MESSAGES, "max_tokens", "messages"),
+    ),
+    _post(
+        "/v1/messages/count_tokens",
+        "Counts the tokens of a conversation",
+        tokens.count_tokens,
+        object_schema(COUNTED, "messages"),
+    ),
+    _post(
+        "/v1/embeddings",
+        "Embeds inputs",
+        embeddings.embeddings,
+        object_schema(embeddings.EMBEDDINGS, "input"),
+    ),
+    _post(
+        "/tokenize", "Tokenizes a prompt or a conversation", tokens.tokenize, object_schema(tokens.TOKENIZE)
+    ),
+    _post(
+        "/detokenize",
+        "Makes text of token ids",
+        tokens.detokenize,
+        object_schema(tokens.DETOKENIZE, "tokens"),
+    ),
+    _get("/v1/models", "Lists the served model by all its names", endpoints.list_models),
+    _get("/v1/models/{name:path}", "Describes the served model", endpoints.get_model),
+    _get("/version", "The version of pagewire", endpoints.version),
+    _get("/openapi.json", "This document", openapi),
+)
 
 
 class OpenAiApi:
@@ -23,27 +98,16 @@ class OpenAiApi:
         self._parts = parts
 
     def routes(self) -> Iterator[Route]:
-        """Yields a route per path."""
-        call, control = self._parts.limits.call, self._parts.limits.control
-        yield self._route("POST", "/v1/chat/completions", endpoints.chat_completions, call)
-        yield self._route("POST", "/v1/completions", endpoints.completions, call)
-        yield self._route("POST", "/v1/responses", endpoints.responses, call)
-        yield self._route("POST", "/v1/messages", endpoints.messages, call, message_error)
-        yield self._route("POST", "/v1/messages/count_tokens", tokens.count_tokens, call, message_error)
-        yield self._route("POST", "/v1/embeddings", embeddings.embeddings, call)
-        yield self._route("POST", "/tokenize", tokens.tokenize, call)
-        yield self._route("POST", "/detokenize", tokens.detokenize, call)
-        yield self._route("GET", "/v1/models", endpoints.list_models, control)
-        yield self._route("GET", "/v1/models/{name:path}", endpoints.get_model, control)
-        yield self._route("GET", "/version", endpoints.version, control)
+        """Yields a route per path. Requests with a body count as calls, others as control calls."""
+        limits = self._parts.limits
+        for operation, handle in SERVED:
+            path = operation.path
+            slot = limits.call if operation.body is not None else limits.control
+            tell = message_error if path.startswith("/v1/messages") else error_body
+            yield Route(path, Endpoint(self._parts, path, handle, slot, tell), methods=[operation.method])
 
     def start(self) -> None:
         """Does nothing: no task runs between requests."""
 
     async def stop(self) -> None:
         """Does nothing."""
-
-    def _route(
-        self, method: str, path: str, handle: Handle, slot: Slot, tell: ErrorBody = error_body
-    ) -> Route:
-        return Route(path, Endpoint(self._parts, path, handle, slot, tell), methods=[method])

@@ -11,26 +11,25 @@ from frontend.validation.requests import check_detokenize, check_tokenize
 from frontend.validation.rules import Limits
 from pagewire.v1 import prompt_pb2, tokenizer_pb2
 from pagewire_openai.requests import values
-from pagewire_openai.requests.chat import read_conversation
+from pagewire_openai.requests.chat import CONVERSATION, read_conversation
 from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
 from pagewire_openai.requests.messages import read_counted
 
 Json = dict[str, Any]
 
-_TOKENIZE: Table = {
+TOKENIZE: Table = {
     "model": Field(values.text, "model"),
-    "prompt": Field(values.anything),
-    "messages": Field(values.anything),
+    "prompt": Field(values.anything, inner=values.text.schema),
+    **CONVERSATION,
     "add_special_tokens": Field(values.boolean),
     "add_generation_prompt": Field(values.boolean),
     "continue_final_message": Field(values.boolean),
-    "chat_template_kwargs": Field(values.json_object),
-    "tools": Field(values.anything),
+    "tool_choice": Field(values.nothing()),
     "return_token_strs": Field(values.boolean, "token_texts"),
 }
 _PATH = "prompts[0]"
 _OF_CHAT = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
-_DETOKENIZE: Table = {
+DETOKENIZE: Table = {
     "model": Field(values.text, "model"),
     "tokens": Field(values.token_ids),
     "skip_special_tokens": Field(values.boolean, "skip_special_tokens"),
@@ -40,7 +39,7 @@ _DETOKENIZE: Table = {
 async def tokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /tokenize: `prompt` or `messages` to `tokens`, as in vLLM."""
     names, request = Names(), tokenizer_pb2.TokenizeRequest()
-    read_fields(body, (_TOKENIZE,), request, names)
+    read_fields(body, TOKENIZE, request, names)
     prompt = request.prompts.add()
     _read_prompt(body, prompt, names)
     if (special := given(body, "add_special_tokens", None)) is not None:
@@ -106,7 +105,7 @@ def _read_prompt(body: Json, prompt: prompt_pb2.Prompt, names: Names) -> None:
 async def detokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /detokenize: `tokens` to `prompt`, as in vLLM."""
     names, request = Names(), tokenizer_pb2.DetokenizeRequest()
-    read_fields(body, (_DETOKENIZE,), request, names)
+    read_fields(body, DETOKENIZE, request, names)
     parts.model.check_name(request.model)
     if not isinstance(body.get("tokens"), list):
         raise InvalidRequest({"tokens": "must be a list of token ids"})

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.ops.attention.ragged import Integers
+from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
 from pagewire_simulated.beams import BeamHistories
 from pagewire_simulated.clock import Clock
@@ -88,7 +89,7 @@ class SimulatedBackend:
     def copy_blocks(self, sources: Integers, targets: Integers) -> None:
         """Copies within the cache take no time."""
 
-    def upload(self, step: Step, tokens_only: bool) -> None:
+    def upload(self, step: Step, wanted: Wanted) -> None:
         self._step, self._num_logits = step, step.num_sampled_positions
 
     def forward(self) -> StepOutputs:

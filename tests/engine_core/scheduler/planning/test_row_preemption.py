@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine_core.scheduler.planning.row_preemption import MAX_PREEMPTIONS
+from engine_core.scheduler.planning.step_planner import MAX_PREEMPTIONS
 from tests.engine_core.world import World
 
 ROWS, OUTPUT = 4, 12

@@ -4,7 +4,7 @@ import pytest
 
 from engine_core.queue.base import FIRST_COME
 from engine_core.queue.token_counters import Weights
-from engine_core.scheduler.planning.row_preemption import MAX_PREEMPTIONS
+from engine_core.scheduler.planning.step_planner import MAX_PREEMPTIONS
 from pagewire.v1.generation_pb2 import BeamSearch
 from tests.engine_core.world import World
 

@@ -5,9 +5,10 @@ import ctypes
 import pytest
 import torch
 
-from kernels.cpu.experts.product_group import ProductGroup
-from kernels.cpu.experts.records import DispatchRecord, GatherRecord, Group, GroupedRecord, Segment
+from kernels.cpu.elementwise.records import GatherRecord
+from kernels.cpu.experts.records import DispatchRecord, Group, GroupedRecord, Segment
 from kernels.cpu.matmul.packed import PackedWeight, pack_weight
+from kernels.cpu.program.experts import ProductGroup
 from kernels.cpu_ops import CpuOps
 from kernels.ops.experts.dispatch import dispatch
 from tests.kernels.tolerances import random
@@ -61,7 +62,7 @@ class Sorted:
             out=self.x.data_ptr(),
             row_bytes=x.shape[1] * x.itemsize,
         )
-        self.kernels.team.run_one(self.kernels.experts.gather, pairs, gather, 1)
+        self.kernels.team.run_one(self.kernels.rows.gather, pairs, gather, 1)
 
     def multiply(self) -> torch.Tensor:
         """Runs both groups' products, one after the other."""
@@ -103,19 +104,6 @@ def test_pairs_are_sorted(name: str):
         assert done.units[number] == len(used)
         assert done.segments(number)[: len(used)] == list(enumerate(used))
         assert done.segments(number)[len(used)][0] == len(used)
-
-
-@pytest.mark.parametrize("size", [1, 15, 32, 33, 64, 100])
-@pytest.mark.parametrize("dtype", [BF16, F32])
-def test_rows_are_gathered(size: int, dtype: torch.dtype):
-    """Of any size, some more than once; what lies beside them stays."""
-    kernels, x = CpuOps(dtype), random(4, size, dtype=dtype)
-    indexes, out = torch.tensor([3, 0, 3]), torch.full((5, size), 9, dtype=dtype)
-    record = GatherRecord(
-        x=x.data_ptr(), indexes=indexes.data_ptr(), out=out[1].data_ptr(), row_bytes=size * x.itemsize
-    )
-    kernels.team.run_one(kernels.experts.gather, 3, record, 1)
-    assert torch.equal(out[1:4], x[indexes]) and (out[[0, 4]] == 9).all()
 
 
 def test_sorting_in_python():

@@ -84,7 +84,7 @@ def show(code):
 
 cache.assemble = show
 import kernels.cpu.elementwise.activations
-import kernels.cpu.matmul.quantize
+import kernels.cpu.matmul.gemm_int8
 """
 
 

@@ -20,7 +20,6 @@ from kernels.cpu.isa.exp import (
     precise_exp,  # noqa: E402
     softplus,  # noqa: E402
 )
-from kernels.cpu.isa.float16 import load_halves, load_halves_x8, read_half  # noqa: E402
 from kernels.cpu.isa.lanes import (  # noqa: E402
     as_f32,
     bits_of,
@@ -31,6 +30,7 @@ from kernels.cpu.isa.lanes import (  # noqa: E402
     multiply_small,
     sum_of_lanes,
 )
+from kernels.cpu.isa.narrow_words import load_halves, load_halves_x8, read_half  # noqa: E402
 from kernels.cpu.isa.simd import (  # noqa: E402
     PAIR_PARTS,
     QUAD_PARTS,

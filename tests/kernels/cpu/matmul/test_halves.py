@@ -73,7 +73,7 @@ def test_it_moves_in_its_arena() -> None:
 
 @pytest.mark.parametrize("tokens", [3, 17])
 def test_python_gives_the_same(tokens: int) -> None:
-    from kernels.cpu.matmul.gemm_halves import linear_halves, rows_of_halves
+    from kernels.cpu.matmul.gemm_float32 import linear_halves, rows_of_halves
     from kernels.cpu.runtime.thread_pool import TEAM
 
     packed = narrow(matrix(6, 50), random(50, dtype=torch.float32, seed=2))

@@ -17,7 +17,7 @@ ROWS, BESIDE = 5, 7
 
 def by_rows(x: torch.Tensor, python: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """Integers less 128, [R, W] int32, and scales [R]; nothing beside them is written."""
-    from kernels.cpu.matmul.quantize import quantize_rows
+    from kernels.cpu.matmul.gemm_int8 import quantize_rows
     from kernels.cpu.runtime.thread_pool import TEAM
 
     rows, width = x.shape

@@ -69,7 +69,7 @@ def test_integers(rows: int):
 
 def test_rows_are_quantized():
     """Of zeros, of values, and with a NaN, whose scale is one; then rows of a weight of integers."""
-    from kernels.cpu.matmul.quantize import quantize_rows, quantized_rows
+    from kernels.cpu.matmul.gemm_int8 import quantize_rows, quantized_rows
     from kernels.cpu.matmul.records import QuantizedRowsRecord, QuantizeRecord
     from kernels.cpu.runtime.thread_pool import TEAM
 

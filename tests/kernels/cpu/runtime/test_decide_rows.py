@@ -16,9 +16,9 @@ def test_rows_that_an_operation_before_computes(counts: list[int], threads: int)
     """A gather writes the counts (rows of a table that the run looks up); then one product and one activation
     per expert have as many rows. The same program runs with other counts; slack does not matter."""
     from kernels.cpu.elementwise.records import GatedSiluRecord
+    from kernels.cpu.experts.dispatch import decide_rows, row_targets
     from kernels.cpu.layer_kernels import row_kernels
     from kernels.cpu.matmul.records import PackedRowsRecord
-    from kernels.cpu.runtime.decide_rows import decide_rows, row_targets
     from kernels.cpu.runtime.records import DecideRowsRecord, ProgramRecord
     from kernels.cpu.runtime.thread_pool import TEAM, Program
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from kernels.cpu.compiler.records import Record, i64, record
-from kernels.cpu.runtime.row_threads import WORTH_IT, RowThreads
+from kernels.cpu.sampling.api import WORTH_IT, RowThreads
 
 
 @record

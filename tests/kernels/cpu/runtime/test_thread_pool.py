@@ -26,7 +26,7 @@ class TooLarge(Small):
 
 def test_a_record_is_copied_to_its_index():
     """With its operation and its rows; neighbours and what the program adds stay."""
-    from kernels.cpu.attention.latent.copy_heads import copy_heads
+    from kernels.cpu.attention.latent.operations import copy_heads
     from kernels.cpu.runtime.records import ProgramRecord
     from kernels.cpu.runtime.thread_pool import Program
 
@@ -55,7 +55,7 @@ def test_slack_is_that_of_the_head():
 
 
 def test_records_that_do_not_fit_are_refused():
-    from kernels.cpu.attention.latent.copy_heads import copy_heads
+    from kernels.cpu.attention.latent.operations import copy_heads
     from kernels.cpu.runtime.thread_pool import Program
 
     with pytest.raises(AssertionError):

@@ -162,7 +162,7 @@ def test_what_hangs_on_the_last_bits_is_left_to_torch() -> None:
 
 def test_rows_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:
     """On three threads, and alone: the same tokens."""
-    monkeypatch.setattr("kernels.cpu.runtime.row_threads.WORTH_IT", 0)
+    monkeypatch.setattr("kernels.cpu.sampling.api.WORTH_IT", 0)
     kernels = sampling_kernels(3)
     logits = smooth_logits(4, 500)
     for of_rows in (params(0), params(1), params(1, 40, 0.9, 0.01)):

@@ -61,7 +61,7 @@ def test_equals_the_formula(ops: SamplingOps, rows: list[int], kinds: list[int],
 
 
 def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernels.cpu.runtime.row_threads.WORTH_IT", 0)
+    monkeypatch.setattr("kernels.cpu.sampling.api.WORTH_IT", 0)
     kernels = sampling_kernels(3)
     assert kernels is not None
     rows, logits = CASES[-1][0], tied_logits(4, VOCAB)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from kernels.ops.layers.adjust_logits import adjust_logits
+from kernels.ops.layers.norms import adjust_logits
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import assert_close, random
 

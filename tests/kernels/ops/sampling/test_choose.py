@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.ops.sampling.choose import candidates_of, uniforms_of
+from kernels.ops.sampling.choose import candidates_of, philox4x32_reference, uniform53_reference, uniforms_of
 from kernels.ops.sampling.columns import SamplingColumns
 from kernels.ops.sampling.filters import min_p, top_p, typical_p
-from kernels.ops.sampling.philox import philox4x32_reference, uniform53_reference
 
 V = 30
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 import triton.language as tl
 
-from kernels.ops.sampling.philox import philox4x32_reference, uniform53_reference
+from kernels.ops.sampling.choose import philox4x32_reference, uniform53_reference
 from kernels.triton.sampling.draws import uniform53
 from tests.kernels.triton.probes import jit
 

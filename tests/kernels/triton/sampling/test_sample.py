@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from kernels.ops.sampling.choose import argmax as cpu_argmax
-from kernels.ops.sampling.choose import inverse_cdf
+from kernels.ops.sampling.choose import inverse_cdf, philox4x32_reference, uniform53_reference
 from kernels.ops.sampling.filters import min_p, temperature_weights, top_k, top_p
 from kernels.ops.sampling.logprobs import log_softmax_reference, token_ranks_reference
-from kernels.ops.sampling.philox import philox4x32_reference, uniform53_reference
 from kernels.triton.sampling import filtered_sample as module
 from kernels.triton.sampling.draws import Draws, Filters
 from kernels.triton.sampling.filtered_sample import filtered_sample

@@ -139,22 +139,50 @@ def test_a_row_of_several_parts(checkpoint: Checkpoints, monkeypatch: pytest.Mon
     assert torch.equal(logits(600), expected)
 
 
-def test_logits_of_a_step_that_decodes(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
-    """They are made in the same call; those of a step with a prompt in it are not."""
+def test_logits_are_part_of_the_call(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """Of steps that decode, and of those with prompts in them, of few tokens and of many: the head is asked
+    where a program is recorded, for as many tokens as may be sampled from in one step."""
     folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
-    driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
-    head, made = driver.runner.backend.model.model.head, []
-    product = head.logits
+    driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=400, max_num_seqs=80)
+    model, made = driver.runner.backend.model, []
+    head, product = model.model.head, model.model.head.logits
 
     def logits(hidden: torch.Tensor) -> torch.Tensor:
         made.append(len(hidden))
         return product(hidden)
 
     monkeypatch.setattr(head, "logits", logits)
+    model.programs.clear()  # what loading has made
     driver.add([3, 4, 5], 5)
     driver.add([6, 7], 4)
     driver.run()
-    assert made == [2], "of the two prompts, which came in one step"
+    assert made == [64]
+    driver.add([6] * 80, 2)
+    driver.run()
+    assert made == [64, 64], "a prompt of many tokens"
+    for number in range(70):
+        driver.add([3 + number], 3)
+    driver.run()
+    assert made == [64, 64, 128], "70 rows"
+    assert model.programs[False].most_tokens == model.programs[False].computed.most_logits == 128
+
+
+def test_many_rows(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    """More than a program of few tokens has, some of them prompts: the bits of logits and tokens are those
+    of rows alone, and of a step layer by layer."""
+    folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
+    sizes = {"block_size": 16, "num_blocks": 400, "max_num_seqs": 80}
+
+    def outputs(first: int, end: int) -> list[tuple[list[int], torch.Tensor]]:
+        driver = Driver(folder, dtype="bfloat16", budget=100, **sizes)
+        made = [driver.add([3 + number] * (1 + number % 5), 4)[0] for number in range(first, end)]
+        driver.run()
+        return [(sequence.output, torch.stack(sequence.logits)) for sequence in made]
+
+    found, (alone,) = outputs(0, 75), outputs(66, 67)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
+    for ours, theirs in zip([found[66], *found], [alone, *outputs(0, 75)], strict=True):
+        assert ours[0] == theirs[0] and torch.equal(ours[1], theirs[1])
 
 
 def test_rows_that_share_a_prompt(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):

@@ -10,8 +10,7 @@ from kernels.triton import requirements
 from pagewire.errors import StartupError
 from tests.worker.cuda.host_devices import SMALL, load_on_the_host
 from tests.worker.fakes import initialize
-from worker.cuda.device.device import Memory
-from worker.cuda.device.host_device import HostDevice
+from worker.cuda.device import HostDevice, Memory
 from worker.cuda.startup import limits
 from worker.cuda.startup.limits import check_kernels, check_weights, find_device
 from worker.families.registry import read_model_config

@@ -19,8 +19,7 @@ from pagewire.ipc.columns import unpack_u32
 from tests.worker.cuda.host_devices import GIB, SMALL, host_device, interpret, load_on
 from tests.worker.cuda.serve_compiling import MEMORY
 from tests.worker.fakes import initialize
-from worker.cuda.device.device import Memory
-from worker.cuda.device.host_device import HostDevice
+from worker.cuda.device import HostDevice, Memory
 from worker.cuda.graphs import graph_sizes, sampling_sizes
 from worker.cuda.startup import limits
 from worker.cuda.startup.memory import REUSED_BLOCKS, Demand, choose_num_blocks, largest_steps

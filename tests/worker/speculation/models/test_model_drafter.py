@@ -47,9 +47,9 @@ def test_what_it_computes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
     computed: list[int] = []
     original = ModelDrafter._run
 
-    def count(self: ModelDrafter, step: Step, index: Integers | None) -> Integers:
+    def count(self: ModelDrafter, step: Step) -> Integers:
         computed.append(int(step.counts[0]) if len(step.rows) == 1 else -1)
-        return original(self, step, index)
+        return original(self, step)
 
     monkeypatch.setattr(ModelDrafter, "_run", count)
     (first,) = driving.add(PROMPT, 10)

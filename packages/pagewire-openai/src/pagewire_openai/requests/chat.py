@@ -20,35 +20,37 @@ from pagewire_openai.requests.fields import (
     Table,
     ask_for_logprobs,
     given,
+    list_of,
+    object_schema,
+    one_of,
     read_fields,
     read_object,
     read_texts,
 )
 from pagewire_openai.requests.structured import STRUCTURED, read_structured
-from pagewire_openai.requests.tools import read_inner, read_nested_tools
+from pagewire_openai.requests.tools import NESTED, read_inner, read_nested_tools
 
-_CHAT: Table = {
-    "messages": Field(values.anything),
-    "max_tokens": Field(values.count, "stopping.max_tokens"),
-    "max_completion_tokens": Field(values.count, "stopping.max_tokens"),
-    "logprobs": Field(values.boolean),
-    "top_logprobs": Field(values.count),
-    "response_format": Field(values.json_object),
-    "tools": Field(values.anything),
-    "tool_choice": Field(values.anything),
-    "parallel_tool_calls": Field(values.boolean, "prompt.chat.parallel_tool_calls"),
-    "thinking_token_budget": Field(values.count, "reasoning.budget"),
-    "reasoning_effort": Field(values.text),
-    "modalities": Field(values.nothing(["text"])),
-    "add_generation_prompt": Field(values.boolean, "prompt.chat.add_generation_prompt"),
-    "continue_final_message": Field(values.boolean, "prompt.chat.continue_final_message"),
-    "chat_template_kwargs": Field(values.json_object),
+_CALLED: Table = {
+    "name": Field(values.text),
+    "arguments": Field(values.text),
+    "parsed_arguments": Field(values.anything),  # of the openai package: what `arguments` says
+}
+_CALL: Table = {
+    "id": Field(values.text),
+    "type": Field(values.text),
+    "function": Field(values.json_object, inner=object_schema(_CALLED, "name")),
+    "index": Field(values.anything),  # of the stream that it came in
+}
+_PART: Table = {
+    "type": Field(values.text),
+    "text": Field(values.text),
+    "cache_control": Field(values.anything),
 }
 _MESSAGE: Table = {
     "role": Field(values.text),
-    "content": Field(values.as_it_is),
+    "content": Field(values.as_it_is, inner=one_of(values.text.schema, list_of(object_schema(_PART)))),
     "name": Field(values.text),
-    "tool_calls": Field(values.as_it_is),
+    "tool_calls": Field(values.as_it_is, inner=list_of(object_schema(_CALL, "function"))),
     "tool_call_id": Field(values.text),
     "reasoning_content": Field(values.text),
     "reasoning": Field(values.text),  # as newer servers call it
@@ -58,28 +60,38 @@ _MESSAGE: Table = {
     "cache_control": Field(values.anything),
 }
 """Answers come back as messages: with what servers and the openai package put into them, too."""
-_PART: Table = {
-    "type": Field(values.text),
-    "text": Field(values.text),
-    "cache_control": Field(values.anything),
-}
-_FORMAT: Table = {"type": Field(values.text), "json_schema": Field(values.json_object)}
 _SCHEMA: Table = {
     "name": Field(values.text),
     "description": Field(values.text),
     "schema": Field(values.json_object),
     "strict": Field(values.boolean),
 }
-_CALL: Table = {
-    "id": Field(values.text),
+_FORMAT: Table = {
     "type": Field(values.text),
-    "function": Field(values.json_object),
-    "index": Field(values.anything),  # of the stream that it came in
+    "json_schema": Field(values.json_object, inner=object_schema(_SCHEMA, "schema")),
 }
-_CALLED: Table = {
-    "name": Field(values.text),
-    "arguments": Field(values.text),
-    "parsed_arguments": Field(values.anything),  # of the openai package: what `arguments` says
+CONVERSATION: Table = {
+    "messages": Field(values.anything, inner=list_of(object_schema(_MESSAGE, "role"))),
+    "chat_template_kwargs": Field(values.json_object),
+    **NESTED,
+}
+"""The fields that read_conversation() reads."""
+CHAT: Table = {
+    **SAMPLING,
+    **EXTENSIONS,
+    **STRUCTURED,
+    **CONVERSATION,
+    "max_tokens": Field(values.count, "stopping.max_tokens"),
+    "max_completion_tokens": Field(values.count, "stopping.max_tokens"),
+    "logprobs": Field(values.boolean),
+    "top_logprobs": Field(values.count),
+    "response_format": Field(values.json_object, inner=object_schema(_FORMAT, "type")),
+    "parallel_tool_calls": Field(values.boolean, "prompt.chat.parallel_tool_calls"),
+    "thinking_token_budget": Field(values.count, "reasoning.budget"),
+    "reasoning_effort": Field(values.text),
+    "modalities": Field(values.nothing(["text"])),
+    "add_generation_prompt": Field(values.boolean, "prompt.chat.add_generation_prompt"),
+    "continue_final_message": Field(values.boolean, "prompt.chat.continue_final_message"),
 }
 NO_THINKING = "none"
 
@@ -90,7 +102,7 @@ def read_chat(
     """Returns the request of a chat completion. template: the model's. Raises InvalidRequest and Unsupported
     with OpenAI's names."""
     request = generation_pb2.GenerateRequest()
-    read_fields(body, (SAMPLING, EXTENSIONS, STRUCTURED, _CHAT), request, names)
+    read_fields(body, CHAT, request, names)
     if all(given(body, name, None) is not None for name in ("max_tokens", "max_completion_tokens")):
         raise InvalidRequest({"max_tokens": "cannot be combined with max_completion_tokens"})
     _read_logprobs(body, request, names)

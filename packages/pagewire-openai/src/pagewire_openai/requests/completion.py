@@ -14,6 +14,8 @@ from pagewire_openai.requests.fields import (
     Table,
     ask_for_logprobs,
     given,
+    list_of,
+    one_of,
     read_fields,
 )
 from pagewire_openai.requests.structured import STRUCTURED, read_structured
@@ -23,8 +25,15 @@ DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 128
 """Prompts of one request, which are generated at the same time."""
 
-_COMPLETION: Table = {
-    "prompt": Field(values.anything),
+PROMPTS = one_of(
+    values.text.schema, values.token_ids.schema, list_of(values.text.schema, values.token_ids.schema)
+)
+"""JSON schema of what read_prompts() reads."""
+COMPLETION: Table = {
+    **SAMPLING,
+    **EXTENSIONS,
+    **STRUCTURED,
+    "prompt": Field(values.anything, inner=PROMPTS),
     "max_tokens": Field(values.count, "stopping.max_tokens"),
     "logprobs": Field(values.count),
     "echo": Field(values.boolean, "output.echo"),
@@ -39,7 +48,7 @@ def read_completion(
     """Returns one request per prompt. max_bytes: of all of them. Raises InvalidRequest, Unsupported with
     OpenAI's names."""
     request = generation_pb2.GenerateRequest()
-    read_fields(body, (SAMPLING, EXTENSIONS, STRUCTURED, _COMPLETION), request, names)
+    read_fields(body, COMPLETION, request, names)
     read_structured(body, request, names)
     if not request.stopping.HasField("max_tokens"):
         request.stopping.max_tokens = DEFAULT_MAX_TOKENS

@@ -14,21 +14,48 @@ from google.protobuf.message import Message
 from frontend.errors import InvalidRequest, ServiceError, Unsupported
 from pagewire.v1 import generation_pb2
 from pagewire_openai.requests import values
-from pagewire_openai.requests.values import Read
+from pagewire_openai.requests.values import Json, Reader
 
 UNKNOWN = "is not supported here"
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """read: checks and converts the value. path: of the field of GenerateRequest; empty: it is read
-    elsewhere, or needs no field."""
+    """read: checks and converts the value. path: of the protobuf field; empty: it is read elsewhere, or needs
+    no field. inner: the JSON schema of a value that is read elsewhere; None: the reader's."""
 
-    read: Read
+    read: Reader[Any]
     path: str = ""
+    inner: Json | None = None
 
 
 Table = Mapping[str, Field]
+
+
+def object_schema(table: Table, *required: str) -> Json:
+    """Returns the JSON schema of an object that a table reads, where null is an absent field. Fields that are
+    refused whatever their value are left out."""
+    schemas = {name: field.inner or field.read.schema for name, field in table.items()}
+    properties = {name: _nullable(schema) for name, schema in schemas.items() if schema != values.NEVER}
+    schema = {"type": "object", "properties": properties, "additionalProperties": False}
+    return {**schema, "required": list(required)} if required else schema
+
+
+def list_of(*items: Json) -> Json:
+    """Returns the JSON schema of a list whose items fit one of several schemas."""
+    return {"type": "array", "items": one_of(*items)}
+
+
+def one_of(*schemas: Json) -> Json:
+    """Returns the JSON schema of what fits one of several."""
+    return schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+
+
+def _nullable(schema: Json) -> Json:
+    kinds = schema.get("type")
+    if kinds is None:
+        return one_of(schema, {"type": "null"}) if schema else {}
+    return {**schema, "type": [kinds, "null"] if isinstance(kinds, str) else [*kinds, "null"]}
 
 
 class Names:
@@ -58,10 +85,9 @@ class Names:
         return error
 
 
-def read_fields(body: Mapping[str, Any], tables: tuple[Table, ...], request: Message, names: Names) -> None:
+def read_fields(body: Mapping[str, Any], table: Table, request: Message, names: Names) -> None:
     """Fills a request from a body's fields; null is an absent field, whatever its name. Raises
     InvalidRequest, Unsupported."""
-    table = {name: field for each in tables for name, field in each.items()}
     unknown = [name for name, value in body.items() if value is not None and name not in table]
     if unknown:
         raise Unsupported({clipped(name): UNKNOWN for name in unknown[:8]})
@@ -160,6 +186,11 @@ def _put(request: Message, path: str, value: Any) -> None:
         setattr(message, last, value)
 
 
+STREAM_OPTIONS: Table = {
+    "include_usage": Field(values.boolean),
+    "continuous_usage_stats": Field(values.boolean),
+    "include_obfuscation": Field(values.nothing(False)),
+}
 SAMPLING: Table = {
     "model": Field(values.text, "model"),
     "temperature": Field(values.number, "sampling.temperature"),
@@ -171,7 +202,7 @@ SAMPLING: Table = {
     "frequency_penalty": Field(values.number, "sampling.frequency_penalty"),
     "logit_bias": Field(values.logit_bias, "sampling.logit_bias"),
     "stream": Field(values.boolean),
-    "stream_options": Field(values.json_object),
+    "stream_options": Field(values.json_object, inner=object_schema(STREAM_OPTIONS)),
     "user": Field(values.anything),
     "metadata": Field(values.anything),
     "safety_identifier": Field(values.anything),
@@ -198,9 +229,4 @@ EXTENSIONS: Table = {
     "cache_salt": Field(values.text, "cache.salt"),
 }
 """Fields that vLLM's and SGLang's servers have besides, under their names."""
-STREAM_OPTIONS: Table = {
-    "include_usage": Field(values.boolean),
-    "continuous_usage_stats": Field(values.boolean),
-    "include_obfuscation": Field(values.nothing(False)),
-}
 RESPONSE_STREAM_OPTIONS: Table = {"include_obfuscation": Field(values.nothing(False))}

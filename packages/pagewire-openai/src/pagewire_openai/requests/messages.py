@@ -21,6 +21,9 @@ from pagewire_openai.requests.fields import (
     Table,
     clipped,
     given,
+    list_of,
+    object_schema,
+    one_of,
     read_fields,
     read_object,
     read_texts,
@@ -29,33 +32,9 @@ from pagewire_openai.requests.tools import put_tool
 from pagewire_openai.requests.turns import ASSISTANT, TOOL, Turns
 
 USER = "user"
-_COUNTED: Table = {
-    "model": Field(values.text, "model"),
-    "messages": Field(values.as_it_is),
-    "system": Field(values.as_it_is),
-    "tools": Field(values.as_it_is),
-    "tool_choice": Field(values.json_object),
-    "thinking": Field(values.json_object),
-    "output_config": Field(values.json_object),
-    "chat_template_kwargs": Field(values.json_object),
-    "cache_control": Field(values.anything),
-}
-"""Fields of /v1/messages/count_tokens. Prefixes are cached whatever cache_control says."""
-MESSAGES: Table = {
-    **EXTENSIONS,
-    **_COUNTED,
-    "max_tokens": Field(values.count, "stopping.max_tokens"),
-    "stop_sequences": Field(values.text_list, "stopping.stop"),
-    "temperature": Field(values.number, "sampling.temperature"),
-    "top_p": Field(values.number, "sampling.top_p"),
-    "seed": Field(values.seed, "sampling.seed"),
-    "stream": Field(values.boolean),
-    "metadata": Field(values.anything),
-    "service_tier": Field(values.nothing("auto", "standard_only")),
-}
-_MESSAGE: Table = {"role": Field(values.text), "content": Field(values.as_it_is)}
 _BLOCK: Table = {"type": Field(values.text), "cache_control": Field(values.anything)}
 _TEXT: Table = {**_BLOCK, "text": Field(values.text), "citations": Field(values.nothing([]))}
+_TEXTS = one_of(values.text.schema, list_of(object_schema(_TEXT, "type", "text")))
 _THINKING: Table = {**_BLOCK, "thinking": Field(values.text), "signature": Field(values.anything)}
 _TOOL_USE: Table = {
     **_BLOCK,
@@ -66,8 +45,23 @@ _TOOL_USE: Table = {
 _TOOL_RESULT: Table = {
     **_BLOCK,
     "tool_use_id": Field(values.text),
-    "content": Field(values.as_it_is),
+    "content": Field(values.as_it_is, inner=_TEXTS),
     "is_error": Field(values.boolean),  # templates have no word for it: the content says it
+}
+_MESSAGE: Table = {
+    "role": Field(values.text),
+    "content": Field(
+        values.as_it_is,
+        inner=one_of(
+            values.text.schema,
+            list_of(
+                object_schema(_TEXT, "type", "text"),
+                object_schema(_THINKING, "type", "thinking"),
+                object_schema(_TOOL_USE, "type", "id", "name", "input"),
+                object_schema(_TOOL_RESULT, "type", "tool_use_id"),
+            ),
+        ),
+    ),
 }
 _TOOL: Table = {
     **_BLOCK,
@@ -87,8 +81,35 @@ _MODES = {
     "none": prompt_pb2.ToolChoice.MODE_NONE,
 }
 _THOUGHT: Table = {"type": Field(values.text), "budget_tokens": Field(values.count)}
-_CONFIG: Table = {"effort": Field(values.text), "format": Field(values.json_object)}
 _FORMAT: Table = {"type": Field(values.text), "schema": Field(values.json_object)}
+_CONFIG: Table = {
+    "effort": Field(values.text),
+    "format": Field(values.json_object, inner=object_schema(_FORMAT, "type", "schema")),
+}
+COUNTED: Table = {
+    "model": Field(values.text, "model"),
+    "messages": Field(values.as_it_is, inner=list_of(object_schema(_MESSAGE, "role", "content"))),
+    "system": Field(values.as_it_is, inner=_TEXTS),
+    "tools": Field(values.as_it_is, inner=list_of(object_schema(_TOOL, "name", "input_schema"))),
+    "tool_choice": Field(values.json_object, inner=object_schema(_CHOICE, "type")),
+    "thinking": Field(values.json_object, inner=object_schema(_THOUGHT, "type")),
+    "output_config": Field(values.json_object, inner=object_schema(_CONFIG)),
+    "chat_template_kwargs": Field(values.json_object),
+    "cache_control": Field(values.anything),
+}
+"""Fields of /v1/messages/count_tokens. Prefixes are cached whatever cache_control says."""
+MESSAGES: Table = {
+    **EXTENSIONS,
+    **COUNTED,
+    "max_tokens": Field(values.count, "stopping.max_tokens"),
+    "stop_sequences": Field(values.text_list, "stopping.stop"),
+    "temperature": Field(values.number, "sampling.temperature"),
+    "top_p": Field(values.number, "sampling.top_p"),
+    "seed": Field(values.seed, "sampling.seed"),
+    "stream": Field(values.boolean),
+    "metadata": Field(values.anything),
+    "service_tier": Field(values.nothing("auto", "standard_only")),
+}
 _CHAT_NAMES = {
     "": "messages",
     ".tools": "tools",
@@ -108,7 +129,7 @@ def read_messages(
     """Returns the request of a message. template, reasons: of the model. Raises InvalidRequest, Unsupported
     with Anthropic's names."""
     request = generation_pb2.GenerateRequest()
-    read_fields(body, (MESSAGES,), request, names)
+    read_fields(body, MESSAGES, request, names)
     if not request.stopping.HasField("max_tokens"):
         raise InvalidRequest({"max_tokens": "is required"})
     _read_conversation(body, request, names, "prompt", template)
@@ -122,7 +143,7 @@ def read_counted(
     """Returns a request that has the prompt and the model's name, for a count of tokens. path: where the
     caller puts the prompt. Raises InvalidRequest, Unsupported with Anthropic's names."""
     request = generation_pb2.GenerateRequest()
-    read_fields(body, (_COUNTED,), request, names)
+    read_fields(body, COUNTED, request, names)
     _read_conversation(body, request, names, path, template)
     _read_thinking(body, request, names, template, reasons=reasons)
     return request

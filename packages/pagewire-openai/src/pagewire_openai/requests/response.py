@@ -15,6 +15,7 @@ from pagewire_openai.requests import values
 from pagewire_openai.requests.chat import put_effort, put_format, read_template_kwargs
 from pagewire_openai.requests.fields import (
     EXTENSIONS,
+    RESPONSE_STREAM_OPTIONS,
     SAMPLING,
     Field,
     Names,
@@ -22,12 +23,15 @@ from pagewire_openai.requests.fields import (
     ask_for_logprobs,
     clipped,
     given,
+    list_of,
+    object_schema,
+    one_of,
     read_fields,
     read_object,
     read_texts,
 )
 from pagewire_openai.requests.structured import STRUCTURED, read_structured
-from pagewire_openai.requests.tools import read_flat_tools
+from pagewire_openai.requests.tools import FLAT, read_flat_tools
 from pagewire_openai.requests.turns import ASSISTANT, TOOL, Turns
 
 LOGPROBS = "message.output_text.logprobs"
@@ -35,14 +39,88 @@ _INCLUDABLE = (LOGPROBS, "reasoning.encrypted_content")
 """The second one without effect: reasoning comes in plain text, and goes back so."""
 _STORED = values.refused("nothing is stored here: send the items of earlier turns in input")
 
-_RESPONSE: Table = {
-    "input": Field(values.anything),
+_REASONING: Table = {
+    "effort": Field(values.text),
+    "summary": Field(values.nothing("auto")),
+    "generate_summary": Field(values.nothing("auto")),
+}
+_CHAT_NAMES = {
+    "": "input",
+    ".tools": "tools",
+    ".tool_choice": "tool_choice",
+    ".tool_choice.mode": "tool_choice",
+    ".tool_choice.function": "tool_choice.name",
+}
+"""Path below the chat -> the field of the body."""
+_FORMAT: Table = {
+    "type": Field(values.text),
+    "name": Field(values.text),
+    "description": Field(values.text),
+    "schema": Field(values.json_object),
+    "strict": Field(values.boolean),
+}
+_OF_ITEMS: Table = {
+    "type": Field(values.text),
+    "id": Field(values.anything),
+    "status": Field(values.anything),
+}
+_PART: Table = {
+    "type": Field(values.text),
+    "text": Field(values.text),
+    "annotations": Field(values.anything),
+    "logprobs": Field(values.anything),
+}
+_PARTS = one_of(values.text.schema, list_of(object_schema(_PART, "type", "text")))
+_MESSAGE_ITEM: Table = {
+    **_OF_ITEMS,
+    "role": Field(values.text),
+    "content": Field(values.as_it_is, inner=_PARTS),
+    "phase": Field(values.anything),
+}
+_REASONING_ITEM: Table = {
+    **_OF_ITEMS,
+    "summary": Field(values.anything),
+    "content": Field(values.as_it_is, inner=_PARTS),
+    "encrypted_content": Field(values.refused("is of another server: it cannot be read here")),
+}
+_CALL_ITEM: Table = {
+    **_OF_ITEMS,
+    "call_id": Field(values.text),
+    "name": Field(values.text),
+    "arguments": Field(values.text),
+}
+_OUTPUT_ITEM: Table = {
+    **_OF_ITEMS,
+    "call_id": Field(values.text),
+    "output": Field(values.as_it_is, inner=_PARTS),
+}
+_TEXT: Table = {
+    "format": Field(values.json_object, inner=object_schema(_FORMAT, "type")),
+    "verbosity": Field(values.nothing("medium")),
+}
+_TEXTS = ("input_text", "output_text", "reasoning_text")
+RESPONSE: Table = {
+    **SAMPLING,
+    **EXTENSIONS,
+    **STRUCTURED,
+    **FLAT,
+    "input": Field(
+        values.anything,
+        inner=one_of(
+            values.text.schema,
+            list_of(
+                object_schema(_MESSAGE_ITEM, "role", "content"),
+                object_schema(_REASONING_ITEM, "type"),
+                object_schema(_CALL_ITEM, "type", "call_id", "name", "arguments"),
+                object_schema(_OUTPUT_ITEM, "type", "call_id", "output"),
+            ),
+        ),
+    ),
+    "stream_options": Field(values.json_object, inner=object_schema(RESPONSE_STREAM_OPTIONS)),
     "instructions": Field(values.text),
     "max_output_tokens": Field(values.count, "stopping.max_tokens"),
-    "text": Field(values.json_object),
-    "reasoning": Field(values.json_object),
-    "tools": Field(values.anything),
-    "tool_choice": Field(values.anything),
+    "text": Field(values.json_object, inner=object_schema(_TEXT)),
+    "reasoning": Field(values.json_object, inner=object_schema(_REASONING)),
     "parallel_tool_calls": Field(values.boolean, "prompt.chat.parallel_tool_calls"),
     "top_logprobs": Field(values.count),
     "include": Field(values.texts),
@@ -60,58 +138,6 @@ _RESPONSE: Table = {
     "thinking_token_budget": Field(values.count, "reasoning.budget"),
     "chat_template_kwargs": Field(values.json_object),
 }
-_REASONING: Table = {
-    "effort": Field(values.text),
-    "summary": Field(values.nothing("auto")),
-    "generate_summary": Field(values.nothing("auto")),
-}
-_CHAT_NAMES = {
-    "": "input",
-    ".tools": "tools",
-    ".tool_choice": "tool_choice",
-    ".tool_choice.mode": "tool_choice",
-    ".tool_choice.function": "tool_choice.name",
-}
-"""Path below the chat -> the field of the body."""
-_TEXT: Table = {"format": Field(values.json_object), "verbosity": Field(values.nothing("medium"))}
-_FORMAT: Table = {
-    "type": Field(values.text),
-    "name": Field(values.text),
-    "description": Field(values.text),
-    "schema": Field(values.json_object),
-    "strict": Field(values.boolean),
-}
-_OF_ITEMS: Table = {
-    "type": Field(values.text),
-    "id": Field(values.anything),
-    "status": Field(values.anything),
-}
-_MESSAGE_ITEM: Table = {
-    **_OF_ITEMS,
-    "role": Field(values.text),
-    "content": Field(values.as_it_is),
-    "phase": Field(values.anything),
-}
-_REASONING_ITEM: Table = {
-    **_OF_ITEMS,
-    "summary": Field(values.anything),
-    "content": Field(values.as_it_is),
-    "encrypted_content": Field(values.refused("is of another server: it cannot be read here")),
-}
-_CALL_ITEM: Table = {
-    **_OF_ITEMS,
-    "call_id": Field(values.text),
-    "name": Field(values.text),
-    "arguments": Field(values.text),
-}
-_OUTPUT_ITEM: Table = {**_OF_ITEMS, "call_id": Field(values.text), "output": Field(values.as_it_is)}
-_PART: Table = {
-    "type": Field(values.text),
-    "text": Field(values.text),
-    "annotations": Field(values.anything),
-    "logprobs": Field(values.anything),
-}
-_TEXTS = ("input_text", "output_text", "reasoning_text")
 
 
 def read_response(
@@ -120,7 +146,7 @@ def read_response(
     """Returns the request of a response. template: the model's. Raises InvalidRequest, Unsupported with
     OpenAI's names."""
     request = generation_pb2.GenerateRequest()
-    read_fields(body, (SAMPLING, EXTENSIONS, STRUCTURED, _RESPONSE), request, names)
+    read_fields(body, RESPONSE, request, names)
     chat = request.prompt.chat
     for path, name in _CHAT_NAMES.items():
         names.put(f"prompt.chat{path}", name)

@@ -8,16 +8,16 @@ from typing import Any
 from frontend.errors import InvalidRequest
 from pagewire.v1 import generation_pb2
 from pagewire_openai.requests import values
-from pagewire_openai.requests.fields import Field, Names, Table, given, read_object
+from pagewire_openai.requests.fields import Field, Names, Table, given, object_schema, read_object
 
 STRUCTURED_OUTPUTS = "structured_outputs"
 _FORMS: Table = {
-    "json": Field(values.schema),
+    "json": Field(values.document),
     "regex": Field(values.text),
     "choice": Field(values.text_list),
     "grammar": Field(values.text),
     "json_object": Field(values.boolean),
-    "structural_tag": Field(values.schema),
+    "structural_tag": Field(values.document),
 }
 _WITHOUT_EFFECT: Table = {
     "disable_any_whitespace": Field(values.boolean),  # an answer has no optional whitespace anyway
@@ -27,7 +27,7 @@ _WITHOUT_EFFECT: Table = {
 }
 _OUTPUTS: Table = {**_FORMS, **_WITHOUT_EFFECT}
 STRUCTURED: Table = {
-    STRUCTURED_OUTPUTS: Field(values.json_object),
+    STRUCTURED_OUTPUTS: Field(values.json_object, inner=object_schema(_OUTPUTS)),
     **{f"guided_{name}": _FORMS[name] for name in ("json", "regex", "choice", "grammar")},
     "structural_tag": _FORMS["structural_tag"],
     "guided_decoding_backend": Field(values.nothing("auto", "guidance")),

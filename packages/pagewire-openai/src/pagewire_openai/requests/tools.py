@@ -8,13 +8,18 @@ from typing import Any
 from frontend.errors import InvalidRequest, Unsupported
 from pagewire.v1 import prompt_pb2
 from pagewire_openai.requests import values
-from pagewire_openai.requests.fields import Field, Table, clipped, given, read_object
+from pagewire_openai.requests.fields import (
+    Field,
+    Table,
+    clipped,
+    given,
+    list_of,
+    object_schema,
+    one_of,
+    read_object,
+)
+from pagewire_openai.requests.values import Json
 
-_TOOL: Table = {
-    "type": Field(values.text),
-    "function": Field(values.json_object),
-    "cache_control": Field(values.anything),
-}
 _FUNCTION: Table = {
     "name": Field(values.text),
     "description": Field(values.text),
@@ -23,11 +28,30 @@ _FUNCTION: Table = {
 }
 _NAMED: Table = {"name": Field(values.text)}
 _TYPED: Table = {"type": Field(values.text)}
+_TOOL: Table = {
+    **_TYPED,
+    "function": Field(values.json_object, inner=object_schema(_FUNCTION, "name")),
+    "cache_control": Field(values.anything),
+}
+_CHOSEN: Table = {**_TYPED, "function": Field(values.json_object, inner=object_schema(_NAMED, "name"))}
 _MODES = {
     "none": prompt_pb2.ToolChoice.MODE_NONE,
     "auto": prompt_pb2.ToolChoice.MODE_AUTO,
     "required": prompt_pb2.ToolChoice.MODE_REQUIRED,
 }
+_MODE: Json = {"enum": list(_MODES)}
+NESTED: Table = {
+    "tools": Field(values.anything, inner=list_of(object_schema(_TOOL, "type", "function"))),
+    "tool_choice": Field(values.anything, inner=one_of(_MODE, object_schema(_CHOSEN, "type", "function"))),
+}
+"""The fields of a chat completion."""
+FLAT: Table = {
+    "tools": Field(values.anything, inner=list_of(object_schema({**_TYPED, **_FUNCTION}, "type", "name"))),
+    "tool_choice": Field(
+        values.anything, inner=one_of(_MODE, object_schema({**_TYPED, **_NAMED}, "type", "name"))
+    ),
+}
+"""The fields of a response."""
 
 
 def read_nested_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat) -> None:
@@ -35,7 +59,7 @@ def read_nested_tools(body: Mapping[str, Any], chat: prompt_pb2.Chat) -> None:
     for path, tool in _tools(body):
         put_tool(chat, read_inner(tool, path, _TOOL, _FUNCTION)[1])
     if (choice := _read_mode(body, chat)) is not None:
-        _, named = read_inner(choice, "tool_choice", _TOOL, _NAMED)
+        _, named = read_inner(choice, "tool_choice", _CHOSEN, _NAMED)
         chat.tool_choice.function = named.get("name", "")
 
 

@@ -1,14 +1,36 @@
 """JSON values of request fields, each read into what its protobuf field takes. Pure.
 
-A function returns the value or raises ValueError, whose text says what the field must be.
+A reader returns the value or raises ValueError, whose text says what the field must be. It also has the JSON
+schema of what it takes, for the OpenAPI document.
 """
 
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-Read = Callable[[Any], Any]
+T = TypeVar("T")
+Json = dict[str, Any]
+NEVER: Json = {"enum": []}
+"""JSON schema of a field that is refused whatever it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader(Generic[T]):
+    """Reads a value, or raises ValueError. schema: of the values that it takes."""
+
+    read: Callable[[Any], T]
+    schema: Json
+
+    def __call__(self, value: Any) -> T:
+        return self.read(value)
+
+
+def takes(**schema: Any) -> Callable[[Callable[[Any], T]], Reader[T]]:
+    """Makes a reader of a function."""
+    return lambda read: Reader(read, schema)
+
 
 MAX_DEPTH = 64
 """Levels of a JSON value inside a request: a schema, or variables of a template. What reads them later
@@ -18,6 +40,7 @@ _UINT32, _INT32, _INT64, _UINT64 = (1 << 32) - 1, (1 << 31) - 1, (1 << 63) - 1, 
 _FLOAT32 = 3.4e38
 
 
+@takes(type="number")
 def number(value: Any) -> float:
     """A finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _FLOAT32:
@@ -25,9 +48,10 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def whole(low: int, high: int) -> Read:
+def whole(low: int, high: int) -> Reader[int]:
     """Returns the reader of an integer in [low, high]."""
 
+    @takes(type="integer", minimum=low, maximum=high)
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError("must be an integer")
@@ -42,18 +66,21 @@ count = whole(0, _UINT32)
 int32 = whole(-_INT32 - 1, _INT32)
 
 
+@takes(type="integer")
 def seed(value: Any) -> int:
     """An integer of 64 bits, with or without sign; a negative one counts from 2^64 down."""
-    number: int = whole(-_INT64 - 1, _UINT64)(value)
+    number = whole(-_INT64 - 1, _UINT64)(value)
     return number & _UINT64
 
 
+@takes(type="integer", minimum=-1)
 def top_k(value: Any) -> int:
     """A number of candidates; -1 and 0: all."""
-    number: int = whole(-1, _INT32)(value)
+    number = whole(-1, _INT32)(value)
     return max(number, 0)
 
 
+@takes(type="boolean")
 def boolean(value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):
@@ -61,6 +88,7 @@ def boolean(value: Any) -> bool:
     return value
 
 
+@takes(type="string")
 def text(value: Any) -> str:
     """A string of Unicode characters."""
     if not isinstance(value, str):
@@ -72,11 +100,13 @@ def text(value: Any) -> str:
     return value
 
 
+@takes(anyOf=[{"type": "string"}, {"type": "array", "items": {"type": "string"}}])
 def texts(value: Any) -> list[str]:
     """A string, or a list of them."""
     return [text(each) for each in value] if isinstance(value, list) else [text(value)]
 
 
+@takes(type="array", items={"type": "string"})
 def text_list(value: Any) -> list[str]:
     """A list of strings."""
     if not isinstance(value, list):
@@ -84,6 +114,7 @@ def text_list(value: Any) -> list[str]:
     return [text(each) for each in value]
 
 
+@takes(type="array", items={"type": "integer", "minimum": 0})
 def token_ids(value: Any) -> list[int]:
     """A list of token ids."""
     if not isinstance(value, list):
@@ -91,6 +122,7 @@ def token_ids(value: Any) -> list[int]:
     return [count(each) for each in value]
 
 
+@takes(type="object", additionalProperties={"type": "number"})
 def logit_bias(value: Any) -> dict[int, float]:
     """An object from token ids, which JSON writes as strings, to numbers."""
     if not isinstance(value, dict):
@@ -103,6 +135,7 @@ def logit_bias(value: Any) -> dict[int, float]:
     return biases
 
 
+@takes(type="object")
 def json_object(value: Any) -> dict[str, Any]:
     """An object without half characters."""
     if not isinstance(value, dict):
@@ -111,7 +144,8 @@ def json_object(value: Any) -> dict[str, Any]:
     return value
 
 
-def schema(value: Any) -> str | dict[str, Any]:
+@takes(type=["object", "string"])
+def document(value: Any) -> str | dict[str, Any]:
     """A JSON document: an object, or its text."""
     if not isinstance(value, str | dict):
         raise ValueError("must be an object or its JSON text")
@@ -136,6 +170,7 @@ def check_texts(value: Any, depth: int = 0) -> None:
         raise ValueError("has a number that is too large")
 
 
+@takes(type="object", additionalProperties={"type": "string"})
 def text_map(value: Any) -> dict[str, str]:
     """An object from strings to strings."""
     if not isinstance(value, dict):
@@ -143,9 +178,10 @@ def text_map(value: Any) -> dict[str, str]:
     return {text(name): text(each) for name, each in value.items()}
 
 
-def nothing(*allowed: Any) -> Read:
+def nothing(*allowed: Any) -> Reader[None]:
     """Returns the reader of a field that may only have values that change nothing."""
 
+    @takes(enum=list(allowed))
     def read(value: Any) -> None:
         if not any(type(value) is type(each) and value == each for each in allowed):
             known = " or ".join(map(json.dumps, allowed))
@@ -154,19 +190,22 @@ def nothing(*allowed: Any) -> Read:
     return read
 
 
-def refused(why: str) -> Read:
+def refused(why: str) -> Reader[None]:
     """Returns the reader of a field that is not served, which says why."""
 
+    @takes(**NEVER)
     def read(value: Any) -> None:
         raise ValueError(why)
 
     return read
 
 
+@takes()
 def as_it_is(value: Any) -> Any:
     """Any value, to be read elsewhere."""
     return value
 
 
+@takes()
 def anything(value: Any) -> None:
     """Any value: the field says nothing to the model."""

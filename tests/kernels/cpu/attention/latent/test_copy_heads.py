@@ -29,7 +29,7 @@ def record(x: torch.Tensor, out: torch.Tensor) -> CopyHeadsRecord:
 @pytest.mark.parametrize(("tokens", "heads"), [(0, 2), (1, 1), (5, 3)])
 def test_heads_change_their_places(tokens: int, heads: int, width: int, dtype: torch.dtype, threads: int):
     """From tokens to heads and back, with rows that are longer than what is copied."""
-    from kernels.cpu.attention.latent.copy_heads import copy_heads
+    from kernels.cpu.attention.latent.operations import copy_heads
     from kernels.cpu.runtime.thread_pool import TEAM
 
     x = torch.randn(tokens, heads, width + 6, generator=torch.Generator().manual_seed(1)).to(dtype)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.attention.latent.scores import score_latents  # noqa: E402
+from kernels.cpu.attention.latent.operations import score_latents  # noqa: E402
 from kernels.cpu.attention.sizes import (
     LATENT_QUERY,  # noqa: E402
     SCORES,  # noqa: E402

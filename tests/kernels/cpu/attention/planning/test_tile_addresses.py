@@ -8,7 +8,6 @@ import numpy.typing as npt
 import pytest
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.attention.planning.tile_addresses import append, locate  # noqa: E402
 from kernels.cpu.attention.records import (  # noqa: E402
     AttentionItem,
     AttentionRecord,
@@ -23,6 +22,7 @@ from kernels.cpu.attention.sizes import (  # noqa: E402  # noqa: E402
     PLACE,
     QUERIES,
 )
+from kernels.cpu.attention.tiles import append, locate  # noqa: E402
 from kernels.ops.attention.gather_plan import first_seen as first_seen_reference  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels

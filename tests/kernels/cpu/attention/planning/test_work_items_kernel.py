@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.attention.planning import work_items_kernel as module  # noqa: E402
-from kernels.cpu.attention.planning.work_items_kernel import ITEM  # noqa: E402
 from kernels.cpu.attention.records import AttentionItem  # noqa: E402
 from kernels.cpu.attention.sizes import (  # noqa: E402
     LEAST_SHARED,
@@ -17,6 +15,8 @@ from kernels.cpu.attention.sizes import (  # noqa: E402
     PART,  # noqa: E402
 )
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
+from kernels.cpu.step import prepare_inputs as module  # noqa: E402
+from kernels.cpu.step.prepare_inputs import ITEM  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels
 

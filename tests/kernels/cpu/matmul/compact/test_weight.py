@@ -232,7 +232,7 @@ def test_compiled_code_is_python(rare: int):
 @pytest.mark.compact_weights
 def test_python_packs_as_compiled_code_does():
     """What is rare is counted, and listed."""
-    from kernels.cpu.matmul.compact.pack import count_rare, make_compact
+    from kernels.cpu.matmul.compact.product import count_rare, make_compact
     from kernels.cpu.matmul.records import CompactPackRecord
 
     dense = matrix(16, 48, 12)

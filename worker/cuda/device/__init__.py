@@ -1,1 +1,0 @@
-"""The CUDA device, and its stand-in on the host."""

@@ -1,1 +1,0 @@
-"""Families that norm before each part of a block."""

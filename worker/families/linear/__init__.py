@@ -1,1 +1,0 @@
-"""Families in which most layers keep one state per sequence in place of keys and values."""

@@ -177,7 +177,11 @@ def code_of(page: Path) -> str:
 @cache
 def script_flags() -> set[str]:
     """Strings that look like a flag in scripts, benchmarks and suites."""
-    files = [path for folder in ("benchmarks", "scripts", "tests") for path in (ROOT / folder).rglob("*.py")]
+    files = [
+        path
+        for folder in ("benchmarks", "packages", "scripts", "tests")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
     return {
         flag for path in files for flag in re.findall(r"[\"'](--[a-z][a-z0-9-]+)[\"'=]", path.read_text())
     }

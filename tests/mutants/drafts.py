@@ -62,7 +62,7 @@ MUTANTS = (
     Mutant(
         name="a block that is copied keeps its own features",
         within="worker:FeatureCache.move_blocks",
-        old="copy_blocks(self._pool, torch.from_numpy(sources), torch.from_numpy(targets))",
+        old="block_copies.copy_blocks(pool, torch.from_numpy(sources), torch.from_numpy(targets))",
         new="assert len(sources) == len(targets)",
         tests=("models/test_head_drafter.py",),
     ),

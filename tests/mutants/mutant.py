@@ -66,7 +66,9 @@ class Mutant:
         paths = []
         for test in self.tests:
             end, separator, node = test.partition("::")
-            below = [path for path in (root / "tests").rglob(end.rpartition("/")[2]) if path.match(end)]
+            folders = (root / "tests", *root.glob("packages/*/tests"))
+            name = end.rpartition("/")[2]
+            below = [path for each in folders for path in each.rglob(name) if path.match(end)]
             if not below:
                 raise ValueError(f"{self.name}: there is no {test}")
             paths += [f"{path.relative_to(root)}{separator}{node}" for path in sorted(below)]

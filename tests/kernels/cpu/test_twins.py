@@ -241,7 +241,7 @@ def test_the_same_but_for_roundings(name: str, dtype: torch.dtype):
 
 def test_every_operation_is_compared():
     """Those of these folders, but for the ones that are compared with what they are made of: see
-    test_dispatch.py and test_gather.py."""
+    test_dispatch.py, test_gather.py and test_decide_rows.py."""
     team, operations = PythonTeam(computes=False), set()
     for case in (*EXACT.values(), *NEARLY.values()):
         for dtype in DTYPES:
@@ -253,6 +253,7 @@ def test_every_operation_is_compared():
                 of_both = each if isinstance(each, Operations) else [each]
                 operations |= {one.name for one in of_both if isinstance(one, Operation)}
     elsewhere = {
+        "experts.dispatch.decide_rows",
         "experts.dispatch.dispatch",
         "elementwise.gather.gather_rows",
         "experts.dispatch.grouped_product",

@@ -14,22 +14,23 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, weigh
-from kernels.ops.experts.route import route
+from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, route, weigh
 from kernels.ops.layers.activation import activation, clamped_swiglu, gated_activation
 from kernels.ops.layers.linear import linear, low_bit_linear
 from kernels.ops.layers.norms import (
     add_layer_norm,
     add_rms_norm,
     adjust_logits,
+    gated_norm,
+    grouped_norm,
     layer_norm,
+    output_gate,
     rms_norm,
     scaled_add,
 )
 from kernels.ops.layers.rotary import rotary
 from kernels.ops.states.convolution import convolution
 from kernels.ops.states.delta_rule import delta_rule
-from kernels.ops.states.norms import gated_norm, grouped_norm, output_gate
 from kernels.ops.states.selective_scan import selective_scan
 
 Batch = TypeVar("Batch")

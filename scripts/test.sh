@@ -32,8 +32,8 @@ groups() {
   fi
   local others="tests packages" folder
   for folder in e2e chaos worker kernels frontend pagewire; do others+=" --ignore=tests/$folder"; done
-  printf '%s\n' "--share 0/2 tests/e2e" "--share 1/2 tests/e2e" "$others" "tests/frontend tests/pagewire" \
-    "tests/worker --ignore=tests/worker/cuda" tests/kernels/cpu/isa "tests/kernels --ignore=tests/kernels/cpu" \
+  printf '%s\n' "--share 0/2 $others" "--share 1/2 $others" "--share 0/2 tests/e2e" "--share 1/2 tests/e2e" \
+    "tests/frontend tests/pagewire" "tests/worker --ignore=tests/worker/cuda" tests/kernels/cpu/isa "tests/kernels --ignore=tests/kernels/cpu" \
     tests/worker/cuda tests/chaos "tests/kernels/cpu --ignore=tests/kernels/cpu/isa"
 }
 

@@ -24,9 +24,11 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
         )
         self._config_flags = flags
+        self._first = next((flag for flag in flags.values() if flag.positional), None)
         for flag in flags.values():
             if flag.positional:
-                self.add_argument("_word", nargs="?", type=_converter(flag), metavar=flag.metavar)
+                name = "_word" if flag is self._first else flag.name
+                self.add_argument(name, nargs="?", type=_converter(flag), metavar=flag.metavar)
             if flag.kind is bool:
                 self.add_argument(flag.option, dest=flag.name, action="store_true")
                 self.add_argument(flag.negative, dest=flag.name, action="store_false")
@@ -70,7 +72,7 @@ class Parser(argparse.ArgumentParser):
         """Takes a word without a flag as MODEL or the like, or words as further values of the flag that they
         follow (`MODEL --served-model-name A B`). Raises UsageError for a second MODEL; others stay in
         `unknown`."""
-        flag = next((flag for flag in self._config_flags.values() if flag.positional), None)
+        flag = self._first
         if words and flag is not None and flag.name not in values:
             values[flag.name] = words.pop()
         extra = words + [word for word in unknown if not word.startswith("-")]

@@ -1,4 +1,4 @@
-"""kernels.ops.experts.route, a token at a time: its bits depend on its own logits alone. Functions are as
+"""kernels.ops.experts.dispatch, a token at a time: its bits depend on its own logits alone. Functions are as
 exact as float32 (kernels.cpu.isa.exp), and sums go from the first expert to the last."""
 
 from math import inf

@@ -34,7 +34,7 @@ def _norm_head(element: Static[Element], record: GatedNormRecord, x: int, gate: 
 def gated_norm(
     element: Static[Element], record: GatedNormRecord, first: int, count: int, thread: int
 ) -> None:
-    """Computes kernels.ops.states.norms.gated_norm of tokens first .. first + count - 1."""
+    """Computes kernels.ops.layers.norms.gated_norm of tokens first .. first + count - 1."""
     heads, width = record.heads, record.width
     for row in range(first, first + count):
         for head in range(heads):
@@ -73,7 +73,7 @@ def _norm_group(
 def grouped_norm(
     element: Static[Element], record: GroupedNormRecord, first: int, count: int, thread: int
 ) -> None:
-    """Computes kernels.ops.states.norms.grouped_norm of tokens first .. first + count - 1."""
+    """Computes kernels.ops.layers.norms.grouped_norm of tokens first .. first + count - 1."""
     groups, width, size = record.groups, record.width, element.size
     for token in range(first, first + count):
         for group in range(groups):

@@ -1,11 +1,14 @@
 """Norms over the last dimension, alone and fused with the residual addition; additions that no norm takes;
-and what some families do with logits before anything else: a factor, and a soft cap.
+what some families do with logits before anything else: a factor, and a soft cap; and norms with a gate.
 
     rms_norm(x)[t]     = x[t] / sqrt(mean(x[t] ** 2) + eps) * (weight + offset)
     layer_norm(x)[t]   = (x[t] - mean(x[t])) / sqrt(var(x[t]) + eps) * weight + bias
     add_rms_norm(x, r) = rms_norm(x * factor + r), x * factor + r
     scaled_add(x, y)   = x * factor + y
     adjust_logits(x)   = x * scale, or cap * tanh(x * scale / cap)
+    gated_norm(x, g)   = norm(x) * weight * silu(g)             by head, with one weight: gated delta nets
+    grouped_norm(x, g) = norm(x * silu(factor * g)) * weight    by group, or without norm and weight: Mamba-2
+    output_gate(x, g)  = x * sigmoid(g)                         of attention
 
 x, residual, y: [..., E], one dtype (float32, bfloat16, float16). weight, bias: [E], the same dtype; those of
 a layer norm may be None. var is the biased variance. Sums are float32 whatever the dtype; a row's result
@@ -15,6 +18,7 @@ time.
 """
 
 import torch
+from torch.nn.functional import silu
 
 
 def rms_norm_reference(
@@ -87,3 +91,32 @@ def adjust_logits(logits: torch.Tensor, scale: float, cap: float | None) -> torc
     """[A, V] float32 -> [A, V], a new tensor. scale, cap: above 0; cap None: there is none."""
     scaled = logits * scale
     return scaled if cap is None else torch.tanh(scaled / cap) * cap
+
+
+def gated_norm(x: torch.Tensor, gate: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x: [T, H, D] float32; gate: [T, H * D] and weight: [D] of the model's dtype. Returns [T, H * D] of that
+    dtype."""
+    normed = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight.float()
+    return (normed.flatten(1) * silu(gate.float())).to(gate.dtype)
+
+
+def grouped_norm(
+    x: torch.Tensor,
+    gate: torch.Tensor,
+    weight: torch.Tensor | None,
+    groups: int,
+    eps: float,
+    factor: float = 1.0,
+) -> torch.Tensor:
+    """x: [T, I] float32; gate: [T, I] and weight: [I] of the model's dtype; None: there is no norm. Each
+    I / groups values in a row have a norm of their own. Returns [T, I] of that dtype."""
+    gated = (x * silu(gate.float() * factor)).reshape(len(x), groups, -1)
+    if weight is None:
+        return gated.reshape(x.shape).to(gate.dtype)
+    normed = gated * torch.rsqrt((gated * gated).mean(-1, keepdim=True) + eps)
+    return (normed.reshape(x.shape) * weight.float()).to(gate.dtype)
+
+
+def output_gate(x: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+    """[T, W] -> [T, W]."""
+    return (x.float() * torch.sigmoid(gate.float())).to(x.dtype)

@@ -1,4 +1,4 @@
-"""kernels.ops.experts.route on CUDA: one program per token, all of its experts in registers.
+"""kernels.ops.experts.dispatch on CUDA: one program per token, all of its experts in registers.
 
 logits: [T, N] float32; correction: [N] float32 or None. Weights [T, k] float32, experts [T, k] int64, the
 best one first; of equal ones that with the lowest number. Scores stand in a tile of groups by members, each

@@ -1,4 +1,4 @@
-"""kernels.ops.states.norms on CUDA: a program per token and group.
+"""kernels.ops.layers.norms on CUDA: a program per token and group.
 
     gated_norm    norm(x) * weight * silu(gate)                by head, all with one weight
     grouped_norm  norm(x * silu(factor * gate)) * weight       by group of values; or without norm and weight

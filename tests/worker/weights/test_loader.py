@@ -317,13 +317,6 @@ def test_index_with_a_wrong_file(llama: Path):
     )
 
 
-def test_a_tensor_in_two_files(llama: Path):
-    shard(llama)
-    second = llama / "model-00002-of-00002.safetensors"
-    save_file({**load_file(second), "lm_head.weight": torch.ones(320, 48)}, second)
-    assert "tensor lm_head.weight is in model-00001-of-00002.safetensors and in" in failure(llama)
-
-
 BAD_INDEXES: list[Any] = [
     [],
     {},

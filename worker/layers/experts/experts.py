@@ -25,7 +25,7 @@ class WideMatrix(Matrix):
 
 
 class ExpertRouter(WideMatrix):
-    """The logits of the experts, and how they choose (kernels.ops.experts.route)."""
+    """The logits of the experts, and how they choose (kernels.ops.experts.dispatch)."""
 
     def __init__(self, width: int, config: ExpertsConfig, place: Placement) -> None:
         """width: E."""

@@ -6,8 +6,7 @@ import torch
 
 from kernels.cpu.experts.records import CombineRecord, WeighRecord
 from kernels.cpu_ops import CpuOps
-from kernels.ops.experts.dispatch import combine, dispatch
-from kernels.ops.experts.route import route
+from kernels.ops.experts.dispatch import combine, dispatch, route
 from kernels.ops.experts.routing import Routing, Score
 from tests.kernels.tolerances import random
 

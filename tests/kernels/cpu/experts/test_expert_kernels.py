@@ -5,8 +5,7 @@ import torch
 
 from kernels.cpu.experts.records import WeighRecord
 from kernels.cpu_ops import CpuOps
-from kernels.ops.experts.dispatch import combine, dispatch, weigh
-from kernels.ops.experts.route import route
+from kernels.ops.experts.dispatch import combine, dispatch, route, weigh
 from kernels.ops.experts.routing import Routing, Score
 from tests.kernels.tolerances import assert_close, random
 

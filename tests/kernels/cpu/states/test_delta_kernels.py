@@ -8,9 +8,9 @@ import torch
 from torch.nn.functional import softplus
 
 from kernels.cpu_ops import CpuOps
+from kernels.ops.layers.norms import gated_norm
 from kernels.ops.states.convolution import convolution
 from kernels.ops.states.delta_rule import DeltaShape, delta_rule
-from kernels.ops.states.norms import gated_norm
 from kernels.ops.states.spans import Spans
 from kernels.ops.states.update_log import update_width
 from tests.kernels.tolerances import TOLERANCES, assert_close, random

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import silu, softplus
 
 from kernels.cpu_ops import CpuOps
-from kernels.ops.states.norms import grouped_norm
+from kernels.ops.layers.norms import grouped_norm
 from kernels.ops.states.selective_scan import MambaShape, ScanRates, selective_scan
 from kernels.ops.states.spans import Spans
 from kernels.ops.states.update_log import update_width

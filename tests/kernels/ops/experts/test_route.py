@@ -11,8 +11,7 @@ from transformers.models.minimax_m2.modeling_minimax_m2 import MiniMaxM2TopKRout
 from transformers.models.mixtral.modeling_mixtral import MixtralTopKRouter
 from transformers.models.phimoe.modeling_phimoe import PhimoeTopKRouter
 
-from kernels.ops.experts.dispatch import combine, dispatch
-from kernels.ops.experts.route import route
+from kernels.ops.experts.dispatch import combine, dispatch, route
 from kernels.ops.experts.routing import Routing, Score
 from tests.kernels.tolerances import random
 

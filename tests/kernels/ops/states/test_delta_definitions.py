@@ -7,9 +7,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
+from kernels.ops.layers.norms import gated_norm
 from kernels.ops.states.convolution import convolution
 from kernels.ops.states.delta_rule import DeltaShape, delta_rule, unit_vectors
-from kernels.ops.states.norms import gated_norm
 from kernels.ops.states.spans import Spans
 from kernels.ops.states.update_log import log_update, padded, replay, update_width
 from tests.kernels.tolerances import TOLERANCES, assert_close, random

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from kernels.ops.states.norms import grouped_norm
+from kernels.ops.layers.norms import grouped_norm
 from kernels.ops.states.selective_scan import MambaShape, ScanRates, selective_scan
 from kernels.ops.states.spans import Spans
 from kernels.ops.states.update_log import update_width

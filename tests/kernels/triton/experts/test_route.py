@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.ops.experts.route import route as reference
+from kernels.ops.experts.dispatch import route as reference
 from kernels.ops.experts.routing import Routing, Score
 from kernels.triton.experts.route import route
 from tests.kernels.tolerances import random

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from kernels.ops.layers.norms import gated_norm as gated_norm_of_torch
+from kernels.ops.layers.norms import grouped_norm as grouped_norm_of_torch
 from kernels.ops.states import convolution as convolution_of_torch
 from kernels.ops.states import delta_rule as delta_rule_of_torch
 from kernels.ops.states import selective_scan as scan_of_torch
 from kernels.ops.states.delta_rule import DeltaShape
-from kernels.ops.states.norms import gated_norm as gated_norm_of_torch
-from kernels.ops.states.norms import grouped_norm as grouped_norm_of_torch
 from kernels.ops.states.selective_scan import MambaShape, ScanRates
 from kernels.ops.states.spans import DeviceSpans, Spans
 from kernels.triton.states.convolution import convolution

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def test_a_load_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert "no difference shown" in capsys.readouterr().out
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT interrupts; a process that a shell starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_keeps_the_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """The signal comes with the first request of the second level."""
     fake = fakes.FakeService()

@@ -152,14 +152,14 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def StartProfile(self, request, context):
-        """Starts the profiler.
+        """Starts the profiler. Not implemented: UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopProfile(self, request, context):
-        """Stops it.
+        """Stops it. Not implemented: UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -70,14 +70,14 @@ class PoolingServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Relevance of documents to a query (cross-encoders; otherwise cosine of embeddings).
+        """Relevance of documents to a query (cross-encoders; otherwise cosine of embeddings). Not implemented: UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Classify(self, request, context):
-        """Label probabilities.
+        """Label probabilities. Not implemented: UNIMPLEMENTED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

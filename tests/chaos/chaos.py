@@ -47,6 +47,8 @@ class Setting:
     """Engine cores."""
     speculate: str = ""
     """How tokens are drafted; the undisturbed streams have no drafts."""
+    frontends: int = FRONTENDS
+    """One that is alone has a standby, where standbys are started."""
 
 
 @dataclass
@@ -73,7 +75,7 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
     template = path.with_suffix(".jinja")
     template.write_text(TEMPLATE)
     service = services.start(
-        frontends=FRONTENDS,
+        frontends=setting.frontends,
         data_parallel_size=setting.cores,
         no_standby=device != "simulated",  # where standbys cost little
         chat_template=str(template),
@@ -82,7 +84,7 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
         **_NO_GIVING_UP,
     )
     begin = {"device": device, "cores": setting.cores, "tolerance": TOLERANCES[device]}
-    begin["speculate"] = setting.speculate
+    begin |= {"speculate": setting.speculate, "frontends": setting.frontends}
     writer = Writer(path, seed=seed, counts=dict(counts), **begin)
     with service, mock.patch.object(recovery, "PATIENCE_S", 2 * PATIENCE_S):
         try:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.chaos import DEVICES, Result, Setting, run
+from tests.chaos.chaos import DEVICES, FRONTENDS, Result, Setting, run
 from tests.chaos.checker import check, tally
 from tests.chaos.history import read
 from tests.chaos.pauses import Pauses, summary, table
@@ -30,7 +30,7 @@ def describe(result: Result, path: Path) -> str:
     if len(result.findings) > _LINES:
         lines.append(f"... and {len(result.findings) - _LINES} more")
     victims = " ".join(f"{name}={count}" for name, count in begin["counts"].items())
-    setting = f"--device {begin['device']} --cores {begin['cores']}"
+    setting = f"--device {begin['device']} --cores {begin['cores']} --frontends {begin['frontends']}"
     if begin.get("speculate"):
         setting += f" --speculate {begin['speculate']}"
     lines.append(f"judge it again: python -m tests.chaos.run --check {path}")
@@ -161,6 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=6, help="of the first round")
     parser.add_argument("--device", choices=list(DEVICES), default="simulated")
     parser.add_argument("--cores", type=int, default=1, help="engine cores behind the frontends")
+    parser.add_argument("--frontends", type=int, default=FRONTENDS, help="1: its standby takes over")
     parser.add_argument("--speculate", default="", help="METHOD[:OPTIONS], as of pagewire serve")
     parser.add_argument(
         "--victims",
@@ -179,7 +180,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shares = _shares(options.victims)
     kills = sum(shares.values()) if options.kills is None else options.kills
     limits = Limits(kills, options.round, options.seconds, options.json)
-    return run_rounds(limits, options.seed, Setting(options.device, options.cores, options.speculate), shares)
+    setting = Setting(options.device, options.cores, options.speculate, options.frontends)
+    return run_rounds(limits, options.seed, setting, shares)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,9 @@ def test_rounds_that_are_written_down_are_not_run_again(tmp_path: Path, monkeypa
     def round_of(counts: dict[str, int], seed: int, path: Path, setting: Setting) -> Result:
         seeds.append(seed)
         path.write_text("history")
-        history = History(begin={"seed": seed, "counts": counts, "device": "cpu", "cores": 1, "frontends": 3}, calm=1)
+        history = History(
+            begin={"seed": seed, "counts": counts, "device": "cpu", "cores": 1, "frontends": 3}, calm=1
+        )
         history.strikes = [Strike(0, at, "engine", "SIGKILL") for at in range(sum(counts.values()))]
         return Result(history, [], ["stuck"] if seed == 7 else [])
 

@@ -54,7 +54,9 @@ def make_app(parts: FrontendParts, metrics: Render, routes: Iterable[Route]) -> 
         Route(METRICS_PATH, scraped, methods=["GET"]),
         *routes,
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _not_served})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _not_served})
+    app.router.redirect_slashes = False  # a redirect would precede all checks, and name the Host as it came
+    return app
 
 
 async def _not_served(request: Request, error: Exception) -> JSONResponse:

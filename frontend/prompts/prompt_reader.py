@@ -38,6 +38,9 @@ PATIENCE = 10.0
 SUSPENSION, LONGEST_SUSPENSION = 60.0, 24 * 3600.0
 """Seconds without threads after that: the first time, and at most. Each time a thread is lost."""
 
+BYTES_PER_PART, BYTES_PER_TOOL = 512, 1024
+"""Bytes of text that take as long as a message or a part of one, and as a tool, in a template."""
+
 MAX_GRAMMARS = 256
 MAX_GRAMMAR_BYTES = 8 << 20
 """Bytes of all grammars that are kept."""
@@ -250,10 +253,14 @@ class PromptReader:
 
 
 def _weight(prompt: prompt_pb2.Prompt) -> int:
-    """Returns about the bytes of a prompt, to which the cost of reading it is proportional."""
+    """Returns about the bytes of a text that costs as much to read as a prompt. Templates take longer for
+    many messages and tools than for long ones."""
     if prompt.HasField("token_ids"):
         return BYTES_PER_ID * len(prompt.token_ids.ids)
-    return len(prompt.text) if prompt.HasField("text") else prompt.ByteSize()
+    if prompt.HasField("text"):
+        return len(prompt.text)
+    parts = sum(1 + len(each.content) + len(each.tool_calls) for each in prompt.chat.messages)
+    return prompt.ByteSize() + BYTES_PER_PART * parts + BYTES_PER_TOOL * len(prompt.chat.tools)
 
 
 def _read_prompt(response: reader_pb2.ReadResponse) -> TokenizedPrompt:

@@ -7,6 +7,7 @@ import json
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,11 @@ def _add_missing(
         for token, each in added.items()
     }
     next_id = max([tokenizer.get_vocab_size(with_added_tokens=False), *(token + 1 for token in added)])
-    for each in missing_tokens(known, tokenizer.token_to_id, next_id, config, ids):
-        token = AddedToken(each["content"], **{name: each[name] for name in FLAGS})
-        (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
+    missing = missing_tokens(known, tokenizer.token_to_id, next_id, config, ids)
+    tokens = (AddedToken(each["content"], **{name: each[name] for name in FLAGS}) for each in missing)
+    # Many at once: each call takes as long as there are tokens.
+    for special, group in groupby(tokens, key=lambda token: token.special):
+        (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(list(group))
 
 
 def _byte_level_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> "tokenizers.Tokenizer":

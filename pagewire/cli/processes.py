@@ -15,7 +15,7 @@ def run_frontend(config: FrontendConfig) -> int:
     logs.setup(config.process_name or "frontend", config.log_level, config.log_format)
     require("frontend", "start a frontend")
     require_doors(config)
-    keys = [name for name in KEYS if os.environ.get(name)]
+    keys = [name for name in KEYS if name in os.environ]
     if keys and not config.auth_file and not process.is_child():
         raise UsageError(
             f"{keys[0]} protects pagewire serve alone",

@@ -243,7 +243,7 @@ def keys_of(environment: Mapping[str, str], note: Callable[[str], None]) -> tupl
     of theirs that is set."""
     for variable in sorted(environment.keys() & VARIABLES.keys()):
         note(f"{variable} is not read; use {VARIABLES[variable]}")
-    found = [variable for variable in KEY_VARIABLES if environment.get(variable)]
+    found = [variable for variable in KEY_VARIABLES if variable in environment]
     for variable in found:
         note(f"{variable} is --api-key here")
     return tuple(environment[variable] for variable in found)

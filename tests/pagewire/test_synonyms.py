@@ -229,6 +229,7 @@ def test_variables_of_other_servers(capsys: pytest.CaptureFixture[str]):
     ]
     assert parse("--api-key", "mine", environment={"LLAMA_API_KEY": KEY}).api_key == ("mine",)
     assert parse("--auth-file", "tokens", environment={"LLAMA_API_KEY": KEY}).api_key == ()
+    assert parse(environment={"VLLM_API_KEY": ""}).api_key == ("",), "refused: too short"
 
 
 @pytest.mark.parametrize("name", flags.KEYS)

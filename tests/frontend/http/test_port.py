@@ -23,6 +23,13 @@ async def test_ping_is_health_under_sagemakers_name(run: Run, method: str):
         assert (await client.request(method, "/ping")).status_code == 503
 
 
+@pytest.mark.parametrize("path", ["/metrics/", "/ping/"])
+async def test_no_redirect_comes_before_the_checks(run: Run, path: str):
+    """It would name the request's Host."""
+    async with run() as (_, client):
+        assert (await client.get(path, headers={"Host": "elsewhere.example"})).status_code == 404
+
+
 async def test_metrics_are_those_of_the_metrics_port(run: Run):
     async with run(http_port=0) as (service, client):
         answer = await client.get("/metrics")

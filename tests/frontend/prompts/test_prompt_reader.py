@@ -8,7 +8,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.prompts.prompt_encoding import PromptEncoder
-from frontend.prompts.prompt_reader import PromptReader
+from frontend.prompts.prompt_reader import SMALL, PromptReader, _weight
 from frontend.text.tokenizer import Tokenizer
 from frontend.validation.rules import Limits
 from pagewire.v1 import prompt_pb2
@@ -177,3 +177,17 @@ def test_bad_words_are_barred_behind_other_text_too():
     raw.decoder = decoders.Metaspace(prepend_scheme="first")
     barred = PromptEncoder(Tokenizer(raw), None).words(["foo"])
     assert sorted(barred) == [[7], [8]]
+
+
+def test_many_messages_and_tools_weigh_more_than_their_bytes():
+    """A template takes for them what a long text takes: they are for processes, not for threads."""
+    chat = prompt_pb2.Prompt()
+    chat.chat.messages.add(role="user").content.add(text="x")
+    assert _weight(chat) < SMALL
+    for _ in range(200):
+        chat.chat.messages.add(role="user").content.add(text="x")
+    assert chat.ByteSize() < SMALL // 10 < SMALL < _weight(chat)
+    tools = prompt_pb2.Prompt()
+    for _ in range(70):
+        tools.chat.tools.add(name="f")
+    assert tools.ByteSize() < SMALL // 10 < SMALL < _weight(tools)

@@ -115,6 +115,14 @@ def test_ids_of_older_files(write) -> None:
     assert tokenizer.token_id("<tool>") == 320 and 320 in tokenizer.special_tokens
 
 
+def test_ten_thousand_of_them(write) -> None:
+    """As many as some checkpoints have for sounds; each call that adds tokens takes as long as there are."""
+    folder = write(as_it_is, {})
+    (folder / "added_tokens.json").write_text(json.dumps({f"<{n}>": n for n in range(320, 10_320)}))
+    tokenizer = read_checkpoint(folder).tokenizer
+    assert [tokenizer.token_id(f"<{n}>") for n in (320, 5_000, 10_319)] == [320, 5_000, 10_319]
+
+
 @pytest.mark.parametrize(
     ("config", "why"),
     [

@@ -111,6 +111,14 @@ def engine() -> Iterator[Docker]:
         finally:
             process.terminate()
             process.wait()
+            unmount(folder)
+
+
+def unmount(folder: str) -> None:
+    """Detaches what dockerd leaves mounted below its folder when it ends, such as a network's namespace."""
+    mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for path in reversed([each for each in mounted if each.startswith(f"{folder}/")]):
+        subprocess.run(["umount", "--lazy", path], check=True)
 
 
 def base(docker: Docker, image: str) -> str:

@@ -72,4 +72,5 @@ def make_ready(
         swap_us_per_block=model.swap_us_per_block(executor),
         draft_tokens=plan.most_drafts,
         draft_batch=0 if plan.speculation is None else plan.speculation.batch,
+        takes_bursts=device != "cuda" and plan.speculation is None,
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from engine_core.intake.validation import Limits, make_request
+from engine_core.io.inbox import Inbox
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.request import FinishReason, Request
 from engine_core.scheduler.outputs.outputs import encode_outputs
@@ -293,6 +294,9 @@ class FakeWorker:
         """See engine_core.core.Worker."""
         compiled, self.compiled = self.compiled, []
         return compiled
+
+    def await_burst(self, inbox: Inbox) -> None:
+        """See engine_core.core.Worker."""
 
     def collect(self) -> Result:
         """See engine_core.core.Worker."""

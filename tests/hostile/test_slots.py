@@ -267,13 +267,13 @@ async def test_a_tenant_has_a_bounded_number_of_streams_of_requests(checkpoint, 
         with Http2(f"127.0.0.1:{service.port}") as client:
             for number in range(MAX_REQUEST_STREAMS):
                 client.call(b"", end=False, _path=f"/{paths[number % 2]}", authorization="Bearer a")
-            await until(lambda: limits.num_request_streams == MAX_REQUEST_STREAMS)
+            await until(lambda: limits._request_streams.num_held == MAX_REQUEST_STREAMS)
             for path in paths:
                 stream = client.call(b"", end=False, _path=f"/{path}", authorization="Bearer a")
                 assert await asyncio.to_thread(client.status, stream) == str(FULL)
             client.call(b"", end=False, _path=f"/{paths[0]}", authorization="Bearer b")
-            await until(lambda: limits.num_request_streams == MAX_REQUEST_STREAMS + 1)
-        await until(lambda: limits.num_request_streams == 0)
+            await until(lambda: limits._request_streams.num_held == MAX_REQUEST_STREAMS + 1)
+        await until(lambda: limits._request_streams.num_held == 0)
         assert limits.refused["request_streams"] == 2
 
 

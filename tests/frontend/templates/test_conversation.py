@@ -127,6 +127,8 @@ def test_a_template_that_ignores_tools_or_calls_is_named() -> None:
         ("[1]", "must be a JSON object"),
         ('{"a": NaN}', "is not JSON"),
         ('{"a":' * 100_000, "is nested too deeply"),
+        ('{"a":' * 201 + "1" + "}" * 201, "is nested too deeply"),
+        ('{"a":' + "[" * 200 + "]" * 200 + "}", "is nested too deeply"),
     ],
 )
 def test_parameters_and_arguments_are_json_objects(text: str, problem: str) -> None:

@@ -8,7 +8,7 @@ from frontend.errors import InvalidRequest
 MAX_VALUES = 1 << 20
 """JSON values in an object, by what separates them: what takes longer to parse counts more. It takes 0.2 s at
 most; keys that are all different are the slowest."""
-MAX_NESTING = 200
+MAX_NESTING = 256
 """Objects and lists within one another: what reads them takes two frames of Python's stack for each."""
 _WEIGHTS = {",": 1, "[": 2, "{": 2, ":": 4}
 

@@ -134,6 +134,14 @@ async def test_a_share_alone_may_bound_a_tenant_and_may_change():
         task.cancel()
 
 
+async def test_tenants_that_came_once_are_forgotten():
+    turns = TenantTurns(1)
+    for number in range(10_000):
+        await turns.begin(f"tenant-{number}")
+        turns.end(f"tenant-{number}")
+    assert len(turns._next) < 2100
+
+
 async def test_jobs_of_every_kind_take_turns(checkpoint, model, monkeypatch: pytest.MonkeyPatch):
     """A tenant whose grammars take seconds each keeps no other tenant's from being judged."""
     begun: list[str | None] = []

@@ -1,7 +1,6 @@
 """Prometheus' answers, and what deploy/ asks of it."""
 
 import json
-import math
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -40,10 +39,6 @@ class Prometheus:
         """Returns the labels and the value of each series of an expression now."""
         series = self.get("query", query=expression)["result"]
         return [(each["metric"], float(each["value"][1])) for each in series]
-
-    def has_numbers(self, expression: str) -> bool:
-        """Returns True if an expression has series, and one of them a number."""
-        return any(not math.isnan(value) for _, value in self.query(expression))
 
     def up(self) -> dict[str, int]:
         """Returns for each job how many of its targets answer."""

@@ -1,4 +1,4 @@
-"""Prometheus reads real processes by deploy/prometheus: panels of the dashboard have numbers, alerts fire.
+"""Prometheus reads real processes by deploy/prometheus: panels of the dashboard have series, alerts fire.
 
 What differs from compose.yaml: addresses of the loopback interface in place of names, intervals of a second.
 """
@@ -17,6 +17,7 @@ from pagewire import AsyncClient, Client, SamplingParams
 from pagewire_client.errors import InternalError, RpcError
 from tests.e2e import services
 from tests.e2e.prometheus import CONFIGURATION, Prometheus, alerts, panels
+from tests.e2e.test_speculation import LIST
 from tests.e2e.topology import Topology, free_ports, topology
 
 BINARIES = {name: shutil.which(name) for name in ("prometheus", "promtool")}
@@ -151,13 +152,13 @@ async def traffic(service: Topology) -> None:
     breaks off since its frontend drains."""
 
     async def one(client: AsyncClient, number: int) -> None:
-        prompt = [100 + (number + i) % 4 for i in range(24)]
-        params = SamplingParams(max_tokens=12, ignore_eos=True, temperature=-float(number % 8 == 0))
+        params = SamplingParams(max_tokens=40, ignore_eos=True, temperature=-float(number % 8 == 0))
         with contextlib.suppress(RpcError):
-            async with client.stream(prompt, params) as stream:
+            async with client.stream(LIST, params) as stream:
                 await stream.result()
 
     async with AsyncClient(service.addresses) as client, AsyncClient(service.addresses[0]) as admin:
+        await one(client, 1)  # drafts of the first request are tried before it is known whether they pay
         async with client.stream([100], SamplingParams(max_tokens=900, ignore_eos=True)) as stream:
             await anext(aiter(stream))
             await admin.drain(end_after=0)
@@ -165,11 +166,11 @@ async def traffic(service: Topology) -> None:
         await asyncio.gather(*(one(client, number) for number in range(32)))
 
 
-def test_every_panel_has_numbers(watched: tuple[Topology, Prometheus]):
+def test_every_panel_has_series(watched: tuple[Topology, Prometheus]):
     service, prometheus = watched
 
     def missing() -> list[tuple[str, str]]:
-        return [panel for panel in panels() if not prometheus.has_numbers(panel[1])]
+        return [panel for panel in panels() if not prometheus.query(panel[1])]
 
     def all_are_there() -> bool:
         asyncio.run(traffic(service))

@@ -196,9 +196,7 @@ class ExplainConfig(ClientConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DocsConfig:
-    """`pagewire docs`: serves this documentation as a site, on the loopback address."""
-
-    port: int = flag(0, "port on 127.0.0.1; 0: a free one", common=True, at_least=0, at_most=65535)
+    """`pagewire docs`: prints where the pages of this documentation are."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds into dist/ what version $1 releases: sdist and wheel of pagewire, with the documentation's site, and the wheel of
-# pagewire-client; checks them, and writes build/notes.md. Fails where $1 is not the version of the tree and of every image that it
-# names, or where CHANGELOG.md has nothing for it, or changes for none.
+# Builds into dist/ what version $1 releases: sdist and wheel of pagewire, and the wheel of pagewire-client; checks them, and writes
+# build/notes.md. Fails where $1 is not the version of the tree and of every image that it names, or where CHANGELOG.md has
+# nothing for it, or changes for none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$1

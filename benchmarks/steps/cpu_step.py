@@ -52,7 +52,7 @@ def names() -> dict[int, str]:
     from kernels.cpu.attention import bfloat16_kv, combine_parts, e4m3_kv, float32_kv
     from kernels.cpu.attention.planning import kv_prefetch_list
     from kernels.cpu.elementwise import activations, gather, norms, rotary
-    from kernels.cpu.matmul import gemm_bfloat16, gemm_float32, gemm_int8
+    from kernels.cpu.matmul import gemm_bfloat16, gemm_float32, gemm_int8, packed_rows
     from kernels.cpu.matmul.compact import product as compact_product
     from kernels.cpu.matmul.groups import e2m1_product, inputs, product, two_level_product
     from kernels.cpu.sampling import argmax
@@ -71,7 +71,7 @@ def names() -> dict[int, str]:
         gemm_float32.linear_float32: "product",
         compact_product.compact_linear: "product",
         compact_product.compact_rows: "embedding",
-        gather.packed_rows: "embedding",
+        packed_rows.packed_rows: "embedding",
         gather.gather_rows: "what is sampled from",
         gemm_int8.quantized_rows: "embedding",
         gemm_int8.quantize_rows: "inputs to int8",

@@ -47,7 +47,8 @@ class Group(StrEnum):
         "model",
         *("elementwise.norms", "elementwise.activations", "step.prepare_inputs"),
         *("attention.planning.kv_prefetch_list", "elementwise.rotary"),
-        *("elementwise.gather", "runtime.program", "sampling.argmax", "step.check_step", "step.repeat_step"),
+        *("elementwise.gather", "matmul.packed_rows"),
+        *("runtime.program", "sampling.argmax", "step.check_step", "step.repeat_step"),
     )
     """For any model."""
 

@@ -83,8 +83,9 @@ def collect(limit: float, scratch: int) -> int:
     """The tokens whose logits reach the limit. Returns how many there are."""
     _, x, ids, _, _ = scratch_places(scratch)
     n = 0
+    largest = read_i64(scratch + LARGEST)
     for chunk in range(read_i64(scratch + CHUNKS)):
-        if read_f32(scratch + LARGEST + 4 * chunk) >= limit:
+        if read_f32(largest + 4 * chunk) >= limit:
             at = logits_at(chunk, scratch)
             n = note(at_least(at, limit), at, chunk * CHUNK, n, x, ids)
     return n

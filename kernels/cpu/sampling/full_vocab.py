@@ -172,11 +172,11 @@ def _kept(chunk: int, limit: float, last: int, scratch: int) -> tuple[int, float
 
 def _add_up(limit: float, last: int, enough: float, scratch: int) -> float:
     """The sum of the weights that stay, noted before each chunk. Ends where it exceeds `enough`."""
-    before, total = scratch_places(scratch)[0], 0.0
+    before, largest, total = scratch_places(scratch)[0], read_i64(scratch + LARGEST), 0.0
     best, rate = read_f64(scratch + BEST), LOG2_E / read_f64(scratch + TEMPERATURE)
     write_f64(before, 0.0)
     for chunk in range(read_i64(scratch + CHUNKS)):
-        if read_f32(scratch + LARGEST + 4 * chunk) >= limit:
+        if read_f32(largest + 4 * chunk) >= limit:
             x, least = _kept(chunk, limit, last, scratch)
             total += chunk_mass(x, least, best, rate)
         write_f64(before + 8 * (chunk + 1), total)

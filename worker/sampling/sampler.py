@@ -30,7 +30,7 @@ class LogitAdjustments(RowStates):
     def __init__(self, grammars: GrammarRows, vocab_size: int, ops: SamplingOps) -> None:
         self._grammars, self._vocab_size, self._ops = grammars, vocab_size, ops
         self._histories: dict[int, PenaltyHistory] = {}
-        self._bias: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # ids [1, N] int64, bias [1, N] float32
+        self._bias: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # ids [N, 1] int64, bias [N, 1] float32
         self._masks: dict[int, Bitmask] = {}
 
     def __contains__(self, row: int) -> bool:
@@ -41,7 +41,7 @@ class LogitAdjustments(RowStates):
         if words is not None:
             self._masks[row] = Bitmask(words, words.ctypes.data)
         if bias := sequence.bias(self._vocab_size):
-            self._bias[row] = torch.tensor([list(bias)]), torch.tensor([list(bias.values())])
+            self._bias[row] = torch.tensor([*bias])[:, None], torch.tensor([*bias.values()])[:, None]
         strengths, output = sequence.penalties(), sequence.output_ids
         if strengths is not None:
             counts = np.bincount(np.array(output, np.int64), minlength=self._vocab_size)
@@ -64,8 +64,10 @@ class LogitAdjustments(RowStates):
         """Changes logits [A, V] of rows [A] in place. A row whose grammar has failed keeps no token."""
         if users := _users(rows, self._histories):
             self._ops.penalize(logits, users, [self._histories[rows[user]] for user in users])
-        for user in _users(rows, self._bias):
-            self._ops.add_logit_bias(logits, torch.tensor([user]), *self._bias[rows[user]])
+        if users := _users(rows, self._bias):
+            ids, bias = zip(*(self._bias[rows[user]] for user in users), strict=True)
+            index = torch.tensor(users).repeat_interleave(torch.tensor([*map(len, ids)]))
+            self._ops.add_logit_bias(logits, index, torch.cat(ids), torch.cat(bias))
         if users := _users(rows, self._masks):
             self._ops.mask(logits, users, [self._masks[rows[user]] for user in users])
         if users := self._grammars.users(rows):

@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from kernels.cpu.sampling.records import UNKNOWN
 from kernels.ops.sampling.choose import choose_tokens
-from kernels.ops.sampling.columns import SamplingColumns
+from kernels.ops.sampling.columns import UNKNOWN, SamplingColumns
 from kernels.ops.sampling.logits_processors import (
     Bitmask,
     PenaltyHistory,

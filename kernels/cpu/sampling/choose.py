@@ -34,7 +34,7 @@ from kernels.cpu.runtime.arena import zeros
 from kernels.cpu.runtime.thread_pool import Team
 from kernels.cpu.sampling.candidates import collect, cut, keep_best, pick, total_of
 from kernels.cpu.sampling.full_vocab import draw_from_all
-from kernels.cpu.sampling.records import UNKNOWN, ChooseRecord, LargestRecord
+from kernels.cpu.sampling.records import ChooseRecord, LargestRecord
 from kernels.cpu.sampling.scratch import (
     BEST,
     CHUNKS,
@@ -46,7 +46,7 @@ from kernels.cpu.sampling.scratch import (
     scratch_places,
 )
 from kernels.cpu.sampling.vector_loops import CHUNK, LOWEST, NO_TOKEN, at_least, chunk_largest, weigh
-from kernels.ops.sampling.columns import COLUMNS, FLOATS, NEUTRAL, SamplingColumns
+from kernels.ops.sampling.columns import COLUMNS, FLOATS, NEUTRAL, UNKNOWN, SamplingColumns
 from kernels.ops.sampling.philox_constants import M0, M1, MASK, ROUNDS, W0, W1
 
 _NAMES = ("temperature", "top_p", "min_p", "top_k", "sequence_index", "position", "seed")

@@ -16,7 +16,6 @@ from kernels.cpu.compiler.language import float32
 from kernels.cpu.isa.doubles import WIDE
 from kernels.cpu.isa.vectors import read_f32, read_f64, read_i32, read_i64, write_f32, write_f64, write_i32
 from kernels.cpu.sampling.candidates import cut, note
-from kernels.cpu.sampling.records import UNKNOWN
 from kernels.cpu.sampling.scratch import (
     BEST,
     CHUNK_SUMS,
@@ -42,6 +41,7 @@ from kernels.cpu.sampling.vector_loops import (
     in_bucket,
     weigh,
 )
+from kernels.ops.sampling.columns import UNKNOWN
 
 LOG2_E = 1.4426950408889634
 

@@ -3,9 +3,6 @@ vocabulary."""
 
 from kernels.cpu.compiler.records import Address, OperationRecord, i64, record
 
-UNKNOWN = -2
-"""Instead of a token, or of a place in a ranking: last bits of a sum could matter, and torch is to choose."""
-
 
 @record
 class LargestRecord(OperationRecord):

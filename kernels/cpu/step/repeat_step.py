@@ -9,10 +9,10 @@ plan by worker.executor.executor, which calls the same functions one by one.
 from kernels.cpu.compiler.cache import compiled
 from kernels.cpu.isa.vectors import read_i64, write_i64, write_u32
 from kernels.cpu.runtime.program import run_program
-from kernels.cpu.sampling.records import UNKNOWN
 from kernels.cpu.step.check_step import check
 from kernels.cpu.step.prepare_inputs import prepare
 from kernels.cpu.step.records import CheckStepJob, PrepareInputsJob, RepeatStepJob
+from kernels.ops.sampling.columns import UNKNOWN
 
 
 def _advance(inputs: PrepareInputsJob, tokens: int) -> int:

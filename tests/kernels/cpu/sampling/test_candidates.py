@@ -16,7 +16,6 @@ from kernels.cpu.sampling.candidates import (  # noqa: E402
     pick,
     total_of,
 )
-from kernels.cpu.sampling.records import UNKNOWN  # noqa: E402
 from kernels.cpu.sampling.scratch import (  # noqa: E402
     FOUND,
     begin_row,
@@ -26,6 +25,7 @@ from kernels.cpu.sampling.scratch import (  # noqa: E402
     scratch_places,
 )
 from kernels.cpu.sampling.vector_loops import CHUNK  # noqa: E402
+from kernels.ops.sampling.columns import UNKNOWN  # noqa: E402
 from kernels.ops.sampling.filters import top_p_reference  # noqa: E402
 from tests.kernels.sampling_inputs import tied_logits  # noqa: E402
 

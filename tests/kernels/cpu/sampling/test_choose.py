@@ -11,11 +11,11 @@ import torch
 pytest.importorskip("llvmlite")
 from kernels.cpu.sampling import choose as module  # noqa: E402
 from kernels.cpu.sampling.api import sampling_kernels  # noqa: E402
-from kernels.cpu.sampling.records import UNKNOWN, ChooseRecord  # noqa: E402
+from kernels.cpu.sampling.records import ChooseRecord  # noqa: E402
 from kernels.cpu.sampling.scratch import scratch_bytes  # noqa: E402
 from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN  # noqa: E402
 from kernels.ops.sampling.choose import choose_tokens  # noqa: E402
-from kernels.ops.sampling.columns import COLUMNS, SamplingColumns  # noqa: E402
+from kernels.ops.sampling.columns import COLUMNS, UNKNOWN, SamplingColumns  # noqa: E402
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits  # noqa: E402
 
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from kernels.cpu.sampling.api import sampling_kernels
-from kernels.cpu.sampling.records import UNKNOWN
 from kernels.ops.sampling.choose import argmax, choose_tokens
-from kernels.ops.sampling.columns import SamplingColumns
+from kernels.ops.sampling.columns import UNKNOWN, SamplingColumns
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 KERNELS = sampling_kernels()

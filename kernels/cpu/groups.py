@@ -47,7 +47,7 @@ class Group(StrEnum):
         "model",
         *("elementwise.norms", "elementwise.activations", "step.prepare_inputs"),
         *("attention.planning.kv_prefetch_list", "elementwise.rotary"),
-        *("elementwise.gather", "step.check_step", "step.repeat_step"),
+        *("elementwise.gather", "matmul.packed_rows", "step.check_step", "step.repeat_step"),
     )
     """For any model."""
 

@@ -15,7 +15,7 @@ from scripts.object_file import ObjectFile
 
 ROOT = Path(__file__).parents[2]
 KERNELS = (
-    "elementwise.norms,elementwise.activations,elementwise.gather,runtime.program,sampling.logits_processors"
+    "elementwise.norms,elementwise.activations,matmul.packed_rows,runtime.program,sampling.logits_processors"
 )
 """Some that compile quickly: operations of sets, atomic words and system calls are there."""
 

@@ -52,7 +52,7 @@ def pack_weight(weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | 
     A matrix of this arena is packed where it lies, and is no weight any more: new memory costs more than
     packing does. Of any other a copy is made.
     """
-    from kernels.cpu.elementwise.gather import packed_rows  # compiles, the first time
+    from kernels.cpu.matmul.packed_rows import packed_rows  # compiles, the first time
 
     out_features, in_features = weight.shape
     blocks = -(-out_features // MATRIX_ROWS)

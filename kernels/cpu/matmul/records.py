@@ -42,7 +42,7 @@ class LinearRecord(ProductRecord):
 
 @record
 class PackedRowsRecord(OperationRecord):
-    """kernels.cpu.elementwise.gather.packed_rows."""
+    """kernels.cpu.matmul.packed_rows.packed_rows."""
 
     indexes: Address  # [rows] int64
     weight: Address

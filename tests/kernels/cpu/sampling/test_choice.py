@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from kernels.ops.sampling.choose import argmax, argmax_reference, choose_tokens
+from kernels.ops.sampling.choose import argmax, choose_tokens
 from kernels.ops.sampling.columns import SamplingColumns
+from tests.kernels.references.sampling import argmax_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 pytest.importorskip("llvmlite")

@@ -31,7 +31,7 @@ def run(config: FrontendConfig) -> int:
     status = Status()
     try:
         status.loading("tokenizer", 0.0)
-        try_first(partial(load_model, config), config.model)
+        try_first(partial(load_model, config), config.model, partial(status.loading, "tokenizer"))
         model = load_model(config)
         freeze_heap()
         give_back_freed_memory()

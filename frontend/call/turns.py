@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_FEW = 1024
-"""Tenants that are remembered without a look at what of it matters."""
+MOST_KNOWN = 4096
+"""Tenants whose turns are remembered while they wait for none; beyond, all of these begin anew."""
 
 
 class TenantTurns:
@@ -30,7 +30,6 @@ class TenantTurns:
         self._waiting: dict[str | None, dict[asyncio.Future[None], float]] = {}  # with the costs
         self._next: dict[str | None, float] = {}  # when the next turn of each tenant begins, in costs
         self._now = 0.0  # when the latest turn has begun
-        self._most_known = _FEW  # tenants in _next
 
     async def begin(self, tenant: str | None, cost: float = 1) -> None:
         """Waits for a turn; end() ends it. cost: of the job, beside those of others."""
@@ -97,13 +96,8 @@ class TenantTurns:
             self._running[tenant] += 1
         self._now = max(self._now, self._next[tenant])
         self._next[tenant] += cost
-        if len(self._next) > self._most_known:
-            self._next = {
-                each: begin
-                for each, begin in self._next.items()
-                if begin > self._now or each in self._waiting
-            }
-            self._most_known = 2 * len(self._next) + _FEW
+        if len(self._next) > len(self._waiting) + MOST_KNOWN:
+            self._next = {each: self._next[each] for each in self._waiting}
 
     def _remove(self, tenant: str | None, turn: "asyncio.Future[None]") -> None:
         """Removes a turn from the line of its tenant. Idempotent."""

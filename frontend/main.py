@@ -36,7 +36,8 @@ def run(config: FrontendConfig) -> int:
     try:
         status.loading("tokenizer", 0.0)
         if sys.platform != "win32":
-            try_first(partial(load_model, config), config.model)
+            progress = partial(status.loading, "tokenizer")
+            try_first(partial(load_model, config), config.model, progress)
         model = load_model(config)
         freeze_heap()
         give_back_freed_memory()

@@ -1,5 +1,6 @@
-"""A model with its weights, on any device."""
+"""The device of a model, and the model with its weights, on any device."""
 
+import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import torch
 
 from kernels.api import Arena, e4m3
+from kernels.triton import requirements
 from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
@@ -24,11 +26,25 @@ from worker.weights.open import open_checkpoint
 from worker.weights.sizes import capacity_of
 from worker.weights.source import WHAT, TensorSource
 
+logger = logging.getLogger(__name__)
+
 _REMEDY = "is config.json that of these weights?"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Report = Callable[[str, float], None]
 """Called with the name of a phase and the fraction of it that is done."""
+
+
+def choose_device(name: str) -> torch.device:
+    """Returns the device of --device. auto: the GPU that torch finds, unless our kernels cannot run on it."""
+    if name == "cuda":
+        return torch.device("cuda")
+    if name == "auto" and torch.cuda.is_available():
+        reason = requirements.why_not(torch.device("cuda"), torch.bfloat16, head_dim=128)
+        if reason is None:
+            return torch.device("cuda")
+        logger.warning("computing on the CPU: %s", reason)
+    return torch.device("cpu")
 
 
 def load_model(

@@ -154,3 +154,22 @@ def test_a_model_that_breaks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [output[-1] for output in broken] == [NO_TOKEN_COLUMN] * 3 and driver.asked == []
     no_program_chooses(monkeypatch)
     assert tokens(Counted(folder)) == broken
+
+
+def test_sequences_of_one_prompt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their first tokens come of the same logits, each by its own random numbers: the sampler draws them."""
+    prompt = [3, 9, 27, 81, 40]
+
+    def siblings() -> list[list[int]]:
+        driver = Counted(folder)
+        sequences = driver.add(prompt, 6, resolved_params(temperature=1.5, seed=7, n=3), n=3)
+        greedy = driver.add(prompt[:3], 6)
+        driver.run()
+        asked.append(driver.asked)
+        return [sequence.output for sequence in (*sequences, *greedy)]
+
+    asked: list[list[int]] = []
+    tokens = siblings()
+    assert len({output[0] for output in tokens[:3]}) > 1 and sum(asked[0]) < 24
+    no_program_chooses(monkeypatch)
+    assert siblings() == tokens and sum(asked[1]) == 24

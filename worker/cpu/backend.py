@@ -170,7 +170,8 @@ class CpuBackend:
             self.states.check(step)
         self._step = step
         self._tokens_only = wanted == Wanted.TOKENS
-        if self._tokens_only and self.sampler.needs_logits(step.sample_rows, step.num_logits is not None):
+        elsewhere = step.num_logits is not None or step.has_forks
+        if self._tokens_only and self.sampler.needs_logits(step.sample_rows, elsewhere):
             wanted = Wanted.LOGITS
         self._wanted = wanted
         self._batch = self._build_inputs(step, wanted)

@@ -208,13 +208,13 @@ class Sampler(RowSampler):
         if any(row in state for state in self._states):
             self._processed.add(row)
 
-    def needs_logits(self, rows: Integers, drafted: bool) -> bool:
+    def needs_logits(self, rows: Integers, elsewhere: bool) -> bool:
         """Returns whether the rows [A] must sample(): else their tokens may be chosen from the model's logits
-        by the columns alone, and be given to take(). drafted: several tokens of a row are chosen at once, at
-        positions that its columns do not have."""
+        by the columns alone, and be given to take(). elsewhere: some are drawn at other positions than the
+        columns have, as several of a row are, or by the columns of other rows than compute the logits."""
         if not self._processed.isdisjoint(rows.tolist()):
             return True
-        return drafted and bool(self.columns["temperature"][rows].any())
+        return elsewhere and bool(self.columns["temperature"][rows].any())
 
     def take(self, chosen: torch.Tensor, rows: list[int], logits: Callable[[], torch.Tensor]) -> Integers:
         """Appends tokens that are chosen already to the output of A distinct rows. Returns them, [A].

@@ -93,6 +93,11 @@ class Step:
     """[A] positions, the last ones that each computes, from which a row samples; None: 1 each."""
 
     @property
+    def has_forks(self) -> bool:
+        """Whether a row samples from the logits of another one."""
+        return not self.measures.in_order and bool((self.rows[self.sample_sources] != self.sample_rows).any())
+
+    @property
     def num_sampled_positions(self) -> int:
         """Logits that the step computes."""
         return len(self.sample_rows) if self.num_logits is None else int(self.num_logits.sum())

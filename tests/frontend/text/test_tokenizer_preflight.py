@@ -32,7 +32,7 @@ def test_a_fork_that_computes_long_is_no_silence() -> None:
 
 
 def test_a_fork_that_waits_is_silence() -> None:
-    """It may wait for ever: only what it computes is told of."""
+    """It may wait for ever: each message is of more processor time than the last."""
     told: list[float] = []
     never, _ = os.pipe()
 
@@ -43,7 +43,7 @@ def test_a_fork_that_waits_is_silence() -> None:
 
     with pytest.raises(StartupError, match="SIGALRM"):
         try_first(waits, "model", told.append)
-    assert len(told) <= 2  # what the fork takes to begin
+    assert told == sorted({*told})  # what the fork takes to begin, and nothing twice
 
 
 def test_a_fork_that_dies_is_named() -> None:

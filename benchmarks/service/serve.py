@@ -161,11 +161,11 @@ def summarize(runs: Sequence[Figures]) -> dict[str, dict[str, float]]:
 
 def print_table(summaries: dict[str, dict[str, dict[str, float]]], max_model_len: int) -> None:
     """One line per workload, then what the workloads are."""
-    print(f"{'workload':<9}" + "".join(f"{title:>24}" for title in COLUMNS.values()))
+    print(f"{'workload':<9}" + "".join(f" {title:>24}" for title in COLUMNS.values()))
     for name, summary in summaries.items():
         cells = (summary[column] for column in COLUMNS)
         texts = (f"{cell['median']:.1f} ({cell['min']:.1f}..{cell['max']:.1f})" for cell in cells)
-        print(f"{name:<9}" + "".join(f"{text:>24}" for text in texts))
+        print(f"{name:<9}" + "".join(f" {text:>24}" for text in texts))
     for name in summaries:
         factor = ALL[name].factor(max_model_len)
         print(f"  {name}: {ALL[name].about}" + (f", all times {factor:.2f}" if factor < 1 else ""))

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from benchmarks.options import make_parser, split_at_dashes
 from benchmarks.versus import records
-from benchmarks.versus.catalog import HELD_TO, PEERS
+from benchmarks.versus.catalog import HELD_TO, PEERS, SERVERS, WORKER
 from benchmarks.versus.comparison import Comparison, Wishes
 from benchmarks.versus.table import render
 from pagewire_bench.workloads import SHORT
@@ -41,8 +41,9 @@ def own_parser() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--folder", type=Path, help="where models and peers are")
     what.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="show what has been measured")
-    for name, known in (("peers", PEERS), ("models", MODELS[:2]), ("workloads", SHORT)):
-        parser.add_argument(f"--{name}", default=",".join(known), help="default: %(default)s")
+    within = [name for name in PEERS if name not in (*SERVERS, WORKER)]
+    for name, names in (("peers", within), ("models", MODELS[:2]), ("workloads", SHORT)):
+        parser.add_argument(f"--{name}", default=",".join(names), help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=3, help="of each run; default: %(default)s")
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores"

@@ -76,8 +76,7 @@ class LogitAdjustments(RowStates):
 
     def record(self, rows: list[int], tokens: list[int]) -> None:
         """Appends new tokens [A] to the outputs of rows [A]; negative: there is none."""
-        if self._grammars.users(rows):
-            self._grammars.record(rows, lambda: tokens)
+        self._grammars.record(rows, lambda: tokens)
         for row, token in zip(rows, tokens, strict=True):
             if row in self._histories:
                 self._histories[row].append(max(token, 0))

@@ -250,7 +250,8 @@ class Sampler(RowSampler):
         pieces = []
         for start in range(0, max(1, len(rows)), self._rows_per_piece):
             piece = slice(start, start + self._rows_per_piece)
-            kept = scores.keep(logits[piece], rows[piece]) if scores is not None else None
+            changes = not self._processed.isdisjoint(rows[piece])
+            kept = scores.keep(logits[piece], rows[piece], changes) if scores is not None else None
             pieces.append(self._sample(logits[piece], rows[piece]))
             if scores is not None and kept is not None:
                 scores.add(kept, rows[piece], pieces[-1])

@@ -106,8 +106,8 @@ def engine(folder: Path) -> Iterator[Engine]:
 
 @pytest.fixture
 def slow_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """A request without a limit lasts for a quarter of a minute here: longer than any test."""
-    monkeypatch.setenv("FAKE_WORKER_STEP_S", "0.06")
+    """A request without a limit lasts for a minute here: longer than any test."""
+    monkeypatch.setenv("FAKE_WORKER_STEP_S", "0.25")
     made = Engine(folder)
     made.wait_for("ready")
     yield made

@@ -148,6 +148,20 @@ def test_a_server_that_waits_for_its_engine_breaks_nothing():
     assert refusals > 3 * MAX_BREAKS and clock.now > PATIENCE_S - 2
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_each_server_that_was_found_begins_the_wait_anew(begun):
+    """Each is killed before it has a new token, as where all prompts have to be computed again."""
+    recovery, clock = make()
+    if begun:
+        recovery.received(message(0, [1], first=True))
+    for _ in range(MAX_BREAKS):
+        assert recovery.after(unavailable(RESET)) is not None
+        clock.now += PATIENCE_S - 1
+        assert recovery.after(unavailable(GONE)) is not None
+        clock.now += 2
+    assert recovery.after(unavailable(GONE)) is None
+
+
 def test_progress_is_a_new_beginning():
     recovery, clock = make()
     for number in range(20):

@@ -20,7 +20,8 @@ from pagewire_client.errors import (
 from pagewire_client.results import Delta, Generation
 
 PATIENCE_S = 30.0
-"""Seconds for which a broken stream waits for a server, counted from the last message."""
+"""Seconds for which a broken stream waits for a server, counted from the last message, or from when the last
+server that had taken it was gone."""
 MAX_BREAKS = 4
 """Connections that may break in a row without a new message: the request itself may be the cause."""
 _FIRST_PAUSE_S = 0.05
@@ -150,6 +151,7 @@ class Recovery:
         self._has_broken |= broke
         if broke and error.reason not in _BLAMELESS:
             self._num_breaks += 1
+            self._last = self._clock()  # a server was there until now
         return True
 
 

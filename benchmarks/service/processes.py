@@ -20,11 +20,6 @@ def by_role(supervisor: int) -> dict[str, list[int]]:
     return found
 
 
-def start_ticks(pid: int) -> int:
-    """When a process started, in ticks of the kernel's clock since the machine did."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-
-
 def resident_mb(pid: int) -> float:
     """Resident set in MB (10**6 bytes)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

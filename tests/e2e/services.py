@@ -14,6 +14,7 @@ from typing import Any
 from pagewire import Client
 from pagewire.config import ServeConfig
 from pagewire.host import spawn as process
+from pagewire.host import standby
 from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2
 
@@ -131,6 +132,11 @@ def processes(pid: int) -> dict[str, list[int]]:
             found.setdefault(command.decode(), []).append(int(child))
             waiting.append(int(child))
     return found
+
+
+def stands_by(pid: int) -> bool:
+    """Returns whether a process is a standby, which waits to fork others."""
+    return _read(f"/proc/{pid}/comm").strip() == standby.NAME
 
 
 def are_back(service: Service, command: str, killed: list[int]) -> bool:

@@ -1,0 +1,72 @@
+"""The standbys of one command, such as `pagewire engine`, which fork its processes."""
+
+from collections.abc import Iterator
+
+from pagewire.host.standby import FLAG, Fork
+from pagewire.supervisor.child import Child
+
+DELAY_S = 0.5
+"""Seconds from a recovery until a standby is started: what it imports takes the cores for seconds, and first
+all streams shall have their next tokens."""
+PAUSE_S = 10.0
+"""Pause before a standby that died is replaced, unless it was killed from outside."""
+
+
+class Standbys:
+    """So many processes of a command, one after another: the first imports, the others are forked by it.
+    Times are in seconds on the caller's clock."""
+
+    def __init__(self, name: str, count: int, arguments: list[str] | None = None, flag: str = FLAG) -> None:
+        """name: of what they fork. arguments: of these; None: they are not known yet. flag: what makes the
+        process a standby."""
+        self.count = count
+        self.arguments = arguments
+        self._flag = flag
+        self.children: list[Child] = []
+        self._name = name
+        self._due = 0.0
+
+    def fork(self) -> Fork | None:
+        """Returns what forks a process now, if a standby can."""
+        return next((each.fork for each in self.children if each.can_fork), None)
+
+    def postpone(self, until: float) -> None:
+        """Starts none before that."""
+        self._due = max(self._due, until)
+
+    @property
+    def stand_by(self) -> bool:
+        """Whether all have imported everything that there are."""
+        return all(each.stands_by for each in self.children)
+
+    def is_due(self, now: float) -> bool:
+        """Returns whether another one is to be started."""
+        return self.arguments is not None and len(self.children) < self.count and now >= self._due
+
+    def start(self, now: float) -> Child | None:
+        """Starts a standby. Returns None, and tries again later, when the system cannot start one now."""
+        assert self.arguments is not None
+        name, arguments = f"standby of the {self._name}", [*self.arguments, self._flag]
+        try:
+            standby = Child(name, arguments, self.fork())
+        except OSError:
+            self._due = now + PAUSE_S
+            return None
+        self.children.append(standby)
+        return standby
+
+    def lost(self) -> Iterator[Child]:
+        """Yields those that have died."""
+        return (each for each in list(self.children) if each.is_lost)
+
+    def drop(self, standby: Child, now: float) -> None:
+        """Closes one that has died. The next one is started at once where this one was killed from outside,
+        and not for a lack of memory, which would kill its successors, too."""
+        self.children.remove(standby)
+        self._due = now if standby.was_killed_from_outside else now + PAUSE_S
+        standby.close()
+
+    def close(self) -> None:
+        """Ends them."""
+        for child in self.children:
+            child.close()

@@ -41,14 +41,17 @@ class Blow:
 Burst = list[Blow]
 
 
-def plan(counts: Mapping[str, int], seed: int) -> list[Burst]:
+def plan(counts: Mapping[str, int], seed: int, gaps: tuple[float, float] | None = None) -> list[Burst]:
     """So many strikes at each victim, in bursts; the streams move on between two of these.
 
-    counts: by victim; "engine:SIGSTOP" names another signal than SIGKILL.
+    counts: by victim; "engine:SIGSTOP" names another signal than SIGKILL. gaps: each strike is a burst, which
+    comes so many seconds after the last one, at least and at most.
     """
     dice = random.Random(seed)
     names = [name for name, count in sorted(counts.items()) for _ in range(count)]
     dice.shuffle(names)
+    if gaps is not None:
+        return [[_blow(name, dice.uniform(*gaps))] for name in names]
     bursts: list[Burst] = []
     while names:
         size = dice.randint(2, _MAX_STRIKES) if dice.random() < _SUCCESSION else 1
@@ -65,33 +68,44 @@ def _blow(name: str, delay: float) -> Blow:
     return Blow(victim, delay, sent or "SIGKILL")
 
 
-async def execute(bursts: Sequence[Burst], load: Load, supervisor: int, writer: Writer, seed: int) -> None:
-    """Strikes all of these, each burst at a random moment after all streams have moved on. Raises Stuck."""
-    dice = random.Random(seed)
-    for number, burst in enumerate(bursts):
-        await load.moved_on(dice.randrange(TOKENS_BETWEEN))
-        for place, blow in enumerate(burst):
-            if place:
-                await asyncio.sleep(blow.delay)
-            await _strike(blow, number, supervisor, writer, dice)
-    await load.moved_on(0)
-    writer.calm()
+@dataclass(frozen=True)
+class Killer:
+    """Strikes at the processes of one service."""
 
+    load: Load
+    supervisor: int
+    """Its process id."""
+    writer: Writer
+    dice: random.Random
 
-async def _strike(blow: Blow, burst: int, supervisor: int, writer: Writer, dice: random.Random) -> None:
-    """Waits until the process to kill exists, and kills it."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        found = services.processes(supervisor).get(blow.victim, [])
-        order = dice.sample(found, len(found))
-        if dice.random() < 0.5:
-            order.sort()  # the oldest serves; the others may be standbys
-        for pid in order:
-            try:
-                os.kill(pid, getattr(signal, blow.signal))
-            except ProcessLookupError:
-                continue
-            writer.strike(burst, blow.victim, blow.signal)
-            return
-        await asyncio.sleep(_POLL_S)
-    raise Stuck(f"there is no {blow.victim}")
+    async def execute(self, bursts: Sequence[Burst], *, timed: bool) -> None:
+        """Strikes all of these, each burst at a random moment after all streams have moved on, or, timed,
+        whatever the streams do. Raises Stuck."""
+        for number, burst in enumerate(bursts):
+            if not timed:
+                await self.load.moved_on(self.dice.randrange(TOKENS_BETWEEN))
+            for place, blow in enumerate(burst):
+                if place or timed:
+                    await asyncio.sleep(blow.delay)
+                await self._strike(blow, number)
+        await self.load.moved_on(0)
+        self.writer.calm()
+
+    async def _strike(self, blow: Blow, burst: int) -> None:
+        """Waits until the process to kill exists, and kills it."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            found = services.processes(self.supervisor).get(blow.victim, [])
+            self.dice.shuffle(found)
+            if self.dice.random() < 0.5:
+                found.sort(key=services.stands_by)
+            for pid in found:
+                stands_by = services.stands_by(pid)
+                try:
+                    os.kill(pid, getattr(signal, blow.signal))
+                except ProcessLookupError:
+                    continue
+                self.writer.strike(burst, blow.victim, blow.signal, standby=stands_by)
+                return
+            await asyncio.sleep(_POLL_S)
+        raise Stuck(f"there is no {blow.victim}")

@@ -44,10 +44,10 @@ wheel-test: .dev ## Build a wheel and try it in an empty environment without tor
 examples: .dev ## Build the examples in C++, Go and Java and run them, where their tool chains are installed
 	@$(BIN)/python -m scripts.examples $(ARGS)
 
-docs: .dev ## Build the documentation as a site and check its links (ARGS='--serve 8080')
-	@$(BIN)/python -m scripts.site $(ARGS)
+docs: .dev ## Build the documentation as a site and check its links
+	@$(BIN)/python -m scripts.site
 
-wheel: docs ## Build a wheel into dist/, with the documentation that `pagewire docs` serves
+wheel: .dev ## Build a wheel into dist/
 	@$(BIN)/python -m build --wheel
 
 rolling: .dev ## Restart frontends under load, behind nginx and behind round robin (ROUNDS=100)
@@ -92,5 +92,5 @@ demo-model: .dev ## Train the demo model again (about 40 minutes on one core)
 	@$(BIN)/python -m demo_model
 
 clean: ## Remove what the other targets made
-	@rm -rf $(VENV) build dist *.egg-info pagewire/site.zip .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . \( -name __pycache__ -o -name node_modules \) -type d -prune -exec rm -rf {} +

@@ -11,9 +11,10 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from pagewire.errors import PagewireError
+from pagewire.v1 import inspection_pb2
 
-DOMAIN = "pagewire"
-"""google.rpc.ErrorInfo.domain of every error."""
+DOMAIN = inspection_pb2.DESCRIPTOR.package
+"""google.rpc.ErrorInfo.domain of every error: the proto package, which is as unique as the methods' names."""
 RETRY_AFTER = 1.0
 """Seconds that a client is asked to wait for an engine: the interval of its heartbeats."""
 MAX_TEXT, MAX_NAME = 2048, 256

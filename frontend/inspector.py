@@ -11,13 +11,13 @@ from frontend.call.turns import TenantTurns
 from frontend.engine.client import EngineClient
 from frontend.engine.core import Core
 from frontend.errors import EngineNotReady, InvalidRequest, RequestNotFound
+from frontend.paging import read_page
 from frontend.streams.request_registry import RegisteredRequest, RequestRegistry
 from frontend.validation.rules import MAX_ID_BYTES
+from pagewire.host.clock import MONOTONIC_ORIGIN_NS
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import inspection_pb2 as pb
 
-DEFAULT_LIMIT, MAX_LIMIT = 100, 1000
-"""Requests, or tenants, in an answer."""
 DEFAULT_CELLS, MAX_CELLS = 1024, 16_384
 """Cells in the picture of a KV pool."""
 _MEASURED_HERE = (pb.REQUEST_PHASE_PREFILL, pb.REQUEST_PHASE_DECODE, pb.REQUEST_PHASE_FINISHING)
@@ -82,6 +82,7 @@ class LocalRequests:
         if entry.timings is not None:
             info.timings.CopyFrom(entry.timings.timings(time.monotonic_ns()))
             info.age.CopyFrom(info.timings.total)
+            info.arrival_time.FromNanoseconds(MONOTONIC_ORIGIN_NS + entry.timings.arrival)
         if entry.stream is not None:
             usage = entry.stream.usage()
             info.prompt_tokens, info.cached_prompt_tokens = usage.prompt_tokens, usage.cached_prompt_tokens
@@ -99,22 +100,25 @@ class Inspector:
         self._turns = TenantTurns(None, share=lambda tenant: 1)
 
     async def list_requests(self, request: pb.ListRequestsRequest, caller: Caller) -> pb.ListRequestsResponse:
-        """Returns requests in flight that the caller may see, the oldest first. Without a core that serves,
-        those of this frontend. Raises InvalidRequest, AdminsOnly, EngineNotReady."""
-        limit = _bounded("limit", request.limit if request.HasField("limit") else DEFAULT_LIMIT, MAX_LIMIT)
+        """Returns a page of the requests in flight that the caller may see, the oldest first. Without a core
+        that serves, those of this frontend. Raises InvalidRequest, AdminsOnly, EngineNotReady."""
         tenant = caller.may_see(request.tenant)
-        call = engine_pb2.Utility(list_requests=engine_pb2.ListRequests(limit=limit, tenant=tenant))
-        found, total = [], 0
+        page = read_page(request, tenant)
+        wanted = engine_pb2.ListRequests(limit=page.size + 1, tenant=tenant, after=page.after)
+        call = engine_pb2.Utility(list_requests=wanted)
+        found, response = [], pb.ListRequestsResponse()
         for core, result in await self._ask(call, caller) if self._engine.serves else []:
-            answer = result.requests
-            total += answer.total
-            for info in answer.requests:
+            response.total += result.requests.total
+            for info in result.requests.requests:
                 info.rank = core.rank
                 self._local.refine(info)
                 found.append(info)
         others = self._local.without_core(tenant, {info.request_id for info in found})
-        found = sorted(found + others, key=lambda info: -info.age.ToNanoseconds())
-        response = pb.ListRequestsResponse(requests=found[:limit], total=total + len(others))
+        response.total += len(others)
+        requests, response.next_page_token = page.cut(
+            found + others, lambda info: (info.arrival_time.ToNanoseconds(), info.request_id)
+        )
+        response.requests.extend(requests)
         for info in response.requests:
             info.request_id = _public_id(info.request_id, info.tenant, caller)
         return response
@@ -148,8 +152,9 @@ class Inspector:
     async def kv_pool(self, request: pb.GetKvPoolRequest, caller: Caller) -> pb.GetKvPoolResponse:
         """Returns the KV pool of each engine core. Raises InvalidRequest, EngineNotReady."""
         cells = request.max_cells if request.HasField("max_cells") else DEFAULT_CELLS
-        picture = pb.GetKvPoolRequest(max_cells=_bounded("max_cells", cells, MAX_CELLS))
-        response = pb.GetKvPoolResponse()
+        if not 1 <= cells <= MAX_CELLS:
+            raise InvalidRequest({"max_cells": f"must be 1 to {MAX_CELLS}, not {cells}"})
+        response, picture = pb.GetKvPoolResponse(), pb.GetKvPoolRequest(max_cells=cells)
         for core, result in await self._ask(engine_pb2.Utility(get_kv_pool=picture), caller):
             result.kv_pool.rank = core.rank
             for holder in result.kv_pool.holders:
@@ -158,15 +163,21 @@ class Inspector:
         return response
 
     async def list_tenants(self, request: pb.ListTenantsRequest, caller: Caller) -> pb.ListTenantsResponse:
-        """Returns tenants with requests in flight. Raises InvalidRequest, EngineNotReady."""
-        limit = _bounded("limit", request.limit if request.HasField("limit") else DEFAULT_LIMIT, MAX_LIMIT)
-        response = pb.ListTenantsResponse()
-        call = engine_pb2.Utility(list_tenants=pb.ListTenantsRequest(limit=limit))
-        for core, result in await self._ask(call, caller):
+        """Returns a page of the tenants with requests in flight, or the largest. Raises InvalidRequest,
+        EngineNotReady."""
+        page = read_page(request)
+        wanted = pb.ListTenantsRequest(page_size=page.size + 2, page_token=page.after.name)
+        if request.HasField("limit"):
+            wanted = pb.ListTenantsRequest(limit=request.limit)
+        found, response = [], pb.ListTenantsResponse()
+        for core, result in await self._ask(engine_pb2.Utility(list_tenants=wanted), caller):
             response.total += result.tenants.total
             for info in result.tenants.tenants:
                 info.rank = core.rank
-                response.tenants.append(info)
+                found.append(info)
+        if not request.HasField("limit"):
+            found, response.next_page_token = page.cut(found, lambda info: (1, info.tenant))
+        response.tenants.extend(found)
         return response
 
     def list_engines(self) -> pb.ListEnginesResponse:
@@ -193,13 +204,6 @@ class Inspector:
         if any(result.WhichOneof("result") is None for _, result in answers):
             raise EngineNotReady("the engine has too many questions to answer, or does not know this one")
         return answers
-
-
-def _bounded(name: str, value: int, most: int) -> int:
-    """Raises InvalidRequest for a number outside of 1 to most."""
-    if not 1 <= value <= most:
-        raise InvalidRequest({name: f"must be 1 to {most}, not {value}"})
-    return value
 
 
 def _public_id(engine_id: str, tenant: str, caller: Caller) -> str:

@@ -6,7 +6,7 @@ Flags are made from the fields, as in pagewire.config.
 from dataclasses import dataclass
 from typing import Literal
 
-from pagewire.config import LogLevel, flag
+from pagewire.config import MAX_COUNT, LogLevel, flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class BenchConfig(ClientConfig):
 class RequestsConfig(ClientConfig):
     """`pagewire requests`: lists requests in flight, the oldest first."""
 
-    limit: int = flag(100, "list so many at most", common=True, at_least=1, at_most=1000)
+    limit: int = flag(100, "list so many at most", common=True, at_least=1, at_most=MAX_COUNT)
     tenant: str = flag("", "those of this tenant; default: all that the token may see", metavar="NAME")
     json: bool = flag(False, "one line of JSON, instead of a table", common=True)
     watch: bool = flag(False, "list them again and again, until Ctrl-C", common=True)
@@ -196,9 +196,7 @@ class ExplainConfig(ClientConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class DocsConfig:
-    """`pagewire docs`: serves this documentation as a site, on the loopback address."""
-
-    port: int = flag(0, "port on 127.0.0.1; 0: a free one", common=True, at_least=0, at_most=65535)
+    """`pagewire docs`: prints where the pages of this documentation are."""
 
 
 @dataclass(frozen=True, kw_only=True)

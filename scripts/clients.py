@@ -31,7 +31,7 @@ SUBSTITUTIONS = tuple(
         # Modules and names.
         (r"\bmultiplex_aio\b", "multiplex"),
         (r"\bio_aio\b", "io_sync"),
-        (r"\bAsync(Client|Stream|Multiplex|Iterator|Inbox|Call)\b", r"\1"),
+        (r"\bAsync(Client|Stream|Multiplex|Iterator|Inbox|Call|Pager)\b", r"\1"),
         (r"\bStopAsyncIteration\b", "StopIteration"),
         (r"__a(iter|next|enter|exit)__", r"__\1__"),
         (r"\baclose\b", "close"),
@@ -48,7 +48,7 @@ def generate(source: str) -> str:
     for pattern, replacement in SUBSTITUTIONS:
         text = pattern.sub(replacement, text)
     text = HEADER.format(source=Path(source).name) + text
-    return _ruff("format", _ruff("check", text, "--fix", "--select", "I"))
+    return _ruff("format", _ruff("check", text, "--fix", "--unsafe-fixes", "--select", "I,UP028"))
 
 
 def _ruff(command: str, text: str, *options: str) -> str:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds into dist/ what version $1 releases: sdist and wheel of pagewire, with the documentation's site, and the wheel of
+# Builds into dist/ what version $1 releases: sdist and wheel of pagewire, and the wheel of
 # pagewire-client; checks them, and writes build/notes.md. Fails where $1 is not the version of the tree, or has no changelog.
 set -euo pipefail
 cd "$(dirname "$0")/.."

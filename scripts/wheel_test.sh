@@ -10,7 +10,6 @@ interpreter=${INTERPRETER:-$python}
 constraints=$(realpath "${CONSTRAINTS:-constraints.txt}")
 work=$(mktemp -d)
 cleanup() {
-  if [ -n "${docs:-}" ]; then kill "$docs" 2>/dev/null || true; fi
   if [ -n "${frontend:-}" ]; then kill "$frontend" 2>/dev/null || true; fi
   if [ -n "${service:-}" ]; then kill "$service" 2>/dev/null || true; fi
   rm -rf "$work"
@@ -23,15 +22,13 @@ fail() { printf 'wheel-test: %s\n' "$*" >&2; exit 1; }
 # From a copy of what git tracks: leftovers of other builds would end up in the wheel.
 mkdir "$work/tree"
 git ls-files -z | xargs -0 cp --parents -t "$work/tree"
-(cd "$work/tree" && "$python" -m scripts.site) >"$work/log" 2>&1 || fail "$(cat "$work/log")"
-rm -r "$work/tree/build"
 "$python" -m build --wheel --outdir "$work/dist" "$work/tree" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
 wheel=$(echo "$work"/dist/*.whl)
 say "built $(basename "$wheel"), $(du -k "$wheel" | cut -f1) KiB"
 
 "$python" -m zipfile -l "$wheel" >"$work/contents"
 for needed in pagewire/py.typed pagewire_client/py.typed pagewire/v1/generation_pb2.pyi pagewire/demo_model/model.safetensors \
-  pagewire/demo_model/tokenizer.json pagewire/site.zip pagewire/_rooms/pagewire_console/static/index.html pagewire/protos/pagewire/v1/generation.proto \
+  pagewire/demo_model/tokenizer.json pagewire/_rooms/pagewire_console/static/index.html pagewire/protos/pagewire/v1/generation.proto \
   pagewire/protos/service_config.json pagewire/docs/tutorial.md; do
   grep -q "$needed" "$work/contents" || fail "$needed is not in the wheel"
 done
@@ -101,18 +98,9 @@ PYTHON
   fail "mypy of a user's program: $(cat errors)"
 say "mypy --strict finds a misspelt keyword and a wrong type"
 
-pagewire docs >url &
-docs=$!
-until grep -q http url; do kill -0 "$docs" || fail "pagewire docs has ended"; sleep 0.1; done
-python - "$(cut -d ' ' -f 1 url)" <<'PYTHON'
-import sys, urllib.request
-
-for name in ("", "flags.html", "search/search_index.json"):
-    assert urllib.request.urlopen(sys.argv[1] + name, timeout=10).status == 200
-PYTHON
-kill "$docs"
-docs=
-say "pagewire docs serves the documentation"
+pagewire docs >out
+test -s "$(cut -d ' ' -f 1 out)" || fail "pagewire docs: $(cat out)"
+say "pagewire docs names a page that is there"
 
 for command in engine serve demo worker frontend token keys; do
   code=0

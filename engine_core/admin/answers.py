@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Generator
-from heapq import nlargest
+from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
 from engine_core.admin.frontend_directory import FrontendDirectory
@@ -42,7 +42,7 @@ _ENTRIES_PER_UNIT = 8
 """Entries of block tables that are counted in a microsecond."""
 _PIECE = 4096
 """Cells and blocks between two yields."""
-MAX_TENANTS = 1000
+MAX_TENANTS = 1002  # a page, the last tenant of the page before, and whether there is another one
 _TENANT_COST = 20
 """Microseconds to describe a tenant."""
 
@@ -194,12 +194,17 @@ def _put_holders(scheduler: Scheduler, per_cell: int, result: pb.KvPool) -> Gene
 def list_tenants(
     scheduler: Scheduler, call: pb.ListTenantsRequest, result: pb.ListTenantsResponse
 ) -> Generator[int, None, None]:
-    """Fills the result with the tenants that have most requests; yields work done, in microseconds."""
+    """Fills the result with the tenants that have most requests, or with those from a name on; yields work
+    done, in microseconds."""
     result.SetInParent()
     requests, queue = scheduler.requests, scheduler.waiting
     names = requests.tenants()
     result.total = len(names)
-    names = nlargest(min(call.limit, MAX_TENANTS), names, key=requests.num_of_tenant)
+    if call.HasField("limit"):
+        names = nlargest(min(call.limit, MAX_TENANTS), names, key=requests.num_of_tenant)
+    else:
+        page_size = min(call.page_size, MAX_TENANTS)
+        names = nsmallest(page_size, (name for name in names if name >= call.page_token))
     yield result.total
     for name in names:
         share = queue.share(name)

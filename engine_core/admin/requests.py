@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator
 from itertools import chain
-from operator import eq
+from operator import eq, itemgetter
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -14,10 +14,11 @@ from engine_core.request import Request, Sequence, Status
 from engine_core.scheduler.outputs.wait_causes import Cause
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.scheduler.states.sequence_states import SequenceStates
+from pagewire.host.clock import MONOTONIC_ORIGIN_NS
 from pagewire.internal.v1.engine_pb2 import ListRequests
 from pagewire.v1 import inspection_pb2 as pb
 
-MAX_LISTED = 1000
+MAX_LISTED = 1001  # a page, and whether there is another one
 _COST = 20
 """Microseconds to describe a request, without its blocks."""
 _BLOCKS_PER_UNIT = 16
@@ -41,21 +42,33 @@ _POSITION_COST = 300
 def list_requests(
     states: SequenceStates, call: ListRequests, result: pb.ListRequestsResponse, now: float
 ) -> Generator[int, None, None]:
-    """Fills the result with requests in order of arrival at this core; yields work done, in microseconds."""
+    """Fills the result with requests in order of arrival at their frontends; yields work done, in
+    microseconds."""
     result.SetInParent()
     limit = min(call.limit, MAX_LISTED)
     tenant = call.tenant if call.HasField("tenant") else None
     requests = list(states.requests)
     result.total = len(requests) if tenant is None else states.requests.num_of_tenant(tenant)
     yield len(requests) // 64
+    listed = []
     for request in requests:
+        key = arrival_ns(request), request.request_id
+        if key > (call.after.number, call.after.name) and tenant in (None, request.tenant):
+            listed.append((key, request))
+        yield 1
+    listed.sort(key=itemgetter(0))  # almost sorted already
+    yield len(listed) // 8
+    for _, request in listed:
         if len(result.requests) >= limit:
             return
-        if not request.num_live or (tenant is not None and request.tenant != tenant):
-            yield 1
-            continue
-        describe(request, states, now, result.requests.add())
-        yield cost_of(request)
+        if request.num_live:
+            describe(request, states, now, result.requests.add())
+            yield cost_of(request)
+
+
+def arrival_ns(request: Request) -> int:
+    """Returns when a request arrived at its frontend, in nanoseconds since 1970."""
+    return MONOTONIC_ORIGIN_NS + round(1e9 * (request.arrival - request.history.age))
 
 
 def cost_of(request: Request) -> int:
@@ -78,6 +91,7 @@ def describe(request: Request, states: SequenceStates, now: float, info: pb.Requ
     info.cached_prompt_tokens = history.num_cached_tokens
     info.output_tokens = sum(len(sequence.output) for sequence in request.sequences)
     put_seconds(info.age, now - request.arrival + history.age)
+    info.arrival_time.FromNanoseconds(arrival_ns(request))
     info.blocks, info.shared_blocks = _count_blocks(request, states)
     info.preemptions = request.num_preemptions
     info.frontend = request.frontend.hex()

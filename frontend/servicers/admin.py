@@ -17,7 +17,8 @@ from frontend.rpc.error_mapping import guarded, unimplemented
 from frontend.rpc.fleet import Fleet
 from frontend.validation.rules import seconds_of
 from pagewire import __version__
-from pagewire.v1 import admin_pb2, admin_pb2_grpc, inspection_pb2
+from pagewire.v1 import admin_pb2, admin_pb2_grpc
+from pagewire.v1 import inspection_pb2 as pb
 
 DEFAULT_INTERVAL = 1.0
 SHORTEST_INTERVAL = 0.05
@@ -100,32 +101,26 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     @guarded
     async def ListRequests(
-        self, request: inspection_pb2.ListRequestsRequest, context: Context
-    ) -> inspection_pb2.ListRequestsResponse:
+        self, request: pb.ListRequestsRequest, context: Context
+    ) -> pb.ListRequestsResponse:
         return await self._inspector.list_requests(request, current_caller())
 
     @guarded
     async def ExplainRequest(
-        self, request: inspection_pb2.ExplainRequestRequest, context: Context
-    ) -> inspection_pb2.ExplainRequestResponse:
+        self, request: pb.ExplainRequestRequest, context: Context
+    ) -> pb.ExplainRequestResponse:
         return await self._inspector.explain_request(request, current_caller())
 
     @guarded
-    async def GetKvPool(
-        self, request: inspection_pb2.GetKvPoolRequest, context: Context
-    ) -> inspection_pb2.GetKvPoolResponse:
+    async def GetKvPool(self, request: pb.GetKvPoolRequest, context: Context) -> pb.GetKvPoolResponse:
         return await self._inspector.kv_pool(request, current_caller())
 
     @guarded
-    async def ListTenants(
-        self, request: inspection_pb2.ListTenantsRequest, context: Context
-    ) -> inspection_pb2.ListTenantsResponse:
+    async def ListTenants(self, request: pb.ListTenantsRequest, context: Context) -> pb.ListTenantsResponse:
         return await self._inspector.list_tenants(request, current_caller())
 
     @guarded
-    async def ListEngines(
-        self, request: inspection_pb2.ListEnginesRequest, context: Context
-    ) -> inspection_pb2.ListEnginesResponse:
+    async def ListEngines(self, request: pb.ListEnginesRequest, context: Context) -> pb.ListEnginesResponse:
         return self._inspector.list_engines()
 
     StartProfile = unimplemented("StartProfile")

@@ -18,9 +18,9 @@ class RequestTimings:
     """Timestamps of one request, on the monotonic clock. A phase that never began has length 0."""
 
     __slots__ = (
+        "arrival",
         "num_messages",
         "pauses",
-        "_arrival",
         "_client",
         "_counters",
         "_first",
@@ -35,13 +35,13 @@ class RequestTimings:
 
     def __init__(self, counters: Counters | None = None) -> None:
         """Starts now, at the request's arrival. counters: of the process."""
+        self.arrival = time.monotonic_ns()
         self.num_messages = 0
         """Messages sent to the client."""
         self.pauses: list[tuple[int, int]] = []
         """Begin and end of the first pauses by preemption, in nanoseconds since arrival."""
         self._counters = counters or Counters()
         self._told = 0  # arrival of the last token in them
-        self._arrival = time.monotonic_ns()
         self._sent: int | None = None
         self._queue: int | None = None
         self._waits = (0,) * len(QUEUE_CAUSES)  # of the queue
@@ -49,11 +49,11 @@ class RequestTimings:
         self._ready: int | None = None  # since when there is output for the client
         self._client = 0
         self._first: int | None = None
-        self._last = self._arrival
+        self._last = self.arrival
 
     def seconds(self) -> float:
         """Returns the seconds since arrival."""
-        return (time.monotonic_ns() - self._arrival) / 1e9
+        return (time.monotonic_ns() - self.arrival) / 1e9
 
     def sent(self) -> None:
         """Marks the submission to the core."""
@@ -70,7 +70,7 @@ class RequestTimings:
         """Records a pause by preemption that ends at `now` (time.monotonic_ns())."""
         self._paused[self.has_tokens] += 1000 * pause_us
         if len(self.pauses) < _MAX_PAUSES:
-            end = now - self._arrival
+            end = now - self.arrival
             self.pauses.append((max(end - 1000 * pause_us, 0), end))
 
     def progressed(self, now: int, *, tokens: bool) -> None:
@@ -115,18 +115,18 @@ class RequestTimings:
         queue = wait if self._queue is None else min(self._queue, wait)
         before, after = min(self._paused[0], wait - queue), min(self._paused[1], last - first)
         return {
-            "preprocess": sent - self._arrival,
+            "preprocess": sent - self.arrival,
             "queue": queue,
             "prefill": wait - queue - before,
             "decode": last - first - after,
             "preempted": before + after,
-            "total": last - self._arrival,
+            "total": last - self.arrival,
         }
 
     @property
     def until_first_token(self) -> int:
         """Nanoseconds from arrival to the first token; to the end, where there is none."""
-        return (self._last if self._first is None else self._first) - self._arrival
+        return (self._last if self._first is None else self._first) - self.arrival
 
     def waits(self, now: int | None = None) -> dict[str, int]:
         """Returns the causes of waiting in nanoseconds, as in pagewire.v1.Waits. now: as in parts()."""

@@ -35,7 +35,7 @@ COMMANDS = {
     "token": "make a token for --auth-file",
     "replay": "repeat a recording and compare the plans",
     "keys": "make keys for tcp:// between processes",
-    "docs": "serve the documentation as a site",
+    "docs": "print where the pages of the documentation are",
     "completion": "print a script that completes commands and flags in a shell",
     "version": "print the version",
 }

@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 import time
+from itertools import islice
 
 from pagewire.cli.connect import connect
 from pagewire.cli.terminal import CLEAR, aligned, as_json, short_seconds, shortened
@@ -24,7 +25,9 @@ def list_requests(config: RequestsConfig) -> int:
     """Lists requests in flight once, or until Ctrl-C. Returns 0. Raises RpcError."""
     with connect(config) as client, contextlib.suppress(KeyboardInterrupt):
         while True:
-            found = client.list_requests(limit=config.limit, tenant=config.tenant)
+            pager = client.list_requests(tenant=config.tenant, page_size=min(config.limit, 1000))
+            requests = list(islice(pager, config.limit))
+            found = pb.ListRequestsResponse(requests=requests, total=pager.total)
             if config.json:
                 print(json.dumps(as_json(found)), flush=True)
             else:

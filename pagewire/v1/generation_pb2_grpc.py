@@ -35,8 +35,8 @@ class GenerationServiceStub(object):
     Text never splits a code point; the concatenated deltas equal the final text, and
     text that may turn out to be a stop string is held back until that is decided.
     Each sequence has exactly one finish, after which the status is OK. Errors are reported
-    only as a status, with google.rpc details. A broken stream can be continued on any
-    frontend: see Continuation.
+    only as a status, with google.rpc details; ErrorInfo.domain is "pagewire.v1", the name
+    of this package. A broken stream can be continued on any frontend: see Continuation.
     """
 
     def __init__(self, channel):
@@ -77,8 +77,8 @@ class GenerationServiceServicer(object):
     Text never splits a code point; the concatenated deltas equal the final text, and
     text that may turn out to be a stop string is held back until that is decided.
     Each sequence has exactly one finish, after which the status is OK. Errors are reported
-    only as a status, with google.rpc details. A broken stream can be continued on any
-    frontend: see Continuation.
+    only as a status, with google.rpc details; ErrorInfo.domain is "pagewire.v1", the name
+    of this package. A broken stream can be continued on any frontend: see Continuation.
     """
 
     def Generate(self, request, context):
@@ -159,8 +159,8 @@ class GenerationService(object):
     Text never splits a code point; the concatenated deltas equal the final text, and
     text that may turn out to be a stop string is held back until that is decided.
     Each sequence has exactly one finish, after which the status is OK. Errors are reported
-    only as a status, with google.rpc details. A broken stream can be continued on any
-    frontend: see Continuation.
+    only as a status, with google.rpc details; ErrorInfo.domain is "pagewire.v1", the name
+    of this package. A broken stream can be continued on any frontend: see Continuation.
     """
 
     @staticmethod

@@ -79,7 +79,7 @@ ENGINE_EVENT_KIND_RESUMED: EngineEventKind
 ENGINE_EVENT_KIND_QUARANTINED: EngineEventKind
 
 class RequestInfo(_message.Message):
-    __slots__ = ("request_id", "tenant", "priority", "phase", "waits_for", "sequences", "running_sequences", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "age", "timings", "blocks", "shared_blocks", "preemptions", "rank", "frontend", "trace_id", "deadline")
+    __slots__ = ("request_id", "tenant", "priority", "phase", "waits_for", "sequences", "running_sequences", "prompt_tokens", "cached_prompt_tokens", "output_tokens", "age", "timings", "blocks", "shared_blocks", "preemptions", "rank", "frontend", "trace_id", "deadline", "arrival_time")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,7 @@ class RequestInfo(_message.Message):
     FRONTEND_FIELD_NUMBER: _ClassVar[int]
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    ARRIVAL_TIME_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     tenant: str
     priority: int
@@ -118,23 +119,30 @@ class RequestInfo(_message.Message):
     frontend: str
     trace_id: str
     deadline: _duration_pb2.Duration
-    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., phase: _Optional[_Union[RequestPhase, str]] = ..., waits_for: _Optional[_Union[WaitCause, str]] = ..., sequences: _Optional[int] = ..., running_sequences: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., timings: _Optional[_Union[_generation_pb2.Timings, _Mapping]] = ..., blocks: _Optional[int] = ..., shared_blocks: _Optional[int] = ..., preemptions: _Optional[int] = ..., rank: _Optional[int] = ..., frontend: _Optional[str] = ..., trace_id: _Optional[str] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    arrival_time: _timestamp_pb2.Timestamp
+    def __init__(self, request_id: _Optional[str] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., phase: _Optional[_Union[RequestPhase, str]] = ..., waits_for: _Optional[_Union[WaitCause, str]] = ..., sequences: _Optional[int] = ..., running_sequences: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_prompt_tokens: _Optional[int] = ..., output_tokens: _Optional[int] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., timings: _Optional[_Union[_generation_pb2.Timings, _Mapping]] = ..., blocks: _Optional[int] = ..., shared_blocks: _Optional[int] = ..., preemptions: _Optional[int] = ..., rank: _Optional[int] = ..., frontend: _Optional[str] = ..., trace_id: _Optional[str] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., arrival_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ListRequestsRequest(_message.Message):
-    __slots__ = ("limit", "tenant")
+    __slots__ = ("limit", "tenant", "page_size", "page_token")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     limit: int
     tenant: str
-    def __init__(self, limit: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
+    page_size: int
+    page_token: str
+    def __init__(self, limit: _Optional[int] = ..., tenant: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListRequestsResponse(_message.Message):
-    __slots__ = ("requests", "total")
+    __slots__ = ("requests", "total", "next_page_token")
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[RequestInfo]
     total: int
-    def __init__(self, requests: _Optional[_Iterable[_Union[RequestInfo, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, requests: _Optional[_Iterable[_Union[RequestInfo, _Mapping]]] = ..., total: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class ExplainRequestRequest(_message.Message):
     __slots__ = ("request_id", "tenant")
@@ -253,18 +261,24 @@ class KvPool(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., held_blocks: _Optional[int] = ..., shared_blocks: _Optional[int] = ..., cached_blocks: _Optional[int] = ..., free_cached_blocks: _Optional[int] = ..., num_host_blocks: _Optional[int] = ..., used_host_blocks: _Optional[int] = ..., blocks_per_cell: _Optional[int] = ..., cell_held: _Optional[_Iterable[int]] = ..., cell_shared: _Optional[_Iterable[int]] = ..., cell_free_cached: _Optional[_Iterable[int]] = ..., cell_holder: _Optional[_Iterable[int]] = ..., holders: _Optional[_Iterable[_Union[KvHolder, _Mapping]]] = ...) -> None: ...
 
 class ListTenantsRequest(_message.Message):
-    __slots__ = ("limit",)
+    __slots__ = ("limit", "page_size", "page_token")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     limit: int
-    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+    page_size: int
+    page_token: str
+    def __init__(self, limit: _Optional[int] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
 
 class ListTenantsResponse(_message.Message):
-    __slots__ = ("tenants", "total")
+    __slots__ = ("tenants", "total", "next_page_token")
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     tenants: _containers.RepeatedCompositeFieldContainer[TenantInfo]
     total: int
-    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantInfo, _Mapping]]] = ..., total: _Optional[int] = ...) -> None: ...
+    next_page_token: str
+    def __init__(self, tenants: _Optional[_Iterable[_Union[TenantInfo, _Mapping]]] = ..., total: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class TenantInfo(_message.Message):
     __slots__ = ("rank", "tenant", "requests", "sequences", "running_sequences", "waiting_sequences", "waiting_tokens", "weight", "share", "served")

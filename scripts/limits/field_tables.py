@@ -6,6 +6,7 @@ field_rows.py makes rows of it, and docs/limits.md is printed from those.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from frontend.paging import MAX_SIZE
 from frontend.validation.fields import FIELDS, Kind
 from frontend.validation.requests import (
     DTYPES,
@@ -16,7 +17,7 @@ from frontend.validation.requests import (
     MAX_SCORED_BYTES,
     MAX_VECTOR_VALUES,
 )
-from frontend.validation.rules import IDENTIFIER, PRIORITY, Rule
+from frontend.validation.rules import IDENTIFIER, MAX_COUNT, PRIORITY, Rule
 
 TABLE = "frontend/validation/fields.py"
 VALIDATION = "frontend/validation/requests.py"
@@ -27,6 +28,7 @@ MULTIPLEXER = "frontend/streams/multiplexer.py"
 ADMIN = "frontend/servicers/admin.py"
 FLEET = "frontend/rpc/fleet.py"
 INSPECTOR = "frontend/inspector.py"
+PAGING = "frontend/paging.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ Entry = Rule | Kind | Elsewhere
 TEXT = Elsewhere("16 bytes per token of context, at least 256 KiB", PROMPTS)
 CONVERSATION = Elsewhere(f"at least 1; at most {MAX_PARTS} parts in the request", VALIDATION)
 SERVED_MODEL = Elsewhere("a name that is served", MODEL)
+PAGES: dict[str, Entry] = {
+    "limit": Elsewhere(f"1 to {MAX_SIZE}; not with page_size or page_token", PAGING),
+    "page_size": Elsewhere(f"0 to {MAX_COUNT}; above {MAX_SIZE} counts as that", PAGING),
+    "page_token": Elsewhere("next_page_token of the same list with the same filters", PAGING),
+}
 FRONTEND_NAME = Elsewhere("at most 256 bytes; stands for one frontend; not with all_frontends", FLEET)
 
 JUDGED_ELSEWHERE: dict[str, Elsewhere] = {
@@ -184,13 +191,13 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
     },
     "ResumeRequest": {"frontend": FRONTEND_NAME, "all_frontends": Kind.FREE},
     "ResetCacheRequest": {},
-    "ListRequestsRequest": {"limit": Elsewhere("1 to 1000", INSPECTOR), "tenant": Kind.FREE},
+    "ListRequestsRequest": {**PAGES, "tenant": Kind.FREE},
     "ExplainRequestRequest": {
         "request_id": Elsewhere("1 to 256 bytes", INSPECTOR),
         "tenant": Elsewhere("the caller's; an admin may name another one; none without tokens", INSPECTOR),
     },
     "GetKvPoolRequest": {"max_cells": Elsewhere("1 to 16384", INSPECTOR)},
-    "ListTenantsRequest": {"limit": Elsewhere("1 to 1000", INSPECTOR)},
+    "ListTenantsRequest": PAGES,
     "ListEnginesRequest": {},
 }
 """By message: the requests of the RPCs that are built."""
@@ -199,12 +206,16 @@ REQUEST_DEFAULTS: dict[str, str] = {
     "DetokenizeRequest.skip_special_tokens": "true",
     "WatchLoadRequest.min_interval": "1 s",
     "DrainRequest.timeout": "never",
-    "ListRequestsRequest.limit": "100",
+    "ListRequestsRequest.limit": "pages",
+    "ListRequestsRequest.page_size": "100",
+    "ListRequestsRequest.page_token": "the first page",
     "EmbedRequest.dimensions": "all",
     "EmbedRequest.normalize": "the model's",
     "EmbedRequest.raw_dtype": "numbers, not raw elements",
     "GetKvPoolRequest.max_cells": "1024",
-    "ListTenantsRequest.limit": "100",
+    "ListTenantsRequest.limit": "pages",
+    "ListTenantsRequest.page_size": "100",
+    "ListTenantsRequest.page_token": "the first page",
 }
 
 NOT_BUILT: dict[str, str] = {

@@ -1,26 +1,21 @@
 """Builds the documentation as a site, and checks every link and anchor of it (`make docs`).
 
-    python -m scripts.site               # into build/site; exits 1 where a link leads nowhere
-    python -m scripts.site --serve 8080  # and serves it, as `pagewire docs` does
+    python -m scripts.site  # into build/site; exits 1 where a link leads nowhere
 
 The pages are those of docs/, README.md, CONTRIBUTING.md, CHANGELOG.md, those of the examples, the .proto
 files, and two that are made here: flags and error codes. They are copied to build/pages; links to other files
 of the repository become the files' names. mkdocs (extra `docs`) makes HTML of them. The site needs nothing
-from other hosts. It is also packed into pagewire/site.zip, which a wheel built afterwards carries.
+from other hosts.
 """
 
-import argparse
 import logging
 import re
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from pagewire.cli import docs
 from scripts.site.staging import ROOT, stage
 
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
-_FOR_CRAWLERS = ("sitemap.xml", "sitemap.xml.gz")
 
 
 def slug(text: str, separator: str) -> str:
@@ -70,27 +65,12 @@ def _warnings_of(work: Callable[[], None]) -> list[str]:
     return found
 
 
-def pack(site: Path, archive: Path) -> None:
-    """Writes a site as an archive for `pagewire docs`; equal sites make equal archives."""
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:
-        for path in sorted(site.rglob("*")):
-            name = path.relative_to(site).as_posix()
-            if path.is_file() and name not in _FOR_CRAWLERS:
-                packed.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)
-
-
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--serve", type=int, metavar="PORT", help="serve it there; 0: a free port")
-    options = parser.parse_args()
     build(PAGES, SITE)
-    print(f"{SITE.relative_to(ROOT)}: {sum(1 for _ in SITE.rglob('*.html'))} pages, all links lead somewhere")
-    pack(SITE, docs.ARCHIVE)
-    if options.serve is not None:
-        docs.serve(docs.ARCHIVE, options.serve)
+    site = SITE.relative_to(ROOT)
+    print(f"{site}: {sum(1 for _ in SITE.rglob('*.html'))} pages, all links lead somewhere")
+    print(f"python -m http.server --bind 127.0.0.1 --directory {site} serves it")
 
 
 if __name__ == "__main__":

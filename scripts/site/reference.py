@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from google.rpc import code_pb2
 
-from frontend.errors import ServiceError
+from frontend.errors import DOMAIN, ServiceError
 from pagewire import cli
 from pagewire.flags import Flag, flags_of
 from pagewire.flags.command_line import range_of, usage_of
@@ -18,12 +18,15 @@ A flag `--some-name` can also be set as the environment variable `PAGEWIRE_SOME_
 YAML or TOML file that `--config FILE` names. The flag takes precedence over the variable, and the variable
 over the file. A name that is not known is an error. A switch `--x` is turned off by `--no-x`.
 """
-_ERRORS_HEAD = """# Error codes
+_ERRORS_HEAD = f"""# Error codes
 
-Every error that a frontend answers with: the gRPC status, `ErrorInfo.reason` of its details (domain
-`pagewire`), and the HTTP status of the OpenAI API. A request that an engine core refuses has the core's own
-code and reason. Errors of fields name them in `BadRequest`; errors after which another attempt makes sense
-have `RetryInfo`.
+Every error that a frontend answers with: the gRPC status, `ErrorInfo.reason` of its details, and the HTTP
+status of the OpenAI API. A request that an engine core refuses has the core's own code and reason. Errors of
+fields name them in `BadRequest`; errors after which another attempt makes sense have `RetryInfo`.
+
+`ErrorInfo.domain` is `{DOMAIN}`, also for errors of the gateways' services. AIP-193 asks for a globally
+unique name. This project owns no DNS name; the name of the proto package is as unique as the full names of
+its methods, which gRPC relies on anyway.
 
 | gRPC | reason | HTTP | meaning |
 | --- | --- | ---: | --- |

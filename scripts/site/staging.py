@@ -54,6 +54,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "docs/performance.md",
         "docs/lab-book.md",
         "docs/contributing.md",
+        "docs/dependencies.md",
         "CONTRIBUTING.md",
         "docs/decisions/*.md",
     ),

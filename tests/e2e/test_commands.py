@@ -76,7 +76,7 @@ def test_ctrl_c_ends_a_generation_here_and_on_the_server(tmp_path: Path):
 def sees_one_request(address: str) -> None:
     """AdminService tells of the one request in flight: where it is, and what it holds."""
     with Client(address) as client:
-        (info,) = client.list_requests().requests
+        (info,) = client.list_requests()
         assert (info.phase, info.rank) == (inspection_pb2.REQUEST_PHASE_DECODE, 0)
         assert info.frontend == client.server_info().instance_id and info.timings.decode.ToNanoseconds()
         found = client.explain_request(info.request_id)

@@ -31,7 +31,7 @@ def test_every_error_has_a_domain_and_a_reason():
     ]
     for error in made:
         info = details(error)["ErrorInfo"]
-        assert info.domain == "pagewire" and info.reason == error.reason
+        assert info.domain == "pagewire.v1" and info.reason == error.reason
         assert errors.to_status(error).code == error.code
     assert len({(error.code, error.reason) for error in made}) == len(made)
 

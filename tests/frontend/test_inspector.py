@@ -14,6 +14,7 @@ from tests.frontend.auth.test_service import ALICE, OPERATOR, listed
 from tests.frontend.fakes import Output, Service, details_of, encode, make_request, run_service
 
 PATIENCE_S = 60.0
+NOW_S = 1_700_000_000
 
 
 @pytest.fixture
@@ -31,6 +32,7 @@ def know(service: Service, *infos: pb.RequestInfo, total: int | None = None) -> 
 def info_of(request_id: str, age_s: int, **fields) -> pb.RequestInfo:
     info = pb.RequestInfo(request_id=request_id, **fields)
     info.age.seconds = age_s
+    info.arrival_time.seconds = NOW_S - age_s
     return info
 
 
@@ -42,12 +44,37 @@ async def test_requests_are_listed_the_oldest_first(service):
     know(service, info_of("b", 2), info_of("a", 7), total=12)
     found = await requests_of(service, limit=2, tenant="t")
     assert [each.request_id for each in found.requests] == ["a", "b"] and found.total == 12
-    assert all(each.HasField("rank") for each in found.requests)
+    assert all(each.HasField("rank") for each in found.requests) and not found.next_page_token
     (call,) = service.engine.asked
-    assert (call.list_requests.limit, call.list_requests.tenant) == (2, "t")
+    assert (call.list_requests.limit, call.list_requests.tenant) == (3, "t")
     await requests_of(service)
     call = service.engine.asked[-1].list_requests
-    assert call.limit == 100 and not call.HasField("tenant")
+    assert call.limit == 101 and not call.HasField("tenant") and not call.after.name
+
+
+async def test_requests_in_pages(service):
+    """The engine is asked for what comes after the last request of a page, under the engine's id; a call of
+    this frontend that no engine has is in its turn."""
+    know(service, info_of("b", 2), info_of("a", 7), info_of("c", 2), total=9)
+    first = await requests_of(service, page_size=2)
+    assert [each.request_id for each in first.requests] == ["a", "b"] and first.total == 9
+    second = await requests_of(service, page_size=2, page_token=first.next_page_token)
+    assert [each.request_id for each in second.requests] == ["c"] and not second.next_page_token
+    after = service.engine.asked[-1].list_requests.after
+    assert (after.number, after.name) == ((NOW_S - 2) * 10**9, "b")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await requests_of(service, tenant="t", page_token=first.next_page_token)
+    assert details_of(caught.value)["BadRequest"].field_violations[0].field == "page_token"
+    call = service.generation.Generate(make_request(request_id="mine"))
+    handle = (await asyncio.wait_for(service.engine.requests.get(), PATIENCE_S)).handle
+    await service.engine.output(handle, Output(encode("ab")))
+    await call.read()
+    await service.engine.stop()
+    while service.frontend.state.serves:
+        await service.frontend.state.changed()
+    (info,) = (await requests_of(service, page_token=first.next_page_token)).requests
+    assert info.request_id == "mine" and info.arrival_time.seconds > NOW_S
+    call.cancel()
 
 
 async def test_the_frontend_adds_what_it_measures(service):
@@ -97,7 +124,10 @@ async def test_what_is_not_in_flight_is_not_found(service):
     [
         ("ListRequests", pb.ListRequestsRequest(limit=0), "limit"),
         ("ListRequests", pb.ListRequestsRequest(limit=1001), "limit"),
+        ("ListRequests", pb.ListRequestsRequest(page_token="x"), "page_token"),
         ("ListTenants", pb.ListTenantsRequest(limit=1001), "limit"),
+        ("ListTenants", pb.ListTenantsRequest(page_size=-1), "page_size"),
+        ("ListTenants", pb.ListTenantsRequest(page_token="x"), "page_token"),
         ("GetKvPool", pb.GetKvPoolRequest(max_cells=16385), "max_cells"),
         ("ExplainRequest", pb.ExplainRequestRequest(), "request_id"),
         ("ExplainRequest", pb.ExplainRequestRequest(request_id="x" * 257), "request_id"),
@@ -130,6 +160,25 @@ async def test_pools_and_tenants_of_each_core(service):
     found = await service.admin.ListTenants(pb.ListTenantsRequest())
     assert found.total == 1 and found.tenants[0].requests == 3
     assert [call.get_kv_pool.max_cells for call in service.engine.asked] == [1024, 0]
+
+
+async def test_tenants_in_pages_and_the_largest(service):
+    rows = [pb.TenantInfo(tenant=name, requests=number) for number, name in enumerate(("", "a", "b", "c"))]
+    tenants = pb.ListTenantsResponse(tenants=rows, total=4)
+    service.engine.answers["list_tenants"] = engine_pb2.UtilityResult(tenants=tenants)
+    listed, token = [], ""
+    for expected in ("", "a", "b"):
+        found = await service.admin.ListTenants(pb.ListTenantsRequest(page_size=1, page_token=token))
+        listed += found.tenants
+        token = found.next_page_token
+        call = service.engine.asked[-1].list_tenants
+        assert listed[-1].tenant == expected and token and call.page_size == 3 and not call.HasField("limit")
+    assert call.page_token == "a"
+    found = await service.admin.ListTenants(pb.ListTenantsRequest(page_size=1, page_token=token))
+    assert [each.tenant for each in found.tenants] == ["c"] and not found.next_page_token
+    found = await service.admin.ListTenants(pb.ListTenantsRequest(limit=2))
+    call = service.engine.asked[-1].list_tenants
+    assert call.limit == 2 and not call.page_size and not found.next_page_token
 
 
 async def test_engines_and_what_happened_to_them(service):

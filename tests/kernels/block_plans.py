@@ -4,8 +4,9 @@ import numpy as np
 
 from kernels.cpu.attention.block_attention import BlockPlan, block_plan
 from kernels.cpu.attention.block_kernels import BlockKernels
-from kernels.cpu.attention.planning.work_items import list_items, plan_sizes
+from kernels.cpu.attention.planning.work_items import plan_sizes
 from kernels.ops.attention.ragged import Integers
+from tests.kernels.work_items import list_items
 
 
 def plan_blocks(

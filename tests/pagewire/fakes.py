@@ -17,6 +17,7 @@ from pagewire.v1 import (
     admin_pb2_grpc,
     generation_pb2,
     generation_pb2_grpc,
+    inspection_pb2,
     model_pb2,
     model_pb2_grpc,
     pooling_pb2,
@@ -27,6 +28,8 @@ from pagewire.v1 import (
 
 Responses = Callable[[generation_pb2.GenerateRequest, Any], Iterator[generation_pb2.GenerateResponse]]
 ManyResponses = Callable[[Iterator[Any], Any], Iterator[generation_pb2.GenerateMultiplexedResponse]]
+NAMES = "abcde"
+"""Ids of the requests, and names of the tenants, that are listed in pages."""
 
 
 class FakeService(
@@ -107,6 +110,23 @@ class FakeService(
             running += 1
             rank = admin_pb2.RankLoad(running_requests=running)
             yield admin_pb2.WatchLoadResponse(load=admin_pb2.Load(ranks=[rank]))
+
+    def ListRequests(self, request, context):
+        infos, token = self._page(request)
+        found = [inspection_pb2.RequestInfo(request_id=name) for name in infos]
+        return inspection_pb2.ListRequestsResponse(requests=found, total=len(NAMES), next_page_token=token)
+
+    def ListTenants(self, request, context):
+        infos, token = self._page(request)
+        found = [inspection_pb2.TenantInfo(tenant=name) for name in infos]
+        return inspection_pb2.ListTenantsResponse(tenants=found, total=len(NAMES), next_page_token=token)
+
+    def _page(self, request):
+        """Returns the page of NAMES that is asked for, and the token of the next one."""
+        self.requests.append(request)
+        start = int(request.page_token or 0)
+        end = start + request.page_size
+        return NAMES[start:end], str(end) if end < len(NAMES) else ""
 
     def set_serving(self, serving: bool) -> None:
         status = health_pb2.HealthCheckResponse

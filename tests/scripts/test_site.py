@@ -1,13 +1,10 @@
 """Pages of the site: links between them, names for what is not in it, and pages made of the program."""
 
-import zipfile
-from pathlib import Path
-
 import pytest
 
 from frontend.errors import ModelNotFound
 from pagewire import cli
-from scripts.site.__main__ import pack, slug
+from scripts.site.__main__ import slug
 from scripts.site.reference import errors_page, flags_page
 from scripts.site.staging import ROOT, SECTIONS, linked, page_name, sources, staged, without_escapes
 
@@ -75,19 +72,3 @@ def test_flags_and_errors():
     assert all(f"## pagewire {command}\n" in flags for command in cli.COMMANDS if command != "version")
     assert "| `--port N` |" in flags and "auto\\|cpu" in flags
     assert f"| NOT_FOUND | `{ModelNotFound.reason}` | 404 |" in errors
-
-
-def test_a_packed_site_has_its_files_and_equal_sites_are_equal_archives(tmp_path: Path):
-    site, archives = tmp_path / "site", [tmp_path / "a.zip", tmp_path / "b.zip"]
-    (site / "css").mkdir(parents=True)
-    for name in ("index.html", "css/a.css", "sitemap.xml"):
-        (site / name).write_text(name)
-    for archive in archives:
-        pack(site, archive)
-        (site / "index.html").touch()
-    assert archives[0].read_bytes() == archives[1].read_bytes()
-    with zipfile.ZipFile(archives[0]) as packed:
-        assert {name: packed.read(name) for name in packed.namelist()} == {
-            "css/a.css": b"css/a.css",
-            "index.html": b"index.html",
-        }

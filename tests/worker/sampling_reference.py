@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kernels.ops.sampling.choose import philox4x32_reference, uniform53_reference
 from pagewire.internal.v1 import worker_pb2
 from pagewire.v1 import generation_pb2, prompt_pb2
+from tests.kernels.references.sampling import philox4x32_reference, uniform53_reference
 
 Logits = npt.NDArray[np.float32]
 Probabilities = npt.NDArray[np.float64]

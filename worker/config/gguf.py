@@ -27,6 +27,12 @@ _PLAIN = {
     "rope.freq_base": "rope_theta",
 }
 """Key behind the family's name -> field of config.json."""
+_EXPERTS = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
+"""The same, of families with experts."""
 _SCALING = {
     "rope.scaling.type": "rope_type",
     "rope.scaling.factor": "factor",
@@ -55,12 +61,14 @@ class GGUFFamily:
     extra: Mapping[str, Any] = field(default_factory=dict)  # fields of config.json that GGUF leaves out
     rotary_pairs: bool = False
     """True if rows of queries and keys are ordered so that neighbours rotate together."""
+    names: Mapping[str, str] = field(default_factory=lambda: _PLAIN)
 
 
 GGUF_FAMILIES = {
     "llama": GGUFFamily("LlamaForCausalLM", rotary_pairs=True),
     "qwen2": GGUFFamily("Qwen2ForCausalLM"),
     "qwen3": GGUFFamily("Qwen3ForCausalLM"),
+    "qwen3moe": GGUFFamily("Qwen3MoeForCausalLM", {"norm_topk_prob": True}, names=_PLAIN | _EXPERTS),
 }
 """By `general.architecture`. Mistral's files say llama."""
 
@@ -83,8 +91,9 @@ def read_gguf_config(path: Path) -> dict[str, Any]:
     family = find_family(header)
     metadata, prefix = header.metadata, f"{header.metadata['general.architecture']}."
     own = {key.removeprefix(prefix): value for key, value in metadata.items() if key.startswith(prefix)}
-    _refuse_unknown(header, prefix, own)
-    values: dict[str, Any] = {_PLAIN[key]: value for key, value in own.items() if key in _PLAIN}
+    names = family.names
+    _refuse_unknown(header, prefix, own, names)
+    values: dict[str, Any] = {names[key]: value for key, value in own.items() if key in names}
     values |= {"architectures": [family.architecture], **family.extra}
     embedding = header.tensors.get("token_embd.weight")
     if embedding is None:
@@ -112,9 +121,9 @@ def _ends_by_text(metadata: Mapping[str, Any]) -> list[int]:
     ]
 
 
-def _refuse_unknown(header: Header, prefix: str, own: Mapping[str, Any]) -> None:
+def _refuse_unknown(header: Header, prefix: str, own: Mapping[str, Any], names: Mapping[str, str]) -> None:
     for key, value in own.items():
-        is_known = key in _PLAIN or key in _SCALING or key in _HARMLESS
+        is_known = key in names or key in _SCALING or key in _HARMLESS
         if not is_known and value and value != _NEUTRAL.get(key):
             raise StartupError(
                 WHAT, f"{header.path.name}: {prefix}{key} is {value!r}, a field that is not known here"

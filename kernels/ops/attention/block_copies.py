@@ -19,13 +19,6 @@ import torch
 from kernels.triton.requirements import uses_triton
 
 
-def copy_blocks_reference(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
-    """The formula, block by block, reading from a copy of the cache."""
-    before = cache.clone()
-    for source, target in zip(sources.tolist(), targets.tolist(), strict=True):
-        cache[:, target] = before[:, source]
-
-
 def copy_blocks(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
     """Copies in place. Dispatches on the device."""
     if uses_triton(cache):
@@ -33,20 +26,6 @@ def copy_blocks(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tenso
 
         return gpu.copy_blocks(cache, sources, targets)
     cache.index_copy_(1, targets, cache.index_select(1, sources))
-
-
-def swap_out_reference(
-    cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]
-) -> None:
-    """The formula, at once."""
-    host[torch.tensor(targets)] = cache[:, torch.tensor(sources)].movedim(1, 0).to(host.device)
-
-
-def swap_in_reference(
-    cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]
-) -> None:
-    """The formula, at once."""
-    cache[:, torch.tensor(targets)] = host[torch.tensor(sources)].movedim(0, 1).to(cache.device)
 
 
 def swap_out(cache: torch.Tensor, host: torch.Tensor, sources: Sequence[int], targets: Sequence[int]) -> None:

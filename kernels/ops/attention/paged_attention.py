@@ -19,15 +19,14 @@ kernels.cpu.attention.block_attention is the compiled variant for bfloat16 and f
 kernels.triton.attention.paged_attention the one for CUDA.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 
 from kernels.ops.attention.e4m3 import index_bytes
-from kernels.ops.attention.gather_plan import GatherPlan, first_seen
+from kernels.ops.attention.gather_plan import GatherPlan
 
 
 @contextmanager
@@ -45,50 +44,6 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def paged_attention_reference(
-    query: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    starts: Sequence[int],
-    counts: Sequence[int],
-    block_tables: Sequence[Sequence[int]],
-    window: int | None,
-    scale: float,
-    soft_cap: float | None = None,
-    sinks: torch.Tensor | None = None,
-    slopes: torch.Tensor | None = None,
-    chunked: bool = False,
-) -> torch.Tensor:
-    """The formula, query by query, in float32 or wider. [T, H, D] -> [T, H, D].
-
-    soft_cap: scores become soft_cap * tanh(score / soft_cap). slopes: [H], ALiBi: slopes * (j - p) is added
-    to them, on a GPU alone. sinks: [H], the score of one more key of each head, whose value is zero. window,
-    chunked: see kernels.ops.attention.gather_plan.first_seen.
-    """
-    wide = torch.promote_types(query.dtype, torch.float32)
-    groups = query.shape[1] // key_cache.shape[1]
-    rows: list[torch.Tensor] = []
-    for start, count, table in zip(starts, counts, block_tables, strict=True):
-        blocks = torch.as_tensor(table, dtype=torch.int64, device=query.device)
-        # [N, K, S, D] -> [K, N * S, D] -> [H, N * S, D]
-        keys = key_cache[blocks].transpose(0, 1).flatten(1, 2).repeat_interleave(groups, 0).to(wide)
-        values = value_cache[blocks].transpose(0, 1).flatten(1, 2).repeat_interleave(groups, 0).to(wide)
-        for position in range(start, start + count):
-            seen = slice(int(first_seen(np.array(position), window, chunked)), position + 1)
-            one = query[len(rows)].to(wide)
-            scores = torch.einsum("hd,hjd->hj", one, keys[:, seen]) * scale
-            if soft_cap is not None:
-                scores = soft_cap * torch.tanh(scores / soft_cap)
-            if slopes is not None:
-                distances = torch.arange(seen.start, seen.stop, device=query.device) - position
-                scores = scores + slopes.to(wide)[:, None] * distances
-            if sinks is not None:
-                scores = torch.cat((scores, sinks.to(wide)[:, None]), -1)
-            weights = scores.softmax(-1)[:, : seen.stop - seen.start]
-            rows.append(torch.einsum("hj,hjd->hd", weights, values[:, seen]))
-    return torch.stack(rows).to(query.dtype)
-
-
 def paged_attention(
     query: torch.Tensor,
     key_cache: torch.Tensor,
@@ -98,8 +53,10 @@ def paged_attention(
     soft_cap: float | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """[T, H, D] -> [T, H, D], contiguous. Zero for tokens that the plan leaves out: padding. soft_cap, sinks:
-    see paged_attention_reference().
+    """[T, H, D] -> [T, H, D], contiguous. Zero for tokens that the plan leaves out: padding.
+
+    soft_cap: scores become soft_cap * tanh(score / soft_cap). sinks: [H], the score of one more key of each
+    head, whose value is zero.
 
     On a CPU 16-bit values are widened to float32: torch multiplies them very slowly there.
     """

@@ -16,21 +16,6 @@ import torch
 from kernels.ops.attention.e4m3 import index_bytes, narrowed
 
 
-def store_kv_reference(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_cache: torch.Tensor,
-    value_cache: torch.Tensor,
-    slots: torch.Tensor,
-) -> None:
-    """The formula, token by token."""
-    block_size = key_cache.shape[2]
-    for token, slot in enumerate(slots.tolist()):
-        block, offset = divmod(slot, block_size)
-        key_cache[block, :, offset] = narrowed(key[token], key_cache.dtype)
-        value_cache[block, :, offset] = narrowed(value[token], value_cache.dtype)
-
-
 def slot_rows(slots: torch.Tensor, num_kv_heads: int, block_size: int) -> torch.Tensor:
     """Where each head of each token goes in a cache seen as [B * K * S, D]: [T] -> [T * K] int64.
 

@@ -18,9 +18,7 @@ Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3
 answers of its library, Random123, are in the test.
 """
 
-import math
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -30,19 +28,6 @@ import torch
 from kernels.ops.sampling.columns import NEUTRAL, SamplingColumns
 from kernels.ops.sampling.filters import FILTERS, temperature_weights, top_k
 from kernels.ops.sampling.philox_constants import M0, M1, MASK, ROUNDS, W0, W1
-
-
-def philox4x32_reference(
-    counter: tuple[int, int, int, int], key: tuple[int, int]
-) -> tuple[int, int, int, int]:
-    """The formula, one block in Python integers. All words in [0, 2^32)."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
-    for _ in range(ROUNDS):
-        p0, p1 = M0 * c0, M1 * c2
-        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 & MASK, (p0 >> 32) ^ c3 ^ k1, p0 & MASK
-        k0, k1 = (k0 + W0) & MASK, (k1 + W1) & MASK
-    return c0, c1, c2, c3
 
 
 def philox4x32(counters: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
@@ -65,32 +50,12 @@ def philox4x32(counters: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
     return torch.stack((even, odd), dim=-1).flatten(1)
 
 
-def uniform53_reference(words: tuple[int, int, int, int]) -> float:
-    """The uniform number of one block: the top 53 bits of the 64-bit number x0 x1, over 2^53."""
-    return ((words[0] << 32 | words[1]) >> 11) / (1 << 53)
-
-
 def uniform53(words: torch.Tensor) -> torch.Tensor:
     """The uniform numbers of blocks [N, 4] int64 -> [N] float64, multiples of 2^-53 in [0, 1)."""
     return ((words[:, 0] << 21) | (words[:, 1] >> 11)).to(torch.float64) * 2.0**-53
 
 
 _Rows = npt.NDArray[np.int64]
-
-
-def argmax_reference(logits: torch.Tensor) -> torch.Tensor:
-    """The formula: a loop over ids."""
-    tokens = []
-    for row in logits.tolist():
-        best = -1
-        for token, logit in enumerate(row):
-            if math.isnan(logit) or logit == math.inf:
-                best = -1
-                break
-            if logit > (row[best] if best >= 0 else -math.inf):
-                best = token
-        tokens.append(best)
-    return torch.tensor(tokens, device=logits.device)
 
 
 def argmax(logits: torch.Tensor) -> torch.Tensor:
@@ -102,16 +67,6 @@ def argmax(logits: torch.Tensor) -> torch.Tensor:
     """
     largest, tokens = logits.max(-1)
     return torch.where(largest.isfinite(), tokens, -1)
-
-
-def inverse_cdf_reference(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """The formula: a linear search from the left."""
-    indexes = []
-    for row, x in zip(weights.tolist(), u.tolist(), strict=True):
-        cdf = list(accumulate(row))
-        candidates = [i for i, mass in enumerate(cdf) if mass > x * cdf[-1] or 0 < mass == cdf[-1]]
-        indexes.append(candidates[0] if candidates else -1)
-    return torch.tensor(indexes, device=weights.device)
 
 
 def inverse_cdf(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:

@@ -42,24 +42,6 @@ class PenaltyHistory:
         self._count[token] += 1
 
 
-def penalties_reference(
-    logits: torch.Tensor,
-    batch_index: torch.Tensor,
-    history: torch.Tensor,
-    counts: torch.Tensor,
-    strengths: torch.Tensor,
-) -> torch.Tensor:
-    """The formula, one token at a time. Returns new logits."""
-    result = logits.clone()
-    for u, a in enumerate(batch_index.tolist()):
-        repetition, frequency, presence = strengths[u]
-        for token, count in zip(history[u].tolist(), counts[u], strict=True):
-            x = logits[a, token]
-            x = x / repetition if x > 0 else x * repetition
-            result[a, token] = x - frequency * count - presence * (count > 0)
-    return result
-
-
 def penalties(
     logits: torch.Tensor,
     batch_index: torch.Tensor,
@@ -89,17 +71,6 @@ def penalties(
     flat.scatter_(0, index.view(-1), x.view(-1))
 
 
-def add_logit_bias_reference(
-    logits: torch.Tensor, batch_index: torch.Tensor, token_ids: torch.Tensor, bias: torch.Tensor
-) -> torch.Tensor:
-    """The formula, one token at a time. Returns new logits."""
-    result = logits.clone()
-    for u, a in enumerate(batch_index.tolist()):
-        for n, token in enumerate(token_ids[u].tolist()):
-            result[a, token] = logits[a, token] + bias[u, n]
-    return result
-
-
 def add_logit_bias(
     logits: torch.Tensor, batch_index: torch.Tensor, token_ids: torch.Tensor, bias: torch.Tensor
 ) -> None:
@@ -112,18 +83,6 @@ def add_logit_bias(
     flat = logits.view(-1)
     index = batch_index[:, None] * logits.shape[-1] + token_ids
     flat.scatter_(0, index.view(-1), (flat[index] + bias).view(-1))
-
-
-def apply_bitmask_reference(
-    logits: torch.Tensor, batch_index: torch.Tensor, words: torch.Tensor
-) -> torch.Tensor:
-    """The formula, token by token. Returns new logits."""
-    result = logits.clone()
-    for u, a in enumerate(batch_index.tolist()):
-        for token in range(logits.shape[-1]):
-            if not int(words[u, token // 32]) >> token % 32 & 1:
-                result[a, token] = -torch.inf
-    return result
 
 
 def apply_bitmask(logits: torch.Tensor, batch_index: torch.Tensor, words: torch.Tensor) -> None:

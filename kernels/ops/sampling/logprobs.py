@@ -1,7 +1,5 @@
 """Log-probabilities, and the rank of tokens by their scores. On CUDA: kernels.triton.sampling.logprobs."""
 
-import math
-
 import torch
 
 SHORT = 4096
@@ -46,16 +44,6 @@ def _keys(scores: torch.Tensor) -> torch.Tensor:
     return keys
 
 
-def log_softmax_reference(logits: torch.Tensor) -> torch.Tensor:
-    """The formula in float64, with exact sums."""
-    rows = []
-    for row in logits.tolist():
-        largest = max(row)
-        total = math.fsum(math.exp(x - largest) for x in row)
-        rows.append([x - largest - math.log(total) for x in row])
-    return torch.tensor(rows, dtype=torch.float64, device=logits.device)
-
-
 def log_softmax(logits: torch.Tensor) -> torch.Tensor:
     """Returns the log-probabilities of all tokens, [A, V] float32, for logits [A, V] float32:
 
@@ -69,15 +57,6 @@ def log_softmax(logits: torch.Tensor) -> torch.Tensor:
     152,000 on one core, of several rows at a time, where torch.logsumexp (which has a temporary as well)
     takes 0.22."""
     return torch.log_softmax(logits, -1)
-
-
-def token_ranks_reference(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """The formula: counts, one score at a time."""
-    ranks = [
-        [1 + sum(x > row[t] or (x == row[t] and i < t) for i, x in enumerate(row)) for t in chosen]
-        for row, chosen in zip(scores.tolist(), tokens.tolist(), strict=True)
-    ]
-    return torch.tensor(ranks, device=tokens.device).view(tokens.shape)
 
 
 def token_ranks(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -37,19 +37,6 @@ class Prohibitions:
     numbers: torch.Tensor  # [S, 5] int32: how many of N, of L and of M count, min_tokens, and how many of W
 
 
-def forbid_tokens_reference(
-    logits: torch.Tensor, batch_index: torch.Tensor, token_ids: torch.Tensor, active: torch.Tensor
-) -> torch.Tensor:
-    """The formula, row by row. Returns new logits."""
-    result = logits.clone()
-    for u, a in enumerate(batch_index.tolist()):
-        masked = logits[a].clone()
-        masked[token_ids[u][active[u]]] = -torch.inf
-        if masked.max() > -torch.inf:
-            result[a] = masked
-    return result
-
-
 def forbid_tokens(
     logits: torch.Tensor, batch_index: torch.Tensor, token_ids: torch.Tensor, active: torch.Tensor
 ) -> None:
@@ -74,33 +61,6 @@ def _has_any(logits: torch.Tensor, batch_index: torch.Tensor) -> torch.Tensor:
     if logits.device.type == "cpu" and bool(some.all()):
         return some
     return logits.amax(-1)[batch_index] > -torch.inf
-
-
-def prohibit_reference(
-    logits: torch.Tensor, slots: list[int], positions: list[int], state: Prohibitions
-) -> torch.Tensor:
-    """The formula, row by row. Returns new logits."""
-    result = logits.clone()
-    for a, (slot, position) in enumerate(zip(slots, positions, strict=True)):
-        if slot < 0:
-            continue
-        num_words, longest, num_stops, min_tokens, num_longer = state.numbers[slot].tolist()
-        said = state.outputs[slot, :position].tolist()[::-1]
-        prefixes = state.prefix[slot, :num_longer, :longest].tolist()
-        prefixes += [[]] * (num_words - num_longer)
-        words = zip(state.last[slot, :num_words].tolist(), prefixes, strict=True)
-        bad = [
-            last
-            for last, prefix in words
-            if all(want == ANY or said[n : n + 1] == [want] for n, want in enumerate(prefix))
-        ]
-        stops = state.stop_ids[slot, :num_stops].tolist() if position < min_tokens else []
-        for forbidden in (bad, stops):
-            masked = result[a].clone()
-            masked[forbidden] = torch.where(masked[forbidden].isnan(), torch.nan, -torch.inf)
-            if (masked > -torch.inf).any():
-                result[a] = masked
-    return result
 
 
 def prohibit(logits: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, state: Prohibitions) -> None:

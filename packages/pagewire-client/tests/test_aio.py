@@ -171,6 +171,25 @@ async def test_the_other_methods_async(aclient: AsyncClient, service: fakes.Fake
     assert isinstance(service.requests[-1], admin_pb2.ResetCacheRequest)
 
 
+def test_lists_are_read_page_by_page(client: Client, service: fakes.FakeService):
+    requests = client.list_requests(tenant="t", page_size=2)
+    assert not service.requests, "nothing is sent before the first item is taken"
+    for _ in range(2):  # each iteration begins anew
+        assert [each.request_id for each in requests] == [*fakes.NAMES] and requests.total == 5
+    tokens = [(each.page_token, each.page_size, each.tenant) for each in service.requests]
+    assert tokens == 2 * [("", 2, "t"), ("2", 2, "t"), ("4", 2, "t")]
+    service.requests.clear()
+    assert next(iter(client.list_requests(page_size=3))).request_id == "a" and len(service.requests) == 1
+    assert [each.tenant for each in client.list_tenants(page_size=5)] == [*fakes.NAMES]
+
+
+async def test_lists_are_read_page_by_page_async(aclient: AsyncClient, service: fakes.FakeService):
+    requests, tenants = aclient.list_requests(page_size=4), aclient.list_tenants(page_size=3)
+    assert [each.request_id async for each in requests] == [*fakes.NAMES] and requests.total == 5
+    assert [each.tenant async for each in tenants] == [*fakes.NAMES]
+    assert [each.page_token for each in service.requests] == ["", "4", "", "3"]
+
+
 def test_watching_load_ends_with_the_loop(client: Client, service: fakes.FakeService):
     for load in client.watch_load(0.5):
         assert load.ranks[0].running_requests == 1

@@ -46,7 +46,7 @@ class Shown:
 
     async def list_requests(self, _: Any, request: Any, caller: Caller) -> pb.ListRequestsResponse:
         self.callers.append(caller)
-        return pb.ListRequestsResponse(requests=self.requests[: request.limit], total=len(self.requests))
+        return pb.ListRequestsResponse(requests=self.requests[: request.page_size], total=len(self.requests))
 
     async def explain_request(self, _: Any, request: Any, caller: Caller) -> pb.ExplainRequestResponse:
         found = next(each for each in self.requests if each.request_id == request.request_id)

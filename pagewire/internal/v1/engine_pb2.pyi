@@ -338,12 +338,26 @@ class FoundRequest(_message.Message):
     def __init__(self, in_flight: _Optional[bool] = ...) -> None: ...
 
 class ListRequests(_message.Message):
-    __slots__ = ("limit", "tenant")
+    __slots__ = ("limit", "tenant", "after")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     limit: int
     tenant: str
-    def __init__(self, limit: _Optional[int] = ..., tenant: _Optional[str] = ...) -> None: ...
+    after: ListPosition
+    def __init__(self, limit: _Optional[int] = ..., tenant: _Optional[str] = ..., after: _Optional[_Union[ListPosition, _Mapping]] = ...) -> None: ...
+
+class ListPosition(_message.Message):
+    __slots__ = ("list", "tenant", "name", "number")
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    list: str
+    tenant: str
+    name: str
+    number: int
+    def __init__(self, list: _Optional[str] = ..., tenant: _Optional[str] = ..., name: _Optional[str] = ..., number: _Optional[int] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
     __slots__ = ("request_id",)

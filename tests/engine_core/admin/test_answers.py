@@ -22,7 +22,7 @@ def house() -> Iterator[House]:
 def test_steps_go_on_while_an_answer_is_put_together(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece in each step; what has ended in between is left out, and outputs are what they would be."""
     monkeypatch.setattr(module, "WORK_PER_STEP", 1)
-    messages = [add_request(handle, max_tokens=9, ignore_eos=True) for handle in range(1, 7)]
+    messages = [add_request(handle, max_tokens=30, ignore_eos=True) for handle in range(1, 7)]
     for message in messages:
         house.put(message)
     house.step()

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pagewire.internal.v1.engine_pb2 import ListRequests
+from pagewire.internal.v1.engine_pb2 import ListPosition, ListRequests
 from pagewire.v1 import inspection_pb2 as pb
 from tests.engine_core.admin.asking import ask
 from tests.engine_core.fakes import add_request
@@ -118,3 +118,19 @@ def test_limits_and_tenants(house: House) -> None:
     of_b = listed(house, tenant="b")
     assert {each.tenant for each in of_b.requests} == {"b"} and of_b.total == len(of_b.requests) == 3
     assert not listed(house, tenant="").total
+
+
+def test_pages_are_in_order_of_arrival_at_frontends(house: House) -> None:
+    """A request that another core had came later to this one than it came to its frontend."""
+    house.now = 50.0
+    for handle, age in ((1, 10), (2, 30), (3, 20), (4, 20)):
+        house.put(add_request(handle, age_us=age * 10**6, max_tokens=30, ignore_eos=True))
+    house.step()
+    names = [each.request_id for each in listed(house).requests]
+    assert names == ["request-2", "request-3", "request-4", "request-1"]
+    infos = listed(house, limit=2).requests
+    assert [each.request_id for each in infos] == names[:2]
+    house.now = 51.0
+    after = ListPosition(number=infos[-1].arrival_time.ToNanoseconds(), name=infos[-1].request_id)
+    rest = ask(house, list_requests=ListRequests(limit=9, after=after)).requests
+    assert [each.request_id for each in rest.requests] == names[2:] and rest.total == 4

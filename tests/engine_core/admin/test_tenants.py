@@ -22,6 +22,12 @@ def test_what_tenants_have_and_are_entitled_to() -> None:
     assert a.served > 0 and b.waiting_tokens == 5 * b.waiting_sequences
     found = ask(house, list_tenants=pb.ListTenantsRequest(limit=1)).tenants
     assert [each.tenant for each in found.tenants] == ["b"] and found.total == 2
+    for start, names in (("", ["a", "b"]), ("a", ["a", "b"]), ("aa", ["b"]), ("c", [])):
+        page = pb.ListTenantsRequest(page_size=9, page_token=start)
+        found = ask(house, list_tenants=page).tenants
+        assert [each.tenant for each in found.tenants] == names and found.total == 2
+    found = ask(house, list_tenants=pb.ListTenantsRequest(page_size=1)).tenants
+    assert [each.tenant for each in found.tenants] == ["a"]
     house.run()
     assert not ask(house, list_tenants=pb.ListTenantsRequest(limit=answers.MAX_TENANTS)).tenants.total
     house.inbox.close()

@@ -47,7 +47,7 @@ async def status_of(service: Service, method: str, metadata=(), message: bytes =
 def reason_of(error: grpc.aio.AioRpcError) -> str:
     packed, *_ = rpc_status.from_call(error).details
     info = error_details_pb2.ErrorInfo()
-    assert packed.Unpack(info) and info.domain == "pagewire"
+    assert packed.Unpack(info) and info.domain == "pagewire.v1"
     return info.reason
 
 

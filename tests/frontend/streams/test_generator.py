@@ -448,7 +448,7 @@ async def test_refusals(checkpoint, model, fields, code, reason, path, unary):
         error = await failure_of(method(make_request(**fields)))
         assert error.code() == grpc.StatusCode[code]
         details = details_of(error)
-        assert (details["ErrorInfo"].reason, details["ErrorInfo"].domain) == (reason, "pagewire")
+        assert (details["ErrorInfo"].reason, details["ErrorInfo"].domain) == (reason, "pagewire.v1")
         if path is not None:
             assert [part.field for part in details["BadRequest"].field_violations] == [path]
         assert service.engine.requests.empty()

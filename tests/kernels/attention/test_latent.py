@@ -6,8 +6,7 @@ import torch
 from kernels.attention.kv_cache_spec import CacheLayout
 from kernels.attention.latent import LatentSpec
 from kernels.attention.torch_plan import HostStep
-from kernels.ops.attention.paged_attention import paged_attention_reference
-from kernels.ops.attention.store_kv import store_kv_reference
+from tests.kernels.references.attention import paged_attention_reference, store_kv_reference
 from tests.kernels.tolerances import random
 
 SPEC, HEADS, BLOCK_SIZE = LatentSpec(rank=24, rotary_dim=8), 5, 4

@@ -139,3 +139,14 @@ def test_a_cpu_that_llvm_knows_less_of(monkeypatch: pytest.MonkeyPatch):
     host_with(monkeypatch, ZEN_4)
     monkeypatch.setattr(machine_code, "host_features", lambda: {"avx2": True, "avx512bf16": False})
     assert support.why_not() == "LLVM does not see AVX512-BF16 in this CPU"
+
+
+def test_llvm_knows_each_feature_that_a_set_asks_for():
+    """Versions rename features: a name that LLVM has not would turn the kernels off, and skip their tests."""
+    from kernels.cpu.compiler.llvm import host_features
+
+    known = host_features()
+    if "avx2" not in known:
+        pytest.skip("LLVM reports the features of an x86-64 processor on one alone")
+    asked = {name for one in sets.SETS if one.architecture == sets.X86_64 for name in one.features}
+    assert asked - sets.BASELINE <= known.keys()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.ops.sampling.choose import philox4x32_reference, uniform53_reference
+from tests.kernels.references.sampling import philox4x32_reference, uniform53_reference
 
 pytest.importorskip("llvmlite")
 from kernels.cpu.compiler.cache import compiled  # noqa: E402

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels.ops.attention.block_copies import copy_blocks_reference
 from kernels.triton import blocks as module
 from kernels.triton.blocks import copy_blocks, gather_blocks, scatter_blocks
+from tests.kernels.references.attention import copy_blocks_reference
 from tests.kernels.tolerances import random
 from tests.kernels.triton.conftest import Where
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels.ops.attention.block_copies import swap_in_reference, swap_out_reference
 from kernels.triton import blocks as module
 from kernels.triton.blocks import swap_in, swap_out
+from tests.kernels.references.attention import swap_in_reference, swap_out_reference
 from tests.kernels.tolerances import random
 from tests.kernels.triton.conftest import Where
 

@@ -29,7 +29,15 @@ RUNNING = pb.RequestInfo(
     shared_blocks=1,
 )
 RUNNING.age.nanos = 250_000_000
-FOUND = pb.ListRequestsResponse(requests=[WAITING, RUNNING], total=5)
+
+
+class FakePager:
+    total = 0
+
+    def __iter__(self) -> Iterator[pb.RequestInfo]:
+        self.total = 5
+        yield from [WAITING, RUNNING]
+        raise AssertionError("more is read than --limit shows")
 
 
 class FakeClient:
@@ -37,11 +45,11 @@ class FakeClient:
 
     asked: list[dict[str, Any]] = []
 
-    def list_requests(self, **options: Any) -> pb.ListRequestsResponse:
+    def list_requests(self, **options: Any) -> FakePager:
         self.asked.append(options)
         if len(self.asked) > 3:
             raise KeyboardInterrupt
-        return FOUND
+        return FakePager()
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +70,7 @@ def test_a_table(capsys: pytest.CaptureFixture[str]):
     assert " ".join(first.split()) == "one alice -1 queued blocks 1:15 min 1,234 0 0 0 0 0"
     assert " ".join(second.split()) == f"{'x' * 39}… 0 decode 0 0.25 s 0 0 7 3 1 0"
     assert rest == "and 3 more (--limit)" and "\x1b" not in out
-    assert FakeClient.asked == [{"limit": 2, "tenant": "alice"}]
+    assert FakeClient.asked == [{"tenant": "alice", "page_size": 2}]
 
 
 def test_nothing_in_flight():
@@ -70,7 +78,7 @@ def test_nothing_in_flight():
 
 
 def test_watching_json_until_ctrl_c(capsys: pytest.CaptureFixture[str]):
-    assert cli.run(["requests", "--json", "--watch", "--interval=0.05"]) == 0
+    assert cli.run(["requests", "--json", "--watch", "--interval=0.05", "--limit=2"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 3 and lines[0]["requests"][0]["phase"] == "REQUEST_PHASE_QUEUED"
     assert lines[0]["requests"][1]["output_tokens"] == 7 and lines[0]["total"] == 5

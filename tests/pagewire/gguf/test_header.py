@@ -106,7 +106,7 @@ HARMFUL = {
     "an odd offset": (head(3, 1) + tensor("t", (1,), 0, 7) + bytes(99), "not at a multiple of 32"),
     "an offset outside": (head(3, 1) + tensor("t", (1,), 0, 2**63) + bytes(99), "truncated"),
     "a type of tensor": (head(3, 1) + tensor("t", (1,), 4242, 0) + bytes(99), "of type 4242"),
-    "a type without a reader": (head(3, 1) + tensor("t", (256,), 23, 0) + bytes(99), "is IQ4_XS"),
+    "a type without a reader": (head(3, 1) + tensor("t", (256,), 15, 0) + bytes(99), "is Q8_K"),
     "a tensor twice": (head(3, 2) + tensor("t", (1,), 0, 0) * 2 + bytes(99), "'t' is there twice"),
 }
 

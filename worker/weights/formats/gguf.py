@@ -7,20 +7,24 @@ back.
 Blocks become float32 with the operations and roundings of ggml's reference. A function takes [blocks, bytes
 of a block] uint8 and returns [blocks, values of a block] float32. Each value is scale * integer, or scale *
 integer + minimum; the products are rounded before the sums. K-quants have blocks of 256 values with scales
-for every 16 or 32 of them, integers of 6 or 8 bits themselves.
+for every 16 or 32 of them, integers of 6 or 8 bits themselves. Types without a function here are unpacked by
+the `gguf` package.
 """
 
 import mmap
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from pagewire.errors import StartupError
+from pagewire.errors import StartupError, install_hint
 from pagewire.gguf.header import WHAT, Header, TensorInfo, read_header
 from pagewire.gguf.tensor_types import F16, F32, FLOATS, Q4_0, TensorType
+from worker.config.experts import MOST_EXPERTS
 from worker.config.gguf import ROPE_FACTORS, find_family
 from worker.weights.source import GroupedIntegers, GroupedRows, TensorSource
 
@@ -39,8 +43,12 @@ _NAMES = {
     "ffn_gate": "mlp.gate_proj",
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{expert}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{expert}.up_proj",
+    "ffn_down_exps": "mlp.experts.{expert}.down_proj",
 }
-"""Modules of a GGUF file -> those of Hugging Face checkpoints."""
+"""Modules of a GGUF file -> those of Hugging Face checkpoints, which have a tensor for each expert."""
 _IN_LAYER = re.compile(r"blk\.(\d{1,4})\.([a-z_]+)\.(weight|bias)")
 _OUTSIDE = re.compile(r"([a-z_]+)\.(weight|bias)")
 
@@ -61,7 +69,8 @@ class GGUFTensors(TensorSource):
         """Raises StartupError."""
         header = read_header(path)
         self._path = path
-        self._infos = {hub_name(name): info for name, info in header.tensors.items() if name != ROPE_FACTORS}
+        self._infos = dict(_renamed(header))
+        _check_types(header)
         self._head_counts = _paired_head_counts(header)
         try:
             with path.open("rb") as file:
@@ -150,6 +159,31 @@ class GGUFTensors(TensorSource):
         return torch.arange(num_rows).view(num_heads, -1, 2).transpose(1, 2).flatten()
 
 
+def _renamed(header: Header) -> Iterator[tuple[str, TensorInfo]]:
+    """Yields names in Hugging Face checkpoints and their tensors; one that holds all experts of a layer is
+    divided. Raises StartupError."""
+    for name, info in header.tensors.items():
+        found = hub_name(name)
+        if found == name or "{expert}" not in found:
+            yield from () if name == ROPE_FACTORS else ((found, info),)
+            continue
+        count, *shape = info.shape
+        if len(shape) != 2 or count > MOST_EXPERTS:
+            raise StartupError(WHAT, f"{header.path}: tensor {name} has shape {list(info.shape)}")
+        size = info.num_bytes // count
+        for expert in range(count):
+            one = replace(info, shape=tuple(shape), offset=info.offset + expert * size, num_bytes=size)
+            yield found.format(expert=expert), one
+
+
+def _check_types(header: Header) -> None:
+    """Raises StartupError where the package is missing that unpacks a type of the file."""
+    others = (each for each in header.tensors.values() if each.type.name not in _FUNCTIONS)
+    if (first := next(others, None)) is not None and find_spec("gguf") is None:
+        why = f"tensor {first.name} is {first.type.name}, and gguf, which unpacks it, is not installed"
+        raise StartupError(WHAT, f"{header.path}: {why}", install_hint("gguf"))
+
+
 def _paired_head_counts(header: Header) -> dict[str, int]:
     """Returns the number of heads of the modules whose rows are ordered in pairs."""
     if not find_family(header).rotary_pairs:
@@ -168,8 +202,17 @@ Blocks = torch.Tensor
 
 def dequantize(rows: torch.Tensor, tensor_type: TensorType) -> torch.Tensor:
     """[R, bytes of a row] uint8 -> [R, values of a row] float32."""
-    blocks = rows.reshape(-1, tensor_type.block_bytes)
-    return _FUNCTIONS[tensor_type.name](blocks).reshape(rows.shape[0], -1)
+    function = _FUNCTIONS.get(tensor_type.name)
+    if function is None:
+        return _by_package(rows, tensor_type.name)
+    return function(rows.reshape(-1, tensor_type.block_bytes)).reshape(rows.shape[0], -1)
+
+
+def _by_package(rows: torch.Tensor, name: str) -> torch.Tensor:
+    from gguf import GGMLQuantizationType, quants
+
+    with np.errstate(all="ignore"):  # the loader refuses NaN and infinity, naming the tensor
+        return torch.from_numpy(quants.dequantize(rows.numpy(), GGMLQuantizationType[name]))
 
 
 def _q4_0_groups(rows: torch.Tensor) -> GroupedRows:

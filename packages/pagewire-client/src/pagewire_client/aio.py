@@ -3,7 +3,8 @@
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any, Self, Unpack
+from functools import partial
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -47,6 +48,32 @@ from pagewire_client.transport.multiplex_aio import AsyncMultiplex
 from pagewire_client.transport.recovery import Recovery
 
 _POLL_S = 0.05
+T = TypeVar("T")
+
+
+class AsyncPager(Generic[T]):
+    """Iterates over a list that the server sends in pages, and requests each page when it is needed.
+
+    `total` is the number of items that the list had when the last page was sent. A new iteration begins with
+    the first page. Raises RpcError.
+    """
+
+    total = 0
+
+    def __init__(self, field: str, request: Any, send: Callable[[Any], Any]) -> None:
+        """field: name of the items in a response. request: that of the first page."""
+        self._field, self._request, self._send = field, request, send
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        self._request.page_token = ""
+        while True:
+            page = await self._send(self._request)
+            self.total = page.total
+            for item in getattr(page, self._field):
+                yield item
+            if not page.next_page_token:
+                return
+            self._request.page_token = page.next_page_token
 
 
 class AsyncStream:
@@ -371,13 +398,14 @@ class AsyncClient:
         response = await self._unary(channel.GET_LOAD, admin_pb2.GetLoadRequest(), timeout)
         return response.load
 
-    async def list_requests(
-        self, *, limit: int = 100, tenant: str = "", timeout: float | None = None
-    ) -> inspection_pb2.ListRequestsResponse:
-        """Returns requests in flight, at most `limit` (1 to 1000), the oldest first. With authentication, the
-        token's own; with an admin's token all, or those of `tenant`."""
-        request = inspection_pb2.ListRequestsRequest(limit=limit, tenant=tenant)
-        return await self._unary(channel.LIST_REQUESTS, request, timeout)
+    def list_requests(
+        self, *, tenant: str = "", page_size: int = 0, timeout: float | None = None
+    ) -> AsyncPager[inspection_pb2.RequestInfo]:
+        """Iterates over the requests in flight, the oldest first. With authentication, the token's own; with
+        an admin's token all, or those of `tenant`. page_size: requests in a response, 1 to 1000; 0: 100.
+        timeout: seconds, for each page."""
+        request = inspection_pb2.ListRequestsRequest(tenant=tenant, page_size=page_size)
+        return AsyncPager("requests", request, partial(self._unary, channel.LIST_REQUESTS, timeout=timeout))
 
     async def explain_request(
         self, request_id: str, *, tenant: str = "", timeout: float | None = None
@@ -395,13 +423,13 @@ class AsyncClient:
         response = await self._unary(channel.GET_KV_POOL, request, timeout)
         return list(response.pools)
 
-    async def list_tenants(
-        self, *, limit: int = 100, timeout: float | None = None
-    ) -> list[inspection_pb2.TenantInfo]:
-        """Returns tenants with requests in flight, at most `limit` (1 to 1000) for each engine core."""
-        request = inspection_pb2.ListTenantsRequest(limit=limit)
-        response = await self._unary(channel.LIST_TENANTS, request, timeout)
-        return list(response.tenants)
+    def list_tenants(
+        self, *, page_size: int = 0, timeout: float | None = None
+    ) -> AsyncPager[inspection_pb2.TenantInfo]:
+        """Iterates over the tenants with requests in flight, by name and then by engine core. page_size:
+        tenants in a response, 1 to 1000; 0: 100. timeout: seconds, for each page."""
+        request = inspection_pb2.ListTenantsRequest(page_size=page_size)
+        return AsyncPager("tenants", request, partial(self._unary, channel.LIST_TENANTS, timeout=timeout))
 
     async def list_engines(self, *, timeout: float | None = None) -> inspection_pb2.ListEnginesResponse:
         """Returns the engine cores with their health, and their last deaths and resumptions."""

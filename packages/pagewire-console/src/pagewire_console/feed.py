@@ -40,7 +40,7 @@ class Feed:
         """Returns the requests that a viewer may see; none while no core serves. interval: its number."""
         if not viewer.sees_own:
             return requests_view(_NO_REQUESTS)
-        request = inspection_pb2.ListRequestsRequest(limit=MAX_REQUESTS)
+        request = inspection_pb2.ListRequestsRequest(page_size=MAX_REQUESTS)
 
         async def ask() -> inspection_pb2.ListRequestsResponse:
             return await self._inspector.list_requests(request, viewer.caller)

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from kernels.ops.sampling.choose import argmax, argmax_reference
+from kernels.ops.sampling.choose import argmax
+from tests.kernels.references.sampling import argmax_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 pytest.importorskip("llvmlite")

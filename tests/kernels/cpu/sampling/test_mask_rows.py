@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from kernels.cpu.sampling.api import SamplingKernels, sampling_kernels
-from kernels.ops.sampling.logits_processors import Bitmask, apply_bitmask, apply_bitmask_reference
+from kernels.ops.sampling.logits_processors import Bitmask, apply_bitmask
+from tests.kernels.references.sampling import apply_bitmask_reference
 from tests.kernels.sampling_inputs import tied_logits
 
 KERNELS = sampling_kernels(1)

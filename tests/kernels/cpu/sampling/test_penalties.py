@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from kernels.cpu.sampling.api import sampling_kernels
-from kernels.ops.sampling.logits_processors import PenaltyHistory, penalties_reference
+from kernels.ops.sampling.logits_processors import PenaltyHistory
 from kernels.sampling_ops import SamplingOps
+from tests.kernels.references.sampling import penalties_reference
 from tests.kernels.sampling_inputs import tied_logits
 
 KERNELS = sampling_kernels(1)

@@ -3,14 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.attention.block_copies import (
-    copy_blocks,
-    copy_blocks_reference,
-    swap_in,
-    swap_in_reference,
-    swap_out,
-    swap_out_reference,
-)
+from kernels.ops.attention.block_copies import copy_blocks, swap_in, swap_out
+from tests.kernels.references.attention import copy_blocks_reference, swap_in_reference, swap_out_reference
 from tests.kernels.tolerances import DTYPES, random
 
 CASES = [

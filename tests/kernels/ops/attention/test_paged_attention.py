@@ -8,8 +8,9 @@ import torch
 
 from kernels.ops.attention import gather_plan as module
 from kernels.ops.attention.gather_plan import plan_attention
-from kernels.ops.attention.paged_attention import paged_attention, paged_attention_reference
+from kernels.ops.attention.paged_attention import paged_attention
 from tests.kernels.attention_cases import MIXED, Case
+from tests.kernels.references.attention import paged_attention_reference
 from tests.kernels.tolerances import TOLERANCES, assert_close
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.attention.store_kv import slot_rows, store_kv, store_kv_reference
+from kernels.ops.attention.store_kv import slot_rows, store_kv
+from tests.kernels.references.attention import store_kv_reference
 from tests.kernels.tolerances import DTYPES, random
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.choose import argmax, argmax_reference
+from kernels.ops.sampling.choose import argmax
+from tests.kernels.references.sampling import argmax_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 

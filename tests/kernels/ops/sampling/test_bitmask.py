@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.ops.sampling.logits_processors import apply_bitmask, apply_bitmask_reference
+from kernels.ops.sampling.logits_processors import apply_bitmask
+from tests.kernels.references.sampling import apply_bitmask_reference
 from tests.kernels.sampling_inputs import tied_logits
 
 

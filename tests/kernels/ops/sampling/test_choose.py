@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.ops.sampling.choose import candidates_of, philox4x32_reference, uniform53_reference, uniforms_of
+from kernels.ops.sampling.choose import candidates_of, uniforms_of
 from kernels.ops.sampling.columns import SamplingColumns
 from kernels.ops.sampling.filters import min_p, top_p, typical_p
+from tests.kernels.references.sampling import philox4x32_reference, uniform53_reference
 
 V = 30
 

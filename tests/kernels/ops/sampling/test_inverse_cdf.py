@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.choose import inverse_cdf, inverse_cdf_reference
+from kernels.ops.sampling.choose import inverse_cdf
+from tests.kernels.references.sampling import inverse_cdf_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, spread, tied_logits, weights_of
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.logprobs import log_softmax, log_softmax_reference
+from kernels.ops.sampling.logprobs import log_softmax
+from tests.kernels.references.sampling import log_softmax_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 from tests.kernels.tolerances import assert_close

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.logits_processors import add_logit_bias, add_logit_bias_reference
+from kernels.ops.sampling.logits_processors import add_logit_bias
+from tests.kernels.references.sampling import add_logit_bias_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 

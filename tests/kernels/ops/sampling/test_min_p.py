@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.filters import min_p, min_p_reference
+from kernels.ops.sampling.filters import min_p
+from tests.kernels.references.sampling import min_p_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, spread, tied_logits, weights_of
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.logits_processors import penalties, penalties_reference
+from kernels.ops.sampling.logits_processors import penalties
+from tests.kernels.references.sampling import penalties_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernels.ops.sampling.choose import philox4x32, philox4x32_reference, uniform53, uniform53_reference
+from kernels.ops.sampling.choose import philox4x32, uniform53
 from kernels.ops.sampling.philox_constants import MASK
+from tests.kernels.references.sampling import philox4x32_reference, uniform53_reference
 
 WORD = st.integers(0, MASK)
 

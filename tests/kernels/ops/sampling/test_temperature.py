@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from kernels.ops.sampling.filters import temperature_weights, temperature_weights_reference
+from kernels.ops.sampling.filters import temperature_weights
+from tests.kernels.references.sampling import temperature_weights_reference
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, spread, tied_logits
 
 

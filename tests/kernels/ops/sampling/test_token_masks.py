@@ -3,15 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.token_masks import (
-    ANY,
-    FEW,
-    Prohibitions,
-    forbid_tokens,
-    forbid_tokens_reference,
-    prohibit,
-    prohibit_reference,
-)
+from kernels.ops.sampling.token_masks import ANY, FEW, Prohibitions, forbid_tokens, prohibit
+from tests.kernels.references.sampling import forbid_tokens_reference, prohibit_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.logprobs import ranking, token_ranks, token_ranks_reference
+from kernels.ops.sampling.logprobs import ranking, token_ranks
+from tests.kernels.references.sampling import token_ranks_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 

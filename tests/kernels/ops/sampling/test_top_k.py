@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.filters import top_k, top_k_reference
+from kernels.ops.sampling.filters import top_k
+from tests.kernels.references.sampling import top_k_reference
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from kernels.ops.attention.e4m3 import E4M3
-from kernels.ops.attention.store_kv import store_kv_reference
 from kernels.ops.layers.norms import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
 from kernels.triton.attention.fp8 import KVScales, quantize_reference
 from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv, store_kv
+from tests.kernels.references.attention import store_kv_reference
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
 

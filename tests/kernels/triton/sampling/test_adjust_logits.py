@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.logits_processors import add_logit_bias_reference, penalties_reference
 from kernels.triton.sampling.adjust_logits import Adjustments, adjust_logits
+from tests.kernels.references.sampling import add_logit_bias_reference, penalties_reference
 from tests.kernels.sampling_inputs import smooth_logits
 
 SLOTS = 3

@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.token_masks import ANY, Prohibitions, prohibit_reference
+from kernels.ops.sampling.token_masks import ANY, Prohibitions
 from kernels.triton.sampling import forbid_tokens as module
 from kernels.triton.sampling.forbid_tokens import forbid_tokens
+from tests.kernels.references.sampling import prohibit_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 V = 70

@@ -4,8 +4,8 @@ import pytest
 import torch
 import triton.language as tl
 
-from kernels.ops.sampling.choose import philox4x32_reference, uniform53_reference
 from kernels.triton.sampling.draws import uniform53
+from tests.kernels.references.sampling import philox4x32_reference, uniform53_reference
 from tests.kernels.triton.probes import jit
 
 CASES = [

@@ -8,15 +8,20 @@ import pytest
 import torch
 
 from kernels.ops.sampling.choose import argmax as cpu_argmax
-from kernels.ops.sampling.choose import inverse_cdf, philox4x32_reference, uniform53_reference
+from kernels.ops.sampling.choose import inverse_cdf
 from kernels.ops.sampling.filters import min_p, temperature_weights, top_k, top_p
-from kernels.ops.sampling.logprobs import log_softmax_reference, token_ranks_reference
 from kernels.triton.sampling import filtered_sample as module
 from kernels.triton.sampling.draws import Draws, Filters
 from kernels.triton.sampling.filtered_sample import filtered_sample
 from kernels.triton.sampling.logprobs import token_logprobs
 from kernels.triton.sampling.sample import argmax, sample
 from kernels.triton.sampling.tile_stats import tile_stats
+from tests.kernels.references.sampling import (
+    log_softmax_reference,
+    philox4x32_reference,
+    token_ranks_reference,
+    uniform53_reference,
+)
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 from tests.kernels.triton.sampling.test_philox import uniforms
 

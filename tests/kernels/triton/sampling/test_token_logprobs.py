@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.logprobs import log_softmax_reference, token_ranks_reference
 from kernels.triton.sampling.logprobs import token_logprobs
 from kernels.triton.sampling.tile_stats import TILE
+from tests.kernels.references.sampling import log_softmax_reference, token_ranks_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 

@@ -1,6 +1,6 @@
 """A model in a GGUF file computes what the same weights compute in safetensors."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import gguf
@@ -15,6 +15,8 @@ from tests.worker.fakes import Driver, initialize
 from tests.worker.weights.test_own_bits import weights_of
 from worker.load import load
 from worker.platforms.cpu import CpuPlatform
+from worker.weights.formats import gguf as formats
+from worker.weights.formats.gguf import GGUFTensors
 from worker.weights.open import open_checkpoint
 
 PROMPT = [5, 100, 33, 210, 7, 8]
@@ -36,6 +38,7 @@ def outcome(path: Path) -> tuple[list[int], torch.Tensor]:
         ("llama", {"attention_bias": True, "tie_word_embeddings": True, "head_dim": 20}),
         ("qwen2", {}),
         ("qwen3", {"tie_word_embeddings": True}),
+        ("qwen3_moe", {}),
     ],
     ids=str,
 )
@@ -85,15 +88,29 @@ def test_a_factor_without_a_kind_is_linear(checkpoint: Callable[..., Path], tmp_
 
 def add_tensor(source: Path, target: Path, name: str, values: np.ndarray) -> None:
     """Copies a file with one more tensor."""
+    copy(source, target, more={name: values})
+
+
+def copy(
+    source: Path,
+    target: Path,
+    values_of: Callable[[gguf.ReaderTensor], np.ndarray] | None = None,
+    more: Mapping[str, np.ndarray] | None = None,
+) -> None:
+    """Copies a file. values_of: what tensors become in float32; None: as they are. more: other tensors."""
     reader = gguf.GGUFReader(source)
-    writer = gguf.GGUFWriter(target, "llama")
+    writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
     for key, field in reader.fields.items():
         if not key.startswith("GGUF.") and key != "general.architecture":
             inner = field.types[1] if len(field.types) > 1 else None
             writer.add_key_value(key, field.contents(), field.types[0], inner)
     for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
-    writer.add_tensor(name, values)
+        if values_of is None:
+            writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+        else:
+            writer.add_tensor(tensor.name, values_of(tensor))
+    for name, values in (more or {}).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -118,6 +135,59 @@ def test_parts_of_packed_tensors(checkpoint: Callable[..., Path], tmp_path: Path
             assert np.array_equal(whole.numpy(), gguf.dequantize(tensor.data, tensor.tensor_type))
             assert torch.equal(source.read(name, (slice(3, 17),)), whole[3:17])
             assert torch.equal(source.read(name, (slice(5, 6), slice(40, 60))), whole[5:6, 40:60])
+
+
+ROWS_OF_256 = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256}
+MATRICES = (
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_gate_exps",
+    "ffn_up_exps",
+    "ffn_down_exps",
+)
+
+
+@pytest.mark.parametrize("kind", ["Q2_K", "IQ4_XS", "MXFP4"])
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_a_model_in_a_type_that_the_gguf_package_unpacks(
+    family: str, kind: str, checkpoint: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """Tokens and logits of a file with the same values as they are; experts, too."""
+    path = write_gguf(
+        checkpoint(family, **ROWS_OF_256), tmp_path / "model.gguf", dict.fromkeys(MATRICES, kind)
+    )
+    plain = tmp_path / "plain.gguf"
+    copy(path, plain, lambda tensor: gguf.dequantize(tensor.data, tensor.tensor_type))
+    ours, expected = outcome(path), outcome(plain)
+    assert ours[0] == expected[0]
+    assert torch.equal(ours[1], expected[1])
+    (line,) = [record.getMessage() for record in caplog.records if "unpacked" in record.getMessage()]
+    assert f"weights in {kind} are unpacked to float32" in line and "of memory" in line
+
+
+def test_a_type_whose_package_is_missing(
+    checkpoint: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder = checkpoint("llama", **ROWS_OF_256)
+    path = write_gguf(folder, tmp_path / "model.gguf", {"ffn_up": "IQ4_XS"})
+    monkeypatch.setattr(formats, "find_spec", lambda _: None)
+    with pytest.raises(
+        StartupError, match=r"tensor blk\.0\.ffn_up\.weight is IQ4_XS, and gguf, which unpacks it"
+    ) as caught:
+        GGUFTensors(path)
+    assert "pip install" in caught.value.todo and "gguf" in caught.value.todo
+    GGUFTensors(write_gguf(folder, tmp_path / "other.gguf", {"ffn_up": "Q8_0"}))
+
+
+def test_experts_that_are_no_matrices(checkpoint: Callable[..., Path], tmp_path: Path):
+    source = write_gguf(checkpoint("llama"), tmp_path / "model.gguf")
+    path = tmp_path / "more.gguf"
+    add_tensor(source, path, "blk.0.ffn_up_exps.weight", np.zeros((5000, 1, 4), np.float32))
+    with pytest.raises(StartupError, match=r"ffn_up_exps\.weight has shape \[5000, 1, 4\]"):
+        GGUFTensors(path)
 
 
 def test_parts_of_queries_that_are_ordered_in_pairs(checkpoint: Callable[..., Path], tmp_path: Path):
@@ -158,6 +228,15 @@ def test_q4_0_keeps_its_integers(
         assert torch.equal(
             weights["blocks.1.mlp.down"].values(), source.read("model.layers.1.mlp.down_proj.weight", ())
         )
+
+
+@pytest.mark.cpu_kernels
+def test_q4_0_of_experts_keeps_its_integers(checkpoint: Callable[..., Path], tmp_path: Path):
+    folder = checkpoint("qwen3_moe", **ROWS_OF_256)
+    driver = Driver(write_gguf(folder, tmp_path / "model.gguf", dict.fromkeys(MATRICES, "Q4_0")))
+    assert driver.ready.model.quantization == "Q4_0-int4"
+    driver.add(PROMPT, 4)
+    driver.run()
 
 
 @pytest.mark.parametrize(

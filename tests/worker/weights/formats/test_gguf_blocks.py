@@ -5,28 +5,21 @@ import numpy as np
 import pytest
 import torch
 
+from kernels.api import DOUBLED
 from pagewire.gguf.tensor_types import TENSOR_TYPES, TensorType
+from tests.gguf_files import random_blocks
 from worker.weights.formats.gguf import dequantize
 
 ROWS, BLOCKS = 7, 3
-HALVES = {"Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,), "Q6_K": (208,)} | dict.fromkeys(
-    ("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)
-)
-"""Where blocks have numbers of 16 bits: random ones would be NaN now and then."""
 
 
 def random_rows(tensor_type: TensorType) -> np.ndarray:
     """[ROWS, bytes of a row]: any integers, finite scales of both signs."""
-    rng = np.random.default_rng(tensor_type.block_bytes)
     if tensor_type.block_values == 1:
-        values = torch.from_numpy(rng.normal(size=(ROWS, 64)).astype(np.float32))
+        values = torch.from_numpy(np.random.default_rng(0).normal(size=(ROWS, 64)).astype(np.float32))
         kind = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[tensor_type.name]
         return values.to(kind).view(torch.uint8).numpy()
-    blocks = rng.integers(0, 256, (ROWS * BLOCKS, tensor_type.block_bytes), dtype=np.uint8)
-    for first in HALVES[tensor_type.name]:
-        scales = rng.normal(size=(len(blocks), 1)).astype(np.float16)
-        blocks[:, first : first + 2] = scales.view(np.uint8)
-    return blocks.reshape(ROWS, -1)
+    return random_blocks(tensor_type, ROWS * BLOCKS).reshape(ROWS, -1)
 
 
 @pytest.mark.parametrize("number", TENSOR_TYPES, ids=lambda number: TENSOR_TYPES[number].name)
@@ -39,3 +32,12 @@ def test_blocks_as_the_gguf_package_reads_them(number: int):
     theirs = gguf.dequantize(rows, theirs_type)
     assert ours.dtype == torch.float32
     assert np.array_equal(ours.numpy().view(np.uint32), theirs.view(np.uint32))
+
+
+def test_mxfp4_is_that_of_the_product_in_4_bits():
+    """The low halves of 16 bytes, then the high ones, are codes; the byte in front is an exponent of 2."""
+    tensor_type = TENSOR_TYPES[39]
+    blocks = torch.from_numpy(random_blocks(tensor_type, ROWS))
+    codes = torch.cat((blocks[:, 1:] & 15, blocks[:, 1:] >> 4), dim=1).long()
+    scales = torch.exp2(blocks[:, :1].float() - 127)
+    assert torch.equal(dequantize(blocks, tensor_type), DOUBLED[codes].float() / 2 * scales)

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernels.cpu.attention.planning.work_items import ITEM_WORDS, SPLIT_TOKENS, Int64s, list_items, plan_sizes
+from kernels.cpu.attention.planning.work_items import ITEM_WORDS, SPLIT_TOKENS, Int64s, plan_sizes
 from kernels.cpu.attention.records import AttentionItem
 from kernels.cpu.attention.sizes import LEAST_SHARED, QUERIES
+from tests.kernels.work_items import list_items
 
 
 def kernels(group: int = 3, threads: int = 2, joins: bool = False, block_size: int = 16) -> Any:

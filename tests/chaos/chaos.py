@@ -131,6 +131,8 @@ async def _strike_and_stream(
         cases = await load.make_twins(list(make_cases()))
         streams = asyncio.create_task(load.run(cases))
         try:
+            while setting.gaps is not None and not await asyncio.to_thread(services.have_standbys, service):
+                await asyncio.sleep(1.0)
             killer = Killer(load, service.pid, writer, random.Random(seed))
             await killer.execute(plan(counts, seed, setting.gaps), timed=setting.gaps is not None)
         except Stuck as stuck:

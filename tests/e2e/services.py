@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,18 @@ def processes(pid: int) -> dict[str, list[int]]:
             found.setdefault(command.decode(), []).append(int(child))
             waiting.append(int(child))
     return found
+
+
+def metric(service: Service, name: str) -> list[float]:
+    """Returns the values of a metric, of each process that has it."""
+    with urllib.request.urlopen(f"http://{service.facts['http']}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{")]
+
+
+def have_standbys(service: Service) -> bool:
+    """Returns whether all processes that shall have standbys have some."""
+    return all(metric(service, "pagewire_supervisor_standby_ready"))
 
 
 def stands_by(pid: int) -> bool:

@@ -35,7 +35,7 @@ def service() -> Iterator[Service]:
 def test_a_standby_continues_streams_exactly(service: Service, victim: str) -> None:
     """On the real model: the process that goes on is forked by the one that waited, which stays, and no token
     changes. A worker lives on when its core is killed, and a core does not when its worker is."""
-    services.wait_until(lambda: has_standby(service))
+    services.wait_until(lambda: services.have_standbys(service))
     expected = asyncio.run(stream_all(service.address))
     before = processes(service)
     streams = stream_all(service.address, lambda: os.kill(before[victim].serving, signal.SIGKILL))
@@ -55,7 +55,7 @@ def test_a_standby_continues_streams_exactly(service: Service, victim: str) -> N
 def test_a_standby_of_the_only_frontend_continues_streams(service: Service) -> None:
     """The process that goes on is forked by the one that waited, at the same ports, and clients continue by
     themselves."""
-    services.wait_until(lambda: has_standby(service))
+    services.wait_until(lambda: services.have_standbys(service))
     expected = asyncio.run(stream_all(service.address))
     before = processes(service)["frontend"]
     streams = stream_all(service.address, lambda: os.kill(before.serving, signal.SIGKILL))
@@ -70,7 +70,7 @@ def test_a_standby_of_the_only_frontend_continues_streams(service: Service) -> N
 @pytest.mark.parametrize("victims", ["serving", "standbys", "all"])
 def test_a_signal_from_outside_ends_no_stream(service: Service, victims: str, number: int) -> None:
     """To each process at once, whatever it does: deaths that have one cause end a service, others do not."""
-    services.wait_until(lambda: has_standby(service))
+    services.wait_until(lambda: services.have_standbys(service))
     expected = asyncio.run(stream_all(service.address))
     roles = processes(service).values()
     serving = [role.serving for role in roles] if victims != "standbys" else []
@@ -85,7 +85,7 @@ def test_a_signal_from_outside_ends_no_stream(service: Service, victims: str, nu
     for pid in serving + standbys if number == signal.SIGSTOP else ():
         with contextlib.suppress(ProcessLookupError):  # it was found, and killed
             os.kill(pid, signal.SIGCONT)
-    services.wait_until(lambda: has_standby(service))
+    services.wait_until(lambda: services.have_standbys(service))
 
 
 class Role(NamedTuple):
@@ -122,19 +122,7 @@ async def stream_all(address: str, strike: Callable[[], None] = lambda: None) ->
         return list(await asyncio.gather(one(first, strike), *map(one, others)))
 
 
-def has_standby(service: Service) -> bool:
-    """Returns what the supervisor says of the core's standby and the frontend's."""
-    return values(service, "pagewire_supervisor_standby_ready") == [1, 1]
-
-
 def counter(service: Service, name: str) -> float:
     """Returns the value of a metric that one process has."""
-    (value,) = values(service, name)
+    (value,) = services.metric(service, name)
     return value
-
-
-def values(service: Service, name: str) -> list[float]:
-    """Returns the values of a metric, of each process that has it."""
-    with urllib.request.urlopen(f"http://{service.facts['http']}/metrics") as answer:
-        lines = answer.read().decode().splitlines()
-    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{")]

@@ -61,6 +61,10 @@ READINGS: tuple[Reading[FrontendParts], ...] = (
         lambda parts: parts.limits.num_bytes,
     ),
     Reading(
+        Metric("pagewire_frontend_tokenizer_waiting", "gauge", "Jobs that wait for a tokenizer thread."),
+        lambda parts: parts.prompts.jobs.turns.num_waiting,
+    ),
+    Reading(
         Metric(
             "pagewire_frontend_full_total",
             "counter",

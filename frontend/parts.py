@@ -74,12 +74,16 @@ class FrontendParts:
 def make_parts(config: FrontendConfig, model: ModelInfo, authenticator: Authenticator) -> FrontendParts:
     """Makes the parts; nothing is connected yet. Raises StartupError."""
     state, counters, tracer = ServingState(), Counters(), make_tracer(config)
-    processes = PromptProcesses(config)
+    limits = ConcurrencyLimits(config.max_concurrent_requests, config.max_tokenizing_bytes)
     prompts = PromptReader(
-        model.tokenizer, model.chat_template, config.tokenizer_threads, processes, answers=model.answers
+        model.tokenizer,
+        model.chat_template,
+        config.tokenizer_threads,
+        PromptProcesses(config),
+        answers=model.answers,
+        serves_others=limits.serves_others,
     )
     engine = _make_engine_client(config, state)
-    limits = ConcurrencyLimits(config.max_concurrent_requests, config.max_tokenizing_bytes)
     generator = Generator(config, model, prompts, engine, limits, counters, tracer)
     return FrontendParts(
         config=config,
@@ -90,7 +94,7 @@ def make_parts(config: FrontendConfig, model: ModelInfo, authenticator: Authenti
         engine=engine,
         limits=limits,
         receiving_slots=ReceivingSlots(config.max_request_bytes),
-        large_messages=LargeMessages(limits),
+        large_messages=generator.large_messages,
         write_timeouts=WriteTimeouts(config.write_timeout),
         counters=counters,
         tracer=tracer,

@@ -37,6 +37,7 @@ WORK = """## A request as a whole
 | fields, from 128 KiB | 300,000, or TOO_MANY_FIELDS; packed list: 1 | frontend/rpc/interceptors/decoding.py |
 | messages among them | 32,768, likewise before they are decoded | frontend/rpc/interceptors/decoding.py |
 | values of JSON | 1,048,576, estimated, a key counting as four | frontend/validation/json_objects.py |
+| nesting of JSON | 256 objects and lists | frontend/validation/json_objects.py |
 | messages inside a request | 16,384 | frontend/validation/requests.py |
 | tokenizing, small prompts | a thread, 10 s; then only processes read | frontend/prompts/prompt_reader.py |
 | tokenizing, above 64 KiB | a process: 5 s of CPU, 2 GiB more at most | frontend/prompts/process.py |

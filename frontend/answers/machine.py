@@ -239,7 +239,7 @@ class Machine:
             self._route(part)
             return
         if take in _SAYS_MORE:
-            self._end_part(take, part, step, target)
+            self._end_part(take, self._table.literal(part), step, target)
         if step.ends and self._calls.is_open:
             self._calls.end()
         self._enter(step.to)
@@ -254,7 +254,7 @@ class Machine:
             case Take.KEY:
                 self._key = part.strip()
             case Take.VALUE:
-                self._calls.member(self._key, self._table.literal(part), step.value)
+                self._calls.member(self._key, part, step.value)
             case Take.REASONING:
                 self._sink.mark()
                 self._raw.clear()

@@ -7,6 +7,7 @@ can take more than a share of the slots and of the bytes, so that one of them ca
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from math import inf
 from time import monotonic
 
 from frontend.auth.caller import Caller
@@ -33,9 +34,9 @@ class _Held:
         self._held_by: Counter[str] = Counter()
         self._retry_after = RetryAfter()
 
-    def serves_others(self, caller: Caller) -> bool:
-        """Whether something is held by tenants other than the caller's."""
-        return len(self._held_by) > (caller.tenant in self._held_by)
+    def serves_others(self, tenant: str) -> bool:
+        """Whether something is held by other tenants."""
+        return len(self._held_by) > (tenant in self._held_by)
 
     @contextmanager
     def _hold(self, tenant: str | None, amount: int, *, exceeds: bool) -> Iterator[None]:
@@ -61,23 +62,16 @@ class _Held:
 class SlotPool(_Held):
     """Counts slots of one kind."""
 
+    most = inf
+    """Slots of one tenant, beside its share."""
+
     def slot(self, caller: Caller | None) -> AbstractContextManager[None]:
         """Holds a slot within the block. caller: None: the method is public. Raises FrontendFull."""
         tenant, size = _tenant_of(caller), self._size
-        has_share = tenant is not None and self._held_by[tenant] >= TENANT_SHARE * size
-        exceeds = bool(size) and (self.num_held >= size or has_share)
+        share = min(TENANT_SHARE * size or inf, self.most)
+        exceeds = 0 < size <= self.num_held or (tenant is not None and self._held_by[tenant] >= share)
         if not exceeds and 2 * self.num_held <= size:
             self._retry_after.forget()
-        return self._hold(tenant, 1, exceeds=exceeds)
-
-
-class RequestStreams(_Held):
-    """Counts the calls of each tenant whose client sends any number of messages."""
-
-    def slot(self, caller: Caller | None) -> AbstractContextManager[None]:
-        """Counts a call within the block. Raises FrontendFull for one more than MAX_REQUEST_STREAMS."""
-        tenant = _tenant_of(caller)
-        exceeds = tenant is not None and self._held_by[tenant] >= MAX_REQUEST_STREAMS
         return self._hold(tenant, 1, exceeds=exceeds)
 
 
@@ -117,10 +111,11 @@ class ConcurrencyLimits:
         self.call = self._calls.slot
         """Holds a slot for a call that generates or tokenizes."""
         self.serves_others = self._calls.serves_others
-        """Whether tenants other than a caller's have calls that generate or tokenize."""
+        """Whether other tenants have calls that generate or tokenize."""
         self.stream = self._streams.slot
         """Holds a slot for a stream that may stay open without doing anything."""
-        self._request_streams = RequestStreams("request_streams", 0, self.refused, clock)
+        self._request_streams = SlotPool("request_streams", 0, self.refused, clock)
+        self._request_streams.most = MAX_REQUEST_STREAMS
         self.request_stream = self._request_streams.slot
         """Counts a call whose client sends any number of messages, besides the slot that it holds."""
         self.control = self._controls.slot
@@ -133,11 +128,6 @@ class ConcurrencyLimits:
     def num_bytes(self) -> int:
         """Bytes being tokenized now."""
         return self._bytes.num_held
-
-    @property
-    def num_request_streams(self) -> int:
-        """Calls whose clients may send any number of messages now."""
-        return self._request_streams.num_held
 
     @property
     def num_calls(self) -> int:

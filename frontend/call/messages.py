@@ -16,11 +16,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from frontend.auth.caller import Caller
 from frontend.call.limits import ConcurrencyLimits
 from frontend.call.turns import TenantTurns
+
+T = TypeVar("T")
 
 NO_TENANT = ""
 """Whose slots the callers of public methods share."""
@@ -35,8 +37,10 @@ FIRST_SIZE = 1 << 20
 """Bytes that the messages of a tenant are expected to have while none has come."""
 LARGE_MESSAGE_BYTES = 128 << 10
 """Smaller messages, which are decoded in less than a millisecond, are decoded as they come."""
+SMALL_MESSAGE_BYTES = 16 << 10
+"""Messages of more are checked in turns, too: one of 80 KB may have 16,000 parts, which takes 0.1 s."""
 PAUSE = 2.0
-"""Between two large messages, in times of what decoding the first one took: two thirds of the loop's time
+"""Between two large messages, in times of what work on the first one took: two thirds of the loop's time
 remain for everything else."""
 BYTES_PER_SECOND = 64 << 20
 """Limit for large messages: receiving them takes time of the other threads."""
@@ -95,7 +99,7 @@ class ReceivingSlots:
 
 
 class LargeMessages:
-    """The large messages that wait for their decoding. Belongs to the event loop's thread."""
+    """The large messages that wait for work of the event loop's thread, to which this belongs."""
 
     def __init__(self, limits: ConcurrencyLimits) -> None:
         """limits: count the bytes that wait, as bytes that are tokenized."""
@@ -104,12 +108,22 @@ class LargeMessages:
 
     async def decode(self, decode: Callable[[bytes], Any], data: bytes, caller: Caller | None) -> Any:
         """Returns decode(data), in the caller's turn. Raises FrontendFull, and what decode() raises."""
-        tenant = caller.tenant if caller is not None else None
         with self._limits.reading(len(data), caller):
-            await self._turns.begin(tenant)
-            began = perf_counter()
-            try:
-                return decode(data)
-            finally:
-                pause = max(PAUSE * (perf_counter() - began), len(data) / BYTES_PER_SECOND)
-                asyncio.get_running_loop().call_later(pause, self._turns.end, tenant)
+            return await self._in_turn(partial(decode, data), len(data), caller, len(data) / BYTES_PER_SECOND)
+
+    async def run(self, function: Callable[[], T], size: int, caller: Caller | None) -> T:
+        """Returns function(), for a message of `size` bytes in the caller's turn, unless it is small."""
+        return function() if size < SMALL_MESSAGE_BYTES else await self._in_turn(function, size, caller)
+
+    async def _in_turn(
+        self, function: Callable[[], T], size: int, caller: Caller | None, pause: float = 0.0
+    ) -> T:
+        """Returns function(). pause: seconds until the next turn, at least."""
+        tenant = caller.tenant if caller is not None else None
+        await self._turns.begin(tenant, size)
+        began = perf_counter()
+        try:
+            return function()
+        finally:
+            pause = max(PAUSE * (perf_counter() - began), pause)
+            asyncio.get_running_loop().call_later(pause, self._turns.end, tenant)

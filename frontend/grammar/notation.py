@@ -26,6 +26,7 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from frontend.errors import InvalidRequest
 from frontend.grammar.lark import SPACED, SpecialTokens, sequence
+from frontend.validation.json_objects import read_json
 from pagewire.v1 import generation_pb2
 
 ROOT = "structured_output"
@@ -93,23 +94,6 @@ def regex_grammar(pattern: str) -> str:
 
 def _with_ascii_classes(pattern: str) -> str:
     return _ESCAPE.sub(lambda escape: _ASCII_CLASSES.get(escape[0], escape[0]), pattern)
-
-
-def read_json(text: str, path: str) -> Any:
-    """Returns a JSON document. Raises InvalidRequest, with line and column."""
-    try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except json.JSONDecodeError as problem:
-        where = f"line {problem.lineno}, column {problem.colno}"
-        raise InvalidRequest({path: f"is not JSON: {problem.msg} at {where}"}) from None
-    except RecursionError:
-        raise InvalidRequest({path: "is nested too deeply"}) from None
-    except ValueError as problem:
-        raise InvalidRequest({path: f"is not JSON: {problem}"}) from None
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _check_schema(schema: Any, path: str, where: str = "") -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from google.protobuf.message import DecodeError
 
-from frontend.call.turns import TenantTurns
+from frontend.call.turns import TenantJobs, TenantTurns
 from frontend.errors import InternalError, InvalidRequest, ServiceError
 from pagewire.config import FrontendConfig
 from pagewire.host import spawn as process
@@ -45,33 +45,26 @@ class PromptProcesses:
             f"--max-request-bytes={config.max_request_bytes}",
             f"--log-level={config.log_level}",
         ]
-        half = max(1, config.tokenizer_threads // 2)
-        self._turns = TenantTurns(config.tokenizer_threads, share=lambda tenant: half)
+        half = max(config.tokenizer_threads // 2, 1)
+        self._jobs = TenantJobs(TenantTurns(config.tokenizer_threads, lambda tenant: half))
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
-        self._jobs: set[asyncio.Task[reader_pb2.ReadResponse]] = set()
 
     async def close(self) -> None:
         """Kills all processes and waits for their ends; their requests fail."""
-        for job in self._jobs:
+        for job in self._jobs.running:
             job.cancel()
         await asyncio.gather(*(running.close() for running in (*self._idle, *self._busy)))
 
     async def ask(
-        self, request: reader_pb2.ReadRequest, path: str, tenant: str | None = None
+        self, request: reader_pb2.ReadRequest, path: str, tenant: str | None = None, weight: int = 1
     ) -> reader_pb2.ReadResponse:
         """Returns one response. When the client leaves, the process still finishes the job; a client that
         leaves before its turn starts none. path: of the field that is read. tenant: whose turn it takes.
-        Raises ServiceError, naming the path where the process dies."""
-        await self._turns.begin(tenant)
-        job = asyncio.create_task(self._run(request, path), name="reader")
-        self._jobs.add(job)
-        job.add_done_callback(lambda done: self._end(done, tenant))
-        try:
-            answer = await asyncio.shield(job)
-        except asyncio.CancelledError:
-            job.add_done_callback(_ignore_result)
-            raise
+        weight: bytes of text that take as long. Raises ServiceError, naming the path of a deadly job."""
+        answer = await self._jobs.run(
+            lambda: asyncio.create_task(self._run(request, path), name="reader"), tenant, weight
+        )
         if answer.HasField("error"):
             raise _service_error(answer.error)
         return answer
@@ -99,10 +92,6 @@ class PromptProcesses:
             if running.lives:
                 return running
         return None
-
-    def _end(self, job: "asyncio.Task[reader_pb2.ReadResponse]", tenant: str | None) -> None:
-        self._jobs.discard(job)
-        self._turns.end(tenant)
 
 
 class _Process:
@@ -172,9 +161,3 @@ def _service_error(error: reader_pb2.ReadError) -> ServiceError:
     made = ServiceError(error.message, violations=dict(error.violations), metadata=dict(error.metadata))
     made.code, made.reason = error.code, error.reason
     return made
-
-
-def _ignore_result(job: "asyncio.Task[reader_pb2.ReadResponse]") -> None:
-    """Consumes the result of a job that has no waiter any more."""
-    if not job.cancelled():
-        job.exception()

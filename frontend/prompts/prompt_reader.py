@@ -16,11 +16,13 @@ from time import monotonic
 from typing import TypeVar
 
 from frontend.answers.choice import AnswerFormats
+from frontend.call.turns import TenantJobs, TenantTurns
 from frontend.errors import ContextLengthExceeded, InvalidRequest
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_encoding import BYTES_PER_ID, PromptEncoder, TokenizedPrompt
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
+from frontend.validation.json_objects import num_values
 from frontend.validation.rules import Limits
 from pagewire.internal.v1 import reader_pb2
 from pagewire.ipc.columns import unpack_u32, unpack_u32_array
@@ -38,8 +40,9 @@ PATIENCE = 10.0
 SUSPENSION, LONGEST_SUSPENSION = 60.0, 24 * 3600.0
 """Seconds without threads after that: the first time, and at most. Each time a thread is lost."""
 
-BYTES_PER_PART, BYTES_PER_TOOL = 512, 1024
-"""Bytes of text that take as long as a message or a part of one, and as a tool, in a template."""
+BYTES_PER_PART, BYTES_PER_TOOL, BYTES_PER_VALUE = 512, 1024, 8
+"""Bytes of text that take as long as a message or a part of one, as a tool, and as a value of JSON in one, in
+a template."""
 
 MAX_GRAMMARS = 256
 MAX_GRAMMAR_BYTES = 8 << 20
@@ -85,21 +88,30 @@ class PromptReader:
         processes: PromptProcesses | None = None,
         clock: Callable[[], float] = monotonic,
         answers: AnswerFormats | None = None,
+        serves_others: Callable[[str], bool] = lambda tenant: False,
     ) -> None:
-        """processes: for what threads should not do; None: threads do everything. answers: see
-        PromptEncoder."""
+        """processes: for what threads should not do; None: threads do everything. answers: see PromptEncoder.
+        serves_others: whether tenants beside this one have calls, which have half of the threads."""
         self._encoder = PromptEncoder(tokenizer, chat_template, answers)
         self._grammars = GrammarCache()
-        self._num_threads = num_threads
+        threads = self._num_threads = max(num_threads, 1)
+        self._pool = self._make_pool()
+        turns = TenantTurns(threads, lambda tenant: max(threads // (1 + serves_others(tenant)), 1))
+        self.jobs = TenantJobs(turns)
         self._processes = processes
         self._clock = clock
         self._threads_from = -inf  # when threads may be used again
         self._suspension = SUSPENSION
-        self._pool = self._make_pool()
 
-    async def run(self, function: Callable[[], T]) -> T:
-        """Returns function(), run in a thread of the pool. For work of bounded size."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+    async def run(
+        self, function: Callable[[], T], tenant: str | None, weight: int, patience: float | None = None
+    ) -> T:
+        """Returns function(), run in a thread in the tenant's turn. weight: bytes of text that take as long.
+        Raises TimeoutError when that takes longer than `patience` seconds; None: its size is bounded."""
+        loop = asyncio.get_running_loop()
+        return await self.jobs.run(
+            lambda: loop.run_in_executor(self._pool, function), tenant, weight, patience
+        )
 
     async def close(self) -> None:
         """Ends the processes. Does not wait for threads: what still runs is bounded in time or size."""
@@ -117,7 +129,7 @@ class PromptReader:
         prompt_only: bool = False,
     ) -> TokenizedPrompt:
         """Returns a prompt that leaves room for output; prompt_only: none is needed. tenant: its owner, whose
-        turn it takes at the processes, here and below. Raises InvalidRequest."""
+        turn it takes at the threads and processes, here and below. Raises InvalidRequest."""
         most = limits.max_model_len
         read = await self.read(prompt, path, vocab_size=limits.vocab_size, max_model_len=most, tenant=tenant)
         count = len(read.token_ids)
@@ -199,36 +211,19 @@ class PromptReader:
         """Does one job: a small one in a thread while threads are in use, any other in a process. path: of
         the field that is read."""
         if self._processes is None:
-            return await self.run(here)
+            return await self.run(here, tenant, weight)
+
+        def small() -> T:
+            if not self._uses_threads:  # suspended while the job waited for its turn
+                raise TimeoutError
+            return here()
+
         if self._uses_threads and weight <= SMALL:
             try:
-                return await self._run_small(here)
+                return await self.run(small, tenant, weight, PATIENCE)
             except TimeoutError:
                 self._suspend_threads()
-        return read(await self._processes.ask(request(), path, tenant))
-
-    async def _run_small(self, function: Callable[[], T]) -> T:
-        """Returns function(), run in a thread of the pool. Raises TimeoutError when it is not done PATIENCE
-        seconds after it has begun, and when threads are suspended before it begins. (To wait for a free
-        thread, under overload, is no fault of the tokenizer.)"""
-        began = inf
-
-        def run() -> T:
-            nonlocal began
-            began = self._clock()
-            return function()
-
-        job = asyncio.get_running_loop().run_in_executor(self._pool, run)
-        try:
-            left = PATIENCE
-            while left > 0 and (began < inf or self._uses_threads):
-                await asyncio.wait([job], timeout=left)
-                if job.done():
-                    return job.result()
-                left = PATIENCE - max(self._clock() - began, 0.0)
-        finally:
-            job.cancel()
-        raise TimeoutError
+        return read(await self._processes.ask(request(), path, tenant, weight))
 
     @property
     def _uses_threads(self) -> bool:
@@ -249,7 +244,7 @@ class PromptReader:
             self._pool = self._make_pool()
 
     def _make_pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(max(self._num_threads, 1), thread_name_prefix="tokenizer")
+        return ThreadPoolExecutor(self._num_threads, thread_name_prefix="tokenizer")
 
 
 def _weight(prompt: prompt_pb2.Prompt) -> int:
@@ -259,8 +254,12 @@ def _weight(prompt: prompt_pb2.Prompt) -> int:
         return BYTES_PER_ID * len(prompt.token_ids.ids)
     if prompt.HasField("text"):
         return len(prompt.text)
-    parts = sum(1 + len(each.content) + len(each.tool_calls) for each in prompt.chat.messages)
-    return prompt.ByteSize() + BYTES_PER_PART * parts + BYTES_PER_TOOL * len(prompt.chat.tools)
+    chat, size = prompt.chat, prompt.ByteSize() + 3 * prompt.chat.template_kwargs.ByteSize()
+    size += sum(BYTES_PER_TOOL + BYTES_PER_VALUE * num_values(tool.parameters) for tool in chat.tools)
+    for each in chat.messages:
+        size += BYTES_PER_PART * (1 + len(each.content) + len(each.tool_calls))
+        size += sum(BYTES_PER_VALUE * num_values(call.arguments) for call in each.tool_calls)
+    return size
 
 
 def _read_prompt(response: reader_pb2.ReadResponse) -> TokenizedPrompt:

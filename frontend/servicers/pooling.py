@@ -5,7 +5,7 @@ from array import array
 
 from frontend.errors import InvalidRequest
 from frontend.parts import FrontendParts
-from frontend.rpc.call_context import Context, current_call
+from frontend.rpc.call_context import Context, current_call, current_caller
 from frontend.rpc.error_mapping import guarded, unimplemented
 from pagewire.ipc.columns import unpack_f32_array
 from pagewire.v1 import pooling_pb2, pooling_pb2_grpc
@@ -29,7 +29,8 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
             for column in vectors.columns:
                 write_vector(column, request.raw_dtype, response.embeddings.add())
 
-        await self._parts.prompts.run(write)
+        size = sum(map(len, vectors.columns))
+        await self._parts.prompts.run(write, current_caller().tenant, size)
         return response
 
     Score = unimplemented("Score")

@@ -1,6 +1,8 @@
 """TokenizerService, which needs no engine."""
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain, pairwise
 
 from frontend.parts import FrontendParts
 from frontend.prompts.prompt_encoding import TokenizedPrompt, copy_token_ids
@@ -14,6 +16,12 @@ CHUNK = 1 << 20
 """Bytes per message of GetTokenizer; clients accept 4 MiB by default."""
 
 
+async def archive_of(parts: FrontendParts) -> tuple[bytes, str]:
+    """Returns the archive of the tokenizer's files, and its digest. The first call makes it, in a thread."""
+    archive = parts.model.archive
+    return await parts.prompts.run(lambda: (archive.data, archive.sha256), current_caller().tenant, CHUNK)
+
+
 class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     """Tokenizes and detokenizes with the model's tokenizer."""
 
@@ -24,21 +32,17 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def Tokenize(
         self, request: tokenizer_pb2.TokenizeRequest, context: Context
     ) -> tokenizer_pb2.TokenizeResponse:
-        self._parts.model.check_name(request.model)
-        check_tokenize(request, Limits(self._parts.vocab_size, 1, frozenset(), 1, 1))
-        with self._parts.limits.reading(request.ByteSize(), current_caller()):
-            read = [
-                await self._parts.prompts.read(
-                    prompt,
-                    f"prompts[{place}]",
-                    vocab_size=self._parts.vocab_size,
-                    offsets=request.offsets,
-                    tenant=current_caller().tenant,
-                )
-                for place, prompt in enumerate(request.prompts)
-            ]
-            response = await self._parts.prompts.run(lambda: self._answer(request, read))
-        if (max_model_len := self._parts.max_model_len) is not None:
+        parts, caller, size = self._parts, current_caller(), request.ByteSize()
+        parts.model.check_name(request.model)
+        check = partial(check_tokenize, request, Limits(parts.vocab_size, 1, frozenset(), 1, 1))
+        await parts.large_messages.run(check, size, caller)
+        read_one = partial(
+            parts.prompts.read, vocab_size=parts.vocab_size, offsets=request.offsets, tenant=caller.tenant
+        )
+        with parts.limits.reading(size, caller):
+            read = [await read_one(each, f"prompts[{place}]") for place, each in enumerate(request.prompts)]
+            response = await parts.prompts.run(lambda: self._answer(request, read), caller.tenant, size)
+        if (max_model_len := parts.max_model_len) is not None:
             response.max_model_len = max_model_len
         return response
 
@@ -54,14 +58,15 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
             sequences = [copy_token_ids(sequence.ids) for sequence in request.sequences]
             return self._parts.model.tokenizer.decode(sequences, skip_special_tokens=skip)
 
-        with self._parts.limits.reading(request.ByteSize(), current_caller()):
-            return tokenizer_pb2.DetokenizeResponse(texts=await self._parts.prompts.run(detokenize))
+        caller, size = current_caller(), request.ByteSize()
+        with self._parts.limits.reading(size, caller):
+            texts = await self._parts.prompts.run(detokenize, caller.tenant, size)
+        return tokenizer_pb2.DetokenizeResponse(texts=texts)
 
     @guarded
     async def GetTokenizer(self, request: tokenizer_pb2.GetTokenizerRequest, context: Context) -> None:
         self._parts.model.check_name(request.model)
-        archive = self._parts.model.archive
-        data, digest = await self._parts.prompts.run(lambda: (archive.data, archive.sha256))
+        data, digest = await archive_of(self._parts)
         with self._parts.write_timeouts.writer(sender(context)) as writer:
             for start in range(0, len(data), CHUNK):
                 end = start + CHUNK
@@ -103,16 +108,8 @@ def byte_offsets(read: TokenizedPrompt) -> list[tuple[int, int]]:
     """Returns offsets into the UTF-8 text. Tokens inside one code point all get that code point's offsets."""
     if read.text.isascii():
         return list(read.offsets)
-    character = byte = 0
-
-    def move(to: int) -> int:
-        """Advances from the previous offset, since offsets nearly always grow."""
-        nonlocal character, byte
-        if to >= character:
-            byte += len(read.text[character:to].encode())
-        else:
-            byte -= len(read.text[to:character].encode())
-        character = to
-        return byte
-
-    return [(move(start), move(end)) for start, end in read.offsets]
+    places, size = {0: 0}, 0
+    for start, end in pairwise(sorted({0, *chain.from_iterable(read.offsets)})):
+        size += len(read.text[start:end].encode())
+        places[end] = size
+    return [(places[start], places[end]) for start, end in read.offsets]

@@ -9,10 +9,12 @@ from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from frontend.answers.reader import answer_form, open_answers
 from frontend.call.call import Call
 from frontend.call.limits import ConcurrencyLimits
+from frontend.call.messages import LargeMessages
 from frontend.engine.client import EngineClient
 from frontend.engine.core import Routing, routing_of
 from frontend.engine.journal import put_delivered
@@ -65,6 +67,7 @@ class Generator:
     ) -> None:
         self.config, self.model, self.prompts = config, model, prompts
         self.engine, self.limits = engine, limits
+        self.large_messages = LargeMessages(limits)
         self._counters = counters or Counters()
         self._tracer = tracer
         self.registry = RequestRegistry(engine)
@@ -91,10 +94,12 @@ class Generator:
         mode: CallMode,
         timings: RequestTimings,
     ) -> AsyncIterator[Stream]:
-        identity, limits = self._check(request, call, mode)
+        size, caller = request.ByteSize(), call.caller
+        check = partial(self._check, request, call, mode)
+        identity, limits = await self.large_messages.run(check, size, caller)
         with self.registry.reserve(identity.engine_id, identity.content) as entry:
             entry.tenant, entry.priority, entry.timings = identity.tenant, request.priority, timings
-            with self.limits.reading(request.ByteSize(), call.caller):
+            with self.limits.reading(size, caller):
                 spec = await self._read(request, call, mode, identity, limits)
                 stream, message = await self._prepare(spec, timings)
             routing = await self._route(spec)
@@ -149,7 +154,8 @@ class Generator:
             request.prompt, "prompt", limits, tenant, prompt_only=prompt_only
         )
         self._look_at_beginning(prompt.token_ids)
-        resolved = resolve(request, self.model.default_sampling, limits, identity.seed)
+        fill = partial(resolve, request, self.model.default_sampling, limits, identity.seed)
+        resolved = await self.large_messages.run(fill, request.ByteSize(), call.caller)
         spec = RequestSpec(request, call, mode, identity, limits, self.model, prompt, resolved)
         prompt_len = len(prompt.token_ids)
         check_prompt_logprobs(request.output, prompt_len, limits.vocab_size)
@@ -176,14 +182,15 @@ class Generator:
         request, tokens, tenant = spec.request, spec.prompt.token_ids, spec.call.caller.tenant
         bad_words = await self._read_bad_words(request, tenant)
         seed = spec.resolved.sampling.seed
-        answers = await open_answers(request, self.model.answers, tokens, seed, self.prompts.run)
+        run = partial(self.prompts.run, tenant=tenant, weight=request.ByteSize())
+        answers = await open_answers(request, self.model.answers, tokens, seed, run)
         form = answer_form(request, self.model.answers, tokens)
         grammar = await self.prompts.read_grammar(form, tenant) if form is not None else ""
         message = to_engine(spec, bad_words, grammar)
         stream = to_stream(spec, answers, timings, self.pacer)
         if request.continuation.sequences:
             self._counters.continuations += 1
-            await self.prompts.run(lambda: resume(spec, stream, has_grammar=bool(grammar)))
+            await run(lambda: resume(spec, stream, has_grammar=bool(grammar)))
             put_delivered(message, stream.delivered())
             check_complete(spec.resolved, stream.ended)
         return stream, message

@@ -11,11 +11,11 @@ messages would have to wait for all that begin together. Embeddings are bounded 
 
 import asyncio
 import secrets
-from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from frontend.auth.caller import Caller, Terms
@@ -29,7 +29,7 @@ from frontend.streams.request_spec import ONE_MESSAGE, CallMode
 from frontend.streams.stream import Stream
 from frontend.telemetry.tracing import put_log_fields
 from frontend.validation.requests import check_continuations, check_embed
-from frontend.validation.rules import MAX_COUNT, Limits
+from frontend.validation.rules import MAX_COUNT
 from pagewire.internal.v1 import engine_pb2
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
 
@@ -47,8 +47,8 @@ class GroupTurns:
     """Shares the turns of a tenant's groups. Belongs to the event loop's thread. Without authentication
     tenants are not told apart, and all begin at once."""
 
-    def __init__(self, serves_others: Callable[[Caller], bool]) -> None:
-        """serves_others: whether tenants other than the caller's have calls now."""
+    def __init__(self, serves_others: Callable[[str], bool]) -> None:
+        """serves_others: whether tenants beside this one have calls now."""
         self._serves_others = serves_others
         self._callers: dict[str, Caller] = {}  # the last one of each tenant that has turns
         self._turns = TenantTurns(None, self._share)
@@ -73,7 +73,7 @@ class GroupTurns:
         caller = self._callers[tenant]
         terms = caller.terms or Terms()
         most = min(quota or MAX_COUNT for quota in (terms.max_requests, terms.max_sequences))
-        return min(most, BESIDE_OTHERS) if self._serves_others(caller) else most
+        return min(most, BESIDE_OTHERS) if self._serves_others(tenant) else most
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,14 +177,21 @@ class Embedder:
         welcome = generator.engine.require_known()
         limits, size = limits_of(welcome, generator.config), welcome.model.embedding_size
         defaults = self._require_pooling(size)
-        check_embed(request, limits, size)
+        check = partial(check_embed, request, limits, size)
+        await generator.large_messages.run(check, request.ByteSize(), call.caller)
         normalize = request.normalize if request.HasField("normalize") else defaults.normalize
         pooling = engine_pb2.Pooling(type=defaults.type, dimensions=request.dimensions, normalize=normalize)
         mode, output = CallMode(one_message=True, pooling=pooling), generation_pb2.OutputOptions(text=False)
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
         with self._groups.open(request, call, len(request.inputs)) as group:
             with generator.limits.reading(request.ByteSize(), call.caller):
-                prompts = await self._read(request, limits, call.caller.tenant)
+                prompts = []
+                for place, prompt in enumerate(request.inputs):
+                    path, tenant = f"inputs[{place}]", call.caller.tenant
+                    read = generator.prompts.read_for_generation(
+                        prompt, path, limits, tenant, prompt_only=True
+                    )
+                    prompts.append((await read).token_ids)
             found = await self._groups.run(
                 group, lambda index: group.request(index, prompts[index], output), mode, _read_vector, slots
             )
@@ -201,32 +208,12 @@ class Embedder:
             raise Unsupported({"model": "makes no embeddings: its engine cannot pool"})
         return pooling
 
-    async def _read(
-        self, request: pooling_pb2.EmbedRequest, limits: Limits, tenant: str | None
-    ) -> "list[array[int]]":
-        """Returns the inputs as token ids. Raises InvalidRequest."""
-        prompts = []
-        for place, prompt in enumerate(request.inputs):
-            reading = self._generator.prompts.read_for_generation(
-                prompt, f"inputs[{place}]", limits, tenant, prompt_only=True
-            )
-            prompts.append((await reading).token_ids)
-        return prompts
-
 
 def _read_vector(stream: Stream, message: generation_pb2.GenerateResponse | None) -> tuple[bytes, int]:
     """Returns the vector of one input, and the tokens of it that were cached."""
     if message is None or stream.vector is None:
         raise Aborted
     return stream.vector, message.prompt.cached_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class _ContinuationScore:
-    """The result for one continuation."""
-
-    logprobs: list[float]  # by token
-    cached_tokens: int
 
 
 class ContinuationScorer:
@@ -242,7 +229,8 @@ class ContinuationScorer:
         generator = self._generator
         generator.model.check_name(request.model)
         limits = limits_of(generator.engine.require_known(), generator.config)
-        check_continuations(request, limits, generator.config.max_continuations)
+        check = partial(check_continuations, request, limits, generator.config.max_continuations)
+        await generator.large_messages.run(check, request.ByteSize(), call.caller)
         texts, tenant = list(request.continuations), call.caller.tenant
         with self._groups.open(request, call, len(texts)) as group:
             with generator.limits.reading(request.ByteSize(), call.caller):
@@ -266,13 +254,14 @@ class ContinuationScorer:
         return _response(request, len(prompt), scored)
 
 
-def _read_score(stream: Stream, message: generation_pb2.GenerateResponse | None) -> _ContinuationScore:
-    """Raises Aborted when log-probabilities of the continuation are missing."""
+def _read_score(stream: Stream, message: generation_pb2.GenerateResponse | None) -> tuple[list[float], int]:
+    """Returns the log-probabilities of a continuation's tokens, and the tokens that were cached. Raises
+    Aborted when some are missing."""
     assert message is not None  # a stream ends with a message or raises
     logprobs = list(message.prompt.logprobs.logprobs)
     if stream.missing_prompt_logprobs is not None:
         raise Aborted
-    return _ContinuationScore(logprobs, message.prompt.cached_tokens)
+    return logprobs, message.prompt.cached_tokens
 
 
 def _check_length(path: str, prompt_len: int, length: int, max_model_len: int) -> None:
@@ -283,16 +272,13 @@ def _check_length(path: str, prompt_len: int, length: int, max_model_len: int) -
 
 
 def _response(
-    request: pooling_pb2.ScoreContinuationsRequest, prompt_len: int, scored: list[_ContinuationScore]
+    request: pooling_pb2.ScoreContinuationsRequest, prompt_len: int, scored: list[tuple[list[float], int]]
 ) -> pooling_pb2.ScoreContinuationsResponse:
     response = pooling_pb2.ScoreContinuationsResponse()
-    for one in scored:
-        response.scores.add(
-            logprob=sum(one.logprobs),
-            tokens=len(one.logprobs),
-            token_logprobs=one.logprobs if request.token_logprobs else (),
-        )
-    response.usage.prompt_tokens = prompt_len + sum(len(one.logprobs) for one in scored)
+    for logprobs, _ in scored:
+        listed = logprobs if request.token_logprobs else ()
+        response.scores.add(logprob=sum(logprobs), tokens=len(logprobs), token_logprobs=listed)
+    response.usage.prompt_tokens = prompt_len + sum(len(logprobs) for logprobs, _ in scored)
     # The first request found what was cached before; the others may have found what it computed.
-    response.usage.cached_prompt_tokens = min(prompt_len, *(one.cached_tokens for one in scored))
+    response.usage.cached_prompt_tokens = min(prompt_len, *(cached for _, cached in scored))
     return response

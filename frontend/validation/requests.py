@@ -58,9 +58,11 @@ class Findings:
     def walk(self, message: Message, path: str, rule_path: str, limits: Limits) -> None:
         """Checks the fields that are set. rule_path: the path without indexes."""
         for field, value in message.ListFields():
-            where = f"{path}.{field.name}" if path else field.name
             name = f"{rule_path}.{field.name}" if rule_path else field.name
             rule = FIELDS.get(name)
+            if rule is Kind.FREE:
+                continue
+            where = f"{path}.{field.name}" if path else field.name
             if rule is None:
                 self.unsupported[where] = NOT_BUILT
             elif rule is Kind.NESTED:
@@ -70,7 +72,7 @@ class Findings:
                     self.raise_any()
                 for place, part in enumerate(value) if field.is_repeated else ((None, value),):
                     self.walk(part, where if place is None else f"{where}[{place}]", name, limits)
-            elif not isinstance(rule, Kind):
+            else:
                 self.add(where, rule(value, limits))
 
     def raise_any(self) -> None:
@@ -185,8 +187,7 @@ def check_abort(request: generation_pb2.AbortRequest) -> None:
     findings = Findings()
     findings.add("tenant", identifier_problem(request.tenant))
     if len(request.request_ids) > MAX_ABORTS:
-        findings.invalid["request_ids"] = f"must be at most {MAX_ABORTS}, not {len(request.request_ids)}"
-        findings.raise_any()
+        raise InvalidRequest({"request_ids": f"must be at most {MAX_ABORTS}, not {len(request.request_ids)}"})
     for place, request_id in enumerate(request.request_ids):
         findings.add(f"request_ids[{place}]", identifier_problem(request_id))
     findings.raise_any()

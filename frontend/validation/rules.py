@@ -145,10 +145,6 @@ def num_candidates(options: generation_pb2.LogprobOptions, vocab_size: int) -> i
     return vocab_size if options.all else options.top_n or len(options.token_ids.ids)
 
 
-def _stop_strings(values: Sequence[str], limits: Limits) -> str | None:
-    return strings(limits.max_stop_strings)(values, limits)
-
-
 def _stop_regexes(values: Sequence[str], limits: Limits) -> str | None:
     if problem := strings(MAX_STOP_REGEXES)(values, limits):
         return problem
@@ -219,10 +215,6 @@ def _choices(values: Sequence[str], limits: Limits) -> str | None:
     return None if all(values) else "must not contain an empty string"
 
 
-def _backend(value: str, limits: Limits) -> str | None:
-    return None if value in ("", "llguidance") else "must be llguidance, or empty"
-
-
 AT_LEAST_ONE = number(1, MAX_COUNT)
 IDENTIFIER = Rule(f"at most {MAX_ID_BYTES} bytes, printable", lambda value, limits: identifier_problem(value))
 DRAFT_TOKENS = Rule("0 to Limits.max_draft_tokens", _draft_tokens)
@@ -233,7 +225,10 @@ BAD_WORDS = Rule(
     f"at most {MAX_BAD_WORDS} strings of 1 to {MAX_STRING_BYTES} bytes, {MAX_BAD_WORD_TOKENS} tokens each",
     strings(MAX_BAD_WORDS),
 )
-STOP_STRINGS = Rule(f"at most Limits.max_stop_strings, of 1 to {MAX_STRING_BYTES} bytes each", _stop_strings)
+STOP_STRINGS = Rule(
+    f"at most Limits.max_stop_strings, of 1 to {MAX_STRING_BYTES} bytes each",
+    lambda values, limits: strings(limits.max_stop_strings)(values, limits),
+)
 STOP_REGEXES = Rule(
     f"at most {MAX_STOP_REGEXES}, of 1 to {MAX_STRING_BYTES} bytes each, {MAX_NODES} characters and classes "
     "in all, repetition unfolded",
@@ -253,7 +248,10 @@ TOOL_NAME = Rule(
 TRUE = Rule("true", lambda value, limits: None if value else "must be true")
 GRAMMAR_TEXT = Rule(f"1 to {MAX_GRAMMAR_BYTES} bytes", _grammar_text)
 CHOICES = Rule(f"1 to {MAX_CHOICES} strings, not empty, {MAX_GRAMMAR_BYTES} bytes in all", _choices)
-BACKEND = Rule("llguidance, or empty", _backend)
+BACKEND = Rule(
+    "llguidance, or empty",
+    lambda value, limits: None if value in ("", "llguidance") else "must be llguidance, or empty",
+)
 TIME_LIMIT = Rule(f"above 0, at most {MAX_SECONDS} s", _time_limit)
 
 

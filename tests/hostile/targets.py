@@ -19,6 +19,7 @@ from engine_core.errors import Refused
 from engine_core.intake.validation import make_request
 from engine_core.step.plan import Plan
 from engine_core.step.result import decode_result
+from frontend.answers.events import BREAK
 from frontend.answers.formats import TOOL_FORMATS
 from frontend.auth.tokens import BadTokenList, read_tokens, token_in
 from frontend.engine.connection import dispatch
@@ -64,6 +65,11 @@ _TEMPLATE = (
 )
 _ENCODER = PromptEncoder(_TOKENIZER, ChatTemplate(_TEMPLATE, {}, max_bytes=1 << 20))
 _PLAN = Plan(step=7, sample_rows=[2, 5])
+_MARKS = {
+    name: sorted({text for state in each.states.values() for text in (*state.markers, *each.opens)})[::2]
+    for name, each in TOOL_FORMATS.items()
+}
+"""Format -> half of the texts that it looks for."""
 
 
 def requests(data: bytes) -> None:
@@ -205,16 +211,22 @@ def text(data: bytes) -> None:
 
 
 def answers(data: bytes) -> None:
-    """An answer with calls, in any format: stream and whole agree, and complete calls are JSON."""
-    name = sorted(TOOL_FORMATS)[data[0] % len(TOOL_FORMATS)] if data else "hermes"
+    """An answer with calls, in any format: stream and whole agree, and complete calls are JSON. In the second
+    half of the first byte's values, half of the format's marks are special tokens."""
+    kind, place = divmod(data[0], len(TOOL_FORMATS)) if data else (0, 0)
+    name = sorted(TOOL_FORMATS)[place]
     body = data[1:].decode("utf-8", "replace")
-    table = bound(name, None if name == "harmony" else "think")
+    special = _MARKS[name] if kind % 2 else ()
+    table = bound(name, None if name == "harmony" else "think", special)
+    for token, mark in table.marks.items():
+        body = body.replace(special[token - 1000], mark)
     whole = read_answer(table, [body])
     cut = len(data) * 7 % (len(body) + 1)
     pieces = [list(body), [body[:cut], body[cut:]]]
     assert all(read_answer(table, each) == whole for each in pieces)
     for call, complete in zip(whole.calls, whole.complete, strict=True):
         assert "".join(call).encode() and (not complete or isinstance(json.loads(call[2]), dict))
+    assert (whole.text.replace(BREAK, "") + whole.reasoning).encode() is not None, "marks are spelled"
 
 
 def conversations(data: bytes) -> None:
@@ -362,7 +374,9 @@ SEEDS: dict[str, list[bytes]] = {
     "stops": [b"ab,bcd,aa|xaabcdabab", "é,🙂|aé🙂".encode()],
     "text": [b"hello \xe4\xbd\xa0\xf0\x9f\x99\x82", bytes(range(0, 256, 5))],
     "answers": [
-        bytes([place]) + TRANSCRIPTS[name].encode() for place, name in enumerate(sorted(TOOL_FORMATS))
+        bytes([place + kind]) + TRANSCRIPTS[name].encode()
+        for place, name in enumerate(sorted(TOOL_FORMATS))
+        for kind in (0, len(TOOL_FORMATS))
     ],
     "conversations": [b"a<|end|>b", b"<|e/thinknd|><|assistant|>", b"</think><|us", b"er|>"],
     "http": [b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nAccept: text/plain; q=0.5"],

@@ -16,6 +16,7 @@ from frontend.call.messages import MAX_HELD_BYTES, MAX_RECEIVED_BYTES
 from frontend.errors import FrontendFull
 from pagewire.config import FrontendConfig
 from pagewire.v1 import model_pb2
+from pagewire_gateways.protos import open_inference_pb2 as oip
 from tests.frontend.fakes import make_request, run_service, say
 from tests.hostile.test_frames import Http2, framed
 from tests.stalled import StalledClient
@@ -61,6 +62,26 @@ async def test_a_unary_response_that_is_not_read_is_given_up(checkpoint, model):
             _, trailers = await asyncio.to_thread(client.read_on, stream)
             assert trailers["grpc-status"] == str(grpc.StatusCode.ABORTED.value[0])
             await until(lambda: service.frontend.limits.num_calls == 0)
+
+
+@pytest.mark.parametrize(
+    "path", ["/pagewire.v1.ModelService/ListModels", "/inference.GRPCInferenceService/ModelInfer"]
+)
+async def test_an_unread_answer_of_any_unary_method_is_given_up(checkpoint, model, path: str):
+    """Those of methods that were not in a list were held as long as their clients liked, with their slots."""
+    settings = {"write_timeout": 0.2, "open_inference": True}
+    prompt = oip.ModelInferRequest(model_name="fake")
+    prompt.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"hi")
+    message = prompt.SerializeToString() if path.endswith("ModelInfer") else b""
+    async with run_service(checkpoint, say([65]), model=model, **settings) as service:
+        limits, timeouts = service.frontend.limits, service.frontend.write_timeouts
+        with Http2(f"127.0.0.1:{service.port}") as raw:
+            raw.state.update_settings({4: 0})  # INITIAL_WINDOW_SIZE
+            raw.call(framed(message), _path=path)
+            await until(lambda: len(timeouts) == 1)
+            assert limits.num_calls + limits._controls.num_held == 1
+            await until(lambda: len(timeouts) == 0)
+        await until(lambda: limits.num_calls + limits._controls.num_held == 0)
 
 
 async def test_an_archive_that_is_not_read_holds_a_slot_and_is_given_up(checkpoint, model):
@@ -246,13 +267,13 @@ async def test_a_tenant_has_a_bounded_number_of_streams_of_requests(checkpoint, 
         with Http2(f"127.0.0.1:{service.port}") as client:
             for number in range(MAX_REQUEST_STREAMS):
                 client.call(b"", end=False, _path=f"/{paths[number % 2]}", authorization="Bearer a")
-            await until(lambda: limits.num_request_streams == MAX_REQUEST_STREAMS)
+            await until(lambda: limits._request_streams.num_held == MAX_REQUEST_STREAMS)
             for path in paths:
                 stream = client.call(b"", end=False, _path=f"/{path}", authorization="Bearer a")
                 assert await asyncio.to_thread(client.status, stream) == str(FULL)
             client.call(b"", end=False, _path=f"/{paths[0]}", authorization="Bearer b")
-            await until(lambda: limits.num_request_streams == MAX_REQUEST_STREAMS + 1)
-        await until(lambda: limits.num_request_streams == 0)
+            await until(lambda: limits._request_streams.num_held == MAX_REQUEST_STREAMS + 1)
+        await until(lambda: limits._request_streams.num_held == 0)
         assert limits.refused["request_streams"] == 2
 
 

@@ -54,7 +54,9 @@ class Prompts(PromptReader):
         super().__init__(TOKENIZER, None, 1)  # its threads start with the first work that they get
         self._random, self._longest = random, longest
 
-    async def run(self, function: Callable[[], T]) -> T:
+    async def run(
+        self, function: Callable[[], T], tenant: str | None, weight: int, patience: float | None = None
+    ) -> T:
         await asyncio.sleep(self._longest * self._random.random())
         return function()
 

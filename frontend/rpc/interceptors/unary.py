@@ -14,17 +14,6 @@ from frontend.rpc.call_context import Context, sender
 from frontend.rpc.error_mapping import to_grpc
 from frontend.rpc.handlers import Continuation, Handler
 
-_METHODS = frozenset(
-    {
-        "/pagewire.v1.GenerationService/GenerateUnary",
-        "/pagewire.v1.PoolingService/Embed",
-        "/pagewire.v1.PoolingService/ScoreContinuations",
-        "/pagewire.v1.TokenizerService/Tokenize",
-        "/pagewire.v1.TokenizerService/Detokenize",
-    }
-)
-"""Methods with responses that may exceed a flow-control window."""
-
 
 class UnaryInterceptor(grpc.aio.ServerInterceptor):
     """Should be the innermost interceptor: it changes the kind of handlers."""
@@ -37,7 +26,7 @@ class UnaryInterceptor(grpc.aio.ServerInterceptor):
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> Handler:
         handler, method = await continuation(handler_call_details), handler_call_details.method
-        if handler is None or method not in _METHODS:
+        if handler is None or handler.unary_unary is None:
             return handler
         if method not in self._handlers:
             self._handlers[method] = self._writing(handler)

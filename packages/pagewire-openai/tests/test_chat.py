@@ -1,6 +1,7 @@
 """/v1/chat/completions, driven by the openai package."""
 
 import asyncio
+import json
 
 import openai
 import pytest
@@ -10,6 +11,7 @@ from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import END, Output, encode, say
 
 HELLO = [{"role": "user", "content": "hi"}]
+NESTED = json.loads('{"a":' * 31 + "1" + "}" * 31)
 
 
 async def test_a_whole_answer(run_api):
@@ -163,6 +165,7 @@ async def test_stop_strings(run_api):
         ({"messages": HELLO, "store": 0}, "store"),
         ({"messages": HELLO, "stream_options": {"include_usage": True}}, "stream_options"),
         ({"messages": HELLO, "chat_template_kwargs": {"a": 1e999}}, "body"),
+        ({"messages": HELLO, "chat_template_kwargs": NESTED}, "chat_template_kwargs"),
         ({"messages": HELLO, "response_format": {"type": "xml"}}, "response_format.type"),
         ({"messages": HELLO, "tools": [{"type": "function"}]}, "tools[0].function"),
         ({"messages": HELLO, "tool_choice": "maybe"}, "tool_choice"),

@@ -114,6 +114,19 @@ def test_a_special_token_cannot_be_imitated() -> None:
     assert read(table, [marked]).meaning == CALLS
 
 
+def test_a_special_token_in_the_name_of_an_argument_is_spelled() -> None:
+    """A lone surrogate stood for it in the arguments, of which no message could be made."""
+    special = ("<｜DSML｜function_calls>", "</｜DSML｜parameter>")
+    table = bound("deepseek-v3.2", special=special)
+    text = TRANSCRIPTS["deepseek-v3.2"].replace('"city" string', '"ci</｜DSML｜parameter>ty" string')
+    for token, mark in table.marks.items():
+        text = text.replace(special[token - 1000], mark)
+    whole = read(table, [text])
+    assert whole == read(table, list(text))
+    assert "ci</｜DSML｜parameter>ty" in json.loads(whole.calls[0][2])
+    assert whole.calls[0][2].encode()
+
+
 def test_a_special_token_within_arguments_ends_the_call() -> None:
     table = bound("phi-4", special=("<|tool_call|>", "<|/tool_call|>"))
     opening, closing = table.marks[1000], table.marks[1001]

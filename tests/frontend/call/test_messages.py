@@ -1,6 +1,7 @@
 """Messages that a tenant may send at once follow from their sizes; large ones are decoded one by one."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,7 @@ from frontend.call.messages import (
     FIRST_SIZE,
     MAX_HELD_BYTES,
     MAX_RECEIVED_BYTES,
+    SMALL_MESSAGE_BYTES,
     LargeMessages,
     ReceivingSlots,
 )
@@ -116,6 +118,21 @@ def limits(max_bytes: int = 0) -> ConcurrencyLimits:
     return ConcurrencyLimits(0, max_bytes)
 
 
+async def test_work_on_a_small_message_waits_for_no_turn() -> None:
+    """And that on a larger one of a tenant comes before more of another's."""
+    messages, order = LargeMessages(limits()), list[str]()
+    await messages._turns.begin("other")
+    for name, caller in (("a1", ALICE), ("a2", ALICE), ("b1", BOB)):
+        work = messages.run(partial(order.append, name), SMALL_MESSAGE_BYTES, caller)
+        task = asyncio.create_task(work)
+        await asyncio.sleep(0)
+    await messages.run(partial(order.append, "small"), SMALL_MESSAGE_BYTES - 1, ALICE)
+    assert order == ["small"] and messages._turns.num_waiting == 3
+    messages._turns.end("other")
+    await task
+    assert order == ["small", "a1", "b1"]
+
+
 async def test_tenants_take_turns_and_the_loop_goes_on_between() -> None:
     messages, order = LargeMessages(limits()), []
     loop = asyncio.get_running_loop()
@@ -130,7 +147,7 @@ async def test_tenants_take_turns_and_the_loop_goes_on_between() -> None:
         for data, caller in [(b"a1", ALICE), (b"a2", ALICE), (b"a3", ALICE), (b"b1", BOB), (b"none", None)]
     ]
     assert await asyncio.gather(*calls) == [b"a1!", b"a2!", b"a3!", b"b1!", b"none!"]
-    assert order[::2] == [b"a1", b"a2", b"b1", b"none", b"a3"]
+    assert order[::2] == [b"a1", b"b1", b"none", b"a2", b"a3"]
     assert set(order[1::2]) <= {b"others"}
 
 

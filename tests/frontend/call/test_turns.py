@@ -20,13 +20,13 @@ class Jobs:
         self.running: list[str | None] = []
         self.tasks: list[asyncio.Task[None]] = []
 
-    async def add(self, *tenants: str | None) -> None:
+    async def add(self, *tenants: str | None, costs: float = 1) -> None:
         for tenant in tenants:
-            self.tasks.append(asyncio.create_task(self._begin(tenant)))
+            self.tasks.append(asyncio.create_task(self._begin(tenant, costs)))
         await asyncio.sleep(0)
 
-    async def _begin(self, tenant: str | None) -> None:
-        await self.turns.begin(tenant)
+    async def _begin(self, tenant: str | None, cost: float) -> None:
+        await self.turns.begin(tenant, cost)
         self.running.append(tenant)
 
     async def end(self, tenant: str | None) -> None:
@@ -58,7 +58,31 @@ async def test_one_process_goes_from_tenant_to_tenant():
     for _ in range(6):
         order += jobs.running
         await jobs.end(jobs.running[0])
-    assert order == ["alice", "alice", "bob", "carol", "alice", "bob"]
+    assert order == ["alice", "bob", "carol", "alice", "bob", "alice"]
+
+
+async def test_turns_are_shared_by_cost():
+    """Beside jobs of cost 10, a tenant has ten jobs of cost 1 for each, also where it comes later; and it has
+    saved nothing up while it had none."""
+    jobs = Jobs(1)
+    await jobs.add(*["alice"] * 4, costs=10)
+    await jobs.end("alice")
+    await jobs.add(*["bob"] * 25)
+    order = []
+    for _ in range(28):
+        order += jobs.running
+        await jobs.end(jobs.running[0])
+    assert "".join(tenant[0] for tenant in order) == "a" + "b" * 10 + "a" + "b" * 10 + "a" + "b" * 5
+
+
+async def test_jobs_that_are_cancelled_leave_the_line():
+    """A tenant may begin and cancel any number of them while one is running."""
+    jobs = Jobs(1)
+    await jobs.add(*["alice"] * 100)
+    for task in jobs.tasks[1:]:
+        task.cancel()
+    await asyncio.wait(jobs.tasks[1:])
+    assert not jobs.turns.num_waiting and not jobs.turns._waiting
 
 
 async def test_without_authentication_there_is_one_line():
@@ -114,7 +138,7 @@ async def test_jobs_of_every_kind_take_turns(checkpoint, model, monkeypatch: pyt
     """A tenant whose grammars take seconds each keeps no other tenant's from being judged."""
     begun: list[str | None] = []
 
-    async def begin(self: TenantTurns, tenant: str | None) -> None:
+    async def begin(self: TenantTurns, tenant: str | None, cost: float) -> None:
         begun.append(tenant)
         raise ConnectionError
 

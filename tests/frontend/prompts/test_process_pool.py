@@ -148,12 +148,12 @@ async def test_a_client_that_goes_away_does_not_take_the_process_with_it(pair, r
     await there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512)
     (process_before,) = readers._idle
     job = asyncio.create_task(there.read(prompt_pb2.Prompt(text=LONG), "prompt", vocab_size=512))
-    while not readers._jobs:
+    while not readers._jobs.running:
         await asyncio.sleep(0)
     job.cancel()
     with pytest.raises(asyncio.CancelledError):
         await job
-    await asyncio.gather(*readers._jobs)
+    await asyncio.gather(*readers._jobs.running)
     assert readers._idle == [process_before]
     read = await there.read(prompt_pb2.Prompt(text="b" * 70_000), "prompt", vocab_size=512)
     assert read.text == "b" * 70_000
@@ -174,14 +174,14 @@ async def test_a_client_that_goes_away_before_its_turn_leaves_no_job_behind(read
     jobs = [asyncio.create_task(readers.ask(request, "sampling.bad_words")) for _ in range(20)]
     while not num_asked:
         await asyncio.sleep(0.005)
-    assert len(readers._jobs) == 1, "the others wait for their turn"
+    assert len(readers._jobs.running) == 1, "the others wait for their turn"
     for job in jobs:
         job.cancel()
     await asyncio.wait(jobs)
     ask.set()
-    await asyncio.wait(readers._jobs)
+    await asyncio.wait(readers._jobs.running)
     assert num_asked == 1
-    await asyncio.wait_for(readers._turns.begin(None), 10)  # the turn is free again
+    await asyncio.wait_for(readers._jobs.turns.begin(None), 10)  # the turn is free again
 
 
 async def test_an_idle_process_that_was_killed_fails_no_request(pair, readers):
@@ -205,7 +205,7 @@ async def test_a_tokenizer_that_occupies_a_thread_suspends_threads_for_a_while(p
     monkeypatch.setattr(there._encoder, "read", lambda *_, **__: release.wait(60))
     read = await there.read(prompt_pb2.Prompt(text="hi"), "prompt", vocab_size=512)
     assert read.text == "hi" and len(readers._idle) == 1
-    assert await there.run(lambda: 1) == 1, "the pool has a thread again"
+    assert await there.run(lambda: 1, None, 1) == 1, "the pool has a thread again"
     assert not there._uses_threads
     skipped = prompts_module.SUSPENSION + 1
     assert there._uses_threads
@@ -220,14 +220,15 @@ async def test_a_tokenizer_that_occupies_a_thread_suspends_threads_for_a_while(p
 async def test_waiting_for_a_thread_does_not_suspend_threads(pair, readers, monkeypatch):
     _, there = pair
     release = threading.Event()
-    busy = asyncio.create_task(there.run(lambda: release.wait(60)))  # a large answer, say: its only thread
+    # A large answer, say, has its only thread.
+    busy = asyncio.create_task(there.run(lambda: release.wait(60), None, 1))
     monkeypatch.setattr(prompts_module, "PATIENCE", 0.01)
-    small = asyncio.create_task(there._run_small(lambda: "done"))
+    small = asyncio.create_task(there.read(prompt_pb2.Prompt(text="hi"), "prompt", vocab_size=512))
     await asyncio.sleep(0.1)
     assert not small.done() and there._uses_threads
     monkeypatch.setattr(prompts_module, "PATIENCE", 60.0)
     release.set()
-    assert await small == "done" and await busy
+    assert (await small).text == "hi" and await busy
     assert not readers._idle
 
 

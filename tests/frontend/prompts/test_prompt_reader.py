@@ -6,10 +6,13 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
+from frontend.answers.reader import read_schemas
 from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.prompts.prompt_encoding import PromptEncoder
 from frontend.prompts.prompt_reader import SMALL, PromptReader, _weight
+from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
+from frontend.validation.json_objects import MAX_NESTING
 from frontend.validation.rules import Limits
 from pagewire.v1 import prompt_pb2
 from tests.frontend.fakes import ASSISTANT, BEGIN, END, USER, byte_level_tokenizer, encode
@@ -191,3 +194,29 @@ def test_many_messages_and_tools_weigh_more_than_their_bytes():
     for _ in range(70):
         tools.chat.tools.add(name="f")
     assert tools.ByteSize() < SMALL // 10 < SMALL < _weight(tools)
+
+
+@pytest.mark.parametrize("text", ['{"a": [' + "[]," * 10_000 + "0]}", '{"a": [' + '"",' * 10_000 + "0]}"])
+def test_values_of_json_weigh_more_than_their_bytes(text: str):
+    """60 KB of them take a template as long as 400 KB of text."""
+    call = {"role": "assistant", "tool_calls": [{"name": "f", "arguments": text}]}
+    for chat in ({"messages": [call]}, {"tools": [{"name": "f", "parameters": text}]}):
+        prompt = prompt_pb2.Prompt(chat=chat)
+        assert prompt.ByteSize() < SMALL < _weight(prompt)
+    chat = prompt_pb2.Chat(template_kwargs={"a": [True] * 5000})
+    assert _weight(prompt_pb2.Prompt(chat=chat)) > 3 * chat.ByteSize()
+
+
+def test_json_as_deep_as_it_may_be_is_read(model):
+    """One of 600 lists within one another was an error of the server's, and took 2 KB."""
+    template = "{% for m in messages %}{{ m.tool_calls | tojson }}{% endfor %}{{ tools | tojson }}{{ tools }}"
+    encoder = PromptEncoder(model.tokenizer, ChatTemplate(template, {}, max_bytes=1 << 20))
+    for text in (
+        '{"a":' * MAX_NESTING + "1" + "}" * MAX_NESTING,
+        '{"a":' + "[" * (MAX_NESTING - 1) + "]" * (MAX_NESTING - 1) + "}",
+    ):
+        prompt = prompt_pb2.Prompt()
+        prompt.chat.tools.add(name="f", parameters=text)
+        prompt.chat.messages.add(role="assistant").tool_calls.add(name="f", arguments=text)
+        assert encoder.read(prompt, "prompt", vocab_size=512).token_ids
+        assert read_schemas(prompt.chat).keys() == {"f"}

@@ -123,10 +123,12 @@ def test_a_template_that_ignores_tools_or_calls_is_named() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{", "is not JSON at character 1"),
+        ("{", "is not JSON: Expecting property name enclosed in double quotes at line 1, column 2"),
         ("[1]", "must be a JSON object"),
-        ('{"a": NaN}', "is not JSON"),
+        ('{"a": NaN}', "is not JSON: NaN is no JSON number"),
         ('{"a":' * 100_000, "is nested too deeply"),
+        ('{"a":' * 257 + "1" + "}" * 257, "is nested too deeply"),
+        ('{"a":' + "[" * 256 + "]" * 256 + "}", "is nested too deeply"),
     ],
 )
 def test_parameters_and_arguments_are_json_objects(text: str, problem: str) -> None:

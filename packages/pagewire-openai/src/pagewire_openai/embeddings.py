@@ -54,8 +54,9 @@ async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exc
         ]
 
     usage = {"prompt_tokens": vectors.prompt_tokens, "total_tokens": vectors.prompt_tokens}
-    answer = {"object": "list", "data": await parts.prompts.run(data), "model": parts.model.name}
-    await exchange.respond(200, {**answer, "usage": usage})
+    read = await parts.prompts.run(data, call.caller.tenant, sum(map(len, vectors.columns)))
+    answer = {"object": "list", "data": read, "model": parts.model.name, "usage": usage}
+    await exchange.respond(200, answer)
 
 
 def _read_inputs(body: Json, request: pooling_pb2.EmbedRequest, names: Names) -> None:

@@ -1,6 +1,7 @@
 """Endpoints around the tokenizer, under the paths of vLLM."""
 
 from array import array
+from functools import partial
 from typing import Any
 
 from frontend.call.call import Call
@@ -72,7 +73,8 @@ async def _read_ids(
     """Returns the token ids of a request's only prompt. Raises ServiceError with the client's names."""
     parts.model.check_name(request.model)
     try:
-        check_tokenize(request, Limits(parts.vocab_size, 1, frozenset(), 1, 1))
+        check = partial(check_tokenize, request, Limits(parts.vocab_size, 1, frozenset(), 1, 1))
+        await parts.large_messages.run(check, request.ByteSize(), call.caller)
         with parts.limits.reading(request.ByteSize(), call.caller):
             read = await parts.prompts.read(
                 request.prompts[0], _PATH, vocab_size=parts.vocab_size, tenant=call.caller.tenant
@@ -114,12 +116,15 @@ async def detokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exc
     ids = array("I", body["tokens"])
     request.sequences.add(ids=ids)
     skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else False
-    try:
+
+    def texts() -> list[str]:
         check_detokenize(request, parts.vocab_size)
-        with parts.limits.reading(request.ByteSize(), call.caller):
-            texts = await parts.prompts.run(
-                lambda: parts.model.tokenizer.decode([ids], skip_special_tokens=skip)
-            )
+        return parts.model.tokenizer.decode([ids], skip_special_tokens=skip)
+
+    size = request.ByteSize()
+    try:
+        with parts.limits.reading(size, call.caller):
+            (prompt,) = await parts.prompts.run(texts, call.caller.tenant, size)
     except ServiceError as error:
         raise names.translated(error) from None
-    await exchange.respond(200, {"prompt": texts[0]})
+    await exchange.respond(200, {"prompt": prompt})

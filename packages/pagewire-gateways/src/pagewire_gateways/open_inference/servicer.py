@@ -17,7 +17,7 @@ import grpc
 from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ModelNotFound, ServiceError
 from frontend.parts import FrontendParts
-from frontend.rpc.call_context import Context, current_call, reauthenticated_call, sender
+from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call, sender
 from frontend.rpc.error_mapping import guarded
 from frontend.streams.multiplexer import Multiplexer
 from frontend.streams.request_registry import Aborts
@@ -90,7 +90,8 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
     async def ModelInfer(self, request: oip.ModelInferRequest, context: Context) -> oip.ModelInferResponse:
         self._state.require_open()
         self._check_model(request.model_name, request.model_version)
-        asked = read_infer_request(request)
+        read = partial(read_infer_request, request)
+        asked = await self._generator.large_messages.run(read, request.ByteSize(), current_caller())
         if asked.stream:
             raise InvalidRequest({"stream": "needs ModelStreamInfer"})
         try:

@@ -8,6 +8,7 @@ absent one means the neutral value, not the model's, which GetModelInfo tells th
 import json
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import grpc
@@ -19,7 +20,7 @@ from frontend.errors import InvalidRequest, ServiceError
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call, current_caller, sender
 from frontend.rpc.error_mapping import guarded, unimplemented
-from frontend.servicers.tokenizer import CHUNK
+from frontend.servicers.tokenizer import CHUNK, archive_of
 from frontend.streams.request_registry import Aborts
 from frontend.streams.request_spec import CallMode
 from frontend.validation.requests import check_abort
@@ -42,7 +43,7 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
     interceptors = ()
 
     def __init__(self, parts: FrontendParts, aborts: Aborts) -> None:
-        self._model, self._prompts, self._engine = parts.model, parts.prompts, parts.engine
+        self._parts, self._model, self._engine = parts, parts.model, parts.engine
         self._generator, self._embedder, self._aborts = parts.generator, parts.embedder, aborts
         self._state, self._write_timeouts = parts.state, parts.write_timeouts
         self._began = time.monotonic()
@@ -55,7 +56,8 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
     async def Generate(self, request: Any, context: Context) -> None:
         """Streams token ids: chunks, then one complete message for each sequence."""
         self._state.require_open()
-        asked = read_request(request)
+        read = partial(read_request, request)
+        asked = await self._parts.large_messages.run(read, request.ByteSize(), current_caller())
         try:
             async with self._generator.open(
                 asked, current_call(context), CallMode(one_message=not request.stream)
@@ -135,8 +137,7 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
     @guarded
     async def GetTokenizer(self, request: Any, context: Context) -> None:
         """Streams the tokenizer's files as a zip."""
-        archive = self._model.archive
-        data, digest = await self._prompts.run(lambda: (archive.data, archive.sha256))
+        data, digest = await archive_of(self._parts)
         with self._write_timeouts.writer(sender(context)) as writer:
             for start in range(0, len(data), CHUNK):
                 end = start + CHUNK

@@ -30,6 +30,9 @@ from pagewire_openai.requests.fields import (
 from pagewire_openai.requests.structured import STRUCTURED, read_structured
 from pagewire_openai.requests.tools import NESTED, read_inner, read_nested_tools
 
+MAX_KWARGS_NESTING = 30
+"""Objects and lists within one another in the template's variables. Each takes three messages of protobuf,
+which reads at most 100 within one another."""
 _CALLED: Table = {
     "name": Field(values.text),
     "arguments": Field(values.text),
@@ -142,6 +145,10 @@ def read_template_kwargs(body: Mapping[str, Any], chat: prompt_pb2.Chat, names: 
     if (kwargs := given(body, "chat_template_kwargs", None)) is None:
         return
     names.put(f"{path}.template_kwargs", "chat_template_kwargs")
+    try:
+        values.check_texts(kwargs, most=MAX_KWARGS_NESTING)
+    except ValueError as error:
+        raise InvalidRequest({"chat_template_kwargs": str(error)}) from None
     fields = struct_pb2.Struct()
     try:
         fields.update(kwargs)

@@ -152,20 +152,20 @@ def document(value: Any) -> str | dict[str, Any]:
     return text(value) if isinstance(value, str) else json_object(value)
 
 
-def check_texts(value: Any, depth: int = 0) -> None:
+def check_texts(value: Any, depth: int = 0, most: int = MAX_DEPTH) -> None:
     """Raises ValueError when a string inside a JSON value is no Unicode text, a number not finite, or the
-    value is nested more than MAX_DEPTH deep."""
-    if depth > MAX_DEPTH:
-        raise ValueError(f"is nested more than {MAX_DEPTH} deep")
+    value is nested more than `most` deep."""
+    if depth > most:
+        raise ValueError(f"is nested more than {most} deep")
     if isinstance(value, str):
         text(value)
     elif isinstance(value, list):
         for each in value:
-            check_texts(each, depth + 1)
+            check_texts(each, depth + 1, most)
     elif isinstance(value, Mapping):
         for name, each in value.items():
             text(name)
-            check_texts(each, depth + 1)
+            check_texts(each, depth + 1, most)
     elif isinstance(value, float) and not math.isfinite(value):
         raise ValueError("has a number that is too large")
 

@@ -38,7 +38,7 @@ test-all: .dev ## Run all tests that need no GPU
 quick: .dev ## Run those of `make test` for one room and the import rules (ROOM=worker)
 	@scripts/test.sh $(BIN)/python quick $(or $(ROOM),worker)
 
-wheel-test: .dev ## Build a wheel and try it in an empty environment without torch
+wheel-test: .dev ## Build a wheel, try it in an empty environment, run README's quickstarts with it
 	@PYTHON=$(BIN)/python scripts/wheel_test.sh
 
 examples: .dev ## Build the examples in C++, Go and Java and run them, where their tool chains are installed

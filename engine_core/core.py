@@ -125,6 +125,10 @@ class Worker(Compiler, Protocol):
     def await_result(self, seconds: float) -> None:
         """Returns when collect() would not wait, or after so many seconds. Raises as collect() does."""
 
+    def await_burst(self, inbox: Inbox) -> None:
+        """Returns when collect() would not wait, or when there are events: then the worker takes no further
+        step of the plan. Raises as collect() does."""
+
     def wait_for(self, inbox: Inbox) -> None:
         """Returns when there may be events. Raises when the worker is gone."""
 
@@ -252,6 +256,8 @@ class EngineCore:
     # Results and outputs.
 
     def _take_result(self) -> None:
+        if self.scheduler.in_flight[0].plan.sample_counts:
+            self._worker.await_burst(self._inbox)
         result = self._worker.collect()
         self._pace.ended(result, self._clock())
         self.counters.step_done(result)

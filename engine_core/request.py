@@ -169,6 +169,11 @@ class Request:
         return self.parameters.pooling is not None
 
     @property
+    def may_burst(self) -> bool:
+        """Whether its rows may take several steps in one plan: the core has no part in what they sample."""
+        return not (self.parameters.grammar or self.pools or self.beam_search)
+
+    @property
     def num_candidates(self) -> int:
         """Tokens that the worker proposes for each of its rows instead of sampling; 0: rows sample."""
         return 0 if self.beam_search is None else self.beam_search.num_candidates

@@ -142,6 +142,9 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
         samples_per_row=1 + ready.draft_tokens,
         speculative_tokens_per_step=ready.draft_batch,
+        burst_seconds=config.burst_ms / 1000
+        if ready.takes_bursts and config.tensor_parallel_size == 1
+        else 0.0,
     )
 
 

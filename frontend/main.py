@@ -6,21 +6,17 @@ import signal
 import sys
 from functools import partial
 
+from uvloop import new_event_loop
+
 from frontend.model.info import ModelInfo, load_model
 from frontend.server import Frontend
+from frontend.text.tokenizer_preflight import try_first
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap, give_back_freed_memory
 from pagewire.host.spawn import Heartbeat, Status
 from pagewire.host.standby import serve_forks
 from pagewire.logs import log_loop_error
-
-if sys.platform == "win32":  # uvloop does not exist there
-    from asyncio import new_event_loop
-else:
-    from uvloop import new_event_loop
-
-    from frontend.text.tokenizer_preflight import try_first
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +32,7 @@ def run(config: FrontendConfig) -> int:
     status = Status()
     try:
         status.loading("tokenizer", 0.0)
-        if sys.platform != "win32":
-            try_first(partial(load_model, config), config.model)
+        try_first(partial(load_model, config), config.model, partial(status.loading, "tokenizer"))
         model = load_model(config)
         freeze_heap()
         give_back_freed_memory()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -10,6 +10,7 @@ from kernels.attention.kv_cache_spec import AttentionSpec, KVCacheSpec
 from kernels.attention.latent import LatentSpec
 from kernels.attention.plan import AttentionPlan, LatentPlan
 from kernels.ops.attention.ragged import Integers, ranges
+from kernels.ops.sampling.columns import SamplingColumns
 from kernels.ops.states.spans import AnySpans
 from kernels.wanted import Wanted
 
@@ -21,6 +22,13 @@ class InputEmbeddings:
 
     tokens: torch.Tensor  # [N] int64: index into T, all different
     values: torch.Tensor  # [N, E], of the model's dtype and on its device
+
+
+class SampledBy(NamedTuple):
+    """Parameters of rows, by which their tokens are chosen."""
+
+    rows: torch.Tensor  # [T] int64: of the columns, for each token of the step
+    columns: SamplingColumns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +55,8 @@ class InputBatch:
     """[A] int64: token (index into T) whose logits are sampled from; None: all of them, in order."""
     wanted: Wanted = Wanted.STATES
     """More than STATES where the model may compute it together with its hidden states."""
+    sampled_by: SampledBy | None = None
+    """What tokens are chosen by; None: the model chooses none."""
 
     def plan(self, spec: AttentionSpec) -> AttentionPlan:
         """Returns what layers of this kind store and attend by."""

@@ -93,24 +93,9 @@ class CpuOps(CpuStateOps):
         offset: float,
         factor: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the normed sum and the sum; without a residual that is x."""
-        normed, width = self.empty(x.shape, x.dtype), weight.shape[0]
-        total = x if residual is None else self.sum_of(residual)
-        record = NormRecord(
-            x=x.data_ptr(),
-            residual=_address(residual),
-            weight=weight.data_ptr(),
-            normed=normed.data_ptr(),
-            total=total.data_ptr(),
-            width=width,
-            eps=eps,
-            weight_offset=offset,
-            factor=factor,
-            heads=1,
-            stride=x.itemsize * width,
-        )
-        self.run(self.rows.norm, x.numel() // width, record, row_grain(width))
-        return normed, total
+        stride = x.itemsize * weight.shape[0]
+        record = partial(NormRecord, weight_offset=offset, factor=factor, heads=1, stride=stride)
+        return self._normed(self.rows.norm, record, x, residual, weight, eps)
 
     def layer_norm(
         self, x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
@@ -139,20 +124,31 @@ class CpuOps(CpuStateOps):
         bias: torch.Tensor,
         eps: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the normed sum and the sum; without a residual that is x."""
+        record = partial(LayerNormRecord, bias=bias.data_ptr())
+        return self._normed(self.rows.layer, record, x, residual, weight, eps)
+
+    def _normed(
+        self,
+        operation: Operation[Any],
+        record: Any,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        weight: torch.Tensor,
+        eps: float,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the normed sum and the sum; without a residual that is x. record: with other fields."""
         normed, width = self.empty(x.shape, x.dtype), weight.shape[0]
         total = x if residual is None else self.sum_of(residual)
-        record = LayerNormRecord(
+        fields = record(
             x=x.data_ptr(),
             residual=_address(residual),
             weight=weight.data_ptr(),
-            bias=bias.data_ptr(),
             normed=normed.data_ptr(),
             total=total.data_ptr(),
             width=width,
             eps=eps,
         )
-        self.run(self.rows.layer, x.numel() // width, record, row_grain(width))
+        self.run(operation, x.numel() // width, fields, row_grain(width))
         return normed, total
 
     def activation(self, x: torch.Tensor, name: str) -> torch.Tensor:

@@ -1,11 +1,12 @@
 """The operations of a sampler by torch, as kernels.torch_ops has those of layers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from kernels.ops.sampling.choose import choose_tokens
+from kernels.ops.sampling.columns import UNKNOWN, SamplingColumns
 from kernels.ops.sampling.logits_processors import (
     Bitmask,
     PenaltyHistory,
@@ -30,6 +31,18 @@ class SamplingOps:
     log_softmax = staticmethod(log_softmax)
     ranking = staticmethod(ranking)
     token_ranks = staticmethod(token_ranks)
+
+    def choose_unknown(
+        self,
+        tokens: torch.Tensor,
+        logits: Callable[[], torch.Tensor],
+        rows: Sequence[int],
+        columns: SamplingColumns,
+    ) -> None:
+        """Chooses those of the tokens [A] int64 of rows [A] that are UNKNOWN, in place. logits: returns
+        [A, V], and is called if there are any."""
+        for index in np.flatnonzero(tokens.numpy() == UNKNOWN).tolist():
+            tokens[index] = choose_tokens(logits()[index : index + 1], rows[index : index + 1], columns)[0]
 
     def penalize(
         self, logits: torch.Tensor, users: Sequence[int], histories: Sequence[PenaltyHistory]

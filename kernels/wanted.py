@@ -9,4 +9,4 @@ class Wanted(IntEnum):
     STATES = 0
     LOGITS = 1
     TOKENS = 2
-    """The ids of the largest logits, and nothing else."""
+    """Those that the parameters of their rows choose, and nothing else."""

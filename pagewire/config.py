@@ -411,6 +411,13 @@ class EngineConfig(ModelConfig):
     )
     no_prefix_cache: bool = flag(False, "do not reuse keys and values of common prefixes")
     scheduling: Scheduling = flag("ahead", "ahead: submit a step while the previous one runs; sync: after it")
+    burst_ms: float = flag(
+        20.0,
+        "most milliseconds of decoding whose tokens come together, on a CPU, while no request waits;"
+        " 0: each token by itself",
+        at_least=0.0,
+        at_most=1000.0,
+    )
     record: str = flag("", "record the scheduler's inputs and decisions to this file", metavar="FILE")
     record_tokens: bool = flag(False, "with --record: also token ids, which reveal prompts and outputs")
     policy: Policy = flag(

@@ -30,9 +30,10 @@ groups() {
     printf '%s\n' "--share 0/2 tests/$room tests/test_imports.py" "--share 1/2 tests/$room"
     return
   fi
-  local others="tests packages" folder
+  local others="tests packages" containers=tests/e2e/test_containers.py folder
+  local e2e="tests/e2e --ignore=$containers"
   for folder in e2e chaos worker kernels frontend pagewire; do others+=" --ignore=tests/$folder"; done
-  printf '%s\n' "--share 0/2 $others" "--share 1/2 $others" "--share 0/2 tests/e2e" "--share 1/2 tests/e2e" \
+  printf '%s\n' "--share 0/2 $others" "--share 1/2 $others" "--share 0/2 $e2e" "--share 1/2 $e2e" $containers \
     "tests/frontend tests/pagewire" "tests/worker --ignore=tests/worker/cuda" tests/kernels/cpu/isa "tests/kernels --ignore=tests/kernels/cpu" \
     tests/worker/cuda tests/chaos "tests/kernels/cpu --ignore=tests/kernels/cpu/isa"
 }

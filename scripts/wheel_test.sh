@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds a wheel from the tree and tries it in an empty environment, without torch, away from the
-# tree: what a base install can do, and what it says about what it cannot.
-# INTERPRETER: the Python of that environment. CONSTRAINTS: a file with versions. WITH_TORCH=1: a model is served, too.
+# Builds a wheel from the tree and tries it in an empty environment away from the tree: what a base install can do, what it says about
+# what it cannot, what serves without torch, and README's quickstarts.
+# INTERPRETER: the Python of that environment. CONSTRAINTS: a file with versions. WITH_TORCH=1: the extra serve is installed, too, with
+# torch of the index TORCH_INDEX where that is set; without, README's quickstarts run with the caller's torch.
 set -euo pipefail
 unset PYTHONPATH # else pip takes the tree itself for an installed package
 cd "$(dirname "$0")/.."
@@ -148,12 +149,19 @@ pagewire health --wait 60 --address "127.0.0.1:$port" >/dev/null || fail "a simu
 python - "127.0.0.1:$port" "http://127.0.0.1:$api/" <<'PYTHON'
 import kernels, sys, urllib.request
 import grpc
+from grpc_health.v1 import health_pb2
 import pagewire
 
 assert pagewire.Client(sys.argv[1]).generate("hello", max_tokens=3).token_ids
 assert sys.modules["kernels"].OWNER == "another distribution"
 with grpc.insecure_channel(sys.argv[1]) as channel:
     assert channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"") == b"\x08\x01"
+    try:
+        listed = channel.unary_unary("/grpc.health.v1.Health/List")(b"")
+    except grpc.RpcError as error:
+        assert error.code() is grpc.StatusCode.UNIMPLEMENTED, error
+        listed = b""
+    assert (b"pagewire.v1.GenerationService" in listed) == hasattr(health_pb2, "HealthListRequest")
 for name in ("console/", "console/main.js", "v1/models"):
     assert urllib.request.urlopen(sys.argv[2] + name, timeout=10).status == 200
 PYTHON
@@ -165,8 +173,20 @@ service=
 ! python -c 'import torch' 2>/dev/null || fail "the engine extra brings torch"
 say "with the extra engine: a whole service on a simulated device, its plug-ins, without torch"
 if [ -n "${WITH_TORCH:-}" ]; then
-  install "$wheel[serve,tracing]"
+  install ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} "$wheel[serve,tracing]"
   pagewire demo >out 2>error || fail "pagewire demo: $(cat error)"
   say "with the extra serve: $(tail -n 1 out)"
+elif [ -z "${INTERPRETER:-}${CONSTRAINTS:-}" ]; then
+  # torch alone is the caller's, since it takes a gigabyte: a folder of links, so that nothing else of that environment is found.
+  mkdir linked
+  (cd "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && ln -s "$PWD"/{torch,torch-*,torchgen,functorch} "$work/linked")
+  echo "$work/linked" >"$site/linked.pth"
+fi
+if python -c 'import importlib.metadata as m; m.version("torch")' 2>/dev/null; then
+  mkdir empty
+  (cd empty && HOME=$PWD HF_HUB_OFFLINE=1 "$python" "$work/tree/scripts/quickstarts.py" "$wheel" "$constraints") || fail "README's quickstarts"
+  say "README's quickstarts, as pasted"
+else
+  say "README's quickstarts are left out: WITH_TORCH=1 would install torch for this Python, too"
 fi
 echo "the wheel works"

@@ -43,7 +43,7 @@ DRIVEN: dict[str, dict[str, Any]] = {
 soft caps, layer norms, learned positions, partial rotation, experts, tied and scaled heads are among them."""
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "Bloom": ({}, "0 attentions of 0 layers came through"),
-    "Doge": ({}, "a mask of the model's own making"),
+    "Doge": ({"num_experts": 64}, "a mask of the model's own making"),
     "Falcon": ({}, "the code of FalconForCausalLM has no attention interface"),
     "FalconH1": ({}, "tokens reach one another beside attention"),
     "Lfm2": (

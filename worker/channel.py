@@ -58,6 +58,10 @@ class Channel:
                 logger.warning("refused a frame of the core (%d so far): %s", self._refused_frames, error)
             return worker_pb2.WorkerCommand()
 
+    def has_command(self) -> bool:
+        """Returns whether a command has arrived, or the connection has ended."""
+        return is_readable(self._socket) or is_readable(self._monitor)
+
     def _next(self, seconds: float | None) -> bytes | None:
         """Returns the next frame; None: none arrived in time. Raises EngineGone.
 

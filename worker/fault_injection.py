@@ -10,12 +10,13 @@ import os
 import random
 import signal
 import time
+from collections.abc import Callable
 
 import numpy as np
 
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
-from worker.loop import Compilation, StepRunner
+from worker.loop import Compilation, StepRunner, never
 from worker.step.rows import column
 
 logger = logging.getLogger(__name__)
@@ -86,9 +87,9 @@ class FaultyRunner:
         self._runner = runner
         self._faults = faults
 
-    def launch(self, plan: worker_pb2.StepPlan) -> None:
+    def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool] = never) -> None:
         self._faults.strike(plan)
-        self._runner.launch(plan)
+        self._runner.launch(plan, is_interrupted)
 
     def compile_grammar(self, grammar: str) -> Compilation:
         return self._runner.compile_grammar(grammar)

@@ -45,6 +45,7 @@ def make_ready(
 ) -> worker_pb2.Ready:
     """Returns what the core is told. Measures how long swapping takes."""
     plan, config, initialize = model.plan, model.plan.config, model.plan.initialize
+    computes_on_host = device == "cpu" or (device == "simulated" and initialize.profile == "cpu")
     return worker_pb2.Ready(
         model=engine_pb2.ModelFacts(
             architecture=config.architecture,
@@ -72,4 +73,5 @@ def make_ready(
         swap_us_per_block=model.swap_us_per_block(executor),
         draft_tokens=plan.most_drafts,
         draft_batch=0 if plan.speculation is None else plan.speculation.batch,
+        takes_bursts=computes_on_host and plan.speculation is None,
     )

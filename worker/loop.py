@@ -5,6 +5,7 @@ itself then begins it as soon as it is free. A result that is ready is sent befo
 Grammars are compiled in threads meanwhile; the core is told between steps which ones are done.
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from pagewire.internal.v1 import worker_pb2
@@ -18,11 +19,17 @@ class Compilation(Protocol):
         """Returns whether it is compiled, or cannot be."""
 
 
+def never() -> bool:
+    """Nothing interrupts a burst."""
+    return False
+
+
 class StepRunner(Protocol):
     """What executes the plans: worker.executor.executor. Raises what ends the worker."""
 
-    def launch(self, plan: worker_pb2.StepPlan) -> None:
-        """Launches a step, behind those launched before."""
+    def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool] = never) -> None:
+        """Launches a plan, behind those launched before. is_interrupted: asked between the steps of a burst,
+        whether it is to take no further one."""
 
     def seconds_left(self) -> float | None:
         """Returns seconds until the oldest launched step may be done; 0: finish() is due; None: no step."""
@@ -45,6 +52,9 @@ class Commands(Protocol):
 
     def receive(self, seconds: float | None) -> worker_pb2.WorkerCommand:
         """Returns the next command; an empty one when none arrives in time. None: no time limit."""
+
+    def has_command(self) -> bool:
+        """Returns whether receive() would not wait."""
 
 
 LOOK_S = 0.002
@@ -73,7 +83,7 @@ def execute_steps(commands: Commands, runner: StepRunner, cached: CacheContents 
         if kind == "step_plan":
             if command.step_plan.HasField("kept_changes"):
                 cached.apply(command.step_plan.kept_changes)
-            runner.launch(command.step_plan)
+            runner.launch(command.step_plan, commands.has_command)
         elif kind == "kept_changes":
             cached.apply(command.kept_changes)
         elif kind == "compile_grammar":

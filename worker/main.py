@@ -155,7 +155,7 @@ def _load_model(
             with quick_imports():
                 from worker.load import load
                 from worker.platforms.cpu import CpuPlatform
-                from worker.startup.device_choice import choose_device
+                from worker.startup.model import choose_device
             freeze_imports()
 
             if choose_device(initialize.device).type == "cuda":

@@ -4,12 +4,14 @@ A group of one works today, and its collectives do nothing. Layers are written a
 so that more ranks are a matter of sizes here and of a torch.distributed backend below.
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from kernels.api import Arena
 from kernels.triton import requirements
+from pagewire.errors import StartupError
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,25 @@ class ParallelGroup:
         return part
 
 
+@dataclass
+class Capacity:
+    """What the parameters of a model may have in all; one that is too large is refused while it is made."""
+
+    values: int
+    matrices: int
+    has: str  # what has so much, for messages
+
+    def take(self, shape: tuple[int, ...]) -> None:
+        """Counts one parameter. Raises StartupError where no more is left."""
+        self.values, self.matrices = self.values - math.prod(shape), self.matrices - 1
+        if min(self.values, self.matrices) < 0:
+            raise StartupError(
+                "cannot load the model's weights",
+                f"config.json asks for far more weights than {self.has}",
+                "is config.json that of these weights?",
+            )
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where the parameters of a model are allocated, in which dtype, and for which rank."""
@@ -51,6 +72,8 @@ class Placement:
     """Holds matrices, on a CPU; None: torch allocates them."""
     later: bool = False
     """Matrices stay on torch's meta device until loading knows which of them are needed."""
+    capacity: Capacity | None = None
+    """Counts the parameters; None: they may be as large as they like."""
 
     @property
     def stacks_experts(self) -> bool:
@@ -59,7 +82,9 @@ class Placement:
         return self.device.type == "cuda" or requirements.INTERPRETED
 
     def empty(self, *shape: int) -> torch.nn.Parameter:
-        """Returns a parameter that loading fills."""
+        """Returns a parameter that loading fills. Raises StartupError beyond the capacity."""
+        if self.capacity is not None:
+            self.capacity.take(shape)
         if self.later and len(shape) >= 2:
             tensor = torch.empty(shape, dtype=self.dtype, device="meta")
         elif self.arena is not None and len(shape) == 2:

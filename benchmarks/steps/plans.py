@@ -1,5 +1,4 @@
-"""Plans of steps for benchmarks that drive a worker's runner without an engine core: greedy rows, which all
-compute the same positions."""
+"""Plans of steps for benchmarks that drive a worker's runner without an engine core."""
 
 from collections.abc import Sequence
 
@@ -12,26 +11,27 @@ GREEDY = generation_pb2.SamplingParams(temperature=0, top_p=1, typical_p=1, repe
 
 def plan(
     rows: Sequence[int],
-    start: int,
-    count: int,
+    start: int | Sequence[int],
+    count: int | Sequence[int],
     new_rows: Sequence[worker_pb2.NewRow] = (),
     samples: Sequence[int] | None = None,
 ) -> worker_pb2.StepPlan:
-    """Returns a step in which rows compute the tokens at `start` to `start + count - 1`. samples: rows that
-    sample; None: all of them."""
+    """Returns a step in which rows compute the tokens at `start` to `start + count - 1`, the same or each its
+    own. samples: the first rows, which sample; None: all of them."""
     samples = rows if samples is None else samples
+    starts, counts = ([each] * len(rows) if isinstance(each, int) else each for each in (start, count))
     return worker_pb2.StepPlan(
         new_rows=new_rows,
         rows=pack_u32(rows),
-        starts=pack_u32([start] * len(rows)),
-        counts=pack_u32([count] * len(rows)),
+        starts=pack_u32(starts),
+        counts=pack_u32(counts),
         sample_rows=pack_u32(samples),
         sample_sources=pack_u32(range(len(samples))),
     )
 
 
 def new_row(row: int, token_ids: Sequence[int], prompt_len: int, blocks: Sequence[int]) -> worker_pb2.NewRow:
-    """Returns a row whose tokens are those of a prompt, and of output behind it."""
+    """Returns a greedy row whose tokens are those of a prompt, and of output behind it."""
     return worker_pb2.NewRow(
         row=row,
         prompt_len=prompt_len,

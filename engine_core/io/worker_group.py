@@ -21,6 +21,7 @@ from pagewire.host import spawn as process
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import (
     CompileGrammar,
+    EndBurst,
     Initialize,
     Ready,
     Shutdown,
@@ -194,6 +195,21 @@ class WorkerGroup:
                 self._socket.receive()
             elif left >= LOOK_S:  # a shorter wait is followed by a look anyway
                 self._socket.look(LOOK_S)
+
+    def await_burst(self, inbox: Inbox) -> None:
+        """Raises WorkerDied, Stopped."""
+        with self._socket.watching(inbox.fileno()):
+            while not self._socket.has_news:
+                ready = self._socket.poll(LOOK_S)
+                if self._socket.descriptor in ready:
+                    self._socket.receive()
+                elif inbox.fileno() in ready:
+                    inbox.acknowledge()
+                    if inbox:
+                        self._socket.send(self._ranks[0], pack(WorkerCommand(end_burst=EndBurst())))
+                        return
+                else:
+                    self._socket.look(LOOK_S)
 
     def wait_for(self, inbox: Inbox) -> None:
         """Waits, while there is nothing to compute, until there may be events. Raises WorkerDied, Stopped."""

@@ -67,10 +67,11 @@ class Scheduler:
         preempt_rows: bool = False,
         share_rows: bool = False,
         state_checkpoints: int = 0,
+        burst_seconds: float = 0.0,
     ) -> None:
         """policy, weights: the order of admission; see queue/. samples_per_row,
         speculative_tokens_per_step: see DraftRoom. preempt_rows, share_rows: see RowPreemption and
-        RowSharing. state_checkpoints: see PrefixCache."""
+        RowSharing. state_checkpoints: see PrefixCache. burst_seconds: see Bursts."""
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
         self.num_rows = min(max_num_seqs, max_num_batched_tokens)
@@ -98,6 +99,7 @@ class Scheduler:
             speculative_tokens_per_step=speculative_tokens_per_step,
             preempt_rows=preempt_rows,
             share_rows=share_rows,
+            burst_seconds=burst_seconds,
         )
         self.results = StepResults(self.states, self.ends, self.faults)
         self.throughput = self.states.throughput
@@ -234,6 +236,7 @@ class Scheduler:
         assert oldest.plan.step == result.step
         failed = self.results.abort_without_token(oldest, result)
         self.planner.draft_room.note(oldest.plan, oldest.sampling, result)
+        self.planner.bursts.note(oldest.plan, result)
         self._prompt_logprobs.update(result.prompt_logprobs, oldest.prompts, self.states.outputs)
         self.results.take(oldest, result)
         if not self.in_flight:

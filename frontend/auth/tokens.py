@@ -39,7 +39,7 @@ import yaml
 from frontend.auth.caller import Caller, Terms
 from frontend.errors import Unauthenticated
 from pagewire.errors import StartupError
-from pagewire.host.file_watch import Signature, read_small, signature_of
+from pagewire.host.file_watch import Signature, exposure, read_small, signature_of
 
 PREFIX = "pw_"
 """Prefix of every token, by which scanners for leaked secrets recognize it."""
@@ -104,17 +104,21 @@ class TokenTable:
 
 
 def token_in(metadata: Iterable[tuple[str, str | bytes]]) -> str:
-    """Returns the token from a call's only "authorization: Bearer TOKEN" header; without one from x-api-key,
-    where Anthropic's clients put it. Raises Unauthenticated."""
-    headers = [(key, value) for key, value in metadata if key in ("authorization", "x-api-key")]
-    values = [value for key, value in headers if key == "authorization"]
-    if not values and len(headers) == 1 and isinstance(headers[0][1], str):
-        return headers[0][1].strip()
-    if not values:
+    """Returns the token from a call's "authorization: Bearer TOKEN" header; without one from x-api-key, where
+    Anthropic's clients put it. Raises Unauthenticated, also for two of one."""
+    headers: dict[str, str | bytes] = {}
+    for key, given in metadata:
+        if key in headers:
+            raise Unauthenticated("TOKEN_INVALID", f"the call has several {key} headers: send one")
+        if key in ("authorization", "x-api-key"):
+            headers[key] = given
+    value = headers.get("authorization")
+    if value is None and isinstance(own := headers.get("x-api-key"), str):
+        return own.strip()
+    if value is None:
         raise Unauthenticated("TOKEN_MISSING", "the call has no token (authorization: Bearer TOKEN)")
-    value = values[0]
-    if len(values) > 1 or not isinstance(value, str) or not value[: len(_SCHEME)].lower() == _SCHEME:
-        raise Unauthenticated("TOKEN_INVALID", "authorization must be one header: Bearer TOKEN")
+    if not isinstance(value, str) or not value[: len(_SCHEME)].lower() == _SCHEME:
+        raise Unauthenticated("TOKEN_INVALID", "the authorization header must be: Bearer TOKEN")
     return value[len(_SCHEME) :].strip()
 
 
@@ -294,10 +298,9 @@ class TokenFile:
         """Reads the file after taking its signature, so that a concurrent change is noticed next time."""
         signature = signature_of([self._path])
         table = read_tokens(read_small(self._path).decode())
-        if self._path.stat().st_mode & 0o022:
-            log.warning(
-                "others on this machine may write to --auth-file, and so admit themselves: chmod go-w it"
-            )
+        if how := exposure(self._path, 0o022):
+            text = "others on this machine may write to --auth-file, and so admit themselves: %s"
+            log.warning(f"{text}; chown it, or chmod go-w", how)
         return signature, table
 
 

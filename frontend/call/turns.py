@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+MOST_KNOWN = 4096
+"""Tenants whose turns are remembered while they wait for none; beyond, all of these begin anew."""
+
 
 class TenantTurns:
     """Belongs to the event loop's thread. Without authentication tenants are not told apart: all jobs are in
@@ -93,6 +96,8 @@ class TenantTurns:
             self._running[tenant] += 1
         self._now = max(self._now, self._next[tenant])
         self._next[tenant] += cost
+        if len(self._next) > len(self._waiting) + MOST_KNOWN:
+            self._next = {each: self._next[each] for each in self._waiting}
 
     def _remove(self, tenant: str | None, turn: "asyncio.Future[None]") -> None:
         """Removes a turn from the line of its tenant. Idempotent."""

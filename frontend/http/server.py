@@ -7,7 +7,6 @@ of idle connections, and waits forever for a peer to read the end of an answer.
 
 import asyncio
 import contextlib
-import errno
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from frontend.http.exchange import ABORT, Receive, Scope, Send
 from pagewire.config import FrontendConfig
-from pagewire.errors import StartupError
+from pagewire.host.addresses import cannot_listen
 
 _KEEP_ALIVE_S = 5
 """Seconds that a connection may stay idle after an answer."""
@@ -178,12 +177,8 @@ def _listen(config: FrontendConfig, port: int) -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        raise StartupError(
-            f"cannot listen on {host}:{port} for HTTP",
-            "the port is already in use" if taken else error.strerror or str(error),
-            "choose another --openai-port (0: a free one) or --openai-host",
-        ) from None
+        todo = "choose another --openai-port (0: a free one) or --openai-host"
+        raise cannot_listen(f"{host}:{port} for HTTP", error, todo) from None
     listener.setblocking(False)
     return listener
 

@@ -7,11 +7,13 @@ the engine loads weights.
 
 import os
 import resource
+import select
 import signal
 from collections.abc import Callable
 
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
+from pagewire.host.proc_stat import read_vitals
 
 CPU_SECONDS = 60
 """The largest tokenizers take about two."""
@@ -19,15 +21,23 @@ MEMORY = 4 << 30
 """Bytes of address space beyond this process's. The largest tokenizers take 400 MB."""
 
 
-def try_first(read: Callable[[], object], model: str) -> None:
+def try_first(read: Callable[[], object], model: str, progress: Callable[[float], None]) -> None:
     """Calls `read` in a fork, before there are threads. Raises StartupError when that process is killed.
 
+    progress: called with a fraction while the fork computes; this process waits, and would count as hung.
     Exceptions of `read` are ignored: it will raise them again in this process.
     """
-    parent = os.getpid()
+    parent, (end, held), seen = os.getpid(), os.pipe(), 0.0  # the fork holds a side of the pipe until it ends
     child = os.fork()
     if child == 0:
         _read_and_exit(read, parent)
+    os.close(held)
+    while not select.select([end], [], [], process.Heartbeat.INTERVAL_S)[0]:
+        vitals = read_vitals(child)
+        if vitals is not None and vitals.cpu_s > seen:
+            seen = vitals.cpu_s
+            progress(min(1.0, seen / CPU_SECONDS))
+    os.close(end)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         by = signal.Signals(os.WTERMSIG(status))

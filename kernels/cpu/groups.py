@@ -41,14 +41,13 @@ class Group(StrEnum):
     )
     """Layers that keep a state per row."""
     EXPERTS = "experts", "experts.route", "experts.dispatch"
-    SAMPLER = "sampler", "sampling.choose", "sampling.logits_processors"
+    SAMPLER = "sampler", "sampling.choose", "sampling.logits_processors", "runtime.program"
     """For any CPU."""
     MODEL = (
         "model",
         *("elementwise.norms", "elementwise.activations", "step.prepare_inputs"),
         *("attention.planning.kv_prefetch_list", "elementwise.rotary"),
-        *("elementwise.gather", "matmul.packed_rows"),
-        *("runtime.program", "sampling.argmax", "step.check_step", "step.repeat_step"),
+        *("elementwise.gather", "matmul.packed_rows", "step.check_step", "step.repeat_step"),
     )
     """For any model."""
 

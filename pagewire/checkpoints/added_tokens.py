@@ -15,6 +15,8 @@ Token = dict[str, Any]
 """An entry of `added_tokens` in tokenizer.json: id, content, and FLAGS."""
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _NAMED = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+_SHOWN = 100
+"""Characters of a token that a warning quotes."""
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 
 
@@ -35,6 +37,7 @@ def missing_tokens(
     special_tokens_map.json. ids: added_tokens.json.
     """
     found: dict[str, Token] = {}
+    texts, left_out = list[str](), list[str]()
     for content, token, flags in (*_decoded(config), *_listed(ids)):
         own = id_of(content)
         if own is None or flags:
@@ -43,7 +46,8 @@ def missing_tokens(
     for content in _special(config):
         special = found.get(content, {"id": id_of(content), **_flags(known, content)})
         if special["id"] is None:
-            log.warning("the special token %r stays text: no file of the tokenizer gives it an id", content)
+            named = repr(content[:_SHOWN])
+            texts.append(f"the special token {named} stays text: no file of the tokenizer gives it an id")
         else:
             found[content] = {**special, "special": True}
     missing = []
@@ -53,10 +57,13 @@ def missing_tokens(
             continue
         if id_of(content) is None:
             if entry["id"] != next_id:
-                log.warning("the token %r is left out: its id %d is not the next one", content, entry["id"])
+                named = repr(content[:_SHOWN])
+                left_out.append(f"the token {named} is left out: its id {entry['id']} is not the next one")
                 continue
             next_id += 1
         missing.append(entry)
+    for lines in filter(None, (texts, left_out)):
+        log.warning("%s%s", lines[0], f" (and {len(lines) - 1} more)" if lines[1:] else "")
     return missing
 
 

@@ -5,6 +5,7 @@ of this host to clients (GetTokenizer sends files), and a FIFO would block the p
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ BARE_DECODERS = {
 }
 """Architectures of config.json that stand for a decoder without its output head, which embeds and cannot
 generate; and those of the whole."""
+_SURROGATE = re.compile(r"\\u[dD]|[\ud800-\udfff]")
 MAX_JSON_BYTES = 64 << 20
 """Size limit of files that are read whole. The largest known, tensor indexes, have a few MiB."""
 
@@ -82,7 +84,10 @@ def read_object(folder: Path, name: str, what: str) -> dict[str, Any] | None:
     if content is None:
         return None
     try:
-        values = json.loads(content)
+        text = content.decode(json.detect_encoding(content), "surrogatepass")
+        values = json.loads(text)
+        if _SURROGATE.search(text):  # a character of two halves, or one half alone, which no text can have
+            json.dumps(values, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:  # the latter: nested too deeply
         raise StartupError(what, f"{name} is not readable JSON: {error}") from error
     if not isinstance(values, dict):

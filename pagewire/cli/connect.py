@@ -26,7 +26,7 @@ def client_options(config: ClientConfig) -> AccessOptions:
     if bool(config.tls_cert) != bool(config.tls_key):
         raise UsageError("--tls-cert and --tls-key are needed together")
     for name in ("tls_ca", "tls_cert", "tls_key"):
-        _read(name, getattr(config, name))  # for an error that names the flag
+        read_file(name, getattr(config, name))  # for an error that names the flag
     return AccessOptions(
         token=read_token(config),
         tls=config.tls_ca or config.tls,
@@ -38,15 +38,15 @@ def client_options(config: ClientConfig) -> AccessOptions:
 
 def read_token(config: ClientConfig) -> str:
     """Returns the token of --token-file or of the environment; may be empty. Raises UsageError."""
-    return _read("token_file", config.token_file).strip() or os.environ.get(TOKEN, "").strip()
+    return read_file("token_file", config.token_file).strip() or os.environ.get(TOKEN, "").strip()
 
 
-def _read(name: str, path: str) -> str:
-    """Returns the content of a flag's file, or an empty string if the flag is not set."""
+def read_file(name: str, path: str) -> str:
+    """Returns the content of a flag's file, or an empty string if the flag is not set. Raises UsageError."""
     if not path:
         return ""
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UsageError(f"cannot read --{name.replace('_', '-')} {path}", str(why)) from None

@@ -9,7 +9,7 @@ from pagewire.plugins import find_plugin
 
 _FRONTEND = (
     *("grpc_reflection", "grpc_status", "h11", "jinja2", "llguidance", "prometheus_client"),
-    *("starlette", "tokenizers", "uvicorn", "yaml", "zmq"),
+    *("starlette", "tokenizers", "uvicorn", "uvloop", "yaml", "zmq"),
 )
 _MODULES = {
     "frontend": _FRONTEND,

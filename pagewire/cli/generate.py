@@ -3,16 +3,16 @@
 import dataclasses
 import sys
 import time
-from pathlib import Path
 
-from pagewire.cli.connect import connect
+from pagewire.cli.connect import connect, read_file
 from pagewire.cli.terminal import interruptible, short_seconds, utf8_input
 from pagewire.command_config import GenerateConfig, SamplingConfig
 from pagewire.flags import UsageError
 from pagewire_client.params import SamplingParams
 from pagewire_client.results import Generation
 
-_FORMS = ("json_object", "json_schema", "regex", "choice", "grammar", "lark", "structural_tag")
+_FILES = ("json_schema", "grammar", "lark", "structural_tag")
+_FORMS = ("json_object", "regex", "choice", *_FILES)
 
 
 def run(config: GenerateConfig) -> int:
@@ -55,17 +55,18 @@ def summary(result: Generation, seconds: float) -> str:
 def sampling_params(config: SamplingConfig, n: int | None = None) -> SamplingParams:
     """Returns the parameters given as flags; the others keep the model's defaults. Raises UsageError."""
     forms = {name: getattr(config, name) for name in _FORMS}
-    given = [_option(name) for name, value in forms.items() if value]
+    given = ["--" + name.replace("_", "-") for name, value in forms.items() if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)} cannot be combined: an output has one form")
+    texts = {name: read_file(name, forms[name]) if forms[name] else None for name in _FILES}
     return SamplingParams(
-        schema=_content(config.json_schema, "json_schema"),
+        schema=texts["json_schema"],
         json_object=config.json_object,
         regex=config.regex,
         choice=config.choice or None,
-        grammar=_content(config.grammar, "grammar"),
-        lark=_content(config.lark, "lark"),
-        structural_tag=_content(config.structural_tag, "structural_tag"),
+        grammar=texts["grammar"],
+        lark=texts["lark"],
+        structural_tag=texts["structural_tag"],
         max_tokens=config.max_tokens,
         temperature=config.temperature,
         top_p=config.top_p,
@@ -77,21 +78,6 @@ def sampling_params(config: SamplingConfig, n: int | None = None) -> SamplingPar
         stop_regex=config.stop_regex,
         n=n,
     )
-
-
-def _content(path: str, name: str) -> str | None:
-    """Returns the text of a file; None: no file is given. Raises UsageError."""
-    if not path:
-        return None
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UsageError(f"{_option(name)} {path}: {why}") from None
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def timings_line(result: Generation) -> str:

@@ -150,6 +150,7 @@ COUNTERPARTS = {
     "--enable-force-include-usage": "the field stream_options.include_usage of requests",
     "--enable-sleep-mode": "no flag: a service keeps its memory until it ends",
     "--response-role": "no flag: answers have the role assistant",
+    **dict.fromkeys(("--num-scheduler-steps", "--stream-interval"), "--burst-ms MILLISECONDS"),
     # llama.cpp
     **dict.fromkeys(("-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-mu", "--model-url"), _HUB),
     **dict.fromkeys(("-ngl", "--gpu-layers", "--n-gpu-layers"), _GPU),

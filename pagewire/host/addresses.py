@@ -3,9 +3,12 @@ several processes listen on."""
 
 import errno
 import ipaddress
+import re
 import socket
 
 from pagewire.errors import StartupError
+
+_HOST = re.compile(r"([\w.-]+|\[[\da-f:.]+\])(?::\d*)?", re.ASCII)
 
 
 def is_loopback(host: str) -> bool:
@@ -19,10 +22,10 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(header: str) -> str:
-    """Returns the name or address in a Host header, "name:port", in lower case and without brackets."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header.partition(":")[0].lower()
+    """Returns the name or address in a Host header, "name:port" or "name", in lower case and without
+    brackets; "" for anything else."""
+    found = _HOST.fullmatch(header.lower())
+    return found[1].strip("[]") if found else ""
 
 
 def is_no_site(name: str) -> bool:
@@ -46,7 +49,6 @@ def reserve_port(host: str, port: int, flag: str = "--port") -> socket.socket:
     port 0 picks a free one; see getsockname(). flag: names it in errors. Raises StartupError. SO_REUSEPORT
     alone would let two services of one user share a port by accident, so the port is first bound without it.
     """
-    what = f"cannot listen on {host}:{port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -59,11 +61,17 @@ def reserve_port(host: str, port: int, flag: str = "--port") -> socket.socket:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         reserved.bind(address)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise StartupError(
-                what,
-                "the port is already in use",
-                f"stop the process that uses it, or choose another {flag} (0: a free one)",
-            ) from None
-        raise StartupError(what, error.strerror or str(error), f"choose another host or {flag}") from None
+        todo = f"stop the process that uses it, or choose another {flag} (0: a free one) or host"
+        raise cannot_listen(f"{host}:{port}", error, todo) from None
     return reserved
+
+
+class PortInUse(StartupError):
+    """Another process listens on the port."""
+
+
+def cannot_listen(where: str, error: OSError, todo: str) -> StartupError:
+    """Returns the error of a socket: PortInUse for a port that is taken."""
+    taken = error.errno == errno.EADDRINUSE
+    why = "the port is already in use: perhaps another service is running" if taken else error.strerror
+    return (PortInUse if taken else StartupError)(f"cannot listen on {where}", why or str(error), todo)

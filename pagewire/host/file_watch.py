@@ -59,6 +59,15 @@ def read_small(path: Path) -> bytes:
     return content
 
 
+def exposure(path: Path, bits: int) -> str:
+    """Returns why users other than this one and root have the permissions `bits` of a file: its mode or its
+    owner; "": they do not. Raises OSError."""
+    info = os.stat(path)
+    if info.st_uid and info.st_uid != os.geteuid():  # 0 on Windows
+        return f"it belongs to user {info.st_uid}"
+    return f"its mode is {stat.S_IMODE(info.st_mode):04o}" if info.st_mode & bits else ""
+
+
 class FileWatch:
     """Refreshes objects once a second in threads, so that a slow disk does not stop streams. Each object
     has a task of its own: one that hangs does not stop the others."""

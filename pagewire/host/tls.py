@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagewire.errors import PagewireError, StartupError
-from pagewire.host.file_watch import read_small, signature_of
+from pagewire.host.file_watch import exposure, read_small, signature_of
 
 log = logging.getLogger(__name__)
 
@@ -148,8 +148,8 @@ def warnings_about(cert: Path, key: Path, now: float | None = None) -> list[str]
         found.append("the certificate is not valid yet: clients will not connect")
     elif ends is not None and (left := ends - (time.time() if now is None else now)) < SOON_S:
         found.append(f"the certificate expires in {max(left, 0) / 86400:.1f} days")
-    if key.stat().st_mode & 0o004:
-        found.append("every user on this machine can read the key: chmod o-r it")
+    if how := exposure(key, 0o004):
+        found.append(f"other users of this machine can read the key: {how}; chown it, or chmod o-r")
     return found
 
 

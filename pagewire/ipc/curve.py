@@ -7,7 +7,6 @@ its own pair and the public key of the core. A peer without a key cannot send a 
 
 import hmac
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from pagewire.errors import StartupError
+from pagewire.host.file_watch import exposure
 
 ENGINE_FILE = "engine.key"
 CLIENT_FILE = "client.key"
@@ -120,14 +120,16 @@ def read_client_key(path: str) -> ClientKey:
 
 def _read(path: str) -> dict[str, Any]:
     try:
-        mode = stat.S_IMODE(os.stat(path).st_mode)
+        how = exposure(Path(path), 0o077)
         content = yaml.safe_load(Path(path).read_text(encoding="ascii"))
     except OSError as error:
         raise _wrong(path, error.strerror or type(error).__name__) from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:  # the exception's text might quote a secret
         raise _wrong(path, "it is not YAML") from error
-    if mode & 0o077:
-        raise StartupError(f"cannot use {_FLAG}", f"others may read {path}", f"chmod 600 {path}")
+    if how:
+        raise StartupError(
+            f"cannot use {_FLAG}", f"others may read {path}: {how}", f"chown it, or chmod 600 {path}"
+        )
     if not isinstance(content, dict):
         raise _wrong(path, "it is not a file of keys")
     return content

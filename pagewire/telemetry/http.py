@@ -17,8 +17,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from pagewire.errors import StartupError
-from pagewire.host.addresses import host_name, is_no_site
+from pagewire.host.addresses import cannot_listen, host_name, is_no_site
 from pagewire.host.tls import Certificates
 from pagewire.telemetry.pages import Page, text_page
 
@@ -216,10 +215,6 @@ def _encode(page: Page, *, body: bool) -> bytes:
     return "\r\n".join((*head, "", "")).encode() + (page.body if body else b"")
 
 
-class PortInUse(StartupError):
-    """Another process listens on the port."""
-
-
 def listen(host: str, port: int) -> socket.socket:
     """Returns a listening TCP socket; port 0: a free one. Raises StartupError, PortInUse for a port that is
     taken."""
@@ -229,14 +224,8 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
         return socket.create_server(address[:2], family=family)
     except OSError as error:
-        taken = error.errno == errno.EADDRINUSE
-        raise (PortInUse if taken else StartupError)(
-            f"cannot listen on {host}:{port} for metrics and health",
-            "the port is already in use: perhaps another service is running"
-            if taken
-            else error.strerror or str(error),
-            "choose another --http-port (0: a free one, -1: none) or --http-host",
-        ) from None
+        todo = "choose another --http-port (0: a free one, -1: none) or --http-host"
+        raise cannot_listen(f"{host}:{port} for metrics and health", error, todo) from None
 
 
 def listen_unix(path: str) -> socket.socket:

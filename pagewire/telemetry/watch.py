@@ -4,10 +4,10 @@ import logging
 import socket
 
 from pagewire.config import WatchedConfig
-from pagewire.host.addresses import is_loopback
+from pagewire.host.addresses import PortInUse, is_loopback
 from pagewire.host.tls import Certificates, read_certificates
 from pagewire.telemetry.board import Board
-from pagewire.telemetry.http import Answer, HttpThread, PortInUse, listen, listen_unix
+from pagewire.telemetry.http import Answer, HttpThread, listen, listen_unix
 from pagewire.telemetry.pages import Pages
 
 log = logging.getLogger(__name__)

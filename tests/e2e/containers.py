@@ -8,7 +8,9 @@ import contextlib
 import json
 import os
 import re
+import select
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +19,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.services import ROOT, wait_until
+from tests.e2e.services import ROOT, processes, wait_until
 from tests.e2e.topology import compose, write_nginx
 
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+END_S = 60.0
 FREE_BYTES = 10 << 30
 """Of the image, the layers on the way to it, and the system in place of its base."""
 OPTIONS = {
@@ -58,6 +61,10 @@ class Docker:
         assert done.returncode == 0, f"docker {' '.join(words)}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
         return done.stdout.strip()
 
+    def remove(self, *words: str) -> None:
+        """Runs a command that removes something, or prints why it fails."""
+        clean_up(*self._words, *words)
+
     def inspect(self, name: str) -> Any:
         """Returns the facts of a container or an image."""
         return json.loads(self("inspect", name))[0]
@@ -93,32 +100,100 @@ def engine() -> Iterator[Docker]:
         )
     if shutil.disk_usage("/tmp").free < FREE_BYTES:
         pytest.skip("images and layers need 10 GB in /tmp")
-    with (
-        tempfile.TemporaryDirectory(prefix="pw-docker-", dir="/tmp") as folder,
-        contextlib.ExitStack() as stack,
-    ):
+    with tempfile.TemporaryDirectory(prefix="pw-docker-", dir="/tmp") as folder, daemon(folder) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def daemon(folder: str) -> Iterator[Docker]:
+    """An engine of containers in a folder. No process, mount or rule of it is left on the host afterwards,
+    whether it ends in order, hangs or is killed."""
+    paths = [f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
+    # A network that is made has a bridge; none is made beside. Frames within a bridge need no forwarding.
+    network = ["--bridge=none", "--ip-forward=false"]
+    with contextlib.ExitStack() as stack:
         log = stack.enter_context(Path(folder, "log").open("wb"))
-        paths = [f"--data-root={folder}/data", f"--exec-root={folder}/exec", f"--pidfile={folder}/pid"]
+        for command in ("iptables", "ip6tables"):
+            stack.callback(restore_rules, command, read_rules(command))
+        # What it mounts is gone with it.
         process = subprocess.Popen(
-            ["dockerd", *paths, f"--host=unix://{folder}/sock"], stdout=log, stderr=log
+            ["unshare", "--mount", "dockerd", *paths, *network, f"--host=unix://{folder}/sock"],
+            stdout=log,
+            stderr=log,
         )
-        try:
-            docker = Docker(f"{folder}/sock")
-            wait_until(lambda: process.poll() is not None or docker.run("info").returncode == 0)
-            if process.poll() is not None:
-                pytest.skip("dockerd does not run here: " + Path(folder, "log").read_text()[-300:])
-            yield docker
-        finally:
-            process.terminate()
-            process.wait()
-            unmount(folder)
+        stack.callback(end, process, folder)
+        docker = Docker(f"{folder}/sock")
+        wait_until(lambda: process.poll() is not None or docker.run("info").returncode == 0)
+        if process.poll() is not None:
+            pytest.skip("dockerd does not run here: " + Path(folder, "log").read_text()[-300:])
+        yield docker
 
 
-def unmount(folder: str) -> None:
-    """Detaches what dockerd leaves mounted below its folder when it ends, such as a network's namespace."""
-    mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for path in reversed([each for each in mounted if each.startswith(f"{folder}/")]):
-        subprocess.run(["umount", "--lazy", path], check=True)
+def end(process: "subprocess.Popen[bytes]", folder: str) -> None:
+    """Ends a daemon, and kills what it leaves when it does not end in order: shims, which have its folder in
+    their command lines, and the processes of containers below them."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_S)
+    everything = map(int, filter(str.isdecimal, os.listdir("/proc")))
+    left = [pid for pid in everything if folder in command_line(pid)]
+    kill([*left, *(pid for each in left for pid in descendants(each))])
+    process.wait(END_S)
+
+
+def descendants(pid: int) -> list[int]:
+    """Returns the living descendants of a process."""
+    return [each for pids in processes(pid).values() for each in pids]
+
+
+def kill(pids: Sequence[int]) -> None:
+    """Kills processes, some of which may have ended, and waits until they are gone."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError), os.fdopen(os.pidfd_open(pid)) as process:
+            signal.pidfd_send_signal(process.fileno(), signal.SIGKILL)
+            select.select([process], [], [], END_S)
+
+
+def command_line(pid: int) -> str:
+    """Returns the words of a process, or nothing if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def read_rules(command: str) -> dict[str, str]:
+    """Returns the tables of iptables or ip6tables, as text for restore_rules()."""
+    saved = subprocess.run([f"{command}-save"], capture_output=True, text=True, check=False).stdout
+    return {
+        table[1]: table[0] for table in re.finditer(r"^\*(\w+)$.*?^COMMIT\n", saved, re.MULTILINE | re.DOTALL)
+    }
+
+
+def restore_rules(command: str, tables: Mapping[str, str]) -> None:
+    """Gives all tables of iptables or ip6tables the rules that they had; one that is new becomes empty."""
+    text = "".join(tables.get(table, f"*{table}\nCOMMIT\n") for table in read_rules(command))
+    clean_up(f"{command}-restore", input=text)
+
+
+def clean_up(*words: str, **options: Any) -> None:
+    """Runs a command. One that fails is printed: it says nothing about a test."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False, **options)
+    if done.returncode != 0:
+        print(f"{' '.join(words)}: {done.stdout}{done.stderr}")
+
+
+@contextlib.contextmanager
+def network(docker: Docker, name: str) -> Iterator[str]:
+    """A network, with a bridge of its name, which is removed even when the engine has been killed."""
+    bridge = f"com.docker.network.bridge.name={name}"
+    try:
+        docker("network", "create", "--opt", bridge, name)
+        yield name
+    finally:
+        docker.remove("network", "rm", name)
+        if Path("/sys/class/net", name).exists():
+            clean_up("ip", "link", "delete", name)
 
 
 def base(docker: Docker, image: str) -> str:
@@ -140,12 +215,11 @@ def stand_in(docker: Docker) -> str:
     listed = subprocess.run(targets, capture_output=True, text=True, check=True).stdout.splitlines()
     mirror, suite = listed[0].split()
     with tempfile.TemporaryDirectory(prefix="pw-base-", dir="/tmp") as folder:
-        packages = "python3,python3-venv,ca-certificates,nginx-light"
-        subprocess.run(
-            ["debootstrap", "--variant=minbase", f"--include={packages}", suite, folder, mirror],
-            check=True,
-            capture_output=True,
-        )
+        packages = "python3,python3-venv,ca-certificates,nginx-light,prometheus"
+        debootstrap(suite, folder, mirror, packages)
+        # A volume that is mounted there gets its owner, as in the image of Prometheus.
+        Path(folder, "prometheus").mkdir()
+        os.chown(f"{folder}/prometheus", 65534, 65534)
         Path(folder, "usr/bin/python").symlink_to("python3")
         shutil.copy("/etc/ssl/certs/ca-certificates.crt", f"{folder}/etc/ssl/certs/")
         shutil.copytree("/etc/apt/apt.conf.d", f"{folder}/etc/apt/apt.conf.d", dirs_exist_ok=True)
@@ -157,6 +231,20 @@ def stand_in(docker: Docker) -> str:
         with subprocess.Popen(["tar", "-C", folder, "-c", "."], stdout=subprocess.PIPE) as archive:
             docker("import", "--change", f"ENV {path} {pip}", "-", name, stdin=archive.stdout)
     return name
+
+
+def debootstrap(suite: str, folder: str, mirror: str, packages: str) -> None:
+    """Installs a Debian in a folder, or fails with what debootstrap says. Namespaces end its mounts and its
+    children with it."""
+    words = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "debootstrap", "--variant=minbase"]
+    words += [f"--include={packages}", suite, folder, mirror]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            output, _ = process.communicate()
+        except BaseException:
+            kill(descendants(process.pid))
+            raise
+    assert process.returncode == 0, output[-4000:]
 
 
 def build(docker: Docker) -> str:
@@ -176,19 +264,19 @@ class Stack:
         """image: in place of ours. folder: for what containers mount, which others can read."""
         self.docker, self._image, self._folder = docker, image, folder
         self.project = f"pw-{os.getpid()}"
-        self._names: list[str] = []
-        self._volumes: list[str] = []
+        self._made = contextlib.ExitStack()
 
     def __enter__(self) -> "Stack":
-        self.docker("network", "create", self.project)
-        for volume, spec in compose()["volumes"].items():
-            self.make_volume(volume, (spec or {}).get("driver_opts", {}))
+        with contextlib.ExitStack() as made:
+            self._made = made
+            made.enter_context(network(self.docker, self.project))
+            for volume, spec in compose()["volumes"].items():
+                self.make_volume(volume, (spec or {}).get("driver_opts", {}))
+            self._made = made.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.docker("rm", "--force", "--volumes", *self._names)
-        self.docker("volume", "rm", *self._volumes)
-        self.docker("network", "rm", self.project)
+        self._made.close()
 
     def name(self, part: str) -> str:
         """Returns the name of a container or volume in the engine."""
@@ -197,21 +285,18 @@ class Stack:
     def make_volume(self, volume: str, options: Mapping[str, str]) -> str:
         """Makes a volume; options: of Docker's own driver. Returns its name in the engine."""
         words = [word for key, value in options.items() for word in ("--opt", f"{key}={value}")]
-        self._volumes.append(self.docker("volume", "create", *words, self.name(volume)))
-        return self._volumes[-1]
+        self._made.callback(self.docker.remove, "volume", "rm", "--force", self.name(volume))
+        return self.docker("volume", "create", *words, self.name(volume))
 
     def start(self, service: str, name: str, *, publish: Sequence[int] = (), **changes: Any) -> str:
         """Starts a container of a service; publish: ports for this host. changes: of the service's keys."""
         spec = compose()["services"][service]
         ours = {"image": self._image} if spec["image"].startswith("pagewire:") else {}
         spec = {**spec, **ours, **changes}
-        words = [
-            "--network-alias",
-            name,
-            *(word for port in publish for word in ("-p", f"127.0.0.1::{port}")),
-        ]
+        aliases = [f"--network-alias={each}" for each in {service, name}]
+        words = [*aliases, *(word for port in publish for word in ("-p", f"127.0.0.1::{port}"))]
         container = self.name(name)
-        self._names.append(container)
+        self._made.callback(self.docker.remove, "rm", "--force", "--volumes", container)
         options = [*self._options(spec), *words, "--network", self.project, "--name", container]
         entrypoint, *arguments = [*spec.get("entrypoint", [""]), *map(substitute, spec.get("command", []))]
         options += ["--entrypoint", entrypoint] if entrypoint else []
@@ -244,7 +329,7 @@ class Stack:
                     words += [
                         word for k, option in HEALTH.items() if k in value for word in (option, value[k])
                     ]
-                case "read_only" | "image" | "build" | "command" | "entrypoint" | "ports":
+                case "read_only" | "image" | "build" | "command" | "entrypoint" | "ports" | "profiles":
                     pass  # start() has them
                 case _:
                     raise AssertionError(f"compose.yaml has {key}, which this test does not know")
@@ -271,10 +356,24 @@ class Stack:
         places = {"listen": "listen 50051 http2;\n", "listen-http": "listen 8000;\n"}
         places |= {"upstream": servers[0], "upstream-http": servers[1], "alive": "listen 127.0.0.1:8080;\n"}
         folder = write_nginx(self._folder / "nginx", places)
-        # There is no wget in it.
-        health = {"test": ["CMD", "bash", "-c", "'exec 3<>/dev/tcp/127.0.0.1/8080'"], "interval": "5s"}
         mounts = [f"{folder}:/etc/pagewire:ro"]
-        return self.start("lb", "lb", publish=ports, image=image, volumes=mounts, healthcheck=health)
+        changes = {"image": image, "volumes": mounts, "healthcheck": without_wget(spec["healthcheck"])}
+        return self.start("lb", "lb", publish=ports, **changes)
+
+    def start_prometheus(self) -> str:
+        """Starts Prometheus with its configuration, rules and volume; returns the container."""
+        spec = compose()["services"]["prometheus"]
+        image = base(self.docker, spec["image"])
+        changes: dict[str, Any] = {"image": image}
+        if image != spec["image"]:
+            changes |= {"entrypoint": ["prometheus"], "healthcheck": without_wget(spec["healthcheck"])}
+        return self.start("prometheus", "prometheus", publish=[9090], **changes)
+
+
+def without_wget(check: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a check of a URL by Python, which the system in place of a base image has."""
+    words = f"import urllib.request; urllib.request.urlopen('{check['test'][-1]}')"
+    return {**check, "test": ["CMD", "python", "-c", f'"{words}"']}
 
 
 def substitute(text: str) -> str:

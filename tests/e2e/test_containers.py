@@ -2,6 +2,7 @@
 killed under streams."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -18,6 +19,7 @@ import pytest
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire_client.transport import recovery
 from tests.e2e import containers, services
+from tests.e2e.prometheus import Prometheus, alerts, panels
 
 pytestmark = pytest.mark.timeout(1200)  # a system is installed, an image built, and kernels are compiled
 
@@ -87,8 +89,12 @@ def test_one_container_serves_everything(docker: containers.Docker, image: str):
     (line,) = re.findall(r"`docker (run -p 127\.0\.0\.1:8000:8000 [^`]+)`", page)
     pasted = line.replace("127.0.0.1:8000:", "127.0.0.1::").replace("MODEL", "demo")
     words = [image if word.startswith("pagewire:") else word for word in shlex.split(pasted)]
-    container = docker("run", "--detach", "-p", "127.0.0.1::50051", *words[1:])
-    try:
+    with contextlib.ExitStack() as stack:
+        network = stack.enter_context(containers.network(docker, f"pw-{os.getpid()}"))
+        container = f"{network}-alone"
+        stack.callback(docker.remove, "rm", "--force", container)
+        options = [f"--network={network}", f"--name={container}", "-p", "127.0.0.1::50051"]
+        docker("run", "--detach", *options, *words[1:])
         health = lambda: docker.inspect(container)["State"]["Health"]["Status"]  # noqa: E731
         services.wait_until(lambda: health() == "healthy")
         base = f"http://{docker.address(container, 8000)}"
@@ -102,8 +108,6 @@ def test_one_container_serves_everything(docker: containers.Docker, image: str):
             assert console.status == 200 and b"pagewire" in console.read()
         docker("stop", container)
         assert docker.inspect(container)["State"]["ExitCode"] == 0, docker.logs(container)
-    finally:
-        docker("rm", "--force", container)
 
 
 def ask(url: str, body: object = None) -> dict[str, list[dict[str, object]]]:
@@ -162,6 +166,20 @@ def test_a_standby_takes_over_in_the_container_of_the_engine(stack: containers.S
     # A worker is adopted when its core is killed; a core ends with its worker.
     assert (serving(stack, "worker") == worker) == (victim == "engine")
     assert stack.docker.inspect(stack.name("engine"))["State"]["StartedAt"] == started
+
+
+def test_prometheus_reads_every_container(stack: containers.Stack):
+    """It finds them by the names of services, loads its rules, and sees what was done."""
+    container = stack.start_prometheus()
+    stack.wait_healthy(container)
+    prometheus = Prometheus(stack.docker.address(container, 9090))
+    services.wait_until(lambda: prometheus.up() == {"frontend": 2, "engine": 1})
+    streams([stack.docker.address(stack.name("lb"), 50051)])
+    services.wait_until(lambda: {health for health, _ in prometheus.rules().values()} == {"ok"})
+    assert prometheus.rules().keys() == alerts().keys()
+    expressions = dict(panels())
+    for title in ("Frontends that serve", "Requests", "First token", "Where a step's time goes"):
+        services.wait_until(lambda expression=expressions[title]: bool(prometheus.query(expression)))
 
 
 def test_frontends_come_and_go(stack: containers.Stack):

@@ -210,10 +210,11 @@ def test_a_core_that_wakes_up_is_a_stranger(folder: Path, tmp_path: Path):
 
 
 def test_a_worker_that_hangs_at_the_same_step_of_each_life(folder: Path, serve: Callable[..., Serve]):
-    """Each life brings the streams some tokens further. It says one line for each hang."""
+    """Each life brings the streams some tokens further: nine, as each step is a plan. It says one line for
+    each hang."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in FLAGS.items()]
-    fault = "--worker-fault=hang-at-step=10"
-    running = serve(str(folder), *flags, fault, "--max-deaths=9", "--log-level=warning")
+    flags += ["--worker-fault=hang-at-step=10", "--burst-ms=0"]
+    running = serve(str(folder), *flags, "--max-deaths=9", "--log-level=warning")
     prompt = [20, 30]
     with Client(running.wait_ready()["address"]) as client:
         answer = client.generate(prompt, temperature=1.0, seed=3, max_tokens=25)

@@ -83,8 +83,10 @@ class InProcess:
         swap_bytes: int,
         drafts: int = 0,
         head: Path | None = None,
+        burst: int = 0,
     ) -> None:
-        """drafts: tokens that are drafted for a row in a step, by a head, or looked up."""
+        """drafts: tokens that are drafted for a row in a step, by a head, or looked up. burst: most steps of
+        a plan; 0: one."""
         initialize = worker_pb2.Initialize(
             model_path=str(folder),
             device="cpu",
@@ -114,14 +116,18 @@ class InProcess:
             state_checkpoints=self.ready.num_state_checkpoints,
             samples_per_row=1 + drafts,
             speculative_tokens_per_step=12 if drafts else 0,
+            burst_seconds=burst / 1000,
         )
+        self._step_us = 1000 if burst else 0
         self.limits = Limits(VOCAB_SIZE, CONTEXT, ROWS, frozenset([EOS_ID]), num_blocks, self.block_size)
         self._results: deque[Result] = deque()
 
     def submit(self, plan: Plan) -> None:
-        """See engine_core.core.Worker. Without durations, so that the text alone decides what is drafted."""
+        """See engine_core.core.Worker. Without durations, so that the text alone decides what is drafted; for
+        bursts, a step takes a millisecond."""
         message = worker_pb2.StepPlan.FromString(encode_plan(plan).SerializeToString())
-        result = decode_result(self.runner.execute(message), plan)._replace(duration_us=0)
+        result = decode_result(self.runner.execute(message), plan)
+        result = result._replace(duration_us=self._step_us * max(result.sample_counts, default=1))
         self.num_accepted += result.num_accepted_drafts
         self._results.append(result)
 
@@ -248,6 +254,34 @@ def test_the_same_with_drafts_beside_states(
         assert (ledger.scores, ledger.prompt_scores) == (plain.scores, plain.prompt_scores)
     assert engine.num_accepted > 0 and engine.scheduler.pool.num_free == num_blocks
     assert (engine.scheduler.num_preemptions > 0) == (memory != "plenty")
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize(("cached", "ahead", "budget", "memory"), MODES[::5])
+@pytest.mark.parametrize("model", ["llama", "qwen3_5"])
+def test_the_same_in_bursts(
+    model: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    cached: bool,
+    ahead: bool,
+    budget: int,
+    memory: str,
+):
+    """Bit for bit, log-probabilities too: steps that the core plans together, and one by one."""
+    folder = make_checkpoint(model, tmp_path_factory.mktemp(model), **HEADS[model])
+    plain = InBfloat16(folder, False, 256, 120, 0).outputs(repeating(), ahead=False)
+    num_blocks = 120 if memory == "plenty" else 7
+    host_bytes = HOST_BYTES if memory == "swap" and model == "llama" else 0
+    engine = InBfloat16(folder, cached, budget, num_blocks, host_bytes, burst=7)
+    for _ in range(2):
+        ledger = engine.outputs(repeating(), ahead)
+        assert (ledger.tokens, ledger.ends) == (plain.tokens, plain.ends)
+        assert (ledger.scores, ledger.prompt_scores) == (plain.scores, plain.prompt_scores)
+    assert engine.num_accepted > 0 and engine.scheduler.pool.num_free == num_blocks
+
+
+HEADS = {"llama": {"head_dim": 32, "hidden_size": 64}, "qwen3_5": {}}
+"""Sizes that the kernels attend to."""
 
 
 @pytest.fixture(scope="module")

@@ -41,11 +41,13 @@ def twins(service: Service) -> list[list[Output]]:
 
 
 def run(address: str, in_the_middle: Callable[[], None]) -> list[MultiplexedRequest]:
-    """All at once. in_the_middle: when some have begun."""
+    """All at once. in_the_middle: at 400 tokens."""
     with Client(address) as client, client.multiplex() as many:
         requests = [many.send(prompt, **options) for prompt, options in CASES]
-        for place, _ in enumerate(many):
-            if place == 400:
+        received = 0
+        for _, delta in many:
+            before, received = received, received + len(delta.token_ids)
+            if before < 400 <= received:
                 in_the_middle()
         return requests
 
@@ -53,10 +55,10 @@ def run(address: str, in_the_middle: Callable[[], None]) -> list[MultiplexedRequ
 async def run_async(address: str, in_the_middle: Callable[[], None]) -> list[MultiplexedRequest]:
     async with AsyncClient(address) as client, client.multiplex() as many:
         requests = [many.send(prompt, **options) for prompt, options in CASES]
-        place = 0
-        async for _ in many:
-            place += 1
-            if place == 400:
+        received = 0
+        async for _, delta in many:
+            before, received = received, received + len(delta.token_ids)
+            if before < 400 <= received:
                 in_the_middle()
         return requests
 

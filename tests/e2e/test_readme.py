@@ -1,7 +1,7 @@
 """The quickstarts of README.md run as pasted, on the built-in model. What needs containers is checked against
-the Dockerfile, the manifests and the program."""
+the Dockerfile, the manifests and the program. `make wheel-test` runs them with a wheel, too
+(scripts/quickstarts.py)."""
 
-import re
 import shlex
 import subprocess
 import sys
@@ -15,21 +15,10 @@ import yaml
 from pagewire import cli, flags
 from pagewire.checkpoints.paths import hub_name
 from pagewire.local_service import Service
+from scripts.quickstarts import blocks, here, lines
 from tests.e2e import services
 
 ROOT = Path(__file__).parents[2]
-
-
-def blocks(language: str) -> list[str]:
-    """The fenced blocks of the page that are marked with a language; "" for those without."""
-    fences = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    return [text for marked, text in fences if marked == language]
-
-
-def lines(program: str) -> list[list[str]]:
-    """The words of each line of the page that calls a program."""
-    text = "\n".join(blocks("")).replace("\\\n", " ")
-    return [shlex.split(line) for line in text.splitlines() if line.startswith(f"{program} ")]
 
 
 def parsed(words: list[str]) -> Any:
@@ -38,10 +27,9 @@ def parsed(words: list[str]) -> Any:
     return flags.parse(config, words[1:], command=words[0], environment={})
 
 
-def here(text: str, service: Service) -> str:
-    """A block with the ports of this service."""
-    http = str(service.facts["openai"]).removesuffix("/v1").removeprefix("http://")
-    return text.replace("127.0.0.1:50051", service.address).replace("127.0.0.1:8000", http)
+def at(service: Service) -> tuple[str, str]:
+    """HOST:PORT of gRPC and of HTTP."""
+    return service.address, str(service.facts["openai"]).removesuffix("/v1").removeprefix("http://")
 
 
 def output_of(*command: str) -> str:
@@ -52,18 +40,19 @@ def output_of(*command: str) -> str:
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
 def test_python(number: int, demo: Service):
-    text = output_of(sys.executable, "-W", "error", "-c", here(blocks("python")[number], demo))
+    text = output_of(sys.executable, "-W", "error", "-c", here(blocks("python")[number], *at(demo)))
     assert "Tokyo" in text
 
 
 def test_curl(demo: Service):
-    (block,) = (each for each in blocks("") if each.startswith("curl "))
-    assert "Tokyo" in output_of("bash", "-ec", here(block, demo))
+    (line,) = lines("curl")
+    assert "Tokyo" in output_of("bash", "-ec", here(line, *at(demo)))
 
 
 def test_pip():
     """As far as metadata: what it would install takes gigabytes."""
-    (words,) = lines("pip")
+    (line,) = lines("pip")
+    words = shlex.split(line)
     (target,) = [word for word in words if word.startswith(".")]
     extras = target.removeprefix(".[").removesuffix("]").split(",")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -74,13 +63,13 @@ def test_pip():
 
 
 def test_the_model_is_one_of_the_hub():
-    for words in lines("pagewire"):
-        config = parsed(words[1:])
+    for line in lines("pagewire"):
+        config = parsed(shlex.split(line)[1:])
         assert hub_name(config.model) is not None and config.openai_port == 8000
 
 
 def test_docker():
-    build, run = lines("docker")
+    build, run = map(shlex.split, lines("docker"))
     dockerfile, tag = (ROOT / build[build.index("-f") + 1]).read_text(), build[build.index("-t") + 1]
     assert (build[1], build[-1]) == ("build", ".") and 'ENTRYPOINT ["pagewire"]' in dockerfile
     assert f"image: {tag}" in (ROOT / "compose.yaml").read_text()
@@ -92,7 +81,8 @@ def test_docker():
 
 def test_kubernetes():
     """test_deploy.py and test_kubernetes.py look into the manifests."""
-    ((_, _, option, target),) = lines("kubectl")
+    (line,) = lines("kubectl")
+    _, _, option, target = line.split()
     path = ROOT / target
     if option == "-k":
         resources = yaml.safe_load((path / "kustomization.yaml").read_text())["resources"]

@@ -58,6 +58,7 @@ class Topology:
         self.ports = free_ports(num_frontends)
         self.http_ports = free_ports(num_frontends)
         self.port, self.http_port, self._alive_port = free_ports(3)
+        self._engine_metrics_port, *self._metrics_ports = free_ports(1 + num_frontends)
         self._engine_changes, self._frontend_changes = engine, changes
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -70,6 +71,11 @@ class Topology:
     def addresses(self) -> list[str]:
         """Addresses of the frontends."""
         return [f"127.0.0.1:{port}" for port in self.ports]
+
+    def metrics_addresses(self, service: str) -> list[str]:
+        """Returns where Prometheus reads the "engine", or every "frontend"."""
+        ports = [self._engine_metrics_port] if service == "engine" else self._metrics_ports
+        return [f"127.0.0.1:{port}" for port in ports]
 
     def __enter__(self) -> "Topology":
         with contextlib.ExitStack() as stack:
@@ -123,6 +129,7 @@ class Topology:
             "port": self.ports[number],
             "openai_host": "127.0.0.1",
             "openai_port": self.http_ports[number],
+            "http_port": self._metrics_ports[number],
             "engine": f"ipc://{self.folder}/f.ipc",
         }
         words = self._pagewire("frontend", changes | self._frontend_changes)
@@ -151,10 +158,11 @@ class Topology:
 
     def _engine_flags(self) -> dict[str, object]:
         here = {"listen": f"ipc://{self.folder}/f.ipc", "device": "simulated", "standbys": 0}
+        here["http_port"] = self._engine_metrics_port
         return here | self._engine_changes
 
     def _pagewire(self, service: str, changes: Mapping[str, object]) -> list[str]:
-        here = {"model": "demo", "log_level": "error", "http_host": "127.0.0.1", "http_port": 0}
+        here = {"model": "demo", "log_level": "error", "http_host": "127.0.0.1"}
         words = command(service, {**here, **changes})
         return [sys.executable, "-P", "-m", "pagewire", *words]
 

@@ -2,8 +2,9 @@
 
 Started as the real one is (`worker --engine=ADDRESS --rank=R ...`). FAKE_WORKER says how it misbehaves:
 "" not at all; "refuse": fails before it connects; "fail-load", "fail-step": sends Failed; "die-load",
-"die-step": kills itself; "wrong-step": answers with a token too many; "hang-step": never answers;
-"few-blocks": has room for half of the blocks; "other-model": loads another model. "FAULT@R": rank R alone.
+"die-step": kills itself; "wrong-step": answers with a token too many; "hang-step": never answers; "burst":
+answers once the burst is ended; "few-blocks": has room for half of the blocks; "other-model": loads another
+model. "FAULT@R": rank R alone.
 """
 
 import json
@@ -74,6 +75,8 @@ def main(arguments: list[str]) -> None:
         _misbehave(fault, "step", send)
         tokens = worker.execute(decode_plan(command.step_plan))
         worker.plans.clear()
+        if fault == "burst":
+            assert receive().HasField("end_burst")
         if fault == "wrong-step":
             tokens.append(1)
         time.sleep(float(os.environ.get("FAKE_WORKER_STEP_S", "0")))

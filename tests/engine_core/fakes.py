@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from engine_core.intake.validation import Limits, make_request
+from engine_core.io.inbox import Inbox
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.request import FinishReason, Request
 from engine_core.scheduler.outputs.outputs import encode_outputs
@@ -258,6 +259,7 @@ class FakeWorker:
         self.host_blocks: dict[int, list[int]] = {}  # host block -> histories
         self.plans: list[Plan] = []
         self.num_drafts = 0  # tokens that it would draft for every row
+        self.step_us = 0  # of each step of a burst
         self.on_wait: Callable[[], None] = lambda: None  # nothing takes long here
         self.compiled: list[int] = []  # grammars, which take no time here
         self._results: deque[Result] = deque()
@@ -275,6 +277,7 @@ class FakeWorker:
             Result(
                 plan.step,
                 tokens,
+                duration_us=self.step_us * max(self._sample_counts, default=1),
                 sample_counts=self._sample_counts if plan.sample_counts else (),
                 next_draft_counts=[self.num_drafts] * len(plan.sample_rows) if self.num_drafts else (),
                 logprobs=scores,
@@ -293,6 +296,9 @@ class FakeWorker:
         """See engine_core.core.Worker."""
         compiled, self.compiled = self.compiled, []
         return compiled
+
+    def await_burst(self, inbox: Inbox) -> None:
+        """See engine_core.core.Worker."""
 
     def collect(self) -> Result:
         """See engine_core.core.Worker."""

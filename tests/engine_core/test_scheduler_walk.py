@@ -69,6 +69,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         speculative_tokens_per_step=st.sampled_from([0, 3, 8]),
         num_drafts=st.sampled_from([99, 2]),
         state_checkpoints=st.sampled_from([0, 0, 0, 1, 4]),
+        burst=st.sampled_from([0, 0, 3, 9]),
     )
     def start(
         self,
@@ -84,6 +85,7 @@ class SchedulerWalk(RuleBasedStateMachine):
         speculative_tokens_per_step: int,
         num_drafts: int,
         state_checkpoints: int,
+        burst: int,
     ) -> None:
         if state_checkpoints:  # then the worker has no swap space
             num_host_blocks = 0
@@ -98,6 +100,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             samples_per_row=samples_per_row,
             speculative_tokens_per_step=speculative_tokens_per_step,
             state_checkpoints=state_checkpoints,
+            burst_seconds=burst / 1000,
         )
         self.limits = Limits(
             vocab_size=VOCAB,
@@ -113,7 +116,7 @@ class SchedulerWalk(RuleBasedStateMachine):
             self.worker: FakeWorker = StatefulFakeWorker(num_blocks, block_size, state_checkpoints)
         else:
             self.worker = FakeWorker(num_blocks, block_size, num_host_blocks)
-        self.worker.num_drafts = num_drafts
+        self.worker.num_drafts, self.worker.step_us = num_drafts, 1000
         self.now = 0.0
         self.handle = 0
         self.sent: dict[int, AddRequest] = {}

@@ -42,6 +42,7 @@ class World:
         preempt_rows: bool = False,
         share_rows: bool = False,
         state_checkpoints: int = 0,
+        burst_seconds: float = 0.0,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -60,9 +61,11 @@ class World:
             preempt_rows=preempt_rows,
             share_rows=share_rows,
             state_checkpoints=state_checkpoints,
+            burst_seconds=burst_seconds,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.worker.num_drafts = 99 if samples_per_row > 1 else 0
+        self.worker.step_us = 1000
         self.ledger = Ledger()
         self.messages: dict[int, AddRequest] = {}
 

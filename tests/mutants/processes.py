@@ -124,9 +124,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a number beyond all numbers in config.json is taken",
-        within="worker:Fields.number",
-        old="not isinstance(value, int | float) or isinstance(value, bool) or (not abs(value) <= _LARGEST)",
-        new="not isinstance(value, int | float) or isinstance(value, bool)",
+        within="worker:_is_number",
+        old="isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST",
+        new="isinstance(value, int | float) and not isinstance(value, bool)",
         tests=("test_checkpoints.py",),
     ),
     Mutant(

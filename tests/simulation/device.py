@@ -65,10 +65,10 @@ class Device:
         self.dies = False  # in the step that comes next
         self._is_struck = False  # by a step that was launched
 
-    def launch(self, plan: worker_pb2.StepPlan) -> None:
+    def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool]) -> None:
         """See StepRunner."""
         assert len(self._executor._pending) < MAX_UNDER_WAY, "too many plans are under way"
-        self._executor.launch(plan)
+        self._executor.launch(plan, lambda: is_interrupted() or self._random.random() < 0.1)
         self.memory.execute(plan)
         work = zip(*(unpack_u32(column) for column in (plan.rows, plan.starts, plan.counts)), strict=True)
         self.trace("worker", "launches", plan.step, "rows", *work)

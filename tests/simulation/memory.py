@@ -74,7 +74,7 @@ class TaggedMemory:
         for (row, table), end in zip(tables.items(), ends, strict=True):
             self._check(row, table, end)
         if self._states is not None:
-            self._states.finish(plan)
+            self._states.finish(plan, ends)
 
     def _ends(
         self, plan: worker_pb2.StepPlan, rows: Iterable[int], starts: list[int], counts: list[int]
@@ -170,18 +170,18 @@ class TaggedStates:
             self._restored[row] = self._saved[slot]
             self._lengths[row] = self._saved[slot][0]
 
-    def finish(self, plan: worker_pb2.StepPlan) -> None:
-        """Rows have computed, and have their histories. Raises WrongMemory."""
+    def finish(self, plan: worker_pb2.StepPlan, ends: list[int]) -> None:
+        """Rows have computed up to these ends, and have their histories. Raises WrongMemory."""
         for row, (length, tag) in self._restored.items():
             if self._histories[row][length - 1] != tag:
                 raise WrongMemory(f"row {row} begins with a state that is not its own")
         computed: dict[int, range] = {}
         rows = unpack_u32(plan.rows)
-        for row, start, count in zip(rows, unpack_u32(plan.starts), unpack_u32(plan.counts), strict=True):
+        for row, start, end in zip(rows, unpack_u32(plan.starts), ends, strict=True):
             if self._lengths[row] != start:
                 raise WrongMemory(f"row {row} does not begin where its state has stopped")
-            self._lengths[row] = start + count
-            computed[row] = range(start + 1, start + count + 1)
+            self._lengths[row] = end
+            computed[row] = range(start + 1, end + 1)
         saves = unpack_u32(plan.save_rows), unpack_u32(plan.save_positions), unpack_u32(plan.save_checkpoints)
         for row, position, slot in zip(*saves, strict=True):
             if position not in computed.get(row, ()):

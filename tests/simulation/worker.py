@@ -81,6 +81,10 @@ class SimulatedChannel:
         """The end of the core is noticed."""
         self.is_gone = self.is_gone or line is self.line
 
+    def has_command(self) -> bool:
+        """See Channel."""
+        return bool(self._frames) or self.is_gone
+
     def receive(self, seconds: float | None = None) -> worker_pb2.WorkerCommand:
         """See Channel. Raises EngineGone, Killed."""
         loop = self._host.loop

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from engine_core.speculation import parse_speculation
+from kernels.ops.attention.ragged import Integers
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from pagewire.internal.v1.engine_pb2 import Pooling
@@ -87,9 +88,9 @@ class GreedySampler:
     def remove_row(self, row: int) -> None:
         del self.logits[row]
 
-    def all_greedy(self, rows: list[int]) -> bool:
+    def needs_logits(self, rows: Integers, drafted: bool) -> bool:
         """It wants to see the logits."""
-        return False
+        return True
 
     def sample(
         self, logits: torch.Tensor, rows: list[int], scores: object = None, row_index: object = None

@@ -14,7 +14,7 @@ from worker.sampling.logprobs.scores import SampledScores
 from worker.sampling.sampler import NO_TOKEN, Sampler
 
 CPU = torch.device("cpu")
-KERNELS = sampling_kernels(2)
+KERNELS = sampling_kernels()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="llvmlite is not installed")
 
 
@@ -41,7 +41,6 @@ def test_mixed_batches(batch: list[Case], seed: int) -> None:
 @pytest.mark.parametrize("vocab_size", [1024, 33_333])
 def test_large_vocabularies_on_two_threads(vocab_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are added, forked and removed on the way."""
-    monkeypatch.setattr("kernels.cpu.sampling.api.WORTH_IT", 0)
     samplers = both(16, vocab_size)
     for sampler in samplers:
         for row, case in enumerate(many_cases(14, vocab_size)):

@@ -1,6 +1,7 @@
 """Faults around a real device's runner. The simulated device's are in pagewire-simulated."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
@@ -9,6 +10,7 @@ from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
 from worker import fault_injection
 from worker.fault_injection import Faults, FaultyRunner
+from worker.loop import never
 from worker.step.warmup_plans import prefill_plan
 
 
@@ -19,7 +21,7 @@ class Runner:
         self.launched: list[int] = []
         self._left: list[int] = []
 
-    def launch(self, plan: worker_pb2.StepPlan) -> None:
+    def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool] = never) -> None:
         self.launched.append(plan.step)
         self._left.append(plan.step)
 

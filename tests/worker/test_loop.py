@@ -1,10 +1,11 @@
 """The execute loop: when a plan is launched, and when a result is handed over."""
 
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from pagewire.internal.v1 import worker_pb2
-from worker.loop import StepRunner, execute_steps
+from worker.loop import StepRunner, execute_steps, never
 
 SECONDS = 1.0
 
@@ -18,7 +19,7 @@ class Device:
         self.compiling: dict[str, Future[object]] = {}
         self._num_finished = 0
 
-    def launch(self, plan: worker_pb2.StepPlan) -> None:
+    def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool] = never) -> None:
         free = self.spans[-1][1] if self.spans else 0.0
         start = max(self.now, free)
         self.spans.append((start, start + SECONDS))
@@ -50,6 +51,9 @@ class ScriptedCore:
     def send(self, message: worker_pb2.WorkerMessage) -> None:
         self.results.append((message.step_result.step, self.device.now))
         self.plans.append(self.device.now + 0.1)
+
+    def has_command(self) -> bool:
+        return False
 
     def receive(self, seconds: float | None) -> worker_pb2.WorkerCommand:
         if len(self.results) == self.steps:
@@ -95,7 +99,7 @@ def test_a_device_that_blocks_hands_over_before_it_looks_at_the_next_plan() -> N
 
         results = deque[worker_pb2.StepResult]()
 
-        def launch(self, plan: worker_pb2.StepPlan) -> None:
+        def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool] = never) -> None:
             log.append(f"execute {plan.step}")
             self.results.append(worker_pb2.StepResult(step=plan.step))
 
@@ -113,6 +117,9 @@ def test_a_device_that_blocks_hands_over_before_it_looks_at_the_next_plan() -> N
 
         def send(self, message: worker_pb2.WorkerMessage) -> None:
             log.append(f"send {message.step_result.step}")
+
+        def has_command(self) -> bool:
+            return bool(self.plans)
 
         def receive(self, seconds: float | None) -> worker_pb2.WorkerCommand:
             assert seconds is None
@@ -146,6 +153,9 @@ def test_steps_go_on_while_a_grammar_is_compiled() -> None:
                     device.compiling["g7"].set_result(None)
             else:
                 log.append(f"compiled {message.grammar_compiled.number}")
+
+        def has_command(self) -> bool:
+            return False
 
         def receive(self, seconds: float | None) -> worker_pb2.WorkerCommand:
             if len(device.compiling) == 2 and not all(each.done() for each in device.compiling.values()):

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from worker.config.experts import ExpertsConfig
-from worker.config.hf_config import MAX_LAYERS, Fields, ModelConfig, head_fields, read_activation
+from worker.config.hf_config import MAX_LAYERS, MOST, Fields, ModelConfig, head_fields, read_activation
 from worker.config.rope import LLAMA_ROPE, RopeConfig, RopeDefaults, read_rope, scaled_max_position
 
 SLIDING, FULL, CHUNKED = "sliding_attention", "full_attention", "chunked_attention"
@@ -199,7 +199,7 @@ def read_sizes(fields: Fields, common: dict[str, Any], spelling: Spelling) -> di
         **head_fields(fields, spelling.head_dim),
         "num_layers": num_layers,
         "windows": (None,) * num_layers,
-        "max_position": fields.integer("max_position_embeddings", spelling.max_position),
+        "max_position": fields.integer("max_position_embeddings", spelling.max_position, most=MOST),
         "tied": fields.boolean("tie_word_embeddings", spelling.tied),
         "intermediate_size": fields.integer(spelling.intermediate_size),
         "norm_eps": fields.number(spelling.norm_eps, spelling.default_norm_eps),
@@ -231,7 +231,7 @@ def windows_of(kinds: Sequence[str], window: int | None, local: str = SLIDING) -
 def read_window(fields: Fields, default: int | None) -> int | None:
     """Returns `sliding_window`: null means none, and an absent one the default. Raises StartupError."""
     if fields.has("sliding_window"):
-        return fields.integer("sliding_window")
+        return fields.integer("sliding_window", most=MOST)
     return None if "sliding_window" in fields else default
 
 

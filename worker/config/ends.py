@@ -26,12 +26,13 @@ def read_eos_token_ids(folder: Path, config: Fields, tokenizer: Path | None = No
     Ids outside the vocabulary (a family's default in a smaller model) cannot occur and are left out.
     """
     found: dict[int, list[str]] = {}
+    vocab_size = config.integer("vocab_size")
     for token, origin in _stated(folder, config, tokenizer):
-        if token < config.integer("vocab_size") and origin not in found.setdefault(token, []):
+        if token < vocab_size and origin not in found.setdefault(token, []):
             found[token].append(origin)
     named = "; ".join(f"{token} ({', '.join(origins)})" for token, origins in sorted(found.items()))
     if named:
-        logger.info("answers end at the tokens %s", named)
+        logger.info("answers end at the tokens %s", named[:1000])
     else:
         logger.warning(
             "no file of the checkpoint names a token that ends answers: they run to max_tokens or the "

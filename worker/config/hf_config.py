@@ -6,8 +6,8 @@ StartupError that names the field. Both generations of spellings are read: `torc
 """
 
 import json
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ NATIVE = "native"
 """A family of worker.families computes the model."""
 MOST = 2**31 - 1
 """No number of a model is larger; what is computed of them then fits everywhere."""
+MAX_SIZE = 1 << 20
+"""No dimension of a tensor is larger, in any model."""
 MAX_LAYERS = 4096
 HARMLESS = frozenset(
     {
@@ -60,8 +62,13 @@ _SHOWN = 100
 class Fields:
     """A JSON object whose values are checked when they are read. Null counts as absent."""
 
-    def __init__(self, values: dict[str, Any], where: str) -> None:
+    def __init__(
+        self, values: dict[str, Any], where: str, sizes: "list[tuple[Fields, str, int]] | None" = None
+    ) -> None:
+        """sizes: of the object that this one is in."""
         self._values, self._where = values, where
+        self.sizes: list[tuple[Fields, str, int]] = [] if sizes is None else sizes
+        """Fields that say a dimension of tensors, with their names and factors: see Capacity.of()."""
         self._read: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
@@ -91,19 +98,31 @@ class Fields:
             if self.has(name):
                 raise self.wrong(name, "this field is not known here, and may change what the model computes")
 
-    def integer(self, name: str, default: int | None = None, least: int = 1, most: int = MOST) -> int:
-        """Returns an integer from `least` to `most`."""
+    def integer(
+        self, name: str, default: int | None = None, least: int = 1, most: int = MAX_SIZE, times: int = 1
+    ) -> int:
+        """Returns an integer from `least` to `most`. Unless `most` is more than MAX_SIZE, it is a dimension
+        of a tensor, divided by `times`."""
         value = self._get(name, default)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise self.wrong(name, f"must be an integer of at least {least}")
-        if value > most:
+        if value > (most if self.has(name) else MOST):
             raise self.wrong(name, f"must be at most {most}")
+        if most <= MAX_SIZE and self.has(name):
+            self.sizes.append((self, name, times))
+            self.check_size(name, times, MAX_SIZE, f"{MAX_SIZE}")
         return value
+
+    def check_size(self, name: str, times: int, most: int, what: str) -> None:
+        """Raises StartupError where so many times an integer is more than `most`: what that is."""
+        if self._values[name] * times > most:
+            many = f"{times} times that" if times > 1 else "that"
+            raise self.wrong(name, f"{many} is more than {what}")
 
     def number(self, name: str, default: float | None = None, above: float = 0.0) -> float:
         """Returns a finite number greater than `above`."""
         value = self._get(name, default)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _LARGEST:
+        if not _is_number(value):
             raise self.wrong(name, "must be a number")
         if value <= above:
             raise self.wrong(name, f"must be greater than {above:g}")
@@ -111,12 +130,8 @@ class Fields:
 
     def numbers(self, name: str) -> tuple[float, ...]:
         """Returns a list of finite numbers greater than 0."""
-        value = self._get(name, None)
-        if not isinstance(value, list) or not all(
-            isinstance(entry, int | float) and 0 < entry <= _LARGEST for entry in value
-        ):
-            raise self.wrong(name, "must be a list of numbers greater than 0")
-        return tuple(map(float, value))
+        what = "numbers greater than 0"
+        return tuple(map(float, self._list(name, what, lambda entry: _is_number(entry) and entry > 0)))
 
     def boolean(self, name: str, default: bool) -> bool:
         """Returns a boolean."""
@@ -134,22 +149,19 @@ class Fields:
 
     def texts(self, name: str) -> list[str]:
         """Returns a list of strings."""
-        value = self._get(name, None)
-        if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-            raise self.wrong(name, "must be a list of strings")
-        return value
+        return self._list(name, "strings", lambda entry: isinstance(entry, str))
 
     def object(self, name: str) -> "Fields":
         """Returns an object; an empty one if absent."""
         value = self._get(name, {})
         if not isinstance(value, dict):
             raise self.wrong(name, "must be an object")
-        return Fields(value, f"{self._where}, {name}")
+        return Fields(value, f"{self._where}, {name}", self.sizes)
 
     def below(self, name: str, *shared: str) -> "Fields":
         """Returns the object of that name, in which this one's `shared` fields stand in place of its own."""
         nested, own = self.object(name), {each: self._values[each] for each in shared if self.has(each)}
-        return Fields(nested._values | own, nested._where)
+        return Fields(nested._values | own, nested._where, self.sizes)
 
     def names(self) -> list[str]:
         """Returns the names of all fields."""
@@ -157,21 +169,22 @@ class Fields:
 
     def integers(self, name: str, least: int = 1) -> tuple[int, ...]:
         """Returns a list of integers of at least `least`."""
-        value = self._get(name, None)
-        if not isinstance(value, list) or not all(
-            isinstance(entry, int) and not isinstance(entry, bool) and least <= entry <= MOST
-            for entry in value
-        ):
-            raise self.wrong(name, f"must be a list of integers of at least {least}")
-        return tuple(value)
+        what = f"integers of at least {least}"
+        return tuple(self._list(name, what, lambda entry: type(entry) is int and least <= entry <= MOST))
 
     def token_ids(self, name: str) -> tuple[int, ...]:
         """Returns token ids, of one id or a list; none if absent."""
         value = self._get(name, [])
         ids = value if isinstance(value, list) else [value]
-        if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+        if not all(type(token) is int and token >= 0 for token in ids):
             raise self.wrong(name, "must be a token id or a list of token ids")
         return tuple(ids)
+
+    def _list(self, name: str, what: str, is_fit: Callable[[Any], bool]) -> list[Any]:
+        value = self._get(name, None)
+        if not isinstance(value, list) or not all(map(is_fit, value)):
+            raise self.wrong(name, f"must be a list of {what}")
+        return value
 
     def wrong(self, name: str, why: str) -> StartupError:
         """Returns the error to raise for one field."""
@@ -205,6 +218,7 @@ class ModelConfig:
     max_position: int  # context length of the model
     windows: tuple[int | None, ...]  # by layer: tokens that a query sees; None: all
     chunked: bool = False  # windows are chunks: a query sees those of its own chunk of so many tokens
+    sizes: list[tuple[Fields, str, int]] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def kv_values(self) -> int:
@@ -270,6 +284,7 @@ def common_fields(fields: Fields, architecture: str, eos_token_ids: tuple[int, .
         "dtype": _dtype(fields),
         "eos_token_ids": eos_token_ids,
         "vocab_size": fields.integer("vocab_size"),
+        "sizes": fields.sizes,
     }
 
 
@@ -287,7 +302,7 @@ def head_fields(fields: Fields, head_dim: int | None = None) -> dict[str, int]:
         "hidden_size": hidden_size,
         "num_heads": num_heads,
         "num_kv_heads": num_kv_heads,
-        "head_dim": fields.integer("head_dim", head_dim or hidden_size // num_heads),
+        "head_dim": fields.integer("head_dim", head_dim or hidden_size // num_heads, times=num_heads),
     }
 
 
@@ -297,6 +312,10 @@ def read_activation(fields: Fields, name: str, default: str) -> str:
     if activation not in ACTIVATIONS:
         raise fields.wrong(name, f"only these are known: {', '.join(ACTIVATIONS)}")
     return activation
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
 def _dtype(fields: Fields) -> str | None:

@@ -101,7 +101,7 @@ def read_rope_object(
     original = max_position
     if kind not in ("linear", "dynamic"):
         name, default = "original_max_position_embeddings", defaults.original_max_position
-        original = _of_both(rope, fields, name).integer(name, default or max_position)
+        original = _of_both(rope, fields, name).integer(name, default or max_position, most=MOST)
     common |= {"original_max_position": original}
     if kind == "longrope":
         return _read_longrope(rope, max_position, common)

@@ -24,8 +24,8 @@ def read_deltas(fields: Fields, num_layers: int, grouped: bool) -> tuple[DeltaCo
     config = DeltaConfig(
         key_heads=key_heads,
         value_heads=value_heads,
-        key_dim=fields.integer("linear_key_head_dim", 128),
-        value_dim=fields.integer("linear_value_head_dim", 128),
+        key_dim=fields.integer("linear_key_head_dim", 128, times=key_heads),
+        value_dim=fields.integer("linear_value_head_dim", 128, times=value_heads),
         taps=fields.integer("linear_conv_kernel_dim", 4, least=2, most=MOST_TAPS),
         grouped=grouped,
     )
@@ -81,7 +81,7 @@ def read_mambas(fields: Fields, hidden_size: int, scans: Sequence[bool]) -> tupl
         for name in _SIZES:
             fields.has(name)
         return ()
-    config = read_mamba(fields, fields.integer("mamba_expand", 2) * hidden_size)
+    config = read_mamba(fields, fields.integer("mamba_expand", 2, times=hidden_size) * hidden_size)
     return tuple(config if scan else None for scan in scans)
 
 

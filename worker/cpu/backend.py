@@ -14,6 +14,7 @@ from kernels.api import (
     CacheLayout,
     KVCacheSpec,
     RepeatedStep,
+    SamplingColumns,
     Spans,
     StepBatch,
     StepCheck,
@@ -51,12 +52,15 @@ def input_builder(
     layout: CacheLayout,
     kernels: BlockKernels | None,
     has_states: bool = False,
+    columns: SamplingColumns | None = None,
 ) -> BuildInputs:
     """Returns the function that makes the inputs of a runner's steps. specs: one per layer. kernels: what
-    reads and writes the cache; None: torch. has_states: other layers keep a state per row."""
+    reads and writes the cache; None: torch. has_states: other layers keep a state per row. columns: see
+    BlockInputs."""
     kinds = tuple(dict.fromkeys(specs))
     if kernels is not None:
-        return BlockInputs(rows.token_ids, rows.blocks, rows.prompt_lens, kinds, kernels, has_states)
+        tables = rows.token_ids, rows.blocks, rows.prompt_lens
+        return BlockInputs(*tables, kinds, kernels, has_states, columns)
 
     def build(step: Step, wanted: Wanted) -> StepBatch:
         work = step.rows, step.starts, step.counts, step.sample_sources
@@ -95,7 +99,8 @@ class CpuBackend:
         self.swap_space, self._rows, self._observe = swap_space, rows, observe
         self._caches = layer_caches(model, cache, states)
         has_states = states is not None
-        self._build_inputs = input_builder(rows, cache.specs, cache.layout, kernels, has_states)
+        layers = cache.specs, cache.layout, kernels, has_states
+        self._build_inputs = input_builder(rows, *layers, sampler.columns)
         self._repeater = self._make_repeater(check)
         self._plan: worker_pb2.StepPlan | None = None  # that is launched
         self._batch: StepBatch
@@ -129,7 +134,7 @@ class CpuBackend:
 
     def remember(self, chosen: torch.Tensor | None) -> None:
         """The last step may be repeated, as far as its outputs say: all of it was computed at once, and all
-        its rows have sampled. chosen: [A] int64 tokens of the program; None: the sampler's."""
+        its rows have sampled. chosen: [A] int64, where the program leaves tokens; None: the sampler's."""
         if self._repeater is None or self._plan is None or not isinstance(self.model, FusedDecoder):
             return
         rows, logits = self._step.sample_rows.tolist(), self.model.logits_of_program
@@ -140,6 +145,8 @@ class CpuBackend:
 
             def sample() -> Integers:
                 assert logits is not None
+                if chosen is not None:
+                    return self.sampler.take(chosen, rows, lambda: logits)
                 tokens: Integers = self.sampler.sample(logits, rows).numpy()
                 return tokens
 
@@ -163,7 +170,8 @@ class CpuBackend:
             self.states.check(step)
         self._step = step
         self._tokens_only = wanted == Wanted.TOKENS
-        if self._tokens_only and not self.sampler.all_greedy(step.sample_rows.tolist()):
+        elsewhere = step.num_logits is not None or step.has_forks
+        if self._tokens_only and self.sampler.needs_logits(step.sample_rows, elsewhere):
             wanted = Wanted.LOGITS
         self._wanted = wanted
         self._batch = self._build_inputs(step, wanted)
@@ -225,8 +233,7 @@ class CpuOutputs:
         remember: Callable[[torch.Tensor | None], None] = lambda chosen: None,
     ) -> None:
         """hidden: [T, E], of the batch. is_whole: the batch is all that the plan computes. remember: called
-        when all rows have sampled, with the tokens [A] int64 that were chosen with the logits; None: they
-        were not."""
+        when all rows have sampled, with the tokens [A] int64 that the model has chosen; None: it has not."""
         self._remember = remember
         self._is_whole = is_whole
         self._model, self._sampler, self._rows = model, sampler, rows
@@ -252,15 +259,13 @@ class CpuOutputs:
         self, rows: Integers, index: Integers | None, logprobs: Mapping[int, LogprobCandidates]
     ) -> SampledTokens:
         wants_tokens = self._batch.wanted == Wanted.TOKENS
-        chosen = self._model.greedy_tokens(self._hidden) if wants_tokens else None
+        chosen = self._model.chosen_tokens(self._hidden) if wants_tokens else None
         if chosen is not None:
-            if index is not None:
-                chosen = chosen[torch.from_numpy(index)]
-            tokens = chosen.numpy().copy()  # the next step overwrites them
-            self._sampler.append(rows.tolist(), chosen)
+            of_rows = chosen if index is None else chosen[torch.from_numpy(index)]
+            taken = self._sampler.take(of_rows, rows.tolist(), lambda: self._logits(index))
             if index is None:
                 self._remember(chosen)
-            return SampledTokens(tokens, lambda: tokens, lambda: None)
+            return SampledTokens(taken, lambda: taken, lambda: None)
         scores = SampledScores(logprobs)
         tokens = self._sampler.sample(self._logits(index), rows.tolist(), scores).numpy()
         if index is None:

@@ -1,5 +1,5 @@
 """Repeats a step: rows that decode, each one token further, in one compiled call; where the model's program
-does not choose the tokens, up to its logits.
+does not choose all tokens, up to its logits.
 
 Most steps of a service with few rows are of this kind. For a small model the Python around a step, on caches
 that the weights have gone through, is a tenth of it (docs/lab-book.md). The reference is a launch of the
@@ -63,8 +63,8 @@ class StepRepeater:
         """The next step may repeat this one, the last that was computed.
 
         program: its own, which needs nothing that Python writes for each run. chosen: where it leaves its
-        tokens [R], and the sampler's positions by row; None: it computes logits, from which `sample` takes
-        tokens [R], for the sampler, too.
+        tokens [R], and the sampler's positions by row; None: it computes logits. sample: takes tokens [R]
+        from the logits, for the sampler, too, where the program has not chosen all.
         """
         measures = step.measures
         if not measures.in_order or measures.num_tokens != len(step.rows) or step.num_logits is not None:
@@ -73,7 +73,7 @@ class StepRepeater:
         if not self._left:
             return
         self._step, self._columns = step, _columns(plan)
-        self._chosen, self._sample = chosen and chosen[0], sample
+        self._chosen, self._sample = None if chosen is None else chosen[0], sample
         self._next_starts = array("I", (step.starts + 1).tolist())
         self._starts = self._next_starts.tobytes()
         self._repeated.remember(program, self._next_starts.buffer_info()[0], chosen)
@@ -94,7 +94,7 @@ class StepRepeater:
         clock.mark_forwarded()
         self._left -= 1
         self._starts = self._next_starts.tobytes()
-        if self._chosen is not None:
+        if self._chosen is not None and self._repeated.has_appended:
             tokens = self._chosen.copy()  # the next step overwrites them
         else:
             tokens = self._sample()

@@ -135,7 +135,7 @@ class CudaBackend:
         """
         shape = self.buffers.graph_shape(size)
         if self._captured is None or self._captured.shape[0] < size:
-            self._captured = torch.empty_like(self._forward(shape))
+            self._captured = torch.zeros_like(self._forward(shape))
         target = self._captured[:size]
         self.graphs.add(size, self.device.capture(lambda: target.copy_(self._forward(shape))))
 

@@ -10,6 +10,8 @@
 
 A plan with room for drafts has them made before its inputs, and verified by sampling (worker.speculation).
 
+A plan with room for several tokens is a burst where nothing drafts: its steps are launched one by one.
+
 A device that computes by itself may still be busy with earlier steps while a later one is launched.
 """
 
@@ -29,12 +31,21 @@ from pagewire.ipc.logprob_columns import join, pick
 from worker.executor.backend import Backend, LaunchClock, SampledTokens, StepOutputs
 from worker.executor.pending_step import PendingStep
 from worker.grammar.matcher import Matcher
+from worker.loop import never
 from worker.pooling.rows import PoolRows
 from worker.sampling.logprobs.messages import LogprobRequests
 from worker.speculation.speculator import Speculator, StepDrafts
 from worker.step.beams import BeamRows
-from worker.step.plan_reader import append_tokens, apply_changes, block_copies, read_step, read_swaps
-from worker.step.rows import RowTable
+from worker.step.plan_reader import (
+    RowStops,
+    append_tokens,
+    apply_changes,
+    block_copies,
+    read_step,
+    read_swaps,
+    steps_of_burst,
+)
+from worker.step.rows import RowTable, column
 
 B = TypeVar("B", bound=Backend)
 Mask = npt.NDArray[np.bool_]
@@ -43,38 +54,18 @@ Sample = Callable[[Integers, Integers], SampledTokens]
 the rows. The host knows the tokens."""
 
 
-class Verification:
-    """Samples at one position after the other, and goes on while the token is the drafted one.
+class Rounds:
+    """Tokens that entries of a step's sample_rows [A] get at one position after the other."""
 
-    Each position is sampled as if it were the only one of its step: with the row's history up to there, its
-    penalties and masks, its log-probabilities, and the random number of (seed, sequence index, position). So
-    the tokens are those that single steps sample from the same logits, whatever was drafted. A: entries of
-    the step's sample_rows.
-    """
-
-    def __init__(self, drafts: list[list[int]], num_logits: Integers) -> None:
-        """drafts: [A] drafted tokens. num_logits: [A] logits of each entry, one behind the other."""
-        self._drafts = drafts
-        self.first: Integers = np.cumsum(num_logits) - num_logits
-        """[A] the first of each entry's logits."""
+    def __init__(self, num_entries: int) -> None:
         self._rounds: list[tuple[list[int], SampledTokens]] = []  # entries that sampled at the next position
-        self.counts: Integers = np.zeros(len(num_logits), np.int64)
+        self.counts: Integers = np.zeros(num_entries, np.int64)
         """[A] tokens that each entry has got."""
 
-    def sample(self, entries: Integers, sample: Sample) -> None:
-        """Samples for these entries [N] until each has a token that was not drafted."""
-        position = 0
-        while len(entries):
-            sampled = sample(entries, self.first[entries] + position)
-            self._rounds.append((entries.tolist(), sampled))
-            self.counts[entries] += 1
-            samples = zip(entries.tolist(), sampled.host_tokens.tolist(), strict=True)
-            accepted = [entry for entry, token in samples if self._accepts(entry, position, token)]
-            entries = np.array(accepted, np.int64)
-            position += 1
-
-    def _accepts(self, entry: int, position: int, token: int) -> bool:
-        return self._drafts[entry][position : position + 1] == [token]
+    def add(self, entries: Integers, sampled: SampledTokens) -> None:
+        """Adds the next position of these entries [N]. The host knows the tokens."""
+        self._rounds.append((entries.tolist(), sampled))
+        self.counts[entries] += 1
 
     def result(self, scored: Container[int]) -> SampledTokens:
         """Returns all tokens, entry after entry. scored: entries that request log-probabilities."""
@@ -94,6 +85,37 @@ class Verification:
         return join([columns for _, columns in found]) if found else None
 
 
+class Verification:
+    """Samples at one position after the other, and goes on while the token is the drafted one.
+
+    Each position is sampled as if it were the only one of its step: with the row's history up to there, its
+    penalties and masks, its log-probabilities, and the random number of (seed, sequence index, position). So
+    the tokens are those that single steps sample from the same logits, whatever was drafted. A: entries of
+    the step's sample_rows.
+    """
+
+    def __init__(self, drafts: list[list[int]], num_logits: Integers) -> None:
+        """drafts: [A] drafted tokens. num_logits: [A] logits of each entry, one behind the other."""
+        self._drafts = drafts
+        self.first: Integers = np.cumsum(num_logits) - num_logits
+        """[A] the first of each entry's logits."""
+        self.rounds = Rounds(len(num_logits))
+
+    def sample(self, entries: Integers, sample: Sample) -> None:
+        """Samples for these entries [N] until each has a token that was not drafted."""
+        position = 0
+        while len(entries):
+            sampled = sample(entries, self.first[entries] + position)
+            self.rounds.add(entries, sampled)
+            samples = zip(entries.tolist(), sampled.host_tokens.tolist(), strict=True)
+            accepted = [entry for entry, token in samples if self._accepts(entry, position, token)]
+            entries = np.array(accepted, np.int64)
+            position += 1
+
+    def _accepts(self, entry: int, position: int, token: int) -> bool:
+        return self._drafts[entry][position : position + 1] == [token]
+
+
 class StepExecutor(Generic[B]):
     """Runs plans against a row table and a backend. A worker.loop.StepRunner."""
 
@@ -110,24 +132,44 @@ class StepExecutor(Generic[B]):
         self._max_num_batched_tokens = max_num_batched_tokens
         self._logprobs = LogprobRequests(rows.vocab_size)
         self._beams = BeamRows(rows.max_num_rows, rows.vocab_size)
-        self._pooling = PoolRows()
-        drafted = () if speculator is None else speculator.features
+        self._pooling, self._stops = PoolRows(), RowStops()
+        drafted = (self._stops,) if speculator is None else speculator.features
         self._features = (*backend.features, self._logprobs, self._beams, self._pooling, *drafted)
         self._pending: deque[PendingStep] = deque()
 
-    def launch(self, plan: worker_pb2.StepPlan) -> None:
-        """Launches a step. Raises PlanError when the plan does not fit the rows."""
-        clock, pending = LaunchClock(), PendingStep(plan.step)
-        repeated = self.backend.repeat(plan, clock) if self._speculator is None else None
-        if repeated is None:
-            self._launch(plan, clock, pending)
+    def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool] = never) -> None:
+        """Launches a plan. Raises PlanError when it does not fit the rows."""
+        pending = PendingStep(plan.step)
+        if plan.sample_counts and self._speculator is None:
+            self._burst(plan, pending, is_interrupted)
         else:
-            pending.add_sampled(repeated)
-            pending.complete_with(self.backend.submit(clock))
+            self._launch(plan, pending)
         self._pending.append(pending)
 
-    def _launch(self, plan: worker_pb2.StepPlan, clock: LaunchClock, pending: PendingStep) -> None:
-        """Launches a step that repeats no other one."""
+    def _burst(
+        self, plan: worker_pb2.StepPlan, pending: PendingStep, is_interrupted: Callable[[], bool]
+    ) -> None:
+        """Launches steps until a row may have ended, or has no token."""
+        rows = column(plan.sample_rows)
+        entries, rounds = np.arange(len(rows)), Rounds(len(rows))
+        for plan_of_step in steps_of_burst(plan):
+            step = PendingStep(plan.step)
+            self._launch(plan_of_step, step)
+            sampled = pending.add_step(step)
+            rounds.add(entries, sampled)
+            tokens = zip(rows.tolist(), sampled.host_tokens.tolist(), strict=True)
+            if is_interrupted() or any(token < 0 or self._stops.may_end(row, token) for row, token in tokens):
+                break
+        pending.add_sampled(rounds.result(self._scored(rows)))
+        pending.add_counts(rounds.counts)
+
+    def _launch(self, plan: worker_pb2.StepPlan, pending: PendingStep) -> None:
+        clock = LaunchClock()
+        repeated = self.backend.repeat(plan, clock) if self._speculator is None else None
+        if repeated is not None:
+            pending.add_sampled(repeated)
+            pending.complete_with(self.backend.submit(clock))
+            return
         with self.backend.step(plan):
             apply_changes(plan, self.rows, self._features)
             appended, token_ids = append_tokens(plan, self.rows)
@@ -250,15 +292,18 @@ class StepExecutor(Generic[B]):
             np.flatnonzero(~beams if pooled is None else ~(beams | pooled)),
             lambda entries, index: self._sample_tokens(outputs, rows[entries], index),
         )
-        self._speculator.judge(rows, drafts, verification.counts)
-        scored = {entry for entry, row in enumerate(rows.tolist()) if row in self._logprobs.sampled}
-        pending.add_sampled(verification.result(scored))
+        self._speculator.judge(rows, drafts, verification.rounds.counts)
+        pending.add_sampled(verification.rounds.result(self._scored(rows)))
+        pending.add_counts(np.maximum(verification.rounds.counts, 1))
         pending.add_drafts(
-            np.maximum(verification.counts, 1),
             drafts.num_logits - 1,
             self._speculator.methods(rows, drafts),
             self._speculator.computed_prompts,
         )
+
+    def _scored(self, rows: Integers) -> set[int]:
+        """Returns the entries of rows [A] that request log-probabilities."""
+        return {entry for entry, row in enumerate(rows.tolist()) if row in self._logprobs.sampled}
 
     def _sample_tokens(self, outputs: StepOutputs, rows: Integers, index: Integers | None) -> SampledTokens:
         """Samples for rows [N] and appends the tokens. index: see StepOutputs.sample."""

@@ -1,4 +1,4 @@
-"""A launched step: what its result is made of once the device is done.
+"""A launched step, or several of a burst: what the result is made of once the device is done.
 
 Everything that the result needs of rows is taken at launch: the next plan may be launched before the result
 is read, and may remove them.
@@ -31,7 +31,7 @@ class PendingStep:
         self._pooled: PooledStep | None = None
         self._errors: Mapping[int, str] = {}
         self._prompts: Deferred[Iterable[worker_pb2.RowPromptLogprobs]] | None = None
-        self._completion: Completion
+        self._completions: list[Completion] = []  # of a burst, one for each step
         self._sample_counts: Integers | None = None  # [A]; None: 1 each
         self._draft_counts: Integers | None = None  # [A]; None: none
         self._draft_methods, self._draft_prefill = b"", False
@@ -56,14 +56,22 @@ class PendingStep:
         """Adds the vectors of rows that pool."""
         self._pooled = pooled
 
-    def add_drafts(
-        self, sample_counts: Integers, draft_counts: Integers, methods: list[int], computed_prompts: bool
-    ) -> None:
-        """Adds how many tokens each of the rows [A] got, how many were drafted, and by what.
+    def add_step(self, step: "PendingStep") -> SampledTokens:
+        """Adds a step of a burst. Returns its tokens: all rows have sampled."""
+        assert step._sampled is not None
+        self._completions += step._completions
+        return step._sampled
+
+    def add_counts(self, sample_counts: Integers) -> None:
+        """Adds how many tokens each of the rows [A] got."""
+        self._sample_counts = sample_counts
+
+    def add_drafts(self, draft_counts: Integers, methods: list[int], computed_prompts: bool) -> None:
+        """Adds how many tokens were drafted for each of the rows [A], and by what.
 
         computed_prompts: whether a draft model did.
         """
-        self._sample_counts, self._draft_counts = sample_counts, draft_counts
+        self._draft_counts = draft_counts
         self._draft_methods, self._draft_prefill = bytes(methods), computed_prompts
 
     def add_errors(self, errors: Mapping[int, str]) -> None:
@@ -71,22 +79,22 @@ class PendingStep:
         self._errors = errors
 
     def complete_with(self, completion: Completion) -> None:
-        """Sets what tells that the step is done."""
-        self._completion = completion
+        """Adds what tells that the step is done."""
+        self._completions.append(completion)
 
     def seconds_left(self, followed: bool) -> float:
-        return self._completion.seconds_left(followed)
+        return self._completions[-1].seconds_left(followed)
 
     def result(self) -> worker_pb2.StepResult:
-        """Blocks until the step is done and returns its result."""
-        times = self._completion.wait()
+        """Blocks until all is done and returns the result."""
+        times = [completion.wait() for completion in self._completions]
         result = worker_pb2.StepResult(
             step=self._step,
-            started_ns=times.started_ns,
-            duration_us=times.duration_us,
-            prepare_us=times.prepare_us,
-            forward_us=times.forward_us,
-            sample_us=times.sample_us,
+            started_ns=times[0].started_ns,
+            duration_us=sum(each.duration_us for each in times),
+            prepare_us=sum(each.prepare_us for each in times),
+            forward_us=sum(each.forward_us for each in times),
+            sample_us=sum(each.sample_us for each in times),
         )
         for entry, message in self._errors.items():
             result.row_errors.add(entry=entry, message=message)
@@ -105,8 +113,9 @@ class PendingStep:
         return result
 
     def _write_draft_counts(self, result: worker_pb2.StepResult) -> None:
-        if self._sample_counts is not None and self._draft_counts is not None:
+        if self._sample_counts is not None:
             result.sample_counts = token_column(self._sample_counts)
+        if self._draft_counts is not None:
             result.draft_counts = token_column(self._draft_counts)
             result.draft_methods, result.draft_prefill = self._draft_methods, self._draft_prefill
         if self.next_draft_counts:

@@ -34,7 +34,7 @@ from worker.config.decoder import (
     read_window,
     windows_of,
 )
-from worker.config.hf_config import Fields
+from worker.config.hf_config import MOST, Fields
 from worker.config.names import FUSED, HEAD_NORMS, NAMES, around
 from worker.config.rope import RopeDefaults
 
@@ -121,7 +121,7 @@ def read_smollm3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig
     if len(rotates) < num_layers or not set(rotates) <= {0, 1}:
         raise fields.wrong("no_rope_layers", "must have a 0 or a 1 for each hidden layer")
     used = fields.boolean("use_sliding_window", False)
-    window = fields.integer("sliding_window") if used and fields.has("sliding_window") else None
+    window = fields.integer("sliding_window", most=MOST) if used and fields.has("sliding_window") else None
     kinds = read_kinds(fields, tuple(FULL if rotates[layer] else SLIDING for layer in range(num_layers)))
     bias = fields.boolean("attention_bias", False)
     values["ropes"] = tuple(rope if on else None for rope, on in zip(values["ropes"], rotates, strict=False))

@@ -105,7 +105,7 @@ def read_falcon_h1_config(fields: Fields, common: dict[str, Any]) -> DecoderConf
 
 def _read_mamba(fields: Fields, hidden_size: int) -> MambaConfig:
     """Returns the Mamba-2 layer that all layers have."""
-    width = fields.integer("mamba_expand", 2) * hidden_size
+    width = fields.integer("mamba_expand", 2, times=hidden_size) * hidden_size
     if "mamba_d_ssm" not in fields or fields.has("mamba_d_ssm"):
         width = fields.integer("mamba_d_ssm", 1024)
     into = fields.number("ssm_in_multiplier", 1.0)

@@ -16,6 +16,8 @@ Words = npt.NDArray[np.int32]
 """[W] int32, W = ceil(V / 32): bit i of word w is set when token 32 w + i is allowed."""
 
 UNFIT = "the output before does not fit the grammar"
+TOO_MUCH = "the grammar takes more work here than a token may: its rules or repetitions multiply"
+"""An error of the library behind tokens that its masks allowed: one of pagewire.limits.PARSER_LIMITS."""
 
 
 class Matcher(Protocol):
@@ -38,9 +40,6 @@ class Matcher(Protocol):
 
     def is_error(self) -> bool:
         """Returns whether an error has occurred."""
-
-    def stop_reason(self) -> str:
-        """Returns why nothing can follow."""
 
 
 class RowMatcher:
@@ -106,11 +105,11 @@ class RowMatcher:
         try:
             run(self._matcher)
             if self._matcher.is_error():
-                self.error = f"the grammar cannot go on: {self._matcher.stop_reason()}"
+                self.error = TOO_MUCH
         except BaseException as error:
             if not (isinstance(error, Exception) or is_panic(error)):
                 raise
-            self.error = f"the grammar's matcher failed: {type(error).__name__}"
+            self.error = "the library that matches grammars fails on this one"
         if self.error:
             self.words[:] = 0
 

@@ -1,6 +1,5 @@
 """What layers have in common: a typed call, operations, and where their parameters come from."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -49,9 +48,25 @@ class Weight:
     order: tuple[int, ...] = ()  # the target's rows are these rows of the part, all or some; empty: all
 
 
-class WeightOwner(Layer, ABC):
+class WeightOwner(Layer):
     """A layer with parameters of its own."""
 
-    @abstractmethod
+    order: tuple[int, ...] = ()  # of Weight
+
     def weights(self, *names: str) -> Iterator[Weight]:
-        """The checkpoint's tensors that fill this layer. names: the checkpoint's modules it is made of."""
+        """The checkpoint's tensors that fill this layer: weight and bias of one module, those that are
+        parameters. names: the checkpoint's modules it is made of."""
+        (name,) = names
+        for kind in ("weight", "bias"):
+            target = getattr(self, kind, None)
+            if isinstance(target, torch.nn.Parameter):
+                yield Weight(f"{name}.{kind}", tuple(target.shape), target, order=self.order)
+
+
+class NamedTensors(WeightOwner):
+    """A layer whose parameters have full names in the checkpoint, in the order in which they are made."""
+
+    def weights(self, *names: str) -> Iterator[Weight]:
+        """names: of the tensors."""
+        for name, target in zip(names, self.parameters(), strict=True):
+            yield Weight(name, tuple(target.shape), target)

@@ -72,7 +72,3 @@ class PositionEmbedding(WeightOwner):
     def forward(self, batch: InputBatch) -> torch.Tensor:
         """Returns [T, E], the vectors of the positions of the step's tokens."""
         return F.embedding(batch.positions + self.offset, self.weight)
-
-    def weights(self, *names: str) -> Iterator[Weight]:
-        (name,) = names
-        yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)

@@ -8,15 +8,13 @@ small vector of each token for each layer, made once per step.
 x[t] [E] is the token's embedding; table [V', L * P], W [L * P, E].
 """
 
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
 
 from kernels.api import AttentionSpec, InputBatch, LayerCache, Rotation, Scoring
 from worker.config.experts import ExpertsConfig
 from worker.layers.attention.self_attention import Attention
-from worker.layers.base import Layer, Weight, WeightOwner
+from worker.layers.base import Layer, NamedTensors
 from worker.layers.experts.experts import Experts
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.layers.mlp import GatedActivation, GatedMLP
@@ -83,17 +81,12 @@ class SharedAttention(Layer):
         return self.output(plan.attend(query, cache, self.scoring).flatten(1), batch)
 
 
-class StoredTensor(WeightOwner):
+class StoredTensor(NamedTensors):
     """One tensor of the checkpoint as it stands."""
 
     def __init__(self, shape: tuple[int, ...], place: Placement) -> None:
         super().__init__()
         self.weight = place.empty(*shape)
-
-    def weights(self, *names: str) -> Iterator[Weight]:
-        """The name of the tensor."""
-        (name,) = names
-        yield Weight(name, tuple(self.weight.shape), self.weight)
 
 
 class PerLayerInputs(Layer):

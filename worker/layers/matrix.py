@@ -105,7 +105,7 @@ class WeightSlot:
         return self.weight.shape[-1]
 
 
-class MatrixOwner(WeightOwner):
+class MatrixOwner(WeightOwner, ABC):
     """A layer with one matrix, or several."""
 
     @abstractmethod

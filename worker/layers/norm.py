@@ -1,15 +1,14 @@
 """Norms over the hidden size, or over the size of a head."""
 
-from abc import abstractmethod
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
 
 import torch
 
-from worker.layers.base import Layer, Weight, WeightOwner
+from worker.layers.base import Layer, WeightOwner
 from worker.parallel import Placement
 
 
-class Norm(WeightOwner):
+class Norm(WeightOwner, ABC):
     """A norm over the last dimension of [..., E]."""
 
     residual_scale = 1.0
@@ -47,10 +46,6 @@ class RMSNorm(Norm):
             return self(x), x
         return self.ops.add_rms_norm(x, residual, self.weight, self.eps, self.offset, self.residual_scale)
 
-    def weights(self, *names: str) -> Iterator[Weight]:
-        (name,) = names
-        yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight, order=self.order)
-
 
 class UnitNorm(Layer):
     """Root-mean-square norm of heads without a parameter: its weight is 1."""
@@ -76,15 +71,11 @@ class LayerNorm(Norm):
         self, width: int, eps: float, place: Placement, affine: bool = True, has_bias: bool = True
     ) -> None:
         super().__init__()
-        self.eps, self.has_bias = eps, has_bias
-        self.weight = place.empty(width) if affine else None
-        self.bias = self._bias(width, place) if affine else None
-
-    def _bias(self, width: int, place: Placement) -> torch.Tensor:
-        """Returns the parameter, or zeros in its place."""
-        if self.has_bias:
-            return place.empty(width)
-        return torch.zeros(width, dtype=place.dtype, device=place.device)
+        self.eps, self.weight, self.bias = eps, None, None
+        if affine:
+            self.weight = place.empty(width)
+            zeros = torch.zeros(width, dtype=place.dtype, device=place.device)
+            self.bias = place.empty(width) if has_bias else zeros
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., E] -> [..., E]."""
@@ -94,10 +85,3 @@ class LayerNorm(Norm):
         if residual is None:
             return self(x), x
         return self.ops.add_layer_norm(x, residual, self.weight, self.bias, self.eps)
-
-    def weights(self, *names: str) -> Iterator[Weight]:
-        (name,) = names
-        if self.weight is not None and self.bias is not None:
-            yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
-            if self.has_bias:
-                yield Weight(f"{name}.bias", tuple(self.bias.shape), self.bias)

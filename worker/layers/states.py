@@ -16,8 +16,6 @@ A row goes token by token, in decoding and in prompts alike: so a token has the 
 cut into steps.
 """
 
-from collections.abc import Iterator
-
 import torch
 
 from kernels.api import (
@@ -34,7 +32,7 @@ from kernels.api import (
     WeightForms,
 )
 from worker.layers.attention.self_attention import SelfAttention, SideBySide, StatefulPart
-from worker.layers.base import Weight, WeightOwner
+from worker.layers.base import NamedTensors, WeightOwner
 from worker.layers.linear import ColumnLinear, RowLinear
 from worker.parallel import Placement
 
@@ -61,7 +59,6 @@ class Convolution(WeightOwner):
         super().__init__()
         self.factors = factors
         self.weight = wide(place, channels, 1, taps)
-        self.has_bias = has_bias
         self.bias = wide(place, channels) if has_bias else torch.zeros(channels, device=place.device)
         self._by_tap: torch.Tensor | None = None
 
@@ -75,14 +72,8 @@ class Convolution(WeightOwner):
         weight = self.weight[:, 0].t()
         return (weight if self.factors is None else weight * self.factors).contiguous()
 
-    def weights(self, *names: str) -> Iterator[Weight]:
-        (name,) = names
-        yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
-        if self.has_bias:
-            yield Weight(f"{name}.bias", tuple(self.bias.shape), self.bias)
 
-
-class Rates(WeightOwner):
+class Rates(NamedTensors):
     """How fast each head's state decays, and the bias of the gate that changes it."""
 
     def __init__(self, heads: int, place: Placement) -> None:
@@ -97,87 +88,10 @@ class Rates(WeightOwner):
         """[H] float32."""
         return self._decay if self._decay is not None else self.log_decay.exp()
 
-    def weights(self, *names: str) -> Iterator[Weight]:
-        """The names of both tensors; see WeightOwner."""
-        log_decay, bias = names
-        yield Weight(log_decay, tuple(self.log_decay.shape), self.log_decay)
-        yield Weight(bias, tuple(self.bias.shape), self.bias)
-
-
-class GatedNorm(WeightOwner):
-    """The weight of the norm of each head's output."""
-
-    def __init__(self, width: int, eps: float, place: Placement) -> None:
-        super().__init__()
-        self.eps, self.weight = eps, place.empty(width)
-
-    def weights(self, *names: str) -> Iterator[Weight]:
-        (name,) = names
-        yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
-
-
-class GatedDeltaNet(StatefulPart):
-    """The attention part of a block that keeps a state. C: channels; H heads of D values."""
-
-    def __init__(
-        self,
-        projections: ColumnLinear,
-        convolution: Convolution,
-        rates: Rates,
-        norm: GatedNorm,
-        delta_output: RowLinear,
-        shape: DeltaShape,
-    ) -> None:
-        """projections: [T, E] -> [T, C + H * D + 2 * H]: what is convolved, z, b and a."""
-        super().__init__()
-        self.projections, self.convolution, self.rates = projections, convolution, rates
-        self.norm, self.delta_output, self.shape = norm, delta_output, shape
-        self.state_spec = DeltaStateSpec(shape, convolution.weight.shape[2])
-
-    def forward(
-        self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
-    ) -> torch.Tensor:
-        """[T, E] -> [T, E]."""
-        assert batch.spans is not None
-        ops, taps, rates, norm = self.ops, self.convolution, self.rates, self.norm
-        last, state, drafted, log = cache
-        convolved, z, gates = self._split(self.projections(x, batch))
-        mixed = ops.convolution(convolved, taps.by_tap(), taps.bias, last, batch.spans, drafted)
-        scanned = ops.delta_rule(mixed, gates, rates.decay(), rates.bias, state, self.shape, batch.spans, log)
-        return self.delta_output(ops.gated_norm(scanned, z, norm.weight, norm.eps), batch)
-
-    def _split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns views of what is convolved, [T, C], of z, [T, H * D], and of b and a, [T, 2 * H]."""
-        shape = self.shape
-        sizes = shape.channels, shape.values, 2 * shape.value_heads
-        convolved, z, gates = projected.split_with_sizes(sizes, dim=1)
-        return convolved, z, gates
-
-
-class MambaRates(WeightOwner):
-    """How fast each head's state decays, the bias of its steps, and how much of its input passes by."""
-
-    def __init__(self, heads: int, place: Placement, step_factor: float = 1.0) -> None:
-        super().__init__()
-        self.step_factor = step_factor
-        self.log_decay, self.bias, self.skip = (wide(place, heads) for _ in range(3))
-        self._packed: ScanRates | None = None
-
-    def pack(self, forms: WeightForms) -> None:
-        self._packed = self.values()
-
-    def values(self) -> ScanRates:
-        """As the scan takes them."""
-        return self._packed or ScanRates.of(self.log_decay.exp(), self.bias, self.skip, self.step_factor)
-
-    def weights(self, *names: str) -> Iterator[Weight]:
-        """The names of the three tensors; see WeightOwner."""
-        for name, target in zip(names, (self.log_decay, self.bias, self.skip), strict=True):
-            yield Weight(name, tuple(target.shape), target)
-
 
 class GroupedNorm(WeightOwner):
-    """The weight of the gated norm, or a gate without a norm."""
+    """The weight of a gated norm by group, or of each head with one weight for all; or a gate without a
+    norm."""
 
     def __init__(
         self,
@@ -193,10 +107,55 @@ class GroupedNorm(WeightOwner):
         self.groups, self.eps, self.factor = groups, eps, factor
         self.weight = place.empty(width) if normed else None
 
-    def weights(self, *names: str) -> Iterator[Weight]:
-        (name,) = names
-        if self.weight is not None:
-            yield Weight(f"{name}.weight", tuple(self.weight.shape), self.weight)
+
+class GatedDeltaNet(StatefulPart):
+    """The attention part of a block that keeps a state. C: channels; H heads of D values."""
+
+    def __init__(
+        self,
+        projections: ColumnLinear,
+        convolution: Convolution,
+        rates: Rates,
+        norm: GroupedNorm,
+        delta_output: RowLinear,
+        shape: DeltaShape,
+    ) -> None:
+        """projections: [T, E] -> [T, C + H * D + 2 * H]: what is convolved, z, b and a."""
+        super().__init__()
+        self.projections, self.convolution, self.rates = projections, convolution, rates
+        self.norm, self.delta_output, self.shape = norm, delta_output, shape
+        self.state_spec = DeltaStateSpec(shape, convolution.weight.shape[2])
+
+    def forward(
+        self, x: torch.Tensor, batch: InputBatch, cache: LayerCache, rotation: Rotation | None = None
+    ) -> torch.Tensor:
+        """[T, E] -> [T, E]."""
+        ops, taps, rates, norm = self.ops, self.convolution, self.rates, self.norm
+        assert batch.spans is not None and norm.weight is not None
+        last, state, drafted, log = cache
+        shape = self.shape
+        sizes = shape.channels, shape.values, 2 * shape.value_heads
+        convolved, z, gates = self.projections(x, batch).split_with_sizes(sizes, dim=1)
+        mixed = ops.convolution(convolved, taps.by_tap(), taps.bias, last, batch.spans, drafted)
+        scanned = ops.delta_rule(mixed, gates, rates.decay(), rates.bias, state, shape, batch.spans, log)
+        return self.delta_output(ops.gated_norm(scanned, z, norm.weight, norm.eps), batch)
+
+
+class MambaRates(NamedTensors):
+    """How fast each head's state decays, the bias of its steps, and how much of its input passes by."""
+
+    def __init__(self, heads: int, place: Placement, step_factor: float = 1.0) -> None:
+        super().__init__()
+        self.step_factor = step_factor
+        self.log_decay, self.bias, self.skip = (wide(place, heads) for _ in range(3))
+        self._packed: ScanRates | None = None
+
+    def pack(self, forms: WeightForms) -> None:
+        self._packed = self.values()
+
+    def values(self) -> ScanRates:
+        """As the scan takes them."""
+        return self._packed or ScanRates.of(self.log_decay.exp(), self.bias, self.skip, self.step_factor)
 
 
 class Mamba2(StatefulPart):
@@ -224,17 +183,12 @@ class Mamba2(StatefulPart):
         assert batch.spans is not None
         ops, taps, rates, norm = self.ops, self.convolution, self.rates.values(), self.norm
         last, state, drafted, log = cache
-        gate, convolved, steps = self._split(self.projections(x, batch))
+        sizes = self.shape.values, self.shape.channels, self.shape.heads
+        gate, convolved, steps = self.projections(x, batch).split_with_sizes(sizes, dim=1)
         mixed = ops.convolution(convolved, taps.by_tap(), taps.bias, last, batch.spans, drafted)
         scanned = ops.selective_scan(mixed, steps, rates, state, self.shape, batch.spans, log)
         normed = ops.grouped_norm(scanned, gate, norm.weight, norm.groups, norm.eps, norm.factor)
         return self.mamba_output(normed, batch)
-
-    def _split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns views of the gate, [T, H * P], of what is convolved, [T, C], and of steps, [T, H]."""
-        sizes = self.shape.values, self.shape.channels, self.shape.heads
-        gate, convolved, steps = projected.split_with_sizes(sizes, dim=1)
-        return gate, convolved, steps
 
 
 class AttentionBesideMamba2(SideBySide):

@@ -8,7 +8,8 @@ padding, which is written to it and read from it: its values are finite and belo
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -28,8 +29,16 @@ SMALL_BYTES = 256 << 20
 _LOOK_S, _MOST_LOOKS, _STEADY_BYTES = 0.01, 500, 64 << 20
 """Of await_freed_memory(): what comes back within a look, at least, while a process is being taken apart."""
 WHAT = "cannot allocate the KV cache"
-NO_MEMORY = (MemoryError, RuntimeError, ValueError)
-"""The exceptions by which numpy and torch report a failed allocation."""
+
+
+@contextmanager
+def fitting(what: str, why: str, todo: str = "") -> Iterator[None]:
+    """Raises StartupError where numpy or torch report a failed allocation."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, ValueError) as error:
+        said = str(error).splitlines()[0] if str(error) else "not enough memory"
+        raise StartupError(what, f"{why}: {said}", todo) from error
 
 
 class KVCache:
@@ -59,11 +68,8 @@ class KVCache:
     def _allocate(self, plane: Plane, count: int) -> torch.Tensor:
         """Returns the pool of so many planes of this kind."""
         blocks, layout = self.num_blocks, self.layout
-        try:
+        with fitting(WHAT, f"{blocks} blocks do not fit", "ask for fewer blocks"):
             return zeros((count, blocks + 1, *plane.block_shape), plane.dtype, layout.device)
-        except NO_MEMORY as error:
-            why = f"{blocks} blocks do not fit: {error}"
-            raise StartupError(WHAT, why, "ask for fewer blocks") from error
 
 
 def block_bytes(specs: Iterable[KVCacheSpec], block_size: int, dtype: torch.dtype) -> int:

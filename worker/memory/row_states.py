@@ -20,7 +20,7 @@ from kernels.ops.attention.ragged import Integers
 from pagewire.errors import StartupError
 from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import worker_pb2
-from worker.memory.kv_cache import MEMORY_PART, NO_MEMORY, KVCache
+from worker.memory.kv_cache import MEMORY_PART, KVCache, fitting
 from worker.models.base import LanguageModel
 from worker.step.plan_reader import Step
 from worker.step.rows import column, require
@@ -145,10 +145,8 @@ class RowStates:
 
 
 def _allocate(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    try:
+    with fitting(WHAT, f"{size[0]} rows do not fit", REMEDY):
         return zeros(size, dtype, device)
-    except NO_MEMORY as error:
-        raise StartupError(WHAT, f"{size[0]} rows do not fit: {error}", REMEDY) from error
 
 
 def states_bytes(

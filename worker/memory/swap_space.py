@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import torch
 
 from kernels.api import block_copies, zeros
-from pagewire.errors import StartupError
 from pagewire.host.resources import available_memory
 from worker.memory.host_blocks import NO_SWAP_SPACE, choose_num_host_blocks
-from worker.memory.kv_cache import NO_MEMORY, KVCache
+from worker.memory.kv_cache import KVCache, fitting
 from worker.step.plan_reader import Swaps
 
 NOT_PINNED = (OSError, ValueError, MemoryError, OverflowError, RuntimeError)
@@ -96,13 +95,10 @@ def _host_pool(pool: torch.Tensor, num_blocks: int) -> torch.Tensor:
     """pool: [P, B, ...] -> [H, P, ...] in host memory, pinned for a CUDA device. Raises StartupError."""
     planes, _, *block_shape = pool.shape
     size = num_blocks, planes, *block_shape
-    try:
+    with fitting(NO_SWAP_SPACE, f"{num_blocks} host blocks do not fit", "choose a smaller --swap-space"):
         if pool.device.type == "cuda":
             return pinned_zeros(size, pool.dtype)
         return zeros(size, pool.dtype, torch.device("cpu"))
-    except NO_MEMORY as error:
-        why = f"{num_blocks} host blocks do not fit: {error}"
-        raise StartupError(NO_SWAP_SPACE, why, "choose a smaller --swap-space") from error
 
 
 def make_swap_space(num_bytes: int, cache: KVCache, beside: int = 0) -> SwapSpace:

@@ -75,10 +75,9 @@ class LanguageModel(Layer, ABC):
         sizes = {(each.spec.head_dim, each.num_heads // each.spec.num_kv_heads) for each in layers}
         return sizes.pop() if len(sizes) == 1 else None
 
-    def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
-        """[T, E] -> [A] int64 as of kernels.ops.sampling.choose.argmax, where forward() has chosen them
-        already, as it may for an InputBatch that wants tokens; they last until the next step. None: choose
-        by sampled_logits()."""
+    def chosen_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
+        """[T, E] -> [A] int64, for Sampler.take(), where forward() has chosen tokens already, as it may for
+        an InputBatch that wants them; they last until the next step. None: choose by sampled_logits()."""
         return None
 
 

@@ -9,7 +9,7 @@ from worker.layers.attention.rotary import rotary_order
 from worker.layers.attention.self_attention import Attention, GatedAttention
 from worker.layers.linear import ColumnLinear, Part, RowLinear, order_of_heads
 from worker.layers.norm import HeadNormLayers
-from worker.layers.states import Convolution, GatedDeltaNet, GatedNorm, GroupedNorm, Mamba2, MambaRates, Rates
+from worker.layers.states import Convolution, GatedDeltaNet, GroupedNorm, Mamba2, MambaRates, Rates
 from worker.parallel import Placement
 
 
@@ -21,7 +21,7 @@ def gated_delta_net(config: DecoderConfig, delta: DeltaConfig, place: Placement)
         ColumnLinear(config.hidden_size, parts, False, place),
         Convolution(shape.channels, delta.taps, place),
         Rates(shape.value_heads, place),
-        GatedNorm(shape.value_dim, config.norm_eps, place),
+        GroupedNorm(shape.value_dim, 1, config.norm_eps, place),
         RowLinear(shape.values, config.hidden_size, False, place),
         shape,
     )

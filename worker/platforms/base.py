@@ -34,11 +34,12 @@ class LoadPlan:
         """The most drafted tokens of a row in a step."""
         return 0 if self.speculation is None else self.speculation.tokens
 
-    def make_rows(self, num_blocks: int) -> RowTable:
-        """Returns an empty row table over so many blocks."""
+    def make_rows(self, num_blocks: int, longest: int | None = None) -> RowTable:
+        """Returns an empty row table over so many blocks. longest: tokens of a row; None: the context, or as
+        many as there are slots."""
         initialize, vocab_size = self.initialize, self.config.vocab_size
-        sizes = initialize.max_num_seqs, self.max_model_len, vocab_size, initialize.block_size
-        return RowTable(*sizes, num_blocks)
+        longest = longest or min(self.max_model_len, num_blocks * initialize.block_size)
+        return RowTable(initialize.max_num_seqs, longest, vocab_size, initialize.block_size, num_blocks)
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class LoadedModel(ABC, Generic[B]):
         """Returns the microseconds that a token of a long prompt takes."""
         size, rows = self.plan.initialize.block_size, executor.rows
         most_tokens = self.plan.initialize.max_num_batched_tokens
-        longest = min(most_tokens, self.plan.max_model_len - 1, rows.cache_blocks * size)
+        longest = min(most_tokens, rows.max_model_len - 1, rows.cache_blocks * size)
         return measure_prefill(executor.execute, longest, size)
 
     @abstractmethod

@@ -157,7 +157,7 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
         layout = CacheLayout(initialize.block_size, num_blocks, self.dtype, place, stored=stored)
         cache = KVCache(self.model.kv_cache_specs(), layout)
         swap_space = make_swap_space(swap_space_bytes, cache)
-        rows, most_tokens = plan.make_rows(num_blocks), initialize.max_num_batched_tokens
+        rows, most_tokens = plan.make_rows(num_blocks, plan.max_model_len), initialize.max_num_batched_tokens
         backend = CudaBackend(
             self.model,
             cache,

@@ -5,12 +5,13 @@ independent of the other rows of the batch.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import numpy as np
 import torch
 
 from kernels.api import Bitmask, PenaltyHistory, SamplingColumns, SamplingOps
+from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.grammar.rows import GrammarRows
 from worker.sampling.logprobs.scores import PIECE, SampledScores
@@ -29,7 +30,7 @@ class LogitAdjustments(RowStates):
     def __init__(self, grammars: GrammarRows, vocab_size: int, ops: SamplingOps) -> None:
         self._grammars, self._vocab_size, self._ops = grammars, vocab_size, ops
         self._histories: dict[int, PenaltyHistory] = {}
-        self._bias: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # ids [1, N] int64, bias [1, N] float32
+        self._bias: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # ids [N, 1] int64, bias [N, 1] float32
         self._masks: dict[int, Bitmask] = {}
 
     def __contains__(self, row: int) -> bool:
@@ -40,7 +41,7 @@ class LogitAdjustments(RowStates):
         if words is not None:
             self._masks[row] = Bitmask(words, words.ctypes.data)
         if bias := sequence.bias(self._vocab_size):
-            self._bias[row] = torch.tensor([list(bias)]), torch.tensor([list(bias.values())])
+            self._bias[row] = torch.tensor([*bias])[:, None], torch.tensor([*bias.values()])[:, None]
         strengths, output = sequence.penalties(), sequence.output_ids
         if strengths is not None:
             counts = np.bincount(np.array(output, np.int64), minlength=self._vocab_size)
@@ -63,8 +64,10 @@ class LogitAdjustments(RowStates):
         """Changes logits [A, V] of rows [A] in place. A row whose grammar has failed keeps no token."""
         if users := _users(rows, self._histories):
             self._ops.penalize(logits, users, [self._histories[rows[user]] for user in users])
-        for user in _users(rows, self._bias):
-            self._ops.add_logit_bias(logits, torch.tensor([user]), *self._bias[rows[user]])
+        if users := _users(rows, self._bias):
+            ids, bias = zip(*(self._bias[rows[user]] for user in users), strict=True)
+            index = torch.tensor(users).repeat_interleave(torch.tensor([*map(len, ids)]))
+            self._ops.add_logit_bias(logits, index, torch.cat(ids), torch.cat(bias))
         if users := _users(rows, self._masks):
             self._ops.mask(logits, users, [self._masks[rows[user]] for user in users])
         if users := self._grammars.users(rows):
@@ -196,23 +199,33 @@ class Sampler(RowSampler):
         states, piece = (self._adjustments, self._bans), max(1, PIECE // vocab_size)
         super().__init__(columns, vocab_size, ops, grammars, states, piece)
         self._processed: set[int] = set()  # rows whose logits change before the choice
-        self._plain: set[int] = set()  # rows that take the largest of their logits as they are
 
     def remove_row(self, row: int) -> None:
         self._processed.discard(row)
-        self._plain.discard(row)
         super().remove_row(row)
 
     def _begin(self, row: int) -> None:
         if any(row in state for state in self._states):
             self._processed.add(row)
-        elif self.columns["temperature"][row] == 0:
-            self._plain.add(row)
 
-    def all_greedy(self, rows: list[int]) -> bool:
-        """Returns whether sample() would return kernels.ops.sampling.choose.argmax for every row, whatever
-        the logits. A caller that already has these tokens may append() them instead."""
-        return self._plain.issuperset(rows)
+    def needs_logits(self, rows: Integers, elsewhere: bool) -> bool:
+        """Returns whether the rows [A] must sample(): else their tokens may be chosen from the model's logits
+        by the columns alone, and be given to take(). elsewhere: some are drawn at other positions than the
+        columns have, as several of a row are, or by the columns of other rows than compute the logits."""
+        if not self._processed.isdisjoint(rows.tolist()):
+            return True
+        return elsewhere and bool(self.columns["temperature"][rows].any())
+
+    def take(self, chosen: torch.Tensor, rows: list[int], logits: Callable[[], torch.Tensor]) -> Integers:
+        """Appends tokens that are chosen already to the output of A distinct rows. Returns them, [A].
+
+        chosen: [A] int64, UNKNOWN where torch is to choose, which then calls logits: see sample().
+        """
+        tokens = chosen.clone()
+        self._ops.choose_unknown(tokens, logits, rows, self.columns)
+        self.append(rows, tokens)
+        taken: Integers = tokens.numpy()
+        return taken
 
     def sample(
         self, logits: torch.Tensor, rows: list[int], scores: SampledScores | None = None

@@ -11,7 +11,7 @@ from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.speculation.drafter import BlockDrafter, Drafter, RowDrafter
 from worker.speculation.sources import Sources
-from worker.step.plan_reader import RowFeature, Swaps
+from worker.step.plan_reader import RowFeature, RowStops, Swaps
 from worker.step.rows import RowTable, column, require
 
 Draft = Callable[[list[int], list[int]], list[list[int]]]
@@ -85,32 +85,27 @@ class Speculator:
         """drafters: see Sources. states: of the target's rows; None: it keeps none."""
         self._sources, self._rows = Sources(drafters, options.tokens, self._until_end), rows
         of_rows = [each for _, each in drafters if isinstance(each, RowDrafter)]
-        self.features: tuple[RowFeature, ...] = (self, *of_rows)
+        self._stops = RowStops()
+        self.features: tuple[RowFeature, ...] = (self, self._stops, *of_rows)
         """What is told of rows, in this order."""
         self._of_blocks = [each for each in of_rows if isinstance(each, BlockDrafter)]
         self._states = states
         self._batch = options.batch
         self._beams: set[int] = set()
-        self._stops: dict[int, frozenset[int]] = {}  # tokens that may end a row
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row."""
         if new.num_beam_candidates:
             self._beams.add(row)
-        if new.stop_token_ids:
-            self._stops[row] = frozenset(new.stop_token_ids)
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row, which is drafted for on its own."""
         if source_row in self._beams:
             self._beams.add(row)
-        if source_row in self._stops:
-            self._stops[row] = self._stops[source_row]
 
     def remove_row(self, row: int) -> None:
         """Ends a row."""
         self._beams.discard(row)
-        self._stops.pop(row, None)
         self._sources.remove_row(row)
 
     def move_blocks(self, swaps: Swaps | None, sources: Integers, targets: Integers) -> None:
@@ -169,5 +164,4 @@ class Speculator:
     def _until_end(self, row: int, tokens: list[int]) -> list[int]:
         """Returns the tokens of a draft up to the first that may end the row: nothing is sampled behind an
         end."""
-        stops = self._stops.get(row)
-        return tokens if stops is None else list(takewhile(lambda token: token not in stops, tokens))
+        return list(takewhile(lambda token: not self._stops.may_end(row, token), tokens))

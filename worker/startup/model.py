@@ -1,5 +1,6 @@
-"""A model with its weights, on any device."""
+"""The device of a model, and the model with its weights, on any device."""
 
+import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -7,26 +8,43 @@ from pathlib import Path
 import torch
 
 from kernels.api import Arena, e4m3
-from pagewire.errors import StartupError
+from kernels.triton import requirements
+from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import worker_pb2
 from worker.config.hf_config import ModelConfig
 from worker.imports import import_metas
 from worker.layers.base import Weight
 from worker.layers.matrix import LinearMethod, PlainMethod
-from worker.memory.kv_cache import NO_MEMORY
+from worker.memory.kv_cache import fitting
 from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
-from worker.parallel import Placement
+from worker.parallel import Capacity, Placement
 from worker.startup.implementation import ForeignConfig
 from worker.weights.held_bits import HeldBits
 from worker.weights.loader import check_tied_head, fill_dummy, load_weights, stored_names, weight_table
 from worker.weights.open import open_checkpoint
+from worker.weights.sizes import capacity_of
 from worker.weights.source import WHAT, TensorSource
 
+logger = logging.getLogger(__name__)
+
+_REMEDY = "is config.json that of these weights?"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Report = Callable[[str, float], None]
 """Called with the name of a phase and the fraction of it that is done."""
+
+
+def choose_device(name: str) -> torch.device:
+    """Returns the device of --device. auto: the GPU that torch finds, unless our kernels cannot run on it."""
+    if name == "cuda":
+        return torch.device("cuda")
+    if name == "auto" and torch.cuda.is_available():
+        reason = requirements.why_not(torch.device("cuda"), torch.bfloat16, head_dim=128)
+        if reason is None:
+            return torch.device("cuda")
+        logger.warning("computing on the CPU: %s", reason)
+    return torch.device("cpu")
 
 
 def load_model(
@@ -55,10 +73,14 @@ def load_model(
     family = FAMILIES[config.architecture]
     is_dummy = initialize.load_format == "dummy"
     with nullcontext() if is_dummy else open_checkpoint(Path(initialize.model_path)) as checkpoint:
+        capacity = _memory_of(device) if checkpoint is None else capacity_of(config, checkpoint)
         wanted = _choose_dtype(initialize.dtype, _stored_dtype(config, checkpoint))
         held = bits.choose_dtype(checkpoint, wanted)
-        place = Placement(held or choose(wanted), device, arena=arena, later=held is not None)
-        model = _build(family, config, place)
+        place = Placement(
+            held or choose(wanted), device, arena=arena, later=held is not None, capacity=capacity
+        )
+        with fitting(WHAT, "a model as large as config.json says cannot be made", _REMEDY):
+            model = family.build(config, place)
         if checkpoint is None:
             table = bits.hold(model, weight_table(model, family.names), {}, place)
             import_metas()  # torch makes no generator without them
@@ -71,6 +93,14 @@ def load_model(
         bits.log(checkpoint, table, place.dtype)
         load_weights(checkpoint, table, family.unused, progress, family.optional_prefix, bits.fill)
     return model, place.dtype
+
+
+def _memory_of(device: torch.device) -> Capacity | None:
+    """Returns what random weights may take on a CPU, in 16 bits at least. A CUDA device has its own check."""
+    if device.type != "cpu":
+        return None
+    memory = available_memory()
+    return Capacity(memory // 2, memory >> 12, f"{memory >> 20} MiB of memory have room for")
 
 
 def _stored_dtype(config: ModelConfig, checkpoint: TensorSource | None) -> torch.dtype:
@@ -88,19 +118,6 @@ def _fitting_table(model: LanguageModel, family: Family, checkpoint: TensorSourc
         if all(weight.name in checkpoint for weight in other):
             return other
     return weight_table(model, family.names)
-
-
-def _build(family: Family, config: ModelConfig, place: Placement) -> LanguageModel:
-    """Returns the model without its weights. Raises StartupError when they do not fit into memory."""
-    try:
-        return family.build(config, place)
-    except NO_MEMORY as error:
-        why = str(error).splitlines()[0] if str(error) else "not enough memory"
-        raise StartupError(
-            WHAT,
-            f"a model as large as config.json says cannot be made: {why}",
-            "is config.json that of these weights?",
-        ) from error
 
 
 def _choose_dtype(name: str, stored: torch.dtype) -> torch.dtype:

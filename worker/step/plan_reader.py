@@ -1,6 +1,6 @@
 """Reads a step plan: applies its changes to the rows, and checks what it computes against them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
+from pagewire.ipc.columns import pack_u32
 from worker.step.rows import RowTable, column, require
 
 NO_TOKEN_COLUMN = 0xFFFFFFFF
@@ -32,6 +33,28 @@ class RowFeature(Protocol):
 
     def remove_row(self, row: int) -> None:
         """Ends a row."""
+
+
+class RowStops:
+    """The tokens that may end each row. A RowFeature."""
+
+    def __init__(self) -> None:
+        self._by_row: dict[int, frozenset[int]] = {}
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        if new.stop_token_ids:
+            self._by_row[row] = frozenset(new.stop_token_ids)
+
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        if source_row in self._by_row:
+            self._by_row[row] = self._by_row[source_row]
+
+    def remove_row(self, row: int) -> None:
+        self._by_row.pop(row, None)
+
+    def may_end(self, row: int, token: int) -> bool:
+        """Whether a row ends with this token if it is long enough."""
+        return token in self._by_row.get(row, ())
 
 
 class DraftedStep(Protocol):
@@ -68,6 +91,11 @@ class Step:
     measures: Measures
     num_logits: Integers | None = None
     """[A] positions, the last ones that each computes, from which a row samples; None: 1 each."""
+
+    @property
+    def has_forks(self) -> bool:
+        """Whether a row samples from the logits of another one."""
+        return not self.measures.in_order and bool((self.rows[self.sample_sources] != self.sample_rows).any())
 
     @property
     def num_sampled_positions(self) -> int:
@@ -159,6 +187,28 @@ def read_swaps(plan: worker_pb2.StepPlan, num_blocks: int, num_host_blocks: int)
     overlap = np.intersect1d(swaps.out_host_blocks, swaps.in_host_blocks)
     require(not len(overlap), "a host block is written and read in one plan")
     return swaps
+
+
+def steps_of_burst(plan: worker_pb2.StepPlan) -> Iterator[worker_pb2.StepPlan]:
+    """Yields the steps of a plan whose rows sample several tokens each, as plans of one token for each row.
+    The first has all changes of the plan. Raises PlanError."""
+    counts, starts = column(plan.sample_counts), column(plan.starts)
+    require(plan.counts == plan.sample_counts, "the plan has room for drafts, and nothing drafts")
+    require(len(set(counts.tolist())) == 1, "the rows of a burst sample different numbers of tokens")
+    first, ones = worker_pb2.StepPlan(), pack_u32([1] * len(starts))
+    first.CopyFrom(plan)
+    first.counts = ones
+    first.ClearField("sample_counts")
+    yield first
+    for step in range(1, int(counts[0])):
+        yield worker_pb2.StepPlan(
+            step=plan.step,
+            rows=plan.rows,
+            starts=pack_u32((starts + step).tolist()),
+            counts=ones,
+            sample_rows=plan.sample_rows,
+            sample_sources=plan.sample_sources,
+        )
 
 
 def token_column(tokens: Integers) -> bytes:

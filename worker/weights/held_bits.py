@@ -153,7 +153,7 @@ class HeldBits(ABC):
         held: dict[int, Weight] = {}
         for slot, form, parts in chosen:
             held |= self._hold(slot, parts, names, form)
-        real = _allocate_others(model, replace(place, later=False))
+        real = _allocate_others(model, replace(place, later=False, capacity=None))
         return [held.get(id(weight)) or _moved(weight, real) for weight in table]
 
     @abstractmethod

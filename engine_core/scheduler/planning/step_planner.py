@@ -13,6 +13,7 @@ from engine_core.request import Sequence, Status
 from engine_core.scheduler.outputs.outputs import Start
 from engine_core.scheduler.outputs.prompt_logprobs import PromptLogprobs
 from engine_core.scheduler.planning.admission import Admission, Overtaking
+from engine_core.scheduler.planning.bursts import Bursts
 from engine_core.scheduler.planning.drafts import DraftRoom
 from engine_core.scheduler.planning.step_batch import Batch
 from engine_core.scheduler.request_ends import FaultIsolation
@@ -145,8 +146,10 @@ class StepPlanner:
         speculative_tokens_per_step: int,
         preempt_rows: bool,
         share_rows: bool,
+        burst_seconds: float,
     ) -> None:
         self.slots = SlotAllocator(states)
+        self.bursts = Bursts(self.slots, burst_seconds)
         self.draft_room = DraftRoom(self.slots, samples_per_row, speculative_tokens_per_step)
         self.admission = Admission(states)
         self.row_preemption = RowPreemption(
@@ -180,6 +183,8 @@ class StepPlanner:
             last = going[-1]
             decoding = going if last.is_decoding else going[:-1]
             drafts = self.draft_room.add(decoding, len(going) - len(decoding), plan, batch)
+            if not drafts and decoding is going and not (states.waiting or states.preparing):
+                drafts = self.bursts.add(decoding, plan, batch)
             if not drafts:
                 batch.add_decoding(going[:-1])
             if not drafts or decoding is not going:

@@ -31,7 +31,7 @@ class Computed:
     """What a program has computed for the last batch beside its hidden states."""
 
     logits: torch.Tensor | None = None  # [A, V] float32, of the tokens that are sampled from
-    tokens: torch.Tensor | None = None  # [A] int64, those of the largest logits
+    tokens: torch.Tensor | None = None  # [A] int64, as of kernels.cpu.sampling.choose
     most_logits: int = 0  # that a batch may want
 
 

@@ -216,26 +216,33 @@ class RecordingOps(ProgramWriter):
     def choose(
         self, logits: Callable[[torch.Tensor], torch.Tensor], hidden: torch.Tensor, most_logits: int
     ) -> None:
-        """Puts the logits, float32, of `most_logits` tokens at most, and the choice of greedy tokens among
-        them. Batches that want less compute less (StepProgram.computed). hidden: [M, E]."""
-        from kernels.cpu.sampling.argmax import GreedyChoice  # compiles, the first time
+        """Puts the logits, float32, of `most_logits` tokens at most, and the choice among them. Batches that
+        want less compute less (StepProgram.computed). hidden: [M, E]."""
+        from kernels.cpu.sampling.choose import Choice  # compiles, the first time
 
         gather, in_order = self.next_index, torch.arange(most_logits)
         all_logits = logits(self.gather(hidden, in_order))
-        choice, product = GreedyChoice(all_logits), slice(gather, self.next_index)
-        for operation, record, grain in choice.operations():
-            self.put(operation, record, grain, repeatable=True)
+        choice = Choice(most_logits, all_logits.shape[1], self.team)
+        product = slice(gather, self.next_index)
+        for operation, record in choice.operations():
+            self.put(operation, record, 1, repeatable=True)
         chosen = slice(product.stop, self.next_index)
 
         def update(batch: InputBatch, records: Records) -> None:
             computed = batch.num_logits
-            greedy = computed if batch.wanted == Wanted.TOKENS else 0
             self.computed.logits = all_logits[:computed] if computed else None
-            self.computed.tokens = choice.tokens[:greedy] if greedy else None
+            self.computed.tokens = None
             records[product, ROWS] = computed
             indexes = in_order if batch.logit_tokens is None else batch.logit_tokens
             records[gather, _GATHERED] = indexes.data_ptr()
-            choice.set_rows(records[chosen], greedy)
+            if batch.wanted == Wanted.TOKENS and batch.sampled_by is not None:
+                rows, columns = batch.sampled_by
+                choice.set_rows(
+                    records[chosen], all_logits[:computed], columns, rows.data_ptr(), indexes.data_ptr()
+                )
+                self.computed.tokens = choice.tokens[:computed]
+            else:
+                records[chosen, ROWS] = 0
 
         self.computed.most_logits = most_logits
         self.on_batch(update)

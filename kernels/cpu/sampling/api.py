@@ -13,115 +13,57 @@ about the same, top_p 0.9 takes 8.5.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TypeVar
 
 import torch
 
-from kernels.cpu.compiler.records import Record
 from kernels.cpu.runtime.arena import zeros
-from kernels.cpu.sampling.records import UNKNOWN, BitmaskRecord, ChooseRecord, PenaltiesRecord
+from kernels.cpu.sampling.records import BitmaskRecord, PenaltiesRecord
 from kernels.ops.sampling.columns import SamplingColumns
 from kernels.ops.sampling.logits_processors import Bitmask, PenaltyHistory
 from kernels.sampling_ops import SamplingOps
 
-AnyRecord = TypeVar("AnyRecord", bound=Record)
-
-RowKernel = Callable[[AnyRecord, int, int, int], None]
-"""Of a record, the first row, the number of rows, and the address of a thread's scratch."""
-
-WORTH_IT = 1 << 18
-"""Values: a thread takes some 50 us to wake up, in which another one reads that many."""
-
-
-class RowThreads:
-    """The calling thread and some more, which share the rows of a compiled function that does not hold the
-    interpreter's lock. Each row is computed by one thread, as if it were alone."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._helpers = ThreadPoolExecutor(max(1, count - 1), "rows")
-
-    def run(
-        self, kernel: RowKernel[AnyRecord], record: AnyRecord, rows: int, values: int, scratches: list[int]
-    ) -> None:
-        """kernel(record, row, 1, scratch) for each row. values: of all rows; few are left to one thread.
-        scratches: an address for each thread.
-
-        A thread takes the next row when it is free: rows differ in what they cost.
-        """
-        if self.count == 1 or rows == 1 or values < WORTH_IT:
-            kernel(record, 0, rows, scratches[0])
-            return
-        left = iter(range(rows))
-
-        def take(scratch: int) -> None:
-            for row in left:  # a step of an iterator is not interrupted by another thread
-                kernel(record, row, 1, scratch)
-
-        helping = [self._helpers.submit(take, scratch) for scratch in scratches[1 : self.count]]
-        take(scratches[0])
-        for helper in helping:
-            helper.result()
-
-
-LINE = 64  # bytes of a cache line
-
-
-class _Scratch:
-    """Memory of each thread, zeros whose pages are taken when they are first written; and a record."""
-
-    def __init__(self, threads: int, size: int) -> None:
-        self._memory = zeros((threads, size), torch.uint8)
-        self.addresses = [line.data_ptr() for line in self._memory]
-        self.record = ChooseRecord()
-
 
 class SamplingKernels(SamplingOps):
-    """The compiled functions, with threads and the scratch memory of each."""
+    """The compiled functions, by the threads that run programs."""
 
     copies_logits = False
 
-    def __init__(self, threads: int) -> None:
-        from kernels.cpu.sampling import choose, logits_processors, scratch  # compiles, the first time
+    def __init__(self) -> None:
+        from kernels.cpu.runtime import thread_pool  # compiles, the first time
+        from kernels.cpu.sampling import choose, logits_processors
 
-        self._threads = RowThreads(threads)
-        self._choose, self._mask = choose.choose_rows, logits_processors.mask_rows
-        self._penalize = logits_processors.penalize_rows
-        self._scratch_bytes = scratch.scratch_bytes
-        self._scratch: dict[int, _Scratch] = {}  # by the size of the vocabulary
-        self._seen: dict[int, _Scratch] = {}  # the same: a byte per token in a row's history; 0 between rows
+        self._team, self._make_choice = thread_pool.TEAM, choose.Choice
+        self._mask, self._penalize = logits_processors.mask_rows, logits_processors.penalize_rows
+        self._program = thread_pool.Program(choose.RECORDS)
+        self._choice: choose.Choice | None = None
+        self._seen = torch.empty(0, 0)  # a byte per thread and token in a row's history; 0 between rows
 
     def choose_tokens(
         self, logits: torch.Tensor, rows: Sequence[int], columns: SamplingColumns
     ) -> torch.Tensor:
         tokens = self.known_tokens(logits, rows, columns)
-        if UNKNOWN in tokens:
-            for index in (index for index, token in enumerate(tokens) if token == UNKNOWN):
-                tokens[index] = int(
-                    super().choose_tokens(logits[index : index + 1], [rows[index]], columns)[0]
-                )
-        return torch.frombuffer(tokens, dtype=torch.int64) if tokens else torch.empty(0, dtype=torch.int64)
+        self.choose_unknown(tokens, lambda: logits, rows, columns)
+        return tokens
 
     def known_tokens(
         self, logits: torch.Tensor, rows: Sequence[int], columns: SamplingColumns
-    ) -> "array[int]":
+    ) -> torch.Tensor:
         """Returns tokens as choose_tokens() does, but UNKNOWN for those that torch is to choose: sums are
         taken in vectors, in another order, and the last bits of one could matter; or the row has a typical_p.
         exp() may differ in the last bit."""
         count, vocab_size = _shape(logits)
         assert count == len(rows)
-        if vocab_size not in self._scratch:
-            size = -(-self._scratch_bytes(vocab_size) // LINE) * LINE
-            self._scratch[vocab_size] = _Scratch(self._threads.count, size)
-        tokens, scratch = array("q", rows), self._scratch[vocab_size]
-        record = scratch.record
-        record.logits, record.tokens, record.vocab_size = logits.data_ptr(), _address(tokens), vocab_size
-        record.columns, record.num_rows = columns.address, columns.num_rows
-        self._threads.run(self._choose, record, count, count * vocab_size, scratch.addresses)
-        return tokens
+        choice = self._choice
+        if choice is None or not choice.fits(count, vocab_size):
+            choice = self._choice = self._make_choice(max(64, count), vocab_size, self._team)
+            for index, (operation, record) in enumerate(choice.operations()):
+                self._program.put(index, operation, 0, record, 1, repeatable=True)
+        of_columns = array("q", rows)
+        choice.set_rows(self._program.records, logits, columns, _address(of_columns))
+        self._team.run(self._program)
+        return choice.tokens[:count].clone()
 
     def penalize(
         self, logits: torch.Tensor, users: Sequence[int], histories: Sequence[PenaltyHistory]
@@ -133,6 +75,8 @@ class SamplingKernels(SamplingOps):
         for of_each in zip(*(history.addresses for history in histories), strict=True):
             lines.extend(of_each)
         at, line = _address(lines), 8 * len(users)
+        if self._seen.shape != (self._team.threads, vocab_size):
+            self._seen = zeros((self._team.threads, vocab_size), torch.uint8)
         record = PenaltiesRecord(
             logits=logits.data_ptr(),
             vocab_size=vocab_size,
@@ -141,12 +85,9 @@ class SamplingKernels(SamplingOps):
             histories=at + 2 * line,
             counts=at + 3 * line,
             strengths=at + 4 * line,
+            seen=self._seen.data_ptr(),
         )
-        if vocab_size not in self._seen:
-            self._seen[vocab_size] = _Scratch(self._threads.count, vocab_size)
-        seen = self._seen[vocab_size].addresses
-        # A token costs some ten times as much as one that is read in order.
-        self._threads.run(self._penalize, record, len(users), 10 * sum(lengths), seen)
+        self._team.run_one(self._penalize, len(users), record, 1)
 
     def mask(self, logits: torch.Tensor, users: Sequence[int], masks: Sequence[Bitmask]) -> None:
         _, vocab_size = _shape(logits)
@@ -155,12 +96,18 @@ class SamplingKernels(SamplingOps):
         record = BitmaskRecord(
             logits=logits.data_ptr(), vocab_size=vocab_size, batch_index=at, masks=at + 8 * len(users)
         )
-        self._threads.run(self._mask, record, len(users), len(users) * vocab_size, [0] * self._threads.count)
+        self._team.run_one(self._mask, len(users), record, 1)
 
 
-def sampling_kernels(threads: int) -> SamplingKernels | None:
-    """Compiles the functions, or takes them from disk; None without llvmlite."""
-    return None if find_spec("llvmlite") is None else SamplingKernels(threads)
+def sampling_kernels(threads: int = 0) -> SamplingKernels | None:
+    """Compiles the functions, or takes them from disk; None without llvmlite. threads: of all programs of
+    this process from now on; 0: as many as before."""
+    if find_spec("llvmlite") is None:
+        return None
+    from kernels.cpu.runtime.thread_pool import TEAM  # compiles, the first time
+
+    TEAM.set_threads(threads or TEAM.threads)
+    return SamplingKernels()
 
 
 def _shape(logits: torch.Tensor) -> tuple[int, int]:

@@ -3,9 +3,9 @@ where their ranking is cut."""
 
 from kernels.cpu.isa.lanes import lowest_bit
 from kernels.cpu.isa.vectors import read_f32, read_f64, read_i32, read_i64, write_f32, write_f64, write_i32
-from kernels.cpu.sampling.records import UNKNOWN
 from kernels.cpu.sampling.scratch import CHUNKS, LARGEST, logits_at, scratch_places
 from kernels.cpu.sampling.vector_loops import CHUNK, at_least, masses
+from kernels.ops.sampling.columns import UNKNOWN
 
 
 def _keep(x: int, places: int, weights: int, n: int, pivot: float, above: bool) -> int:
@@ -83,8 +83,9 @@ def collect(limit: float, scratch: int) -> int:
     """The tokens whose logits reach the limit. Returns how many there are."""
     _, x, ids, _, _ = scratch_places(scratch)
     n = 0
+    largest = read_i64(scratch + LARGEST)
     for chunk in range(read_i64(scratch + CHUNKS)):
-        if read_f32(scratch + LARGEST + 4 * chunk) >= limit:
+        if read_f32(largest + 4 * chunk) >= limit:
             at = logits_at(chunk, scratch)
             n = note(at_least(at, limit), at, chunk * CHUNK, n, x, ids)
     return n

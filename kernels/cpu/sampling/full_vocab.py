@@ -16,7 +16,6 @@ from kernels.cpu.compiler.language import float32
 from kernels.cpu.isa.doubles import WIDE
 from kernels.cpu.isa.vectors import read_f32, read_f64, read_i32, read_i64, write_f32, write_f64, write_i32
 from kernels.cpu.sampling.candidates import cut, note
-from kernels.cpu.sampling.records import UNKNOWN
 from kernels.cpu.sampling.scratch import (
     BEST,
     CHUNK_SUMS,
@@ -42,6 +41,7 @@ from kernels.cpu.sampling.vector_loops import (
     in_bucket,
     weigh,
 )
+from kernels.ops.sampling.columns import UNKNOWN
 
 LOG2_E = 1.4426950408889634
 
@@ -172,11 +172,11 @@ def _kept(chunk: int, limit: float, last: int, scratch: int) -> tuple[int, float
 
 def _add_up(limit: float, last: int, enough: float, scratch: int) -> float:
     """The sum of the weights that stay, noted before each chunk. Ends where it exceeds `enough`."""
-    before, total = scratch_places(scratch)[0], 0.0
+    before, largest, total = scratch_places(scratch)[0], read_i64(scratch + LARGEST), 0.0
     best, rate = read_f64(scratch + BEST), LOG2_E / read_f64(scratch + TEMPERATURE)
     write_f64(before, 0.0)
     for chunk in range(read_i64(scratch + CHUNKS)):
-        if read_f32(scratch + LARGEST + 4 * chunk) >= limit:
+        if read_f32(largest + 4 * chunk) >= limit:
             x, least = _kept(chunk, limit, last, scratch)
             total += chunk_mass(x, least, best, rate)
         write_f64(before + 8 * (chunk + 1), total)

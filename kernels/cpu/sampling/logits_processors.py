@@ -7,7 +7,7 @@ none is written without being read; most words of a grammar's mask are one or th
 
 from math import inf
 
-from kernels.cpu.compiler.cache import compiled
+from kernels.cpu.compiler.cache import operation
 from kernels.cpu.compiler.language import float32, unroll
 from kernels.cpu.compiler.vectors import f32x16
 from kernels.cpu.isa.lanes import mask_of_bits
@@ -47,11 +47,11 @@ def _penalize(record: PenaltiesRecord, u: int, seen: int) -> None:
         write_u8(seen + read_i64(history + 8 * i), 0)
 
 
-@compiled
-def penalize_rows(record: PenaltiesRecord, first: int, count: int, seen: int) -> None:
-    """Rows first .. first + count - 1 of U. seen: of [V] bytes, all 0, as they are afterwards."""
+@operation
+def penalize_rows(record: PenaltiesRecord, first: int, count: int, thread: int) -> None:
+    """Rows first .. first + count - 1 of U."""
     for u in range(first, first + count):
-        _penalize(record, u, seen)
+        _penalize(record, u, record.seen + record.vocab_size * thread)
 
 
 def _keep_bits(x: int, bits: int) -> None:
@@ -80,9 +80,9 @@ def _mask_row(x: int, bits: int, vocab_size: int) -> None:
             write_f32(x + 4 * token, -inf)
 
 
-@compiled
-def mask_rows(record: BitmaskRecord, first: int, count: int, scratch: int) -> None:
-    """Masks rows first .. first + count - 1 of U. scratch: is not used."""
+@operation
+def mask_rows(record: BitmaskRecord, first: int, count: int, thread: int) -> None:
+    """Masks rows first .. first + count - 1 of U."""
     for u in range(first, first + count):
         x = record.logits + 4 * record.vocab_size * read_i64(record.batch_index + 8 * u)
         _mask_row(x, read_i64(record.masks + 8 * u), record.vocab_size)

@@ -1,44 +1,36 @@
 """Records of the functions that choose tokens, and of those that change logits before. V is the size of the
 vocabulary."""
 
-from kernels.cpu.compiler.records import Address, OperationRecord, Record, i64, record
-
-UNKNOWN = -2
-"""Instead of a token, or of a place in a ranking: last bits of a sum could matter, and torch is to choose."""
+from kernels.cpu.compiler.records import Address, OperationRecord, i64, record
 
 
 @record
-class FindRecord(OperationRecord):
-    """kernels.cpu.sampling.argmax.find_in_pieces, whose rows are pieces of rows of logits."""
+class LargestRecord(OperationRecord):
+    """kernels.cpu.sampling.choose.find_largest, whose rows are pieces of rows of logits."""
 
-    logits: Address  # [logit_rows, V] float32
+    logits: Address = 0  # [logit_rows, V] float32, contiguous
     vocab_size: i64
     logit_rows: i64 = 0
-    found: Address  # [rows, 2]: the largest as float64, its token as int64
+    largest: Address  # [logit_rows, chunks] float32: the largest logit of each chunk
 
 
 @record
-class MergeRecord(OperationRecord):
-    """kernels.cpu.sampling.argmax.merge_pieces."""
-
-    found: Address  # [pieces, rows, 2]: see FindRecord
-    pieces: i64
-    tokens: Address  # [rows] int64
-
-
-@record
-class ChooseRecord(Record):
+class ChooseRecord(OperationRecord):
     """kernels.cpu.sampling.choose.choose_rows."""
 
     logits: Address = 0  # [A, V] float32, contiguous
-    tokens: Address = 0  # [A] int64: rows of the columns; then the result
     vocab_size: i64 = 0
+    largest: Address = 0  # [A, chunks] float32: see LargestRecord; 0: not found yet
+    indexes: Address = 0  # [A] int64: index into the rows; 0: in order
+    rows_of_columns: Address = 0  # [T] int64
     columns: Address = 0  # [columns, num_rows]: the words of kernels.ops.sampling.columns.SamplingColumns
     num_rows: i64 = 0
+    tokens: Address = 0  # [A] int64: the result
+    scratch: Address = 0  # addresses of each thread's memory, of scratch_bytes(V)
 
 
 @record
-class PenaltiesRecord(Record):
+class PenaltiesRecord(OperationRecord):
     """kernels.cpu.sampling.logits_processors.penalize_rows. Of A rows of a step, U are penalized; the columns
     that follow vocab_size are [U] int64."""
 
@@ -49,10 +41,11 @@ class PenaltiesRecord(Record):
     histories: Address  # addresses of [length] int64
     counts: Address  # addresses of [V] int32
     strengths: Address  # addresses of [3] float32: repetition, frequency, presence
+    seen: Address  # [threads, V] bytes, all 0, as they are afterwards
 
 
 @record
-class BitmaskRecord(Record):
+class BitmaskRecord(OperationRecord):
     """kernels.cpu.sampling.logits_processors.mask_rows. Of A rows of a step, U are masked."""
 
     logits: Address  # [A, V] float32, contiguous, changed

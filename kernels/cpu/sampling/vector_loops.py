@@ -6,11 +6,12 @@ margin. It takes a third of the time of weigh(), and adds up eight weights at on
 """
 
 import math
+from math import inf
 
 import numpy as np
 from numpy.polynomial import Chebyshev, Polynomial
 
-from kernels.cpu.compiler.language import float32, unroll
+from kernels.cpu.compiler.language import Static, float32, unroll
 from kernels.cpu.compiler.vectors import f32x8, f32x16, f64x8, i32x16, i64x8
 from kernels.cpu.isa.doubles import (
     WIDE,
@@ -27,18 +28,20 @@ from kernels.cpu.isa.lanes import (
     bits_of_mask,
     constant_i32,
     larger,
-    largest_lane,
     smaller,
     truncated,
 )
+from kernels.cpu.isa.shuffles import lane_of, reduce_rows
 from kernels.cpu.isa.simd import fma, load_f32, rint, select, store_i32, sum_in_order
-from kernels.cpu.isa.vectors import LANES, write_f32
+from kernels.cpu.isa.vectors import LANES, read_f32, write_f32
 
 NO_TOKEN = -1
 """Of a row whose largest logit is not finite."""
 CHUNK = 64
 """Logits whose largest is noted. 50 of 152,000 tokens are then found by looking at 2,375 numbers and at 50
 chunks or so; chunks of 32 or 128 take as long."""
+TOGETHER = 8
+"""Chunks whose lanes are reduced together: in a third of the time."""
 
 LOWEST = -3.4028234663852886e38
 """The lowest finite float32: at least that is whatever is not masked."""
@@ -99,19 +102,38 @@ def exp(x: f64x8) -> f64x8:
     return power * _power_of_two(half) * _power_of_two(exponent - half)
 
 
-def chunk_largest(x: int, chunks: int, out: int) -> None:
-    """The largest logit of each chunk, NaN where one is. x: address of [64 * chunks] float32; out: of
-    [chunks]."""
-    for chunk in range(chunks):
-        at = x + 4 * CHUNK * chunk
-        best = load_f32(at)
-        broken = best != best
-        for i in unroll(range(LANES, CHUNK, LANES)):
-            part = load_f32(at + 4 * i)
-            best = larger(part, best)
+def _largest_of(count: Static[int], x: int, out: int) -> None:
+    """Writes the largest logit of each of `count` chunks, at most 8; NaN of all of them where one is."""
+    best = [load_f32(x + 4 * CHUNK * chunk) for chunk in unroll(range(count))]
+    broken = best[0] != best[0]
+    for chunk in unroll(range(count)):
+        for i in unroll(range(0, CHUNK, LANES)):
+            part = load_f32(x + 4 * (CHUNK * chunk + i))
+            best[chunk] = larger(part, best[chunk])
             broken |= part != part
-        largest = largest_lane(best)
-        write_f32(out + 4 * chunk, float32(_NAN) if any_lane(broken) else largest)
+    largest = reduce_rows(larger, best)
+    if any_lane(broken):
+        largest = f32x16(_NAN)
+    for chunk in unroll(range(count)):
+        write_f32(out + 4 * chunk, lane_of(largest, chunk))
+
+
+def chunk_largest(x: int, size: int, out: int) -> None:
+    """Writes the largest logit of each chunk, of which the last one may not be whole; NaN, of its neighbours
+    too, where one is. x: address of [size] float32; out: of [chunks]."""
+    whole = size // CHUNK
+    together = whole // TOGETHER * TOGETHER
+    for chunk in range(0, together, TOGETHER):
+        _largest_of(TOGETHER, x + 4 * CHUNK * chunk, out + 4 * chunk)
+    for chunk in range(together, whole):
+        _largest_of(1, x + 4 * CHUNK * chunk, out + 4 * chunk)
+    if CHUNK * whole < size:
+        best = float32(-inf)
+        for i in range(CHUNK * whole, size):
+            score = read_f32(x + 4 * i)
+            if score > best or score != score:
+                best = score
+        write_f32(out + 4 * whole, best)
 
 
 def at_least(x: int, limit: float) -> int:

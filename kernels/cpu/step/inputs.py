@@ -19,13 +19,14 @@ import torch
 
 from kernels.attention.block_plan import BlockStep
 from kernels.attention.kv_cache_spec import KVCacheSpec
-from kernels.batch import StepBatch
+from kernels.batch import SampledBy, StepBatch
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.work_items import ITEM_WORDS, JOINED_SHARES, SHARES, Int64s, plan_sizes
 from kernels.cpu.attention.sizes import PART
 from kernels.cpu.program.program import StepProgram
 from kernels.cpu.step.records import CheckStepJob, PrepareInputsJob, RepeatStepJob
 from kernels.ops.attention.ragged import Integers
+from kernels.ops.sampling.columns import SamplingColumns
 from kernels.ops.states.spans import Spans
 from kernels.wanted import Wanted
 
@@ -91,6 +92,7 @@ _OUTPUTS = (
     "out_prompt_lens",
     "out_slots",
     "out_items",
+    "out_rows",
     "out_row_starts",
     "out_logit_tokens",
     "out_made",
@@ -108,15 +110,18 @@ class BlockInputs:
         specs: Sequence[KVCacheSpec],
         kernels: BlockKernels,
         has_states: bool = False,
+        columns: SamplingColumns | None = None,
     ) -> None:
         """token_ids [rows, L], blocks [rows, N], prompt_lens [rows]: int64 of the table of rows, which stay
         where they are. specs: each kind of layer once; they have as many heads, and differ in head sizes and
-        windows. has_states: other layers keep a state per row."""
+        windows. has_states: other layers keep a state per row. columns: of the rows, by which tokens are
+        chosen; None: the largest logits are."""
         from kernels.cpu.step.prepare_inputs import prepare_inputs  # compiles, the first time
 
         self._prepare = prepare_inputs
         self._kernels, self._tables = kernels, blocks
         self._kept_arrays = token_ids, prompt_lens
+        self._columns = columns or SamplingColumns(len(prompt_lens))
         # Plans share scratch memory, which moves when it grows: so those of the largest heads come first.
         self._specs = sorted(specs, key=lambda spec: -spec.head_dim)
         self._has_states = has_states
@@ -209,12 +214,13 @@ class BlockInputs:
             tokens,
             slots,
             layout.num_items * ITEM_WORDS,
+            tokens,
             layout.num_rows,
             layout.num_samples,
             1,
         )
         parts = np.split(np.zeros(sum(sizes), np.int64), np.cumsum(sizes[:-1]))
-        ids, positions, prompt_lens, slot_rows, items, row_starts, logit_tokens, made = parts
+        ids, positions, prompt_lens, slot_rows, items, rows, row_starts, logit_tokens, made = parts
         items = items.reshape(layout.num_items, ITEM_WORDS)
         step = BlockStep(
             self._kernels,
@@ -235,6 +241,7 @@ class BlockInputs:
             logit_tokens=None if layout.in_order else torch.from_numpy(logit_tokens),
             row_starts=row_starts,
             wanted=layout.wanted,
+            sampled_by=SampledBy(torch.from_numpy(rows), self._columns),
         )
         return _Prepared(batch, tuple(parts))
 
@@ -305,3 +312,8 @@ class RepeatedStep:
         """Returns whether it has; else the step is another one, and nothing has changed."""
         self._team.call(self._repeat, self._job)
         return bool(self._job.done)
+
+    @property
+    def has_appended(self) -> bool:
+        """Whether the last run has appended tokens to their rows: the program has chosen all of them."""
+        return bool(self._job.appended)

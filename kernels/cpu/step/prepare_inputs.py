@@ -2,7 +2,7 @@
 
 Of a row that computes `count` tokens from position `start` on:
 
-    tokens     token ids, positions, length of its prompt
+    tokens     token ids, positions, length of its prompt, the row itself
     slots      where the keys and values of each token and head go (kernels.ops.attention.store_kv.slot_rows)
     logits     the last token of each row that a sample is taken from
     items      of attention (kernels.cpu.attention.planning.work_items): up to 8 (query, head) pairs each, of
@@ -106,11 +106,12 @@ def _write_tokens(job: PrepareInputsJob, row: int, token: int) -> int:
     prompt_len = read_i64(job.prompt_lens + 8 * own)
     block_size, kv_heads = job.block_size, job.kv_heads
     to_ids, to_positions, to_slots = job.out_ids, job.out_positions, job.out_slots
-    to_prompt_lens = job.out_prompt_lens
+    to_prompt_lens, to_rows = job.out_prompt_lens, job.out_rows
     for position in range(start, start + read_i64(job.counts + 8 * row)):
         write_i64(to_ids + 8 * token, read_i64(ids + 8 * position))
         write_i64(to_positions + 8 * token, position)
         write_i64(to_prompt_lens + 8 * token, prompt_len)
+        write_i64(to_rows + 8 * token, own)
         block = read_i64(table + 8 * (position // block_size))
         for head in range(kv_heads):
             slot = (block * kv_heads + head) * block_size + position % block_size

@@ -48,6 +48,7 @@ class PrepareInputsJob(Record):
     out_prompt_lens: Address = 0  # [T]
     out_slots: Address = 0  # [T * kv_heads]
     out_items: Address = 0  # [I] kernels.cpu.attention.records.AttentionItem
+    out_rows: Address = 0  # [T]: row of the tables
     out_row_starts: Address = 0  # [num_rows]
     out_logit_tokens: Address = 0  # [A]
     sources: Address = 0  # [A]: which rows of the step are sampled from
@@ -68,8 +69,9 @@ class RepeatStepJob(Record):
     joined_shares: i64 = 0  # two rows may be one item of that share of all positions; 0: they may not
     program: Address = 0  # its head
     control: Address = 0  # of the team
-    tokens: Address = 0  # [num_rows]: what the program chooses; 0: it computes logits
+    tokens: Address = 0  # [num_rows]: what the program chooses, some maybe UNKNOWN; 0: it computes logits
     positions: Address = 0  # of the sampler, by row of the table, where there are tokens
     # Results.
     done: i64 = 0  # 0: another way is needed, and nothing has changed
+    appended: i64 = 0  # 1: the tokens, to their rows
     next_starts: Address = 0  # [num_rows] uint32: of the next step

@@ -1,5 +1,5 @@
 """A step that repeats the last one, each row one token further, in one call: check, inputs, the model's
-program, and, where that chooses tokens, these at the end of their rows.
+program, and, where that chooses all tokens, these at the end of their rows.
 
 Where a model's step takes two milliseconds, calling these one by one from Python takes a tenth of it: the
 weights have evicted the interpreter's code and data from the caches. The reference is a launch of the same
@@ -12,6 +12,7 @@ from kernels.cpu.runtime.program import run_program
 from kernels.cpu.step.check_step import check
 from kernels.cpu.step.prepare_inputs import prepare
 from kernels.cpu.step.records import CheckStepJob, PrepareInputsJob, RepeatStepJob
+from kernels.ops.sampling.columns import UNKNOWN
 
 
 def _advance(inputs: PrepareInputsJob, tokens: int) -> int:
@@ -35,6 +36,16 @@ def _is_ready(job: RepeatStepJob) -> bool:
         return False
     prepare(inputs)
     return read_i64(inputs.out_made) == job.items
+
+
+def _are_known(job: RepeatStepJob) -> bool:
+    """Whether the program has chosen the tokens of all rows."""
+    if job.tokens == 0:
+        return False
+    for i in range(PrepareInputsJob.at(job.inputs).num_rows):
+        if read_i64(job.tokens + 8 * i) == UNKNOWN:
+            return False
+    return True
 
 
 def _append_tokens(job: RepeatStepJob) -> None:
@@ -65,7 +76,8 @@ def repeat_step(job: RepeatStepJob) -> None:
         inputs.joined = positions // job.joined_shares
     if _is_ready(job):
         run_program(job.control, job.program)
-        if job.tokens != 0:
+        job.appended = int(_are_known(job))
+        if job.appended == 1:
             _append_tokens(job)
         _write_next_starts(job)
         job.done = 1

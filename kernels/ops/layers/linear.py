@@ -18,13 +18,6 @@ import torch.nn.functional as F
 from kernels.triton.matmul.low_bit_weight import LowBitWeight
 
 
-def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The formula, in float32 or wider. [T, K] -> [T, N]."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    result = (x.to(wide)[:, None] * weight.to(wide)).sum(-1)
-    return (result if bias is None else result + bias.to(wide)).to(x.dtype)
-
-
 def linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, wide: bool = False
 ) -> torch.Tensor:

@@ -51,18 +51,6 @@ def add_rms_norm(
     return rms_norm(total, weight, eps, offset), total
 
 
-def layer_norm_reference(
-    x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
-) -> torch.Tensor:
-    """The formula, in float32 or wider. [..., E] -> [..., E]."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    centered = wide - wide.mean(-1, keepdim=True)
-    result = centered * torch.rsqrt(centered.pow(2).mean(-1, keepdim=True) + eps)
-    if weight is not None and bias is not None:
-        result = result * weight.to(wide.dtype) + bias.to(wide.dtype)
-    return result.to(x.dtype)
-
-
 def layer_norm(
     x: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, eps: float
 ) -> torch.Tensor:

@@ -20,6 +20,9 @@ COLUMNS = (*NEUTRAL, "sequence_index", "position", "seed")
 MIRRORED = tuple(name for name in COLUMNS if name != "seed")
 """The columns that a device has in 32 bits: floats as float32, others as int32."""
 
+UNKNOWN = -2
+"""Instead of a token, or of a place in a ranking: last bits of a sum could matter, and torch is to choose."""
+
 
 class SamplingColumns:
     """One contiguous column of 64-bit numbers per name, which keeps its address."""

@@ -1,5 +1,6 @@
 """Log-probabilities, and the rank of tokens by their scores. On CUDA: kernels.triton.sampling.logprobs."""
 
+import numpy as np
 import torch
 
 SHORT = 4096
@@ -19,7 +20,8 @@ def ranking(scores: torch.Tensor, n: int) -> torch.Tensor:
 
     torch.topk leaves the order of equals open, and so does which of them it returns; therefore score and id
     are packed into one int64 key, which has no equals: the order-preserving bits of the float above, the
-    complement of the id below. A short list is sorted as it is, which saves making the keys.
+    complement of the id below. A short list is sorted as it is, which saves making the keys; on a CPU they
+    are made of rows alone that have equals among the first n + 1.
 
     Measured on one core, A = 1: W = 152,000: n = 256 0.35 ms, of which the keys are 0.14; n = W 12 ms, and 21
     ms by the stable sort. W = 1,024: n = 256 29 us; n = W 34 us, and 16 us by the stable sort.
@@ -27,6 +29,12 @@ def ranking(scores: torch.Tensor, n: int) -> torch.Tensor:
     On CUDA: kernels.triton.sampling.logprobs.
     """
     width = scores.shape[-1]
+    if n < width and scores.device.type == "cpu":
+        best, ids = scores.topk(n + 1)
+        ids, tied = ids[:, :n].contiguous(), ~(best[:, :-1] > best[:, 1:]).all(-1)
+        if bool(tied.any()):
+            ids[tied] = _keys(scores[tied]).topk(n).indices
+        return ids
     if n < width:
         return _keys(scores).topk(n).indices
     if width <= SHORT:
@@ -66,8 +74,15 @@ def token_ranks(scores: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         rank(x, t) = 1 + #{ i : x_i > x_t } + #{ i < t : x_i = x_t }
 
     Counts for one column of tokens after another, since K is small. Temporaries are bools, [A, V]: give it a
-    bounded number of rows at a time. A token whose score is NaN has rank 1.
+    bounded number of rows at a time. A token whose score is NaN has rank 1. On a CPU numpy counts row by row,
+    in a tenth of torch's time.
     """
+    if scores.device.type == "cpu":
+        counts = [
+            [1 + np.count_nonzero(row > row[t]) + np.count_nonzero(row[:t] == row[t]) for t in chosen]
+            for row, chosen in zip(scores.numpy(), tokens.tolist(), strict=True)
+        ]
+        return torch.tensor(counts, dtype=torch.int64).view(tokens.shape)
     ids = torch.arange(scores.shape[1], device=scores.device)
     ranks = torch.empty_like(tokens)
     for column in range(tokens.shape[1]):

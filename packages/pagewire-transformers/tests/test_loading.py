@@ -49,6 +49,23 @@ def test_wrong_tensors_are_named(tensors: dict[str, Any], why: str, made: Path, 
         Driver(changed(made, tmp_path, **tensors))
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("hidden_size", 4096, "is more than any dimension of a tensor: .* in model.safetensors has"),
+        ("vocab_size", 10**6, "is more than any dimension of a tensor"),
+        ("intermediate_size", 10**9, "must be at most 1048576"),
+        ("num_hidden_layers", 4000, r"is more than the checkpoint's [0-9]+ tensors"),
+        ("num_hidden_layers", 10**9, "must be at most 4096"),
+        ("num_attention_heads", 10**6, "is more than any dimension of a tensor"),
+    ],
+)
+def test_sizes_that_no_tensor_has(field: str, value: int, why: str, made: Path, tmp_path: Path):
+    """transformers would allocate what differs from the tensors."""
+    with pytest.raises(StartupError, match=rf"config.json: {field} is {value}, but .*{why}"):
+        Driver(changed(made, tmp_path, {field: value}))
+
+
 def test_buffers_of_older_checkpoints_are_left(made: Path, tmp_path: Path):
     Driver(changed(made, tmp_path, **{"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(6)}))
 

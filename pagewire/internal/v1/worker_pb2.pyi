@@ -10,18 +10,24 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WorkerCommand(_message.Message):
-    __slots__ = ("initialize", "step_plan", "shutdown", "compile_grammar", "kept_changes")
+    __slots__ = ("initialize", "step_plan", "shutdown", "compile_grammar", "kept_changes", "end_burst")
     INITIALIZE_FIELD_NUMBER: _ClassVar[int]
     STEP_PLAN_FIELD_NUMBER: _ClassVar[int]
     SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     COMPILE_GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     KEPT_CHANGES_FIELD_NUMBER: _ClassVar[int]
+    END_BURST_FIELD_NUMBER: _ClassVar[int]
     initialize: Initialize
     step_plan: StepPlan
     shutdown: Shutdown
     compile_grammar: CompileGrammar
     kept_changes: KeptChanges
-    def __init__(self, initialize: _Optional[_Union[Initialize, _Mapping]] = ..., step_plan: _Optional[_Union[StepPlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., compile_grammar: _Optional[_Union[CompileGrammar, _Mapping]] = ..., kept_changes: _Optional[_Union[KeptChanges, _Mapping]] = ...) -> None: ...
+    end_burst: EndBurst
+    def __init__(self, initialize: _Optional[_Union[Initialize, _Mapping]] = ..., step_plan: _Optional[_Union[StepPlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., compile_grammar: _Optional[_Union[CompileGrammar, _Mapping]] = ..., kept_changes: _Optional[_Union[KeptChanges, _Mapping]] = ..., end_burst: _Optional[_Union[EndBurst, _Mapping]] = ...) -> None: ...
+
+class EndBurst(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class WorkerMessage(_message.Message):
     __slots__ = ("hello", "load_progress", "ready", "step_result", "failed", "grammar_compiled")
@@ -140,7 +146,7 @@ class LoadProgress(_message.Message):
     def __init__(self, what: _Optional[str] = ..., fraction: _Optional[float] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads", "has_states", "num_state_checkpoints", "kept_cache", "draft_tokens", "draft_batch")
+    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads", "has_states", "num_state_checkpoints", "kept_cache", "draft_tokens", "draft_batch", "takes_bursts")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +161,7 @@ class Ready(_message.Message):
     KEPT_CACHE_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_BATCH_FIELD_NUMBER: _ClassVar[int]
+    TAKES_BURSTS_FIELD_NUMBER: _ClassVar[int]
     model: _engine_pb2.ModelFacts
     num_blocks: int
     kv_cache_bytes: int
@@ -169,7 +176,8 @@ class Ready(_message.Message):
     kept_cache: KeptCache
     draft_tokens: int
     draft_batch: int
-    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., draft_batch: _Optional[int] = ...) -> None: ...
+    takes_bursts: bool
+    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., draft_batch: _Optional[int] = ..., takes_bursts: _Optional[bool] = ...) -> None: ...
 
 class KeptCache(_message.Message):
     __slots__ = ("secret", "blocks", "contents", "checkpoints", "checkpoint_contents")

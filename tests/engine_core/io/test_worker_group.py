@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from engine_core.io import worker_group
-from engine_core.io.inbox import Inbox
+from engine_core.io.inbox import HealthProbe, Inbox
 from engine_core.io.process_control import Stopped, StopSignal
 from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import WorkerDied
@@ -175,6 +175,26 @@ def test_a_grammar_for_a_worker_that_is_gone(link: WorkerGroup, monkeypatch: pyt
 def test_the_wait_for_a_result_is_bounded(link: WorkerGroup) -> None:
     start(link)
     link.await_result(0.001)
+
+
+@pytest.mark.parametrize("with_event", [True, False])
+def test_a_burst_lasts_until_its_result_or_an_event(
+    link: WorkerGroup, with_event: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event ends it: the worker answers, which would otherwise wait."""
+    monkeypatch.setenv("FAKE_WORKER", "burst" if with_event else "")
+    start(link)
+    scheduler = Scheduler(num_blocks=16, block_size=4, max_num_seqs=2, max_num_batched_tokens=32)
+    scheduler.add(make(add_request(1)))
+    with contextlib.closing(Inbox()) as inbox:
+        inbox.put(HealthProbe(lambda answers: None))
+        inbox.take()
+        link.submit(scheduler.schedule(0.0))
+        if with_event:
+            inbox.put(HealthProbe(lambda answers: None))
+        link.await_burst(inbox)
+        assert link._socket.has_news != with_event and bool(inbox) == with_event
+    assert len(link.collect().token_ids) == 1
 
 
 def test_a_worker_that_was_killed_between_two_steps(link: WorkerGroup) -> None:

@@ -70,7 +70,14 @@ def test_what_cannot_be_read_whole_does_not_hang(path, caplog):
 def test_a_file_that_others_may_write_is_warned_of(path, caplog):
     path.chmod(0o666)
     TokenFile(str(path))
-    assert "chmod go-w" in caplog.text
+    assert "its mode is 0666; chown it, or chmod go-w" in caplog.text
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_file_of_another_user_is_warned_of(path, caplog):
+    os.chown(path, 65534, -1)
+    TokenFile(str(path))
+    assert "may write to --auth-file, and so admit themselves: it belongs to user 65534" in caplog.text
 
 
 @pytest.mark.parametrize("broken", [b"", b"tokens: [", b"\xff", b"tokens: {}", None])

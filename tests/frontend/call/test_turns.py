@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from frontend.call.turns import TenantTurns
+from frontend.call.turns import MOST_KNOWN, TenantTurns
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
 from pagewire.config import FrontendConfig
@@ -132,6 +132,14 @@ async def test_a_share_alone_may_bound_a_tenant_and_may_change():
     assert running.count("alice") == 5, "the others first come below the share"
     for task in tasks:
         task.cancel()
+
+
+async def test_tenants_that_came_once_are_forgotten():
+    turns = TenantTurns(1)
+    for number in range(3 * MOST_KNOWN):
+        await turns.begin(f"tenant-{number}")
+        turns.end(f"tenant-{number}")
+        assert len(turns._next) <= MOST_KNOWN
 
 
 async def test_jobs_of_every_kind_take_turns(checkpoint, model, monkeypatch: pytest.MonkeyPatch):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from frontend.http import exchange, server
+from pagewire_openai.requests.chat import MAX_KWARGS_NESTING
 from pagewire_openai.requests.values import MAX_DEPTH
 from tests.frontend.http.test_server import CHAT, JSON, Run, connect, head, run, until_closed
 
@@ -27,11 +28,11 @@ async def test_no_depth_is_an_error_of_the_server(run: Run):
     text = json.dumps({**CHAT, "chat_template_kwargs": 0, "max_tokens": 4})
     async with run() as (_, client):
         statuses = set()
-        for depth in [MAX_DEPTH, MAX_DEPTH + 2, 200, *range(840, 1000, 10)]:
+        for depth in [MAX_KWARGS_NESTING, MAX_KWARGS_NESTING + 2, MAX_DEPTH, 200, *range(840, 1000, 10)]:
             deep = '{"a":' * depth + "1" + "}" * depth
             content = text.replace('"chat_template_kwargs": 0', f'"chat_template_kwargs": {deep}')
             answer = await client.post("/v1/chat/completions", content=content, headers=JSON)
-            statuses.add((depth <= MAX_DEPTH, answer.status_code))
+            statuses.add((depth <= MAX_KWARGS_NESTING, answer.status_code))
         assert statuses == {(True, 200), (False, 400)}
         for field in ("metadata", "user", "text", "input", "tools", "reasoning", "include"):
             content = json.dumps({"model": "fake", "input": "x", field: 0}).replace(

@@ -13,9 +13,9 @@ pytest.importorskip("llvmlite")
 from kernels.cpu.compiler.cache import compiled  # noqa: E402
 from kernels.cpu.sampling import candidates, full_vocab  # noqa: E402
 from kernels.cpu.sampling import choose as sampling_choose
-from kernels.cpu.sampling.records import UNKNOWN  # noqa: E402
 from kernels.cpu.sampling.scratch import BEST, TEMPERATURE, cut_bytes, scratch_bytes  # noqa: E402
 from kernels.cpu.sampling.vector_loops import ABOUT, chunk_mass, weigh  # noqa: E402
+from kernels.ops.sampling.columns import UNKNOWN  # noqa: E402
 
 cut, uniform = compiled(candidates.cut), compiled(sampling_choose.uniform)
 lowest_score, next_above = compiled(full_vocab.lowest_score), compiled(full_vocab.next_above)

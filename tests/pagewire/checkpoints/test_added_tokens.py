@@ -10,6 +10,7 @@ import transformers
 
 from frontend.model.checkpoint_text import read_checkpoint
 from pagewire.checkpoints.added_tokens import with_missing_tokens
+from pagewire.errors import StartupError
 from tests.checkpoints import make_tokenizer
 from worker.grammar.tokenizer import load_compiler
 
@@ -135,6 +136,32 @@ def test_a_token_without_a_usable_id_stays_text(
 ) -> None:
     tokenizer = read_checkpoint(write(as_it_is, config)).tokenizer
     assert tokenizer.token_id("<tool>") is None and why in caplog.text
+
+
+def test_one_line_for_all_tokens_without_usable_ids(write, caplog: pytest.LogCaptureFixture) -> None:
+    special = ["s" * 9_999, *(f"<s{number}>" for number in range(5_000))]
+    folder = write(as_it_is, {"additional_special_tokens": special})
+    (folder / "added_tokens.json").write_text(json.dumps({f"<{n}>": n for n in range(400, 5_400)}))
+    read_checkpoint(folder)
+    stays, left_out = caplog.messages
+    assert f"{'s' * 100!r} stays text" in stays and stays.endswith("(and 5000 more)")
+    assert "'<400>' is left out: its id 400" in left_out and left_out.endswith("(and 4999 more)")
+
+
+@pytest.mark.parametrize("half", [b"\\ud800", b"x\\uDfFfy", b"\xed\xa0\x80"])
+@pytest.mark.parametrize("name", ["special_tokens_map.json", "added_tokens.json", "tokenizer_config.json"])
+def test_half_a_character_is_blamed_on_its_file(write, name: str, half: bytes) -> None:
+    folder = write(as_it_is, {})
+    (folder / name).write_bytes(b'{"pad_token": "' + half + b'", "\\ud83d\\ude00": 320}')
+    with pytest.raises(StartupError, match=f"^cannot .*: {name} is not readable JSON: .*surrogates"):
+        read_checkpoint(folder)
+
+
+def test_characters_of_two_halves_are_read(write) -> None:
+    folder = write(as_it_is, {})
+    (folder / "added_tokens.json").write_bytes(b'{"\\ud83d\\ude00": 320, "\\\\ud800": 321}')
+    tokenizer = read_checkpoint(folder).tokenizer
+    assert tokenizer.token_id("😀") == 320 and tokenizer.token_id(r"\ud800") == 321
 
 
 def test_a_single_character_stays_text(write) -> None:

@@ -41,9 +41,13 @@ def test_addresses_that_others_reach(host: str):
         ("[::1]:8000", "::1"),
         ("[::1]", "::1"),
         ("Example.COM:80", "example.com"),
-        ("[::1", "::1"),
-        ("", ""),
-        (":80", ""),
+        ("localhost:", "localhost"),
+        *((header, "") for header in ("", ":80", "[::1", "[::1]evil", "[]", "::1", "localhost:80:80")),
+        *(
+            (header, "")
+            for header in ("localhost:80@evil.com", "localhost@evil.com", "localhost:8o", "localhost/")
+        ),
+        *((header, "") for header in (" localhost", "localhost\n", "localhost, evil.com", "[localhost]")),
     ],
 )
 def test_names_in_a_host_header(header: str, name: str):

@@ -1,6 +1,7 @@
 """What is said of certificates that can be used, and yet may surprise."""
 
 import datetime
+import os
 from pathlib import Path
 
 import pytest
@@ -42,4 +43,12 @@ def test_a_world_readable_key(tmp_path):
     cert, key = write(tmp_path)
     key.chmod(0o644)
     (warning,) = warnings_about(cert, key)
-    assert "can read the key" in warning
+    assert "can read the key: its mode is 0644" in warning
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_key_of_another_user(tmp_path):
+    cert, key = write(tmp_path)
+    os.chown(key, 65534, -1)
+    (warning,) = warnings_about(cert, key)
+    assert "can read the key: it belongs to user 65534" in warning

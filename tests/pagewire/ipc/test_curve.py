@@ -1,6 +1,7 @@
 """Keys for TCP between our processes."""
 
 import dataclasses
+import os
 import stat
 from pathlib import Path
 
@@ -133,7 +134,15 @@ def test_what_is_wrong_with_a_file_is_said(files, tmp_path):
     with pytest.raises(StartupError, match=r"none\.key"):
         read_engine_key(str(tmp_path / "none.key"))
     Path(client).chmod(0o644)
-    with pytest.raises(StartupError, match="others may read"):
+    with pytest.raises(StartupError, match="others may read .*: its mode is 0644"):
+        read_client_key(client)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+def test_a_file_of_another_user(tmp_path):
+    _, client = map(str, make_keys(tmp_path))
+    os.chown(client, 65534, -1)
+    with pytest.raises(StartupError, match="others may read .*: it belongs to user 65534"):
         read_client_key(client)
 
 

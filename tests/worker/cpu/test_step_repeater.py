@@ -127,6 +127,19 @@ def test_rows_that_are_not_greedy(folder: Path) -> None:
     assert found[0] == found[1]
 
 
+def test_tokens_that_are_left_to_torch(folder: Path) -> None:
+    """A row with a filter that is not compiled is repeated up to its logits, and so are its batch mates."""
+    found = []
+    for repeats in (True, False):
+        driver = Watched(folder, repeats)
+        wanted = [(GREEDY, 9), (resolved_params(temperature=1, typical_p=0.6), 6), (DRAWN, 9)]
+        sequences = [driver.add([3 + row, 4], most, params)[0] for row, (params, most) in enumerate(wanted)]
+        driver.run()
+        found.append(([sequence.output for sequence in sequences], driver.state))
+        assert driver.repeated == repeats * (4 + 2)
+    assert found[0] == found[1]
+
+
 def test_a_row_with_a_grammar(folder: Path) -> None:
     """What its matcher says of a step is asked for where steps are launched."""
     driver = Watched(folder)
@@ -135,7 +148,7 @@ def test_a_row_with_a_grammar(folder: Path) -> None:
     driver.step()
     users = driver.backend.grammars.users
     driver.backend.grammars.users = lambda rows: [0]  # type: ignore[method-assign]
-    driver.backend.sampler.all_greedy = lambda rows: False  # type: ignore[method-assign]
+    driver.backend.sampler.needs_logits = lambda rows, drafted: True  # type: ignore[method-assign]
     driver.runner.execute(worker_pb2.StepPlan(step=77))
     while not sequence.done:
         driver.step()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -247,3 +248,57 @@ def test_the_clock_leaves_out_what_was_not_computed():
     times = clock.times(clock.launched_ns, clock.launched_ns + 10**9)
     total = times.prepare_us + times.forward_us + times.sample_us
     assert times.duration_us == 10**6 and 10**6 - 3 <= total <= 10**6
+
+
+def burst_plan(rows: list[int], starts: list[int], steps: int, **columns: Any) -> worker_pb2.StepPlan:
+    """Rows that decode so many steps."""
+    numbers = {"rows": rows, "starts": starts, "counts": [steps] * len(rows), "sample_rows": rows}
+    numbers |= {"sample_sources": list(range(len(rows))), "sample_counts": [steps] * len(rows), **columns}
+    return worker_pb2.StepPlan(step=9, **{name: pack_u32(column) for name, column in numbers.items()})
+
+
+def decoding(stop: int = 0) -> StepExecutor[RecordingBackend]:
+    """Rows 0 and 1, of 3 and 2 tokens, that have sampled one more. stop: token that may end row 1."""
+    runner, plan = executor(), prefill_plan([3, 2], 4)
+    for number, new in enumerate(plan.new_rows):
+        new.blocks = pack_u32([3 * number, 3 * number + 1, 3 * number + 2])
+    plan.new_rows[1].stop_token_ids[:] = [stop] if stop else []
+    runner.execute(plan)
+    runner.backend.calls.clear()
+    return runner
+
+
+def test_a_burst_is_a_step_after_the_other():
+    runner = decoding()
+    result = runner.execute(burst_plan([0, 1], [3, 2], 3))
+    assert [call for call in runner.backend.calls if "sample" in call] == ["sample [0, 1] at None"] * 3
+    assert unpack_u32(result.sample_counts) == [3, 3]
+    assert unpack_u32(result.token_ids) == [10, 10, 10, 11, 11, 11]
+    assert result.step == 9 and not result.draft_counts
+    assert (result.started_ns, result.duration_us, result.forward_us) == (2, 21, 6)
+    assert runner.rows.num_tokens.tolist()[:2] == [7, 6]
+
+
+def test_a_burst_ends_when_a_row_may_have_ended():
+    runner = decoding(stop=11)
+    assert unpack_u32(runner.execute(burst_plan([0, 1], [3, 2], 3)).sample_counts) == [1, 1]
+    assert unpack_u32(decoding(stop=12).execute(burst_plan([0, 1], [3, 2], 3)).sample_counts) == [3, 3]
+
+
+def test_a_burst_ends_when_it_is_interrupted():
+    runner, answers = decoding(), iter([False, True])
+    runner.launch(burst_plan([0, 1], [3, 2], 4), lambda: next(answers))
+    assert unpack_u32(runner.finish().sample_counts) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"counts": [2, 2]}, "room for drafts"),
+        ({"counts": [3, 2], "sample_counts": [3, 2]}, "different numbers"),
+        ({"starts": [3, 3]}, "that it does not have"),
+    ],
+)
+def test_a_burst_that_does_not_fit(changes: dict[str, Any], why: str):
+    with pytest.raises(PlanError, match=why):
+        decoding().execute(burst_plan([0, 1], **({"starts": [3, 2], "steps": 3} | changes)))

@@ -33,6 +33,8 @@ WAYS = (
     Way("with a prefix cache, preempted", cached=True, blocks=1, ahead=True),
     Way("with two threads", threads=2),
     Way("with two threads, in chunks, preempted", threads=2, budget=29, blocks=1),
+    Way("in bursts", burst=4, cached=True),
+    Way("in bursts, one request after the other", burst=16, alone=True, ahead=True),
     Way("resumed", resumed=True),
 )
 

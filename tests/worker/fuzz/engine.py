@@ -39,6 +39,7 @@ class Way:
     threads: int = 1
     resumed: bool = False  # with the first tokens delivered already
     speculation: str = ""
+    burst: int = 0  # most steps of a plan; 0: one
 
 
 @dataclass
@@ -92,14 +93,18 @@ class FuzzEngine:
             swap_costs=SwapCosts(1.0, 0.0) if way.swap else SwapCosts(),
             samples_per_row=1 + drafts,
             speculative_tokens_per_step=12 if drafts else 0,
+            burst_seconds=way.burst / 1000,
         )
         vocab = self.ready.model.vocab_size
         self.limits = Limits(vocab, CONTEXT, ROWS, frozenset(), blocks, block_size)
 
     def submit(self, plan: Plan) -> None:
-        """See engine_core.core.Worker. Without durations, so that the text alone decides what is drafted."""
+        """See engine_core.core.Worker. Without durations, so that the text alone decides what is drafted; for
+        bursts, a step takes a millisecond."""
         message = worker_pb2.StepPlan.FromString(encode_plan(plan).SerializeToString())
-        result = decode_result(self.runner.execute(message), plan)._replace(duration_us=0)
+        result = decode_result(self.runner.execute(message), plan)
+        steps = max(result.sample_counts, default=1)
+        result = result._replace(duration_us=1000 * steps if self.way.burst else 0)
         self.num_accepted += result.num_accepted_drafts
         self._results.append(result)
 

@@ -11,7 +11,7 @@ from frontend.grammar.notation import json_grammar
 from pagewire.internal.v1 import worker_pb2
 from tests.worker.grammar.conftest import EOS
 from worker.grammar.compiler import GrammarCompiler
-from worker.grammar.matcher import UNFIT
+from worker.grammar.matcher import TOO_MUCH, UNFIT
 from worker.grammar.rows import NO_ENGINE, GrammarRows
 
 V = EOS + 1
@@ -129,6 +129,15 @@ def test_a_row_that_cannot_go_on_has_no_token_and_says_why(
     assert rows.errors([7]) == {}
 
 
+def test_rules_that_multiply_end_a_row_with_a_sentence(rows: GrammarRows) -> None:
+    """The library calls all of its limits an internal error."""
+    rules = [f"R{level}: R{level + 1} R{level + 1} | /[a-z]/?" for level in range(40)]
+    begin(rows, 0, "\n".join(["start: R0", *rules, 'R40: "a"']))
+    for _ in range(8):
+        advance(rows, 0, ord("a"))
+    assert allowed(rows, 0) == set() and rows.errors([0]) == {0: TOO_MUCH}
+
+
 def test_without_a_compiler_a_row_with_a_grammar_fails() -> None:
     rows = GrammarRows(V, None)
     begin(rows, 0, "start: /a/")
@@ -151,7 +160,7 @@ def test_a_panic_ends_one_row(rows: GrammarRows) -> None:
     rows._rows[0].ready.result()._matcher = Panics()  # type: ignore[assignment]
     rows.record([0, 1], lambda: [ord("a"), ord("a")])
     assert allowed(rows, 0) == set() and allowed(rows, 1) == {ord("b")}
-    assert "PanicException" in rows.errors([0])[0]
+    assert "library that matches grammars fails" in rows.errors([0])[0]
 
 
 def test_tokens_that_come_later_are_waited_for_in_a_thread(rows: GrammarRows) -> None:

@@ -67,11 +67,13 @@ def test_no_plan_with_room_no_draft(rows: RowTable) -> None:
 def test_a_draft_ends_before_a_token_that_may_end_the_row(rows: RowTable) -> None:
     """A grammar allows nothing behind its end, and the sampler would find no token there."""
     drafting = speculator(rows, tokens=4)
-    drafting.add_row(0, worker_pb2.NewRow(stop_token_ids=[12, 50]), [], [])
-    drafting.fork_row(1, 0, 1)
-    drafting.add_row(2, worker_pb2.NewRow(stop_token_ids=[50]), [], [])
+    for feature in drafting.features:
+        feature.add_row(0, worker_pb2.NewRow(stop_token_ids=[12, 50]), [], [])
+        feature.fork_row(1, 0, 1)
+        feature.add_row(2, worker_pb2.NewRow(stop_token_ids=[50]), [], [])
     assert list(drafting.next_counts(np.arange(3))) == [2, 2, 4]
-    drafting.remove_row(0)
+    for feature in drafting.features:
+        feature.remove_row(0)
     assert list(drafting.next_counts(np.array([0]))) == [4]
 
 

@@ -2,7 +2,7 @@
 
 The operations of all layers have been recorded in one program (kernels.cpu.program); a step fills in how many
 tokens it has and where its inputs and plans are. The results have the same bits as those of the layers.
-Logits of the tokens that are sampled from, and the choice of greedy tokens, are part of it. There are two
+Logits of the tokens that are sampled from, and the choice by them, are part of it. There are two
 programs: one for steps of few tokens; the other one is made anew for a longer step, or for one with more
 logits, with powers of two so that few are made.
 """
@@ -55,7 +55,7 @@ def record(
     most_logits: int,
     checks: bool = False,
 ) -> torch.Tensor:
-    """Returns the buffer of hidden states [M, E]. Logits and the choice of greedy tokens follow them.
+    """Returns the buffer of hidden states [M, E]. Logits and the choice of tokens follow them.
     checks: see RecordingOps.recording(). Raises CannotRecord."""
     with ops.recording(model, checks):
         hidden = model.forward(ops.batch(model.kv_cache_specs()), caches)
@@ -131,7 +131,7 @@ class FusedDecoder(LanguageModel):
         computed = None if program is None else program.computed.logits
         return super().sampled_logits(hidden, batch) if computed is None else computed
 
-    def greedy_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
+    def chosen_tokens(self, hidden: torch.Tensor) -> torch.Tensor | None:
         program = self._program_of(hidden)
         return None if program is None else program.computed.tokens
 

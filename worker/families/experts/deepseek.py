@@ -44,9 +44,9 @@ def read_latent_decoder(
     latent = LatentConfig(
         rank=fields.integer("kv_lora_rank", 512),
         query_rank=_query_rank(fields),
-        plain_dim=fields.integer("qk_nope_head_dim", 128),
-        rotary_dim=fields.integer("qk_rope_head_dim", 64),
-        value_dim=fields.integer("v_head_dim", 128),
+        plain_dim=fields.integer("qk_nope_head_dim", 128, times=heads),
+        rotary_dim=fields.integer("qk_rope_head_dim", 64, times=heads),
+        value_dim=fields.integer("v_head_dim", 128, times=heads),
         norm_eps=LATENT_EPS,
     )
     for name, size in (
@@ -108,7 +108,7 @@ def read_deepseek_v2_config(fields: Fields, common: dict[str, Any]) -> DecoderCo
     )
     check_groups(fields, routing)
     size = fields.integer("moe_intermediate_size", 1407)
-    shared = size * fields.integer("n_shared_experts", 2, least=0)
+    shared = size * fields.integer("n_shared_experts", 2, least=0, times=size)
     experts = ExpertsConfig(routing=routing, intermediate_size=size, shared_size=shared)
     return DecoderConfig(**values, experts=_behind_dense(fields, values["num_layers"], 0, experts))
 
@@ -156,7 +156,7 @@ def _corrected_experts(
         routing=read_grouped_routing(fields, normalized, groups, scale),
         intermediate_size=size,
         corrected=True,
-        shared_size=size * fields.integer("n_shared_experts", shared, least=0),
+        shared_size=size * fields.integer("n_shared_experts", shared, least=0, times=size),
     )
 
 

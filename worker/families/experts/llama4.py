@@ -22,7 +22,7 @@ from worker.config.decoder import (
     windows_of,
 )
 from worker.config.experts import ExpertsConfig, read_routing
-from worker.config.hf_config import Fields
+from worker.config.hf_config import MAX_SIZE, MOST, Fields
 from worker.config.names import NAMES, expert_names, prefixed, shared_names, stacked_names
 from worker.config.rope import RopeDefaults
 
@@ -49,7 +49,7 @@ def _rotated_layers(fields: Fields, num_layers: int) -> tuple[bool, ...]:
 def _read_chunk(fields: Fields) -> int | None:
     """Returns the tokens of a chunk: null means none, an absent field the default. Raises StartupError."""
     name = "attention_chunk_size"
-    return fields.integer(name, 8192) if fields.has(name) or name not in fields else None
+    return fields.integer(name, 8192, most=MOST) if fields.has(name) or name not in fields else None
 
 
 def _read_experts(fields: Fields, num_layers: int) -> tuple[ExpertsConfig | None, ...]:
@@ -68,11 +68,11 @@ def _read_experts(fields: Fields, num_layers: int) -> tuple[ExpertsConfig | None
     return tuple(config if layer in sparse else None for layer in range(num_layers))
 
 
-def _read_temperature(fields: Fields) -> TemperatureConfig | None:
-    """Raises StartupError."""
-    config = TemperatureConfig(
-        scale=fields.number("attn_scale", 0.1), floor_scale=fields.integer("floor_scale", 8192)
-    )
+def _read_temperature(fields: Fields, max_position: int) -> TemperatureConfig | None:
+    """Raises StartupError, also where there are more than MAX_SIZE factors."""
+    fewest = max(1, max_position // MAX_SIZE)
+    floor_scale = fields.integer("floor_scale", 8192, least=fewest, most=MOST)
+    config = TemperatureConfig(scale=fields.number("attn_scale", 0.1), floor_scale=floor_scale)
     tuned = fields.value("attn_temperature_tuning")
     if isinstance(tuned, int) and tuned > 1:  # the first files say 4
         return config
@@ -97,7 +97,7 @@ def read_llama4_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
         qkv_bias=bias,
         output_bias=bias,
         head_norms=HeadNormKind.ROTATED if normed else HeadNormKind.NONE,
-        temperature=_read_temperature(fields),
+        temperature=_read_temperature(fields, values["max_position"]),
         experts=_read_experts(fields, num_layers),
     )
 

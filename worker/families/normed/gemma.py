@@ -28,7 +28,7 @@ from worker.config.decoder import (
 )
 from worker.config.experts import ExpertsConfig, read_routing
 from worker.config.gemma4 import Gemma4Config
-from worker.config.hf_config import Fields
+from worker.config.hf_config import MOST, Fields
 from worker.config.names import HEAD_NORMS, NAMES, around, beside_images, stacked_names
 from worker.config.rope import RopeConfig, RopeDefaults, read_proportional, read_rope_object
 
@@ -149,7 +149,9 @@ def _read_full_heads(
     name, (kv_heads, head_dim) = "per_layer_config", others
     if not fields.has(name):
         own = fields.integer("num_global_key_value_heads", kv_heads)
-        return (own if same else kv_heads), fields.integer("global_head_dim", 512)
+        return (own if same else kv_heads), fields.integer(
+            "global_head_dim", 512, times=own if same else kv_heads
+        )
     layers = fields.object(name)
     found: dict[str, set[tuple[int, int]]] = {FULL: set(), SLIDING: {others}}
     for layer, kind in enumerate(kinds):
@@ -211,7 +213,7 @@ def read_gemma4_config(fields: Fields, common: dict[str, Any]) -> Gemma4Config:
         raise fields.wrong("use_bidirectional_attention", "only causal attention is supported")
     return Gemma4Config(
         **values
-        | {"windows": windows_of(kinds, fields.integer("sliding_window", 512))}
+        | {"windows": windows_of(kinds, fields.integer("sliding_window", 512, most=MOST))}
         | {"ropes": tuple(ropes[kind] for kind in kinds)},
         qkv_bias=bias,
         output_bias=bias,

@@ -44,12 +44,9 @@ class ExpertRouter(WideMatrix):
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name of the checkpoint's modules, and where there is a correction that of its tensor."""
         name, *correction = names
-        count = self.routing.num_experts
-        yield Weight(f"{name}.weight", (count, self.width), self.weight)
-        if self.bias is not None:
-            yield Weight(f"{name}.bias", (count,), self.bias)
+        yield from super().weights(name)
         if self.correction is not None:
-            yield Weight(correction[0], (count,), self.correction)
+            yield Weight(correction[0], tuple(self.correction.shape), self.correction)
 
 
 class SharedGate(WideMatrix):
@@ -63,10 +60,6 @@ class SharedGate(WideMatrix):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, E] -> [T] float32."""
         return self.product(x, wide=True)[:, 0]
-
-    def weights(self, *names: str) -> Iterator[Weight]:
-        (name,) = names
-        yield Weight(f"{name}.weight", (1, self.width), self.weight)
 
 
 class Experts(FeedForward):

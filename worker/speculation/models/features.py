@@ -39,7 +39,7 @@ class FeatureCache:
     """Features by slot, of one row table."""
 
     def __init__(self, rows: RowTable, width: int, dtype: torch.dtype, num_host_blocks: int) -> None:
-        """width: E. num_host_blocks: of the swap space. Raises one of kv_cache.NO_MEMORY."""
+        """width: E. num_host_blocks: of the swap space. Call it within kv_cache.fitting()."""
         self._rows, self._size = rows, rows.block_size
         shape = rows.block_size, width
         self._pool = zeros((1, rows.cache_blocks, *shape), dtype, CPU)

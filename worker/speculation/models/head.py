@@ -18,7 +18,7 @@ from worker.cpu.kernel_selection import use_cpu_kernels
 from worker.executor.backend import Backend
 from worker.layers.base import Weight
 from worker.layers.embedding import VocabEmbedding
-from worker.memory.kv_cache import NO_MEMORY, KVCache
+from worker.memory.kv_cache import KVCache, fitting
 from worker.memory.swap_space import SwapSpace
 from worker.models.base import LanguageModel
 from worker.models.decoder import Decoder
@@ -44,6 +44,7 @@ from worker.step.plan_reader import Step, Swaps
 from worker.step.rows import RowTable
 from worker.weights.loader import load_weights, weight_table
 from worker.weights.open import open_checkpoint
+from worker.weights.sizes import capacity_of
 from worker.weights.source import WHAT, TensorSource
 
 CPU = torch.device("cpu")
@@ -66,9 +67,10 @@ class HeadPlan(DrafterPlan):
 
     def load(self, target: LanguageModel, dtype: torch.dtype, report: Report, pinned: bool) -> "LoadedHead":
         arena, initialize = Arena(None), self.initialize
-        place = Placement(dtype, CPU, arena=arena)
         path = Path(initialize.speculation.model_path)
         with names_both(self.what_fails), open_checkpoint(path) as checkpoint:
+            capacity = capacity_of(self.config.layer, checkpoint, known=("vocab_size", "num_hidden_layers"))
+            place = Placement(dtype, CPU, arena=arena, capacity=capacity)
             head, table, unused = _build(self.config, place, target.embedding, checkpoint)
             load_weights(checkpoint, table, unused, lambda done: report("weights of the head", done))
         kernels = use_cpu_kernels(
@@ -151,10 +153,8 @@ class LoadedHead(LoadedDrafter):
         return Drafting(drafter, observe, [*backend.tensors, *features.tensors])
 
     def _features(self, rows: RowTable, num_host_blocks: int) -> FeatureCache:
-        try:
+        with fitting(WHAT, f"features of {rows.cache_blocks} blocks do not fit"):
             return FeatureCache(rows, self.width, self.dtype, num_host_blocks)
-        except NO_MEMORY as error:
-            raise StartupError(WHAT, f"features of {rows.cache_blocks} blocks do not fit: {error}") from error
 
 
 class HeadBackend(CpuBackend):

@@ -13,7 +13,7 @@ from pagewire.gguf.header import is_gguf
 from pagewire.internal.v1 import worker_pb2
 from pagewire_transformers.refusals import first_line
 from worker.config.ends import read_eos_token_ids
-from worker.config.hf_config import WHAT, Fields, common_fields, read_config
+from worker.config.hf_config import MAX_LAYERS, MAX_SIZE, WHAT, Fields, common_fields, read_config
 from worker.exactness import Exactness
 from worker.startup.implementation import ForeignConfig
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from pagewire_transformers.model import TransformersModel
 
 logger = logging.getLogger(__name__)
+_SIZES = (
+    *("hidden_size", "intermediate_size", "vocab_size", "ffn_dim", "_heads", "_layers", "_experts", "_rank"),
+    *("head_dim", "n_embd", "n_inner", "n_layer", "n_head", "d_model", "d_ff"),
+)
+"""Ends of the names of fields that are dimensions of tensors, or count what has tensors."""
 _REMOTE = "AutoModelForCausalLM"
 """The entry of `auto_map` that names a checkpoint's own modelling code."""
 
@@ -63,6 +68,7 @@ def read_transformers_config(folder: Path, trust_remote_code: bool) -> Transform
             WHAT, "transformers' code does not read GGUF files here", "use --model-impl native"
         )
     fields = read_config(folder)
+    _note_sizes(fields)
     architecture = _architecture(fields, trust_remote_code)
     hf = _auto_config(folder, trust_remote_code)
     _check_kind(fields, hf)
@@ -80,6 +86,15 @@ def read_transformers_config(folder: Path, trust_remote_code: bool) -> Transform
         windows=(None,) * layers,
         hf=hf,
     )
+
+
+def _note_sizes(fields: Fields) -> None:
+    """Has fields whose names say sizes compared with the checkpoint (worker.weights.sizes) before the code of
+    a model makes anything of them. Raises StartupError."""
+    for name in fields.names():
+        value = fields.value(name)
+        if name.endswith(_SIZES) and type(value) is int and value > 0:
+            fields.integer(name, most=MAX_LAYERS if name.endswith(("_layers", "n_layer")) else MAX_SIZE)
 
 
 def _architecture(fields: Fields, trust_remote_code: bool) -> str:

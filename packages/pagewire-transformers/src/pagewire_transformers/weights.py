@@ -5,6 +5,7 @@ tensors that are read when it asks for one, and where they need no other dtype t
 views of the files.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from pagewire_transformers.interface import PROBING
 from pagewire_transformers.refusals import first_line, refusal
 from worker.weights.checkpoint import Checkpoint
 from worker.weights.loader import Progress, read_finite
+from worker.weights.sizes import capacity_of
 
 WHAT = "cannot load the model's weights"
 _OLD_BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".masked_bias")
@@ -73,9 +75,13 @@ def load(
     unknown, of another shape, or not finite."""
     kind = model_class(config)
     with Checkpoint(path) as checkpoint:
+        capacity = capacity_of(config, checkpoint)
         dtype = choose(said_dtype(config) or checkpoint.main_dtype())
         reader = Reader(checkpoint, progress)
         with refusing_what_fails(config):
+            with torch.device("meta"):  # what has another shape than its tensor would be allocated below
+                for parameter in kind(copy.deepcopy(config.hf)).parameters():
+                    capacity.take(tuple(parameter.shape))
             model, found = kind.from_pretrained(
                 None,
                 config=config.hf,

@@ -16,16 +16,16 @@ from kernels.cpu.sampling.candidates import (  # noqa: E402
     pick,
     total_of,
 )
-from kernels.cpu.sampling.records import UNKNOWN  # noqa: E402
 from kernels.cpu.sampling.scratch import (  # noqa: E402
-    LARGEST,
+    FOUND,
     begin_row,
     logit_of,
     logits_at,
     scratch_bytes,
     scratch_places,
 )
-from kernels.cpu.sampling.vector_loops import CHUNK, chunk_largest  # noqa: E402
+from kernels.cpu.sampling.vector_loops import CHUNK  # noqa: E402
+from kernels.ops.sampling.columns import UNKNOWN  # noqa: E402
 from kernels.ops.sampling.filters import top_p_reference  # noqa: E402
 from tests.kernels.sampling_inputs import tied_logits  # noqa: E402
 
@@ -37,9 +37,7 @@ class Row:
         self.logits = logits.float().contiguous()
         self.memory = np.zeros(scratch_bytes(len(logits)) // 8 + 8, np.int64)
         self.at = self.memory.ctypes.data
-        begin_row(self.logits.data_ptr(), len(logits), self.at)
-        for chunk in range(-(-len(logits) // CHUNK)):
-            chunk_largest(logits_at(chunk, self.at), 1, self.at + LARGEST + 4 * chunk)
+        begin_row(self.logits.data_ptr(), len(logits), 0, self.at)
         _, self.x, self.ids, self.weights, self.free = scratch_places(self.at)
 
     def view(self, address: int, dtype: type[np.generic], count: int) -> np.ndarray:
@@ -71,7 +69,7 @@ def test_places_in_scratch_memory_do_not_overlap(vocab_size: int) -> None:
     sizes = [8 * (padded // CHUNK + 1), 4 * padded, 4 * padded, 8 * padded, 16 * (padded + 8)]
     ends = [place + size for place, size in zip(places, sizes, strict=True)]
     assert ends[:-1] == places[1:] and ends[-1] - row.at == scratch_bytes(vocab_size)
-    assert row.at + LARGEST + 4 * (padded // CHUNK) == before
+    assert row.at + FOUND + 4 * (padded // CHUNK) == before
 
 
 @pytest.mark.parametrize("vocab_size", [1, 63, 64, 65, 130])

@@ -11,11 +11,11 @@ import torch
 pytest.importorskip("llvmlite")
 from kernels.cpu.sampling import choose as module  # noqa: E402
 from kernels.cpu.sampling.api import sampling_kernels  # noqa: E402
-from kernels.cpu.sampling.records import UNKNOWN, ChooseRecord  # noqa: E402
-from kernels.cpu.sampling.scratch import BEST, LARGEST, TEMPERATURE, begin_row, scratch_bytes  # noqa: E402
+from kernels.cpu.sampling.records import ChooseRecord  # noqa: E402
+from kernels.cpu.sampling.scratch import scratch_bytes  # noqa: E402
 from kernels.cpu.sampling.vector_loops import CHUNK, NO_TOKEN  # noqa: E402
 from kernels.ops.sampling.choose import choose_tokens  # noqa: E402
-from kernels.ops.sampling.columns import COLUMNS, SamplingColumns  # noqa: E402
+from kernels.ops.sampling.columns import COLUMNS, UNKNOWN, SamplingColumns  # noqa: E402
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits  # noqa: E402
 
 
@@ -46,17 +46,21 @@ def in_python(logits: torch.Tensor, params: SamplingColumns) -> int:
     vocab_size = len(logits)
     scratch = np.zeros(scratch_bytes(vocab_size) // 8 + 16, np.int64)
     at = scratch.ctypes.data
-    begin_row(logits.data_ptr(), vocab_size, at)
-    chunk = module._find_largest(at)
-    if chunk == NO_TOKEN:
-        return NO_TOKEN
-    doubles = scratch.view(np.float64)
-    doubles[BEST // 8] = scratch.view(np.float32)[LARGEST // 4 + chunk]
-    doubles[TEMPERATURE // 8] = params["temperature"][0]
-    return module._draw(ChooseRecord(columns=params.address, num_rows=1), 0, at)
+    rows, token, addresses = np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([at])
+    record = ChooseRecord(
+        logits=logits.data_ptr(),
+        vocab_size=vocab_size,
+        rows_of_columns=rows.ctypes.data,
+        columns=params.address,
+        num_rows=1,
+        tokens=token.ctypes.data,
+        scratch=addresses.ctypes.data,
+    )
+    module.choose_rows.reference(record, 0, 1, 0)
+    return int(token[0])
 
 
-KERNELS = sampling_kernels(1)
+KERNELS = sampling_kernels()
 FILTERS = [
     {},
     {"k": 1},
@@ -79,7 +83,7 @@ def test_python_gives_the_same_token(vocab_size: int, filters: dict[str, float])
         logits = make(1, vocab_size, seed=vocab_size + seed)
         params = params_of(0.8, position=seed, **filters)  # type: ignore[arg-type]
         expected = choose_tokens(logits, [0], params).item()
-        found = KERNELS.known_tokens(logits, [0], params)[0]
+        found = int(KERNELS.known_tokens(logits, [0], params))
         assert in_python(logits[0], params) == found
         assert found in (expected, UNKNOWN)
 
@@ -94,7 +98,7 @@ def test_a_share_that_equals_a_sum(top_p: float, position: int) -> None:
     logits = torch.full((1, 70), -math.inf)
     logits[0, [0, 3, 17, 40, 63, 64, 65, 69]] = 1.0
     params = params_of(1.0, top_p=top_p, position=position)
-    found = KERNELS.known_tokens(logits, [0], params)[0]
+    found = int(KERNELS.known_tokens(logits, [0], params))
     expected = choose_tokens(logits, [0], params).item()
     assert found in (expected, UNKNOWN) and (found == expected or (8 * top_p) % 1 == 0 or top_p > 0.99)
 
@@ -106,7 +110,7 @@ def test_exactly_k_of_equals_can_be_drawn(k: int) -> None:
     logits, seen = torch.zeros(1, 128), set()
     for position in range(60):
         params = params_of(1.0, k=k, position=position)
-        seen.add(KERNELS.known_tokens(logits, [0], params)[0])
+        seen.add(int(KERNELS.known_tokens(logits, [0], params)))
     assert all(0 <= token < k for token in seen) and (k > 3 or seen == set(range(k)))
 
 
@@ -140,6 +144,6 @@ def test_draws_have_the_frequencies_of_the_weights() -> None:
     params = params_of(1.0)
     for position in range(600):
         params.positions[0] = position
-        counts[KERNELS.known_tokens(logits, [0], params)[0]] += 1
+        counts[int(KERNELS.known_tokens(logits, [0], params))] += 1
     for token, share in ((5, 0.2), (70, 0.5), (139, 0.3)):
         assert abs(counts[token] - 600 * share) < 5 * math.sqrt(600 * share * (1 - share))

@@ -5,13 +5,12 @@ import math
 import pytest
 import torch
 
-from kernels.cpu.sampling.api import SamplingKernels, sampling_kernels
-from kernels.cpu.sampling.records import UNKNOWN
+from kernels.cpu.sampling.api import sampling_kernels
 from kernels.ops.sampling.choose import argmax, choose_tokens
-from kernels.ops.sampling.columns import SamplingColumns
+from kernels.ops.sampling.columns import UNKNOWN, SamplingColumns
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
-KERNELS = sampling_kernels(1)
+KERNELS = sampling_kernels()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="llvmlite is not installed")
 POSITIONS = [0, 5, 77, 1000]
 ROWS = [2, 0, 3, 1]
@@ -30,12 +29,10 @@ def params(
     return columns
 
 
-def choose(
-    logits: torch.Tensor, params: SamplingColumns, kernels: SamplingKernels | None = KERNELS
-) -> list[int]:
+def choose(logits: torch.Tensor, params: SamplingColumns) -> list[int]:
     """By the compiled function."""
-    assert kernels is not None
-    tokens: list[int] = kernels.choose_tokens(logits, ROWS[: len(logits)], params).tolist()
+    assert KERNELS is not None
+    tokens: list[int] = KERNELS.choose_tokens(logits, ROWS[: len(logits)], params).tolist()
     return tokens
 
 
@@ -160,12 +157,10 @@ def test_what_hangs_on_the_last_bits_is_left_to_torch() -> None:
         assert choose(logits, of_rows) == choose_tokens(logits, ROWS[:1], of_rows).tolist()
 
 
-def test_rows_are_independent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On three threads, and alone: the same tokens."""
-    monkeypatch.setattr("kernels.cpu.sampling.api.WORTH_IT", 0)
-    kernels = sampling_kernels(3)
+def test_rows_are_independent(threads: int) -> None:
+    """Among threads, and alone: the same tokens."""
     logits = smooth_logits(4, 500)
     for of_rows in (params(0), params(1), params(1, 40, 0.9, 0.01)):
         expected = choose(logits, of_rows)
-        assert [choose(logits, of_rows, kernels) for _ in range(5)] == [expected] * 5
+        assert [choose(logits, of_rows) for _ in range(5)] == [expected] * 5
         assert choose(logits[:1], of_rows) == expected[:1]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.sampling.api import SamplingKernels, sampling_kernels
+from kernels.cpu.sampling.api import sampling_kernels
 from kernels.ops.sampling.logits_processors import Bitmask, apply_bitmask
 from tests.kernels.references.sampling import apply_bitmask_reference
 from tests.kernels.sampling_inputs import tied_logits
 
-KERNELS = sampling_kernels(1)
+KERNELS = sampling_kernels()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="llvmlite is not installed")
 
 
@@ -25,13 +25,11 @@ def masks_of(rows: int, vocab_size: int) -> torch.Tensor:
     return torch.from_numpy(words.astype(np.int32))
 
 
-def masked(
-    logits: torch.Tensor, users: list[int], masks: torch.Tensor, kernels: SamplingKernels | None = KERNELS
-) -> torch.Tensor:
+def masked(logits: torch.Tensor, users: list[int], masks: torch.Tensor) -> torch.Tensor:
     """By the compiled function."""
-    assert kernels is not None
+    assert KERNELS is not None
     result = logits.clone()
-    kernels.mask(result, users, [Bitmask(line.numpy(), line.data_ptr()) for line in masks])
+    KERNELS.mask(result, users, [Bitmask(line.numpy(), line.data_ptr()) for line in masks])
     return result
 
 
@@ -47,11 +45,9 @@ def test_equals_reference(vocab_size: int, users: list[int]) -> None:
     assert torch.equal(found.view(torch.int32), expected.view(torch.int32))
 
 
-def test_vocabulary_of_a_model_among_threads() -> None:
-    """More logits than one thread takes."""
+def test_vocabulary_of_a_model_among_threads(threads: int) -> None:
     logits = tied_logits(6, 151_936)
     users, masks = [5, 0, 1, 3], masks_of(4, 151_936)
     expected = logits.clone()
     apply_bitmask(expected, torch.tensor(users), masks)
-    for threads in (1, 3):
-        assert torch.equal(masked(logits, users, masks, sampling_kernels(threads)), expected)
+    assert torch.equal(masked(logits, users, masks), expected)

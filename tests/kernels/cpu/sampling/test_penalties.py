@@ -13,7 +13,7 @@ from kernels.sampling_ops import SamplingOps
 from tests.kernels.references.sampling import penalties_reference
 from tests.kernels.sampling_inputs import tied_logits
 
-KERNELS = sampling_kernels(1)
+KERNELS = sampling_kernels()
 pytestmark = pytest.mark.skipif(KERNELS is None, reason="llvmlite is not installed")
 ROOM, VOCAB = 40, 97
 STRENGTHS = [(1.0, 0.0, 0.0), (1.3, 0.0, 0.0), (0.7, -0.4, 1.1), (1.0, 0.9, -2.0), (1.1, 0.1, 0.1)]
@@ -61,14 +61,12 @@ def test_equals_the_formula(ops: SamplingOps, rows: list[int], kinds: list[int],
         assert torch.equal(logits, wanted)
 
 
-def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernels.cpu.sampling.api.WORTH_IT", 0)
-    kernels = sampling_kernels(3)
-    assert kernels is not None
+def test_threads_change_nothing(threads: int) -> None:
+    assert KERNELS is not None
     rows, logits = CASES[-1][0], tied_logits(4, VOCAB)
     histories = histories_of(*CASES[-1][1:])
     wanted = expected(logits, rows, histories)
-    kernels.penalize(logits, rows, histories)
+    KERNELS.penalize(logits, rows, histories)
     assert torch.equal(logits, wanted)
 
 

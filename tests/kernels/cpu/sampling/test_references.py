@@ -11,8 +11,8 @@ from kernels.cpu.compiler.cache import compiled  # noqa: E402
 from kernels.cpu.isa.lanes import lowest_bit  # noqa: E402
 from kernels.cpu.isa.vectors import write_f64, write_i64  # noqa: E402
 from kernels.cpu.sampling import logits_processors  # noqa: E402
-from kernels.cpu.sampling.argmax import find_in_pieces, merge_pieces  # noqa: E402
-from kernels.cpu.sampling.records import FindRecord, MergeRecord  # noqa: E402
+from kernels.cpu.sampling.choose import find_largest  # noqa: E402
+from kernels.cpu.sampling.records import LargestRecord  # noqa: E402
 from kernels.cpu.sampling.vector_loops import (  # noqa: E402
     CHUNK,
     at_least,
@@ -31,7 +31,7 @@ RATE = math.log2(math.e) / 0.7
 
 def largest(x: int, out: int) -> None:
     """Of two chunks; then which logits of the first reach a limit."""
-    chunk_largest(x, 2, out)
+    chunk_largest(x, 2 * CHUNK, out)
     write_i64(out + 8, at_least(x, 0.25))
     write_i64(out + 16, lowest_bit(at_least(x, 0.25)))
 
@@ -76,14 +76,13 @@ def test_compiled_code_is_python(kernel: Callable[[int, int], None]) -> None:
     assert results[0][1].any() and (kernel is not bits or not torch.equal(results[0][0], x.view(torch.int32)))
 
 
-def test_the_first_largest() -> None:
-    """Equals in two pieces, a NaN, and what is left behind the last chunk."""
-    x = torch.randn(3, 300, generator=torch.Generator().manual_seed(2))
-    x[0, 130] = x[0, 7] = x[0, 71] = 9.0
-    x[1, 40], x[2, 299] = NAN, 99.0
-    found, tokens = torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
-    find = FindRecord(logits=x.data_ptr(), vocab_size=300, logit_rows=3, found=found.data_ptr(), rows=3)
-    find_in_pieces.reference(find, 0, 3, 0)
-    merge = MergeRecord(found=found.data_ptr(), pieces=1, tokens=tokens.data_ptr(), rows=3)
-    merge_pieces.reference(merge, 0, 3, 0)
-    assert tokens.tolist() == [7, -1, 299]
+def test_the_largest_of_pieces() -> None:
+    """Of two rows of 40 chunks and a part of one, as Python finds them."""
+    x = torch.randn(2, 40 * CHUNK + 9, generator=torch.Generator().manual_seed(2))
+    x[1, 35 * CHUNK] = x[1, -1] = NAN
+    found = torch.zeros(2, 41)
+    record = LargestRecord(logits=x.data_ptr(), vocab_size=x.shape[1], logit_rows=2, largest=found.data_ptr())
+    find_largest.reference(record, 0, 2, 0)
+    padded = torch.cat((x, torch.full((2, CHUNK - 9), -INF)), 1).view(2, 41, CHUNK).amax(-1)
+    assert torch.equal(found[0], padded[0])
+    assert found[1].isnan().nonzero()[:, 0].tolist() == [*range(32, 40), 40]

@@ -59,6 +59,7 @@ def prepare(
         "out_positions": tokens,
         "out_prompt_lens": tokens,
         "out_slots": tokens * kv_heads,
+        "out_rows": tokens,
         "out_row_starts": len(rows),
         "out_logit_tokens": len(sources),
         "out_made": 1,
@@ -107,6 +108,7 @@ def test_tokens_positions_slots_and_prompts(kv_heads: int):
     assert columns["ids"] == [IDS[place] for place in places]
     assert columns["positions"] == [position for _, position in places]
     assert columns["prompt_lens"] == [PROMPTS[row] for row, _ in places]
+    assert columns["rows"] == [row for row, _ in places]
     assert columns["slots"] == [
         (TABLES[row, position // BLOCK] * kv_heads + head) * BLOCK + position % BLOCK
         for row, position in places

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.layers.norms import layer_norm, layer_norm_reference
+from kernels.ops.layers.norms import layer_norm
+from tests.kernels.references.layers import layer_norm_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import DTYPES, TOLERANCES, assert_close, random
 

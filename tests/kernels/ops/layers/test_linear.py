@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from kernels.ops.layers.linear import linear, linear_reference
+from kernels.ops.layers.linear import linear
 from tests.kernels.products import SHAPES, inputs
+from tests.kernels.references.layers import linear_reference
 from tests.kernels.tolerances import TOLERANCES, assert_close
 
 

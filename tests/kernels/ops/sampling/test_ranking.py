@@ -39,3 +39,14 @@ def test_all_equal() -> None:
     """The order of the ids, in each of the three ways."""
     for width, n in ((9, 4), (9, 9), (SHORT + 3, SHORT + 3)):
         assert ranking(torch.zeros(2, width), n).tolist() == [list(range(n))] * 2
+
+
+@pytest.mark.parametrize("n", [1, 5, 60])
+def test_rows_with_equals_beside_rows_without(n: int) -> None:
+    """Also equals of which the last one is among the first n, and the next is not; zeros of both signs."""
+    scores = torch.cat((smooth_logits(3, 200), tied_logits(3, 200), smooth_logits(2, 200)))
+    order = scores[6].argsort(descending=True)
+    scores[6, order[n]] = scores[6, order[n - 1]]
+    scores[7] = -scores[7].abs()
+    scores[7, 9], scores[7, 4] = 0.0, -0.0
+    assert torch.equal(ranking(scores, n), ranking_reference(scores, n))

@@ -24,7 +24,7 @@ from worker.cuda.graphs import graph_sizes, sampling_sizes
 from worker.cuda.startup import limits
 from worker.cuda.startup.memory import REUSED_BLOCKS, Demand, choose_num_blocks, largest_steps
 from worker.cuda.startup.warm_up import warm_up
-from worker.startup.device_choice import choose_device
+from worker.startup.model import choose_device
 from worker.step.rows import RowTable
 
 ROOT = Path(__file__).parents[4]

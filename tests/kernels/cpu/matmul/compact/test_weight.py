@@ -13,7 +13,7 @@ from kernels.cpu.matmul.compact.weight import (
 )
 from kernels.cpu.matmul.packed import PackedWeight, pack_weight
 from kernels.cpu.runtime.arena import Arena
-from kernels.ops.layers.linear import linear_reference
+from tests.kernels.references.layers import linear_reference
 from tests.kernels.tolerances import assert_close, random
 
 BF16 = torch.bfloat16

@@ -1,30 +1,38 @@
-"""Greedy choice as records of a program, against its reference."""
+"""The choice of tokens as records of a program, against its reference."""
 
 import math
 
 import pytest
 import torch
 
-from kernels.ops.sampling.choose import argmax
+from kernels.ops.sampling.choose import argmax, choose_tokens
+from kernels.ops.sampling.columns import SamplingColumns
 from tests.kernels.references.sampling import argmax_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 pytest.importorskip("llvmlite")
-from kernels.cpu.sampling.argmax import RECORDS, GreedyChoice  # noqa: E402
+from kernels.cpu.sampling.choose import FEW_ROWS, PIECE, RECORDS, Choice  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels
-PIECE = 8192
 INF, NAN = math.inf, math.nan
 
 
-def choose(logits: torch.Tensor, rows: int | None = None, runs: int = 1, slack: int = RECORDS) -> list[int]:
-    """By a program of the two records, the last of so many runs."""
+def choose(
+    logits: torch.Tensor,
+    rows: int | None = None,
+    runs: int = 1,
+    slack: int = RECORDS,
+    columns: SamplingColumns | None = None,
+) -> list[int]:
+    """By a program of the records, the last of so many runs. columns: None for greedy rows."""
     from kernels.cpu.runtime.thread_pool import TEAM, Program
 
-    choice, program = GreedyChoice(logits), Program(RECORDS, slack)
-    for index, (operation, record, grain) in enumerate(choice.operations()):
-        program.put(index, operation, 0, record, grain, repeatable=True)
-    choice.set_rows(program.records, len(logits) if rows is None else rows)
+    choice, program = Choice(*logits.shape, TEAM), Program(RECORDS, slack)
+    for index, (operation, record) in enumerate(choice.operations()):
+        program.put(index, operation, 0, record, 1, repeatable=True)
+    numbers = torch.arange(len(logits))
+    columns = columns or SamplingColumns(len(logits))
+    choice.set_rows(program.records, logits[:rows], columns, numbers.data_ptr())
     for _ in range(runs):
         choice.tokens.fill_(-7)
         TEAM.run(program)
@@ -79,3 +87,35 @@ def test_some_of_the_rows() -> None:
     logits = smooth_logits(5, 1000)
     assert choose(logits, 2) == [*argmax(logits[:2]).tolist(), -7, -7, -7]
     assert choose(logits, 0) == [-7] * 5
+
+
+def drawn(rows: int) -> SamplingColumns:
+    """Rows of all kinds: greedy, of all tokens, of the best, of a nucleus."""
+    columns = SamplingColumns(rows)
+    kinds = {"temperature": 0.0}, {"temperature": 0.8}, {"top_k": 9}, {"temperature": 1.5, "top_p": 0.7}
+    for row in range(rows):
+        columns.set_row(row, **kinds[row % 4], seed=row, position=row)
+    return columns
+
+
+@pytest.mark.parametrize("rows", [1, 5, FEW_ROWS, FEW_ROWS + 1])
+def test_rows_that_are_drawn(rows: int, threads: int) -> None:
+    """Where threads share the pieces of rows, and where they share rows."""
+    logits, columns = smooth_logits(rows, PIECE + 70), drawn(rows)
+    expected = choose_tokens(logits, range(rows), columns).tolist()
+    assert choose(logits, columns=columns, runs=5) == expected
+    assert choose(logits, columns=columns, slack=0) == expected
+
+
+def test_rows_of_columns() -> None:
+    """Tokens of rows in another order, of which some have none."""
+    from kernels.cpu.runtime.thread_pool import TEAM, Program
+
+    logits, columns = smooth_logits(3, 100), drawn(9)
+    choice, program = Choice(3, 100, TEAM), Program(RECORDS)
+    for index, (operation, record) in enumerate(choice.operations()):
+        program.put(index, operation, 0, record, 1)
+    rows, indexes = torch.tensor([7, 0, 2, 8, 5]), torch.tensor([4, 0, 2])
+    choice.set_rows(program.records, logits, columns, rows.data_ptr(), indexes.data_ptr())
+    TEAM.run(program)
+    assert choice.tokens.tolist() == choose_tokens(logits, [5, 7, 2], columns).tolist()

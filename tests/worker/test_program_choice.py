@@ -1,5 +1,5 @@
-"""Steps whose rows are all greedy choose their tokens in the model's program: the same as the sampler, which
-goes on choosing where a row wants anything else."""
+"""Steps choose their tokens in the model's program: the same as the sampler, which goes on choosing where
+something changes a row's logits before."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cpu_kernels
 Checkpoints = Callable[..., Path]
 GREEDY, DRAWN = resolved_params(), resolved_params(temperature=1, seed=3)
 PENALIZED = resolved_params(repetition_penalty=1.7)
+TOP_K, TYPICAL = resolved_params(top_k=3, temperature=0.5), resolved_params(temperature=1, typical_p=0.6)
 NO_TOKEN_COLUMN = 0xFFFFFFFF
 
 
@@ -56,7 +57,7 @@ def outputs(driver: Counted, rows: list[tuple[generation_pb2.SamplingParams, int
 
 def no_program_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference."""
-    monkeypatch.setattr(FusedDecoder, "greedy_tokens", lambda model, hidden: None)
+    monkeypatch.setattr(FusedDecoder, "chosen_tokens", lambda model, hidden: None)
 
 
 @pytest.mark.parametrize("quantization", ["", "int8"])
@@ -73,17 +74,19 @@ def test_greedy_rows(folder: Path, rows: int, quantization: str, monkeypatch: py
     assert sum(reference.asked) == sum(most for _, most in wanted)
 
 
-@pytest.mark.parametrize("other", [DRAWN, PENALIZED, resolved_params(top_k=3, temperature=0.5)])
+@pytest.mark.parametrize("rows", [3, 70])
+@pytest.mark.parametrize("other", [DRAWN, PENALIZED, TOP_K, TYPICAL])
 def test_beside_other_rows(
-    folder: Path, other: generation_pb2.SamplingParams, monkeypatch: pytest.MonkeyPatch
+    folder: Path, other: generation_pb2.SamplingParams, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sampler chooses for all as long as one row is not greedy, and no longer."""
-    wanted = [(GREEDY, 9), (other, 5), (GREEDY, 9)]
-    driver = Counted(folder)
+    """The sampler chooses for all as long as one row is penalized, and no longer. What the program leaves to
+    torch is chosen by it."""
+    wanted = [(other if row % 3 == 1 else GREEDY, 5 if row % 3 == 1 else 9) for row in range(rows)]
+    driver = Counted(folder, max_num_seqs=rows)
     tokens = outputs(driver, wanted)
-    assert driver.asked == [3] * 5
+    assert driver.asked == ([rows] * 5 if other is PENALIZED else [])
     no_program_chooses(monkeypatch)
-    assert outputs(Counted(folder), wanted) == tokens
+    assert outputs(Counted(folder, max_num_seqs=rows), wanted) == tokens
 
 
 def test_rows_of_another_kind_in_a_step_of_one_shape(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +101,7 @@ def test_rows_of_another_kind_in_a_step_of_one_shape(folder: Path, monkeypatch: 
 
     driver = Counted(folder)
     expected = tokens(driver)
-    assert driver.asked == [1] * 6, "three of each row that is not greedy"
+    assert driver.asked == [1] * 3, "of the row that is penalized"
     no_program_chooses(monkeypatch)
     assert tokens(Counted(folder)) == expected
 
@@ -151,3 +154,22 @@ def test_a_model_that_breaks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert [output[-1] for output in broken] == [NO_TOKEN_COLUMN] * 3 and driver.asked == []
     no_program_chooses(monkeypatch)
     assert tokens(Counted(folder)) == broken
+
+
+def test_sequences_of_one_prompt(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their first tokens come of the same logits, each by its own random numbers: the sampler draws them."""
+    prompt = [3, 9, 27, 81, 40]
+
+    def siblings() -> list[list[int]]:
+        driver = Counted(folder)
+        sequences = driver.add(prompt, 6, resolved_params(temperature=1.5, seed=7, n=3), n=3)
+        greedy = driver.add(prompt[:3], 6)
+        driver.run()
+        asked.append(driver.asked)
+        return [sequence.output for sequence in (*sequences, *greedy)]
+
+    asked: list[list[int]] = []
+    tokens = siblings()
+    assert len({output[0] for output in tokens[:3]}) > 1 and sum(asked[0]) < 24
+    no_program_chooses(monkeypatch)
+    assert siblings() == tokens and sum(asked[1]) == 24

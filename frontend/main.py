@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-import sys
 from functools import partial
 
 from uvloop import new_event_loop

@@ -49,11 +49,15 @@ class Stop(BaseException):
 
 def stand_by(cpu_kernels: str, status: Status) -> list[str]:
     """Imports what computes, with kernels of this instruction set, and forks workers. Returns in each of them
-    with its arguments. Raises StartupError."""
+    with its arguments. Raises StartupError after reporting it to the parent."""
     use_one_heap()
     prepare_threads()
-    _import_ahead(cpu_kernels)
-    return serve_forks(status)
+    try:
+        _import_ahead(cpu_kernels)
+        return serve_forks(status)
+    except StartupError as error:
+        status.failed(error)
+        raise
 
 
 def run(config: WorkerConfig, status: Status | None = None) -> int:

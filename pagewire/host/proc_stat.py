@@ -54,7 +54,8 @@ def read_exit_code(pid: int) -> int | None:
 def ended_from_outside(code: int | None) -> bool:
     """Returns whether another process has ended one, by SIGKILL or by asking it to end, after which ours
     exit with 0. code: of subprocess."""
-    return code in (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+    asked = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+    return code in (0, 128 + signal.SIGINT, -signal.SIGKILL, *(-number for number in asked))
 
 
 def describe_exit(code: int) -> str:

@@ -141,6 +141,7 @@ class Status:
         if self._fd is not None:
             os.close(self._fd)
         self._fd = descriptor
+        os.set_inheritable(descriptor, False)
 
     def standing_by(self) -> None:
         """Reports that the process has imported everything, and forks others when it is told to."""

@@ -16,12 +16,14 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from subprocess import Popen
 
+from pagewire.errors import StartupError
 from pagewire.host import spawn as process
 from pagewire.host import stack_dump
 from pagewire.host.spawn import Heartbeat, Status, die_with
@@ -34,6 +36,7 @@ PATIENCE_S = 5.0
 """Seconds for a fork, which takes milliseconds. A standby that needs more is killed."""
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 _MAX_ORDER_BYTES = 1 << 17
+_GPU = "/dev/nvidia"
 
 
 class ForkedProcess:
@@ -58,8 +61,6 @@ class ForkedProcess:
 
 
 Process = Popen[bytes] | ForkedProcess
-
-
 Fork = Callable[[Sequence[str], int], tuple[Process, int]]
 """Takes the arguments of start()."""
 
@@ -114,29 +115,54 @@ def kill_group(killed: Process, *, wait: bool) -> None:
 
 def serve_forks(status: Status) -> list[str]:
     """Forks processes as ordered, and returns in each of them, with its arguments; `status` is then its own.
-    Ends this process when its parent does not need it any more (SystemExit). To be called before there are
-    threads."""
-    parent, orders = os.getppid(), socket.socket(fileno=os.dup(0))
-    _prctl(_PR_SET_NAME, NAME)
-    status.standing_by()
-    while True:
-        while not select.select([orders], [], [], Heartbeat.INTERVAL_S)[0]:
-            status.beat()
-        order, descriptors, _, _ = socket.recv_fds(orders, _MAX_ORDER_BYTES, 2)
-        if not order:
-            sys.exit(0)
-        if _forks(orders, parent):
-            break
-        for descriptor in descriptors:
-            os.close(descriptor)
-    orders.close()
+    Ends this process when its parent does not need it any more (SystemExit). Raises StartupError where what
+    it forks could not compute."""
+    parent, arguments = os.getppid(), [FLAG]
+    if why := _why_not():
+        raise StartupError("cannot stand by", why, "start the service with --no-standby")
+    while any(word.startswith(FLAG) for word in arguments):
+        _prctl(_PR_SET_NAME, NAME)
+        status.standing_by()
+        arguments = _serve_forks(status, parent)
+        stack_dump.install()
+    _prctl(_PR_SET_NAME, b"pagewire")
+    return arguments
+
+
+def _why_not() -> str:
+    """Returns why this process must not fork, or an empty string: locks of other threads would stay locked,
+    and a GPU cannot be used by a fork. A first fork ends threads whose library is prepared for it."""
+    if not (first := os.fork()):
+        os._exit(0)
+    os.waitpid(first, 0)
+    if (threads := len(os.listdir("/proc/self/task"))) > 1:
+        return f"its imports have started threads ({threads - 1}), whose locks its forks would keep"
+    with os.scandir("/proc/self/fd") as files:
+        if any(os.readlink(file).startswith(_GPU) for file in files):
+            return "its imports have opened a GPU, which its forks could not use"
+    return (
+        "" if stat.S_ISSOCK(os.fstat(0).st_mode) else "its standard input is not the socket of a supervisor"
+    )
+
+
+def _serve_forks(status: Status, parent: int) -> list[str]:
+    """Returns in each fork."""
+    with socket.socket(fileno=os.dup(0)) as orders:
+        while True:
+            while not select.select([orders], [], [], Heartbeat.INTERVAL_S)[0]:
+                status.beat()
+            order, descriptors, _, _ = socket.recv_fds(orders, _MAX_ORDER_BYTES, 2)
+            if not order:
+                sys.exit(0)
+            if _forks(orders, parent):
+                break
+            for descriptor in descriptors:
+                os.close(descriptor)
     status.move_to(descriptors[0])
     os.dup2(descriptors[1], 0)
     os.close(descriptors[1])
-    stack_dump.install()
-    _prctl(_PR_SET_NAME, b"pagewire")
     arguments: list[str] = json.loads(order)
-    return serve_forks(status) if any(word.startswith(FLAG) for word in arguments) else arguments
+    return arguments
 
 
 def _forks(orders: socket.socket, parent: int) -> bool:
@@ -154,10 +180,10 @@ def _forks(orders: socket.socket, parent: int) -> bool:
         if os.getpid() != standby:
             os._exit(1)
         return False
-    os.setpgid(0, 0)
     while os.getppid() == between:
         time.sleep(0.001)
     die_with(parent, signal.SIGKILL)
+    os.setpgid(0, 0)  # until here it is killed with the standby
     orders.send(str(os.getpid()).encode())
     return True
 

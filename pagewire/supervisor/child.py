@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pagewire.errors import StartupError
@@ -31,11 +31,11 @@ class Child:
         name: str,
         arguments: list[str],
         fork: Fork | None = None,
-        fork_of_worker: Callable[[list[str]], Fork | None] = lambda arguments: None,
+        fork_worker: Fork | None = None,
     ) -> None:
         """Starts the process. Raises OSError when the system cannot: no descriptors, processes or memory.
 
-        fork: of a standby. fork_of_worker: returns that of a standby for its worker's arguments.
+        fork: of its standbys. fork_worker: of its worker's.
         """
         self.name = name
         self.stands_by = False
@@ -54,7 +54,7 @@ class Child:
         finally:
             theirs.close()
         os.set_blocking(self.status, False)
-        self._fork_of_worker = fork_of_worker
+        self._fork_worker = fork_worker
         self._unread = b""
         self._liveness = Liveness()
         self._hangs = False
@@ -114,7 +114,7 @@ class Child:
 
     def _start_worker(self, arguments: list[str]) -> None:
         try:
-            started = WorkerStarted(self._workers.start(arguments, self._fork_of_worker(arguments)))
+            started = WorkerStarted(self._workers.start(arguments, self._fork_worker))
         except OSError as error:
             started = WorkerStarted(0, error.strerror or type(error).__name__)
         self._order(started)

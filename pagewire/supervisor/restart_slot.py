@@ -1,9 +1,10 @@
 """A restart slot: one role of the service, such as "frontend 1", filled by one process after another."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagewire.host.standby import Fork
+from pagewire.host.standby import Process
 from pagewire.supervisor.child import Child
 from pagewire.supervisor.standbys import DELAY_S, Standbys
 from pagewire.supervisor.worker_processes import WorkerProcesses
@@ -63,16 +64,14 @@ class RestartSlot:
         """Fills the role: a standby forks the process, or it is started. Raises OSError when the system
         cannot start one now."""
         assert self.child is None
-        fork = self._own.fork()
-        self.child = Child(self.name, self.arguments, fork, self._fork_of_worker)
-        after_kill = self._kept is not None if fork is None else self._after_kill
-        self.child.activate(after_kill=after_kill, kept=self._kept)
+        self.child = Child(self.name, self.arguments, self._own.fork, self._fork_worker)
+        self.child.activate(after_kill=self._after_kill, kept=self._kept)
         self._failed_starts, self._kept = 0, None
         return self.child
 
-    def _fork_of_worker(self, arguments: list[str]) -> Fork | None:
-        self._of_worker.arguments = arguments
-        return self._of_worker.fork()
+    def _fork_worker(self, arguments: Sequence[str], stdin: int) -> tuple[Process, int]:
+        self._of_worker.arguments = list(arguments)
+        return self._of_worker.fork(arguments, stdin)
 
     def close(self) -> None:
         """Ends its process, its standbys, and workers that were kept for the next process."""
@@ -95,7 +94,7 @@ class RestartSlot:
     @property
     def has_standby(self) -> bool:
         """Whether all standbys that it needs can fork."""
-        return bool(self.standbys) and all(each.fork() for each in self.standbys)
+        return bool(self.standbys) and all(each.can_fork for each in self.standbys)
 
     def due_standbys(self, now: float) -> Standbys | None:
         """Returns those of which another one is to be started: the role was filled once, and no standby
@@ -118,7 +117,7 @@ class RestartSlot:
         """Ends an outage: the process is ready. Returns how long the outage was, in seconds."""
         assert self.down_since is not None
         for standbys in self.standbys:
-            if standbys.fork() is None:
+            if not standbys.can_fork:
                 standbys.postpone(now + DELAY_S)
         self.last_pause, self.down_since = now - self.down_since, None
         return self.last_pause

@@ -1,15 +1,18 @@
 """The standbys of one command, such as `pagewire engine`, which fork its processes."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 
-from pagewire.host.standby import FLAG, Fork
+from pagewire.host.standby import FLAG, Process
 from pagewire.supervisor.child import Child
 
 DELAY_S = 0.5
 """Seconds from a recovery until a standby is started: what it imports takes the cores for seconds, and first
 all streams shall have their next tokens."""
 PAUSE_S = 10.0
-"""Pause before a standby that died is replaced, unless it was killed from outside."""
+"""Pause before a standby that died is replaced, unless it was killed from outside. It doubles after each that
+died before it had imported everything."""
+MOST_PAUSE_S = 3600.0
 
 
 class Standbys:
@@ -24,15 +27,27 @@ class Standbys:
         self._flag = flag
         self.children: list[Child] = []
         self._name = name
-        self._due = 0.0
+        self.due = 0.0
+        """When the next one may be started."""
+        self._pause = PAUSE_S
 
-    def fork(self) -> Fork | None:
-        """Returns what forks a process now, if a standby can."""
-        return next((each.fork for each in self.children if each.can_fork), None)
+    @property
+    def can_fork(self) -> bool:
+        """Whether one of them can."""
+        return any(each.can_fork for each in self.children)
+
+    def fork(self, arguments: Sequence[str], stdin: int) -> tuple[Process, int]:
+        """Has the first that can fork a process, see pagewire.host.standby.start(). Raises OSError where none
+        can."""
+        for each in self.children:
+            if each.can_fork:
+                with contextlib.suppress(OSError):
+                    return each.fork(arguments, stdin)
+        raise OSError(f"no {self._name} can be forked")
 
     def postpone(self, until: float) -> None:
         """Starts none before that."""
-        self._due = max(self._due, until)
+        self.due = max(self.due, until)
 
     @property
     def stand_by(self) -> bool:
@@ -41,16 +56,16 @@ class Standbys:
 
     def is_due(self, now: float) -> bool:
         """Returns whether another one is to be started."""
-        return self.arguments is not None and len(self.children) < self.count and now >= self._due
+        return self.arguments is not None and len(self.children) < self.count and now >= self.due
 
     def start(self, now: float) -> Child | None:
         """Starts a standby. Returns None, and tries again later, when the system cannot start one now."""
         assert self.arguments is not None
         name, arguments = f"standby of the {self._name}", [*self.arguments, self._flag]
         try:
-            standby = Child(name, arguments, self.fork())
+            standby = Child(name, arguments, self.fork)
         except OSError:
-            self._due = now + PAUSE_S
+            self.due = now + PAUSE_S
             return None
         self.children.append(standby)
         return standby
@@ -63,7 +78,11 @@ class Standbys:
         """Closes one that has died. The next one is started at once where this one was killed from outside,
         and not for a lack of memory, which would kill its successors, too."""
         self.children.remove(standby)
-        self._due = now if standby.was_killed_from_outside else now + PAUSE_S
+        if standby.was_killed_from_outside:
+            self.due = now
+        else:
+            self.due = now + self._pause
+            self._pause = PAUSE_S if standby.stands_by else min(2 * self._pause, MOST_PAUSE_S)
         standby.close()
 
     def close(self) -> None:

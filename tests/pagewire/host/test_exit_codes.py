@@ -18,6 +18,6 @@ def test_an_exit_code_in_words(code: int, words: str):
 
 def test_who_has_ended_a_process():
     """SIGKILL and requests to end come from outside; a crash and an exit code of its own do not."""
-    codes = {0: True, -9: True, -15: True, -2: True, -1: True, 1: False, -11: False, -6: False}
+    codes = {0: True, -9: True, -15: True, -2: True, -1: True, 130: True, 1: False, -11: False, -6: False}
     assert {code: ended_from_outside(code) for code in codes} == codes
     assert not ended_from_outside(None)

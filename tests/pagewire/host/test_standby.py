@@ -15,14 +15,29 @@ from pathlib import Path
 import pytest
 
 from pagewire.host import standby
+from pagewire.host.stack_dump import stacks_of
 from pagewire.host.standby import FLAG, NAME, ForkedProcess, Process, fork, kill_group
 
 PROGRAM = """
-import json, os, sys
+import json, os, sys, threading
+from pagewire.errors import StartupError
+from pagewire.host import stack_dump, standby
 from pagewire.host.spawn import Status
 from pagewire.host.standby import serve_forks
 status = Status()
-arguments = serve_forks(status)
+stack_dump.install()
+if "threads" in sys.argv:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+if "device" in sys.argv:
+    standby._GPU = "/dev/zero"
+    opened = open(standby._GPU)
+if "shallow" in sys.argv:
+    sys.setrecursionlimit(40)
+try:
+    arguments = serve_forks(status)
+except StartupError as error:
+    status.failed(error)
+    raise
 status.ready(pid=os.getpid(), parent=os.getppid(), group=os.getpgid(0), arguments=" ".join(arguments))
 sys.exit(int(sys.stdin.readline() or 7))
 """
@@ -32,18 +47,19 @@ PATIENCE_S = 60.0
 class Standby:
     """A process that calls serve_forks()."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
+        """options: what it does before."""
         self.orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.status, writing = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM],
+            [sys.executable, "-c", PROGRAM, *options],
             env={**os.environ, "PAGEWIRE_STATUS_FD": str(writing)},
             pass_fds=(writing,),
             stdin=theirs,
         )
         os.close(writing)
         theirs.close()
-        assert next_event(self.status)["event"] == "standby"
+        self.event = next_event(self.status)
 
     def fork(self, *arguments: str) -> "Forked":
         """Has it fork a process that reads its exit code from its standard input."""
@@ -87,14 +103,15 @@ def next_event(status: int) -> dict[str, object]:
 
 
 @pytest.fixture
-def waiting() -> Iterator[Standby]:
-    made = Standby()
+def waiting(request: pytest.FixtureRequest) -> Iterator[Standby]:
+    made = Standby(*getattr(request, "param", ()))
     yield made
     made.close()
 
 
 def test_what_it_forks_is_a_child_of_ours_in_a_group_of_its_own(waiting: Standby) -> None:
     """With its arguments, status pipe and standard input; and it lives on when the standby dies."""
+    assert waiting.event == {"event": "standby"}
     one, other = waiting.fork("engine", "--a=1"), waiting.fork("engine", "--b=2")
     for forked, argument in (one, "--a=1"), (other, "--b=2"):
         pid = forked.process.pid
@@ -125,6 +142,66 @@ def test_a_standby_forks_a_standby(waiting: Standby) -> None:
     process.wait()
     assert process.returncode == 0
     os.close(status)
+
+
+@pytest.mark.parametrize("waiting", [["shallow"]], indirect=True)
+def test_standbys_fork_one_another_without_end(waiting: Standby) -> None:
+    """Each is killed once it has forked the next one, so that the last one has many ancestors."""
+    process: Process = waiting.process
+    orders, statuses = [waiting.orders], []
+    for _ in range(40):
+        own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        before, (process, status) = process, fork(process.pid, orders[-1], ["engine", FLAG], theirs.fileno())
+        theirs.close()
+        orders.append(own)
+        statuses.append(status)
+        assert next_event(status) == {"event": "standby"}
+        os.kill(before.pid, signal.SIGKILL)
+        before.wait()
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    for own, status in zip(orders[1:], statuses, strict=True):
+        own.close()
+        os.close(status)
+
+
+def test_a_fork_has_files_of_its_own(waiting: Standby) -> None:
+    """Its stacks are not among those of other forks, and no program that it starts gets any of them."""
+    forks = [waiting.fork("engine") for _ in range(2)]
+    for forked in forks:
+        next_event(forked.status)
+        pid = forked.process.pid
+        for _ in range(2):
+            assert stacks_of(pid).count("in <module>") >= 1
+        names = {file.name: os.readlink(file) for file in Path(f"/proc/{pid}/fd").iterdir()}
+        assert sum("pagewire-stacks" in name for name in names.values()) == 1
+        for name in (name for name in names if int(name) > 2):
+            _, flags, *_ = Path(f"/proc/{pid}/fdinfo/{name}").read_text().split("\n")
+            assert int(flags.removeprefix("flags:"), 8) & os.O_CLOEXEC, names[name]
+    assert [forked.end() for forked in forks] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "why"),
+    [
+        (["threads"], "its imports have started threads (1), whose locks its forks would keep"),
+        (["device"], "its imports have opened a GPU, which its forks could not use"),
+    ],
+    indirect=["waiting"],
+)
+def test_a_process_whose_forks_could_not_compute_is_no_standby(waiting: Standby, why: str) -> None:
+    assert (waiting.event["event"], waiting.event["why"]) == ("failed", why)
+
+
+def test_a_standby_without_a_supervisor_says_what_it_needs() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pagewire", "engine", "demo", "--standby"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert ended.returncode == 1 and "its standard input is not the socket of a supervisor" in ended.stderr
 
 
 def test_a_process_that_is_killed_is_told_by_its_exit_code(waiting: Standby) -> None:

@@ -1,5 +1,6 @@
 """When a slot restarts its process, and when it gives up."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +18,16 @@ class FakeChild:
         name: str,
         arguments: list[str],
         fork: Callable[..., Any] | None = None,
-        fork_of_worker: Callable[[list[str]], Callable[..., Any] | None] | None = None,
+        fork_worker: Callable[..., Any] | None = None,
     ) -> None:
-        self.name, self.arguments, self.forked, self.fork_of_worker = name, arguments, fork, fork_of_worker
+        self.name, self.arguments, self.fork_worker = name, arguments, fork_worker
+        self.forked_by: FakeChild | None = None
+        if fork is not None:
+            with contextlib.suppress(OSError):
+                self.forked_by, _ = fork(arguments, 0)
         self.facts: dict[str, int] | None = None
         self.is_lost = self.is_active = self.after_kill = self.stands_by = False
-        self.is_closed = self.was_killed_from_outside = False
+        self.is_closed = self.was_killed_from_outside = self.refuses = False
         self.kept: FakeWorkers | None = None
         self.leaves: FakeWorkers | None = None
 
@@ -35,8 +40,11 @@ class FakeChild:
         """See Child."""
         return self.stands_by and not self.is_lost
 
-    def fork(self, *_: object) -> None:
-        """See Child: which of them was asked is what matters here."""
+    def fork(self, *_: object) -> "tuple[FakeChild, int]":
+        """See Child."""
+        if self.refuses:
+            raise OSError("killed a moment ago")
+        return self, 0
 
     def leave_workers(self) -> "FakeWorkers | None":
         """See Child."""
@@ -179,11 +187,11 @@ def test_standbys_are_started_once_the_process_is_ready():
     """The first one imports, the others are forked by it."""
     slot = RestartSlot("x", ["a"], 5, 10.0, num_standbys=3)
     child = slot.start()
-    assert child.forked is None and slot.due_standbys(0.0) is None
+    assert child.forked_by is None and slot.due_standbys(0.0) is None
     child.facts = {}
     first, second, third = start_standbys(slot, 0.0)
     assert first.name == "standby of the x" and first.arguments == ["a", "--standby"]
-    assert first.forked is None and second.forked == third.forked == first.fork
+    assert first.forked_by is None and second.forked_by is third.forked_by is first
 
 
 def test_a_standby_forks_what_fills_the_role_again_and_again():
@@ -193,7 +201,7 @@ def test_a_standby_forks_what_fills_the_role_again_and_again():
     for number, killed in enumerate([True, False, True]):
         slot.died(float(number), killed=killed)
         child = slot.start()
-        assert child.forked == standby.fork and child.arguments == ["a"] and child.is_active
+        assert child.forked_by is standby and child.arguments == ["a"] and child.is_active
         assert child.after_kill is killed
         child.facts = {}
     assert start_standbys(slot, 9.0) == []
@@ -205,11 +213,25 @@ def test_a_worker_is_forked_by_standbys_with_its_arguments():
     child = slot.start()
     child.facts = {}
     (own,) = start_standbys(slot, 0.0)
-    assert child.fork_of_worker(["worker", "--rank=0"]) is None and own.arguments == ["a", "--standby"]
+    with pytest.raises(OSError, match="no worker of the x can be forked"):
+        child.fork_worker(["worker", "--rank=0"], 0)
+    assert own.arguments == ["a", "--standby"]
     (of_worker,) = start_standbys(slot, 0.0)
     assert of_worker.arguments == ["worker", "--rank=0", "--standby=auto"]
     assert of_worker.name == "standby of the worker of the x"
-    assert child.fork_of_worker(["worker", "--rank=0"]) == of_worker.fork
+    assert child.fork_worker(["worker", "--rank=0"], 0) == (of_worker, 0)
+
+
+def test_a_standby_that_has_just_been_killed_is_passed_over():
+    """The next one forks, and only where there is none is a process started with its imports."""
+    slot = ready_slot(2)
+    first, second = start_standbys(slot, 0.0)
+    first.refuses = True
+    slot.died(1.0, killed=True)
+    assert slot.start().forked_by is second
+    second.refuses = True
+    slot.died(2.0, killed=True)
+    assert slot.start().forked_by is None
 
 
 def test_no_standby_imports_until_streams_go_on():
@@ -238,11 +260,24 @@ def test_a_standby_that_dies_is_replaced_at_once_if_it_was_killed_from_outside()
     slot.standbys[0].drop(first, 1.0)
     assert first.is_closed
     (third,) = start_standbys(slot, 1.0)
-    assert third.forked == second.fork
+    assert third.forked_by is second
     second.is_lost = True
     slot.standbys[0].drop(second, 2.0)
     assert start_standbys(slot, 2.0 + standbys.PAUSE_S - 0.1) == []
     assert len(start_standbys(slot, 2.0 + standbys.PAUSE_S)) == 1
+
+
+def test_pauses_grow_while_standbys_die_before_they_have_imported_everything():
+    slot, now, pauses = ready_slot(1), 0.0, []
+    (own,) = slot.standbys
+    for imports in (False, False, False, True, False):
+        assert slot.due_standbys(now) is own and slot.due_standbys(now - 0.1) is None
+        standby = own.start(now)
+        standby.stands_by = imports
+        own.drop(standby, now)
+        pauses.append(own.due - now)
+        now = own.due
+    assert pauses == [standbys.PAUSE_S * times for times in (1, 2, 4, 8, 1)]
 
 
 def test_a_death_while_all_standbys_are_gone_starts_a_process():
@@ -251,7 +286,7 @@ def test_a_death_while_all_standbys_are_gone_starts_a_process():
         standby.is_lost = True
     slot.died(1.0, explained=True, killed=True)
     child = slot.start()
-    assert child.forked is None and child.is_active and not child.after_kill
+    assert child.forked_by is None and child.is_active and child.after_kill
 
 
 def test_a_slot_may_have_no_standby():
@@ -273,7 +308,8 @@ def test_a_standby_is_there_while_one_of_each_kind_can_fork():
     slot = RestartSlot("x", ["a"], 5, 10.0, num_standbys=2, worker_standby="--standby=auto")
     child = slot.start()
     child.facts = {}
-    child.fork_of_worker(["worker"])
+    with contextlib.suppress(OSError):
+        child.fork_worker(["worker"], 0)
     assert not slot.has_standby
     first, _, of_worker, other = start_standbys(slot, 0.0)
     assert slot.has_standby
@@ -324,16 +360,6 @@ def test_workers_of_an_earlier_process_are_ended_before_others_are_kept():
     slot.child.leaves = more
     slot.died(2.0, killed=True)
     assert left.is_closed and not more.is_closed and slot.start().kept is more
-
-
-def test_a_start_is_told_of_a_kill_where_workers_are_kept():
-    """A process that is no standby too: it adopts, or loads again."""
-    slot = ready_slot(0)
-    slot.child.leaves = FakeWorkers()
-    slot.died(1.0, killed=True)
-    assert slot.start().after_kill
-    slot.died(2.0, killed=True)
-    assert not slot.start().after_kill, "there is nothing to adopt"
 
 
 def test_names_in_labels():

@@ -18,7 +18,7 @@ import zmq
 from pagewire import __version__
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError, install_hint
-from pagewire.host.gc_tuning import freeze_heap, freeze_imports
+from pagewire.host.gc_tuning import freeze_heap, freeze_imports, give_back_freed_memory
 from pagewire.host.resources import GPU, parse_cores, pin
 from pagewire.host.spawn import Status
 from pagewire.host.standby import serve_forks
@@ -27,7 +27,7 @@ from pagewire.ipc.curve import read_client_key
 from pagewire.plugins import find_plugin
 from worker.channel import Channel, EngineGone
 from worker.core_succession import LoadedWorker, serve_cores
-from worker.cpu.malloc_tuning import release_import_memory, use_one_heap
+from worker.cpu.malloc_tuning import drop_library_pages, use_one_heap
 from worker.cpu.precompile import needed_groups, precompile, select_instruction_set
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
@@ -125,7 +125,8 @@ def _import_ahead(cpu_kernels: str) -> None:
         compiled.begin()
         compiled.wait(lambda what, fraction: None)
     freeze_imports()
-    release_import_memory()
+    give_back_freed_memory()
+    drop_library_pages()  # a third of what a standby has; what is used again comes from the page cache
 
 
 def _load(channel: Channel, config: WorkerConfig) -> LoadedWorker | None:

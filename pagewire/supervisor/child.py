@@ -172,23 +172,21 @@ class Child:
 
     @property
     def was_killed(self) -> bool:
-        """True if the process, or its worker, served until SIGKILL came from outside. To be asked after
-        cause_of_death()."""
-        if self.facts is None or self._hangs:
-            return False
-        if self.failure is not None:
-            return self.failure.may_pass
-        return self.process.returncode == -signal.SIGKILL
+        """True if the process served until another process or the system ended it or its worker. To be asked
+        after cause_of_death()."""
+        return self.facts is not None and self._was_ended
 
     @property
     def was_killed_from_outside(self) -> bool:
         """True if another process has ended this one or its worker at any time, and not the system for a lack
         of memory: it says nothing about the next process. To be asked after cause_of_death()."""
-        if self._hangs or oom_kills() != self._oom_kills:
-            return False
+        return self._was_ended and oom_kills() == self._oom_kills
+
+    @property
+    def _was_ended(self) -> bool:
         if self.failure is not None:
-            return self.failure.may_pass
-        return ended_from_outside(self.process.returncode)
+            return not self._hangs and self.failure.may_pass
+        return not self._hangs and ended_from_outside(self.process.returncode)
 
     def leave_workers(self) -> WorkerProcesses | None:
         """Returns the workers of a process that served until it was killed or told to end, if its successor

@@ -2,6 +2,7 @@
 execution."""
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -25,6 +26,10 @@ _MAX_DELAY_S = 0.6
 """Between two strikes of a burst: about what a core and its worker need to come back."""
 _POLL_S = 0.01
 _PATIENCE_S = 300.0
+STANDBY, ALL = "standby", "all"
+"""Victims that are no command: a standby of any command; all processes below the supervisor."""
+_STOPPED_S = 15.0
+"""Seconds from SIGSTOP to SIGCONT."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Blow:
     """A strike that is planned."""
 
     victim: str
-    """Command of the process: engine, worker or frontend."""
+    """Command of the process: engine, worker or frontend; or STANDBY or ALL."""
     delay: float
     """Seconds after the one before it in the same burst."""
     signal: str = "SIGKILL"
@@ -95,17 +100,46 @@ class Killer:
         """Waits until the process to kill exists, and kills it."""
         deadline = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline:
-            found = services.processes(self.supervisor).get(blow.victim, [])
-            self.dice.shuffle(found)
-            if self.dice.random() < 0.5:
-                found.sort(key=services.stands_by)
-            for pid in found:
-                stands_by = services.stands_by(pid)
-                try:
-                    os.kill(pid, getattr(signal, blow.signal))
-                except ProcessLookupError:
-                    continue
-                self.writer.strike(burst, blow.victim, blow.signal, standby=stands_by)
+            found, is_all = self._find(blow.victim), blow.victim == ALL
+            struck = (each for each in found if _send(blow.signal, each[2]))
+            for stands_by, command, _ in list(struck) if is_all else struck:
+                victim, stands_by = (ALL, False) if is_all else (command, stands_by)
+                self.writer.strike(burst, victim, blow.signal, standby=stands_by)
                 return
             await asyncio.sleep(_POLL_S)
         raise Stuck(f"there is no {blow.victim}")
+
+    def _find(self, victim: str) -> list[tuple[bool, str, int]]:
+        """Returns what may be struck, in a random order, in which half the time those that serve come first:
+        whether each is a standby, its command and process id."""
+        processes = services.processes(self.supervisor)
+        commands = processes if victim in (STANDBY, ALL) else [victim]
+        found = [
+            (services.stands_by(pid), command, pid)
+            for command in commands
+            for pid in processes.get(command, [])
+        ]
+        self.dice.shuffle(found)
+        if victim == STANDBY:
+            return [each for each in found if each[0]]
+        return sorted(found, key=lambda each: each[0]) if self.dice.random() < 0.5 else found
+
+
+def _send(name: str, pid: int) -> bool:
+    """Sends a signal, and SIGCONT to a process that is still stopped after a while. Returns False when there
+    is no such process."""
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = os.pidfd_open(pid)
+            stack.callback(os.close, descriptor)
+            signal.pidfd_send_signal(descriptor, getattr(signal, name))
+        except ProcessLookupError:
+            return False
+        if name == "SIGSTOP":
+            asyncio.get_running_loop().call_later(_STOPPED_S, _continue, descriptor, stack.pop_all())
+        return True
+
+
+def _continue(descriptor: int, stack: contextlib.ExitStack) -> None:
+    with stack, contextlib.suppress(ProcessLookupError):  # it was found, and killed
+        signal.pidfd_send_signal(descriptor, signal.SIGCONT)

@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         nargs="+",
         metavar="NAME=SHARE",
         default=[f"{name}={count}" for name, count in SHARES.items()],
-        help="engine, worker, frontend; with another signal as in engine:SIGSTOP=3",
+        help="engine, worker, frontend, standby, all; with another signal as in engine:SIGSTOP=3",
     )
     parser.add_argument("--round", type=int, default=ROUND, help="strikes under one service; default: 80")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for all rounds")

@@ -201,15 +201,16 @@ def test_what_a_worker_has_reported_is_the_cause_of_a_failed_start(
     [
         (signal.SIGKILL, READY, True),
         (signal.SIGKILL, {"event": "loading", "what": "weights", "fraction": 0.0}, False),
-        (signal.SIGTERM, READY, False),
+        (signal.SIGTERM, READY, True),
+        (signal.SIGSEGV, READY, False),
         (signal.SIGKILL, FAILED | {"may_pass": True}, False),
     ],
-    ids=["ready", "starting", "another signal", "failed"],
+    ids=["ready", "starting", "told to end", "crashed", "failed"],
 )
 def test_which_process_was_killed(
     signum: int, event: dict[str, Any], killed: bool, make, started: Started
 ) -> None:
-    """One that served, by SIGKILL; what dies while it starts may have a reason of its own."""
+    """One that served, from outside; what dies while it starts may have a reason of its own."""
     child = make()
     started.report(event)
     child.read_status()

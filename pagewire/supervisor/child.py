@@ -27,11 +27,7 @@ class Child:
     """A running `python -m pagewire ARGUMENTS`."""
 
     def __init__(
-        self,
-        name: str,
-        arguments: list[str],
-        fork: Fork | None = None,
-        fork_worker: Fork | None = None,
+        self, name: str, arguments: list[str], fork: Fork | None = None, fork_worker: Fork | None = None
     ) -> None:
         """Starts the process. Raises OSError when the system cannot: no descriptors, processes or memory.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pagewire.host.standby import Process
 from pagewire.supervisor.child import Child
-from pagewire.supervisor.standbys import DELAY_S, Standbys
+from pagewire.supervisor.standbys import Standbys
 from pagewire.supervisor.worker_processes import WorkerProcesses
 
 WINDOW_S = 60.0
@@ -59,6 +59,8 @@ class RestartSlot:
         self._own = Standbys(name, num_standbys, arguments)
         count = num_standbys if worker_standby else 0
         self._of_worker = Standbys(f"worker of the {name}", count, flag=worker_standby)
+        self.standbys = tuple(each for each in (self._own, self._of_worker) if each.count)
+        """Those of its process, and of the worker of that."""
 
     def start(self) -> Child:
         """Fills the role: a standby forks the process, or it is started. Raises OSError when the system
@@ -87,11 +89,6 @@ class RestartSlot:
             self._kept = None
 
     @property
-    def standbys(self) -> tuple[Standbys, ...]:
-        """Those of its process, and of the worker of that."""
-        return tuple(each for each in (self._own, self._of_worker) if each.count)
-
-    @property
     def has_standby(self) -> bool:
         """Whether all standbys that it needs can fork."""
         return bool(self.standbys) and all(each.can_fork for each in self.standbys)
@@ -116,9 +113,6 @@ class RestartSlot:
     def recovered(self, now: float) -> float:
         """Ends an outage: the process is ready. Returns how long the outage was, in seconds."""
         assert self.down_since is not None
-        for standbys in self.standbys:
-            if not standbys.can_fork:
-                standbys.postpone(now + DELAY_S)
         self.last_pause, self.down_since = now - self.down_since, None
         return self.last_pause
 

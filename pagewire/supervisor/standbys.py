@@ -1,14 +1,11 @@
 """The standbys of one command, such as `pagewire engine`, which fork its processes."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from pagewire.host.standby import FLAG, Process
 from pagewire.supervisor.child import Child
 
-DELAY_S = 0.5
-"""Seconds from a recovery until a standby is started: what it imports takes the cores for seconds, and first
-all streams shall have their next tokens."""
 PAUSE_S = 10.0
 """Pause before a standby that died is replaced, unless it was killed from outside. It doubles after each that
 died before it had imported everything."""
@@ -45,10 +42,6 @@ class Standbys:
                     return each.fork(arguments, stdin)
         raise OSError(f"no {self._name} can be forked")
 
-    def postpone(self, until: float) -> None:
-        """Starts none before that."""
-        self.due = max(self.due, until)
-
     @property
     def stand_by(self) -> bool:
         """Whether all have imported everything that there are."""
@@ -69,10 +62,6 @@ class Standbys:
             return None
         self.children.append(standby)
         return standby
-
-    def lost(self) -> Iterator[Child]:
-        """Yields those that have died."""
-        return (each for each in list(self.children) if each.is_lost)
 
     def drop(self, standby: Child, now: float) -> None:
         """Closes one that has died. The next one is started at once where this one was killed from outside,

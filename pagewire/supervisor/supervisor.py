@@ -122,13 +122,9 @@ class Supervisor:
         self._gateways = gateway_slots(self._config, ports)
         for slot in self._slots():
             try:
-                self._start_child(slot)
+                self._listen_to(slot.start())
             except OSError as error:
                 raise _cannot_start(slot, error) from error
-
-    def _start_child(self, slot: RestartSlot) -> None:
-        """Raises OSError."""
-        self._listen_to(slot.start())
 
     def _listen_to(self, child: Child) -> None:
         self._selector.register(child.status, selectors.EVENT_READ, child)
@@ -180,7 +176,7 @@ class Supervisor:
     def _update_standbys(self, slot: RestartSlot) -> None:
         """Drops standbys that died, and starts the next one that is due."""
         for standbys in slot.standbys:
-            for lost in standbys.lost():
+            for lost in [each for each in standbys.children if each.is_lost]:
                 log.warning("%s", lost.cause_of_death())
                 self._stop_listening_to(lost)
                 standbys.drop(lost, time.monotonic())
@@ -192,7 +188,7 @@ class Supervisor:
         """Starts a process, later if the system cannot now: what killed its predecessor, such as a lack of
         memory, may keep it from starting for a while."""
         try:
-            self._start_child(slot)
+            self._listen_to(slot.start())
         except OSError as error:
             pause = slot.postpone(time.monotonic())
             log.error("%s; trying again in %.1f s", _cannot_start(slot, error), pause)

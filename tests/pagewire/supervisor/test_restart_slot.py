@@ -234,18 +234,14 @@ def test_a_standby_that_has_just_been_killed_is_passed_over():
     assert slot.start().forked_by is None
 
 
-def test_no_standby_imports_until_streams_go_on():
-    """Where there is one already, the others are forked at once."""
+def test_a_standby_is_replaced_while_nothing_serves():
+    """An outage does not keep it waiting."""
     slot = ready_slot(2)
-    slot.died(0.0)
-    slot.start().facts = {}
-    slot.recovered(9.0)
-    assert slot.due_standbys(9.0) is None
-    first, _ = start_standbys(slot, 9.0 + standbys.DELAY_S)
+    first, _ = start_standbys(slot, 9.0)
     first.is_lost = first.was_killed_from_outside = True
     slot.died(20.0)
     slot.standbys[0].drop(first, 20.0)
-    assert len(start_standbys(slot, 20.0)) == 1, "an outage does not keep it waiting"
+    assert len(start_standbys(slot, 20.0)) == 1
     slot.start().facts = {}
     slot.recovered(21.0)
     assert len(slot.standbys[0].children) == 2
@@ -256,7 +252,6 @@ def test_a_standby_that_dies_is_replaced_at_once_if_it_was_killed_from_outside()
     slot = ready_slot(2)
     first, second = start_standbys(slot, 0.0)
     first.is_lost = first.was_killed_from_outside = True
-    assert [*slot.standbys[0].lost()] == [first]
     slot.standbys[0].drop(first, 1.0)
     assert first.is_closed
     (third,) = start_standbys(slot, 1.0)

@@ -11,23 +11,20 @@ The step's program (kernels.cpu.program) runs again and again with all records b
 operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
 What the operations do not add up to is what they do to each other's caches. Attention waits for memory in its
 own line; in a whole step products ask for its keys and values
-(kernels.cpu.attention.planning.kv_prefetch_kernel), and the last line says what the step takes where they do
-not, in turns with what it takes.
+(kernels.cpu.attention.planning.kv_prefetch_kernel).
 """
 
 import statistics
 import sys
-import time
 from collections.abc import Callable
+from timeit import repeat
 
 import numpy as np
 
 from benchmarks.steps.cpu_worker import BLOCK_SIZE, Runner, load_model, model_options, random_rows
 from benchmarks.steps.plans import plan, removal
-from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.program.buffers import FEW
-from kernels.cpu.program.recording import STREAM
 from kernels.cpu.runtime.records import ProductRecord, ProgramRecord
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 
@@ -57,30 +54,7 @@ def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict
 
 def median_ms(run: Callable[[], None]) -> float:
     """Of some runs, after one that does not count."""
-    run()
-    return statistics.median(milliseconds(run) for _ in range(RUNS))
-
-
-def milliseconds(run: Callable[[], None]) -> float:
-    """Of one run."""
-    began = time.perf_counter()
-    run()
-    return 1000 * (time.perf_counter() - began)
-
-
-def with_and_without(
-    run: Callable[[], None], records: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", products: list[int]
-) -> str:
-    """A line for what products ask for. records, products: of the program, and which of them these are."""
-    streams = records[products, STREAM]
-    times: tuple[list[float], list[float]] = ([], [])
-    for turn in range(2 * RUNS):
-        records[products, STREAM] = streams * (1 - turn % 2)
-        times[turn % 2].append(milliseconds(run))
-    records[products, STREAM] = streams
-    asked, not_asked = map(statistics.median, times)
-    compared = f"in turns with {asked:.3f} ms: {asked / not_asked:.3f}"
-    return f"  {'nothing asked for':<40} {not_asked:9.3f} ms, {compared}"
+    return 1000 * statistics.median(repeat(run, number=1, repeat=RUNS + 1)[1:])
 
 
 def profile(runner: Runner, what: str, tokens: int) -> None:
@@ -107,9 +81,6 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
             line += f"  {done:6.0f} GFLOP/s"
         print(line)
     records[:] = whole
-    products = [index for index, name in enumerate(labels) if name.startswith("product")]
-    if tokens >= LEAST_ROWS and whole[products, STREAM].any():
-        print(with_and_without(lambda: TEAM.run(program), records, products))
 
 
 def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, shared: int) -> None:

@@ -10,10 +10,10 @@ On a CPU without these instructions the peaks are those of torch's product of fl
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -95,12 +95,7 @@ def _product_loop(name: str, sums: Any, operand: Any) -> Any:
 
 def _best(tries: int, call: Callable[[], object]) -> float:
     """Seconds."""
-    times = []
-    for _ in range(tries + 1):  # the first one compiles
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return min(times)
+    return min(repeat(call, number=1, repeat=tries + 1))  # the first one compiles
 
 
 def bandwidth(threads: int) -> float:

@@ -148,7 +148,7 @@ async def test_a_dead_cores_requests_go_on_at_another_one_at_once():
         again = await next_of(made.engines[1].requests)
         assert again.request_id == "mine" and again.again and again.age_us > 7
         assert [bytes(part.token_ids) for part in again.delivered] == [b"\1\0\0\0\2\0\0\0\3\0\0\0"]
-        assert made.state.serves and made.client.num_streams == 2
+        assert made.state.serves and len(made.client.journal) == 2
         await made.engines[1].output(again.handle, Output([4], 3, position=3))
         await mine.heard()
         assert mine.outputs == [(0, 3, [4], 3, 0)] and other.outputs == []
@@ -189,7 +189,7 @@ async def test_a_core_that_is_overloaded_is_not_the_only_one():
         await asked[0].fail(second.handle, *OVERLOADED)
         await sink.heard()
         assert isinstance(sink.error, EngineRefused) and sink.error.reason == "QUEUE_FULL"
-        assert made.client.num_streams == 0
+        assert len(made.client.journal) == 0
 
 
 async def test_what_only_one_core_can_know_is_not_asked_elsewhere():
@@ -209,7 +209,7 @@ async def test_a_request_that_was_aborted_on_its_way():
         request = await next_of(made.engines[0].requests)
         await made.engines[0].fail(request.handle, 10, "REQUEST_ABORTED", "was aborted on its way")
         await sink.heard()
-        assert sink.is_aborted and sink.error is None and made.client.num_streams == 0
+        assert sink.is_aborted and sink.error is None and len(made.client.journal) == 0
 
 
 async def test_a_core_with_another_model_is_not_used(caplog):
@@ -316,7 +316,7 @@ async def test_addresses_from_a_file_that_changes(monkeypatch, tmp_path: Path):
         while [core.address for core in client.cores] != [third.address, second.address]:
             await asyncio.sleep(0.005)
         await made.all_serve()
-        assert [core.rank for core in client.cores] == [0, 1] and client.num_streams == 1
+        assert [core.rank for core in client.cores] == [0, 1] and len(client.journal) == 1
         for _ in range(6):
             made.submit(Sink())
         assert [len(core.in_flight) for core in client.cores] == [3, 3]

@@ -276,7 +276,7 @@ async def test_a_stop_string_across_tokens_ends_the_request(checkpoint, model):
         abort = await next_of(service.engine.aborts)
         assert (abort.handle, list(abort.indexes)) == (request.handle, [0])
         assert await call.code() == grpc.StatusCode.OK
-        assert service.frontend.engine.num_streams == 0
+        assert len(service.frontend.engine.journal) == 0
 
 
 async def test_a_stop_string_ends_one_sequence_of_several(checkpoint, model):
@@ -612,7 +612,7 @@ async def test_a_slow_client_gets_larger_messages(checkpoint, model):
         messages = [await anext(reading)]
         for place in range(1, steps):
             await service.engine.output(handle, Output(step, MAX_TOKENS if place == steps - 1 else 0))
-        while service.frontend.engine.num_streams:
+        while len(service.frontend.engine.journal):
             await asyncio.sleep(0.01)
         messages += [message async for message in reading]
         assert tokens_of(messages) == step * steps
@@ -634,7 +634,7 @@ async def test_256_streams_on_one_channel(checkpoint, model):
         for number, messages in enumerate(streams):
             assert text_of(messages) == f"number {number} says hello"
             assert messages[0].request_id == str(number)
-        assert service.frontend.engine.num_streams == 0
+        assert len(service.frontend.engine.journal) == 0
         assert service.engine.aborts.empty()
 
 

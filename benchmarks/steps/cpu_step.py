@@ -12,18 +12,22 @@ operation emptied, so that each is measured with its own data, threads and waits
 What the operations do not add up to is what they do to each other's caches. Attention waits for memory in its
 own line; in a whole step products ask for its keys and values
 (kernels.cpu.attention.planning.kv_prefetch_kernel), and the last line says what the step takes where they do
-not, in turns with what it takes.
+not. Of a step of one row it says what a read of as many bytes as its products read takes, on as many threads.
+Both take turns with the step, and the least processor times count, which other processes change least.
 """
 
 import statistics
 import sys
 import time
+import timeit
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from benchmarks.steps.cpu_worker import BLOCK_SIZE, Runner, load_model, model_options, random_rows
 from benchmarks.steps.plans import plan, removal
+from benchmarks.versus.roof import reading
 from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.program.buffers import FEW
@@ -57,30 +61,15 @@ def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict
 
 def median_ms(run: Callable[[], None]) -> float:
     """Of some runs, after one that does not count."""
-    run()
-    return statistics.median(milliseconds(run) for _ in range(RUNS))
+    return 1000 * statistics.median(timeit.repeat(run, repeat=1 + RUNS, number=1)[1:])
 
 
-def milliseconds(run: Callable[[], None]) -> float:
-    """Of one run."""
-    began = time.perf_counter()
-    run()
-    return 1000 * (time.perf_counter() - began)
-
-
-def with_and_without(
-    run: Callable[[], None], records: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", products: list[int]
-) -> str:
-    """A line for what products ask for. records, products: of the program, and which of them these are."""
-    streams = records[products, STREAM]
-    times: tuple[list[float], list[float]] = ([], [])
-    for turn in range(2 * RUNS):
-        records[products, STREAM] = streams * (1 - turn % 2)
-        times[turn % 2].append(milliseconds(run))
-    records[products, STREAM] = streams
-    asked, not_asked = map(statistics.median, times)
-    compared = f"in turns with {asked:.3f} ms: {asked / not_asked:.3f}"
-    return f"  {'nothing asked for':<40} {not_asked:9.3f} ms, {compared}"
+def beside(what: str, run: Callable[[], None], other: Callable[[], object]) -> str:
+    """Returns a line for what else may run, in turns with a step."""
+    timers = [timeit.Timer(each, timer=time.process_time) for each in (run, other)]
+    times = [[1000 * timer.timeit(1) for timer in timers] for _ in range(2 * RUNS)]
+    step, taken = map(min, zip(*times, strict=True))
+    return f"  {what:<40} {taken:9.3f} ms of processors, in turns with {step:.3f} ms: {taken / step:.3f}"
 
 
 def profile(runner: Runner, what: str, tokens: int) -> None:
@@ -93,13 +82,14 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
     records, known = program.records, names()
     whole = records.copy()
     labels = [label(record, known) for record in whole]
-    total = median_ms(lambda: TEAM.run(program))
+    run = partial(TEAM.run, program)
+    total = median_ms(run)
     print(f"{what}: {total:.2f} ms")
     for name in dict.fromkeys(labels):
         chosen = np.array([one == name for one in labels])
         records[:] = whole
         records[~chosen, ROWS] = 0
-        taken = median_ms(lambda: TEAM.run(program))
+        taken = median_ms(run)
         line = f"  {name:<40} {taken:9.3f} ms {100 * taken / total:5.1f} %"
         if name.startswith("product"):
             columns, inputs = (int(part) for part in name.removeprefix("product ").split(" x "))
@@ -108,8 +98,20 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
         print(line)
     records[:] = whole
     products = [index for index, name in enumerate(labels) if name.startswith("product")]
+    if tokens == 1:
+        in_12_bits = np.array(
+            ["compact" in known[int(operation)] for operation in whole[products, OPERATION]]
+        )
+        size = int((whole[products, COLUMNS] * whole[products, WORDS] * (4 - in_12_bits)).sum())
+        print(beside(f"a read of {size / 1e6:.0f} MB", run, reading(size, TEAM.threads)))
     if tokens >= LEAST_ROWS and whole[products, STREAM].any():
-        print(with_and_without(lambda: TEAM.run(program), records, products))
+
+        def run_without() -> None:
+            records[products, STREAM] = 0
+            run()
+            records[products, STREAM] = whole[products, STREAM]
+
+        print(beside("nothing asked for", run, run_without))
 
 
 def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, shared: int) -> None:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.versus.peaks 2     # threads: {"bandwidth": ..., "bf16": ..., "int8": ...}
 
-Reading is the sum of an array that no cache holds; products are loops of instructions that never leave the
+Reading finds the largest number of an array that no cache holds; products are loops of instructions in
 registers, twelve sums at a time: vpdpbusd, and the faster one of vdpbf16ps and vfmadd, on values that were
 widened. Each is the best of some tries: a limit is what was reached once.
 On a CPU without these instructions the peaks are those of torch's product of float32, which may be exceeded.
@@ -12,7 +12,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
@@ -22,7 +21,7 @@ from numba import njit, prange, set_num_threads, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from benchmarks.versus.roof import Limits
+from benchmarks.versus.roof import Limits, reading
 from kernels.cpu.instruction_sets import AVX512_BF16, AVX512_VBMI, host_sets, selected_set
 
 BYTES = 1 << 30
@@ -105,9 +104,7 @@ def _best(tries: int, call: Callable[[], object]) -> float:
 
 def bandwidth(threads: int) -> float:
     """Bytes per second."""
-    parts = np.split(np.ones(threads * (BYTES // threads // 4), np.float32), threads)
-    with ThreadPoolExecutor(threads) as pool:  # numpy lets go of the interpreter's lock
-        return 4 * sum(map(len, parts)) / _best(READS, lambda: list(pool.map(np.sum, parts)))
+    return BYTES / _best(READS, reading(BYTES, threads))
 
 
 def instruction_peaks(threads: int) -> tuple[float, float]:

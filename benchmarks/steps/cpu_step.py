@@ -11,27 +11,23 @@ The step's program (kernels.cpu.program) runs again and again with all records b
 operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
 What the operations do not add up to is what they do to each other's caches. Attention waits for memory in its
 own line; in a whole step products ask for its keys and values
-(kernels.cpu.attention.planning.kv_prefetch_kernel), and the last line says what the step takes where they do
-not. Of a step of one row it says what a read of as many bytes as its products read takes, on as many threads.
-Both take turns with the step, and the least processor times count, which other processes change least.
+(kernels.cpu.attention.planning.kv_prefetch_kernel). Of one row the last line is a read of as many bytes as
+its weights have, beside the step: the least processor time of both, in turns.
 """
 
 import statistics
 import sys
-import time
-import timeit
 from collections.abc import Callable
-from functools import partial
+from time import process_time
+from timeit import Timer, repeat
 
 import numpy as np
 
 from benchmarks.steps.cpu_worker import BLOCK_SIZE, Runner, load_model, model_options, random_rows
 from benchmarks.steps.plans import plan, removal
 from benchmarks.versus.roof import reading
-from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.program.buffers import FEW
-from kernels.cpu.program.recording import STREAM
 from kernels.cpu.runtime.records import ProductRecord, ProgramRecord
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 
@@ -61,15 +57,7 @@ def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict
 
 def median_ms(run: Callable[[], None]) -> float:
     """Of some runs, after one that does not count."""
-    return 1000 * statistics.median(timeit.repeat(run, repeat=1 + RUNS, number=1)[1:])
-
-
-def beside(what: str, run: Callable[[], None], other: Callable[[], object]) -> str:
-    """Returns a line for what else may run, in turns with a step."""
-    timers = [timeit.Timer(each, timer=time.process_time) for each in (run, other)]
-    times = [[1000 * timer.timeit(1) for timer in timers] for _ in range(2 * RUNS)]
-    step, taken = map(min, zip(*times, strict=True))
-    return f"  {what:<40} {taken:9.3f} ms of processors, in turns with {step:.3f} ms: {taken / step:.3f}"
+    return 1000 * statistics.median(repeat(run, number=1, repeat=RUNS + 1)[1:])
 
 
 def profile(runner: Runner, what: str, tokens: int) -> None:
@@ -79,39 +67,30 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
     if not isinstance(runner.backend.model, FusedDecoder):
         raise SystemExit("this model does not run as a program: see the worker's log")
     program = runner.backend.model.programs[tokens <= FEW].program
-    records, known = program.records, names()
-    whole = records.copy()
+    records, whole, known = program.records, program.records.copy(), names()
     labels = [label(record, known) for record in whole]
-    run = partial(TEAM.run, program)
-    total = median_ms(run)
+    total = median_ms(lambda: TEAM.run(program))
     print(f"{what}: {total:.2f} ms")
+    size = 0
     for name in dict.fromkeys(labels):
         chosen = np.array([one == name for one in labels])
         records[:] = whole
         records[~chosen, ROWS] = 0
-        taken = median_ms(run)
+        taken = median_ms(lambda: TEAM.run(program))
         line = f"  {name:<40} {taken:9.3f} ms {100 * taken / total:5.1f} %"
         if name.startswith("product"):
             columns, inputs = (int(part) for part in name.removeprefix("product ").split(" x "))
             done = 2e-6 * columns * inputs * int(whole[chosen, ROWS].sum()) / taken
             line += f"  {done:6.0f} GFLOP/s"
+            bits = 12 if "compact" in known[int(whole[chosen, OPERATION][0])] else 16
+            size += bits // 4 * columns * int(whole[chosen, WORDS].sum())
         print(line)
     records[:] = whole
-    products = [index for index, name in enumerate(labels) if name.startswith("product")]
     if tokens == 1:
-        in_12_bits = np.array(
-            ["compact" in known[int(operation)] for operation in whole[products, OPERATION]]
-        )
-        size = int((whole[products, COLUMNS] * whole[products, WORDS] * (4 - in_12_bits)).sum())
-        print(beside(f"a read of {size / 1e6:.0f} MB", run, reading(size, TEAM.threads)))
-    if tokens >= LEAST_ROWS and whole[products, STREAM].any():
-
-        def run_without() -> None:
-            records[products, STREAM] = 0
-            run()
-            records[products, STREAM] = whole[products, STREAM]
-
-        print(beside("nothing asked for", run, run_without))
+        timed = (lambda: TEAM.run(program)), reading(size, TEAM.threads)
+        times = [[Timer(run, timer=process_time).timeit(1) for run in timed] for _ in range(2 * RUNS)]
+        step, read = 1000 * np.min(times, 0)
+        print(f"  {'a read of as much':<40} {read:9.3f} ms of processors, {read / step:.0%} of {step:.3f} ms")
 
 
 def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, shared: int) -> None:

@@ -10,9 +10,9 @@ On a CPU without these instructions the peaks are those of torch's product of fl
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -94,17 +94,7 @@ def _product_loop(name: str, sums: Any, operand: Any) -> Any:
 
 def _best(tries: int, call: Callable[[], object]) -> float:
     """Seconds."""
-    times = []
-    for _ in range(tries + 1):  # the first one compiles
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return min(times)
-
-
-def bandwidth(threads: int) -> float:
-    """Bytes per second."""
-    return BYTES / _best(READS, reading(BYTES, threads))
+    return min(repeat(call, number=1, repeat=tries + 1))  # the first one compiles
 
 
 def instruction_peaks(threads: int) -> tuple[float, float]:
@@ -138,7 +128,7 @@ def measure(threads: int) -> Limits:
     set_num_threads(threads)
     has_both = AVX512_BF16 in host_sets() and selected_set() in (AVX512_BF16, AVX512_VBMI)
     peaks = instruction_peaks(threads) if has_both else torch_peaks(threads)
-    return Limits(bandwidth(threads), *peaks)
+    return Limits(BYTES / _best(READS, reading(BYTES, threads)), *peaks)
 
 
 if __name__ == "__main__":

@@ -90,8 +90,7 @@ def _attention(config: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def reading(size: int, threads: int) -> Callable[[], object]:
-    """Returns a function that reads so many bytes on so many threads. It compares numbers, which takes no
-    longer than reading them, as adding does."""
+    """Returns a function that reads so many bytes, and compares them: to add them up takes longer."""
     parts = np.split(np.ones(threads * (size // threads // 4), np.float32), threads)
     pool = ThreadPoolExecutor(threads)  # numpy lets go of the interpreter's lock
     return lambda: list(pool.map(np.max, parts))

@@ -16,6 +16,7 @@ from frontend import main
 from pagewire.config import FrontendConfig
 from pagewire.host.spawn import Activation, Status
 from pagewire.v1 import generation_pb2_grpc
+from tests.free_ports import free_ports
 from tests.frontend.fakes import FakeEngine, Output, encode, engine_address, make_request
 
 PROGRAM = """
@@ -119,10 +120,11 @@ async def test_from_start_to_signal(checkpoint, number):
 
 async def test_a_standby_serves_when_it_is_told_to(checkpoint):
     """Until then another process has its port, and the engine does not know it."""
-    with engine_address() as address, socket.create_server(("127.0.0.1", 0)) as taken:
+    (port,) = free_ports(1)
+    with engine_address() as address, socket.create_server(("127.0.0.1", port)) as taken:
         engine = FakeEngine(address)
         await engine.start()
-        async with frontend(checkpoint, address, taken.getsockname()[1], standby=True) as process:
+        async with frontend(checkpoint, address, port, standby=True) as process:
             await process.event("standby")
             await process.event("beat")
             assert engine.hellos.empty()

@@ -49,11 +49,6 @@ def last_line(log: Path) -> str:
     return (log.read_text(errors="replace").strip().splitlines() or ["no word"])[-1][:200]
 
 
-def start_ticks(pid: int) -> int:
-    """When a process started, in ticks of the kernel's clock since the machine did."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-
-
 def resident_mb(pid: int) -> float:
     """Resident set in MB (10**6 bytes)."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

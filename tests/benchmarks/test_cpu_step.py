@@ -29,6 +29,12 @@ def test_every_operation_has_a_line():
 
 
 @pytest.mark.cpu_kernels
+def test_one_row_is_beside_a_read_of_its_weights():
+    last = output_of("cpu_step", "--batch=1", "--threads=1").splitlines()[-1]
+    assert re.match(r"  a read of as much +[\d.]+ ms of processors, \d+% of [\d.]+ ms$", last)
+
+
+@pytest.mark.cpu_kernels
 def test_rows_with_a_common_prefix():
     first = output_of("cpu_step", "--batch=2", "--threads=1", "--shared=16").splitlines()[0]
     assert first.startswith("decode of 2, context 21, 16 of it in common: ")

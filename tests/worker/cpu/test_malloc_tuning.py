@@ -86,7 +86,7 @@ print(before, after, int((x @ x == product).all()))
 """
 
 
-@pytest.mark.parametrize("release", ["release_startup_memory", "release_import_memory"])
+@pytest.mark.parametrize("release", ["release_startup_memory", "drop_library_pages"])
 def test_library_code_is_dropped_and_still_runs(release: str):
     run = subprocess.run(
         [sys.executable, "-c", LIBRARIES, release], cwd=ROOT, capture_output=True, text=True, check=True

@@ -18,7 +18,8 @@ from pagewire_client.errors import InternalError, RpcError
 from tests.e2e import services
 from tests.e2e.prometheus import CONFIGURATION, Prometheus, alerts, panels
 from tests.e2e.test_speculation import LIST
-from tests.e2e.topology import Topology, free_ports, topology
+from tests.e2e.topology import Topology, topology
+from tests.free_ports import free_ports
 
 BINARIES = {name: shutil.which(name) for name in ("prometheus", "promtool")}
 MISSING = [name for name, path in BINARIES.items() if path is None]

@@ -47,6 +47,7 @@ class RestartSlot:
         self.child: Child | None = None
         self.start_at = 0.0  # when the next process is due, while there is none
         self.down_since: float | None = None  # until a process is ready again
+        self._died_again = False  # a process that was to end the outage
         self.last_pause = 0.0  # length of the last outage, in seconds
         self.arguments = arguments
         self._max_deaths = max_deaths
@@ -95,12 +96,13 @@ class RestartSlot:
 
     def due_standbys(self, now: float) -> Standbys | None:
         """Returns those of which another one is to be started: the role was filled once, and no standby
-        imports. They are started one after another: together they would be ready later. An outage does not
-        keep them waiting: where one process after another is killed while it starts, standbys live on."""
+        imports. They are started one after another: together they would be ready later. In an outage the
+        first process that starts has the cores for its imports; where it is killed, standbys live on."""
         self._has_served |= self.child is not None and self.child.facts is not None
         if not self._has_served or not all(each.stand_by for each in self.standbys):
             return None
-        return next((each for each in self.standbys if each.is_due(now)), None)
+        imports = self.down_since is None or self._died_again
+        return next((each for each in self.standbys if (imports or each.can_fork) and each.is_due(now)), None)
 
     def postpone(self, now: float) -> float:
         """Sets the next attempt after start() has failed, and returns the pause before it in seconds. The
@@ -134,6 +136,7 @@ class RestartSlot:
         self._kept = self.child.leave_workers()
         self.child.close()
         self.child = None
+        self._died_again = self.down_since is not None
         if self.down_since is None:
             self.down_since = now
         self._deaths.append(death)

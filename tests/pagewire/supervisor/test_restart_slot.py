@@ -234,6 +234,29 @@ def test_a_standby_that_has_just_been_killed_is_passed_over():
     assert slot.start().forked_by is None
 
 
+def test_a_process_that_starts_imports_alone_unless_it_is_killed():
+    """Where all died at once, both would be ready later; where starts are killed, standbys live on."""
+    slot = ready_slot(1)
+    (standby,) = start_standbys(slot, 0.0)
+    standby.is_lost = standby.was_killed_from_outside = True
+    slot.died(1.0, killed=True)
+    slot.standbys[0].drop(standby, 1.0)
+    slot.start()
+    assert start_standbys(slot, 9.0) == []
+    slot.died(10.0, from_outside=True)
+    slot.start()
+    assert len(start_standbys(slot, 11.0)) == 1
+    slot.standbys[0].children[0].is_lost = True
+    slot.standbys[0].drop(slot.standbys[0].children[0], 12.0)
+    slot.child.facts = {}
+    slot.recovered(13.0)
+    slot.died(30.0)
+    slot.start().facts = {}
+    assert start_standbys(slot, 50.0) == [], "of the next outage again"
+    slot.recovered(51.0)
+    assert len(start_standbys(slot, 51.0)) == 1
+
+
 def test_a_standby_is_replaced_while_nothing_serves():
     """An outage does not keep it waiting."""
     slot = ready_slot(2)

@@ -8,6 +8,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from benchmarks.versus.peers.harness import Settings
+from pagewire import __version__
 
 HERE = Path(__file__).parent
 INSTALL = "BENCH_DIR={folder} benchmarks/versus/install.sh {what}"
@@ -186,8 +187,8 @@ def served(name: str, folder: Path, settings: Settings, flags: Sequence[str], he
     changes = [f"--unset={key}" for key in os.environ if key not in around]
     changes += [f"{key}={value}" for key, value in around.items() if os.environ.get(key) != value]
     site = f"{peer.python.removesuffix('bin/python')}lib/python*/site-packages"
-    found = distributions(name=peer.package, path=[*map(str, folder.glob(site))]) if peer.package else ()
-    versions = {each.name: each.version for each in found}
+    found = distributions(name=peer.package, path=[*map(str, folder.glob(site))])
+    versions = {each.name: each.version for each in found} if peer.package else {"pagewire": __version__}
     return replace(settings, serve=["env", *changes, *words], versions=versions)
 
 

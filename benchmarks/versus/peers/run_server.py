@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.versus.peers.harness import Peer, Request, Settings, Trace, serve
-from pagewire import __version__
 from pagewire.errors import PagewireError
 from pagewire_bench.prompts import BenchRequest
 from pagewire_bench.targets.openai_target import OpenAiTarget
@@ -38,7 +37,7 @@ class Server(Peer):
         self._target = OpenAiTarget(f"http://127.0.0.1:{port}/v1", "completions", options)
         self._runner = asyncio.Runner()
         self._runner.run(self._open())
-        self.versions = dict(settings.versions) or {"pagewire": __version__}
+        self.versions = dict(settings.versions)
 
     def run(self, requests: Sequence[Request]) -> list[Trace]:
         """Streams of text, whose tokens the server counts."""

@@ -146,7 +146,7 @@ def print_breakdowns(found: Mapping[str, Sequence[Breakdown]]) -> None:
     first = next(iter(found.values()))[0]
     for part in first.parts:
         _print_row(part, [_middle([run.parts[part] for run in runs]) for runs in found.values()])
-    _print_row("the service adds", [_spread([run.added for run in runs]) for runs in found.values()])
+    _print_row("the service adds", [spread([run.added for run in runs]) for runs in found.values()])
     _print_row("ms per step", [_middle([run.step_ms for run in runs]) for runs in found.values()])
     _print_row("steps", [f"{statistics.median(run.steps for run in runs):.0f}" for runs in found.values()])
     for process in first.processors:
@@ -154,7 +154,7 @@ def print_breakdowns(found: Mapping[str, Sequence[Breakdown]]) -> None:
         _print_row(f"all cores: {process}", cells)
     for process in first.processors:
         cells = [
-            f"{_spread([run.us_per_token[process] for run in runs], 0)},"
+            f"{spread([run.us_per_token[process] for run in runs], 0)},"
             f" {_middle([run.wake_ups_per_token[process] for run in runs])}"
             for runs in found.values()
         ]
@@ -165,9 +165,10 @@ def _print_row(title: str, cells: Sequence[str]) -> None:
     print(f"{title:<33}" + "".join(f"{cell:>24}" for cell in cells))
 
 
-def _middle(values: Sequence[float], digits: int = 2) -> str:
-    return f"{statistics.median(values):.{digits}f}"
+def _middle(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.2f}"
 
 
-def _spread(values: Sequence[float], digits: int = 2) -> str:
-    return f"{_middle(values, digits)} ({min(values):.{digits}f}..{max(values):.{digits}f})"
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The median, and from where to where."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}..{max(values):.{digits}f})"

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from math import inf
 from pathlib import Path
 from random import Random
 
@@ -109,6 +110,7 @@ async def test_requests_go_where_there_is_least_to_do():
 
 async def test_what_other_frontends_have_there_counts(monkeypatch):
     monkeypatch.setattr(engine_client, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(engine_client, "SILENCE", inf)
     async with house() as made:
         made.engines[0].load.running_requests, made.engines[0].load.waiting_requests = 2, 2
         while made.client.cores[0].load == 0:
@@ -281,21 +283,35 @@ async def test_questions_go_to_all_of_them():
 
 
 async def test_a_cache_that_could_not_be_emptied_is_told(monkeypatch):
-    monkeypatch.setattr("frontend.engine.core.ANSWER", 0.05)
     async with house() as made:
         made.engines[1]._answer = lambda utility: asyncio.sleep(0)
+        calls = made.client.cores[1].utility_calls
+        ask = calls.ask
+
+        async def ask_in_vain(call: engine_pb2.Utility) -> engine_pb2.UtilityResult:
+            monkeypatch.setattr("frontend.engine.core.ANSWER", 0.05)  # the other core is waited for longer
+            return await ask(call)
+
+        calls.ask = ask_in_vain
         assert [load.rank for load in await made.client.questions.loads()] == [0]
         with pytest.raises(EngineNotReady):
             await made.client.questions.reset_cache()
 
 
 async def test_a_silent_core_loses_its_requests_to_the_others(monkeypatch):
-    monkeypatch.setattr(engine_client, "HEARTBEAT", 0.02)
-    monkeypatch.setattr(engine_client, "SILENCE", 20)
+    monkeypatch.setattr(engine_client, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(engine_client, "SILENCE", inf)
     async with house() as made:
         made.submit(Sink(1), Routing(rank=0))
         await next_of(made.engines[0].requests)
         made.engines[0].silent = True
+        silent, other = made.client.cores
+        while silent.num_unanswered < other.num_unanswered + 20:
+            await asyncio.sleep(0.005)
+        monkeypatch.setattr(engine_client, "SILENCE", silent.num_unanswered)  # the other one is not as silent
+        while silent.epoch:
+            await asyncio.sleep(0.005)
+        monkeypatch.setattr(engine_client, "SILENCE", inf)
         assert (await next_of(made.engines[1].requests)).again
         made.engines[0].silent = False
         await made.all_serve()  # and its Hello has told it to forget what it had
@@ -305,7 +321,7 @@ async def test_a_silent_core_loses_its_requests_to_the_others(monkeypatch):
 async def test_addresses_from_a_file_that_changes(monkeypatch, tmp_path: Path):
     """One that is new is used; one that is gone ends what it has, and gets nothing new."""
     monkeypatch.setattr(engine_client, "HEARTBEAT", 0.02)
-    monkeypatch.setattr(engine_client, "SILENCE", 1000)
+    monkeypatch.setattr(engine_client, "SILENCE", inf)
     file = tmp_path / "engines"
     async with house(3, file=file) as made:
         client, (first, second, third) = made.client, made.engines

@@ -5,25 +5,15 @@ import asyncio
 import contextlib
 import os
 from array import array
-from collections.abc import Callable
 
 import grpc
 
 from pagewire.v1 import generation_pb2
-from tests.frontend.fakes import Output, make_request, run_service, say, tokens_of
+from tests.frontend.fakes import Output, make_request, run_service, say, tokens_of, until
 from tests.stalled import StalledClient
 
 TOKENS = list(range(65, 90))
 PER_CONNECTION = 50
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Fails when it does not come true."""
-    for _ in range(6000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it does not come true")
 
 
 def messages_in(data: bytes) -> list[generation_pb2.GenerateResponse]:
@@ -103,7 +93,7 @@ async def test_cancels_leave_nothing(checkpoint, model):
         assert not frontend.parts.generator.registry and not len(frontend.write_timeouts)
         await until(lambda: not engine._in_flight)
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
-        assert len(os.listdir("/proc/self/fd")) <= descriptors
+        await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
 
 
 async def _cancel(service, number: int) -> None:

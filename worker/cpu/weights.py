@@ -141,5 +141,6 @@ def with_kernels(
     if isinstance(config, ForeignConfig):
         exactness = config.exactness(exactness)
     exactness = exactness.with_cache(initialize.kv_cache_dtype)
-    model = fuse(weights.model, kernels.ops, kernels.blocks)
+    most = initialize.max_num_batched_tokens, initialize.max_num_seqs
+    model = fuse(weights.model, kernels.ops, kernels.blocks, *most)
     return CpuModel(model, weights.dtype, weights.quantization, kernels.blocks, exactness)

@@ -3,12 +3,13 @@
 The operations of all layers have been recorded in one program (kernels.cpu.program); a step fills in how many
 tokens it has and where its inputs and plans are. The results have the same bits as those of the layers.
 Logits of the tokens that are sampled from, and the choice by them, are part of it. There are two
-programs: one for steps of few tokens; the other one is made anew for a longer step, or for one with more
-logits, with powers of two so that few are made.
+programs: one for steps of few tokens, and one for more, which are recorded with the first step. A program is
+recorded anew for a longer step, or for one with more logits, with powers of two so that few are.
 """
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
@@ -30,11 +31,17 @@ from worker.models.decoder import Decoder
 
 logger = logging.getLogger(__name__)
 
+LONG, WIDE = 2048, 256
+"""The most tokens and logits for which a program is recorded before any step needs it: the defaults of
+--max-num-batched-tokens and --max-num-seqs. Its buffers take no memory before rows of them are written."""
 
-def fuse(model: LanguageModel, ops: CpuOps | None, blocks: BlockKernels | None) -> LanguageModel:
+
+def fuse(
+    model: LanguageModel, ops: CpuOps | None, blocks: BlockKernels | None, most_tokens: int, most_logits: int
+) -> LanguageModel:
     """Returns a FusedDecoder, or the model itself where its steps cannot be recorded: that is tried here, on
     a cache of one block and buffers of two rows, since any part of one row is contiguous. ops, blocks: None
-    where the compiled kernels are not used."""
+    where the compiled kernels are not used. most_tokens, most_logits: of a step."""
     if ops is None or blocks is None or not isinstance(model, Decoder):
         return model
     try:
@@ -44,7 +51,7 @@ def fuse(model: LanguageModel, ops: CpuOps | None, blocks: BlockKernels | None) 
         part = layer_that_failed(model, error)
         logger.info("steps are computed layer by layer: %s has no program: %s", part, error)
         return model
-    return FusedDecoder(model, ops, blocks)
+    return FusedDecoder(model, ops, blocks, min(most_tokens, LONG), min(most_logits, WIDE))
 
 
 @torch.inference_mode()
@@ -100,20 +107,27 @@ class _LastStep:
 class FusedDecoder(LanguageModel):
     """Runs a Decoder that can be recorded, on one cache."""
 
-    def __init__(self, model: Decoder, ops: CpuOps, blocks: BlockKernels) -> None:
+    def __init__(
+        self, model: Decoder, ops: CpuOps, blocks: BlockKernels, most_tokens: int, most_logits: int
+    ) -> None:
+        """most_tokens, most_logits: of the steps whose program is recorded with the first step."""
         super().__init__()
         self.model, self._ops, self._blocks = model, ops, blocks
+        self._expected = most_tokens, most_logits
         self.programs: dict[bool, StepProgram] = {}  # for steps of few tokens: True, and of many
         self._last = _LastStep(torch.empty(0), False)
         self._captures: dict[bool, Sequence[torch.Tensor]] = {}  # of each program: buffers [M, E]
 
     def forward(self, batch: InputBatch, caches: Sequence[LayerCache]) -> torch.Tensor:
         """The next step overwrites the result."""
-        tokens = len(batch.token_ids)
+        tokens, logits = len(batch.token_ids), batch.num_logits
         few = tokens <= RecordingOps.FEW
+        if not self.programs and self._expected[0] > RecordingOps.FEW:
+            with suppress(MemoryError):  # then each step says whether its memory suffices
+                self._record(False, *self._expected, batch, caches)
         program = self.programs.get(few)
-        if program is None or program.most_tokens < tokens or program.computed.most_logits < batch.num_logits:
-            program = self.programs[few] = self._record(program, batch, caches)
+        if program is None or program.most_tokens < tokens or program.computed.most_logits < logits:
+            program = self._record(few, tokens, logits, batch, caches)
         program.run(batch)
         hidden = program.first_rows(tokens)
         self._last.hidden, self._last.few = hidden, few
@@ -153,11 +167,11 @@ class FusedDecoder(LanguageModel):
         return self.programs.get(self._last.few) if hidden is self._last.hidden else None
 
     def _record(
-        self, last: StepProgram | None, batch: InputBatch, caches: Sequence[LayerCache]
+        self, few: bool, tokens: int, logits: int, batch: InputBatch, caches: Sequence[LayerCache]
     ) -> StepProgram:
-        """Returns a program for a batch, and for what the last one of its kind could compute."""
-        tokens, logits, least = len(batch.token_ids), batch.num_logits, RecordingOps.FEW
-        few = tokens <= least
+        """Records the program for steps of few tokens, or of many: of so many tokens and logits at most, and
+        of what the last one of its kind could compute. batch: any."""
+        last, least = self.programs.get(few), RecordingOps.FEW
         if last is not None:
             tokens, logits = max(tokens, last.most_tokens), max(logits, last.computed.most_logits)
         most_tokens, most_logits = (max(least, 1 << (count - 1).bit_length()) for count in (tokens, logits))
@@ -167,4 +181,5 @@ class FusedDecoder(LanguageModel):
             ops.prefetch(self.model.kv_cache_specs(), caches[stateful.index(False)], batch)
         hidden = record(self.model, ops, caches, most_logits)
         self._captures[few] = self.model.captured
-        return ops.build(hidden)
+        self.programs[few] = program = ops.build(hidden)
+        return program

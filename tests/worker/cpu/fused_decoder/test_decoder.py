@@ -12,6 +12,7 @@ from kernels.cpu.program.program import StepProgram
 from kernels.cpu.runtime.records import ProgramRecord
 from tests.worker.fakes import Driver
 from worker.cpu import weights as cpu_weights
+from worker.cpu.fused_decoder import decoder
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.models.decoder import Decoder
 
@@ -89,7 +90,7 @@ def test_the_same_bits(
     driver, logits = run(folder, dtype, quantization=quantization)
     model = driver.runner.backend.model
     assert isinstance(model, FusedDecoder)
-    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, *_: model)
     layered, expected = run(folder, dtype, quantization=quantization)
     assert isinstance(layered.runner.backend.model, Decoder)
     for one, other in zip(logits, expected, strict=True):
@@ -135,13 +136,13 @@ def test_a_row_of_several_parts(checkpoint: Checkpoints, monkeypatch: pytest.Mon
 
     expected = logits(600)
     assert torch.equal(logits(100), expected)
-    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, *_: model)
     assert torch.equal(logits(600), expected)
 
 
 def test_logits_are_part_of_the_call(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
     """Of steps that decode, and of those with prompts in them, of few tokens and of many: the head is asked
-    where a program is recorded, for as many tokens as may be sampled from in one step."""
+    where a program is recorded, with the first step, for as many tokens as may be sampled from in one."""
     folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
     driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=400, max_num_seqs=80)
     model, made = driver.runner.backend.model, []
@@ -156,15 +157,14 @@ def test_logits_are_part_of_the_call(checkpoint: Checkpoints, monkeypatch: pytes
     driver.add([3, 4, 5], 5)
     driver.add([6, 7], 4)
     driver.run()
-    assert made == [64]
+    assert made == [128, 64]
     driver.add([6] * 80, 2)
     driver.run()
-    assert made == [64, 64], "a prompt of many tokens"
     for number in range(70):
         driver.add([3 + number], 3)
     driver.run()
-    assert made == [64, 64, 128], "70 rows"
-    assert model.programs[False].most_tokens == model.programs[False].computed.most_logits == 128
+    assert made == [128, 64], "neither a prompt of many tokens nor 70 rows waits for a recording"
+    assert model.programs[False].computed.most_logits == 128
 
 
 def test_many_rows(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
@@ -180,7 +180,7 @@ def test_many_rows(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
         return [(sequence.output, torch.stack(sequence.logits)) for sequence in made]
 
     found, (alone,) = outputs(0, 75), outputs(66, 67)
-    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, *_: model)
     for ours, theirs in zip([found[66], *found], [alone, *outputs(0, 75)], strict=True):
         assert ours[0] == theirs[0] and torch.equal(ours[1], theirs[1])
 
@@ -210,23 +210,37 @@ def test_rows_that_share_a_prompt(checkpoint: Checkpoints, monkeypatch: pytest.M
     monkeypatch.setattr(StepProgram, "run", watched)
     assert all(torch.equal(one, expected) for one in logits(15))
     assert max(joined) == 14, "seven pairs with each prompt"
-    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, *_: model)
     assert all(torch.equal(one, expected) for one in logits(15))
 
 
-def test_a_longer_step_makes_a_larger_program(checkpoint: Checkpoints):
-    """Sizes are powers of two, so that few are made."""
+@pytest.mark.parametrize("memory", ["enough", "none at first"])
+def test_a_longer_step_makes_a_larger_program(
+    memory: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+):
+    """Longer than what is recorded with the first step, or where memory did not suffice for that: sizes are
+    powers of two, so that few are made."""
     folder = checkpoint("llama", head_dim=32, max_position_embeddings=256)
+    monkeypatch.setattr(decoder, "LONG", 100)
     driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
     programs = driver.runner.backend.model.programs
     programs.clear()  # what loading has made
+    record, failures = decoder.record, [MemoryError()] * (memory != "enough")
+
+    def record_if_it_fits(*args: object, **options: object) -> torch.Tensor:
+        if failures:
+            raise failures.pop()
+        return record(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decoder, "record", record_if_it_fits)
     sizes = []
     for length in (3, 2, 70, 130, 60):
         driver.add([5] * length, 2)
         driver.run()
         sizes.append({few: program.most_tokens for few, program in programs.items()})
-    assert sizes[0] == sizes[1] == {True: 64}
-    assert sizes[2:] == [{True: 64, False: 128}, {True: 64, False: 256}, {True: 64, False: 256}]
+    first = {True: 64} if memory != "enough" else {True: 64, False: 128}
+    assert sizes[:3] == [first, first, {True: 64, False: 128}]
+    assert sizes[3:] == [{True: 64, False: 256}, {True: 64, False: 256}]
 
 
 def test_sizes_that_no_kernel_has(checkpoint: Checkpoints):

@@ -40,7 +40,7 @@ def test_the_same_bits(
     driver, logits = run(folder, dtype, quantization=quantization)
     model = driver.runner.backend.model
     assert isinstance(model, FusedDecoder)
-    monkeypatch.setattr(cpu_weights, "fuse", lambda model, ops, blocks: model)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, *_: model)
     layered, expected = run(folder, dtype, quantization=quantization)
     assert isinstance(layered.runner.backend.model, Decoder)
     assert all(map(torch.equal, logits, expected))

@@ -15,7 +15,6 @@ from itertools import count
 import grpc
 
 from frontend.call.call import Call
-from frontend.call.messages import LargeMessages
 from frontend.errors import InvalidRequest, ModelNotFound, ServiceError
 from frontend.parts import FrontendParts
 from frontend.rpc.call_context import Context, current_call, current_caller, reauthenticated_call, sender
@@ -46,6 +45,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
     interceptors = ()
 
     def __init__(self, parts: FrontendParts, aborts: Aborts) -> None:
+        self._parts = parts
         self._config, self._model, self._generator = parts.config, parts.model, parts.generator
         self._state, self._limits, self._write_timeouts = parts.state, parts.limits, parts.write_timeouts
 
@@ -92,7 +92,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
         self._state.require_open()
         self._check_model(request.model_name, request.model_version)
         read = partial(read_infer_request, request)
-        asked = await self._generator.large_messages.run(read, request.ByteSize(), current_caller())
+        asked = await self._parts.large_messages.run(read, request.ByteSize(), current_caller())
         if asked.stream:
             raise InvalidRequest({"stream": "needs ModelStreamInfer"})
         try:
@@ -109,7 +109,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
         multiplexer = Multiplexer(
             self._generator, self._state, self._limits, self._config.max_multiplexed_requests
         )
-        infers = _Infers(multiplexer, self._generator.large_messages, self._check_model, self._model.name)
+        infers = _Infers(multiplexer, self._parts, self._check_model)
         async with aclosing(multiplexer):
             reading = asyncio.create_task(infers.read(requests, context), name="infer requests")
             try:
@@ -139,16 +139,12 @@ class _Infers:
     """The requests of one stream: the multiplexer's ids stand for the client's, which need not differ."""
 
     def __init__(
-        self,
-        multiplexer: Multiplexer,
-        large_messages: LargeMessages,
-        check_model: Callable[[str, str], None],
-        model: str,
+        self, multiplexer: Multiplexer, parts: FrontendParts, check_model: Callable[[str, str], None]
     ) -> None:
         self._multiplexer = multiplexer
-        self._large_messages = large_messages
+        self._large_messages = parts.large_messages
         self._check_model = check_model
-        self._model = model
+        self._model = parts.model.name
         self._stem, self._numbers = secrets.token_hex(8), count()
         self._in_flight: dict[str, _Infer] = {}
 

@@ -13,7 +13,8 @@ from kernels.cpu.matmul.groups.weight import round_to_two_levels
 from kernels.cpu.matmul.int8 import quantize_weight
 from kernels.cpu.matmul.packed import narrow_weight, pack_weight
 from tests.kernels.cpu.matmul.groups.one_level import one_level
-from tests.kernels.references.matmul import group_linear_reference, quantized_linear_reference
+from tests.kernels.references.groups import grouped_linear_reference
+from tests.kernels.references.matmul import quantized_linear_reference
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -48,10 +49,10 @@ FORMS = {
     ),
     "4 bits": Form(
         lambda weight, bias: one_level(weight, bias, 32),
-        exact=lambda x, _, bias, made: group_linear_reference(x, made, bias),
+        exact=lambda x, _, bias, made: grouped_linear_reference(x, made, bias),
     ),
     "4 bits, two levels": Form(
-        round_to_two_levels, exact=lambda x, _, bias, made: group_linear_reference(x, made, bias)
+        round_to_two_levels, exact=lambda x, _, bias, made: grouped_linear_reference(x, made, bias)
     ),
 }
 

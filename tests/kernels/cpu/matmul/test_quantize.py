@@ -6,7 +6,7 @@ import torch
 
 from kernels.cpu.matmul.int8 import quantize_reference
 from kernels.cpu.matmul.records import QuantizeGroupsRecord, QuantizeRecord
-from tests.kernels.references.matmul import quantize_inputs_reference
+from tests.kernels.references.groups import quantize_inputs_reference
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels

@@ -3,10 +3,13 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.weight import GroupedWeight, GroupedWords
+from kernels.cpu.matmul.groups.weight import (
+    GroupedWeight,
+    GroupedWords,
+)
 from kernels.cpu.matmul.records import E2M1_MIDDLE
 from kernels.cpu.runtime.thread_pool import TEAM
-from tests.kernels.references.matmul import group_linear_reference
+from tests.kernels.references.groups import grouped_linear_reference
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -38,7 +41,7 @@ def test_the_formula(in_features: int, out_features: int, tokens: int) -> None:
     packed, values = weight_of(in_features, out_features, bias)
     assert torch.equal(packed.values(), values)
     result = packed.multiply(x, wide=True)
-    assert_close(result, group_linear_reference(x, packed, bias), 4e-6, 2e-6)
+    assert_close(result, grouped_linear_reference(x, packed, bias), 4e-6, 2e-6)
     assert torch.equal(packed.multiply(x[-1:], wide=True), result[-1:])
 
 

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.weight import GroupedWeight, GroupedWords
+from kernels.cpu.matmul.groups.weight import (
+    GroupedWeight,
+    GroupedWords,
+)
 from kernels.cpu.matmul.records import GroupLinearRecord, QuantizeGroupsRecord
 from tests.kernels.cpu.matmul.groups.one_level import one_level
-from tests.kernels.references.matmul import group_linear_reference, quantize_inputs_reference
+from tests.kernels.references.groups import grouped_linear_reference, quantize_inputs_reference
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -56,7 +59,7 @@ def test_the_formula(in_features: int, out_features: int, size: int, tokens: int
     x = random(tokens, in_features, dtype=BF16)
     bias = random(out_features, dtype=BF16, seed=2)
     packed = weight_of(in_features, out_features, size, bias)
-    exact = group_linear_reference(x, packed, bias)
+    exact = grouped_linear_reference(x, packed, bias)
     assert_close(packed.multiply(x, wide=True), exact, 4e-6, 2e-6)
     assert_close(packed.multiply(x), exact, 4e-6, 2**-8)
 

@@ -3,9 +3,13 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.weight import GroupedWeight, GroupedWords, round_to_two_levels
+from kernels.cpu.matmul.groups.weight import (
+    GroupedWeight,
+    GroupedWords,
+    round_to_two_levels,
+)
 from kernels.cpu.matmul.records import PART, GroupLinearRecord, QuantizeGroupsRecord
-from tests.kernels.references.matmul import group_linear_reference, quantize_inputs_reference
+from tests.kernels.references.groups import grouped_linear_reference, quantize_inputs_reference
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels
@@ -69,7 +73,7 @@ def test_the_formula(shape: tuple[int, int, int], tokens: int) -> None:
     x = random(tokens, shape[0], dtype=BF16)
     bias = random(shape[1], dtype=BF16, seed=2)
     packed = weight_of(shape, bias)
-    exact = group_linear_reference(x, packed, bias)
+    exact = grouped_linear_reference(x, packed, bias)
     assert float(exact.abs().max()) > 0.1
     assert_close(packed.multiply(x, wide=True), exact, 4e-6, 2e-6)
     assert_close(packed.multiply(x), exact, 4e-6, 2**-8)

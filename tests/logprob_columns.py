@@ -1,11 +1,18 @@
 """Log-probabilities as tests look at them: one object per token."""
 
+import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
-from pagewire.ipc.columns import pack_f32, pack_u32, unpack_f32, unpack_u32
+from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions, TokenLogprobs
 from pagewire.v1.prompt_pb2 import TokenIds
+
+
+def pack_f32(values: Iterable[float]) -> bytes:
+    """A column of float32, which unpack_f32() reads."""
+    return b"".join(struct.pack("<f", value) for value in values)
 
 
 @dataclass

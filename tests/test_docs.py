@@ -52,6 +52,7 @@ FLAGS = {
 OTHER_FLAGS = {
     *("--config", "--help", "--help-all", "--some-name"),
     *("--cpus", "--no-recreate", "--scale"),  # of docker
+    "--hypothesis-profile",
     # Of benchmarks that are gone, next to the commands which name their commit.
     *(
         "--beginning",

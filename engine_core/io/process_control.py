@@ -48,23 +48,19 @@ class StopSignal:
 
 
 class ParentOrders:
-    """Reads the orders of the parent process. For one thread."""
+    """Reads the orders of the parent process, each a message of a socket. For one thread."""
 
     def __init__(self, stop: StopSignal, descriptor: int = 0) -> None:
         """stop: ends a wait. descriptor: of standard input."""
         self._stop, self._descriptor = stop, descriptor
-        self._unread = b""
 
     def next(self, kind: type[_Order]) -> _Order:
         """Waits for the next order, which is of this kind. Raises Stopped, also at the end of standard
         input."""
-        while b"\n" not in self._unread:
-            ready, _, _ = select.select([self._descriptor, self._stop.fileno()], [], [])
-            data = b"" if self._stop.fileno() in ready else os.read(self._descriptor, 65536)
-            if not data:
-                raise Stopped
-            self._unread += data
-        line, _, self._unread = self._unread.partition(b"\n")
-        order = read_order(line)
+        ready, _, _ = select.select([self._descriptor, self._stop.fileno()], [], [])
+        data = b"" if self._stop.fileno() in ready else os.read(self._descriptor, 65536)
+        if not data:
+            raise Stopped
+        order = read_order(data)
         assert isinstance(order, kind)
         return order

@@ -1,11 +1,11 @@
 """Judges structured outputs before anything starts. Compiling a hostile grammar may take long or crash, so
 this runs in a process that can be killed (frontend.prompts.process_pool).
 
-Grammars that repeat much are tried: some are valid, and so large that they fail while an output is written.
-llguidance builds the states of a regular expression as an output needs them. Where repetitions stand within
-repetitions, as in `(a{1,1000}){1,1000}`, each character may add as many as all before it, until a limit ends
-the output. So outputs are written here, byte by byte, before the request starts. What a byte costs grows with
-the bytes before it at most; so a fraction of the worker's fuel shows within few bytes what would fail later.
+Some grammars are valid, and so large or ambiguous that they fail, or delay others, while an output is
+written: `(a{1,1000}){1,1000}`, `s: "a" | s s`. llguidance builds the states of lexer and parser as an output
+needs them. So outputs are written here, byte by byte, before the request starts. Where repetitions stand
+within repetitions, each character may add as many states as all before it: a fraction of the worker's fuel
+shows within few bytes what would fail later.
 """
 
 import json
@@ -31,23 +31,25 @@ _IN_LARK = re.compile(r"(?:at )?(\d+)\((\d+)\): (.*)", re.DOTALL)
 _IN_REGEX = re.compile(r"regex parse error:\n    (.*)\n(\s*)\^.*\nerror: (.*)")
 _KEYWORDS = re.compile(r"Unimplemented keys: (\[.*\])")
 _END = "<|end of output|>"
-TRIED_REPEATS = 1000
-"""Grammars whose counts of repetitions, multiplied, are no more than this are not tried."""
+MANY_REPEATS = 1000
+"""Counts of repetitions, multiplied, beyond which a step of a trial has less fuel."""
 TRIED_BYTES = 512
 FUEL_SHARE = 8
-"""A step of a trial has the worker's fuel by this: what passes TRIED_BYTES would pass about so many times as
-many. `(a{1,1000}){1,10}` fails behind 660 bytes; ordinary grammars pass with half as much fuel."""
+"""The worker's fuel by this: what passes TRIED_BYTES would pass about so many times as many.
+`(a{1,1000}){1,10}` fails behind 660 bytes; ordinary grammars pass with half as much fuel."""
 CPU_SECONDS = 1.0
-"""For all outputs; 512 bytes of ordinary grammars take 0.03."""
-TOO_MUCH = "takes too much work: its repetitions multiply"
-_COUNTED = re.compile(r"\{(\d*),?(\d*)\}")
+"""For all outputs; those of ordinary grammars take 0.01."""
+TOO_MUCH = "takes too much work: its rules or repetitions multiply"
+_COUNTED = re.compile(r"(?:\{|~ *)(\d*)(?:,|\.\.)?(\d*)")
+_NUMBERED, _NUMBERS = "<|numbered|>", re.compile(r"<\[[\d, -]+\]>")
 _BYTES = (1 << 256) - 1
 _CHOICES: tuple[Callable[[int, int], int], ...] = (
     lambda allowed, place: allowed & -allowed,
     lambda allowed, place: 1 << (allowed.bit_length() - 1),
     lambda allowed, place: allowed & -allowed if place % 7 else 1 << (allowed.bit_length() - 1),
+    lambda allowed, place: _from(allowed, 131 * place % 256) or allowed & -allowed,
 )
-"""The byte of an output, as a bit of those that are allowed: the lowest, the highest, and some of both."""
+"""The byte of an output, as a bit of those that are allowed: the lowest, the highest, some of both, any."""
 
 
 class GrammarJudge:
@@ -91,20 +93,18 @@ class GrammarJudge:
     def _probe(self, grammar: str) -> str:
         """Returns what is wrong with the beginning of a valid grammar; "": nothing.
 
-        The probe's tokens are bytes, and the model's special tokens under other numbers: a grammar that names
-        tokens by numbers is probed by the worker alone.
+        The probe's tokens are bytes, and the model's special tokens under other numbers. Those that a grammar
+        names by numbers are one token here; what its beginning then lacks is left to the worker.
         """
-        if "<[" in grammar:
-            return ""
         if self._tokenizer is None:
-            self._tokenizer = byte_tokenizer(list(self._special.ids))
-        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=self._limits)
-        if matcher.is_error():
-            return str(matcher.get_error())
+            self._tokenizer = byte_tokenizer([*self._special.ids, _NUMBERED])
+        tried = _NUMBERS.sub(_NUMBERED, grammar)
+        matcher = LLMatcher(self._tokenizer, tried, log_level=0, limits=self._limits)
+        problem = str(matcher.get_error()) if matcher.is_error() else ""
         matcher.compute_bitmask()
         if matcher.is_error():
-            return "matches nothing"
-        return trial_problem(self._tokenizer, grammar) if repeats_much(grammar) else ""
+            return "" if tried != grammar else problem or "matches nothing"
+        return trial_problem(self._tokenizer, tried)
 
 
 def byte_tokenizer(special: list[str]) -> LLTokenizer:
@@ -176,10 +176,16 @@ def _pointers(part: Any, names: list[str], pointer: str) -> Iterator[str]:
             yield from _pointers(value, names, f"{pointer}/{place}")
 
 
+def _from(allowed: int, least: int) -> int:
+    """Returns the lowest bit of those that are allowed, from this one on; 0: there is none."""
+    above = allowed >> least << least
+    return above & -above
+
+
 def repeats_much(grammar: str) -> bool:
-    """Returns whether a grammar's counts of repetitions, multiplied, are more than TRIED_REPEATS."""
+    """Returns whether a grammar's counts of repetitions, multiplied, are more than MANY_REPEATS."""
     counts = [int(most or least or 1) for least, most in _COUNTED.findall(grammar)]
-    return len(counts) > 1 and math.prod(max(1, count) for count in counts) > TRIED_REPEATS
+    return len(counts) > 1 and math.prod(max(1, count) for count in counts) > MANY_REPEATS
 
 
 def trial_problem(tokenizer: LLTokenizer, grammar: str) -> str:
@@ -187,14 +193,15 @@ def trial_problem(tokenizer: LLTokenizer, grammar: str) -> str:
 
     tokenizer: frontend.grammar.judge.byte_tokenizer's, whose tokens below 256 are bytes.
     """
-    fuel = PARSER_LIMITS["step_lexer_fuel"] // FUEL_SHARE
+    fuel = PARSER_LIMITS["step_lexer_fuel"] // (FUEL_SHARE if repeats_much(grammar) else 1)
     limits = LLParserLimits(**{**PARSER_LIMITS, "step_lexer_fuel": fuel})
     beginning = LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-    end = time.process_time() + CPU_SECONDS
+    no_end, end = ~(1 << tokenizer.eos_token), time.process_time() + CPU_SECONDS
     for choose in _CHOICES:
         matcher = beginning.deep_copy()
         for place in range(TRIED_BYTES):
-            allowed = int.from_bytes(matcher.compute_bitmask(), "little") & _BYTES
+            allowed = int.from_bytes(matcher.compute_bitmask(), "little") & no_end
+            allowed = allowed & _BYTES or allowed
             if matcher.is_error() or time.process_time() > end:
                 return TOO_MUCH
             if not allowed:

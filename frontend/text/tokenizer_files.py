@@ -17,12 +17,10 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
 from frontend.text import tekken
 from frontend.text.tokenizer import Tokenizer
 from pagewire.checkpoints.added_tokens import FLAGS, missing_tokens
-from pagewire.checkpoints.files import inside, read_object
+from pagewire.checkpoints.files import MAX_VALUES, read_object, read_whole
 from pagewire.errors import StartupError
 
 _WHAT, _WHAT_TOKENIZER = "cannot read the checkpoint", "cannot read the tokenizer"
-MAX_TOKENIZER_BYTES = 256 << 20
-"""Bytes of a file. The largest known ones have 35 MB."""
 _TRIAL = "Hello, 1 world!"
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 ARCHIVED = (
@@ -48,18 +46,18 @@ def load_tokenizer(folder: Path, config: Mapping[str, Any]) -> Tokenizer:
         _add_missing(tokenizer, config, ids)
         return tried(Tokenizer(tokenizer))
 
-    path = inside(folder, "tokenizer.json", _WHAT_TOKENIZER)
-    if path.exists():
-        with blaming(path):
-            return complete(tokenizers.Tokenizer.from_file(str(path)))
-    vocabulary, merges = (inside(folder, name, _WHAT_TOKENIZER) for name in ("vocab.json", "merges.txt"))
-    if vocabulary.exists() and merges.exists():
-        with blaming(vocabulary, merges):
-            return complete(_byte_level_bpe(vocabulary, merges, config))
-    path = inside(folder, tekken.FILE, _WHAT_TOKENIZER)
-    if path.exists():
-        with blaming(path):
-            return tried(Tokenizer(tekken.make_tekken(json.loads(path.read_bytes()), str(path))))
+    if (content := read_whole(folder, "tokenizer.json", _WHAT_TOKENIZER)) is not None:
+        with blaming(folder / "tokenizer.json"):
+            return complete(tokenizers.Tokenizer.from_buffer(content))
+    vocabulary, merges = (read_whole(folder, name, _WHAT_TOKENIZER) for name in ("vocab.json", "merges.txt"))
+    if vocabulary is not None and merges is not None:
+        with blaming(folder / "vocab.json", folder / "merges.txt"):
+            if merges.count(b"\n") > MAX_VALUES:
+                raise StartupError(_WHAT_TOKENIZER, f"merges.txt has more than {MAX_VALUES}")
+            return complete(_byte_level_bpe(folder, config))
+    if (content := read_whole(folder, tekken.FILE, _WHAT_TOKENIZER)) is not None:
+        with blaming(path := folder / tekken.FILE):
+            return tried(Tokenizer(tekken.make_tekken(json.loads(content), str(path))))
     raise StartupError(
         _WHAT_TOKENIZER,
         f"{folder} holds neither tokenizer.json nor {tekken.FILE} nor vocab.json with merges.txt",
@@ -72,9 +70,6 @@ def blaming(*paths: Path) -> Iterator[None]:
     """Attributes every error to these files. The library raises bare Exception, and where it panics, a
     BaseException."""
     names = ", ".join(map(str, paths))
-    for path in paths:
-        if path.stat().st_size > MAX_TOKENIZER_BYTES:
-            raise StartupError(_WHAT_TOKENIZER, f"{path} is larger than {MAX_TOKENIZER_BYTES} bytes")
     try:
         yield
     except StartupError:
@@ -109,9 +104,10 @@ def _add_missing(
         (tokenizer.add_special_tokens if special else tokenizer.add_tokens)(list(group))
 
 
-def _byte_level_bpe(vocabulary: Path, merges: Path, config: Mapping[str, Any]) -> "tokenizers.Tokenizer":
+def _byte_level_bpe(folder: Path, config: Mapping[str, Any]) -> "tokenizers.Tokenizer":
     """Builds a GPT-2 tokenizer, as checkpoints of GPT-2 and OPT define it."""
-    tokenizer = tokenizers.Tokenizer(models.BPE.from_file(str(vocabulary), str(merges)))
+    model = models.BPE.from_file(f"{folder}/vocab.json", f"{folder}/merges.txt")
+    tokenizer = tokenizers.Tokenizer(model)
     prefix_space = bool(config.get("add_prefix_space", False))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
     tokenizer.decoder = decoders.ByteLevel()
@@ -175,8 +171,8 @@ class TokenizerArchive:
         return hashlib.sha256(self.data).hexdigest()
 
     def _files(self) -> dict[str, bytes]:
-        files = {name: inside(self._folder, name, _WHAT) for name in ARCHIVED}
-        contents = {name: path.read_bytes() for name, path in files.items() if path.exists()}
+        read = ((name, read_whole(self._folder, name, _WHAT)) for name in ARCHIVED)
+        contents = {name: content for name, content in read if content is not None}
         if self._chat_template is not None:
             contents[CHAT_TEMPLATE_FILE] = self._chat_template.encode()
         return contents

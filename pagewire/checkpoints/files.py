@@ -21,7 +21,12 @@ BARE_DECODERS = {
 generate; and those of the whole."""
 _SURROGATE = re.compile(r"\\u[dD]|[\ud800-\udfff]")
 MAX_JSON_BYTES = 64 << 20
-"""Size limit of files that are read whole. The largest known, tensor indexes, have a few MiB."""
+"""Size limit of files that are read whole. The largest known, of tokenizers, have 35 MB."""
+MAX_VALUES = 3 << 19
+"""Of such a file, a pair counting as one and an object as four: a tokenizer takes up to 500 bytes for each.
+The largest known one has 850,000."""
+_STRING = re.compile(rb'"[^"]*"')
+_NO_SIGNS = bytes(set(range(256)) - set(b'"[]{,'))
 
 
 def inside(folder: Path, name: str, what: str) -> Path:
@@ -45,17 +50,24 @@ def inside(folder: Path, name: str, what: str) -> Path:
 
 
 def read_whole(folder: Path, name: str, what: str) -> bytes | None:
-    """Returns the content of a small file, or None if it does not exist. Raises StartupError."""
+    """Returns the content of a JSON file of bounded size and number of values, or None if it does not exist.
+    Raises StartupError."""
     path = inside(folder, name, what)
     try:
         size = path.stat().st_size
         if size > MAX_JSON_BYTES:
             raise StartupError(what, f"{name} has {size} bytes, more than {MAX_JSON_BYTES}")
-        return path.read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StartupError(what, f"{name} cannot be read: {error.strerror}") from error
+    signs = content.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_SIGNS)
+    signs = _STRING.sub(b"", signs.replace(b'""', b""))  # nearly all strings have none of the signs
+    values = signs.count(b",") - signs.count(b"[,]") + 3 * signs.count(b"{")
+    if values > MAX_VALUES:
+        raise StartupError(what, f"{name} has {values} values, more than {MAX_VALUES}")
+    return content
 
 
 def config_overrides(text: str) -> dict[str, Any]:

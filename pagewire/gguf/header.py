@@ -23,6 +23,8 @@ from pagewire.gguf.tensor_types import F32, REFUSED, TENSOR_TYPES, TensorType
 WHAT = "cannot read the GGUF file"
 MAX_HEADER_BYTES = 128 << 20
 """Of metadata and tensor infos. A vocabulary of 262,144 tokens with its merges takes about 15 MB."""
+MAX_STRINGS = 3 << 19
+"""Of such a vocabulary there are 780,000; each takes some 60 bytes beside its text."""
 MAX_DIMENSIONS = 4
 MAX_ALIGNMENT = 1 << 16
 MAX_VALUES = 1 << 48
@@ -97,7 +99,7 @@ class _HeaderReader:
         self._path, self._content = path, content
         self._size = len(content)
         self._end = min(self._size, MAX_HEADER_BYTES)
-        self._at = 0
+        self._at = self._num_strings = 0
 
     def read(self) -> Header:
         """Reads everything up to the tensors' bytes."""
@@ -204,6 +206,9 @@ class _HeaderReader:
         return values
 
     def _string(self) -> str:
+        self._num_strings += 1
+        if self._num_strings > MAX_STRINGS:
+            raise self._damaged(f"it has more than {MAX_STRINGS} strings")
         length = self._number("Q")
         self._check_count(length, 1, "bytes of a string")
         # A vocabulary may hold pieces of characters: they are read, and compare like any other text.

@@ -27,14 +27,6 @@ def pack_u64(values: Iterable[int]) -> bytes:
     return _pack("Q", values)
 
 
-def pack_f32(values: Iterable[float]) -> bytes:
-    """Packs numbers as float32."""
-    column = array("f", values)
-    if _SWAP:
-        column.byteswap()
-    return column.tobytes()
-
-
 def unpack_u8(column: bytes) -> list[int]:
     """Unpacks integers of 1 byte."""
     return list(column)

@@ -40,7 +40,6 @@ class Child:
         self.failure: StartupError | None = None
         self.loading: tuple[str, float] | None = None
         # In its own process group: Ctrl-C reaches the supervisor alone, and SIGKILL reaches its children too.
-        self.process: Process
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self.process, self.status = start(arguments, theirs.fileno(), fork)

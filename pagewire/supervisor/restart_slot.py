@@ -137,8 +137,7 @@ class RestartSlot:
         self.child.close()
         self.child = None
         self._died_again = self.down_since is not None
-        if self.down_since is None:
-            self.down_since = now
+        self.down_since = now if self.down_since is None else self.down_since
         self._deaths.append(death)
         while self._deaths[0].time <= now - WINDOW_S:
             self._deaths.popleft()

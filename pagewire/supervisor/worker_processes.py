@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pagewire.errors import StartupError
 from pagewire.host.spawn import KeptWorkers
-from pagewire.host.standby import Fork, Process, kill_group, start
+from pagewire.host.standby import Fork, kill_group, start
 
 _ADDRESS = "--engine="
 
@@ -20,7 +20,6 @@ class WorkerProcess:
         OSError."""
         self.address = next(word.removeprefix(_ADDRESS) for word in arguments if word.startswith(_ADDRESS))
         """Where it looks for its engine core."""
-        self._process: Process
         with open(os.devnull, "rb") as null:
             self._process, self._status = start(arguments, null.fileno(), fork)
         os.set_blocking(self._status, False)

@@ -36,6 +36,26 @@ REQUEST_SECONDS = (
 """Bucket edges for durations per request."""
 TOKENS = tuple(float(1 << power) for power in range(0, 18))
 """Bucket edges for token counts: 1 to 131072."""
+_FAILURES = (
+    *("CONTINUED_ELSEWHERE", "ENGINE_DEAD", "FRONTEND_LOST", "GRAMMAR_FAILED", "INTERNAL", "NO_LOGITS"),
+    "REQUEST_QUARANTINED",
+)
+_REFUSALS = (
+    *("CONTEXT_LENGTH_EXCEEDED", "CONTINUED_ELSEWHERE", "DEADLINE_UNREACHABLE", "FEATURE_UNSUPPORTED"),
+    *("INVALID_FIELD", "QUEUE_FULL", "REQUEST_ABORTED", "REQUEST_ID_IN_USE", "REQUEST_QUARANTINED"),
+    *("TENANT_QUOTA", "WAIT_TOO_LONG"),
+)
+_ENDS = ("DRAINING", "ENGINE_NOT_READY", "SHUTTING_DOWN", "SLOW_CONSUMER")
+KNOWN: dict[str, tuple[str, ...]] = {
+    "pagewire_core_failures_total": _FAILURES,
+    "pagewire_core_refusals_total": _REFUSALS,
+    "pagewire_core_handovers_total": ("true", "false"),
+    "pagewire_frontend_failures_total": (*_FAILURES, *_ENDS),
+    "pagewire_frontend_refusals_total": (*_REFUSALS, *_ENDS, "FRONTEND_FULL", "INTERNAL"),
+    "pagewire_frontend_requests_total": ("finished", "refused", "failed", "cancelled"),
+}
+"""Label values that are shown as 0 before they are counted: no rate() has the first event of a series that
+begins with it."""
 
 
 class Histogram:
@@ -118,4 +138,6 @@ def values_of(instance: Any) -> Iterator[tuple[Metric, Value]]:
     """Yields the metrics and current values of a dataclass of counters."""
     for each in dataclasses.fields(instance):
         if "metric" in each.metadata:
-            yield each.metadata["metric"], getattr(instance, each.name)
+            metric, value = each.metadata["metric"], getattr(instance, each.name)
+            known = KNOWN.get(metric.name)
+            yield metric, {**dict.fromkeys(known, 0.0), **value} if known else value

@@ -14,7 +14,7 @@ import trustme
 import yaml
 
 from tests.e2e.services import wait_until
-from tests.e2e.topology import free_ports
+from tests.free_ports import free_ports
 
 TOKEN = "of-an-admin"
 

@@ -8,12 +8,12 @@ from pagewire import Client
 from pagewire_client.errors import Unavailable
 from tests.e2e import services
 from tests.e2e.test_simulated import without_weights
-from tests.e2e.test_start_order import free_port
+from tests.free_ports import free_ports
 
 
 def test_a_process_that_leaves_may_come_back(tmp_path: Path):
     """The worker ends, and its core with it; the frontend waits for their successors."""
-    folder, runtime, port = str(without_weights(tmp_path)), tmp_path / "run", free_port()
+    folder, runtime, (port,) = str(without_weights(tmp_path)), tmp_path / "run", free_ports(1)
     runtime.mkdir(mode=0o700)
     arguments = {
         "frontend": [folder, f"--port={port}", "--ready-timeout=0"],

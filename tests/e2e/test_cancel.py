@@ -44,7 +44,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         max_num_batched_tokens=8,
         worker_fault=("slow-factor=2000",),
         keepalive_time=1.0,
-        keepalive_timeout=1.0,
+        keepalive_timeout=3.0,
         no_prefix_cache=True,
     ) as service:
         yield service

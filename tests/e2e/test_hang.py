@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from pagewire_simulated.tokens import token_reference
 from tests.e2e import services
 from tests.e2e.services import Serve
 from tests.e2e.test_simulated import CANDIDATES, without_weights
+from tests.free_ports import free_ports
 
 HOOKS = Path(__file__).parent / "hooks"
 NUM_STREAMS, LENGTH = 6, 200
@@ -189,9 +189,7 @@ def test_killed_again_at_each_stage_of_the_recovery(service: Service):
 
 def test_a_core_that_wakes_up_is_a_stranger(folder: Path, tmp_path: Path):
     """No supervisor kills it. Requests that were sent before are sent again."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     engine_flags = ("--device=simulated", "--profile=cpu", "--worker-fault=slow-factor=100")
     with (
         services.alone(tmp_path, "engine", str(folder), *engine_flags) as engine,

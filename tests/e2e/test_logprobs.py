@@ -10,14 +10,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kernels.ops.sampling.logprobs import ranking_reference
 from pagewire import AsyncClient, BeamSearch, Client, SamplingParams
 from pagewire_client.errors import InvalidArgument
 from pagewire_client.results import Generation, TokenLogprob
 from pagewire_simulated.scores import logprob_reference
 from tests.checkpoints import VOCAB_SIZE, make_checkpoint
 from tests.e2e import services
-from tests.kernels.references.sampling import log_softmax_reference
+from tests.kernels.references.sampling import log_softmax_reference, ranking_reference
 
 CLOSE = 3e-5
 WILD = SamplingParams(

@@ -18,7 +18,8 @@ from pagewire_client.errors import InternalError, RpcError
 from tests.e2e import services
 from tests.e2e.prometheus import CONFIGURATION, Prometheus, alerts, panels
 from tests.e2e.test_speculation import LIST
-from tests.e2e.topology import Topology, free_ports, topology
+from tests.e2e.topology import Topology, topology
+from tests.free_ports import free_ports
 
 BINARIES = {name: shutil.which(name) for name in ("prometheus", "promtool")}
 MISSING = [name for name, path in BINARIES.items() if path is None]
@@ -37,6 +38,8 @@ CALM = {
 """Series of twenty minutes, a sample every 15 s, in promtool's notation: FROM+STEPxTIMES, and _ for none."""
 FIRST = "_x60 1x20"
 """A counter that begins with its first event."""
+KNOWN = "_x40 0x20 1x20"
+"""A counter that begins with 0."""
 CASES = [
     ("NobodyServes", {"pagewire_frontend_serving": "0x80"}),
     ("NobodyServes", {"pagewire_frontend_serving": "_x80"}),
@@ -46,6 +49,7 @@ CASES = [
     ("EngineRestarts", {"pagewire_core_epoch_start_seconds": "1x40 2 3 4x38"}),
     ("Quarantine", {'pagewire_frontend_failures_total{reason="REQUEST_QUARANTINED"}': FIRST}),
     ("Quarantine", {'pagewire_frontend_refusals_total{reason="REQUEST_QUARANTINED"}': FIRST}),
+    ("Quarantine", {'pagewire_frontend_failures_total{reason="REQUEST_QUARANTINED"}': KNOWN}),
     ("Quarantine", {'pagewire_frontend_failures_total{reason="REQUEST_QUARANTINED"}': "3x60 4x20"}),
     ("InternalErrors", {'pagewire_frontend_failures_total{reason="INTERNAL"}': FIRST}),
     ("InternalErrors", {'pagewire_frontend_refusals_total{reason="INTERNAL"}': FIRST}),
@@ -117,7 +121,11 @@ def test_the_configuration_and_the_rules_are_prometheus_own():
 def test_each_alert_fires_by_what_it_is_for(tmp_path: Path):
     """And none while all is well, or by events that are a while ago."""
     assert {f"Pagewire{name}" for name, _ in CASES} == alerts().keys()
-    old = {'pagewire_frontend_failures_total{reason="INTERNAL"}': "9x80"}
+    old = {
+        'pagewire_frontend_failures_total{reason="INTERNAL"}': "9x80",
+        'pagewire_frontend_refusals_total{reason="INTERNAL"}': "_x60 0x20",  # a frontend that has begun
+        'pagewire_frontend_failures_total{reason="REQUEST_QUARANTINED"}': "_x60 0x20",
+    }
     tests = [
         {
             "name": f"{name} {list(series)}",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pagewire import AsyncClient, SamplingParams
+from pagewire import AsyncClient, Client, SamplingParams
 from pagewire_client.params import BeamSearch
 from tests.e2e import services
 from tests.e2e.test_simulated import collect_all, without_weights
@@ -51,7 +51,9 @@ def test_a_recorded_service_replays(tmp_path: Path, scheduling: str):
         record=str(path),
         **limits,
     ) as service:
-        asyncio.run(collect_all(service.address))
+        with Client(service.address) as client:
+            while not services.rank_load(client).preemptions:  # when requests come decides about that
+                asyncio.run(collect_all(service.address))
         asyncio.run(search(service.address))
         asyncio.run(abort_one(service.address))
     code, output, error = replay(path)

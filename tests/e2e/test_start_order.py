@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pagewire import Client
 from pagewire.ipc import transport
 from pagewire_client.errors import Unavailable
 from tests.e2e.services import ROOT
+from tests.free_ports import free_ports
 
 PARTS = ("frontend", "engine", "worker")
 _SIMULATED = ["--device=simulated", "--profile=instant", "--num-blocks=100"]
@@ -25,11 +25,6 @@ _SIMULATED = ["--device=simulated", "--profile=instant", "--num-blocks=100"]
 def folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as name:
         yield Path(name) / "sockets"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -53,7 +48,7 @@ def running(part: str, folder: Path, port: int) -> Iterator[None]:
 @pytest.mark.parametrize("order", list(itertools.permutations(PARTS)), ids="-".join)
 def test_any_order(folder: Path, order: tuple[str, ...]):
     """While one is missing, calls end at once with UNAVAILABLE; then the service answers."""
-    port = free_port()
+    (port,) = free_ports(1)
     with contextlib.ExitStack() as stack, Client(f"127.0.0.1:{port}") as client:
         for part in order:
             with pytest.raises(Unavailable):

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -10,15 +9,10 @@ import pytest
 from pagewire import Client, SamplingParams
 from pagewire.ipc.curve import make_keys
 from tests.e2e.services import PATIENCE_S, _read, alone
+from tests.free_ports import free_ports
 
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 """127.0.0.1, and the same in IPv6 sockets."""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def listening(pids: list[int]) -> set[tuple[str, int]]:
@@ -48,7 +42,7 @@ def _links(folder: str) -> Iterator[str]:
 def test_a_stream_over_tcp_with_no_other_listeners(tmp_path):
     """S2: every listener is on loopback, and one that was asked for."""
     engine_key, client_key = make_keys(tmp_path / "keys")
-    grpc_port, frontends, workers = free_port(), free_port(), free_port()
+    grpc_port, frontends, workers = free_ports(3)
     key = f"--curve-key={client_key}"
     with contextlib.ExitStack() as stack:
         worker = alone(tmp_path, "worker", f"--engine=tcp://127.0.0.1:{workers}", key, "--log-level=error")

@@ -21,6 +21,7 @@ import yaml
 
 from pagewire import Client
 from tests.e2e.services import PATIENCE_S, ROOT, wait_until
+from tests.free_ports import free_ports
 
 NGINX = shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin")
 CONFIGURATION = ROOT / "deploy" / "nginx"
@@ -38,13 +39,6 @@ def command(service: str, changes: Mapping[str, object]) -> list[str]:
     flags = dict(word.removeprefix("--").split("=", 1) for word in words)
     flags |= {flag.replace("_", "-"): str(value) for flag, value in changes.items()}
     return [name, *(f"--{flag}={value}" for flag, value in flags.items())]
-
-
-def free_ports(number: int) -> list[int]:
-    """Returns free ports."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 class Topology:

@@ -28,10 +28,10 @@ from pagewire.internal.v1.engine_pb2 import (
     TenantTerms,
 )
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepPlan
-from pagewire.ipc.columns import pack_f32, pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
+from pagewire.ipc.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions, SamplingParams, StoppingCriteria
 from tests.engine_core.fake_beams import expected_beams, fake_offers
-from tests.logprob_columns import Scored, put_together, take_apart
+from tests.logprob_columns import Scored, pack_f32, put_together, take_apart
 
 VOCAB = 997
 EOS = 2

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -34,14 +35,16 @@ class Parent:
     """The other ends of standard input and of the status pipe."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.input, self.orders = os.pipe()
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.input, self.orders = (end.detach() for end in ends)
         self.events, status = os.pipe()
         monkeypatch.setenv("PAGEWIRE_STATUS_FD", str(status))
         self.status = Status()
         self._ends = [self.input, self.orders, self.events, status]
 
     def order(self, *orders: Activation | WorkerStarted) -> None:
-        os.write(self.orders, b"".join(order.line() for order in orders))
+        for order in orders:
+            os.write(self.orders, order.line())
 
     def next_events(self) -> list[dict[str, object]]:
         return [json.loads(line) for line in os.read(self.events, 65536).splitlines()]

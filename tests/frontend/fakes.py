@@ -23,7 +23,7 @@ from frontend.model.info import ModelInfo, load_model
 from frontend.server import Frontend
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
-from pagewire.ipc.columns import pack_f32, pack_u8, pack_u32, pack_u64, unpack_u32
+from pagewire.ipc.columns import pack_u8, pack_u32, pack_u64, unpack_u32
 from pagewire.ipc.transport import configure, pack, unpack
 from pagewire.v1 import (
     admin_pb2,
@@ -34,7 +34,7 @@ from pagewire.v1 import (
     pooling_pb2_grpc,
     tokenizer_pb2_grpc,
 )
-from tests.logprob_columns import Scored, put_together
+from tests.logprob_columns import Scored, pack_f32, put_together
 
 VOCAB_SIZE = 512
 MAX_MODEL_LEN = 200

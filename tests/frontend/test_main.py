@@ -18,6 +18,7 @@ from pagewire.config import FrontendConfig
 from pagewire.host.spawn import Status
 from pagewire.host.standby import fork
 from pagewire.v1 import generation_pb2_grpc
+from tests.free_ports import free_ports
 from tests.frontend.fakes import FakeEngine, Output, encode, engine_address, make_request
 
 PROGRAM = """
@@ -127,10 +128,11 @@ async def test_from_start_to_signal(checkpoint, number):
 
 async def test_a_standby_forks_frontends(checkpoint):
     """Until then another process has the port, and the engine does not know any; it lives on."""
-    with engine_address() as address, socket.create_server(("127.0.0.1", 0)) as taken:
+    (port,) = free_ports(1)
+    with engine_address() as address, socket.create_server(("127.0.0.1", port)) as taken:
         engine = FakeEngine(address)
         await engine.start()
-        async with frontend(checkpoint, address, taken.getsockname()[1], standby=True) as process:
+        async with frontend(checkpoint, address, port, standby=True) as process:
             await process.event("standby")
             await process.event("beat")
             assert engine.hellos.empty()

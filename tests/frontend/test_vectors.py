@@ -7,8 +7,8 @@ import torch
 from frontend.errors import InvalidRequest
 from frontend.servicers.pooling import as_dtype, write_vector
 from frontend.validation.requests import DTYPES
-from pagewire.ipc.columns import pack_f32
 from pagewire.v1 import pooling_pb2
+from tests.logprob_columns import pack_f32
 
 VALUES = [0.0, -0.0, 1.0, 1 + 2**-9, 1 + 3 * 2**-9, -3.14159, 1e-20, 65504.0, 1e-6, 2.0**-24]
 

@@ -48,6 +48,7 @@ from tests.frontend.answers.transcripts import TRANSCRIPTS, bound
 from tests.frontend.answers.transcripts import read as read_answer
 from tests.frontend.fakes import END, SPECIAL, USER, byte_level_tokenizer
 from tests.hostile.messages import damage
+from tests.logprob_columns import pack_f32
 from tests.worker.test_main import one_step
 from worker.families.registry import read_model_config
 from worker.step.plan_reader import append_tokens, apply_changes, block_copies, read_step, read_swaps
@@ -323,11 +324,11 @@ _CONFIG = (
     b'"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4}}'
 )
 _COLUMNS = LogprobColumns(
-    logprobs=columns.pack_f32([-1, -2]),
+    logprobs=pack_f32([-1, -2]),
     ranks=columns.pack_u32([1, 2]),
     candidate_counts=columns.pack_u32([1, 0]),
     candidate_token_ids=columns.pack_u32([5]),
-    candidate_logprobs=columns.pack_f32([-1]),
+    candidate_logprobs=pack_f32([-1]),
     candidate_ranks=columns.pack_u32([1]),
 )
 _OUTPUTS = StepOutputs(

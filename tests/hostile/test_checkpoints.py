@@ -25,6 +25,7 @@ from tests.checkpoints import make_checkpoint
 from tests.frontend.fakes import byte_level_tokenizer, write_checkpoint
 from worker.cpu.weights import OwnBits
 from worker.families.registry import read_model_config
+from worker.grammar.tokenizer import _described
 from worker.startup.model import load_model
 from worker.weights.checkpoint import INDEX_FILE, SINGLE_FILE
 
@@ -354,6 +355,42 @@ CHARSMAP = {"type": "Precompiled", "precompiled_charsmap": "/////w=="}
 def test_a_tokenizer_that_cannot_be_used(tmp_path: Path, case: str) -> None:
     folder = write_checkpoint(tmp_path / "model", tokenizer_json=REFUSED_TOKENIZERS[case])
     assert "tokenizer.json" in refusal(lambda: read_model(FrontendConfig(model=str(folder))))
+
+
+MANY = 3 << 19
+LARGE: dict[str, tuple[str, str, str, int]] = {
+    "a vocabulary": ("tokenizer.json", '{"model":{"type":"BPE","vocab":{', '"q{0}":{0}', MANY + 2),
+    "merges": ("tokenizer.json", '{"model":{"type":"BPE","merges":[', '"t h"', MANY + 2),
+    "merges in pairs": ("tokenizer.json", '{"model":{"type":"BPE","merges":[', '["t","h"]', MANY + 2),
+    "a unigram model": ("tokenizer.json", '{"model":{"type":"Unigram","vocab":[', '["q{0}",-1.0]', MANY + 2),
+    "added tokens": ("tokenizer.json", '{"added_tokens":[', '{{"id":{0},"content":"q{0}"}}', MANY // 5),
+    "normalizers": ("tokenizer.json", '{"normalizer":{"normalizers":[', '{{"type":"NFC"}}', MANY // 4 + 1),
+    "added tokens beside it": ("added_tokens.json", "{", '"q{0}":{0}', MANY + 2),
+    "a configuration": ("tokenizer_config.json", '{"added_tokens_decoder":{', '"{0}":{{}}', MANY // 4 + 1),
+    "an old vocabulary": ("vocab.json", "{", '"q{0}":{0}', MANY + 2),
+    "old merges": ("merges.txt", "", "t h\n", MANY + 1),
+    "tekken": ("tekken.json", '{"vocab":[', "{{}}", MANY // 4 + 1),
+}
+"""A file, its beginning, and so many items behind that: more than any tokenizer has, each in few bytes."""
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_a_tokenizer_of_a_hostile_size(tmp_path: Path, case: str) -> None:
+    """Refused before it is parsed, by the frontend and by the worker."""
+    name, beginning, item, count = LARGE[case]
+    old = name in ("vocab.json", "merges.txt", "tekken.json")
+    folder = write_checkpoint(tmp_path / "model", **({"tokenizer_json": None} if old else {}))
+    if name in ("vocab.json", "merges.txt"):
+        byte_level_tokenizer().model.save(str(folder))
+    items = ("" if name == "merges.txt" else ",").join(map(item.format, range(count)))
+    ends = {"{": "}", "[": "]"}
+    end = "".join(ends[each] for each in reversed(beginning) if each in ends)
+    (folder / name).write_text(beginning + items + end)
+    why = refusal(lambda: read_model(FrontendConfig(model=str(folder))))
+    assert name in why and f"more than {MANY}" in why, "it has been parsed"
+    if not old:
+        with pytest.raises(StartupError, match=f"more than {MANY}"):
+            _described(folder)
 
 
 @pytest.mark.parametrize("case", HARMLESS_TOKENIZERS)

@@ -73,7 +73,8 @@ class GrammarRows:
         if not new.grammar:
             return
         if self._compiler is None:
-            self._rows[row] = _Row(_done(RowMatcher(None, self.num_words, NO_ENGINE)))
+            failed = RowMatcher(None, self.num_words, NO_ENGINE)
+            self._rows[row] = _Row(self._pool.submit(lambda: [failed]))
             return
         compiled = self._compiler.compile(new.grammar)
         self._rows[row] = _Row(self._after(compiled, lambda: self._begin(compiled, output_ids)))
@@ -111,7 +112,7 @@ class GrammarRows:
 
         They keep these until the rows are recorded or removed.
         """
-        matchers = _ready([self._rows[row] for row in rows])
+        matchers = _settled([self._rows[row] for row in rows])
         self._errors |= {row: one.error for row, one in zip(rows, matchers, strict=True) if one.error}
         return matchers
 
@@ -156,19 +157,15 @@ class GrammarRows:
         return matcher
 
 
-def _ready(states: Sequence[_Row]) -> list[RowMatcher]:
-    """Returns the matchers of rows once their tasks are done. A future is asked once for all of its rows."""
-    done = {ready: ready.result() for ready in {state.ready for state in states}}
-    return [done[state.ready][state.index] for state in states]
-
-
 def _settled(states: Sequence[_Row]) -> list[RowMatcher]:
-    """Returns the matchers of rows once nothing is being done with them, which is so after words()."""
+    """Returns the matchers of rows once nothing is being done with them. A future is asked once for all of
+    its rows."""
     for state in states:
         for copy in state.copies:
             copy.exception()
         state.copies.clear()
-    return _ready(states)
+    done = {ready: ready.result() for ready in {state.ready for state in states}}
+    return [done[state.ready][state.index] for state in states]
 
 
 def _advance(
@@ -188,9 +185,3 @@ def _complete(ready: "Future[list[RowMatcher]]", run: Callable[[], RowMatcher]) 
         ready.set_result([run()])
     except BaseException as error:
         ready.set_exception(error)
-
-
-def _done(matcher: RowMatcher) -> "Future[list[RowMatcher]]":
-    ready: Future[list[RowMatcher]] = Future()
-    ready.set_result([matcher])
-    return ready

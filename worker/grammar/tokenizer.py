@@ -60,8 +60,6 @@ def load_compiler(path: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> 
         )
     except ImportError:
         why = "llguidance is not installed"
-    except OSError:
-        why = f"the checkpoint has no {FILE} that can be read"
     except BaseException as error:  # a panic of the library is no Exception
         if not (isinstance(error, ValueError | StartupError) or is_panic(error)):
             raise
@@ -74,15 +72,12 @@ def load_compiler(path: Path, vocab_size: int, eos_token_ids: Sequence[int]) -> 
 
 def _described(path: Path) -> str:
     """Returns the content of tokenizer.json with the tokens that the files beside it add, or the same
-    of a GGUF file. Raises StartupError and OSError; ValueError where it is no JSON object."""
+    of a GGUF file. Raises StartupError."""
     if is_gguf(path):
         return GGUFVocabulary(read_header(path)).make().to_str()
-    try:
-        content = json.loads((path / FILE).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{FILE} holds no JSON object: {error}") from error
-    if not isinstance(content, dict):  # the library takes a string for the path of a file
-        raise ValueError(f"{FILE} holds no JSON object")
+    content = read_object(path, FILE, WHAT)
+    if content is None:
+        raise StartupError(WHAT, f"the checkpoint has no {FILE}")
     names = ("special_tokens_map.json", "tokenizer_config.json", "added_tokens.json")
     named, config, ids = (read_object(path, name, WHAT) or {} for name in names)
     return json.dumps(with_missing_tokens(content, named | config, ids))

@@ -52,12 +52,6 @@ def to_f64(x: f32x8) -> f64x8:
     return f64x8(x.lanes)
 
 
-@lowered_by(lambda b, x: b.fptrunc(x, _F32S), types.f32x8(types.f64x8))
-def round_to_f32(x: f64x8) -> f32x8:
-    """The nearest float32."""
-    return f32x8(x.lanes)
-
-
 def _truncated(builder: Any, x: Any) -> Any:
     return builder.sext(builder.fptosi(x, _I32S), _I64S)
 

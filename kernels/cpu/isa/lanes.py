@@ -98,12 +98,6 @@ def largest_integer(x: i32x16) -> int:
     return int(x.lanes.max())
 
 
-@lowered_by(lambda b, x: call(b, "llvm.vector.reduce.smin.v16i32", I32, x), types.int32(types.i32x16))
-def least_integer(x: i32x16) -> int:
-    """The least of the lanes."""
-    return int(x.lanes.min())
-
-
 @lowered_by(lambda b, x: b.bitcast(x, F32), types.float32(types.int32))
 def float_of(bits: int) -> float:
     """The float32 that has these bits."""

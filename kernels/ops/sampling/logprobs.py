@@ -8,12 +8,6 @@ PARTS = 32
 """Of a long list, whose largest scores by place in the part are compared first."""
 
 
-def ranking_reference(scores: torch.Tensor, n: int) -> torch.Tensor:
-    """The formula: Python's sort, row by row."""
-    rows = [sorted(range(len(row)), key=lambda i: (-row[i], i))[:n] for row in scores.tolist()]
-    return torch.tensor(rows, device=scores.device).view(len(rows), n)
-
-
 def ranking(scores: torch.Tensor, n: int) -> torch.Tensor:
     """Returns the ids [A, n] int64 of the n <= W highest of scores [A, W] float32, in descending order, the
     lower id first among equals. The rank of NaN is arbitrary.

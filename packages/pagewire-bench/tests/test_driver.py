@@ -1,6 +1,7 @@
 """What is sent when, and what is remembered of it."""
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -68,7 +69,10 @@ async def test_numbers_go_on_so_that_no_prompt_comes_twice():
     assert sorted(target.sent) == list(range(8))
 
 
-async def test_a_duration_ends_both_loops():
+async def test_a_duration_ends_both_loops(monkeypatch: pytest.MonkeyPatch):
+    """On a clock that goes on by a millisecond with each look."""
+    clock = itertools.count()
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock) / 1000)
     for load in (Load(concurrency=2), Load(rate=2000.0)):
         run = await driver(FakeTarget()).run(load, Amount(None, 0.05))
         assert run.traces and all(trace.due <= 0.05 for trace in run.traces)

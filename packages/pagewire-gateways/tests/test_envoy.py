@@ -13,8 +13,8 @@ import grpc
 import pytest
 import yaml
 
-from pagewire.host.addresses import reserve_port
 from pagewire.v1 import admin_pb2, generation_pb2_grpc
+from tests.free_ports import free_ports
 from tests.frontend.fakes import Service, make_request, run_service, say
 
 ENVOY = shutil.which(
@@ -49,8 +49,7 @@ def write_config(path: Path, port: int, backends: list[int]) -> None:
 @contextlib.contextmanager
 def running_envoy(folder: Path, backends: list[int]) -> Iterator[int]:
     """Yields its port."""
-    with reserve_port("127.0.0.1", 0) as free:
-        port = int(free.getsockname()[1])
+    (port,) = free_ports(1)
     write_config(folder / "envoy.yaml", port, backends)
     command = [str(ENVOY), "-c", str(folder / "envoy.yaml"), "--concurrency", "1", "--use-dynamic-base-id"]
     envoy = subprocess.Popen([*command, "--log-level", "error"], cwd=folder)

@@ -10,8 +10,8 @@ from pagewire.cli import extras
 from pagewire.config import GatewayConfig, ServeConfig
 from pagewire.errors import StartupError
 from pagewire.flags import UsageError
-from pagewire.host.addresses import reserve_port
 from pagewire_gateways import smg_process as gateway
+from tests.free_ports import free_ports
 
 
 def test_smg_listens_on_the_loopback_address_alone():
@@ -106,8 +106,8 @@ def test_smg_that_no_longer_answers_is_killed(monkeypatch):
     monkeypatch.setattr(
         gateway.process.Status, "ready", lambda status, **facts: os.kill(started[0].pid, signal.SIGSTOP)
     )
-    with reserve_port("127.0.0.1", 0) as free:
-        config = GatewayConfig(port=free.getsockname()[1], hang_timeout=0.5)
+    (port,) = free_ports(1)
+    config = GatewayConfig(port=port, hang_timeout=0.5)
     with pytest.raises(StartupError) as ended:
         gateway.Gateway(config).run()
     assert ended.value.what == "smg hangs" and not ended.value.may_pass

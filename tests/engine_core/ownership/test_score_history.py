@@ -4,9 +4,9 @@ import pytest
 
 from engine_core import score_history
 from engine_core.score_history import ScoreHistory
-from pagewire.ipc.columns import pack_f32, pack_u32
+from pagewire.ipc.columns import pack_u32
 from pagewire.ipc.logprob_columns import TokenColumns
-from tests.logprob_columns import Scored, take_apart
+from tests.logprob_columns import Scored, pack_f32, take_apart
 
 
 def tokens(*logprobs: int) -> list[TokenColumns]:

@@ -7,7 +7,8 @@ from engine_core.step.plan import Plan
 from engine_core.step.result import decode_result
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
 from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepResult
-from pagewire.ipc.columns import pack_f32, pack_u32
+from pagewire.ipc.columns import pack_u32
+from tests.logprob_columns import pack_f32
 
 PLAN = Plan(step=7, sample_rows=[2, 5])
 

@@ -15,6 +15,11 @@ from pagewire.v1 import generation_pb2
 SPECIAL = {"<|user|>": 4, "<tool_call>": 9, "[CALL]": 11}
 Form = generation_pb2.StructuredOutput
 LARK = Form.Grammar.SYNTAX_LARK
+MANY_FIELDS = [
+    {"type": "object", "properties": {f"k{field}_{place}": {"type": "string"} for field in range(30)}}
+    for place in range(60)
+]
+"""Schemas of which each alone is small."""
 ADD = {
     "triggers": ["<f="],
     "structures": [{"begin": "<f=add>", "schema": {"type": "integer"}, "end": "</f>"}],
@@ -101,6 +106,17 @@ def test_a_form_allows_what_it_says(form: Mapping[str, Any], good: list[str], ba
         ({"regex": r"x[0-9]?(a{1,300}){1,300}"}, "regex", ["repetitions multiply"]),
         ({"json_schema": '{"type":"string","pattern":"^(b{1,300}){1,300}$"}'}, "json_schema", ["multiply"]),
         ({"grammar": {"text": "start: /(a{1,300}){1,300}/", "syntax": LARK}}, "grammar.text", ["multiply"]),
+        *(
+            ({"grammar": {"text": text, "syntax": LARK}}, "grammar.text", ["multiply"])
+            for text in (
+                'start: b~1..1000\nb: c~1..1000\nc: "a"~1..1000',
+                'start: s\ns: "a" | "b" | s s | s s s',
+                'start: "b" <[5-7]> s\ns: "a" | s s | s s s',
+                f'start: {" ".join(["a?"] * 3000)}\na: "x"',
+            )
+        ),
+        ({"json_schema": json.dumps({"anyOf": MANY_FIELDS})}, "json_schema", ["multiply"]),
+        ({"grammar": {"text": 'root ::= b{1,99}\nb ::= ("a"{1,99}){1,99}'}}, "grammar.text", ["multiply"]),
         ({"grammar": {"text": 'root ::= ("x"'}}, "grammar.text", ["GBNF", "line 1"]),
         ({"grammar": {"text": 'other ::= "x"'}}, "grammar.text", ["root"]),
         ({"grammar": {"text": 'start: "a"\n  foo', "syntax": LARK}}, "grammar.text", ["line 2, column 6"]),

@@ -8,7 +8,7 @@ import pytest
 from google.rpc import code_pb2
 
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
-from pagewire.ipc.columns import pack_f32, unpack_u32
+from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2
 from tests.frontend.fakes import (
     BEGIN,
@@ -22,6 +22,7 @@ from tests.frontend.fakes import (
     run_service,
 )
 from tests.frontend.test_resume import next_of, restart
+from tests.logprob_columns import pack_f32
 
 LAST = Pooling(type=POOLING_TYPE_LAST, normalize=True)
 

@@ -5,7 +5,6 @@ from itertools import accumulate
 
 import torch
 
-from kernels.ops.sampling.logprobs import ranking_reference
 from kernels.ops.sampling.philox_constants import M0, M1, MASK, ROUNDS, W0, W1
 from kernels.ops.sampling.token_masks import ANY, Prohibitions
 
@@ -202,3 +201,9 @@ def top_p_reference(scores: torch.Tensor, weights: torch.Tensor, share: torch.Te
             if mass >= target:
                 break
     return result
+
+
+def ranking_reference(scores: torch.Tensor, n: int) -> torch.Tensor:
+    """The formula: Python's sort, row by row."""
+    rows = [sorted(range(len(row)), key=lambda i: (-row[i], i))[:n] for row in scores.tolist()]
+    return torch.tensor(rows, device=scores.device).view(len(rows), n)

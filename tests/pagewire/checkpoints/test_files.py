@@ -118,6 +118,30 @@ def test_a_file_of_another_size_than_it_may_have(folder: Path, monkeypatch: pyte
         read_whole(folder, "a", WHAT)
 
 
+COUNTED = {
+    '["a", "b", "c"]': 2,
+    '[["a", "b"], ["c", "d"]]': 1,
+    '[["a", -1.5], ["b,,,{", -2.0]]': 1,
+    r'["\\", "\",\"", "\\\",[", {}]': 3 + 3,
+    '{"a": 1, "b": {"x": [], "y": [[[]]]}}': 2 + 6,
+    "[[], [], [], []]": 3,
+}
+
+
+@pytest.mark.parametrize("content", COUNTED)
+def test_a_file_of_more_values_than_it_may_have(
+    content: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in strings is none; a pair is one. The last number that is read, and the next one."""
+    count = COUNTED[content]
+    (folder / "a").write_text(content)
+    monkeypatch.setattr(files, "MAX_VALUES", count)
+    assert read_whole(folder, "a", WHAT) == content.encode()
+    monkeypatch.setattr(files, "MAX_VALUES", count - 1)
+    with pytest.raises(StartupError, match=f"a has {count} values, more than {count - 1}"):
+        read_whole(folder, "a", WHAT)
+
+
 def test_a_file_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch):
     (folder / "a").write_text("{}")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pagewire.errors import StartupError
+from pagewire.gguf import header
 from pagewire.gguf.header import read_floats, read_header
 
 
@@ -118,6 +119,18 @@ def test_a_harmful_file_is_refused_by_name(harm: str, write: Callable[[bytes], P
         read_header(write(content))
     line = f"{caught.value} {caught.value.todo}"
     assert why in line and len(line) < 3000 and line.isprintable()
+
+
+def test_a_vocabulary_of_a_hostile_size(write: Callable[[bytes], Path], monkeypatch: pytest.MonkeyPatch):
+    """An empty string has 8 bytes in the file, and more in memory."""
+    monkeypatch.setattr(header, "MAX_STRINGS", 5)
+
+    def tokens(count: int) -> Path:
+        return write(head(entries=1) + entry("t", 9, struct.pack("<IQ", 8, count) + count * text("")))
+
+    assert read_header(tokens(4)).metadata == {"t": [""] * 4}
+    with pytest.raises(StartupError, match="more than 5 strings"):
+        read_header(tokens(5))
 
 
 def test_a_file_that_ends_anywhere(write: Callable[[bytes], Path]):

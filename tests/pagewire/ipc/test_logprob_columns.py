@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagewire.internal.v1.engine_pb2 import LogprobColumns
-from pagewire.ipc.columns import pack_f32, pack_u32
+from pagewire.ipc.columns import pack_u32
 from pagewire.ipc.logprob_columns import check, join, join_tokens, num_tokens, pick, split
-from tests.logprob_columns import Scored, put_together, take_apart
+from tests.logprob_columns import Scored, pack_f32, put_together, take_apart
 
 NUMBER = st.integers(0, 999)
 CANDIDATES = st.lists(st.tuples(NUMBER, NUMBER, NUMBER), max_size=3)

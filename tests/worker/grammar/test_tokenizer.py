@@ -28,8 +28,8 @@ def test_none_where_they_are_switched_off() -> None:
     [
         (None, "tokenizer.json"),
         ("{", "not supported"),
-        ("tokenizer.json", "holds no JSON object"),
-        (' [{"model": {}}]', "holds no JSON object"),
+        ("tokenizer.json", "is not readable JSON"),
+        (' [{"model": {}}]', "is not a JSON object"),
         ('{"model": ' + "[" * 100_000, "not supported"),
         ('{"model": {"type": "WordPiece", "vocab": {"a": 0}}}', "not supported"),
     ],

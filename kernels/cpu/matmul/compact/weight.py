@@ -38,7 +38,7 @@ SAMPLE = 1 << 16
 """Weights of which the base is chosen."""
 MOST_RARE = 1 / 64
 """More rare numbers than this, in a sample, and a weight stays as it is."""
-_COLUMNS, _STRIP, _WORDS = 16, 192, 4
+_STRIP, _WORDS = 192, 4
 _AT_ONCE = 1 << 22
 """Bytes of weights that are converted at once."""
 _SLACK = 32
@@ -78,33 +78,9 @@ class CompactWeight(PackedTable):
         )
 
 
-def compact_reference(weight: torch.Tensor, base: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """weight: [N, K] bfloat16. The data, and the strips' lists, by the formula."""
-    strips = -(-weight.shape[0] // 48) * 3
-    padded = torch.full((strips * _COLUMNS, weight.shape[1]), _padding(base), dtype=torch.int16)
-    padded[: len(weight)] = weight.view(torch.int16)
-    halves = padded.int() & 0xFFFF  # [strips * 16, K]
-    halves = halves.view(strips, _COLUMNS, -1, _WORDS, 2).permute(0, 2, 3, 1, 4)
-    halves = halves.reshape(strips, -1, _WORDS, 2 * _COLUMNS)  # [strips, K / 8, 4, 32]
-    codes = (halves >> 8 & 0x7F) - base
-    codes = torch.where((codes >= 1) & (codes <= NUM_CODES), codes, 0)
-    lower, signed = _in_pairs(halves & 0xFF), _in_pairs(halves >> 12 & 8 | codes)
-    upper = signed[:, :, 0] | signed[:, :, 1] << 4
-    parts = torch.cat((lower.flatten(-2), upper), -1).to(torch.uint8)
-    data = parts.view(-1, 3, halves.shape[1], _STRIP).transpose(1, 2).contiguous()
-    lists = [of_strip[code == 0].to(torch.int16) for of_strip, code in zip(halves, codes, strict=True)]
-    return data, lists
-
-
 def _padding(base: int) -> int:
     """The bits of a number that has a code."""
     return base + 1 << 8
-
-
-def _in_pairs(words: torch.Tensor) -> torch.Tensor:
-    """[S, G, 4, 32] -> [S, G, 2, 64]: two words side by side, 8 numbers of each in turns."""
-    strips, groups = words.shape[:2]
-    return words.view(strips, groups, 2, 2, 4, 8).transpose(3, 4).reshape(strips, groups, 2, 64)
 
 
 def choose_base(weight: torch.Tensor) -> int | None:

@@ -11,7 +11,6 @@ from kernels.cpu.isa.doubles import (  # noqa: E402
     bits_of_f64,
     load_f32x8,
     load_f64x8,
-    round_to_f32,
     store_f32x8,
     store_f64x8,
     to_f64,
@@ -28,7 +27,6 @@ def each_operation(x: int, narrow: int, out: int) -> None:
     values, floats = load_f64x8(x), load_f32x8(narrow)
     store_f64x8(out, fma(values, values, -values))
     store_f64x8(out + 64, rint(values))
-    store_f32x8(out + 128, round_to_f32(values * 0.3))
     store_f32x8(out + 160, select(floats >= 0.1, floats, -floats))
     store_f64x8(out + 192, select(values < to_f64(floats), abs(values), to_f64(floats) / 3.0))
     store_f64x8(out + 256, as_f64(bits_of_f64(values) + (truncated_i64(to_f64(floats)) << 52 >> 1)))

@@ -17,7 +17,6 @@ from kernels.cpu.isa.lanes import (  # noqa: E402
     interleaved,
     larger,
     largest_lane,
-    least_integer,
     lowest_bit,
     mask_of_bits,
     nearest,
@@ -131,7 +130,6 @@ def masks(x: int, out: int) -> None:
     write_u16(out + 2, lowest_bit(above))
     write_u16(out + 4, int(any_lane(values > 1e9)) + 2 * int(any_lane(values < -99.0)))
     store_f32(out + 64, select(mask_of_bits(above), values, f32x16(5.0)))
-    store_i32(out + 128, i32x16(least_integer(truncated(values))))
 
 
 def test_masks() -> None:

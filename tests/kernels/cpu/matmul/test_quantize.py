@@ -4,9 +4,9 @@ numbers."""
 import pytest
 import torch
 
-from kernels.cpu.matmul.groups.weight import quantize_inputs_reference
 from kernels.cpu.matmul.int8 import quantize_reference
 from kernels.cpu.matmul.records import QuantizeGroupsRecord, QuantizeRecord
+from tests.kernels.references.groups import quantize_inputs_reference
 from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels

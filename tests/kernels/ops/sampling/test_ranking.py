@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.logprobs import PARTS, SHORT, ranking, ranking_reference
+from kernels.ops.sampling.logprobs import PARTS, SHORT, ranking
+from tests.kernels.references.sampling import ranking_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 

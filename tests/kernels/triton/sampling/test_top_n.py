@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.logprobs import ranking_reference
 from kernels.triton.sampling import logprobs as module
 from kernels.triton.sampling.logprobs import top_n
+from tests.kernels.references.sampling import ranking_reference
 from tests.kernels.sampling_inputs import smooth_logits, tied_logits
 
 

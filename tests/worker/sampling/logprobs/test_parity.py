@@ -7,10 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from kernels.ops.sampling.logprobs import ranking_reference
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.checkpoints import VOCAB_SIZE
-from tests.kernels.references.sampling import log_softmax_reference
+from tests.kernels.references.sampling import log_softmax_reference, ranking_reference
 from tests.logprob_columns import EVERYTHING, Scored, listed, top
 from tests.worker.fakes import Driver, resolved_params
 from worker.sampling.logprobs import scores

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.ops.sampling.logprobs import ranking_reference
-from tests.kernels.references.sampling import log_softmax_reference
+from tests.kernels.references.sampling import log_softmax_reference, ranking_reference
 from tests.logprob_columns import Scored, take_apart
 from worker.sampling.logprobs.messages import LogprobCandidates, to_columns
 from worker.sampling.logprobs.scores import SampledScores, score

@@ -3,17 +3,11 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.compact.weight import (
-    MOST_RARE,
-    NUM_CODES,
-    CompactWeight,
-    choose_base,
-    compact_reference,
-    compact_weight,
-)
+from kernels.cpu.matmul.compact.weight import MOST_RARE, NUM_CODES, CompactWeight, choose_base, compact_weight
 from kernels.cpu.matmul.packed import PackedWeight, pack_weight
 from kernels.cpu.runtime.arena import Arena
 from tests.kernels.references.layers import linear_reference
+from tests.kernels.references.matmul import compact_reference
 from tests.kernels.tolerances import assert_close, random
 
 BF16 = torch.bfloat16

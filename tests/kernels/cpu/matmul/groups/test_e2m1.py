@@ -6,10 +6,10 @@ import torch
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
     GroupedWords,
-    grouped_linear_reference,
 )
 from kernels.cpu.matmul.records import E2M1_MIDDLE
 from kernels.cpu.runtime.thread_pool import TEAM
+from tests.kernels.references.groups import grouped_linear_reference
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels

@@ -7,11 +7,10 @@ import torch
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
     GroupedWords,
-    grouped_linear_reference,
-    quantize_inputs_reference,
 )
 from kernels.cpu.matmul.records import GroupLinearRecord, QuantizeGroupsRecord
 from tests.kernels.cpu.matmul.groups.one_level import one_level
+from tests.kernels.references.groups import grouped_linear_reference, quantize_inputs_reference
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels

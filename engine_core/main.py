@@ -35,6 +35,7 @@ from pagewire.config import NO_PORT, EngineConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap
 from pagewire.host.spawn import Heartbeat, Status
+from pagewire.host.standby import serve_forks
 from pagewire.internal.v1.worker_pb2 import Ready
 from pagewire.ipc import transport
 from pagewire.ipc.curve import CurveAuthenticator, read_engine_key
@@ -55,6 +56,10 @@ def run(config: EngineConfig) -> int:
     status = Status()
     try:
         check_config(config)
+        if config.standby:
+            initialize_message(config)  # which imports what reads a checkpoint
+            freeze_heap()
+            serve_forks(status)
         with contextlib.ExitStack() as stack:
             return _serve(config, status, stack)
     except Stopped:
@@ -79,7 +84,7 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     initialize, process = initialize_message(config), _open_process(config, status, stack)
     supply = WorkerSupply(config, process, status, stack)
     with _worker_must_live():
-        activation = supply.begin(before_wait=freeze_heap)  # streams wait for the next collection
+        activation = supply.begin()
     recording = open_recording(Path(config.record)) if config.record else None
     if recording is not None:
         stack.callback(recording.close)

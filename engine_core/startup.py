@@ -66,10 +66,6 @@ def _check_combinations(config: EngineConfig) -> None:
             "--listen-workers is tcp://, but the engine core's own worker connects by ipc://",
             "add --external-workers, or leave it out",
         )
-    if config.standby and (config.external_workers or config.listen_workers.startswith("tcp://")):
-        raise StartupError(
-            _CANNOT_START, "--standby is for an engine core that starts its worker", "leave it out"
-        )
     if config.num_blocks and config.kv_cache_memory:
         raise StartupError(
             _CANNOT_START,
@@ -221,7 +217,6 @@ def worker_arguments(config: EngineConfig) -> list[list[str]]:
         )
     shared = [f"--log-level={config.log_level}", f"--log-format={config.log_format}"]
     shared += [f"--threads={config.threads}"] if config.threads else []
-    shared += [f"--standby={config.cpu_kernels}"] if config.standby and config.device != "simulated" else []
     shared += ["--outlives-core"] if config.parent_starts_worker else []
     shared += _fault_arguments(config)
     cores = _cores_by_rank(config)

@@ -2,13 +2,12 @@
 when the core before this one was killed.
 
 A kept worker has its model loaded and compiled, and answers within milliseconds: it is adopted, unless it has
-ended meanwhile, does not answer, or was loaded with other settings. Then a new one takes its place, which a
-standby has started ahead.
+ended meanwhile, does not answer, or was loaded with other settings. Then a new one takes its place.
 """
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import zmq
@@ -18,7 +17,7 @@ from engine_core.io.worker_group import WorkerGroup
 from engine_core.io.worker_process import ParentsWorker, WorkerDied, WorkerProcess
 from engine_core.startup import worker_arguments
 from pagewire.config import EngineConfig
-from pagewire.host.spawn import Activation, Heartbeat, KeptWorkers, Status
+from pagewire.host.spawn import Activation, Heartbeat, KeptWorkers, Status, WorkerStarted
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready
 from pagewire.ipc import transport
 from pagewire.ipc.curve import EngineKey
@@ -47,18 +46,10 @@ class WorkerSupply:
         self._orders = ParentOrders(process.stop)
         self._started: WorkerGroup | None = None
 
-    def begin(self, before_wait: Callable[[], None]) -> Activation:
-        """Starts the worker, if it is needed in any case, and waits until this process is to serve.
-
-        before_wait: called before a standby waits. Until it serves, it uses nothing that belongs to the core
-        before it: no socket of frontends, no crash journal, no recording. Raises StartupError, WorkerDied,
-        Stopped, OSError.
-        """
-        if self._config.standby:
-            self._started = self._start(beside_another=True)
-            before_wait()
-            return self._started.stand_by(self._orders, self._status.standing_by)
-        activation = self._orders.next_activation() if self._config.parent_starts_worker else Activation()
+    def begin(self) -> Activation:
+        """Waits until this process is to serve, and starts the worker, if none is to be adopted. Raises
+        StartupError, WorkerDied, Stopped, OSError."""
+        activation = self._orders.next(Activation) if self._config.parent_starts_worker else Activation()
         if activation.kept is None:
             self._started = self._start()
         return activation
@@ -68,8 +59,6 @@ class WorkerSupply:
         Raises StartupError, WorkerDied, Stopped, OSError."""
         adopted = self._adopt(kept, initialize) if kept is not None else None
         if adopted is not None:
-            if self._started is not None:
-                self._started.dismiss()
             return adopted
         workers = self._started or self._start(beside_another=True)
         workers.initialize(initialize)
@@ -115,7 +104,7 @@ class WorkerSupply:
     def _ask_for_worker(self, arguments: Sequence[str]) -> WorkerProcess:
         """Has the parent process start a worker. Raises OSError, Stopped."""
         self._status.request_worker(arguments)
-        started = self._orders.next_worker()
+        started = self._orders.next(WorkerStarted)
         if not started.pid:
             raise OSError(started.why)
         return ParentsWorker(started.pid, self._status.dismissed)

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import signal
-import sys
 from functools import partial
 
 from uvloop import new_event_loop
@@ -15,6 +14,7 @@ from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap, give_back_freed_memory
 from pagewire.host.spawn import Heartbeat, Status
+from pagewire.host.standby import serve_forks
 from pagewire.logs import log_loop_error
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ def run(config: FrontendConfig) -> int:
         model = load_model(config)
         freeze_heap()
         give_back_freed_memory()
+        if config.standby:
+            serve_forks(status)
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(config, model, status))
     except StartupError as error:
@@ -53,9 +55,6 @@ async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> No
         loop.add_signal_handler(number, stop.set)
     frontend = Frontend(config, model)
     heartbeats = asyncio.create_task(_send_heartbeats(status), name="heartbeats")
-    if config.standby and not await _is_activated(status, stop):
-        heartbeats.cancel()
-        return
     port = frontend.open()
     status.loading("waiting for the engine", 0.5)
     ready = asyncio.create_task(_announce(frontend, config, status, port))
@@ -69,20 +68,6 @@ async def _serve(config: FrontendConfig, model: ModelInfo, status: Status) -> No
         loop.add_signal_handler(number, frontend.hurry)
     await frontend.stop(config.shutdown_grace, config.drain_delay)
     heartbeats.cancel()
-
-
-async def _is_activated(status: Status, stop: asyncio.Event) -> bool:
-    """Waits for a line on standard input, with which the parent process lets this standby serve; until then
-    it has no port and no connection. Returns False when it is to end instead: a signal came, or the parent is
-    gone."""
-    loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    status.standing_by()
-    order, stopped = asyncio.create_task(lines.readline()), asyncio.create_task(stop.wait())
-    await asyncio.wait((order, stopped), return_when=asyncio.FIRST_COMPLETED)
-    for task in (order, stopped):
-        task.cancel()
-    return order.done() and not order.cancelled() and bool(order.result())
 
 
 def _has_failed(task: asyncio.Task[None]) -> bool:

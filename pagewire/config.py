@@ -107,7 +107,7 @@ class ModelConfig(WatchedConfig):
         positional=True,
     )
     standby: bool = flag(
-        False, "import everything, then wait for a line on standard input before serving: see pagewire serve"
+        False, "import everything, then fork processes that serve, as the parent orders: see pagewire serve"
     )
     tokenizer: str = flag(
         "",
@@ -472,7 +472,7 @@ class WorkerConfig(CommonConfig):
     cores: str = flag("", "CPU cores reserved for this process, such as 1-3,6; default: all", metavar="LIST")
     standby: str = flag(
         "",
-        "import what computes, with kernels of this instruction set or auto, before there is a model to load",
+        "import what computes, with kernels of this instruction set or auto, and fork workers",
         metavar="SET",
     )
     outlives_core: bool = flag(
@@ -576,8 +576,8 @@ class ServeConfig(FrontendConfig, EngineConfig):
     )
     standbys: int = flag(
         2,
-        "engine cores with their workers in reserve, for each engine core; the second and further ones only "
-        "where 2 GiB of memory are left; unless 0, a frontend that is alone has one in reserve, too",
+        "processes that have imported everything, and fork the next one when an engine core, a worker, or a "
+        "frontend that is alone dies; for each of these",
         at_least=0,
         at_most=8,
     )

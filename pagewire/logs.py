@@ -80,7 +80,7 @@ def writes_json() -> bool:
 
 
 def _text(process_name: str) -> TextFormatter:
-    line = _FORMAT.format(process=f"{process_name}[{os.getpid()}]")
+    line = _FORMAT.format(process=f"{process_name}[%(process)d]")  # of a fork, its own
     if sys.stderr.isatty():
         line = _CLEAR_LINE + line  # the supervisor may be showing progress on this line
     return TextFormatter(line, datefmt="%Y-%m-%d %H:%M:%S")

@@ -1,7 +1,4 @@
-"""Imports of what computes, with less work: a third of the processor time of a worker's start is left out.
-
-A standby takes over only when it has imported everything, beside streams that take all cores.
-"""
+"""Imports of what computes, with less work: a third of the processor time of a worker's start is left out."""
 
 import gc
 import sys

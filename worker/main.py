@@ -18,15 +18,16 @@ import zmq
 from pagewire import __version__
 from pagewire.config import WorkerConfig
 from pagewire.errors import StartupError, install_hint
-from pagewire.host.gc_tuning import freeze_heap, freeze_imports
+from pagewire.host.gc_tuning import freeze_heap, freeze_imports, give_back_freed_memory
 from pagewire.host.resources import GPU, parse_cores, pin
 from pagewire.host.spawn import Status
+from pagewire.host.standby import serve_forks
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.curve import read_client_key
 from pagewire.plugins import find_plugin
 from worker.channel import Channel, EngineGone
 from worker.core_succession import LoadedWorker, serve_cores
-from worker.cpu.malloc_tuning import release_import_memory, use_one_heap
+from worker.cpu.malloc_tuning import drop_library_pages, use_one_heap
 from worker.cpu.precompile import needed_groups, precompile, select_instruction_set
 from worker.cpu.threads import prepare_threads
 from worker.fault_injection import Faults, FaultyRunner
@@ -46,13 +47,26 @@ class Stop(BaseException):
     """Raised by a signal that ends the process."""
 
 
-def run(config: WorkerConfig) -> int:
+def stand_by(cpu_kernels: str, status: Status) -> list[str]:
+    """Imports what computes, with kernels of this instruction set, and forks workers. Returns in each of them
+    with its arguments. Raises StartupError after reporting it to the parent."""
+    use_one_heap()
+    prepare_threads()
+    try:
+        _import_ahead(cpu_kernels)
+        return serve_forks(status)
+    except StartupError as error:
+        status.failed(error)
+        raise
+
+
+def run(config: WorkerConfig, status: Status | None = None) -> int:
     """Runs until the core sends Shutdown or disconnects, or a signal arrives. Returns the exit code.
 
     Raises StartupError when there is no address to connect to; later failures are sent to the core, which
     reports them to the user.
     """
-    status = Status()
+    status = status or Status()
     use_one_heap()
     _handle_signals(status.attached)
     _keep_to_cores(config)
@@ -84,13 +98,9 @@ def _keep_to_cores(config: WorkerConfig) -> None:
 def _serve(channel: Channel, config: WorkerConfig) -> int:
     """Says hello, loads, and executes steps. Returns the exit code."""
     hello = worker_pb2.WorkerHello(rank=config.rank, pid=os.getpid(), version=__version__)
-    if not config.standby:
-        channel.send(worker_pb2.WorkerMessage(hello=hello))
+    channel.send(worker_pb2.WorkerMessage(hello=hello))
     prepare_threads()
     try:
-        if config.standby:
-            _import_ahead(config.standby)
-            channel.send(worker_pb2.WorkerMessage(hello=hello))  # the core waits for it to report a standby
         loaded = _load(channel, config)
         if loaded is not None:
             serve_cores(channel, hello, loaded, outlives_core=config.outlives_core)
@@ -115,7 +125,8 @@ def _import_ahead(cpu_kernels: str) -> None:
         compiled.begin()
         compiled.wait(lambda what, fraction: None)
     freeze_imports()
-    release_import_memory()
+    give_back_freed_memory()
+    drop_library_pages()  # a third of what a standby has; what is used again comes from the page cache
 
 
 def _load(channel: Channel, config: WorkerConfig) -> LoadedWorker | None:

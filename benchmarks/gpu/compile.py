@@ -12,7 +12,6 @@ kernel spills, has more shared memory than there is, if the assembler serializes
 figure is worse than the golden one by a tenth.
 """
 
-import argparse
 import json
 import os
 import re
@@ -25,6 +24,7 @@ from typing import Any
 
 from benchmarks.gpu import golden as gpu_golden
 from benchmarks.gpu.launches import Launch, attention_launches, launches
+from benchmarks.options import make_parser
 
 E4M3 = 89
 """The least capability that converts from and to float8 e4m3."""
@@ -111,9 +111,7 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--json", help="write the figures there; -: to standard output, without the table")
     parser.add_argument("--only", default="", help="launches with this in their name")
     parser.add_argument("--usual", action="store_true", help="half of all launches: those that tests compile")

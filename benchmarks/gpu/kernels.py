@@ -18,7 +18,6 @@ and may exceed the ceiling. Inputs are random, never zeros. Shapes: Llama-3-8B, 
 name stands.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -26,6 +25,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ from benchmarks.gpu.attention_works import attention_works
 from benchmarks.gpu.family_works import family_works
 from benchmarks.gpu.sampler_works import sampler_works
 from benchmarks.gpu.works import Call, Setting, Work, row_works
+from benchmarks.options import make_parser
 
 L2_BYTES = 128 << 20
 """That inputs together exceed: the L2 cache of an H200 holds 60 MB."""
@@ -89,20 +90,25 @@ def measure(make: Callable[[], Work], bandwidth: float, rate: float) -> dict[str
     copies_needed = 1 + int(L2_BYTES // max(1.0, first.num_bytes)) if first.num_bytes else 1
     turns = [first, *(make() for _ in range(min(CALLS, copies_needed) - 1))]
     ours = seconds([work.ours for work in turns])
-    peers, refusals = time_peers(turns)
-    best = min(peers, key=lambda name: peers[name], default=None)
-    amount, most = (first.flops, rate) if first.flops else (first.num_bytes, bandwidth)
+    return row_of(first, ours, *time_peers(turns), rate if first.flops else bandwidth)
+
+
+def row_of(
+    work: Work, ours: float, peers: dict[str, float], refusals: dict[str, str], most: float
+) -> dict[str, Any]:
+    """peers: their seconds. most: per second, of FLOP or bytes."""
+    best, amount = min(peers, key=lambda name: peers[name], default=None), work.flops or work.num_bytes
     return {
-        "name": first.name,
+        "name": work.name,
         "ours_us": 1e6 * ours,
         "peer": best,
         "peer_us": None if best is None else 1e6 * peers[best],
         "peers_us": {name: 1e6 * time_of for name, time_of in peers.items()},
         "refusals": refusals,
         "per_second": amount / ours,
-        "unit": "TFLOP/s" if first.flops else "GB/s",
+        "unit": "TFLOP/s" if work.flops else "GB/s",
         "share": amount / ours / most,
-        "error": error(first),
+        "error": error(work),
     }
 
 
@@ -126,19 +132,7 @@ def try_out(make: Callable[[], Work]) -> dict[str, Any]:
     work = make()
     began = time.perf_counter()
     work.ours()
-    ours = time.perf_counter() - began
-    return {
-        "name": work.name,
-        "ours_us": 1e6 * ours,
-        "peer": None,
-        "peer_us": None,
-        "peers_us": {},
-        "refusals": {},
-        "per_second": (work.flops or work.num_bytes) / ours,
-        "unit": "TFLOP/s" if work.flops else "GB/s",
-        "share": 0.0,
-        "error": error(work),
-    }
+    return row_of(work, time.perf_counter() - began, {}, {}, inf)
 
 
 HEADER = (
@@ -175,9 +169,7 @@ def choose_setting(tiny: bool) -> Setting:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--json", help="write the figures there, after each work")
     parser.add_argument("--only", default="", help="works with one of these in their name, such as norm,head")
     parser.add_argument("--seconds", type=float, default=480, help="begin nothing after that long")

@@ -21,17 +21,19 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from timeit import repeat
 from typing import Any
 
 import numpy as np
 import torch
 
 from benchmarks.gpu.models import SHAPES, Shape
+from benchmarks.options import make_parser
 from benchmarks.steps.plans import new_row, plan, removal
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
@@ -181,18 +183,9 @@ def cpu_ceilings() -> tuple[float, float]:
     """Bytes per second of a copy and FLOP per second of a float32 product, for trying this out."""
     source = torch.randn(1 << 20)
     target, square = torch.empty_like(source), torch.randn(256, 256)
-    return 2 * source.nbytes / _best(lambda: target.copy_(source)), 2 * 256**3 / _best(
-        lambda: square @ square
-    )
-
-
-def _best(call: Callable[[], Any]) -> float:
-    times = []
-    for _ in range(5):
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return min(times)
+    calls = lambda: target.copy_(source), lambda: square @ square
+    copy, product = (min(repeat(call, number=1)) for call in calls)
+    return 2 * source.nbytes / copy, 2 * 256**3 / product
 
 
 def device_facts(device: str) -> dict[str, Any]:
@@ -253,9 +246,7 @@ def measure_model(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--models", default="8B,0.5B,1.5B,experts,latents", help="default: %(default)s")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--prompts", default="1024,4096,8000", help="default: %(default)s")

@@ -36,9 +36,8 @@ _PHASE = re.compile(r'phase="(\w+)"')
 
 @dataclass(frozen=True)
 class Reading:
-    """Seconds and steps since the service started; `at` is the client's clock."""
+    """Seconds and steps since the service started."""
 
-    at: float
     steps: float
     stepping: float
     waiting: float
@@ -88,10 +87,11 @@ class Meter:
 
     def read(self) -> Reading:
         """Now, when nothing runs. What reading takes is not between two readings."""
-        before = _own() | self._used()
+        before = {"client": Processor(time.process_time(), wake_ups(os.getpid()))} | self._used()
         with urllib.request.urlopen(self._url) as answer:
             page = answer.read().decode()
-        return parse(page, time.perf_counter(), before, self._used() | _own())
+        after = self._used() | {"client": Processor(time.process_time(), wake_ups(os.getpid()))}
+        return parse(page, before, after)
 
     def _used(self) -> dict[str, Processor]:
         return {
@@ -100,25 +100,17 @@ class Meter:
         }
 
 
-def _own() -> dict[str, Processor]:
-    return {"client": Processor(time.process_time(), wake_ups(os.getpid()))}
-
-
-def parse(page: str, at: float, *processors: Mapping[str, Processor]) -> Reading:
+def parse(page: str, *processors: Mapping[str, Processor]) -> Reading:
     """page: what Prometheus would read, of all engine cores together. processors: before and after that."""
     sums: dict[str, float] = {}
     phases = dict.fromkeys(PHASES, 0.0)
-    for line in page.splitlines():
-        sample = _SAMPLE.match(line)
-        if sample is None:
-            continue
+    for sample in filter(None, map(_SAMPLE.match, page.splitlines())):
         name, labels, value = sample[1], sample[2] or "", float(sample[3])
         phase = _PHASE.search(labels)
         if name == "pagewire_worker_phase_seconds_total" and phase:
             phases[phase[1]] += value
         sums[name] = sums.get(name, 0.0) + value
     return Reading(
-        at,
         sums["pagewire_core_step_seconds_count"],
         sums["pagewire_core_step_seconds_sum"],
         sums["pagewire_worker_waiting_seconds_total"],
@@ -153,7 +145,7 @@ def print_breakdowns(found: Mapping[str, Sequence[Breakdown]]) -> None:
     first = next(iter(found.values()))[0]
     for part in first.parts:
         _print_row(part, [_middle([run.parts[part] for run in runs]) for runs in found.values()])
-    _print_row("the service adds", [_spread([run.added for run in runs]) for runs in found.values()])
+    _print_row("the service adds", [spread([run.added for run in runs]) for runs in found.values()])
     _print_row("ms per step", [_middle([run.step_ms for run in runs]) for runs in found.values()])
     _print_row("steps", [f"{statistics.median(run.steps for run in runs):.0f}" for runs in found.values()])
     for process in first.processors:
@@ -161,7 +153,7 @@ def print_breakdowns(found: Mapping[str, Sequence[Breakdown]]) -> None:
         _print_row(f"all cores: {process}", cells)
     for process in first.processors:
         cells = [
-            f"{_spread([run.us_per_token[process] for run in runs], 0)},"
+            f"{spread([run.us_per_token[process] for run in runs], 0)},"
             f" {_middle([run.wake_ups_per_token[process] for run in runs])}"
             for runs in found.values()
         ]
@@ -172,9 +164,10 @@ def _print_row(title: str, cells: Sequence[str]) -> None:
     print(f"{title:<33}" + "".join(f"{cell:>24}" for cell in cells))
 
 
-def _middle(values: Sequence[float], digits: int = 2) -> str:
-    return f"{statistics.median(values):.{digits}f}"
+def _middle(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.2f}"
 
 
-def _spread(values: Sequence[float], digits: int = 2) -> str:
-    return f"{_middle(values, digits)} ({min(values):.{digits}f}..{max(values):.{digits}f})"
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The median, and from where to where."""
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}..{max(values):.{digits}f})"

@@ -11,31 +11,23 @@ this one's environment. Workloads and figures are those of benchmarks/service/se
 processor time of the frontends.
 """
 
-import argparse
 import asyncio
 import contextlib
-import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import patch
 
+from benchmarks.options import make_parser, split_at_dashes
+from benchmarks.service import serve
+from benchmarks.service.breakdown import spread
 from benchmarks.service.processes import by_role, processor_seconds
-from benchmarks.service.serve import run_once
 from pagewire import AsyncClient, flags, rooms
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
 from pagewire_bench.workloads import ALL, Request
 
-COLUMNS = {
-    "ttft_p50": "TTFT p50",
-    "ttft_p99": "TTFT p99",
-    "itl_p50": "ITL p50",
-    "itl_p99": "ITL p99",
-    "tokens_per_s": "tokens/s",
-    "cpu": "CPU",
-}
+COLUMNS = {**serve.COLUMNS, "cpu": "CPU"}
 
 Measured = dict[str, float]
 """A repetition, by the names of COLUMNS."""
@@ -60,7 +52,7 @@ async def measure(services: Sequence[Service], names: Sequence[str], repeats: in
 async def measure_once(client: AsyncClient, pids: list[int], requests: Sequence[Request]) -> Measured:
     """One repetition at one service. pids: of its frontends."""
     before = sum(map(processor_seconds, pids))
-    figures = asdict(await run_once(client, requests))
+    figures = asdict(await serve.run_once(client, requests))
     return {**figures, "cpu": sum(map(processor_seconds, pids)) - before}
 
 
@@ -70,10 +62,7 @@ def print_row(name: str, pairs: list[list[Measured]]) -> None:
     for column in COLUMNS:
         first, second = ([figures[column] for figures in side] for side in zip(*pairs, strict=True))
         ratios = [b / a for a, b in zip(first, second, strict=True) if a]
-        if ratios:
-            cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})")
-        else:
-            cells.append("-")
+        cells.append(spread(ratios) if ratios else "-")
     print(f"{name:<9}" + "".join(f"{cell:>20}" for cell in cells), flush=True)
 
 
@@ -85,19 +74,17 @@ def importing(checkout: Path | None) -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("model")
     parser.add_argument("--workloads", default="single,batch,ragged", help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--checkout", type=Path, metavar="FOLDER", help="of the first service")
-    ours, _, second = " ".join(sys.argv[1:]).partition(" -- ")
-    options, first = parser.parse_known_args(ours.split())
+    ours, second = split_at_dashes()
+    options, first = parser.parse_known_args(ours)
     with contextlib.ExitStack() as stack:
         services = []
         checkout = options.checkout and options.checkout.resolve(strict=True)
-        for folder, given in ((checkout, first), (None, second.split())):
+        for folder, given in ((checkout, first), (None, second)):
             arguments = ["--port=0", "--log-level=warning", options.model, *given]
             with importing(folder):
                 service = Service(flags.parse(ServeConfig, arguments, command="serve"))

@@ -1,28 +1,52 @@
 """Reads what the kernel reports about the processes of a service."""
 
+import contextlib
 import os
+import signal
+import subprocess
 from pathlib import Path
+from typing import Any
+
+PROC = Path("/proc")
+
+
+def below(root: int, proc: Path = PROC) -> dict[int, list[str]]:
+    """Returns the fields of `stat`, from the state on, of a process and all below it, by their ids."""
+    stats = {}
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+                stats[int(folder.name)] = (folder / "stat").read_text().rpartition(")")[2].split()
+    return {pid: stats[pid] for pid in sorted(stats) if _is_below(pid, root, stats)}
+
+
+def _is_below(pid: int, root: int, stats: dict[int, list[str]]) -> bool:
+    while pid in stats and pid != root:
+        pid = int(stats[pid][1])
+    return pid == root
 
 
 def by_role(supervisor: int) -> dict[str, list[int]]:
     """Process ids of a service by the command that they run: frontend, engine, worker. Those of children that
     run no command of ours are left out."""
     found: dict[str, list[int]] = {}
-    waiting = [supervisor]
-    while waiting:
-        folder = Path(f"/proc/{waiting.pop()}")
-        children = (folder / "task" / folder.name / "children").read_text().split()
-        for child in children:
-            words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            waiting.append(int(child))
-            if b"pagewire" in words:  # others compile kernels
-                found.setdefault(words[words.index(b"pagewire") + 1].decode(), []).append(int(child))
-    return found
+    for pid in below(supervisor).keys() - {supervisor}:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"pagewire" in words:  # others compile kernels
+            found.setdefault(words[words.index(b"pagewire") + 1].decode(), []).append(pid)
+    return {role: sorted(pids) for role, pids in found.items()}
 
 
-def start_ticks(pid: int) -> int:
-    """When a process started, in ticks of the kernel's clock since the machine did."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+def kill_session(process: "subprocess.Popen[Any]") -> None:
+    """Ends a process that leads a session, with everything that it has started there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def last_line(log: Path) -> str:
+    """The last line of a file, or its first 200 characters."""
+    return (log.read_text(errors="replace").strip().splitlines() or ["no word"])[-1][:200]
 
 
 def resident_mb(pid: int) -> float:

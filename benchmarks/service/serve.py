@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.options import make_parser, split_at_dashes
 from benchmarks.service.breakdown import Breakdown, Meter, between, print_breakdowns
 from pagewire import AsyncClient, SamplingParams, __version__, flags
 from pagewire.config import ServeConfig
@@ -44,30 +45,48 @@ class Figures:
     itl_p50: float
     itl_p99: float
     tokens_per_s: float
+    tokens_per_message: float
     seconds: float
 
 
-async def run_request(client: AsyncClient, request: Request, start: float) -> Trace:
-    """Sends a request and times its messages."""
+async def run_request(client: AsyncClient, request: Request, start: float, **options: Any) -> Trace:
+    """Sends a request and times its messages. options: of AsyncClient.stream()."""
     trace = Trace(due=time.perf_counter() - start)
-    async with client.stream(request.prompt, params_of(request)) as stream:
+    async with client.stream(request.prompt, params_of(request), **options) as stream:
         async for delta in stream:
             if delta.token_ids:
                 trace.arrivals.append((time.perf_counter() - start, len(delta.token_ids)))
     return trace
 
 
-async def run_multiplexed(client: AsyncClient, requests: Sequence[Request], start: float) -> list[Trace]:
+async def run_multiplexed(
+    client: AsyncClient, requests: Sequence[Request], start: float, **options: Any
+) -> list[Trace]:
     """The same of all of them, over one stream."""
     async with client.multiplex() as many:
         traces = {
-            many.send(request.prompt, params_of(request)): Trace(due=time.perf_counter() - start)
+            many.send(request.prompt, params_of(request), **options): Trace(due=time.perf_counter() - start)
             for request in requests
         }
         async for request, delta in many:
-            if delta is not None and delta.token_ids:
+            if delta is None:
+                raise RuntimeError(f"a request failed: {request.error}")
+            if delta.token_ids:
                 traces[request].arrivals.append((time.perf_counter() - start, len(delta.token_ids)))
     return list(traces.values())
+
+
+async def send_all(
+    client: AsyncClient,
+    requests: Sequence[Request],
+    start: float = 0.0,
+    multiplexed: bool = False,
+    **options: Any,
+) -> list[Trace]:
+    """All requests at once. Times are seconds since `start` of the clock perf_counter()."""
+    if multiplexed:
+        return await run_multiplexed(client, requests, start, **options)
+    return await asyncio.gather(*(run_request(client, request, start, **options) for request in requests))
 
 
 def params_of(request: Request) -> SamplingParams:
@@ -75,13 +94,10 @@ def params_of(request: Request) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=request.output, ignore_eos=True, text=False)
 
 
-async def run_once(client: AsyncClient, requests: Sequence[Request], multiplexed: bool = False) -> Figures:
+async def run_once(client: AsyncClient, requests: Sequence[Request], **options: Any) -> Figures:
     """All requests at once. Raises RuntimeError unless all tokens came."""
     start = time.perf_counter()
-    if multiplexed:
-        traces = await run_multiplexed(client, requests, start)
-    else:
-        traces = await asyncio.gather(*(run_request(client, request, start) for request in requests))
+    traces = await send_all(client, requests, start, **options)
     seconds = time.perf_counter() - start
     for request, trace in zip(requests, traces, strict=True):
         if (tokens := sum(count for _, count in trace.arrivals)) != request.output:
@@ -95,16 +111,17 @@ async def run_once(client: AsyncClient, requests: Sequence[Request], multiplexed
         percentile(gaps, 50),
         percentile(gaps, 99),
         tokens / seconds,
+        tokens / sum(len(trace.arrivals) for trace in traces),
         seconds,
     )
 
 
 async def run_workloads(
-    address: str, names: Sequence[str], first: int, repeats: int, meter: Meter | None, multiplexed: bool
+    address: str, names: Sequence[str], first: int, repeats: int, meter: Meter | None, **options: Any
 ) -> tuple[dict[str, list[Figures]], dict[str, list[Breakdown]], int]:
     """What every repetition gave, by workload, and the model's context length. No meter: no breakdowns.
 
-    first: of the repetitions; a service that has seen one has it in its cache.
+    first: of the repetitions; a service that has seen one has it in its cache. options: of send_all().
     """
     figures: dict[str, list[Figures]] = {}
     breakdowns: dict[str, list[Breakdown]] = {}
@@ -116,12 +133,22 @@ async def run_workloads(
             for repetition in range(first, first + repeats + 1):
                 requests = ALL[name].requests(repetition, model.vocab_size, model.max_model_len)
                 before = meter and meter.read()
-                runs.append(await run_once(client, requests, multiplexed))
+                runs.append(await run_once(client, requests, **options))
                 if meter and before:
                     tokens = sum(request.output for request in requests)
                     parts.append(between(before, meter.read(), runs[-1].seconds, tokens))
             figures[name], breakdowns[name] = runs[1:], parts[1:]
     return figures, breakdowns, model.max_model_len
+
+
+COLUMNS = {
+    "ttft_p50": "TTFT p50 ms",
+    "ttft_p99": "TTFT p99 ms",
+    "itl_p50": "ITL p50 ms",
+    "itl_p99": "ITL p99 ms",
+    "tokens_per_s": "tokens/s",
+    "tokens_per_message": "tokens/message",
+}
 
 
 def summarize(runs: Sequence[Figures]) -> dict[str, dict[str, float]]:
@@ -135,18 +162,11 @@ def summarize(runs: Sequence[Figures]) -> dict[str, dict[str, float]]:
 
 def print_table(summaries: dict[str, dict[str, dict[str, float]]], max_model_len: int) -> None:
     """One line per workload, then what the workloads are."""
-    columns = {
-        "ttft_p50": "TTFT p50 ms",
-        "ttft_p99": "TTFT p99 ms",
-        "itl_p50": "ITL p50 ms",
-        "itl_p99": "ITL p99 ms",
-        "tokens_per_s": "tokens/s",
-    }
-    print(f"{'workload':<9}" + "".join(f"{title:>24}" for title in columns.values()))
+    print(f"{'workload':<9}" + "".join(f" {title:>24}" for title in COLUMNS.values()))
     for name, summary in summaries.items():
-        cells = (summary[column] for column in columns)
+        cells = (summary[column] for column in COLUMNS)
         texts = (f"{cell['median']:.1f} ({cell['min']:.1f}..{cell['max']:.1f})" for cell in cells)
-        print(f"{name:<9}" + "".join(f"{text:>24}" for text in texts))
+        print(f"{name:<9}" + "".join(f" {text:>24}" for text in texts))
     for name in summaries:
         factor = ALL[name].factor(max_model_len)
         print(f"  {name}: {ALL[name].about}" + (f", all times {factor:.2f}" if factor < 1 else ""))
@@ -157,20 +177,18 @@ def print_table(summaries: dict[str, dict[str, dict[str, float]]], max_model_len
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
     """Ours, and those of `pagewire serve`, which follow `--`."""
-    ours, theirs = sys.argv[1:], []
-    if "--" in ours:
-        theirs = ours[ours.index("--") + 1 :]
-        ours = ours[: ours.index("--")]
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    ours, theirs = split_at_dashes()
+    parser = make_parser(__doc__)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--address", help="of a running service")
     where.add_argument("--start", metavar="MODEL", help="start a service for this model")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="%(default)s, few, crowd, first")
+    parser.add_argument(
+        "--workloads", default=",".join(WORKLOADS), help="also: crowd, few, first, heavy; %(default)s"
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--breakdown", action="store_true", help="where the time goes; with --start")
     parser.add_argument("--multiplexed", action="store_true", help="all requests over one stream")
+    parser.add_argument("--stream-interval", type=int, metavar="TOKENS", help="that a message has at least")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all figures there")
     options = parser.parse_args(ours)
     if options.breakdown and not options.start:
@@ -181,7 +199,9 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
 def main() -> None:
     """Runs, prints, writes."""
     options, serve_flags = arguments()
-    names = options.workloads.split(",")
+    names, how = options.workloads.split(","), {"multiplexed": options.multiplexed}
+    if options.stream_interval:
+        how["stream_interval"] = options.stream_interval
     with contextlib.ExitStack() as stack:
         address, meter, first = options.address, None, time.time_ns()
         if options.start:
@@ -191,7 +211,7 @@ def main() -> None:
             if options.breakdown:
                 meter = Meter(service.facts["http"], service.pid)
         figures, breakdowns, max_model_len = asyncio.run(
-            run_workloads(address, names, first, options.repeats, meter, options.multiplexed)
+            run_workloads(address, names, first, options.repeats, meter, **how)
         )
     summaries = {name: summarize(runs) for name, runs in figures.items()}
     print_table(summaries, max_model_len)

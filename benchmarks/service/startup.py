@@ -9,16 +9,16 @@ the proportional set of each process (shared pages divided among the processes t
 model's weights and the KV pool; then come the resident sets while that many streams are open at once.
 """
 
-import argparse
 import asyncio
 import json
 import os
-import statistics
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.options import make_parser
+from benchmarks.service.breakdown import spread
 from benchmarks.service.processes import by_role, cpu_seconds, proportional_mb, resident_mb
 from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.checkpoints.paths import checkpoint_folder
@@ -75,11 +75,6 @@ async def open_streams(address: str, count: int, pids: dict[str, int]) -> dict[s
     return sizes
 
 
-def spread(values: list[float]) -> str:
-    """The median, and from where to where."""
-    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
-
-
 def tell_memory(at_rest: dict[str, float], weights: float, stored: float, pool: float) -> None:
     """All in MB, of each process and of what was asked for. stored: the weights as the checkpoint has them,
     which may be more than they take in the worker."""
@@ -95,9 +90,7 @@ def tell_memory(at_rest: dict[str, float], weights: float, stored: float, pool: 
 
 def main() -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("model", nargs="?", default=DEMO_MODEL)
     parser.add_argument("--cold", action="store_true")
     parser.add_argument("--cpu-kernels", default="auto", help="auto or an instruction set of this host")

@@ -11,23 +11,23 @@ The step's program (kernels.cpu.program) runs again and again with all records b
 operation emptied, so that each is measured with its own data, threads and waits; the median of the runs.
 What the operations do not add up to is what they do to each other's caches. Attention waits for memory in its
 own line; in a whole step products ask for its keys and values
-(kernels.cpu.attention.planning.kv_prefetch_kernel), and the last line says what the step takes where they do
-not, in turns with what it takes.
+(kernels.cpu.attention.planning.kv_prefetch_kernel). Of one row the last line is a read of as many bytes as
+its weights have, beside the step: the least processor time of both, in turns.
 """
 
 import statistics
 import sys
-import time
 from collections.abc import Callable
+from time import process_time
+from timeit import Timer, repeat
 
 import numpy as np
 
 from benchmarks.steps.cpu_worker import BLOCK_SIZE, Runner, load_model, model_options, random_rows
 from benchmarks.steps.plans import plan, removal
-from kernels.cpu.attention.planning.kv_prefetch import LEAST_ROWS
+from benchmarks.versus.roof import reading
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.program.buffers import FEW
-from kernels.cpu.program.recording import STREAM
 from kernels.cpu.runtime.records import ProductRecord, ProgramRecord
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 
@@ -57,30 +57,7 @@ def label(record: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", known: dict
 
 def median_ms(run: Callable[[], None]) -> float:
     """Of some runs, after one that does not count."""
-    run()
-    return statistics.median(milliseconds(run) for _ in range(RUNS))
-
-
-def milliseconds(run: Callable[[], None]) -> float:
-    """Of one run."""
-    began = time.perf_counter()
-    run()
-    return 1000 * (time.perf_counter() - began)
-
-
-def with_and_without(
-    run: Callable[[], None], records: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", products: list[int]
-) -> str:
-    """A line for what products ask for. records, products: of the program, and which of them these are."""
-    streams = records[products, STREAM]
-    times: tuple[list[float], list[float]] = ([], [])
-    for turn in range(2 * RUNS):
-        records[products, STREAM] = streams * (1 - turn % 2)
-        times[turn % 2].append(milliseconds(run))
-    records[products, STREAM] = streams
-    asked, not_asked = map(statistics.median, times)
-    compared = f"in turns with {asked:.3f} ms: {asked / not_asked:.3f}"
-    return f"  {'nothing asked for':<40} {not_asked:9.3f} ms, {compared}"
+    return 1000 * statistics.median(repeat(run, number=1, repeat=RUNS + 1)[1:])
 
 
 def profile(runner: Runner, what: str, tokens: int) -> None:
@@ -90,11 +67,11 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
     if not isinstance(runner.backend.model, FusedDecoder):
         raise SystemExit("this model does not run as a program: see the worker's log")
     program = runner.backend.model.programs[tokens <= FEW].program
-    records, known = program.records, names()
-    whole = records.copy()
+    records, whole, known = program.records, program.records.copy(), names()
     labels = [label(record, known) for record in whole]
     total = median_ms(lambda: TEAM.run(program))
     print(f"{what}: {total:.2f} ms")
+    size = 0
     for name in dict.fromkeys(labels):
         chosen = np.array([one == name for one in labels])
         records[:] = whole
@@ -105,11 +82,15 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
             columns, inputs = (int(part) for part in name.removeprefix("product ").split(" x "))
             done = 2e-6 * columns * inputs * int(whole[chosen, ROWS].sum()) / taken
             line += f"  {done:6.0f} GFLOP/s"
+            bits = 12 if "compact" in known[int(whole[chosen, OPERATION][0])] else 16
+            size += bits // 4 * columns * int(whole[chosen, WORDS].sum())
         print(line)
     records[:] = whole
-    products = [index for index, name in enumerate(labels) if name.startswith("product")]
-    if tokens >= LEAST_ROWS and whole[products, STREAM].any():
-        print(with_and_without(lambda: TEAM.run(program), records, products))
+    if tokens == 1:
+        timed = (lambda: TEAM.run(program)), reading(size, TEAM.threads)
+        times = [[Timer(run, timer=process_time).timeit(1) for run in timed] for _ in range(2 * RUNS)]
+        step, read = 1000 * np.min(times, 0)
+        print(f"  {'a read of as much':<40} {read:9.3f} ms of processors, {read / step:.0%} of {step:.3f} ms")
 
 
 def measure(runner: Runner, vocab_size: int, batch: int, prompt: int, shared: int) -> None:

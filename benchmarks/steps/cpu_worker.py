@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from benchmarks.options import make_parser
 from worker.cpu.threads import prepare_threads
 
 prepare_threads()  # before torch is imported
@@ -29,7 +30,7 @@ Runner = StepExecutor[CpuBackend]
 
 def model_options(doc: str | None) -> argparse.ArgumentParser:
     """Returns a parser of the options of load_model()."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(doc)
     parser.add_argument("model", nargs="?", default="demo", help="a folder; without weights they are random")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--dtype", default="auto")

@@ -10,10 +10,10 @@ sampled at a temperature, with log-probabilities of the five most probable token
 penalized.
 
 A step is measured in processor time of all threads, which other processes change least. Sizes take turns,
---rounds times; a line has the median, the range of the middle half, medians on the clock: of the step, and of
-what is outside of its programs, and the latter of the first step of this size. It says what a size costs
-beyond its share where that is more than 3 %: the share is the cost of the last size, by rows or tokens, and
-of a step that does both, that of two steps. Where the ranges overlap, it may be noise.
+--rounds times; a line has the median, the range of the middle half, and medians on the clock: of the step,
+and of what is outside of its programs. It says what a size costs beyond its share where that is more than
+3 %: the share is the cost of the last size, by rows or tokens, and of a step that does both, that of two
+steps. Where the ranges overlap, it may be noise.
 """
 
 import statistics
@@ -84,13 +84,12 @@ def share_of(size: Size, costs: dict[Size, list[float]]) -> list[float]:
     return [inf] * 3 if last is None else [part * sum(size) / sum(last) for part in costs[last]]
 
 
-def report(kind: str, size: Size, times: list[Times], first: Times, costs: dict[Size, list[float]]) -> None:
-    """Prints a line. first: of the first step of this size."""
+def report(kind: str, size: Size, times: list[Times], costs: dict[Size, list[float]]) -> None:
+    """Prints a line."""
     _, clock, outside = map(statistics.median, zip(*times, strict=True))
     (low, median, high), share = costs[size], share_of(size, costs)
     line = f"{kind:<9} {size[0]:4} rows {size[1]:5} tokens: {median:9.3f} ms of processors"
     line += f" ({low:.3f}..{high:.3f}), {clock:.3f} on the clock, {1000 * outside:.0f} us outside of programs"
-    line += f", {1000 * first[2]:.0f} the first time"
     if median > BEYOND * share[1]:
         noise = ", maybe noise" if low <= BEYOND * share[2] else ""
         line += f"; {100 * (median / share[1] - 1):.0f} % beyond its share{noise}"
@@ -121,15 +120,14 @@ def main() -> None:
     if "grammar" in kinds and not ready.model.grammar_engine:
         parser.error(f"--kinds has grammar, which needs a tokenizer, and {options.model} has none")
     for kind in kinds:
-        times, first = defaultdict[Size, list[Times]](list), dict[Size, Times]()
-        for turn in range(-1, options.rounds):  # what is made once is made in the first turn
+        times = defaultdict[Size, list[Times]](list)
+        for turn in range(-1, options.rounds):  # programs are recorded in the first turn
             for size in sizes:
                 found = visit(runner, KINDS[kind], size, options.context, options.steps)
-                first.setdefault(size, found[0])
                 times[size] += found if turn >= 0 else []
         costs = {size: statistics.quantiles([each[0] for each in times[size]], n=4) for size in sizes}
         for size in sizes:
-            report(kind, size, times[size], first[size], costs)
+            report(kind, size, times[size], costs)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,17 @@
     BENCH_DIR=/data/peers benchmarks/versus/install.sh all             # once: vllm, openvino, llama.cpp
     python -m benchmarks.versus --folder /data/peers --json runs.jsonl
     python -m benchmarks.versus --folder /data/peers --peers pagewire,vllm --models M1 --workloads W1,W2
+    python -m benchmarks.versus --folder /data/peers --peers pagewire,pagewire-http,llama-server,vllm-server
+    python -m benchmarks.versus --folder /data/peers --peers pagewire,pagewire-worker --workloads W1
     python -m benchmarks.versus --folder /data/peers --held-to avx2    # as a CPU without AVX-512 would
     python -m benchmarks.versus --table runs.jsonl more.jsonl          # nothing is run
 
 A peer that is not installed is left out, with a line that says how to install it. Output tokens/s are
-those of the whole run, from the moment that all requests are handed over until the last token is here; ours
-come through gRPC, the peers' from their libraries in the process that asks. What follows `--` goes to
-`pagewire serve`. Figures are medians over the undisturbed runs, with the least and the greatest.
+those of the whole run, from the moment that all requests are handed over until the last token is here. A peer
+is asked in its own process, through its library, or as a server (vllm-server, llama-server) over HTTP, by one
+client in a separate process. Ours answers over gRPC, and as pagewire-http like the servers; pagewire-worker
+is its worker without the service. What follows `--` goes to `pagewire serve`. Figures are medians over the
+undisturbed runs, with the least and the greatest.
 """
 
 import argparse
@@ -20,8 +24,9 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+from benchmarks.options import make_parser, split_at_dashes
 from benchmarks.versus import records
-from benchmarks.versus.catalog import HELD_TO, PEERS
+from benchmarks.versus.catalog import HELD_TO, PEERS, SERVERS, WORKER
 from benchmarks.versus.comparison import Comparison, Wishes
 from benchmarks.versus.table import render
 from pagewire_bench.workloads import SHORT
@@ -30,18 +35,15 @@ MODELS = ("M1", "M2", "M3", "M4", "M5")
 """See benchmarks.versus.models."""
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Of our own flags."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.versus",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def own_parser() -> argparse.ArgumentParser:
+    """Returns the parser of our own flags."""
+    parser = make_parser(__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--folder", type=Path, help="where models and peers are")
     what.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="show what has been measured")
-    for name, known in (("peers", PEERS), ("models", MODELS[:2]), ("workloads", SHORT)):
-        parser.add_argument(f"--{name}", default=",".join(known), help="default: %(default)s")
+    within = [name for name in PEERS if name not in (*SERVERS, WORKER)]
+    for name, names in (("peers", within), ("models", MODELS[:2]), ("workloads", SHORT)):
+        parser.add_argument(f"--{name}", default=",".join(names), help="default: %(default)s")
     parser.add_argument("--repeats", type=int, default=3, help="of each run; default: %(default)s")
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores"
@@ -77,9 +79,9 @@ def chosen(parser: argparse.ArgumentParser, text: str, known: Collection[str]) -
 def main() -> None:
     """Runs, or not, and shows. Peers end with this process, also when it is told to."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    ours, _, theirs = " ".join(sys.argv[1:]).partition(" -- ")
-    parser = make_parser()
-    options = parser.parse_args(ours.split())
+    ours, theirs = split_at_dashes()
+    parser = own_parser()
+    options = parser.parse_args(ours)
     files = options.table
     if options.folder:
         wishes = Wishes(
@@ -92,7 +94,7 @@ def main() -> None:
             most_disturbance=options.others,
             tries=options.tries,
             patience_s=options.patience or (1800 if options.held_to else 300),
-            flags=theirs.split(),
+            flags=theirs,
             held_to=options.held_to,
         )
         held = f"-{options.held_to}" if options.held_to else ""  # a table of both would mix them

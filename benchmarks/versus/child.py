@@ -2,15 +2,14 @@
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
+from benchmarks.service.processes import kill_session, last_line
 from benchmarks.versus.peers.harness import Settings
 from pagewire_bench.workloads import Request
 
@@ -81,15 +80,8 @@ class Child:
             self._process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
-        self._kill()
-        self._process.wait()
+        kill_session(self._process)
         self._process.stdout.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _read(self, patience_s: float) -> Any:
         """The next line of its answers."""
@@ -101,18 +93,11 @@ class Child:
         if line:
             return json.loads(line)
         if self._has_expired:
-            raise PeerFailed(f"it was killed after {patience_s:.0f} s without an answer")
-        raise PeerFailed(f"it ended with {self._process.wait()}: {self._last_words()}")
+            why = f"was killed after {patience_s:.0f} s without an answer"
+        else:
+            why = f"ended with {self._process.wait()}"
+        raise PeerFailed(f"it {why}: {last_line(self._log)} ({self._log})")
 
     def _expire(self) -> None:
         self._has_expired = True
-        self._kill()
-
-    def _kill(self) -> None:
-        """The process, and whatever it started and left in its session."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-    def _last_words(self) -> str:
-        lines = self._log.read_text(errors="replace").strip().splitlines()
-        return f"{lines[-1] if lines else 'it said nothing'} ({self._log})"
+        kill_session(self._process)

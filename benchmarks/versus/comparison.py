@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.versus import records
-from benchmarks.versus.catalog import OURS, PEERS, Missing, command, environment
+from benchmarks.versus.catalog import PEERS, SERVERS, Missing, command, environment, served
 from benchmarks.versus.child import Child, PeerFailed
 from benchmarks.versus.contention import look, shares
 from benchmarks.versus.peers.harness import Settings
@@ -78,7 +78,7 @@ class Comparison:
         peers = {}
         for name in self._wishes.peers:
             try:
-                child = stack.enter_context(self._start_one(name, model))
+                child = stack.enter_context(contextlib.closing(self._start_one(name, model)))
                 for requests in self._warm_up(model):
                     child.run(requests, self._wishes.patience_s)
                 self._check_held(child)
@@ -99,9 +99,11 @@ class Comparison:
             max_model_len=MAX_MODEL_LEN,
             max_num_seqs=MAX_NUM_SEQS,
             cache_gb=CACHE_GB,
-            flags=[*wishes.flags, *self._held()] if name in OURS else (),
         )
+        settings = served(name, wishes.folder, settings, wishes.flags, wishes.held_to)
         around = environment(name, wishes.folder, wishes.threads, CACHE_GB, wishes.held_to)
+        if name in SERVERS:  # the server has it, and the client that of any shell
+            around = dict(os.environ)
         logs = wishes.folder / "logs"
         logs.mkdir(exist_ok=True)
         return Child(start, settings, around, logs / f"{name}-{model}.log")
@@ -117,10 +119,6 @@ class Comparison:
         if used:
             threads = "; ".join(f"{thread}: {', '.join(registers)}" for thread, registers in used.items())
             raise PeerFailed(f"it is not held to {self._wishes.held_to}, AVX-512 is in use by {threads}")
-
-    def _held(self) -> list[str]:
-        """Returns the flag that holds our own service to an instruction set."""
-        return [f"--cpu-kernels={self._wishes.held_to}"] if self._wishes.held_to else []
 
     def _requests(self, model: str, workload: str, number: int) -> list[Request]:
         config = json.loads((self._wishes.folder / "models" / model / "config.json").read_text())

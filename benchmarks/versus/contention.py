@@ -6,13 +6,12 @@ host took away (steal) is time that no process of this machine had. The kernel c
 that a run of a second is known within about one percent.
 """
 
-import contextlib
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PROC = Path("/proc")
+from benchmarks.service.processes import PROC, below
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,9 @@ def look(root: int, proc: Path = PROC) -> Look:
     )
     # guest time, which would follow, is in user and nice already
     busy = user + nice + system + irq + softirq
-    own = _ticks_of(root, proc) * tick + time.process_time()
-    return Look(busy * tick, steal * tick, own, time.monotonic())
+    # a child that has ended counts in its parent
+    own = sum(sum(map(int, fields[11:15])) for fields in below(root, proc).values())
+    return Look(busy * tick, steal * tick, own * tick + time.process_time(), time.monotonic())
 
 
 def shares(before: Look, after: Look, num_cores: int) -> Shares:
@@ -58,32 +58,3 @@ def shares(before: Look, after: Look, num_cores: int) -> Shares:
     return Shares(
         own / all_cores, max(0.0, busy - own) / all_cores, (after.stolen - before.stolen) / all_cores
     )
-
-
-def below(root: int, proc: Path = PROC) -> list[int]:
-    """Returns a process and all below it, by their ids."""
-    parents = {pid: int(fields[1]) for pid, fields in _stats(proc).items()}
-    return sorted(pid for pid in parents if _is_below(pid, root, parents))
-
-
-def _ticks_of(root: int, proc: Path) -> int:
-    """Of a process and all below it; a child that has ended counts in its parent."""
-    stats = _stats(proc)
-    parents = {pid: int(fields[1]) for pid, fields in stats.items()}
-    return sum(sum(map(int, fields[11:15])) for pid, fields in stats.items() if _is_below(pid, root, parents))
-
-
-def _stats(proc: Path) -> dict[int, list[str]]:
-    """Returns the fields of each process's `stat`, from its state on."""
-    stats = {}
-    for folder in proc.iterdir():
-        if folder.name.isdigit():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
-                stats[int(folder.name)] = (folder / "stat").read_text().rpartition(")")[2].split()
-    return stats
-
-
-def _is_below(pid: int, root: int, parents: dict[int, int]) -> bool:
-    while pid and pid != root:
-        pid = parents.get(pid, 0)
-    return bool(pid)

@@ -9,7 +9,7 @@ set -euo pipefail
 
 : "${BENCH_DIR:?the folder for peers and models}"
 : "${PYTHON:=python3.11}"
-: "${OURS:=$(dirname "$0")/../../.venv}" # the environment of pagewire and of transformers
+: "${OURS:=$(dirname "$0")/../../.venv}" # the environment of pagewire
 MODELS=$BENCH_DIR/models
 LLAMA_CPP=0.3.36
 export HF_HUB_OFFLINE=1
@@ -47,8 +47,8 @@ build_llama.cpp() { # FOLDER FLAG...
     local folder=$BENCH_DIR/llama.cpp sources=$BENCH_DIR/llama_cpp_python-$LLAMA_CPP
     PATH=$folder/bin:$PATH cmake -G Ninja -S "$sources/vendor/llama.cpp" -B "$folder/$1" "${@:2}" \
         -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=ON -DLLAMA_CURL=OFF \
-        -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF >/dev/null
-    "$folder/bin/ninja" -C "$folder/$1" llama
+        -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_USE_PREBUILT_UI=OFF >/dev/null
+    "$folder/bin/ninja" -C "$folder/$1" llama llama-server
 }
 
 # For `python -m benchmarks.versus --held-to avx2`, as the next one. After llama.cpp.
@@ -73,7 +73,7 @@ held-avx2() {
     hold llama.cpp "$BENCH_DIR/llama.cpp" torch/lib numpy.libs numpy/_core
 }
 
-# The libraries are built once from what the Python package brings along (minutes), for this CPU.
+# The libraries and llama-server are built once from what the Python package brings along (minutes), for this CPU.
 llama.cpp() {
     local folder=$BENCH_DIR/llama.cpp sources=$BENCH_DIR/llama_cpp_python-$LLAMA_CPP
     environment llama.cpp numpy scikit-build-core ninja cmake typing-extensions diskcache jinja2

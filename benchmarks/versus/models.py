@@ -8,7 +8,6 @@ well, for peers that insist on one: byte pairs in order, one for every id, so th
 benchmarks send ids.
 """
 
-import argparse
 import json
 from pathlib import Path
 
@@ -27,6 +26,8 @@ from transformers import (
     Qwen2Config,
     Qwen3MoeConfig,
 )
+
+from benchmarks.options import make_parser
 
 END = "<|endoftext|>"
 """Its usual name: transformers gives a Qwen2 a tokenizer that adds it where it is missing."""
@@ -113,14 +114,15 @@ def configs() -> dict[str, PretrainedConfig]:
 
 
 def tokenizer(vocab_size: int) -> Tokenizer:
-    """The end, all bytes, then merges: pairs of bytes, and pairs with a byte behind them."""
+    """The end, all bytes, then merges: pairs of ASCII's letters and signs, and pairs with one behind them. A
+    server holds back a token that may be half of a character: of these none is."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: index for index, token in enumerate([END, *letters])}
     merges: list[tuple[str, str]] = []
-    heads = letters
+    heads = plain = [letter for letter in letters if letter.isascii()]
     while len(vocab) < vocab_size:
         room = vocab_size - len(vocab)
-        pairs = [(head, letter) for head in heads[: room // len(letters) + 1] for letter in letters][:room]
+        pairs = [(head, letter) for head in heads[: room // len(plain) + 1] for letter in plain][:room]
         merges += pairs
         heads = [head + letter for head, letter in pairs]
         vocab.update({head: len(vocab) + index for index, head in enumerate(heads)})
@@ -179,9 +181,7 @@ def amend(path: Path, **values: object) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("folder", type=Path, help="outside a repository: 6.2 GB")
     parser.add_argument("--only", choices=sorted(configs()), help="one of them")
     options = parser.parse_args()

@@ -2,7 +2,7 @@
 
     python -m benchmarks.versus.peaks 2     # threads: {"bandwidth": ..., "bf16": ..., "int8": ...}
 
-Reading is the sum of an array that no cache holds; products are loops of instructions that never leave the
+Reading finds the largest number of an array that no cache holds; products are loops of instructions in
 registers, twelve sums at a time: vpdpbusd, and the faster one of vdpbf16ps and vfmadd, on values that were
 widened. Each is the best of some tries: a limit is what was reached once.
 On a CPU without these instructions the peaks are those of torch's product of float32, which may be exceeded.
@@ -10,10 +10,9 @@ On a CPU without these instructions the peaks are those of torch's product of fl
 
 import json
 import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from timeit import repeat
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from numba import njit, prange, set_num_threads, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from benchmarks.versus.roof import Limits
+from benchmarks.versus.roof import Limits, reading
 from kernels.cpu.instruction_sets import AVX512_BF16, AVX512_VBMI, host_sets, selected_set
 
 BYTES = 1 << 30
@@ -95,19 +94,7 @@ def _product_loop(name: str, sums: Any, operand: Any) -> Any:
 
 def _best(tries: int, call: Callable[[], object]) -> float:
     """Seconds."""
-    times = []
-    for _ in range(tries + 1):  # the first one compiles
-        began = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - began)
-    return min(times)
-
-
-def bandwidth(threads: int) -> float:
-    """Bytes per second."""
-    parts = np.split(np.ones(threads * (BYTES // threads // 4), np.float32), threads)
-    with ThreadPoolExecutor(threads) as pool:  # numpy lets go of the interpreter's lock
-        return 4 * sum(map(len, parts)) / _best(READS, lambda: list(pool.map(np.sum, parts)))
+    return min(repeat(call, number=1, repeat=tries + 1))  # the first one compiles
 
 
 def instruction_peaks(threads: int) -> tuple[float, float]:
@@ -141,7 +128,7 @@ def measure(threads: int) -> Limits:
     set_num_threads(threads)
     has_both = AVX512_BF16 in host_sets() and selected_set() in (AVX512_BF16, AVX512_VBMI)
     peaks = instruction_peaks(threads) if has_both else torch_peaks(threads)
-    return Limits(bandwidth(threads), *peaks)
+    return Limits(BYTES / _best(READS, reading(BYTES, threads)), *peaks)
 
 
 if __name__ == "__main__":

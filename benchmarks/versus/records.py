@@ -10,6 +10,7 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from benchmarks.versus.contention import Shares
 from benchmarks.versus.roof import Limits, Shape
 from pagewire_bench.figures import percentile
 from pagewire_bench.trace import gaps as gaps_of
+
+POSITIONS = (8, 32, 64)
+"""From 1. Of these, streams that are shorter have only the first."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class Timings:
     itl_p99: float
     decode_tokens_per_s: float
     """Of one stream, after its first token."""
+    positions: list[float] = field(default_factory=list)
+    """When the tokens at POSITIONS came, since their request was sent; none of runs that did not keep it."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +90,22 @@ class Records:
 def timings_of(answer: Answer) -> Timings | None:
     """Of one run. Tokens of one message share the time since the last one."""
     first, gaps, rates = [], [], []
+    reached: dict[int, list[float]] = {position: [] for position in POSITIONS}
     for sent, arrivals in zip(answer.sent, answer.arrivals, strict=True):
         if len(arrivals) < 2:
             return None
         first.append(1000 * (arrivals[0][0] - sent))
         gaps += [1000 * gap for gap in gaps_of(arrivals)]
+        for position, times in reached.items():
+            totals = zip(arrivals, accumulate(tokens for _, tokens in arrivals), strict=True)
+            times += [1000 * (at - sent) for (at, _), total in totals if total >= position][:1]
         rates.append(sum(tokens for _, tokens in arrivals[1:]) / (arrivals[-1][0] - arrivals[0][0]))
     return Timings(
         ttft=statistics.median(first),
         itl=statistics.median(gaps),
         itl_p99=percentile(gaps, 99),
         decode_tokens_per_s=statistics.median(rates),
+        positions=[statistics.median(times) for times in reached.values() if times],
     )
 
 

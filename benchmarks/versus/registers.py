@@ -10,7 +10,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from benchmarks.versus.contention import PROC, below
+from benchmarks.service.processes import PROC, below
 
 PTRACE_GETREGSET, PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 0x4204, 17, 0x4206, 0x4207
 NT_X86_XSTATE = 0x202

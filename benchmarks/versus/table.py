@@ -3,9 +3,10 @@
 import statistics
 from collections.abc import Iterator, Sequence
 
-from benchmarks.versus.catalog import OURS
+from benchmarks.service.breakdown import spread
+from benchmarks.versus.catalog import OURS, SERVERS, WORKER
 from benchmarks.versus.comparison import MAX_MODEL_LEN
-from benchmarks.versus.records import Records, Run, Timings, that_count
+from benchmarks.versus.records import POSITIONS, Records, Run, Timings, that_count
 from benchmarks.versus.roof import Limits, roof_seconds
 from pagewire_bench.workloads import SHORT, WORKLOADS
 
@@ -18,6 +19,7 @@ COLUMNS = (
     "one stream decodes",
     "TTFT ms",
     "ITL ms (p99)",
+    f"tokens {', '.join(map(str, POSITIONS))} ms",
     "others %",
     "steal %",
 )
@@ -29,22 +31,35 @@ Groups = dict[tuple[str, str, str], list[Run]]
 
 def render(records: Records) -> str:
     """All tables, of one run at least."""
-    limits, groups = records.best_limits(), _groups(records.runs)
+    limits, groups, tables = records.best_limits(), _groups(records.runs), list[str]()
+    for title, peers in _parts({run.peer for run in records.runs}):
+        shown = {key: runs for key, runs in groups.items() if key[2] in peers}
+        tables += _part(title, shown, records, limits)
     return "\n".join(
         [
             _about(records, limits),
-            "",
-            line(COLUMNS),
-            line(["---"] * len(COLUMNS)),
-            *(_row(key, runs, records, limits) for key, runs in groups.items()),
-            "",
-            *_ratios(groups),
+            *tables,
             *dict.fromkeys(
                 f"- {each.model} {each.workload} {each.peer}: {each.why}" for each in records.failures
             ),
             *(f"- {peer}: {versions}" for peer, versions in _versions(records.runs).items()),
         ]
     )
+
+
+def _parts(peers: set[str]) -> Iterator[tuple[str, set[str]]]:
+    """Titles, and the peers of each table; ours over gRPC are in both."""
+    over_grpc = OURS.keys() - {*SERVERS, WORKER}
+    if peers.intersection(SERVERS):
+        yield "Over HTTP, and ours over gRPC too", over_grpc.union(SERVERS)
+    if peers <= over_grpc or not peers <= over_grpc.union(SERVERS):
+        yield "Peers in their process, ours over gRPC", peers.difference(SERVERS)
+
+
+def _part(title: str, groups: Groups, records: Records, limits: Limits) -> list[str]:
+    """A table, and its ratios."""
+    rows = [_row(key, runs, records, limits) for key, runs in groups.items()]
+    return ["", f"{title}:", "", line(COLUMNS), line(["---"] * len(COLUMNS)), *rows, "", *_ratios(groups)]
 
 
 def line(cells: Sequence[str]) -> str:
@@ -88,7 +103,7 @@ def _row(key: tuple[str, str, str], runs: list[Run], records: Records, limits: L
         f"{model} {workload}",
         peer,
         str(len(runs)) + ("" if runs[0].is_quiet else DISTURBED),
-        f"{median:.1f} ({min(speeds):.1f}..{max(speeds):.1f})",
+        spread(speeds, 1),
         f"{share:.0%}",
     ]
     cells += _timings([run.timings for run in runs if run.timings])
@@ -97,29 +112,30 @@ def _row(key: tuple[str, str, str], runs: list[Run], records: Records, limits: L
 
 
 def _timings(found: Sequence[Timings]) -> list[str]:
-    """Three cells; empty ones of a peer that does not stream."""
+    """Four cells; empty ones of a peer that does not stream."""
     if not found:
-        return ["", "", ""]
+        return ["", "", "", ""]
+    positions = zip(*(timings.positions for timings in found), strict=False)  # or none
     return [
         f"{_median(found, 'decode_tokens_per_s'):.1f}",
         f"{_median(found, 'ttft'):.0f}",
         f"{_median(found, 'itl'):.1f} ({_median(found, 'itl_p99'):.1f})",
+        ", ".join(f"{statistics.median(times):.0f}" for times in positions),
     ]
 
 
 def _ratios(groups: Groups) -> Iterator[str]:
-    """Ours over the fastest peer with such weights, where both are there."""
+    """Ours over the fastest peer with such weights, and over our worker alone, where these are there."""
     best: dict[tuple[str, str, str], dict[str, float]] = {}
     for (model, workload, peer), runs in groups.items():
         best.setdefault((model, workload, runs[0].weights), {})[peer] = _median(runs, "tokens_per_s")
     for (model, workload, weights), speeds in best.items():
-        ours = {peer: speed for peer, speed in speeds.items() if peer in OURS}
-        theirs = {peer: speed for peer, speed in speeds.items() if peer not in OURS}
-        if ours and theirs:
-            peer = max(theirs, key=lambda name: theirs[name])
-            for own, speed in ours.items():
-                name = f", {own}" if len(ours) > 1 else ""
-                yield f"- {model} {workload} {weights}{name}: {speed / theirs[peer]:.2f} times {peer}"
+        ours = [peer for peer in speeds if peer in OURS and peer != WORKER]
+        theirs = [peer for peer in speeds if peer not in OURS]  # the fastest one first
+        for own in ours:
+            name = f", {own}" if len(ours) > 1 else ""
+            for peer in theirs[:1] + [WORKER] * (WORKER in speeds):
+                yield f"- {model} {workload} {weights}{name}: {speeds[own] / speeds[peer]:.2f} times {peer}"
 
 
 def _versions(runs: Sequence[Run]) -> dict[str, str]:

@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-from collections import deque
 from types import FrameType
 from typing import Self, TypeVar
 
@@ -49,44 +48,23 @@ class StopSignal:
 
 
 class ParentOrders:
-    """Reads orders, which may come in any sequence. For one thread."""
+    """Reads the orders of the parent process. For one thread."""
 
     def __init__(self, stop: StopSignal, descriptor: int = 0) -> None:
         """stop: ends a wait. descriptor: of standard input."""
         self._stop, self._descriptor = stop, descriptor
         self._unread = b""
-        self._orders: deque[Activation | WorkerStarted] = deque()
 
-    def fileno(self) -> int:
-        """Returns a descriptor that is readable when there is more to read."""
-        return self._descriptor
-
-    @property
-    def has_activation(self) -> bool:
-        """Whether next_activation() would not wait."""
-        return any(isinstance(order, Activation) for order in self._orders)
-
-    def next_activation(self) -> Activation:
-        """Waits until the process is to serve. Raises Stopped, also at the end of standard input."""
-        return self._next(Activation)
-
-    def next_worker(self) -> WorkerStarted:
-        """Waits for the answer to a request for a worker. Raises Stopped, also at the end of standard
+    def next(self, kind: type[_Order]) -> _Order:
+        """Waits for the next order, which is of this kind. Raises Stopped, also at the end of standard
         input."""
-        return self._next(WorkerStarted)
-
-    def _next(self, kind: type[_Order]) -> _Order:
-        while True:
-            for order in self._orders:
-                if isinstance(order, kind):
-                    self._orders.remove(order)
-                    return order
-            self._read()
-
-    def _read(self) -> None:
-        ready, _, _ = select.select([self._descriptor, self._stop.fileno()], [], [])
-        data = b"" if self._stop.fileno() in ready else os.read(self._descriptor, 65536)
-        if not data:
-            raise Stopped
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        self._orders.extend(map(read_order, lines))
+        while b"\n" not in self._unread:
+            ready, _, _ = select.select([self._descriptor, self._stop.fileno()], [], [])
+            data = b"" if self._stop.fileno() in ready else os.read(self._descriptor, 65536)
+            if not data:
+                raise Stopped
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        order = read_order(line)
+        assert isinstance(order, kind)
+        return order

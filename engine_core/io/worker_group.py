@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from engine_core.io.inbox import Inbox
-from engine_core.io.process_control import ParentOrders, StopSignal
+from engine_core.io.process_control import StopSignal
 from engine_core.io.rank import Rank
 from engine_core.io.rank_socket import LOOK_S, RankSocket
 from engine_core.io.worker_process import SEE_ABOVE, SHUTDOWN_GRACE_S, WorkerChild, WorkerDied, WorkerProcess
@@ -18,7 +18,6 @@ from engine_core.kv_cache.cache_changes import KeptChanges
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from pagewire.host import spawn as process
-from pagewire.host.spawn import Activation
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import (
     CompileGrammar,
@@ -225,21 +224,6 @@ class WorkerGroup:
                         raise WorkerDied(f"cannot talk to {rank.name}", "it sent a message without a plan")
                 self._socket.look(_IDLE_LOOK_S)
             inbox.acknowledge()
-
-    def stand_by(self, orders: ParentOrders, on_ready: Callable[[], None]) -> Activation:
-        """Waits, between start() and initialize(), until the parent process activates this one. on_ready:
-        called once, when all ranks have said hello: they have imported everything. Raises WorkerDied,
-        Stopped."""
-        is_ready, descriptor = False, orders.fileno()
-        with self._socket.watching(descriptor):
-            while not orders.has_activation and descriptor not in (ready := self._socket.poll(_IDLE_LOOK_S)):
-                if self._socket.descriptor in ready:
-                    self._socket.receive()
-                if not is_ready and all(rank.messages for rank in self._ranks):
-                    is_ready = True
-                    on_ready()
-                self._socket.on_wait()
-        return orders.next_activation()
 
     def dismiss(self) -> None:
         """Kills all ranks: they are not needed, or may not be used any more. close() does nothing then."""

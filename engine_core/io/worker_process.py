@@ -14,7 +14,7 @@ from typing import Self
 import zmq
 
 from pagewire.errors import PagewireError
-from pagewire.host.proc_stat import describe_exit, read_exit_code
+from pagewire.host.proc_stat import describe_exit, ended_from_outside, read_exit_code
 from pagewire.internal.v1.worker_pb2 import Failed
 from pagewire.ipc.transport import is_readable
 
@@ -60,8 +60,8 @@ class WorkerProcess(ABC):
         code = self._exit_code()
         if code is not None:
             why = describe_exit(code)
-        was_killed = code == -signal.SIGKILL
-        return WorkerDied(f"{name} (pid {self.pid}) is gone", why, SEE_ABOVE, may_pass=was_killed)
+        may_pass = ended_from_outside(code)
+        return WorkerDied(f"{name} (pid {self.pid}) is gone", why, SEE_ABOVE, may_pass=may_pass)
 
     def kill(self) -> None:
         """Sends SIGKILL: a process that hangs must not wake up and continue."""

@@ -95,13 +95,8 @@ class EngineClient:
         return self._list.cores
 
     @property
-    def num_streams(self) -> int:
-        """Requests in flight, including those that wait for another core."""
-        return len(self._journal)
-
-    @property
     def journal(self) -> Journal:
-        """The journal, for its metrics."""
+        """The requests in flight, including those that wait for another core."""
         return self._journal
 
     @property

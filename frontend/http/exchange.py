@@ -59,6 +59,8 @@ class Exchange:
         """The answer's status; 0: it has not begun."""
         self.ended = False
         """The whole answer has been written."""
+        self.body_size = 0
+        """Bytes of the body that was read."""
         self.failure: Failure | None = None
         """Makes the last events of a stream that an error ends; None: the connection is cut."""
         self._scope = scope
@@ -102,7 +104,7 @@ class Exchange:
     async def read(self, max_bytes: int, timeout: float) -> bytes:
         """Returns the body. timeout: seconds for it to arrive. Raises ServiceError, Disconnected."""
         body = await read_body(self.receive, self.headers, max_bytes, timeout)
-        self._has_read = True
+        self._has_read, self.body_size = True, len(body)
         return body
 
     def parse(self, body: bytes) -> dict[str, Any]:

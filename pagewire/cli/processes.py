@@ -2,11 +2,12 @@
 starts."""
 
 import os
+from dataclasses import replace
 
 from pagewire import logs
 from pagewire.cli.extras import require, require_doors, require_worker
 from pagewire.config import EngineConfig, FrontendConfig, WorkerConfig
-from pagewire.flags import KEYS, UsageError
+from pagewire.flags import KEYS, UsageError, parse
 from pagewire.host import spawn as process
 
 
@@ -47,9 +48,13 @@ def run_worker(config: WorkerConfig) -> int:
     # Whether it needs torch, the core's Initialize says.
     require("serve", "start a worker", at_least="engine")
     logs.setup(config.process_name or "worker", config.log_level, config.log_format)
-    from worker.main import run
+    from worker.main import run, stand_by
 
-    return run(config)
+    status = process.Status()
+    if config.standby:
+        arguments = stand_by(config.standby, status)
+        config = replace(parse(WorkerConfig, arguments[1:], command="worker"), standby=config.standby)
+    return run(config, status)
 
 
 def run_reader(config: FrontendConfig) -> int:

@@ -51,6 +51,13 @@ def read_exit_code(pid: int) -> int | None:
         return None
 
 
+def ended_from_outside(code: int | None) -> bool:
+    """Returns whether another process has ended one, by SIGKILL or by asking it to end, after which ours
+    exit with 0. code: of subprocess."""
+    asked = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+    return code in (0, 128 + signal.SIGINT, -signal.SIGKILL, *(-number for number in asked))
+
+
 def describe_exit(code: int) -> str:
     """Returns a clause for a return code of subprocess, such as "it was killed by SIGTERM"."""
     if code >= 0:

@@ -136,8 +136,15 @@ class Status:
         """Reports that a worker that the parent process has started is not needed any more."""
         self._send({"event": "dismissed", "pid": pid})
 
+    def move_to(self, descriptor: int) -> None:
+        """Writes to another pipe from here on."""
+        if self._fd is not None:
+            os.close(self._fd)
+        self._fd = descriptor
+        os.set_inheritable(descriptor, False)
+
     def standing_by(self) -> None:
-        """Reports that the process has imported everything, and waits to be activated."""
+        """Reports that the process has imported everything, and forks others when it is told to."""
         self._send({"event": "standby"})
 
     def loading(self, what: str, fraction: float) -> None:

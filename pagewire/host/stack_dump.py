@@ -23,9 +23,13 @@ _MAX_BYTES = 1 << 16
 
 
 def install() -> None:
-    """Makes this process write its stacks on SIGUSR2. Where the kernel is not Linux, it does nothing."""
+    """Makes this process write its stacks on SIGUSR2, a fork into a file of its own. Where the kernel is not
+    Linux, it does nothing."""
     if hasattr(os, "memfd_create"):
-        faulthandler.register(signal.SIGUSR2, os.memfd_create(_NAME), all_threads=True)
+        parents, own = _file_of(os.getpid()), os.memfd_create(_NAME)
+        if parents is not None:
+            os.close(int(parents.name))
+        faulthandler.register(signal.SIGUSR2, own, all_threads=True)
 
 
 def log_stacks(name: str, pid: int) -> None:
@@ -54,12 +58,12 @@ def stacks_of(pid: int) -> str:
 def _file_of(pid: int) -> Path | None:
     """Returns the way to the file of a process; None when it has not called install() yet."""
     try:
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            if os.readlink(entry).startswith(f"/memfd:{_NAME}"):
-                return entry
+        with os.scandir(f"/proc/{pid}/fd") as files:
+            return next(
+                (Path(file) for file in files if os.readlink(file).startswith(f"/memfd:{_NAME}")), None
+            )
     except OSError:
-        pass
-    return None
+        return None
 
 
 def _wait_until_quiet(descriptor: int) -> None:

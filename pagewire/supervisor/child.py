@@ -5,45 +5,52 @@ import json
 import logging
 import os
 import signal
-from subprocess import PIPE, Popen
+import socket
+from collections.abc import Sequence
 from typing import Any
 
 from pagewire.errors import StartupError
-from pagewire.host import spawn as process
 from pagewire.host.liveness import Liveness
-from pagewire.host.proc_stat import describe_exit, read_vitals
+from pagewire.host.proc_stat import describe_exit, ended_from_outside, read_vitals
 from pagewire.host.resources import oom_kills
 from pagewire.host.spawn import Activation, WorkerStarted
 from pagewire.host.stack_dump import log_stacks
+from pagewire.host.standby import Fork, Process, fork, kill_group, start
 from pagewire.supervisor.worker_processes import WorkerProcesses
 
 log = logging.getLogger(__name__)
 
 Facts = dict[str, str | int | float]
-STARTS_WORKERS = "--parent-starts-worker"
-"""Flag of an engine core whose workers are started here."""
 
 
 class Child:
     """A running `python -m pagewire ARGUMENTS`."""
 
-    def __init__(self, name: str, arguments: list[str], *, standby: bool = False) -> None:
+    def __init__(
+        self, name: str, arguments: list[str], fork: Fork | None = None, fork_worker: Fork | None = None
+    ) -> None:
         """Starts the process. Raises OSError when the system cannot: no descriptors, processes or memory.
 
-        standby: it gets `--standby`, and waits for activate(); so does one whose workers are started here.
+        fork: of its standbys. fork_worker: of its worker's.
         """
         self.name = name
         self.stands_by = False
-        """True from when it has imported everything until activate()."""
+        """True from when it has imported everything, and forks others."""
         self.facts: Facts | None = None
         self.failure: StartupError | None = None
         self.loading: tuple[str, float] | None = None
         # In its own process group: Ctrl-C reaches the supervisor alone, and SIGKILL reaches its children too.
-        self.process: Popen[bytes]
-        options: dict[str, Any] = {"stdin": PIPE} if standby or STARTS_WORKERS in arguments else {}
-        arguments = [*arguments, "--standby"] if standby else arguments
-        self.process, self.status = process.spawn(arguments, process_group=0, **options)
+        self.process: Process
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self.process, self.status = start(arguments, theirs.fileno(), fork)
+        except OSError:
+            self._orders.close()
+            raise
+        finally:
+            theirs.close()
         os.set_blocking(self.status, False)
+        self._fork_worker = fork_worker
         self._unread = b""
         self._liveness = Liveness()
         self._hangs = False
@@ -52,9 +59,8 @@ class Child:
         self._worker_failure: StartupError | None = None
 
     def activate(self, *, after_kill: bool = False, kept: WorkerProcesses | None = None) -> None:
-        """Lets a process that waits for it serve. after_kill: its predecessor, or the worker of that, was
-        killed by SIGKILL. kept: the workers of its predecessor, which are its own from here on."""
-        self.stands_by = False
+        """Lets an engine core serve, which waits for it. after_kill: its predecessor, or the worker of that,
+        was killed by SIGKILL. kept: the workers of its predecessor, which are its own from here on."""
         to_adopt = None
         if kept is not None:
             to_adopt = kept.kept()
@@ -62,10 +68,8 @@ class Child:
         self._order(Activation(after_kill, to_adopt))
 
     def _order(self, order: Activation | WorkerStarted) -> None:
-        if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it has died, which is_lost tells soon
-                self.process.stdin.write(order.line())
-                self.process.stdin.flush()
+        with contextlib.suppress(OSError):  # it has died, which is_lost tells soon
+            self._orders.send(order.line())
 
     def read_status(self) -> bool:
         """Reads the events on the pipe. Returns False at its end."""
@@ -106,7 +110,7 @@ class Child:
 
     def _start_worker(self, arguments: list[str]) -> None:
         try:
-            started = WorkerStarted(self._workers.start(arguments))
+            started = WorkerStarted(self._workers.start(arguments, self._fork_worker))
         except OSError as error:
             started = WorkerStarted(0, error.strerror or type(error).__name__)
         self._order(started)
@@ -146,28 +150,39 @@ class Child:
             todo = "see the lines above; if it was only slow, raise --hang-timeout"
             return StartupError(f"the {self.name} hangs", why, todo)
         self._end()
+        assert self.process.returncode is not None
         why = describe_exit(self.process.returncode)
         return StartupError(f"the {self.name} is gone", why, "see the lines above, then start again")
 
     @property
-    def was_killed(self) -> bool:
-        """True if the process, or its worker, served or stood by until SIGKILL came from outside. To be asked
-        after cause_of_death()."""
-        if (self.facts is None and not self.stands_by) or self._hangs:
+    def can_fork(self) -> bool:
+        """True for a standby that has imported everything, lives, and is not stopped."""
+        if not self.stands_by or self.is_lost:
             return False
-        if self.failure is not None:
-            return self.failure.may_pass
-        return self.process.returncode == -signal.SIGKILL
+        vitals = read_vitals(self.process.pid)
+        return vitals is not None and vitals.state not in "Tt"
+
+    def fork(self, arguments: Sequence[str], stdin: int) -> tuple[Process, int]:
+        """Has a standby fork a process. See pagewire.host.standby.fork()."""
+        return fork(self.process.pid, self._orders, arguments, stdin)
+
+    @property
+    def was_killed(self) -> bool:
+        """True if the process served until another process or the system ended it or its worker. To be asked
+        after cause_of_death()."""
+        return self.facts is not None and self._was_ended
 
     @property
     def was_killed_from_outside(self) -> bool:
-        """True if SIGKILL ended the process or its worker at any time, and not for a lack of memory: it says
-        nothing about the next process. To be asked after cause_of_death()."""
-        if self._hangs or oom_kills() != self._oom_kills:
-            return False
+        """True if another process has ended this one or its worker at any time, and not the system for a lack
+        of memory: it says nothing about the next process. To be asked after cause_of_death()."""
+        return self._was_ended and oom_kills() == self._oom_kills
+
+    @property
+    def _was_ended(self) -> bool:
         if self.failure is not None:
-            return self.failure.may_pass
-        return self.process.returncode == -signal.SIGKILL
+            return not self._hangs and self.failure.may_pass
+        return not self._hangs and ended_from_outside(self.process.returncode)
 
     def leave_workers(self) -> WorkerProcesses | None:
         """Returns the workers of a process that served until it was killed or told to end, if its successor
@@ -184,12 +199,9 @@ class Child:
         self._end()
         self._workers.close()
         os.close(self.status)
-        if self.process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # of an order that it did not read
-                self.process.stdin.close()
+        self._orders.close()
 
     def _end(self) -> None:
         """Kills the whole group, also after the process has died: it may have been starting a worker."""
         if self.process.returncode is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+            kill_group(self.process, wait=True)

@@ -45,10 +45,10 @@ READINGS: tuple[Reading[Slots], ...] = (
         Metric(
             "pagewire_supervisor_standby_ready",
             "gauge",
-            "1: a process that has imported everything waits to take over.",
+            "1: processes that have imported everything wait to fork the next one.",
             ("child",),
         ),
-        lambda slots: {label(slot.name): float(slot.has_standby) for slot in slots() if slot.num_standbys},
+        lambda slots: {label(slot.name): float(slot.has_standby) for slot in slots() if slot.standbys},
     ),
 )
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pagewire import flags
 from pagewire.checkpoints.paths import checkpoint_path
@@ -21,6 +22,7 @@ from pagewire.host.resources import (
     pin,
     plan_cores,
 )
+from pagewire.host.standby import FLAG
 from pagewire.ipc.transport import frontends_address, workers_address
 from pagewire.supervisor.restart_slot import RestartSlot, label
 from pagewire.telemetry.pages import SUFFIX
@@ -78,7 +80,8 @@ def engine_slots(config: ServeConfig, folder: Path, plan: CorePlan | None = None
             metrics_model_name=next(iter(config.served_model_name), ""),
         )
         arguments = ["engine", *flags.to_arguments(engine, EngineConfig)]
-        slots.append(_slot(config, name, arguments, num_standbys=_standbys(config)))
+        flag = f"{FLAG}={config.cpu_kernels}" if config.device != "simulated" else ""
+        slots.append(_slot(config, name, arguments, num_standbys=_standbys(config), worker_standby=flag))
     return slots
 
 
@@ -90,8 +93,8 @@ def engine_addresses(config: ServeConfig, folder: Path) -> tuple[str, ...]:
 
 
 def frontend_slots(config: ServeConfig, folder: Path, ports: Ports) -> list[RestartSlot]:
-    """Returns the frontends, which share all ports but those on the loopback address. One that is alone has a
-    standby; of several the others serve until it is back."""
+    """Returns the frontends, which share all ports but those on the loopback address. One that is alone has
+    standbys; of several the others serve until it is back."""
     engines = engine_addresses(config, folder)
     frontend = replace(config, port=ports.grpc, openai_port=ports.openai, engine=engines, reuse_port=True)
     slots = []
@@ -100,7 +103,7 @@ def frontend_slots(config: ServeConfig, folder: Path, ports: Ports) -> list[Rest
         if ports.loopback:
             own = replace(own, loopback_port=ports.loopback[number], vllm_engine=True)
         arguments = flags.to_arguments(own, FrontendConfig)
-        num_standbys = min(1, _standbys(config)) if config.frontends == 1 else 0
+        num_standbys = _standbys(config) if config.frontends == 1 else 0
         slots.append(_slot(config, name, ["frontend", *arguments], num_standbys=num_standbys))
     return slots
 
@@ -133,13 +136,13 @@ def _watched(config: ServeConfig, name: str, folder: Path) -> ServeConfig:
 
 
 def _standbys(config: ServeConfig) -> int:
-    """Returns the standbys of each engine core."""
+    """Returns the standbys of each engine core, of each worker, and of a frontend that is alone."""
     return 0 if config.no_standby or config.no_restart else config.standbys
 
 
-def _slot(config: ServeConfig, name: str, arguments: list[str], *, num_standbys: int = 0) -> RestartSlot:
+def _slot(config: ServeConfig, name: str, arguments: list[str], **standbys: Any) -> RestartSlot:
     max_deaths = 1 if config.no_restart else config.max_deaths
-    return RestartSlot(name, arguments, max_deaths, config.max_restart_pause, num_standbys=num_standbys)
+    return RestartSlot(name, arguments, max_deaths, config.max_restart_pause, **standbys)
 
 
 log = logging.getLogger(__name__)

@@ -1,10 +1,12 @@
 """A restart slot: one role of the service, such as "frontend 1", filled by one process after another."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagewire.host.resources import available_memory
+from pagewire.host.standby import Process
 from pagewire.supervisor.child import Child
+from pagewire.supervisor.standbys import Standbys
 from pagewire.supervisor.worker_processes import WorkerProcesses
 
 WINDOW_S = 60.0
@@ -13,18 +15,6 @@ MOST_EXPLAINED = 16
 """Deaths within the window that do not count: their cause is being isolated, or the system killed a process
 for its memory. One request that kills the engine whenever it runs takes five or six deaths to find, three
 such requests up to thirteen."""
-MORE_STANDBYS = 2
-"""Standbys of a role beyond --standbys, at most: one for each death within the window. Where deaths follow
-one another faster than a process imports everything, the next one still finds a standby that has."""
-STANDBY_MEMORY = 2 << 30
-"""Bytes that must be left for a standby beyond the first one to be started: several times what it takes, as
-requests will need memory as well."""
-STANDBY_DELAY_S = 0.5
-"""Seconds from a recovery until the next standby is started: what it imports takes the cores for seconds, and
-first all streams shall have their next tokens."""
-STANDBY_PAUSE_S = 10.0
-"""Pause before a standby that died is replaced, unless it was killed from outside and is one of the first
-within the window; and before memory is looked at again."""
 FIRST_PAUSE_S = 0.5
 """Pause before the second restart within a window. The first has none; each later one is twice as long."""
 
@@ -48,15 +38,16 @@ class RestartSlot:
         longest_pause: float,
         *,
         num_standbys: int = 0,
+        worker_standby: str = "",
     ) -> None:
         """max_deaths: deaths within the window after which the role is not filled again. longest_pause:
-        seconds before a restart, at most. num_standbys: processes that have imported everything, and wait to
-        fill the role; after deaths there are more, see MORE_STANDBYS."""
+        seconds before a restart, at most. num_standbys: processes that have imported everything, and fork
+        what fills the role. worker_standby: the flag of such processes for its worker; "": it has none."""
         self.name = name
         self.child: Child | None = None
-        self.standbys: deque[Child] = deque()  # the oldest first, which is the first to be ready
         self.start_at = 0.0  # when the next process is due, while there is none
         self.down_since: float | None = None  # until a process is ready again
+        self._died_again = False  # a process that was to end the outage
         self.last_pause = 0.0  # length of the last outage, in seconds
         self.arguments = arguments
         self._max_deaths = max_deaths
@@ -64,32 +55,33 @@ class RestartSlot:
         self._deaths: deque[_Death] = deque()  # within the window
         self._after_kill = False  # the last process was killed from outside
         self._kept: WorkerProcesses | None = None  # of the last process, for the next one
-        self._failed_forks = 0  # since the last process that started
-        self.num_standbys = num_standbys
-        self._standby_at = 0.0  # when the next standby is due
-        self._standby_kills: deque[float] = deque()  # when some were killed from outside
+        self._has_served = False  # any process of the role, since the start
+        self._failed_starts = 0  # since the last process that started
+        self._own = Standbys(name, num_standbys, arguments)
+        count = num_standbys if worker_standby else 0
+        self._of_worker = Standbys(f"worker of the {name}", count, flag=worker_standby)
+        self.standbys = tuple(each for each in (self._own, self._of_worker) if each.count)
+        """Those of its process, and of the worker of that."""
 
     def start(self) -> Child:
-        """Fills the role: activates the standby, or starts a process. Raises OSError when the system cannot
-        start one now."""
+        """Fills the role: a standby forks the process, or it is started. Raises OSError when the system
+        cannot start one now."""
         assert self.child is None
-        standby = next((each for each in self.standbys if not each.is_lost), None)
-        if standby is not None:
-            self.standbys.remove(standby)
-            self.child = standby
-            self.child.name = self.name
-            self.child.activate(after_kill=self._after_kill, kept=self._kept)
-        else:
-            self.child = Child(self.name, self.arguments)
-            self.child.activate(after_kill=self._kept is not None, kept=self._kept)
-        self._failed_forks, self._kept = 0, None
+        self.child = Child(self.name, self.arguments, self._own.fork, self._fork_worker)
+        self.child.activate(after_kill=self._after_kill, kept=self._kept)
+        self._failed_starts, self._kept = 0, None
         return self.child
+
+    def _fork_worker(self, arguments: Sequence[str], stdin: int) -> tuple[Process, int]:
+        self._of_worker.arguments = list(arguments)
+        return self._of_worker.fork(arguments, stdin)
 
     def close(self) -> None:
         """Ends its process, its standbys, and workers that were kept for the next process."""
-        for child in (self.child, *self.standbys):
-            if child is not None:
-                child.close()
+        if self.child is not None:
+            self.child.close()
+        for standbys in self.standbys:
+            standbys.close()
         self._end_kept()
 
     def _end_kept(self) -> None:
@@ -97,70 +89,32 @@ class RestartSlot:
             self._kept.close()
             self._kept = None
 
-    def needs_standby(self, now: float) -> bool:
-        """Returns whether a standby is to be started: the process of the role is ready, and there are too
-        few. They are started one after another: together they would be ready later. For one beyond the first
-        there must be memory."""
-        is_ready = self.child is not None and self.child.facts is not None and self.down_since is None
-        if not (is_ready and now >= self._standby_at and len(self.standbys) < self._num_wanted(now)):
-            return False
-        if not all(each.stands_by for each in self.standbys):
-            return False
-        if self.standbys and available_memory() < STANDBY_MEMORY:
-            self._standby_at = now + STANDBY_PAUSE_S
-            return False
-        return True
-
-    def surplus_standby(self, now: float) -> Child | None:
-        """Returns a standby that is not wanted any more."""
-        return self.standbys[-1] if len(self.standbys) > self._num_wanted(now) else None
-
-    def _num_wanted(self, now: float) -> int:
-        if not self.num_standbys:
-            return 0
-        num_deaths = sum(death.time > now - WINDOW_S for death in self._deaths)
-        return self.num_standbys + min(num_deaths, MORE_STANDBYS)
-
     @property
     def has_standby(self) -> bool:
-        """Whether a standby has imported everything and waits."""
-        return any(each.stands_by and not each.is_lost for each in self.standbys)
+        """Whether all standbys that it needs can fork."""
+        return bool(self.standbys) and all(each.can_fork for each in self.standbys)
 
-    def start_standby(self, now: float) -> Child | None:
-        """Starts a standby. Returns None, and tries again later, when the system cannot start one now."""
-        try:
-            standby = Child(f"standby of the {self.name}", self.arguments, standby=True)
-        except OSError:
-            self._standby_at = now + STANDBY_PAUSE_S
+    def due_standbys(self, now: float) -> Standbys | None:
+        """Returns those of which another one is to be started: the role was filled once, and no standby
+        imports. They are started one after another: together they would be ready later. In an outage the
+        first process that starts has the cores for its imports; where it is killed, standbys live on."""
+        self._has_served |= self.child is not None and self.child.facts is not None
+        if not self._has_served or not all(each.stand_by for each in self.standbys):
             return None
-        self.standbys.append(standby)
-        return standby
-
-    def drop_standby(self, standby: Child, now: float, *, killed: bool = False) -> None:
-        """Closes a standby that died, or is not wanted any more; the next one is started after a pause.
-        killed: from outside. As many as wait from the start are replaced at once within the window: what an
-        operator does once, the kernel, where memory runs out, would do again and again."""
-        standby.close()
-        self.standbys.remove(standby)
-        while self._standby_kills and self._standby_kills[0] <= now - WINDOW_S:
-            self._standby_kills.popleft()
-        if killed:
-            self._standby_kills.append(now)
-        at_once = killed and len(self._standby_kills) <= self.num_standbys
-        self._standby_at = now + (STANDBY_DELAY_S if at_once else STANDBY_PAUSE_S)
+        imports = self.down_since is None or self._died_again
+        return next((each for each in self.standbys if (imports or each.can_fork) and each.is_due(now)), None)
 
     def postpone(self, now: float) -> float:
         """Sets the next attempt after start() has failed, and returns the pause before it in seconds. The
         role had no process that could die: this counts as no death."""
-        pause = min(FIRST_PAUSE_S * 2.0**self._failed_forks, max(self._longest_pause, FIRST_PAUSE_S))
-        self._failed_forks += 1
+        pause = min(FIRST_PAUSE_S * 2.0**self._failed_starts, max(self._longest_pause, FIRST_PAUSE_S))
+        self._failed_starts += 1
         self.start_at = now + pause
         return pause
 
     def recovered(self, now: float) -> float:
         """Ends an outage: the process is ready. Returns how long the outage was, in seconds."""
         assert self.down_since is not None
-        self._standby_at = max(self._standby_at, now + STANDBY_DELAY_S)
         self.last_pause, self.down_since = now - self.down_since, None
         return self.last_pause
 
@@ -171,9 +125,9 @@ class RestartSlot:
         deaths for another start to make sense.
 
         explained: the engine is isolating the cause, so that the next process will avoid it, or the process
-        was killed. killed: it was, as the next process is told. from_outside: by SIGKILL, and not by the
-        system for its memory: such deaths never end the service. A process that was not ready yet is
-        replaced after a pause, all the same.
+        was killed. killed: it was, as the next process is told. from_outside: by another process, and not by
+        the system for its memory: such deaths never end the service, and do not make pauses longer. A
+        process that was not ready yet is replaced after a short one, all the same.
         """
         assert self.child is not None
         death = _Death(now, explained, from_outside, self.child.facts is not None)
@@ -182,6 +136,7 @@ class RestartSlot:
         self._kept = self.child.leave_workers()
         self.child.close()
         self.child = None
+        self._died_again = self.down_since is not None
         if self.down_since is None:
             self.down_since = now
         self._deaths.append(death)
@@ -190,9 +145,8 @@ class RestartSlot:
         own = [each for each in self._deaths if not each.from_outside]
         counted = len(own) - min(sum(each.explained for each in own), MOST_EXPLAINED)
         early = sum(each.from_outside and not each.served for each in self._deaths)
-        earlier = max(counted + early - 1, 0)
-        pause = min(FIRST_PAUSE_S * 2.0 ** (earlier - 1), self._longest_pause) if earlier else 0.0
-        self.start_at = now + pause
+        pause = FIRST_PAUSE_S * 2.0 ** (counted - 2) if counted > 1 else FIRST_PAUSE_S * (counted + early > 1)
+        self.start_at = now + min(pause, self._longest_pause)
         return counted < self._max_deaths
 
 

@@ -114,7 +114,7 @@ class Supervisor:
         return [slot.child for slot in self._slots() if slot.child is not None]
 
     def _standbys(self) -> list[Child]:
-        return [standby for slot in self._slots() for standby in slot.standbys]
+        return [child for slot in self._slots() for standbys in slot.standbys for child in standbys.children]
 
     def _start(self, folder: Path, ports: Ports) -> None:
         self._engines = engine_slots(self._config, folder, share_cores(self._config))
@@ -122,15 +122,9 @@ class Supervisor:
         self._gateways = gateway_slots(self._config, ports)
         for slot in self._slots():
             try:
-                self._start_child(slot)
+                self._listen_to(slot.start())
             except OSError as error:
                 raise _cannot_start(slot, error) from error
-
-    def _start_child(self, slot: RestartSlot) -> None:
-        """Raises OSError."""
-        child = slot.start()
-        if child.status not in self._selector.get_map():  # a standby was registered when it was started
-            self._listen_to(child)
 
     def _listen_to(self, child: Child) -> None:
         self._selector.register(child.status, selectors.EVENT_READ, child)
@@ -170,7 +164,7 @@ class Supervisor:
     def _update(self, slot: RestartSlot) -> None:
         """Restarts the slot's process if it is lost. Raises StartupError when it died too often."""
         child = slot.child
-        self._update_standby(slot)
+        self._update_standbys(slot)
         if child is None:
             if slot.start_at <= time.monotonic():
                 self._restart(slot)
@@ -179,25 +173,22 @@ class Supervisor:
         elif child.facts is not None and slot.down_since is not None:
             log.warning("the %s is back after %.1f s", slot.name, slot.recovered(time.monotonic()))
 
-    def _update_standby(self, slot: RestartSlot) -> None:
-        """Starts a standby of the slot, or drops those that died and those that are too many."""
-        for lost in [standby for standby in slot.standbys if standby.is_lost]:
-            log.warning("%s", lost.cause_of_death())
-            self._stop_listening_to(lost)
-            slot.drop_standby(lost, time.monotonic(), killed=lost.was_killed)
-        if (surplus := slot.surplus_standby(time.monotonic())) is not None:
-            self._stop_listening_to(surplus)
-            slot.drop_standby(surplus, time.monotonic())
-        elif slot.needs_standby(time.monotonic()):
-            standby = slot.start_standby(time.monotonic())
-            if standby is not None:
-                self._listen_to(standby)
+    def _update_standbys(self, slot: RestartSlot) -> None:
+        """Drops standbys that died, and starts the next one that is due."""
+        for standbys in slot.standbys:
+            for lost in [each for each in standbys.children if each.is_lost]:
+                log.warning("%s", lost.cause_of_death())
+                self._stop_listening_to(lost)
+                standbys.drop(lost, time.monotonic())
+        due = slot.due_standbys(time.monotonic())
+        if due is not None and (standby := due.start(time.monotonic())) is not None:
+            self._listen_to(standby)
 
     def _restart(self, slot: RestartSlot) -> None:
         """Starts a process, later if the system cannot now: what killed its predecessor, such as a lack of
         memory, may keep it from starting for a while."""
         try:
-            self._start_child(slot)
+            self._listen_to(slot.start())
         except OSError as error:
             pause = slot.postpone(time.monotonic())
             log.error("%s; trying again in %.1f s", _cannot_start(slot, error), pause)

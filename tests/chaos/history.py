@@ -84,6 +84,8 @@ class Strike:
     burst: int
     victim: str
     signal: str
+    standby: bool = False
+    """The process was a standby."""
 
 
 @dataclass
@@ -176,9 +178,10 @@ class Writer:
             prompt_scores=[score and _score(score) for score in result.prompt_logprobs],
         )
 
-    def strike(self, burst: int, victim: str, signal: str) -> None:
+    def strike(self, burst: int, victim: str, signal: str, *, standby: bool = False) -> None:
         """The signal was sent."""
-        self._write(kind="strike", t=self._now(), burst=burst, victim=victim, signal=signal)
+        what = {"victim": victim, "signal": signal, "standby": standby}
+        self._write(kind="strike", t=self._now(), burst=burst, **what)
 
     def calm(self) -> None:
         """The killer has done its work."""

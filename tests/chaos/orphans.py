@@ -43,7 +43,7 @@ def seconds_until_gone(victim: int) -> float:
 
 def one_start(number: int) -> list[float]:
     """Of one service: how long it took to be rid of one process of it, and then of all."""
-    with services.start(frontends=2, **DEVICES["simulated"]) as service:
+    with services.start(frontends=2, **DEVICES["simulated"] | {"no_standby": True}) as service:
         name = VICTIMS[number % len(VICTIMS)]
         found = {"serve": [service.pid], **services.processes(service.pid)}[name]
         stopped = descendants(service.pid) if number // len(VICTIMS) % 2 else []

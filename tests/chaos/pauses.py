@@ -11,6 +11,8 @@ from tests.chaos.history import History, StreamRecord, Strike
 BYSTANDERS = "bystanders"
 """Streams of the frontends that were not killed."""
 SEVERAL = "several in succession"
+_SHARES = (50, 95, 99)
+"""Percentiles that are printed."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,16 @@ class Pauses:
 
 def summary(row: Row) -> dict[str, Any]:
     """For a file. Times are in seconds."""
-    times = {"p50": row.percentile(0.5), "p99": row.percentile(0.99), "max": row.pauses[-1]}
+    times = {f"p{share}": row.percentile(share / 100) for share in _SHARES} | {"max": row.pauses[-1]}
     return {"kind": row.kind, "strikes": row.strikes, "count": len(row.pauses), **times}
 
 
 def table(rows: Sequence[Row]) -> str:
     """For people."""
-    lines = [f"{'killed':30} {'kills':>6} {'pauses':>7} {'p50 s':>7} {'p99 s':>7} {'max s':>7}"]
+    names = [f"p{share} s" for share in _SHARES] + ["max s"]
+    lines = [f"{'killed':30} {'kills':>6} {'pauses':>7} " + " ".join(f"{name:>7}" for name in names)]
     for row in rows:
-        figures = (row.percentile(0.5), row.percentile(0.99), row.pauses[-1])
+        figures = [*(row.percentile(share / 100) for share in _SHARES), row.pauses[-1]]
         lines.append(
             f"{row.kind:30} {row.strikes:6} {len(row.pauses):7} " + " ".join(f"{x:7.3f}" for x in figures)
         )
@@ -88,8 +91,10 @@ def _bursts(history: History) -> Iterator[tuple[str, int, list[float]]]:
 def _kind(burst: list[Strike]) -> str:
     if len(burst) > 1:
         return SEVERAL
-    name = {"engine": "core"}.get(burst[0].victim, burst[0].victim)
-    return name if burst[0].signal == "SIGKILL" else f"{name}, {burst[0].signal}"
+    (strike,) = burst
+    name = {"engine": "core"}.get(strike.victim, strike.victim)
+    name = f"standby of a {name}" if strike.standby else name
+    return name if strike.signal == "SIGKILL" else f"{name}, {strike.signal}"
 
 
 def _was_alive(history: History, stream: StreamRecord, time: int) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.chaos import DEVICES, FRONTENDS, Result, Setting, run
+from tests.chaos.chaos import DEFAULT, DEVICES, FRONTENDS, Result, Setting, run
 from tests.chaos.checker import check, tally
 from tests.chaos.history import read
 from tests.chaos.pauses import Pauses, summary, table
@@ -20,6 +20,7 @@ ROUND = 80
 the next seed."""
 SHARES = {"engine": 25, "worker": 25, "frontend": 30}
 KEPT = Path("build/chaos")
+_GAPS = "seconds between two strikes, whatever the streams do; default: when they have moved on"
 _LINES = 20
 
 
@@ -33,6 +34,10 @@ def describe(result: Result, path: Path) -> str:
     setting = f"--device {begin['device']} --cores {begin['cores']} --frontends {begin['frontends']}"
     if begin.get("speculate"):
         setting += f" --speculate {begin['speculate']}"
+    if begin.get("gaps"):
+        setting += " --gaps {} {}".format(*begin["gaps"])
+    if begin.get("load"):
+        setting += f" --load {begin['load']}"
     lines.append(f"judge it again: python -m tests.chaos.run --check {path}")
     lines.append(
         f"run it again:   python -m tests.chaos.run --seed {begin['seed']} {setting} --victims {victims}"
@@ -161,14 +166,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=6, help="of the first round")
     parser.add_argument("--device", choices=list(DEVICES), default="simulated")
     parser.add_argument("--cores", type=int, default=1, help="engine cores behind the frontends")
-    parser.add_argument("--frontends", type=int, default=FRONTENDS, help="1: its standby takes over")
+    parser.add_argument("--frontends", type=int, help="1: its standby takes over; default: 3")
+    parser.add_argument("--gaps", type=float, nargs=2, metavar=("LEAST", "MOST"), help=_GAPS)
+    parser.add_argument("--load", type=int, default=0, help="processes beside it that compute all the time")
     parser.add_argument("--speculate", default="", help="METHOD[:OPTIONS], as of pagewire serve")
     parser.add_argument(
         "--victims",
         nargs="+",
         metavar="NAME=SHARE",
         default=[f"{name}={count}" for name, count in SHARES.items()],
-        help="engine, worker, frontend; with another signal as in engine:SIGSTOP=3",
+        help="engine, worker, frontend, standby, all; with another signal as in engine:SIGSTOP=3",
     )
     parser.add_argument("--round", type=int, default=ROUND, help="strikes under one service; default: 80")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for all rounds")
@@ -180,7 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shares = _shares(options.victims)
     kills = sum(shares.values()) if options.kills is None else options.kills
     limits = Limits(kills, options.round, options.seconds, options.json)
-    setting = Setting(options.device, options.cores, options.speculate, options.frontends)
+    frontends = options.frontends or (1 if options.device == DEFAULT else FRONTENDS)
+    gaps = tuple(options.gaps) if options.gaps else None
+    setting = Setting(options.device, options.cores, options.speculate, frontends, gaps, options.load)
     return run_rounds(limits, options.seed, setting, shares)
 
 

@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from pagewire import Client
 from pagewire.config import ServeConfig
 from pagewire.host import spawn as process
+from pagewire.host import standby
 from pagewire.local_service import Service
 from pagewire.v1 import admin_pb2
 
@@ -131,6 +133,23 @@ def processes(pid: int) -> dict[str, list[int]]:
             found.setdefault(command.decode(), []).append(int(child))
             waiting.append(int(child))
     return found
+
+
+def metric(service: Service, name: str) -> list[float]:
+    """Returns the values of a metric, of each process that has it."""
+    with urllib.request.urlopen(f"http://{service.facts['http']}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{")]
+
+
+def have_standbys(service: Service) -> bool:
+    """Returns whether all processes that shall have standbys have some."""
+    return all(metric(service, "pagewire_supervisor_standby_ready"))
+
+
+def stands_by(pid: int) -> bool:
+    """Returns whether a process is a standby, which waits to fork others."""
+    return _read(f"/proc/{pid}/comm").strip() == standby.NAME
 
 
 def are_back(service: Service, command: str, killed: list[int]) -> bool:

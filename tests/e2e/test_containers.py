@@ -146,6 +146,12 @@ def has_standby(stack: containers.Stack) -> bool:
     return re.search(r"^pagewire_supervisor_standby_ready\b.* 1\.0$", page, re.MULTILINE) is not None
 
 
+def serving(stack: containers.Stack, command: str) -> int:
+    """Returns the process of the engine's container that is no standby."""
+    (pid,) = (pid for pid in stack.docker.pids(stack.name("engine"), command) if not services.stands_by(pid))
+    return pid
+
+
 @pytest.mark.parametrize("victim", ["engine", "worker"])
 def test_a_standby_takes_over_in_the_container_of_the_engine(stack: containers.Stack, victim: str):
     """Streams go on through nginx, with the same tokens; the container is not started again."""
@@ -153,13 +159,12 @@ def test_a_standby_takes_over_in_the_container_of_the_engine(stack: containers.S
     address = [stack.docker.address(stack.name("lb"), 50051)]
     expected = streams(address)
     started = stack.docker.inspect(stack.name("engine"))["State"]["StartedAt"]
-    serving, waiting, *_ = stack.docker.pids(stack.name("engine"), "engine")
-    workers = stack.docker.pids(stack.name("engine"), "worker")
-    killed = serving if victim == "engine" else workers[0]
+    core, worker = (serving(stack, name) for name in ("engine", "worker"))
+    killed = core if victim == "engine" else worker
     assert streams(address, lambda: os.kill(killed, signal.SIGKILL)) == expected
-    assert stack.docker.pids(stack.name("engine"), "engine")[0] == waiting
+    assert serving(stack, "engine") != core
     # A worker is adopted when its core is killed; a core ends with its worker.
-    assert (stack.docker.pids(stack.name("engine"), "worker")[0] == workers[0]) == (victim == "engine")
+    assert (serving(stack, "worker") == worker) == (victim == "engine")
     assert stack.docker.inspect(stack.name("engine"))["State"]["StartedAt"] == started
 
 

@@ -1,16 +1,19 @@
-"""A standby of the engine core and its worker, or of the frontend, takes over in the middle of streams."""
+"""A standby of the engine core, its worker, or the frontend takes over in the middle of streams."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
 from pagewire import AsyncClient, SamplingParams
 from pagewire.local_service import Service
+from pagewire_client.transport import recovery
 from tests.e2e import services
 
 PARAMS = [
@@ -22,43 +25,84 @@ KINDS, BLOCK_SIZE = ("queries", "hits"), 16
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    flags = {"standbys": 1, "dtype": "float32", "max_deaths": 99, "openai_port": 0}
-    with services.start(no_standby=False, **flags) as service:
+    flags = {"dtype": "float32", "openai_port": 0, "resume_timeout": 2 * services.PATIENCE_S}
+    patience = mock.patch.object(recovery, "PATIENCE_S", 2 * services.PATIENCE_S)
+    with patience, services.start(no_standby=False, **flags) as service:
         yield service
 
 
 @pytest.mark.parametrize("victim", ["worker", "engine"])
 def test_a_standby_continues_streams_exactly(service: Service, victim: str) -> None:
-    """On the real model: the process that goes on is the one that waited, and no token changes. A worker
-    lives on when its core is killed, and a core does not when its worker is."""
-    services.wait_until(lambda: has_standby(service))
+    """On the real model: the process that goes on is forked by the one that waited, which stays, and no token
+    changes. A worker lives on when its core is killed, and a core does not when its worker is."""
+    services.wait_until(lambda: services.have_standbys(service))
     expected = asyncio.run(stream_all(service.address))
-    serving, waiting, *_ = oldest_first(service, "engine")
-    worker, *_ = oldest_first(service, "worker")
-    killed = serving if victim == "engine" else worker
-    streams = stream_all(service.address, lambda: os.kill(killed, signal.SIGKILL))
+    before = processes(service)
+    streams = stream_all(service.address, lambda: os.kill(before[victim].serving, signal.SIGKILL))
     assert asyncio.run(streams) == expected
-    assert oldest_first(service, "engine")[0] == waiting
-    assert (oldest_first(service, "worker")[0] == worker) == (victim == "engine")
+    after = processes(service)
+    assert after["engine"].serving != before["engine"].serving
+    assert (after["worker"].serving == before["worker"].serving) == (victim == "engine")
+    assert {name: each.standbys for name, each in after.items()} == {
+        name: each.standbys for name, each in before.items()
+    }
     if victim == "engine":
         asked, found = (counter(service, f"pagewire_core_prefix_cache_{name}_total") for name in KINDS)
         assert 0 < asked - found <= len(PARAMS) * 2 * BLOCK_SIZE, "full blocks are not computed again"
         assert found >= len(PARAMS) * BLOCK_SIZE
-    services.wait_until(lambda: has_standby(service))
 
 
 def test_a_standby_of_the_only_frontend_continues_streams(service: Service) -> None:
-    """The process that goes on is the one that waited, at the same ports, and clients continue by
+    """The process that goes on is forked by the one that waited, at the same ports, and clients continue by
     themselves."""
-    services.wait_until(lambda: has_standby(service))
+    services.wait_until(lambda: services.have_standbys(service))
     expected = asyncio.run(stream_all(service.address))
-    serving, waiting = oldest_first(service, "frontend")
-    streams = stream_all(service.address, lambda: os.kill(serving, signal.SIGKILL))
+    before = processes(service)["frontend"]
+    streams = stream_all(service.address, lambda: os.kill(before.serving, signal.SIGKILL))
     assert asyncio.run(streams) == expected
-    assert oldest_first(service, "frontend")[0] == waiting
+    after = processes(service)["frontend"]
+    assert after.serving != before.serving and after.standbys == before.standbys
     with urllib.request.urlopen(service.facts["openai"] + "/models") as answer:
         assert answer.status == 200
-    services.wait_until(lambda: has_standby(service))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP])
+@pytest.mark.parametrize("victims", ["serving", "standbys", "all"])
+def test_a_signal_from_outside_ends_no_stream(service: Service, victims: str, number: int) -> None:
+    """To each process at once, whatever it does: deaths that have one cause end a service, others do not."""
+    services.wait_until(lambda: services.have_standbys(service))
+    expected = asyncio.run(stream_all(service.address))
+    roles = processes(service).values()
+    serving = [role.serving for role in roles] if victims != "standbys" else []
+    standbys = [pid for role in roles for pid in role.standbys] if victims != "serving" else []
+
+    def strike() -> None:
+        for pid in serving + standbys:
+            os.kill(pid, number)
+
+    assert asyncio.run(stream_all(service.address, strike)) == expected
+    assert service.is_running
+    for pid in serving + standbys if number == signal.SIGSTOP else ():
+        with contextlib.suppress(ProcessLookupError):  # it was found, and killed
+            os.kill(pid, signal.SIGCONT)
+    services.wait_until(lambda: services.have_standbys(service))
+
+
+class Role(NamedTuple):
+    """The processes of one command."""
+
+    serving: int
+    standbys: list[int]
+
+
+def processes(service: Service) -> dict[str, Role]:
+    """Returns the processes of each command once one of them serves."""
+    found = services.processes(service.pid)
+    roles = {}
+    for name in ("engine", "worker", "frontend"):
+        (serving,) = (pid for pid in found[name] if not services.stands_by(pid))
+        roles[name] = Role(serving, [pid for pid in found[name] if services.stands_by(pid)])
+    return roles
 
 
 async def stream_all(address: str, strike: Callable[[], None] = lambda: None) -> list[list[int]]:
@@ -78,29 +122,7 @@ async def stream_all(address: str, strike: Callable[[], None] = lambda: None) ->
         return list(await asyncio.gather(one(first, strike), *map(one, others)))
 
 
-def oldest_first(service: Service, command: str) -> list[int]:
-    """Returns the processes of a command; the oldest serves."""
-    return sorted(services.processes(service.pid)[command], key=start_time)
-
-
-def has_standby(service: Service) -> bool:
-    """Returns what the supervisor says of the core's standby and the frontend's."""
-    return values(service, "pagewire_supervisor_standby_ready") == [1, 1]
-
-
 def counter(service: Service, name: str) -> float:
     """Returns the value of a metric that one process has."""
-    (value,) = values(service, name)
+    (value,) = services.metric(service, name)
     return value
-
-
-def values(service: Service, name: str) -> list[float]:
-    """Returns the values of a metric, of each process that has it."""
-    with urllib.request.urlopen(f"http://{service.facts['http']}/metrics") as answer:
-        lines = answer.read().decode().splitlines()
-    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + "{")]
-
-
-def start_time(pid: int) -> int:
-    """Returns when a process was started, in ticks of the kernel's clock."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])

@@ -13,7 +13,7 @@ from pagewire.internal.v1.engine_pb2 import EngineMessage, FrontendMessage, Hell
 from pagewire.ipc import transport
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 30
+PATIENCE_S = 60
 """Timeout for messages that must come; not a bound on how long anything may take."""
 
 

@@ -87,18 +87,6 @@ def test_faults_are_passed_to_the_worker() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "arguments"),
-    [
-        ({"cpu_kernels": "avx2"}, ["--standby=avx2"]),
-        ({"device": "simulated"}, []),
-    ],
-)
-def test_the_worker_of_a_standby_imports_ahead(change: dict[str, Any], arguments: list[str]) -> None:
-    (rank,) = worker_arguments(EngineConfig(standby=True, **change))
-    assert [each for each in rank if each.startswith("--standby")] == arguments
-
-
-@pytest.mark.parametrize(
     "change",
     [
         {"worker_fault": ("sing=1",)},

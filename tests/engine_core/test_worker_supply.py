@@ -103,28 +103,27 @@ def adopt(supply: WorkerSupply, worker: Waiting, address: str) -> Ready | None:
     return adopted and adopted[1]
 
 
-def test_orders_are_read_in_any_sequence(parent: Parent) -> None:
+def test_orders_are_read_one_after_another(parent: Parent) -> None:
     kept = KeptWorkers("ipc:///x", (3, 4))
     with StopSignal() as stop:
         orders = ParentOrders(stop, parent.input)
-        assert not orders.has_activation
         parent.order(Activation(True, kept), WorkerStarted(7))
-        assert orders.next_worker() == WorkerStarted(7)
-        assert orders.has_activation and orders.next_activation() == Activation(True, kept)
+        assert orders.next(Activation) == Activation(True, kept)
+        assert orders.next(WorkerStarted) == WorkerStarted(7)
         stop.request()
         with pytest.raises(Stopped):
-            orders.next_worker()
+            orders.next(WorkerStarted)
 
 
 def test_a_parent_that_closes_the_pipe_ends_the_wait(parent: Parent) -> None:
     with StopSignal() as stop, open("/dev/null") as nothing, pytest.raises(Stopped):
-        ParentOrders(stop, nothing.fileno()).next_activation()
+        ParentOrders(stop, nothing.fileno()).next(Activation)
 
 
 def test_the_parent_starts_the_worker(supply: WorkerSupply, parent: Parent) -> None:
     with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as child:
         parent.order(Activation(), WorkerStarted(child.pid))
-        assert supply.begin(lambda: None) == Activation()
+        assert supply.begin() == Activation()
         (event,) = parent.next_events()
         arguments = event["arguments"]
         assert event["event"] == "worker" and isinstance(arguments, list)
@@ -137,7 +136,7 @@ def test_the_parent_starts_the_worker(supply: WorkerSupply, parent: Parent) -> N
 def test_a_parent_that_cannot_start_a_worker_says_why(supply: WorkerSupply, parent: Parent) -> None:
     parent.order(Activation(), WorkerStarted(0, "no more processes"))
     with pytest.raises(OSError, match="no more processes"):
-        supply.begin(lambda: None)
+        supply.begin()
 
 
 def test_a_kept_worker_is_adopted(
@@ -147,7 +146,7 @@ def test_a_kept_worker_is_adopted(
     address = transport.workers_address(folder)
     worker = Waiting(context, address, WorkerMessage(ready=Ready(num_blocks=16)))
     parent.order(Activation(True, KeptWorkers(address, (worker.process.pid,))))
-    activation = supply.begin(lambda: None)
+    activation = supply.begin()
     workers, ready = supply.load(INITIALIZE, activation.kept)
     assert activation.after_kill and ready.num_blocks == 16 and worker.initialize == INITIALIZE
     assert workers.pids == [worker.process.pid] and worker.process.poll() is None
@@ -189,6 +188,6 @@ def test_a_core_that_ends_leaves_its_worker_to_the_parent(
             supply = WorkerSupply(config, process, parent.status, stack)
             supply._orders = ParentOrders(stop, parent.input)
             parent.order(Activation(), WorkerStarted(child.pid))
-            supply.begin(lambda: None)
+            supply.begin()
         assert child.poll() is None
         child.kill()

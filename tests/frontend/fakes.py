@@ -456,6 +456,25 @@ def make_request(**fields: Any) -> generation_pb2.GenerateRequest:
     return generation_pb2.GenerateRequest(**fields)
 
 
+async def until(holds: Callable[[], bool]) -> None:
+    """Waits until a condition holds; fails if it does not within a minute."""
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def in_time(service: Service, call: Callable[[float], Any]) -> tuple[Any, engine_pb2.AddRequest, float]:
+    """Makes a call that reaches the engine before its deadline: a busy machine needs more time for that.
+
+    call: makes it, with a deadline in so many seconds. Returns the call, its request, and the seconds.
+    """
+    for seconds in (0.5, 5.0, 50.0):
+        made = call(seconds)
+        with contextlib.suppress(TimeoutError):
+            return made, await asyncio.wait_for(service.engine.requests.get(), seconds), seconds
+    raise AssertionError("no call reaches the engine")
+
+
 @contextlib.contextmanager
 def engine_address() -> Iterable[str]:
     """An address in a folder of its own; its path is short, as ipc demands."""

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterable, Iterator
 
 import grpc
 import pytest
@@ -14,7 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from frontend import main
 from pagewire.config import FrontendConfig
-from pagewire.host.spawn import Activation, Status
+from pagewire.host.spawn import Status
+from pagewire.host.standby import fork
 from pagewire.v1 import generation_pb2_grpc
 from tests.frontend.fakes import FakeEngine, Output, encode, engine_address, make_request
 
@@ -38,8 +40,11 @@ except StartupError as error:
 class Process:
     """A frontend process and the events of its status pipe."""
 
-    def __init__(self, process: asyncio.subprocess.Process, events: asyncio.StreamReader) -> None:
-        self.process = process
+    def __init__(
+        self, process: asyncio.subprocess.Process, events: asyncio.StreamReader, orders: socket.socket
+    ) -> None:
+        """orders: the other end of its standard input."""
+        self.process, self.orders = process, orders
         self._events = events
 
     async def event(self, name: str) -> dict:
@@ -60,24 +65,27 @@ class Process:
 @contextlib.asynccontextmanager
 async def frontend(checkpoint, address: str, port: int = 0, *, standby: bool = False):
     reading, writing = os.pipe()
+    orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PROGRAM, str(checkpoint), address, str(port), str(standby)),
         env={**os.environ, "PAGEWIRE_STATUS_FD": str(writing)},
         pass_fds=(writing,),
-        stdin=pipe,
+        stdin=theirs,
         stdout=pipe,
         stderr=pipe,
     )
     os.close(writing)
+    theirs.close()
     events = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(events), os.fdopen(reading)
     )
     try:
-        yield Process(process, events)
+        yield Process(process, events, orders)
     finally:
         transport.close()
+        orders.close()
         if process.returncode is None:
             process.kill()
             await process.communicate()
@@ -117,8 +125,8 @@ async def test_from_start_to_signal(checkpoint, number):
             await engine.close()
 
 
-async def test_a_standby_serves_when_it_is_told_to(checkpoint):
-    """Until then another process has its port, and the engine does not know it."""
+async def test_a_standby_forks_frontends(checkpoint):
+    """Until then another process has the port, and the engine does not know any; it lives on."""
     with engine_address() as address, socket.create_server(("127.0.0.1", 0)) as taken:
         engine = FakeEngine(address)
         await engine.start()
@@ -127,27 +135,30 @@ async def test_a_standby_serves_when_it_is_told_to(checkpoint):
             await process.event("beat")
             assert engine.hellos.empty()
             taken.close()
-            process.process.stdin.write(Activation().line())
-            ready = await process.event("ready")
-            async with grpc.aio.insecure_channel(ready["address"]) as channel:
-                stub = generation_pb2_grpc.GenerationServiceStub(channel)
-                messages = aiter(stub.Generate(make_request()))
-                handle = (await asyncio.wait_for(engine.requests.get(), 30)).handle
-                await engine.output(handle, Output(encode("a"), 3))
-                assert (await anext(messages)).sequences[0].text == "a"
+            with open(os.devnull) as null:
+                forked, status = fork(process.process.pid, process.orders, ["frontend"], null.fileno())
+            with open(status) as events:
+                ready = await asyncio.to_thread(lambda: [*map(json.loads, iter_until(events, "ready"))][-1])
+                async with grpc.aio.insecure_channel(ready["address"]) as channel:
+                    stub = generation_pb2_grpc.GenerationServiceStub(channel)
+                    messages = aiter(stub.Generate(make_request()))
+                    handle = (await asyncio.wait_for(engine.requests.get(), 30)).handle
+                    await engine.output(handle, Output(encode("a"), 3))
+                    assert (await anext(messages)).sequences[0].text == "a"
+                forked.terminate()
+                await asyncio.to_thread(forked.wait)
+                assert forked.returncode == 0
+            process.orders.close()
+            assert (await process.end())[0] == 0
             await engine.close()
 
 
-@pytest.mark.parametrize("by", ["signal", "end of input"])
-async def test_a_standby_that_is_not_needed_ends(checkpoint, by):
-    with engine_address() as address:
-        async with frontend(checkpoint, address, standby=True) as process:
-            await process.event("standby")
-            if by == "signal":
-                process.process.terminate()
-            else:
-                process.process.stdin.close()
-            assert await process.end() == (0, "", "")
+def iter_until(lines: Iterable[str], event: str) -> Iterator[str]:
+    """Yields lines up to the one with this event."""
+    for line in lines:
+        yield line
+        if json.loads(line)["event"] == event:
+            return
 
 
 async def test_a_second_signal_does_not_wait_for_streams(checkpoint):

@@ -283,7 +283,7 @@ async def test_a_request_that_the_engine_always_dies_of_ends(checkpoint, model, 
         assert failure.value.code() == grpc.StatusCode.INTERNAL
         assert details_of(failure.value)["ErrorInfo"].reason == "REQUEST_QUARANTINED"
         assert tokens_of(messages) == ANSWERS[0][:2]
-        assert service.frontend.engine.num_streams == 0
+        assert len(service.frontend.engine.journal) == 0
 
 
 async def test_a_core_that_refuses_to_go_on(checkpoint, model):
@@ -320,7 +320,7 @@ async def test_a_request_that_arrives_while_no_core_serves_waits_for_one(checkpo
         while service.frontend.state.serves:
             await service.frontend.state.changed()
         async with streaming(service) as (messages, task):
-            while not service.frontend.engine.num_streams:
+            while not len(service.frontend.engine.journal):
                 await asyncio.sleep(0.002)
             service.engine.epoch += 1
             await service.engine.start()
@@ -337,7 +337,7 @@ async def test_a_request_that_arrives_waits_no_longer_than_its_deadline(checkpoi
         with pytest.raises(grpc.aio.AioRpcError) as failure:
             await service.generation.GenerateUnary(make_request(), timeout=0.1)
         assert failure.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-        while service.frontend.engine.num_streams:
+        while len(service.frontend.engine.journal):
             await asyncio.sleep(0.002)
 
 
@@ -363,7 +363,7 @@ async def test_the_time_limit_passes_while_no_core_is_there(checkpoint, model):
         await service.engine.stop()
         await asyncio.wait_for(task, 30)
         assert [finish.reason for finish in finishes_of(messages)] == [TIME_LIMIT]
-        assert service.frontend.engine.num_streams == 0
+        assert len(service.frontend.engine.journal) == 0
 
 
 async def test_a_client_that_leaves_while_its_stream_waits(checkpoint, model):
@@ -374,7 +374,7 @@ async def test_a_client_that_leaves_while_its_stream_waits(checkpoint, model):
         while service.frontend.state.serves:  # else the abort is on its way, and comes to the next core
             await service.frontend.state.changed()
         task.cancel()
-        while service.frontend.engine.num_streams:
+        while len(service.frontend.engine.journal):
             await asyncio.sleep(0.002)
         service.engine.epoch += 1
         await service.engine.start()

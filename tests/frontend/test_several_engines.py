@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from math import inf
 from pathlib import Path
 from random import Random
 
@@ -109,6 +110,7 @@ async def test_requests_go_where_there_is_least_to_do():
 
 async def test_what_other_frontends_have_there_counts(monkeypatch):
     monkeypatch.setattr(engine_client, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(engine_client, "SILENCE", inf)
     async with house() as made:
         made.engines[0].load.running_requests, made.engines[0].load.waiting_requests = 2, 2
         while made.client.cores[0].load == 0:
@@ -148,7 +150,7 @@ async def test_a_dead_cores_requests_go_on_at_another_one_at_once():
         again = await next_of(made.engines[1].requests)
         assert again.request_id == "mine" and again.again and again.age_us > 7
         assert [bytes(part.token_ids) for part in again.delivered] == [b"\1\0\0\0\2\0\0\0\3\0\0\0"]
-        assert made.state.serves and made.client.num_streams == 2
+        assert made.state.serves and len(made.client.journal) == 2
         await made.engines[1].output(again.handle, Output([4], 3, position=3))
         await mine.heard()
         assert mine.outputs == [(0, 3, [4], 3, 0)] and other.outputs == []
@@ -189,7 +191,7 @@ async def test_a_core_that_is_overloaded_is_not_the_only_one():
         await asked[0].fail(second.handle, *OVERLOADED)
         await sink.heard()
         assert isinstance(sink.error, EngineRefused) and sink.error.reason == "QUEUE_FULL"
-        assert made.client.num_streams == 0
+        assert len(made.client.journal) == 0
 
 
 async def test_what_only_one_core_can_know_is_not_asked_elsewhere():
@@ -209,7 +211,7 @@ async def test_a_request_that_was_aborted_on_its_way():
         request = await next_of(made.engines[0].requests)
         await made.engines[0].fail(request.handle, 10, "REQUEST_ABORTED", "was aborted on its way")
         await sink.heard()
-        assert sink.is_aborted and sink.error is None and made.client.num_streams == 0
+        assert sink.is_aborted and sink.error is None and len(made.client.journal) == 0
 
 
 async def test_a_core_with_another_model_is_not_used(caplog):
@@ -281,21 +283,35 @@ async def test_questions_go_to_all_of_them():
 
 
 async def test_a_cache_that_could_not_be_emptied_is_told(monkeypatch):
-    monkeypatch.setattr("frontend.engine.core.ANSWER", 0.05)
     async with house() as made:
         made.engines[1]._answer = lambda utility: asyncio.sleep(0)
+        calls = made.client.cores[1].utility_calls
+        ask = calls.ask
+
+        async def ask_in_vain(call: engine_pb2.Utility) -> engine_pb2.UtilityResult:
+            monkeypatch.setattr("frontend.engine.core.ANSWER", 0.05)  # the other core is waited for longer
+            return await ask(call)
+
+        calls.ask = ask_in_vain
         assert [load.rank for load in await made.client.questions.loads()] == [0]
         with pytest.raises(EngineNotReady):
             await made.client.questions.reset_cache()
 
 
 async def test_a_silent_core_loses_its_requests_to_the_others(monkeypatch):
-    monkeypatch.setattr(engine_client, "HEARTBEAT", 0.02)
-    monkeypatch.setattr(engine_client, "SILENCE", 20)
+    monkeypatch.setattr(engine_client, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(engine_client, "SILENCE", inf)
     async with house() as made:
         made.submit(Sink(1), Routing(rank=0))
         await next_of(made.engines[0].requests)
         made.engines[0].silent = True
+        silent, other = made.client.cores
+        while silent.num_unanswered < other.num_unanswered + 20:
+            await asyncio.sleep(0.005)
+        monkeypatch.setattr(engine_client, "SILENCE", silent.num_unanswered)  # the other one is not as silent
+        while silent.epoch:
+            await asyncio.sleep(0.005)
+        monkeypatch.setattr(engine_client, "SILENCE", inf)
         assert (await next_of(made.engines[1].requests)).again
         made.engines[0].silent = False
         await made.all_serve()  # and its Hello has told it to forget what it had
@@ -305,7 +321,7 @@ async def test_a_silent_core_loses_its_requests_to_the_others(monkeypatch):
 async def test_addresses_from_a_file_that_changes(monkeypatch, tmp_path: Path):
     """One that is new is used; one that is gone ends what it has, and gets nothing new."""
     monkeypatch.setattr(engine_client, "HEARTBEAT", 0.02)
-    monkeypatch.setattr(engine_client, "SILENCE", 1000)
+    monkeypatch.setattr(engine_client, "SILENCE", inf)
     file = tmp_path / "engines"
     async with house(3, file=file) as made:
         client, (first, second, third) = made.client, made.engines
@@ -316,7 +332,7 @@ async def test_addresses_from_a_file_that_changes(monkeypatch, tmp_path: Path):
         while [core.address for core in client.cores] != [third.address, second.address]:
             await asyncio.sleep(0.005)
         await made.all_serve()
-        assert [core.rank for core in client.cores] == [0, 1] and client.num_streams == 1
+        assert [core.rank for core in client.cores] == [0, 1] and len(client.journal) == 1
         for _ in range(6):
             made.submit(Sink())
         assert [len(core.in_flight) for core in client.cores] == [3, 3]

@@ -5,25 +5,15 @@ import asyncio
 import contextlib
 import os
 from array import array
-from collections.abc import Callable
 
 import grpc
 
 from pagewire.v1 import generation_pb2
-from tests.frontend.fakes import Output, make_request, run_service, say, tokens_of
+from tests.frontend.fakes import Output, make_request, run_service, say, tokens_of, until
 from tests.stalled import StalledClient
 
 TOKENS = list(range(65, 90))
 PER_CONNECTION = 50
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Fails when it does not come true."""
-    for _ in range(6000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it does not come true")
 
 
 def messages_in(data: bytes) -> list[generation_pb2.GenerateResponse]:
@@ -62,7 +52,7 @@ async def test_a_reader_that_pauses_gets_everything(checkpoint, model):
         with StalledClient(f"127.0.0.1:{service.port}") as client:
             stream = client.call(wanted())
             await asyncio.wait_for(service.engine.requests.get(), 60)
-            await until(lambda: service.frontend.engine.num_streams == 0)
+            await until(lambda: len(service.frontend.engine.journal) == 0)
             data, trailers = await asyncio.to_thread(client.read_on, stream)
             messages = messages_in(data)
             assert tokens_of(messages) == TOKENS and trailers["grpc-status"] == "0"
@@ -81,7 +71,7 @@ async def test_many_that_never_read(checkpoint, model):
                 for _ in range(PER_CONNECTION):
                     client.call(wanted())
                 await asyncio.sleep(0)
-            await until(lambda: len(frontend.write_timeouts) == num and frontend.engine.num_streams == 0)
+            await until(lambda: len(frontend.write_timeouts) == num and len(frontend.engine.journal) == 0)
             await until(lambda: all(writer.since is not None for writer in frontend.write_timeouts))
             reader = service.generation.Generate(wanted())
             assert tokens_of([message async for message in reader]) == TOKENS
@@ -99,11 +89,11 @@ async def test_cancels_leave_nothing(checkpoint, model):
         for _ in range(20):
             await _cancel(service, 50)
             await until(lambda: not frontend.limits.num_calls)
-        assert frontend.engine.num_streams == 0 and not frontend.limits.num_bytes
+        assert len(frontend.engine.journal) == 0 and not frontend.limits.num_bytes
         assert not frontend.parts.generator.registry and not len(frontend.write_timeouts)
         await until(lambda: not engine._in_flight)
         await until(lambda: len(asyncio.all_tasks()) <= tasks)
-        assert len(os.listdir("/proc/self/fd")) <= descriptors
+        await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors)
 
 
 async def _cancel(service, number: int) -> None:

@@ -114,7 +114,7 @@ def unharmed(service: Service) -> Iterator[None]:
         services.wait_until(lambda: services.is_idle(client))
         # A connection that closes takes a moment; threads of grpc's pool come and go.
         services.wait_until(lambda: counts(pids)[0] <= descriptors + 8)
-        assert counts(pids)[1] <= threads + 24
+        services.wait_until(lambda: counts(pids)[1] <= threads + 24)
 
 
 def check_error(error: grpc.RpcError) -> grpc.StatusCode:

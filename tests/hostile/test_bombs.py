@@ -18,9 +18,8 @@ from pagewire.v1 import generation_pb2
 from pagewire_gateways.open_inference.requests import read_infer_request
 from pagewire_gateways.protos import open_inference_pb2 as oip
 from tests.frontend.auth.test_authenticator import bearer
-from tests.frontend.fakes import details_of, make_request, run_service, say
+from tests.frontend.fakes import details_of, make_request, run_service, say, until
 from tests.frontend.rpc.interceptors.test_decoding import field
-from tests.hostile.test_slots import until
 
 GENERATE = generation_pb2.GenerateRequest
 DESCRIPTOR = GENERATE.DESCRIPTOR

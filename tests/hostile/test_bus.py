@@ -200,7 +200,7 @@ def test_frame_sets_of_any_kind(hub: Hub, context: Context, folder: Path) -> Non
         thief.close()
         for stranger in (one, two):
             receive_all(stranger)
-    assert hub.sockets.num_bad_frames > SETS / 3
+        services.wait_until(lambda: (hub.turn(), hub.sockets.num_bad_frames)[1] > SETS / 3)
     assert hub.house.core.counters.internal_errors == 0
     assert not marker.exists()
 

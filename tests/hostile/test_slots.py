@@ -1,7 +1,6 @@
 """A client that sends halves, resets or does not read takes nothing that others need, and not for long."""
 
 import asyncio
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import grpc
@@ -17,7 +16,7 @@ from frontend.errors import FrontendFull
 from pagewire.config import FrontendConfig
 from pagewire.v1 import model_pb2
 from pagewire_gateways.protos import open_inference_pb2 as oip
-from tests.frontend.fakes import make_request, run_service, say
+from tests.frontend.fakes import make_request, run_service, say, until
 from tests.hostile.test_frames import Http2, framed
 from tests.stalled import StalledClient
 
@@ -26,15 +25,6 @@ FULL = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 REQUEST = make_request(output={"token_ids": True})
 RECEIVED = MAX_HELD_BYTES // FrontendConfig.max_request_bytes // 2
 """Messages of a tenant that are received at once while no other tenant has any."""
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Fails when it does not become true."""
-    for _ in range(1000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it does not become true")
 
 
 def test_a_tenant_has_a_share_of_the_slots():
@@ -97,7 +87,7 @@ async def test_an_archive_that_is_not_read_holds_a_slot_and_is_given_up(checkpoi
 
 
 async def test_half_a_message_holds_a_slot_until_its_time_is_up(checkpoint, model, monkeypatch):
-    monkeypatch.setattr("frontend.grpc_services.RECEIVE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("frontend.grpc_services.RECEIVE_TIMEOUT_S", 2.0)  # all three arrive within it
     async with run_service(checkpoint, model=model) as service:
         frontend = service.frontend
         with Http2(f"127.0.0.1:{service.port}") as client:

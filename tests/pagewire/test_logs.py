@@ -64,6 +64,16 @@ def test_json_is_one_object_per_line(monkeypatch: pytest.MonkeyPatch):
     assert second["level"] == "error" and second["exception"].endswith("ValueError: x")
 
 
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_fork_logs_its_own_process_id(monkeypatch: pytest.MonkeyPatch, format: str):
+    """Also where the log was set up before the fork, as in processes that a standby forks."""
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    logs.setup("frontend", "info", format)
+    monkeypatch.setattr(os, "getpid", lambda: 4711)
+    logging.getLogger("x").info("ready")
+    assert ("frontend[4711]" if format == "text" else '"pid": 4711') in stream.getvalue()
+
+
 def test_text_is_not_json():
     logs.setup("frontend", "info")
     assert not logs.writes_json()

@@ -150,7 +150,7 @@ class FrontendProcess:
         """Checks that nothing is left once all requests have ended. Raises AssertionError."""
         self.check()
         assert not self._handlers, f"{self.name}: handlers still run"
-        assert not self.client.num_streams, f"{self.name}: the journal is not empty"
+        assert not len(self.client.journal), f"{self.name}: the journal is not empty"
         assert not any(core.in_flight for core in self.client.cores), f"{self.name}: a core has requests"
         assert not self.client._journal._waiting, f"{self.name}: a request waits in the journal"
         assert not any(map(len, (core.utility_calls for core in self.client.cores))), (

@@ -125,7 +125,7 @@ class SimulatedStatus(Status):
         address = next(word for word in words if word.startswith("--engine=")).removeprefix("--engine=")
         self._started.append(self._host.start(address))
 
-    def next_worker(self) -> WorkerStarted:
+    def next(self, kind: object) -> WorkerStarted:
         """See ParentOrders."""
         return WorkerStarted(self._started.popleft())
 

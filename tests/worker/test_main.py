@@ -321,7 +321,8 @@ def test_a_standby_tidies_up_before_streams_wait_for_it(monkeypatch: pytest.Monk
     holds no memory that imports alone needed."""
     calls: list[str] = []
     monkeypatch.setattr(main, "freeze_imports", lambda: calls.append("freeze"))
-    monkeypatch.setattr(main, "release_import_memory", lambda: calls.append("release"))
+    monkeypatch.setattr(main, "give_back_freed_memory", lambda: calls.append("trim"))
+    monkeypatch.setattr(main, "drop_library_pages", lambda: calls.append("drop"))
     monkeypatch.setattr(main, "select_instruction_set", lambda name: calls.append(name))
     main._import_ahead("auto")
-    assert calls == ["auto", "freeze", "release"]
+    assert calls == ["auto", "freeze", "trim", "drop"]

@@ -27,17 +27,6 @@ def use_one_heap() -> bool:
     return mallopt is not None and bool(mallopt(_ARENA_MAX, 1))
 
 
-def release_import_memory() -> None:
-    """Returns memory that imports needed to the system: of a process that waits, as a standby does.
-
-    What it then loads takes pages of libraries from the page cache again, a few hundred of them: no time that
-    can be measured (0.10 to 0.15 s of CPU for the demo model, before and after). Of a standby's 200 MiB
-    146 are left.
-    """
-    give_back_freed_memory()
-    drop_library_pages()
-
-
 def release_startup_memory() -> None:
     """Returns memory that start-up needed to the system, and keeps what is freed from now on.
 

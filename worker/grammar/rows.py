@@ -8,7 +8,6 @@ ready; the core sends rows whose grammars are compiled.
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -22,16 +21,19 @@ from worker.grammar.matcher import Matcher, RowMatcher
 T = TypeVar("T")
 
 NUM_THREADS = 2
-ROWS_PER_JOB = 16
+ROWS_PER_TASK = 16
+"""At least, where rows advance: fewer are not worth a task."""
 NO_ENGINE = "this worker has no grammars"
 
 
 @dataclass(slots=True)
 class _Row:
-    """A row's matcher, once what was last begun with it is done."""
+    """A row's matcher, among those of one task, once the task is done. A future costs more than to advance by
+    a token: rows that advance together share one."""
 
-    ready: "Future[RowMatcher]"
-    copies: "list[Future[RowMatcher]]" = field(default_factory=list)
+    ready: "Future[list[RowMatcher]]"
+    index: int = 0
+    copies: "list[Future[list[RowMatcher]]]" = field(default_factory=list)
     """What is being made of it: it must not advance before."""
 
 
@@ -82,7 +84,8 @@ class GrammarRows:
         source = self._rows.get(source_row)
         if source is not None:
             ready = source.ready
-            copy = self._after(ready, lambda: ready.result().fork())
+            index = source.index
+            copy = self._after(ready, lambda: ready.result()[index].fork())
             source.copies.append(copy)
             self._rows[row] = _Row(copy)
 
@@ -108,19 +111,15 @@ class GrammarRows:
 
         They keep these until the rows are recorded or removed.
         """
-        matchers: list[RowMatcher] = []
-        for row in rows:
-            matcher = self._rows[row].ready.result()
-            matchers.append(matcher)
-            if matcher.error:
-                self._errors[row] = matcher.error
+        matchers = _ready([self._rows[row] for row in rows])
+        self._errors |= {row: one.error for row, one in zip(rows, matchers, strict=True) if one.error}
         return matchers
 
     def forced(self, row: int) -> list[int]:
         """Returns tokens of the text that a row's grammar forces; none: nothing is forced, or the row has no
         grammar. Waits for what is not ready."""
         state = self._rows.get(row)
-        return _settled(state).forced() if state is not None else []
+        return _settled([state])[0].forced() if state is not None else []
 
     def errors(self, rows: Sequence[int]) -> dict[int, str]:
         """Returns why rows had masks without any token, by index into the rows [A]."""
@@ -134,18 +133,17 @@ class GrammarRows:
         tokens: returns them, [A], negative: the row has none; called in a thread, and may wait for a device.
         """
         users = self.users(rows)
-        for start in range(0, len(users), ROWS_PER_JOB):
-            members = users[start : start + ROWS_PER_JOB]
+        size = max(ROWS_PER_TASK, -(-len(users) // NUM_THREADS))
+        for start in range(0, len(users), size):
+            members = users[start : start + size]
             states = [self._rows[rows[member]] for member in members]
-            matchers = [_settled(state) for state in states]
-            after: list[Future[RowMatcher]] = [Future() for _ in members]
-            for state, ready in zip(states, after, strict=True):
-                state.ready = ready
-            self._pool.submit(_advance, matchers, after, members, tokens)
+            ready = self._pool.submit(_advance, _settled(states), members, tokens)
+            for index, state in enumerate(states):
+                state.ready, state.index = ready, index
 
-    def _after(self, needed: "Future[T]", run: Callable[[], RowMatcher]) -> "Future[RowMatcher]":
+    def _after(self, needed: "Future[T]", run: Callable[[], RowMatcher]) -> "Future[list[RowMatcher]]":
         """Returns the result of run(), which is submitted once `needed` is done."""
-        ready: Future[RowMatcher] = Future()
+        ready: Future[list[RowMatcher]] = Future()
         needed.add_done_callback(lambda _: self._pool.submit(_complete, ready, run))
         return ready
 
@@ -158,41 +156,41 @@ class GrammarRows:
         return matcher
 
 
-def _settled(state: _Row) -> RowMatcher:
-    """Returns a row's matcher once nothing is being done with it, which is so after words()."""
-    for copy in state.copies:
-        copy.exception()
-    state.copies.clear()
-    return state.ready.result()
+def _ready(states: Sequence[_Row]) -> list[RowMatcher]:
+    """Returns the matchers of rows once their tasks are done. A future is asked once for all of its rows."""
+    done = {ready: ready.result() for ready in {state.ready for state in states}}
+    return [done[state.ready][state.index] for state in states]
+
+
+def _settled(states: Sequence[_Row]) -> list[RowMatcher]:
+    """Returns the matchers of rows once nothing is being done with them, which is so after words()."""
+    for state in states:
+        for copy in state.copies:
+            copy.exception()
+        state.copies.clear()
+    return _ready(states)
 
 
 def _advance(
-    matchers: Sequence[RowMatcher],
-    after: "Sequence[Future[RowMatcher]]",
-    members: Sequence[int],
-    tokens: Callable[[], Sequence[int] | Integers],
-) -> None:
-    """Advances some rows, one after the other. members: their indexes into the tokens."""
-
-    def advanced(matcher: RowMatcher, member: int) -> RowMatcher:
-        token = int(tokens()[member])
-        if token >= 0:
-            matcher.advance(token)
-        return matcher
-
-    for matcher, ready, member in zip(matchers, after, members, strict=True):
-        _complete(ready, partial(advanced, matcher, member))
+    matchers: list[RowMatcher], members: Sequence[int], tokens: Callable[[], Sequence[int] | Integers]
+) -> list[RowMatcher]:
+    """Advances some rows, one after the other, and returns them. members: their indexes into the tokens."""
+    known = tokens()
+    for matcher, member in zip(matchers, members, strict=True):
+        if known[member] >= 0:
+            matcher.advance(int(known[member]))
+    return matchers
 
 
-def _complete(ready: "Future[RowMatcher]", run: Callable[[], RowMatcher]) -> None:
+def _complete(ready: "Future[list[RowMatcher]]", run: Callable[[], RowMatcher]) -> None:
     """Completes a future with what run() returns or raises."""
     try:
-        ready.set_result(run())
+        ready.set_result([run()])
     except BaseException as error:
         ready.set_exception(error)
 
 
-def _done(matcher: RowMatcher) -> "Future[RowMatcher]":
-    ready: Future[RowMatcher] = Future()
-    ready.set_result(matcher)
+def _done(matcher: RowMatcher) -> "Future[list[RowMatcher]]":
+    ready: Future[list[RowMatcher]] = Future()
+    ready.set_result([matcher])
     return ready

@@ -76,8 +76,7 @@ class LogitAdjustments(RowStates):
 
     def record(self, rows: list[int], tokens: list[int]) -> None:
         """Appends new tokens [A] to the outputs of rows [A]; negative: there is none."""
-        if self._grammars.users(rows):
-            self._grammars.record(rows, lambda: tokens)
+        self._grammars.record(rows, lambda: tokens)
         for row, token in zip(rows, tokens, strict=True):
             if row in self._histories:
                 self._histories[row].append(max(token, 0))
@@ -251,7 +250,8 @@ class Sampler(RowSampler):
         pieces = []
         for start in range(0, max(1, len(rows)), self._rows_per_piece):
             piece = slice(start, start + self._rows_per_piece)
-            kept = scores.keep(logits[piece], rows[piece]) if scores is not None else None
+            changes = not self._processed.isdisjoint(rows[piece])
+            kept = scores.keep(logits[piece], rows[piece], changes) if scores is not None else None
             pieces.append(self._sample(logits[piece], rows[piece]))
             if scores is not None and kept is not None:
                 scores.add(kept, rows[piece], pieces[-1])

@@ -21,6 +21,7 @@ from collections import Counter
 
 from benchmarks.faults.soak.load import MixedLoad
 from benchmarks.faults.soak.samples import LEAST_SECONDS, Sampler, table
+from benchmarks.options import make_parser
 from benchmarks.service.processes import by_role
 from pagewire.config import ServeConfig
 from pagewire.local_service import Service
@@ -85,9 +86,7 @@ async def _kill(supervisor: int, options: argparse.Namespace, kills: "Counter[st
 
 def main() -> int:
     """Starts a service, runs, prints."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--model", default="demo")
     parser.add_argument("--device", choices=("simulated", "cpu"), default="simulated")

@@ -4,17 +4,17 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import linear_regression
 
-from benchmarks.service.processes import by_role, resident_mb, start_ticks
+from benchmarks.service.processes import by_role, resident_mb
+from pagewire.host.standby import NAME
 
 MOST_GROWTH_MB, MOST_GROWTH = 4.0, 0.04
 """What the resident set may grow by over the second half of the time, in MB and as a part of itself: what is
 more is taken for a leak. Heaps still find their size in the first half."""
 MOST_DESCRIPTORS = 12
 """By which their number may grow: connections that are open at one moment and not at another."""
-WITH_STANDBYS = ("engine", "worker")
-"""Roles of which the oldest process serves, and the others stand by."""
 LEAST_SECONDS = 60.0
 """Processes that were seen for less are not judged: those that were killed."""
 
@@ -69,7 +69,7 @@ class Sampler:
 
     def __init__(self, supervisor: int) -> None:
         self.samples: dict[tuple[int, bool], Samples] = {}
-        """By process and whether it stands by: a standby that begins to serve grows by what serving takes."""
+        """By process and whether it stands by: a standby grows until it has imported everything."""
         self._supervisor = supervisor
 
     def look(self) -> None:
@@ -78,7 +78,7 @@ class Sampler:
             for pid in pids:
                 with contextlib.suppress(OSError, RuntimeError):  # it has just ended
                     megabytes, count = resident_mb(pid), len(os.listdir(f"/proc/{pid}/fd"))
-                    stands_by = role in WITH_STANDBYS and pid != min(pids, key=start_ticks)
+                    stands_by = Path(f"/proc/{pid}/comm").read_bytes().strip() == NAME
                     name = f"{role}, standby" if stands_by else role
                     samples = self.samples.setdefault((pid, stands_by), Samples(name, pid))
                     samples.seconds.append(time.monotonic())

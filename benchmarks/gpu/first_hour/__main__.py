@@ -23,7 +23,6 @@ With --device cpu, kernels run in Triton's interpreter and the service on the CP
 to their ends, and nothing about a card.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -31,16 +30,13 @@ from benchmarks.gpu.first_hour.facts import Refused, device_facts
 from benchmarks.gpu.first_hour.parts import cpu_parts, cuda_parts
 from benchmarks.gpu.first_hour.report import write_report
 from benchmarks.gpu.first_hour.runner import Run, open_state
+from benchmarks.options import make_parser
 
 MINUTES = 40.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu.first_hour",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--folder", type=Path, default=Path("build/gpu_first_hour"))
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for all parts; default: %(default)g")

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.options import make_parser
 from pagewire.host.spawn import die_with
 
 RUNNING, PASSED, FAILED, SKIPPED, DIED = "running", "passed", "failed", "skipped", "died"
@@ -124,9 +125,7 @@ def summary(outcomes: Outcomes) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("folders", nargs="+")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--marker", default="", help="as pytest's -m")

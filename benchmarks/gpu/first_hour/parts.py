@@ -71,24 +71,12 @@ def cpu_parts() -> list[Part]:
     here = "benchmarks.gpu.first_hour"
     folder = "tests/kernels/triton/elementwise"
     tiny = ("--device=cpu",)
+    equality = _module(f"{here}.row_equality", *tiny, "--seconds={seconds}")
+    kernels = _module("benchmarks.gpu.kernels", "--tiny", "--only=add_rms_norm,experts,latents")
     return [
         Part("tests", "tests", 240, _module(f"{here}.gpu_tests", folder), 5, WITHOUT),
-        Part(
-            "equality",
-            "row equality",
-            240,
-            _module(f"{here}.row_equality", *tiny, "--seconds={seconds}"),
-            5,
-            INTERPRETED,
-        ),
-        Part(
-            "kernels",
-            "kernels",
-            240,
-            _module("benchmarks.gpu.kernels", "--tiny", "--only=add_rms_norm,experts,latents"),
-            5,
-            INTERPRETED,
-        ),
+        Part("equality", "row equality", 240, equality, 5, INTERPRETED),
+        Part("kernels", "kernels", 240, kernels, 5, INTERPRETED),
         Part("steps", "steps", 240, _module("benchmarks.gpu.steps", *tiny, *TINY_STEPS), 5, WITHOUT),
         _service("tiny", 240, "--device=cpu", "--max-model-len=600", "--num-blocks=80"),
         Part("kills", "kills", 180, _kills("cpu", 2, 2), 5, WITHOUT),

@@ -17,7 +17,6 @@ What is promised is one class for each probe: the order of every sum is fixed
 case. Figures are in the file after each probe; a probe that is there is not computed again.
 """
 
-import argparse
 import gc
 import json
 import time
@@ -32,6 +31,7 @@ from benchmarks.gpu.first_hour.family_probes import family_probes
 from benchmarks.gpu.first_hour.model_probe import model_probes
 from benchmarks.gpu.first_hour.probes import operation_probes
 from benchmarks.gpu.works import Setting
+from benchmarks.options import make_parser
 
 SIZES = (1, 2, 3, 4, 8, 15, 16, 17, 32, 33, 64, 65, 100, 128, 129, 256, 257, 300, 512, 1024, 2048)
 """Powers of two, where kernels change, and their neighbours."""
@@ -71,9 +71,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=300, help="begin no probe after that long")

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from benchmarks.gpu.first_hour.facts import ROOT, Refused
 from benchmarks.gpu.first_hour.parts import Part
+from benchmarks.service.processes import kill_session, last_line
 from pagewire.host.spawn import die_with
 
 MOST_ATTEMPTS = 2
@@ -142,20 +142,8 @@ class Run:
                         self.state.save()
             finally:
                 ended = process.poll()
-                _kill_session(process)
+                kill_session(process)
         record.seconds = before + time.monotonic() - began
         if ended is None:
             return f"not done in {limit:.0f} s; what it wrote until then counts"
-        return f"exit code {ended}: {_last_line(log)}" if ended else ""
-
-
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Ends a part with everything that it has started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() or ["no word"]
-    return lines[-1][:200]
+        return f"exit code {ended}: {last_line(log)}" if ended else ""

@@ -11,7 +11,7 @@ prints goes to standard error. Needs nothing but Python 3.10.
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
@@ -30,8 +30,10 @@ class Settings:
     max_num_seqs: int
     cache_gb: int
     """Room for keys and values, where a peer wants to be told."""
-    flags: Sequence[str] = ()
-    """More, for our own service."""
+    serve: Sequence[str] = ()
+    """The command of a server, in which {port} is a free one; of our own service the arguments."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Those of a server."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,12 @@ class Trace:
 
 
 class Peer(Protocol):
-    """What a script of this folder defines. It is made once, with its model loaded."""
+    """What a script of this folder derives. It is made once, with its model loaded."""
 
     versions: dict[str, str]
 
     def prepare(self, requests: Sequence[Request]) -> None:
-        """What need not be timed, such as room for so many sequences."""
+        """Does what need not be timed, such as making room for so many sequences: by default nothing."""
 
     def run(self, requests: Sequence[Request]) -> list[Trace]:
         """All at once; returns when all are done, in the order of the requests."""

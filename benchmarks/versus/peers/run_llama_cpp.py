@@ -12,7 +12,7 @@ from typing import Any
 
 import llama_cpp as llama
 import numpy as np
-from harness import Request, Settings, Trace, serve
+from harness import Peer, Request, Settings, Trace, serve
 
 BATCH = 2048
 """Tokens of a call."""
@@ -29,7 +29,7 @@ class Slot:
     position: int = 0
 
 
-class LlamaCpp:
+class LlamaCpp(Peer):
     """The model, and for each run a context of as many sequences, as long as they get."""
 
     def __init__(self, settings: Settings) -> None:

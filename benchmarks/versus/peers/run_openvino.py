@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import openvino
 import openvino_genai as genai
-from harness import Request, Settings, Trace, serve
+from harness import Peer, Request, Settings, Trace, serve
 
 
-class OpenVINO:
+class OpenVINO(Peer):
     """With its prefix cache."""
 
     def __init__(self, settings: Settings) -> None:
@@ -30,9 +30,6 @@ class OpenVINO:
         self._pipeline = genai.ContinuousBatchingPipeline(settings.model, scheduling, "CPU", properties)
         self._numbers = count()
         self.versions = {"openvino": openvino.__version__, "openvino_genai": genai.__version__}
-
-    def prepare(self, requests: Sequence[Request]) -> None:
-        """Nothing."""
 
     def run(self, requests: Sequence[Request]) -> list[Trace]:
         """After each step, what can be read of every request."""

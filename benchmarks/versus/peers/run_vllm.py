@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 import vllm
-from harness import Request, Settings, Trace, serve
+from harness import Peer, Request, Settings, Trace, serve
 from vllm.sampling_params import RequestOutputKind
 
 
-class VLLM:
+class VLLM(Peer):
     """Compiled, with its prefix cache, in bfloat16 or as PEER_DTYPE says."""
 
     def __init__(self, settings: Settings) -> None:
@@ -26,9 +26,6 @@ class VLLM:
         ).llm_engine
         self._numbers = count()
         self.versions = {"vllm": vllm.__version__, "torch": torch.__version__}
-
-    def prepare(self, requests: Sequence[Request]) -> None:
-        """Nothing."""
 
     def run(self, requests: Sequence[Request]) -> list[Trace]:
         """Deltas, as they leave a step."""

@@ -74,15 +74,6 @@ def quantize_reference(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (wide * inverse[..., None]).round().int(), largest / 127
 
 
-def quantized_linear_reference(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """The formula. [T, K], [N, K], [N] -> [T, N] float64."""
-    (q, u), (p, v) = quantize_reference(x), quantize_reference(weight)
-    result = (q.double() @ p.double().T) * u.double()[:, None] * v.double()
-    return result if bias is None else result + bias.double()
-
-
 def quantize_weight(
     weight: torch.Tensor, bias: torch.Tensor | None, arena: Arena | None = None
 ) -> QuantizedWeight:

@@ -6,12 +6,11 @@ kernels.triton.sampling.filtered_sample and kernels.triton.sampling.typical_p.
 """
 
 from collections.abc import Callable
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 
-from kernels.ops.sampling.logprobs import ranking, ranking_reference
+from kernels.ops.sampling.logprobs import ranking
 
 FIRST_WIDTH = 256
 GROWTH = 16
@@ -48,21 +47,6 @@ def top_k(logits: torch.Tensor, k: torch.Tensor, n: int) -> tuple[torch.Tensor, 
     ids, rank = ranking(logits, n).sort()
     scores = logits.gather(1, ids).masked_fill_(rank >= k[:, None], -torch.inf)
     return ids, scores
-
-
-def top_p_reference(scores: torch.Tensor, weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
-    """The formula: adds weights up until the target is reached."""
-    result = torch.zeros_like(weights)
-    order = ranking_reference(scores, scores.shape[-1]).tolist()
-    for a, row in enumerate(weights.tolist()):
-        target = share[a].item() * list(accumulate(row))[-1]  # sum() may compensate, from Python 3.12 on
-        mass = 0.0
-        for token in order[a]:
-            result[a, token] = row[token]
-            mass += row[token]
-            if mass >= target:
-                break
-    return result
 
 
 def top_p(scores: torch.Tensor, weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:

@@ -46,12 +46,6 @@ def quantize_reference(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     return (x.float() / scales[:, None]).clamp(-LARGEST.value, LARGEST.value).to(E4M3)
 
 
-def dequantize_reference(stored: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Dequantizes exactly: stored [..., K, S, D] e4m3 as in the cache, scales [K] -> [..., K, S, D]
-    float64."""
-    return stored.double() * scales.double()[:, None, None]
-
-
 @triton.jit
 def quantized(x, scale):
     """Quantizes x [N, D] float32 by scale [N] to e4m3. Comparisons with NaN are false, so NaN passes

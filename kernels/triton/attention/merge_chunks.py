@@ -27,16 +27,6 @@ LOG2E = tl.constexpr(1.4426950408889634)
 """Scores are in base 2."""
 
 
-def merge_chunks_reference(parts: torch.Tensor, stats: torch.Tensor) -> torch.Tensor:
-    """Computes the formula in float64, of all chunks: parts [T', H, C, D], stats [T', H, C, 2] ->
-    [T', H, D]."""
-    largest, total = stats.double().unbind(-1)
-    weights = torch.where(total > 0, torch.exp2(largest - largest.amax(-1, keepdim=True)), 0.0)
-    acc = torch.where(total[..., None] > 0, parts.double(), 0.0)
-    summed, whole = (weights[..., None] * acc).sum(2), (weights * total).sum(2, keepdim=True)
-    return torch.where(whole > 0, summed / whole, 0.0)
-
-
 @triton.jit
 def add_chunk(acc, largest, total, part, part_largest, part_total):
     """Returns acc [M, D], largest [M] and total [M] with those of the next chunk. A chunk of which a query

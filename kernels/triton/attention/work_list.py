@@ -60,32 +60,6 @@ class WorkList:
     token_rows: torch.Tensor
 
 
-def work_list_reference(
-    counts: list[int], lengths: list[int], shape: WorkShape
-) -> tuple[list[tuple[int, int, int, int]], list[tuple[int, int]]]:
-    """Returns the items, and (b, n) of each row, one after the other. counts: tokens of each row."""
-    rows = list(zip(counts, lengths, strict=True))
-    sees = [_chunks(length - count, length, shape) for count, length in rows]
-    pieces = [-(-count // shape.queries) for count in counts]
-    work = sum(number * len(seen) for number, seen in zip(pieces, sees, strict=True))
-    most = shape.most or max(1, -(-work * shape.num_kv // shape.programs))
-    while shape.capacity < sum(
-        count * len(seen) for count, seen in zip(counts, sees, strict=True) if len(seen) > most
-    ):
-        most *= 2
-    shared, whole, places, base = [], [], [], 0
-    for row, (count, seen) in enumerate(zip(counts, sees, strict=True)):
-        places.append((base - seen.start, len(seen)))
-        splits = -(-len(seen) // -(-most // 2)) if len(seen) > most else 1
-        items = [(row, piece, s, splits) for piece in reversed(range(pieces[row])) for s in range(splits)]
-        if splits > 1:
-            shared += items
-            base += count * len(seen)
-        else:
-            whole.append(items)
-    return shared + [item for items in reversed(whole) for item in items], places
-
-
 def _chunks(context: int, length: int, shape: WorkShape) -> range:
     """Those that a row sees which has `context` tokens before its first."""
     begin, first = 0, max(context, 0)

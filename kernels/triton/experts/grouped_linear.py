@@ -85,22 +85,6 @@ def _grouped_kernel(
     store_sums(out, total, place.to(tl.int64), pairs, feature, features, real, SPLIT)
 
 
-def grouped_linear_reference(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    owners: torch.Tensor,
-    rows: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """The formula in float64, pair by pair. Returns [P, F]."""
-    read = range(len(owners)) if rows is None else rows.tolist()
-    pairs = list(zip(read, owners.tolist(), strict=True))
-    results = [weight[expert].double() @ x[row].double() for row, expert in pairs]
-    if bias is not None:
-        results = [y + bias[expert].double() for y, (_, expert) in zip(results, pairs, strict=True)]
-    return torch.stack(results)
-
-
 def launch_by_expert(
     out: torch.Tensor, depth: int, order: ExpertOrder, dtype: torch.dtype, sizes: LinearSizes | None
 ) -> RangeLaunch:

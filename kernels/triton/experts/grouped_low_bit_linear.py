@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from kernels.triton.experts.dispatch import ExpertOrder
-from kernels.triton.experts.grouped_linear import grouped_linear_reference, launch_by_expert, pairs_of_tile
+from kernels.triton.experts.grouped_linear import launch_by_expert, pairs_of_tile
 from kernels.triton.matmul.linear import store_sums
 from kernels.triton.matmul.low_bit_linear import E2M1, PART, TILE, low_bit_sums
 from kernels.triton.matmul.low_bit_weight import LowBitWeight
@@ -64,17 +64,6 @@ def _grouped_low_bit_kernel(
         IN, RANGE, GROUP, CODE, FEATURES, TOKENS, SPLIT,
     )  # fmt: skip
     store_sums(out, total, place.to(tl.int64), pairs, feature, features, real, SPLIT)
-
-
-def grouped_low_bit_linear_reference(
-    x: torch.Tensor,
-    weight: LowBitWeight,
-    bias: torch.Tensor | None,
-    owners: torch.Tensor,
-    rows: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """The formula in float64, pair by pair, with values of w in x's dtype. Returns [P, F]."""
-    return grouped_linear_reference(x, weight.values().to(x.dtype), bias, owners, rows)
 
 
 def grouped_low_bit_linear(

@@ -175,14 +175,6 @@ def _low_bit_kernel(
     store_sums(out, total, token.to(tl.int64), tokens, feature, features, real, SPLIT)
 
 
-def low_bit_linear_reference(
-    x: torch.Tensor, weight: LowBitWeight, bias: torch.Tensor | None = None
-) -> torch.Tensor:
-    """The formula in float64, with values of w in x's dtype. [T, K] -> [T, N]."""
-    result = x.double() @ weight.values().to(x.dtype).double().T
-    return result if bias is None else result + bias.double()
-
-
 def low_bit_linear(
     x: torch.Tensor,
     weight: LowBitWeight,

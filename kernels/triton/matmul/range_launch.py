@@ -28,12 +28,6 @@ from kernels.triton.matmul.ranges import LinearSizes, range_length
 BLOCK = 1024
 
 
-def sum_ranges_reference(parts: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Computes the formula in float64: [R, T, N] -> [T, N]."""
-    total = parts.double().sum(0)
-    return total if bias is None else total + bias.double()
-
-
 @triton.jit(do_not_specialize=["tokens"])
 def _sum_kernel(
     parts,  # [R, T, N]

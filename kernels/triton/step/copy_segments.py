@@ -16,21 +16,6 @@ BLOCK = 1024
 iterations."""
 
 
-def copy_segments_reference(
-    source: torch.Tensor,
-    target: torch.Tensor,
-    source_starts: torch.Tensor,
-    target_starts: torch.Tensor,
-    counts: torch.Tensor,
-) -> None:
-    """Copies by the formula, number by number, reading from a copy of source."""
-    before, written = source.flatten().clone(), target.view(-1)
-    pieces = zip(source_starts.tolist(), target_starts.tolist(), counts.tolist(), strict=True)
-    for source_start, target_start, count in pieces:
-        for j in range(count):
-            written[target_start + j] = before[source_start + j]
-
-
 @triton.jit
 def _copy_kernel(
     source,

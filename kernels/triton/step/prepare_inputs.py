@@ -45,24 +45,6 @@ class StepInputs:
     block_tables: torch.Tensor  # [R, N] int32; undefined beyond a row's length
 
 
-def prepare_inputs_reference(
-    rows: list[int],
-    starts: list[int],
-    counts: list[int],
-    tokens: torch.Tensor,
-    blocks: torch.Tensor,
-    block_size: int,
-) -> tuple[list[int], list[int], list[int]]:
-    """Returns token ids, positions and slots of a step without padding, token by token."""
-    ids, positions, slots = [], [], []
-    for row, start, count in zip(rows, starts, counts, strict=True):
-        for position in range(start, start + count):
-            ids.append(int(tokens[row, position]))
-            positions.append(position)
-            slots.append(int(blocks[row, position // block_size]) * block_size + position % block_size)
-    return ids, positions, slots
-
-
 @triton.jit(do_not_specialize=["num_tokens"])
 def _prepare_kernel(
     rows,  # [R']

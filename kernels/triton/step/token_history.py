@@ -30,17 +30,6 @@ BLOCK = 128
 """Tokens, or rows, per program: one per thread; a prompt of 8,192 tokens is 64 programs."""
 
 
-def count_tokens_reference(
-    tokens: list[int], prompt_len: int, slot: int, counts: torch.Tensor, prompt: torch.Tensor
-) -> None:
-    """Counts in place, token by token."""
-    for token in tokens[:prompt_len]:
-        word = (int(prompt[slot, token // 32]) % (1 << 32)) | (1 << (token % 32))
-        prompt[slot, token // 32] = word - (1 << 32) if word >= 1 << 31 else word
-    for token in tokens[prompt_len:]:
-        counts[slot, token] += 1
-
-
 @triton.jit(do_not_specialize=["slot", "prompt_len", "num_tokens"])
 def _count_kernel(
     tokens,  # [N]
@@ -93,18 +82,6 @@ class History:
     output_slots: torch.Tensor  # [R] int32
     counts: torch.Tensor  # [S, V] int32
     outputs: torch.Tensor  # [S, P] int32
-
-
-def record_tokens_reference(tokens: torch.Tensor, rows: torch.Tensor, history: History) -> None:
-    """Records in place, row by row."""
-    for token, row in zip(tokens.clamp(min=0).tolist(), rows.tolist(), strict=True):
-        position, slot = int(history.positions[row]), int(history.count_slots[row])
-        if slot >= 0:
-            history.counts[slot, token] += 1
-        slot = int(history.output_slots[row])
-        if slot >= 0 and position < history.outputs.shape[1]:
-            history.outputs[slot, position] = token
-        history.positions[row] += 1
 
 
 @triton.jit(do_not_specialize=["num_rows", "room"])

@@ -41,10 +41,22 @@ async def test_few_requests_need_few_clients():
 async def test_an_open_loop_does_not_wait_for_answers():
     target = FakeTarget()
     target.hanging = set(range(6))
-    run = await driver(target, timeout=0.5).run(Load(rate=1000.0), Amount(6, None))
-    assert target.most == 6
-    assert [trace.error for trace in run.traces] == [TIMEOUT] * 6
-    assert all(trace.sent >= trace.due for trace in run.traces)
+    run = asyncio.create_task(driver(target).run(Load(rate=1000.0), Amount(6, None)))
+    async with asyncio.timeout(30):
+        while target.in_flight < 6:
+            await asyncio.sleep(0.001)
+    run.cancel()
+    with pytest.raises(Interrupted) as cut:
+        await run
+    assert len(cut.value.run.traces) == 6
+    assert all(trace.sent >= trace.due for trace in cut.value.run.traces)
+
+
+async def test_a_request_without_an_answer_ends_in_time():
+    target = FakeTarget()
+    target.hanging = {0}
+    run = await driver(target, timeout=0.01).run(Load(rate=1000.0), Amount(1, None))
+    assert [trace.error for trace in run.traces] == [TIMEOUT]
 
 
 async def test_numbers_go_on_so_that_no_prompt_comes_twice():

@@ -67,6 +67,13 @@ def test_every_field_arrives():
     )
 
 
+def test_messages_may_have_an_interval():
+    assert not request().output.HasField("stream_interval")
+    assert request(stream_interval=8).output.stream_interval == 8
+    with pytest.raises(ValueError, match="stream_interval"):
+        request(stream_interval=-1)
+
+
 def test_no_public_sampling_field_is_forgotten():
     """A field added to the public messages gets a name here."""
     fields = {field.name for field in dataclasses.fields(SamplingParams)}

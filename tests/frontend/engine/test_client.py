@@ -186,7 +186,7 @@ async def test_outputs_reach_their_sinks():
     async with connected() as (client, engine, _):
         sinks = [FakeSink(), FakeSink(ends=2)]
         handles = [await submit(client, engine, sink) for sink in sinks]
-        assert handles == [1, 2] and client.num_streams == 2
+        assert handles == [1, 2] and len(client.journal) == 2
         await engine.output(handles[0], Output([5, 6]), queue_us=12)
         await engine.output(handles[1], Output([7], index=0), Output([8, 9], 1, 9, index=1))
         await sinks[1].heard()
@@ -196,7 +196,7 @@ async def test_outputs_reach_their_sinks():
         await engine.output(handles[1], Output([], 3))
         await sinks[1].heard()
         assert sinks[0].outputs[-1] == (0, 2, [4], 3, 0) and sinks[1].outputs[-1] == (0, 1, [], 3, 0)
-        assert client.num_streams == 0
+        assert len(client.journal) == 0
 
 
 async def test_release_aborts_what_has_not_ended():
@@ -263,7 +263,7 @@ async def test_an_output_that_cannot_be_taken_costs_its_request_alone(error):
         assert (await next_of(engine.aborts)).handle == handles[0]
         await other.heard()
         assert isinstance(broken.error, InternalError) and other.outputs[0][2] == [6]
-        assert client.num_streams == 1 and client.protocol_errors == 0
+        assert len(client.journal) == 1 and client.protocol_errors == 0
 
 
 async def test_a_request_that_the_core_refuses():
@@ -273,7 +273,7 @@ async def test_a_request_that_the_core_refuses():
         await engine.fail(handle, 8, "QUEUE_FULL", "full")
         await sink.heard()
         assert isinstance(sink.error, EngineRefused) and sink.error.reason == "QUEUE_FULL"
-        assert client.num_streams == 0
+        assert len(client.journal) == 0
 
 
 async def test_questions():

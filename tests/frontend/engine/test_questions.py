@@ -15,6 +15,12 @@ from tests.frontend.test_several_engines import House, house
 SESSION = Routing(session_id="s")
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits for the answer of a core for as long as a busy machine takes."""
+    monkeypatch.setattr(core_list, "FIND_S", 30.0)
+
+
 def know(made: House, *ranks: int) -> None:
     """These cores have the request in flight."""
     for rank, engine in enumerate(made.engines):

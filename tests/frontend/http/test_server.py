@@ -15,7 +15,7 @@ import trustme
 
 from frontend.auth.tokens import digest_of
 from frontend.http import endpoint, exchange, server
-from tests.frontend.fakes import Output, Service, encode, run_service, say
+from tests.frontend.fakes import Output, Service, encode, run_service, say, until
 
 CHAT = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 JSON = {"content-type": "application/json"}
@@ -49,13 +49,6 @@ def head(length: int, path: str = "/v1/chat/completions") -> bytes:
         f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         f"content-length: {length}\r\n\r\n"
     ).encode()
-
-
-async def soon(holds: Callable[[], bool]) -> None:
-    """Waits until a condition holds."""
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0.01)
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:
@@ -119,7 +112,7 @@ async def test_a_body_that_never_ends_is_cut_off(run: Run, monkeypatch: pytest.M
         flood = asyncio.create_task(_flood(writer))
         assert b" 413 " in await until_closed(reader)
         await flood
-        await soon(lambda: not service.frontend.limits.num_calls)
+        await until(lambda: not service.frontend.limits.num_calls)
 
 
 async def _flood(writer: asyncio.StreamWriter) -> None:
@@ -140,7 +133,7 @@ async def test_a_slow_sender_is_cut_off(run: Run, monkeypatch: pytest.MonkeyPatc
         received = await until_closed(reader)
         assert b" 408 " in received and b"request_timeout" in received
         writer.close()
-        await soon(lambda: not service.frontend.limits.num_calls)
+        await until(lambda: not service.frontend.limits.num_calls)
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nhost: local"])
@@ -151,6 +144,7 @@ async def test_a_head_has_a_time_limit(run: Run, monkeypatch: pytest.MonkeyPatch
         writer.write(sent)
         assert await until_closed(reader) == b""
         writer.close()
+        monkeypatch.undo()
         assert (await client.get("/health")).status_code == 200
 
 
@@ -180,8 +174,8 @@ async def test_a_client_that_does_not_read_is_cut_off(run: Run):
         reader, writer = await connect(service)
         writer.transport.pause_reading()
         writer.write(head(len(content)) + content)
-        await soon(lambda: service.frontend.counters.failures["SLOW_CONSUMER"] == 1)
-        await soon(lambda: not service.frontend.limits.num_calls)
+        await until(lambda: service.frontend.counters.failures["SLOW_CONSUMER"] == 1)
+        await until(lambda: not service.frontend.limits.num_calls)
         writer.transport.resume_reading()
         assert not (await until_closed(reader)).endswith(b"[DONE]\n\n")
         writer.close()
@@ -227,7 +221,7 @@ async def test_tokens_and_tenants(run: Run, tmp_path: Path):
 async def test_slots_are_those_of_grpc(run: Run):
     async with run(lambda request: [], max_concurrent_requests=1) as (service, client):
         waiting = asyncio.create_task(service.generate())
-        await soon(lambda: service.frontend.limits.num_calls == 1)
+        await until(lambda: service.frontend.limits.num_calls == 1)
         full = await client.post("/v1/chat/completions", json=CHAT)
         assert full.status_code == 429 and int(full.headers["retry-after"]) >= 1
         assert full.json()["error"]["type"] == "rate_limit_error"

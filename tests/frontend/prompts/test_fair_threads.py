@@ -15,8 +15,7 @@ from frontend.prompts.prompt_reader import PromptReader
 from pagewire.v1.prompt_pb2 import Prompt
 from pagewire.v1.tokenizer_pb2 import DetokenizeRequest, TokenizeRequest
 from tests.frontend.auth.test_authenticator import bearer
-from tests.frontend.fakes import make_request, run_service, say
-from tests.hostile.test_slots import until
+from tests.frontend.fakes import make_request, run_service, say, until
 
 
 class Work:

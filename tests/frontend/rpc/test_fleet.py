@@ -117,8 +117,16 @@ async def test_a_name_that_is_none_or_several(service, other):
 
 async def test_a_frontend_that_does_not_answer_is_said_to(service, other, monkeypatch):
     """The others drain all the same."""
-    monkeypatch.setattr(core_list, "COMMAND_S", 0.05)
     other.engine.obey = None
+    questions = service.frontend.engine.questions
+    command = questions.command
+
+    async def wait_briefly_for_the_other(core, order):
+        is_other = order.frontend == other.engine.identity
+        monkeypatch.setattr(core_list, "COMMAND_S", 0.05 if is_other else 60.0)
+        return await command(core, order)
+
+    questions.command = wait_briefly_for_the_other
     answer = await service.admin.Drain(admin_pb2.DrainRequest(all_frontends=True))
     assert [(name, error) for name, _, _, error in shown(answer)] == [
         ("frontend-1", ""),

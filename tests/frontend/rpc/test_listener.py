@@ -39,8 +39,9 @@ async def test_other_sockets_are_left_alone():
             pass
 
 
-async def test_no_connection_is_reset():
+async def test_no_connection_is_reset(monkeypatch: pytest.MonkeyPatch):
     """Connections in the queue are accepted; later ones are refused, and may go elsewhere."""
+    monkeypatch.setattr(shutdown, "_LONGEST_S", 60.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection(server.getsockname()) as early:

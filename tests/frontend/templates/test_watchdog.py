@@ -135,5 +135,5 @@ def test_a_limit_that_strikes_while_the_lock_is_taken_releases_it(strikes_at):
     results = []
     other = threading.Thread(target=lambda: results.append(watchdog.call(lambda: 2, 60)), daemon=True)
     other.start()
-    other.join(10)
+    other.join(60)
     assert results == [2]

@@ -5,7 +5,6 @@ from itertools import accumulate
 
 import torch
 
-from kernels.ops.sampling.filters import top_p_reference
 from kernels.ops.sampling.logprobs import ranking_reference
 from kernels.ops.sampling.philox_constants import M0, M1, MASK, ROUNDS, W0, W1
 from kernels.ops.sampling.token_masks import ANY, Prohibitions
@@ -188,3 +187,18 @@ def token_ranks_reference(scores: torch.Tensor, tokens: torch.Tensor) -> torch.T
         for row, chosen in zip(scores.tolist(), tokens.tolist(), strict=True)
     ]
     return torch.tensor(ranks, device=tokens.device).view(tokens.shape)
+
+
+def top_p_reference(scores: torch.Tensor, weights: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    """The formula: adds weights up until the target is reached."""
+    result = torch.zeros_like(weights)
+    order = ranking_reference(scores, scores.shape[-1]).tolist()
+    for a, row in enumerate(weights.tolist()):
+        target = share[a].item() * list(accumulate(row))[-1]  # sum() may compensate, from Python 3.12 on
+        mass = 0.0
+        for token in order[a]:
+            result[a, token] = row[token]
+            mass += row[token]
+            if mass >= target:
+                break
+    return result

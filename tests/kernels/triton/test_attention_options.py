@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.triton.attention.fp8 import KVScales, dequantize_reference, quantize_reference
+from kernels.triton.attention.fp8 import KVScales, quantize_reference
 from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
 from tests.kernels.attention_cases import Case
+from tests.kernels.references.attention import dequantize_reference
 from tests.kernels.tolerances import assert_close
 from tests.kernels.triton.attention.test_paged_attention import to_device
 from tests.kernels.triton.conftest import Where

@@ -20,6 +20,7 @@ import time
 
 from pagewire.errors import StartupError
 from pagewire.host.spawn import Status, die_with_parent
+from pagewire.host.standby import serve_forks
 
 die_with_parent()
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
@@ -38,10 +39,10 @@ if behaviour == "killed":
 if behaviour == "frozen":
     os.kill(os.getpid(), signal.SIGSTOP)
 if "--standby" in sys.argv:
-    status.standing_by()
     if behaviour == "leaves":
+        status.standing_by()
         os._exit(5)
-    sys.stdin.readline()
+    sys.argv[2:] = serve_forks(status)
 status.loading("weights", 0.5)
 if behaviour == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -13,10 +13,11 @@ import pytest
 
 from pagewire.errors import StartupError
 from pagewire.host import spawn as process
+from pagewire.host import standby
 from pagewire.host.proc_stat import Vitals
 from pagewire.host.spawn import Activation, KeptWorkers, WorkerStarted, read_order
 from pagewire.supervisor import child as module
-from pagewire.supervisor.child import STARTS_WORKERS, Child
+from pagewire.supervisor.child import Child
 from pagewire.supervisor.worker_processes import WorkerProcesses
 
 
@@ -29,11 +30,10 @@ def test_an_order_that_is_not_read_is_no_error(monkeypatch: pytest.MonkeyPatch) 
         return subprocess.Popen([sys.executable, "-S", "-c", ""], **options), reading  # type: ignore[call-overload]
 
     monkeypatch.setattr(process, "spawn", spawn)
-    child = Child("engine core", ["engine", STARTS_WORKERS])
+    child = Child("engine core", ["engine"])
     child.process.wait(30)
     child.activate()
     child.close()
-    assert child.process.stdin is not None and child.process.stdin.closed
 
 
 FAILED = {"event": "failed", "what": "the model", "why": "is lost", "todo": "look", "may_pass": False}
@@ -53,9 +53,9 @@ class Started:
         reading, writing = os.pipe()
         self.arguments.append(arguments)
         self.pipes.append(writing)
-        if "stdin" in options:
-            return subprocess.Popen(["cat"], stdout=subprocess.PIPE, **options), reading
-        return subprocess.Popen(["sleep", "60"], **options), reading
+        if arguments[0] == "worker":
+            return subprocess.Popen(["sleep", "60"], **options), reading
+        return subprocess.Popen(["cat"], stdout=subprocess.PIPE, **options), reading
 
     def report(self, *events: dict[str, Any]) -> None:
         os.write(self.pipes[0], b"".join(json.dumps(event).encode() + b"\n" for event in events))
@@ -72,11 +72,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
 
 @pytest.fixture
 def make(started: Started) -> Iterator[Callable[..., Child]]:
-    """Starts children; those that have an input echo their orders."""
+    """Starts children, which echo their orders."""
     made: list[Child] = []
 
-    def start(*flags: str, standby: bool = False) -> Child:
-        made.append(Child("engine core", ["engine", *flags], standby=standby))
+    def start() -> Child:
+        made.append(Child("engine core", ["engine"]))
         return made[-1]
 
     yield start
@@ -121,24 +121,41 @@ def test_a_failure_loses_a_process_that_still_runs(make, started: Started) -> No
     assert (cause.what, cause.why, cause.todo, cause.may_pass) == ("the model", "is lost", "look", False)
 
 
-@pytest.mark.parametrize("standby", [False, True])
-def test_a_process_that_waits_has_an_input(standby: bool, make, started: Started) -> None:
-    """Others have none, and are not told anything."""
-    child = make(standby=standby)
-    assert list(started.arguments[0]) == ["engine", *(["--standby"] if standby else [])]
-    assert (child.process.stdin is not None) is standby and not child.stands_by
+def test_a_process_is_told_to_serve(make, started: Started) -> None:
+    child = make()
+    assert list(started.arguments[0]) == ["engine"]
+    child.activate(after_kill=True)
+    assert orders(child, 1) == [Activation(after_kill=True)]
+
+
+def test_a_standby_can_fork_while_it_runs(make, started: Started) -> None:
+    """Not while it imports or is stopped, and not when it has ended."""
+    child = make()
+    assert not child.can_fork
     started.report({"event": "standby"})
     child.read_status()
-    assert child.stands_by
-    child.activate(after_kill=True)
-    assert not child.stands_by
-    if standby:
-        assert orders(child, 1) == [Activation(after_kill=True)]
+    assert child.can_fork
+    os.kill(child.process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, child.process.pid, os.WSTOPPED)
+    assert not child.can_fork
+    kill(child)
+    assert not child.can_fork
+
+
+def test_a_standby_that_does_not_answer_is_killed(
+    make, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standby, "PATIENCE_S", 0.01)
+    child = make()
+    with open(os.devnull) as null, pytest.raises(OSError, match="does not fork"):
+        child.fork(["engine"], null.fileno())
+    os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
+    assert child.is_lost
 
 
 def test_workers_are_started_and_dismissed(make, started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process is told their ids; or why there is none."""
-    child = make(STARTS_WORKERS)
+    child = make()
     started.report({"event": "worker", "arguments": WORKER})
     child.read_status()
     assert started.arguments[1] == WORKER
@@ -164,7 +181,7 @@ def test_what_a_worker_has_reported_is_the_cause_of_a_failed_start(
     serves: bool, dismissed: bool, make, started: Started, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of a core that serves it is not: that core says itself what has happened."""
-    child = make(STARTS_WORKERS)
+    child = make()
     started.report({"event": "worker", "arguments": WORKER}, *([READY] if serves else []))
     child.read_status()
     (worker,) = orders(child, 1)
@@ -183,17 +200,17 @@ def test_what_a_worker_has_reported_is_the_cause_of_a_failed_start(
     ("signum", "event", "killed"),
     [
         (signal.SIGKILL, READY, True),
-        (signal.SIGKILL, {"event": "standby"}, True),
         (signal.SIGKILL, {"event": "loading", "what": "weights", "fraction": 0.0}, False),
-        (signal.SIGTERM, READY, False),
+        (signal.SIGTERM, READY, True),
+        (signal.SIGSEGV, READY, False),
         (signal.SIGKILL, FAILED | {"may_pass": True}, False),
     ],
-    ids=["ready", "standby", "starting", "another signal", "failed"],
+    ids=["ready", "starting", "told to end", "crashed", "failed"],
 )
 def test_which_process_was_killed(
     signum: int, event: dict[str, Any], killed: bool, make, started: Started
 ) -> None:
-    """One that served or stood by, by SIGKILL; what dies while it starts may have a reason of its own."""
+    """One that served, from outside; what dies while it starts may have a reason of its own."""
     child = make()
     started.report(event)
     child.read_status()
@@ -206,8 +223,14 @@ def test_which_process_was_killed(
 
 @pytest.mark.parametrize("out_of_memory", [False, True])
 @pytest.mark.parametrize("event", [READY, {"event": "loading", "what": "weights", "fraction": 0.0}])
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGSEGV])
 def test_who_has_killed_a_process(
-    event: dict[str, Any], out_of_memory: bool, make, started: Started, monkeypatch: pytest.MonkeyPatch
+    signum: int,
+    event: dict[str, Any],
+    out_of_memory: bool,
+    make,
+    started: Started,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel counts the processes that it kills for their memory."""
     kills = iter([3, 3 + out_of_memory])
@@ -215,9 +238,9 @@ def test_who_has_killed_a_process(
     child = make()
     started.report(event)
     child.read_status()
-    kill(child, signal.SIGKILL)
+    kill(child, signum)
     child.cause_of_death()
-    assert child.was_killed_from_outside is not out_of_memory
+    assert child.was_killed_from_outside is (signum != signal.SIGSEGV and not out_of_memory)
 
 
 @pytest.mark.parametrize("may_pass", [False, True])
@@ -234,7 +257,7 @@ def test_a_process_that_hangs_is_ended(make, started: Started, monkeypatch: pyte
     monkeypatch.setattr(module, "read_vitals", lambda pid: vitals.append(None))
     dumped: list[tuple[str, int]] = []
     monkeypatch.setattr(module, "log_stacks", lambda name, pid: dumped.append((name, pid)))
-    child = make(STARTS_WORKERS)
+    child = make()
     started.report(READY, {"event": "worker", "arguments": WORKER})
     child.read_status()
     child.kill_if_hung(1.0, 2.0)
@@ -256,7 +279,7 @@ def test_a_process_that_hangs_is_ended(make, started: Started, monkeypatch: pyte
 @pytest.mark.parametrize("serves", [False, True])
 def test_workers_are_left_by_a_core_that_served(serves: bool, make, started: Started) -> None:
     """They are another one's then; the next core is told of them."""
-    child, successor = make(STARTS_WORKERS), make(STARTS_WORKERS)
+    child, successor = make(), make()
     started.report({"event": "worker", "arguments": WORKER}, *([READY] if serves else []))
     child.read_status()
     (worker,) = orders(child, 1)
@@ -277,7 +300,7 @@ def test_workers_are_left_by_a_core_that_served(serves: bool, make, started: Sta
 
 def test_a_core_that_failed_leaves_no_workers(make, started: Started) -> None:
     """It has said that something is wrong, and they may be."""
-    child = make(STARTS_WORKERS)
+    child = make()
     started.report({"event": "worker", "arguments": WORKER}, READY, FAILED)
     child.read_status()
     kill(child)

@@ -26,9 +26,9 @@ def test_how_a_process_has_ended(code: int | None, end: str):
     assert end_of(child(code, StartupError("it", "broke"))) == "failure"
 
 
-def slot(name: str, child: Any, num_standbys: int = 0, has_standby: bool = False, pause: float = 0.0) -> Any:
+def slot(name: str, child: Any, standbys: int = 0, has_standby: bool = False, pause: float = 0.0) -> Any:
     return SimpleNamespace(
-        name=name, child=child, num_standbys=num_standbys, has_standby=has_standby, last_pause=pause
+        name=name, child=child, standbys=range(standbys), has_standby=has_standby, last_pause=pause
     )
 
 

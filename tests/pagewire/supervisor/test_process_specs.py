@@ -60,7 +60,7 @@ def test_engine_cores_alone_listen_for_frontends_elsewhere():
     (slot,) = engine_slots(config, FOLDER)
     engine = flags.parse(EngineConfig, slot.arguments[1:], command="engine", environment={})
     assert (engine.listen, engine.listen_workers) == (config.listen, "ipc:///run/x/workers.ipc")
-    assert engine.parent_starts_worker and slot.num_standbys
+    assert engine.parent_starts_worker and slot.standbys
     with ExitStack() as stack:
         assert reserve_ports(config, stack) == Ports(0)
     assert frontend_slots(config, FOLDER, Ports(0)) == []
@@ -127,23 +127,25 @@ def core_flags(slot: RestartSlot) -> list[str]:
 @pytest.mark.parametrize(
     ("settings", "standbys", "of_frontend", "outlives"),
     [
-        ({}, 2, 1, True),
-        ({"standbys": 3}, 3, 1, True),
-        ({"standbys": 0}, 0, 0, True),
-        ({"frontends": 2}, 2, 0, True),
-        ({"no_standby": True}, 0, 0, True),
-        ({"no_restart": True}, 0, 0, False),
+        ({}, [2, 2], [2], True),
+        ({"device": "simulated"}, [2], [2], True),
+        ({"standbys": 3}, [3, 3], [3], True),
+        ({"standbys": 0}, [], [], True),
+        ({"frontends": 2}, [2, 2], [], True),
+        ({"no_standby": True}, [], [], True),
+        ({"no_restart": True}, [], [], False),
     ],
 )
 def test_what_is_kept_for_a_restart(
-    settings: dict[str, Any], standbys: int, of_frontend: int, outlives: bool
+    settings: dict[str, Any], standbys: list[int], of_frontend: list[int], outlives: bool
 ):
     """Standbys of cores and their workers, and of a frontend that is alone; and workers, which the supervisor
     then starts."""
     config = ServeConfig(**settings)
     (core,) = engine_slots(config, FOLDER)
     frontends = frontend_slots(config, FOLDER, Ports(5000))
-    assert [core.num_standbys, frontends[0].num_standbys] == [standbys, of_frontend]
+    assert [each.count for each in core.standbys] == standbys
+    assert [each.count for each in frontends[0].standbys] == of_frontend
     assert ("--parent-starts-worker" in core.arguments) == outlives
 
 

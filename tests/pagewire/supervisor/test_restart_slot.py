@@ -1,25 +1,50 @@
 """When a slot restarts its process, and when it gives up."""
 
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
-from pagewire.supervisor import restart_slot
+from pagewire.supervisor import restart_slot, standbys
 from pagewire.supervisor.restart_slot import RestartSlot
 
 
 class FakeChild:
     """A process that is never there."""
 
-    def __init__(self, name: str, arguments: list[str], *, standby: bool = False) -> None:
-        self.name, self.arguments, self.is_standby = name, arguments, standby
+    def __init__(
+        self,
+        name: str,
+        arguments: list[str],
+        fork: Callable[..., Any] | None = None,
+        fork_worker: Callable[..., Any] | None = None,
+    ) -> None:
+        self.name, self.arguments, self.fork_worker = name, arguments, fork_worker
+        self.forked_by: FakeChild | None = None
+        if fork is not None:
+            with contextlib.suppress(OSError):
+                self.forked_by, _ = fork(arguments, 0)
         self.facts: dict[str, int] | None = None
         self.is_lost = self.is_active = self.after_kill = self.stands_by = False
-        self.is_closed = False
+        self.is_closed = self.was_killed_from_outside = self.refuses = False
         self.kept: FakeWorkers | None = None
         self.leaves: FakeWorkers | None = None
 
     def activate(self, *, after_kill: bool = False, kept: "FakeWorkers | None" = None) -> None:
         """See Child."""
         self.is_active, self.after_kill, self.kept = True, after_kill, kept
+
+    @property
+    def can_fork(self) -> bool:
+        """See Child."""
+        return self.stands_by and not self.is_lost
+
+    def fork(self, *_: object) -> "tuple[FakeChild, int]":
+        """See Child."""
+        if self.refuses:
+            raise OSError("killed a moment ago")
+        return self, 0
 
     def leave_workers(self) -> "FakeWorkers | None":
         """See Child."""
@@ -43,7 +68,7 @@ class FakeWorkers:
 @pytest.fixture(autouse=True)
 def fake_children(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restart_slot, "Child", FakeChild)
-    monkeypatch.setattr(restart_slot, "available_memory", lambda: restart_slot.STANDBY_MEMORY)
+    monkeypatch.setattr(standbys, "Child", FakeChild)
 
 
 def pauses(max_deaths: int, *times: float, longest: float = 10.0) -> list[float | None]:
@@ -104,7 +129,7 @@ def test_kills_from_outside_never_count():
         slot.start()
         assert slot.died(number, from_outside=True)
         pauses.append(slot.start_at - number)
-    assert pauses == [0.0, 0.5, 1.0, 2.0]
+    assert pauses == [0.0, 0.5, 0.5, 0.5], "they say nothing about the next process"
 
 
 def test_a_start_that_the_system_refuses_is_no_death(monkeypatch: pytest.MonkeyPatch):
@@ -117,41 +142,13 @@ def test_a_start_that_the_system_refuses_is_no_death(monkeypatch: pytest.MonkeyP
     assert slot.died(21.0)
 
 
-def test_a_standby_is_started_once_the_process_is_ready():
-    slot = RestartSlot("x", [], 5, 10.0, num_standbys=1)
-    assert not slot.needs_standby(0.0)
-    child = slot.start()
-    assert not slot.needs_standby(0.0)
-    child.facts = {}
-    assert slot.needs_standby(0.0)
-    assert slot.start_standby(0.0).is_standby
-    assert not slot.needs_standby(0.0)
-
-
-def test_a_standby_fills_the_role_after_a_death():
-    slot = RestartSlot("x", [], 5, 10.0, num_standbys=1)
-    slot.start().facts = {}
-    standby = slot.start_standby(0.0)
-    slot.died(1.0)
-    assert slot.start() is standby and standby.is_active and not slot.standbys
-    assert not standby.after_kill
-
-
-def test_a_standby_is_told_of_a_kill():
-    slot = RestartSlot("x", [], 5, 10.0, num_standbys=1)
-    slot.start().facts = {}
-    standby = slot.start_standby(0.0)
-    slot.died(1.0, killed=True)
-    assert slot.start() is standby and standby.after_kill
-
-
 @pytest.mark.parametrize("has_standby", [False, True])
 def test_the_next_process_gets_the_workers_that_are_left(has_standby: bool):
     slot = RestartSlot("x", [], 5, 10.0, num_standbys=1)
     child, left = slot.start(), FakeWorkers()
     child.facts, child.leaves = {}, left
     if has_standby:
-        slot.start_standby(0.0)
+        assert start_standbys(slot, 0.0)
     slot.died(1.0, killed=True)
     assert slot.start().kept is left and not left.is_closed
     slot.died(2.0)
@@ -168,158 +165,194 @@ def test_workers_that_no_process_takes_over_are_ended():
     assert left.is_closed
 
 
-def test_a_lost_standby_is_replaced_after_a_pause_and_never_activated():
-    slot = RestartSlot("x", [], 5, 10.0, num_standbys=1)
-    slot.start().facts = {}
-    lost = slot.start_standby(0.0)
-    lost.is_lost = True
-    slot.died(1.0)
-    child = slot.start()
-    assert child is not lost and not lost.is_active
-    child.facts = {}
-    slot.recovered(1.0)
-    slot.drop_standby(lost, 1.0)
-    assert not slot.needs_standby(1.0 + restart_slot.STANDBY_PAUSE_S / 2)
-    assert slot.needs_standby(1.0 + restart_slot.STANDBY_PAUSE_S)
-
-
-def test_more_standbys_wait_where_processes_die_often():
-    """One more for each death within a minute, up to a bound; the next one when the last has imported all."""
-    slot = RestartSlot("x", [], 99, 10.0, num_standbys=1)
-    slot.start().facts = {}
-    counts = []
-    for now in (0.0, 1.0, 2.0, 3.0, 100.0):
-        standbys = 0
-        while slot.needs_standby(now):
-            standby = slot.start_standby(now)
-            assert not slot.needs_standby(now), "it has not imported everything"
-            standby.stands_by = True
-            standbys += 1
-        counts.append((standbys, len(slot.standbys)))
-        oldest = slot.standbys[0]
-        slot.died(now)
-        slot.start().facts = {}
-        slot.recovered(now)
-        assert slot.child is oldest
-    assert counts == [(1, 1), (2, 2), (2, 3), (1, 3), (0, 2)]
-
-
-def test_streams_go_on_before_the_next_standby_is_started():
-    slot = RestartSlot("x", [], 99, 10.0, num_standbys=1)
-    slot.start().facts = {}
-    slot.died(0.0)
-    slot.start().facts = {}
-    assert not slot.needs_standby(9.0), "it is not known to have recovered"
-    slot.recovered(9.0)
-    assert not slot.needs_standby(9.0)
-    assert slot.needs_standby(9.0 + restart_slot.STANDBY_DELAY_S)
-
-
-def test_a_standby_too_many_is_dropped():
-    slot = RestartSlot("x", [], 99, 10.0, num_standbys=1)
-    slot.start().facts = {}
-    slot.died(0.0)
-    slot.start().facts = {}
-    slot.recovered(0.0)
-    first, second = slot.start_standby(0.0), slot.start_standby(0.0)
-    assert slot.surplus_standby(59.0) is None
-    assert slot.surplus_standby(61.0) is second
-    slot.drop_standby(second, 61.0)
-    assert slot.surplus_standby(61.0) is None and [*slot.standbys] == [first]
-
-
 def ready_slot(num_standbys: int) -> RestartSlot:
     """A role whose first process is ready."""
-    slot = RestartSlot("x", [], 99, 10.0, num_standbys=num_standbys)
+    slot = RestartSlot("x", ["a"], 99, 10.0, num_standbys=num_standbys)
     slot.start().facts = {}
     return slot
 
 
-def start_standbys(slot: RestartSlot, now: float) -> int:
-    """Starts those that are wanted now, one after another; returns how many."""
-    count = 0
-    while slot.needs_standby(now):
-        slot.start_standby(now).stands_by = True
-        count += 1
-    return count
+def start_standbys(slot: RestartSlot, now: float) -> list[FakeChild]:
+    """Starts those that are due now, one after another, each of which imports at once; returns them."""
+    started = []
+    while (due := slot.due_standbys(now)) is not None:
+        standby = due.start(now)
+        started.append(standby)
+        assert slot.due_standbys(now) is None, "one after another"
+        standby.stands_by = True
+    return started
 
 
-def test_several_standbys_wait_from_the_start_and_take_over_one_after_another():
-    """The second is started when the first has imported everything. Two deaths within a moment find them."""
-    slot = RestartSlot("x", [], 99, 10.0, num_standbys=2)
+def test_standbys_are_started_once_the_process_is_ready():
+    """The first one imports, the others are forked by it."""
+    slot = RestartSlot("x", ["a"], 5, 10.0, num_standbys=3)
     child = slot.start()
-    assert not slot.needs_standby(0.0), "the first process loads"
+    assert child.forked_by is None and slot.due_standbys(0.0) is None
     child.facts = {}
-    first = slot.start_standby(0.0)
-    assert not slot.needs_standby(0.0), "the first standby imports"
-    first.stands_by = True
-    assert start_standbys(slot, 0.0) == 1
-    second = slot.standbys[1]
-    for now, expected in ((1.0, first), (1.1, second)):
-        slot.died(now, explained=True, killed=True)
-        assert slot.start() is expected
+    first, second, third = start_standbys(slot, 0.0)
+    assert first.name == "standby of the x" and first.arguments == ["a", "--standby"]
+    assert first.forked_by is None and second.forked_by is third.forked_by is first
+
+
+def test_a_standby_forks_what_fills_the_role_again_and_again():
+    """It stays a standby; the process is told whether its predecessor was killed."""
+    slot = ready_slot(1)
+    (standby,) = start_standbys(slot, 0.0)
+    for number, killed in enumerate([True, False, True]):
+        slot.died(float(number), killed=killed)
+        child = slot.start()
+        assert child.forked_by is standby and child.arguments == ["a"] and child.is_active
+        assert child.after_kill is killed
+        child.facts = {}
+    assert start_standbys(slot, 9.0) == []
+
+
+def test_a_worker_is_forked_by_standbys_with_its_arguments():
+    """Which are known from when the process has asked for one."""
+    slot = RestartSlot("x", ["a"], 5, 10.0, num_standbys=1, worker_standby="--standby=auto")
+    child = slot.start()
+    child.facts = {}
+    (own,) = start_standbys(slot, 0.0)
+    with pytest.raises(OSError, match="no worker of the x can be forked"):
+        child.fork_worker(["worker", "--rank=0"], 0)
+    assert own.arguments == ["a", "--standby"]
+    (of_worker,) = start_standbys(slot, 0.0)
+    assert of_worker.arguments == ["worker", "--rank=0", "--standby=auto"]
+    assert of_worker.name == "standby of the worker of the x"
+    assert child.fork_worker(["worker", "--rank=0"], 0) == (of_worker, 0)
+
+
+def test_a_standby_that_has_just_been_killed_is_passed_over():
+    """The next one forks, and only where there is none is a process started with its imports."""
+    slot = ready_slot(2)
+    first, second = start_standbys(slot, 0.0)
+    first.refuses = True
+    slot.died(1.0, killed=True)
+    assert slot.start().forked_by is second
+    second.refuses = True
+    slot.died(2.0, killed=True)
+    assert slot.start().forked_by is None
+
+
+def test_a_process_that_starts_imports_alone_unless_it_is_killed():
+    """Where all died at once, both would be ready later; where starts are killed, standbys live on."""
+    slot = ready_slot(1)
+    (standby,) = start_standbys(slot, 0.0)
+    standby.is_lost = standby.was_killed_from_outside = True
+    slot.died(1.0, killed=True)
+    slot.standbys[0].drop(standby, 1.0)
+    slot.start()
+    assert start_standbys(slot, 9.0) == []
+    slot.died(10.0, from_outside=True)
+    slot.start()
+    assert len(start_standbys(slot, 11.0)) == 1
+    slot.standbys[0].children[0].is_lost = True
+    slot.standbys[0].drop(slot.standbys[0].children[0], 12.0)
     slot.child.facts = {}
-    slot.recovered(1.3)
-    assert start_standbys(slot, 1.3 + restart_slot.STANDBY_DELAY_S) == 2 + 2
-    slot.died(2.0)
+    slot.recovered(13.0)
+    slot.died(30.0)
     slot.start().facts = {}
-    slot.recovered(2.0)
-    assert start_standbys(slot, 3.0) == 1, "there are never more than two beyond those of the start"
+    assert start_standbys(slot, 50.0) == [], "of the next outage again"
+    slot.recovered(51.0)
+    assert len(start_standbys(slot, 51.0)) == 1
 
 
-def test_a_second_standby_needs_memory(monkeypatch: pytest.MonkeyPatch):
-    """The first one does not; what is left is looked at again after a pause."""
-    left = restart_slot.STANDBY_MEMORY - 1
-    monkeypatch.setattr(restart_slot, "available_memory", lambda: left)
+def test_a_standby_is_replaced_while_nothing_serves():
+    """An outage does not keep it waiting."""
     slot = ready_slot(2)
-    assert start_standbys(slot, 0.0) == 1
-    left += 1
-    assert start_standbys(slot, restart_slot.STANDBY_PAUSE_S - 0.1) == 0
-    assert start_standbys(slot, restart_slot.STANDBY_PAUSE_S) == 1
+    first, _ = start_standbys(slot, 9.0)
+    first.is_lost = first.was_killed_from_outside = True
+    slot.died(20.0)
+    slot.standbys[0].drop(first, 20.0)
+    assert len(start_standbys(slot, 20.0)) == 1
+    slot.start().facts = {}
+    slot.recovered(21.0)
+    assert len(slot.standbys[0].children) == 2
 
 
-def test_standbys_that_are_killed_are_replaced_at_once_unless_it_happens_again_and_again():
-    """Both may be killed in one moment; a kernel that has no memory would kill their successors, too."""
+def test_a_standby_that_dies_is_replaced_at_once_if_it_was_killed_from_outside():
+    """Otherwise after a pause: its successor may die as well, as for a lack of memory."""
     slot = ready_slot(2)
-    start_standbys(slot, 0.0)
-    for standby in list(slot.standbys):
-        slot.drop_standby(standby, 100.0, killed=True)
-    assert not slot.needs_standby(100.0)
-    assert start_standbys(slot, 100.0 + restart_slot.STANDBY_DELAY_S) == 2
-    slot.drop_standby(slot.standbys[0], 110.0, killed=True)
-    assert start_standbys(slot, 110.0 + restart_slot.STANDBY_DELAY_S) == 0
-    assert start_standbys(slot, 110.0 + restart_slot.STANDBY_PAUSE_S) == 1
-    slot.drop_standby(slot.standbys[0], 200.0, killed=True)
-    assert start_standbys(slot, 200.0 + restart_slot.STANDBY_DELAY_S) == 1
+    first, second = start_standbys(slot, 0.0)
+    first.is_lost = first.was_killed_from_outside = True
+    slot.standbys[0].drop(first, 1.0)
+    assert first.is_closed
+    (third,) = start_standbys(slot, 1.0)
+    assert third.forked_by is second
+    second.is_lost = True
+    slot.standbys[0].drop(second, 2.0)
+    assert start_standbys(slot, 2.0 + standbys.PAUSE_S - 0.1) == []
+    assert len(start_standbys(slot, 2.0 + standbys.PAUSE_S)) == 1
+
+
+def test_pauses_grow_while_standbys_die_before_they_have_imported_everything():
+    slot, now, pauses = ready_slot(1), 0.0, []
+    (own,) = slot.standbys
+    for imports in (False, False, False, True, False):
+        assert slot.due_standbys(now) is own and slot.due_standbys(now - 0.1) is None
+        standby = own.start(now)
+        standby.stands_by = imports
+        own.drop(standby, now)
+        pauses.append(own.due - now)
+        now = own.due
+    assert pauses == [standbys.PAUSE_S * times for times in (1, 2, 4, 8, 1)]
 
 
 def test_a_death_while_all_standbys_are_gone_starts_a_process():
     slot = ready_slot(2)
-    start_standbys(slot, 0.0)
-    for standby in slot.standbys:
+    for standby in start_standbys(slot, 0.0):
         standby.is_lost = True
     slot.died(1.0, explained=True, killed=True)
-    assert slot.start() not in slot.standbys and slot.child.is_active
+    child = slot.start()
+    assert child.forked_by is None and child.is_active and child.after_kill
 
 
 def test_a_slot_may_have_no_standby():
-    slot = RestartSlot("x", [], 5, 10.0)
-    slot.start().facts = {}
-    assert not slot.needs_standby(100.0)
+    slot = ready_slot(0)
+    assert slot.due_standbys(100.0) is None and slot.standbys == () and not slot.has_standby
 
 
-def test_a_process_that_has_died_is_closed_and_so_is_all_that_is_left_at_the_end():
-    slot = ready_slot(1)
-    first, standby = slot.child, slot.start_standby(0.0)
+def test_all_processes_are_closed_in_the_end():
+    slot = ready_slot(2)
+    first, both = slot.child, start_standbys(slot, 0.0)
     slot.died(1.0)
     assert first.is_closed and slot.child is None
     second = slot.start()
-    assert second is standby and second.name == "x" and not second.is_closed
-    second.facts = {}
-    slot.recovered(2.0)
-    third = slot.start_standby(9.0)
     slot.close()
-    assert second.is_closed and third.is_closed
+    assert second.is_closed and all(standby.is_closed for standby in both)
+
+
+def test_a_standby_is_there_while_one_of_each_kind_can_fork():
+    slot = RestartSlot("x", ["a"], 5, 10.0, num_standbys=2, worker_standby="--standby=auto")
+    child = slot.start()
+    child.facts = {}
+    with contextlib.suppress(OSError):
+        child.fork_worker(["worker"], 0)
+    assert not slot.has_standby
+    first, _, of_worker, other = start_standbys(slot, 0.0)
+    assert slot.has_standby
+    first.is_lost = of_worker.is_lost = True
+    assert slot.has_standby, "one of two is enough"
+    other.is_lost = True
+    assert not slot.has_standby
+
+
+def test_a_death_counts_for_a_minute():
+    assert pauses(2, 0.0, restart_slot.WINDOW_S - 0.1) == [0, None]
+    assert pauses(2, 0.0, restart_slot.WINDOW_S) == [0, 0]
+
+
+def test_a_standby_that_the_system_refuses_is_tried_again_after_a_pause(monkeypatch: pytest.MonkeyPatch):
+    slot = ready_slot(1)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(standbys, "Child", refuse)
+    due = slot.due_standbys(5.0)
+    assert due is not None and due.start(5.0) is None and not due.children
+    assert slot.due_standbys(5.0 + standbys.PAUSE_S - 0.1) is None
+    assert slot.due_standbys(5.0 + standbys.PAUSE_S) is due
 
 
 def test_how_long_an_outage_was():
@@ -335,32 +368,6 @@ def test_how_long_an_outage_was():
     assert slot.last_pause == 3.5 and slot.recovered(20.25) == 0.25
 
 
-def test_a_standby_is_there_while_one_lives_that_has_imported_everything():
-    slot = ready_slot(2)
-    assert not slot.has_standby
-    first = slot.start_standby(0.0)
-    assert not slot.has_standby, "it imports"
-    first.stands_by = True
-    second = slot.start_standby(0.0)
-    assert slot.has_standby, "one of two is enough"
-    first.is_lost = True
-    assert not slot.has_standby
-    second.stands_by = True
-    assert slot.has_standby
-
-
-def test_a_death_counts_for_a_minute():
-    """For standbys, and for giving up: that of sixty seconds ago does no more."""
-    for now, wanted in ((restart_slot.WINDOW_S - 0.1, 2), (restart_slot.WINDOW_S, 1)):
-        slot = ready_slot(1)
-        slot.died(0.0)
-        slot.start().facts = {}
-        slot.recovered(0.0)
-        assert start_standbys(slot, now) == wanted
-    assert pauses(2, 0.0, restart_slot.WINDOW_S - 0.1) == [0, None]
-    assert pauses(2, 0.0, restart_slot.WINDOW_S) == [0, 0]
-
-
 def test_workers_of_an_earlier_process_are_ended_before_others_are_kept():
     """Where nothing was started between two deaths, as while the system refuses."""
     slot = ready_slot(0)
@@ -371,28 +378,6 @@ def test_workers_of_an_earlier_process_are_ended_before_others_are_kept():
     slot.child.leaves = more
     slot.died(2.0, killed=True)
     assert left.is_closed and not more.is_closed and slot.start().kept is more
-
-
-def test_a_start_is_told_of_a_kill_where_workers_are_kept():
-    """A process that is no standby too: it adopts, or loads again."""
-    slot = ready_slot(0)
-    slot.child.leaves = FakeWorkers()
-    slot.died(1.0, killed=True)
-    assert slot.start().after_kill
-    slot.died(2.0, killed=True)
-    assert not slot.start().after_kill, "there is nothing to adopt"
-
-
-def test_a_standby_that_the_system_refuses_is_tried_again_after_a_pause(monkeypatch: pytest.MonkeyPatch):
-    slot = ready_slot(1)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(restart_slot, "Child", refuse)
-    assert slot.start_standby(5.0) is None and not slot.standbys
-    assert not slot.needs_standby(5.0 + restart_slot.STANDBY_PAUSE_S - 0.1)
-    assert slot.needs_standby(5.0 + restart_slot.STANDBY_PAUSE_S)
 
 
 def test_names_in_labels():

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from pagewire.host.standby import NAME
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -61,7 +63,8 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     with tempfile.TemporaryDirectory(prefix="pw-", dir="/tmp") as runtime, contextlib.ExitStack() as stack:
 
         def start(*arguments: str, standby: bool = False) -> Serve:
-            started = Serve(Path(runtime), *arguments, "--standbys=1" if standby else "--no-standby")
+            own = ["--standbys=1", "--device=simulated"] if standby else ["--no-standby"]
+            started = Serve(Path(runtime), *arguments[:2], *own, *arguments[2:])
             stack.callback(started.process.wait)
             stack.callback(started.process.kill)
             stack.callback(started.process.stderr.close)
@@ -212,7 +215,7 @@ def test_a_child_that_cannot_start_again_ends_the_service_with_its_reason(serve)
 
 def test_a_child_whose_start_is_disturbed_may_try_again(serve):
     """A worker that is killed while its core restarts is no permanent failure, unlike a missing file: it is
-    tried again after a pause, however often."""
+    tried again after a short pause, however often."""
     service = serve("ready,unlucky", "ready", "--max-deaths=2")
     os.kill(service.facts()["engine_pid"], signal.SIGABRT)
     pauses = []
@@ -221,7 +224,7 @@ def test_a_child_whose_start_is_disturbed_may_try_again(serve):
         assert line
         if "starts again" in line:
             pauses.append(line.rpartition("starts again ")[2].strip())
-    assert pauses == ["at once", "in 0.5 s", "in 1.0 s", "in 2.0 s"]
+    assert pauses == ["at once", "in 0.5 s", "in 0.5 s", "in 0.5 s"], "a kill says nothing about the next one"
     service.process.terminate()
     assert service.end()[0] == 0
 
@@ -264,25 +267,56 @@ def test_kills_from_outside_do_not_end_the_service(serve):
     assert service.end() == (0, "")
 
 
-def test_a_standby_takes_over_and_is_replaced(serve):
-    """It waits without being counted as ready, begins when the engine core dies, and gets two successors."""
-    service = serve("ready", "ready", standby=True)
-    first = service.facts()["engine_pid"]
-    for count in (2, 3):
-        wait_until(lambda count=count: len(engines(service)) == count)
-        standby = next(pid for pid in engines(service) if pid != first)
-        assert "--standby" in Path(f"/proc/{standby}/cmdline").read_text().split("\0")
-        os.kill(first, signal.SIGKILL)
+def test_standbys_fork_what_serves_and_one_another(serve):
+    """The process that serves is a child of the supervisor, and lives on when the standby dies that has
+    forked it; so it is after kill upon kill of all but one standby, and at the end nothing is left."""
+    service = serve("ready", "ready", "--standbys=2", "--max-deaths=2", standby=True)
+    serving = service.facts()["engine_pid"]
+    for _ in range(4):
+        wait_until(lambda: len(standbys(service)) == 2 and len(engines(service)) == 3)
+        first, second = standbys(service)
+        os.kill(serving, signal.SIGKILL)
         while not (line := service.process.stderr.readline()).startswith("the engine core is back"):
             assert line, "the supervisor ended"
-        assert standby in engines(service)
-        first = standby
-    wait_until(lambda: len(engines(service)) == 4)
+        (serving,) = set(engines(service)) - {first, second}
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda first=first: first not in engines(service) and len(standbys(service)) == 2)
+        assert serving in engines(service) and second in standbys(service)
     pids = engines(service)
     service.process.send_signal(signal.SIGINT)
-    assert service.end() == (0, "")
+    assert service.end()[0] == 0
     for pid in pids:
         wait_until_gone(pid)
+
+
+def test_what_a_standby_has_forked_ends_with_the_supervisor(serve):
+    service = serve("ready", "ready", standby=True)
+    first = service.facts()["engine_pid"]
+    wait_until(lambda: len(standbys(service)) == 1)
+    os.kill(first, signal.SIGKILL)
+    while not (line := service.process.stderr.readline()).startswith("the engine core is back"):
+        assert line, "the supervisor ended"
+    pids = engines(service)
+    assert len(pids) == 2
+    service.process.kill()
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+def test_a_standby_that_is_stopped_keeps_nothing_waiting(serve):
+    """It is passed over; the process is started as without standbys."""
+    service = serve("ready", "ready", standby=True)
+    first = service.facts()["engine_pid"]
+    wait_until(lambda: len(standbys(service)) == 1)
+    (stopped,) = standbys(service)
+    os.kill(stopped, signal.SIGSTOP)
+    os.kill(first, signal.SIGKILL)
+    while not (line := service.process.stderr.readline()).startswith("the engine core is back"):
+        assert line, "the supervisor ended"
+    assert len(engines(service)) == 2 and first not in engines(service)
+    service.process.send_signal(signal.SIGINT)
+    assert service.end() == (0, "")
+    wait_until_gone(stopped)
 
 
 def test_a_standby_that_dies_costs_a_line_in_the_log(serve):
@@ -302,6 +336,12 @@ def engines(service: Serve) -> list[int]:
     return [
         int(pid) for pid in children if b"engine" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     ]
+
+
+def standbys(service: Serve) -> list[int]:
+    """Returns the pids of those that are standbys now."""
+    names = {pid: Path(f"/proc/{pid}/comm").read_bytes().strip() for pid in engines(service)}
+    return [pid for pid, name in names.items() if name == NAME]
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

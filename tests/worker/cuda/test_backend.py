@@ -14,13 +14,13 @@ from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan, encode_plan
 from engine_core.step.result import Result, decode_result
 from kernels.triton.requirements import BUFFER_BYTES
-from kernels.triton.step.copy_segments import copy_segments_reference
 from kernels.triton_ops import TritonOps
 from pagewire.internal.v1 import engine_pb2, worker_pb2
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
 from tests.checkpoints import EOS_ID, VOCAB_SIZE
 from tests.engine_core.fakes import Ledger, add_request, make, run
+from tests.kernels.references.step import copy_segments_reference
 from tests.worker.cuda.host_devices import SMALL, LateDevice, interpret, load_on, load_on_the_host
 from tests.worker.fakes import initialize, load_on_a_cpu
 from worker.cuda.backend import CudaBackend, copy_parts

@@ -157,7 +157,7 @@ def test_a_panic_ends_one_row(rows: GrammarRows) -> None:
     begin(rows, 0, "start: /ab/")
     begin(rows, 1, "start: /ab/")
     rows.words([0, 1])
-    rows._rows[0].ready.result()._matcher = Panics()  # type: ignore[assignment]
+    rows.matchers([0])[0]._matcher = Panics()  # type: ignore[assignment]
     rows.record([0, 1], lambda: [ord("a"), ord("a")])
     assert allowed(rows, 0) == set() and allowed(rows, 1) == {ord("b")}
     assert "library that matches grammars fails" in rows.errors([0])[0]

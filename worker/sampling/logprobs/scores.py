@@ -106,11 +106,14 @@ class SampledScores:
         """Returns whether any of the rows is scored."""
         return bool(self._requests) and any(row in self._requests for row in rows)
 
-    def keep(self, logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor | None:
-        """Returns a copy of the logits [A, V] of those rows [A] that are scored; None: none is."""
+    def keep(self, logits: torch.Tensor, rows: Sequence[int], changes: bool = True) -> torch.Tensor | None:
+        """Returns the logits [A, V] of those rows [A] that are scored, copied where the sampler changes them;
+        None: none is."""
         if not self.watches(rows):
             return None
         self._members = [index for index, row in enumerate(rows) if row in self._requests]
+        if not changes and len(self._members) == len(rows):
+            return logits
         return logits.index_select(0, upload(np.array(self._members), logits.device))
 
     def add(self, kept: torch.Tensor, rows: Sequence[int], tokens: torch.Tensor) -> None:

@@ -82,5 +82,6 @@ SHORT = {f"W{number}": name for number, name in enumerate(WORKLOADS, 1)}
 CROWD = Workload("crowd", "256 at once, 128 + 128 tokens each", lambda: [(0, 128, 128)] * 256)
 FEW = Workload("few", "8 at once, 128 + 128 tokens each", lambda: [(0, 128, 128)] * 8)
 FIRST = Workload("first", "1 request, 128 + 1 tokens", lambda: [(0, 128, 1)])
-ALL = WORKLOADS | {each.name: each for each in (CROWD, FEW, FIRST)}
-"""With what takes a GPU, a light load, and the first token alone."""
+HEAVY = Workload("heavy", "768 at once, 64 + 256 tokens each", lambda: [(0, 64, 256)] * 768)
+ALL = WORKLOADS | {each.name: each for each in (CROWD, FEW, FIRST, HEAVY)}
+"""With what takes a GPU, a light load, one first token, and more than a frontend of one core can send."""

@@ -90,6 +90,13 @@ async def test_a_server_that_knows_only_totals():
     }
 
 
+async def test_a_total_in_the_last_event_with_a_choice_is_no_count_of_that_event():
+    """llama-server's completions end so: its messages and the total are not both tokens."""
+    last = event(choices=[{"text": "", "finish_reason": "length"}], usage=USAGE)
+    _, counts, found = await ask(Foreign(text_event("a"), text_event("b"), last))
+    assert counts == [1, 1] and found == TokenCounts(4, 6)
+
+
 @pytest.mark.parametrize("prompt", ["hi", [{"role": "user", "content": "hi"}]])
 async def test_chat(prompt: Any):
     roles = event(choices=[{"delta": {"role": "assistant", "content": ""}}])

@@ -201,6 +201,7 @@ class RequestOptions(TypedDict, total=False):
     model: served name; default: the client's.
     timings: return the time spent in each phase.
     parameters: return the parameters that the request runs with, those of the model and the server included.
+    stream_interval: tokens of a message, at least, except in a sequence's last one; default: 1.
     priority: lower values run first; 0 is the default class.
     tenant: unit of fair sharing; cached prefixes are shared within a tenant only.
     cache_salt: share cached prefixes with requests of the same salt only.
@@ -219,6 +220,7 @@ class RequestOptions(TypedDict, total=False):
     model: str
     timings: bool
     parameters: bool
+    stream_interval: int
     priority: int
     tenant: str
     cache_salt: str
@@ -268,6 +270,8 @@ def _request(
     """Returns the request of complete params. See generate_request()."""
     output = params.output()
     output.timings, output.parameters = options.get("timings", False), options.get("parameters", False)
+    if "stream_interval" in options:
+        output.stream_interval = options["stream_interval"]
     cache = {name.removeprefix("cache_"): options[name] for name in _CACHE_OPTIONS if name in options}
     routing = {name: options[name] for name in _ROUTING_OPTIONS if name in options}
     budget = options.get("reasoning_budget")

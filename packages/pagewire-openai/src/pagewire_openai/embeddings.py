@@ -1,6 +1,7 @@
 """POST /v1/embeddings."""
 
 from base64 import b64encode
+from functools import partial
 from typing import Any
 
 from frontend.call.call import Call
@@ -10,7 +11,7 @@ from frontend.parts import FrontendParts
 from frontend.validation.requests import MAX_PROMPTS
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
-from pagewire_openai.endpoints import request_id_of
+from pagewire_openai.endpoints import read_in_turn, request_id_of
 from pagewire_openai.requests import values
 from pagewire_openai.requests.completion import PROMPTS, read_prompts
 from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
@@ -35,11 +36,8 @@ EMBEDDINGS: Table = {
 async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/embeddings."""
     names, request = Names(), pooling_pb2.EmbedRequest()
-    read_fields(body, EMBEDDINGS, request, names)
+    await read_in_turn(partial(_read, body, request, names), parts, call, exchange)
     encoding = given(body, "encoding_format", "float")
-    if encoding not in _ENCODINGS:
-        raise InvalidRequest({"encoding_format": f"must be {' or '.join(_ENCODINGS)}"})
-    _read_inputs(body, request, names)
     request.request_id = request_id_of(exchange, names)
     parts.state.require_open()
     try:
@@ -59,8 +57,11 @@ async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exc
     await exchange.respond(200, answer)
 
 
-def _read_inputs(body: Json, request: pooling_pb2.EmbedRequest, names: Names) -> None:
+def _read(body: Json, request: pooling_pb2.EmbedRequest, names: Names) -> None:
     """Reads the inputs, and what holds for all of them. Raises InvalidRequest."""
+    read_fields(body, EMBEDDINGS, request, names)
+    if given(body, "encoding_format", "float") not in _ENCODINGS:
+        raise InvalidRequest({"encoding_format": f"must be {' or '.join(_ENCODINGS)}"})
     prompts = read_prompts(body, "input", MAX_PROMPTS)
     for place, prompt in enumerate(prompts):
         if (special := given(body, "add_special_tokens", None)) is not None:

@@ -3,11 +3,11 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
@@ -38,15 +38,23 @@ from pagewire_openai.responses.choices import (
 from pagewire_openai.responses.messages import MessageWriter
 from pagewire_openai.responses.response import ResponseFacts, ResponseWriter
 
+T = TypeVar("T")
 Json = dict[str, Any]
 REQUEST_ID = "x-request-id"
 """Header with the client's name for its request; the answer has it, too."""
 
 
+async def read_in_turn(read: Callable[[], T], parts: FrontendParts, call: Call, exchange: Exchange) -> T:
+    """Returns what read() makes of the body, in the tenant's turn unless the body is small. Raises
+    ServiceError."""
+    return await parts.large_messages.run(read, exchange.body_size, call.caller)
+
+
 async def chat_completions(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/chat/completions."""
     names = Names()
-    request = read_chat(body, names, parts.model.chat_template)
+    read = partial(read_chat, body, names, parts.model.chat_template)
+    request = await read_in_turn(read, parts, call, exchange)
     form = ChatFormat(request.output.HasField("logprobs"))
     await _choices(parts, body, [request], form, names, call, exchange)
 
@@ -54,7 +62,8 @@ async def chat_completions(parts: FrontendParts, body: Json, call: Call, exchang
 async def responses(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/responses."""
     names = Names()
-    request = read_response(body, names, parts.model.chat_template)
+    read = partial(read_response, body, names, parts.model.chat_template)
+    request = await read_in_turn(read, parts, call, exchange)
     read_object(given(body, "stream_options", {}), "stream_options", RESPONSE_STREAM_OPTIONS)
     request.request_id = request_id_of(exchange, names)
     sampling, default = request.sampling, parts.model.default_sampling
@@ -74,7 +83,9 @@ async def responses(parts: FrontendParts, body: Json, call: Call, exchange: Exch
 async def messages(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/messages."""
     names = Names()
-    request = read_messages(body, names, parts.model.chat_template, reasons=parts.model.answers.reasons)
+    reasons = parts.model.answers.reasons
+    read = partial(read_messages, body, names, parts.model.chat_template, reasons=reasons)
+    request = await read_in_turn(read, parts, call, exchange)
     request.request_id = request_id_of(exchange, names)
     request.output.continuous_usage = True  # the first event has that of the prompt
     writer = MessageWriter(request.request_id, parts.model.name)
@@ -90,7 +101,8 @@ def _decimal(value: float) -> float:
 async def completions(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/completions."""
     names = Names()
-    requests = read_completion(body, names, parts.config.max_request_bytes)
+    read = partial(read_completion, body, names, parts.config.max_request_bytes)
+    requests = await read_in_turn(read, parts, call, exchange)
     output = requests[0].output
     sequences = requests[0].sampling.n or 1
     hidden: frozenset[bytes] = frozenset()

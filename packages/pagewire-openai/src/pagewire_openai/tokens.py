@@ -10,7 +10,8 @@ from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from frontend.validation.requests import check_detokenize, check_tokenize
 from frontend.validation.rules import Limits
-from pagewire.v1 import prompt_pb2, tokenizer_pb2
+from pagewire.v1 import tokenizer_pb2
+from pagewire_openai.endpoints import read_in_turn
 from pagewire_openai.requests import values
 from pagewire_openai.requests.chat import CONVERSATION, read_conversation
 from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
@@ -40,11 +41,7 @@ DETOKENIZE: Table = {
 async def tokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /tokenize: `prompt` or `messages` to `tokens`, as in vLLM."""
     names, request = Names(), tokenizer_pb2.TokenizeRequest()
-    read_fields(body, TOKENIZE, request, names)
-    prompt = request.prompts.add()
-    _read_prompt(body, prompt, names)
-    if (special := given(body, "add_special_tokens", None)) is not None:
-        prompt.add_special_tokens = special
+    await read_in_turn(partial(_read_tokenize, body, request, names), parts, call, exchange)
     token_ids = await _read_ids(parts, request, names, call)
     answer: Json = {
         "count": len(token_ids),
@@ -61,7 +58,9 @@ async def tokenize(parts: FrontendParts, body: Json, call: Call, exchange: Excha
 async def count_tokens(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/messages/count_tokens."""
     names = Names()
-    counted = read_counted(body, names, _PATH, parts.model.chat_template, reasons=parts.model.answers.reasons)
+    template, reasons = parts.model.chat_template, parts.model.answers.reasons
+    read = partial(read_counted, body, names, _PATH, template, reasons=reasons)
+    counted = await read_in_turn(read, parts, call, exchange)
     request = tokenizer_pb2.TokenizeRequest(model=counted.model, prompts=[counted.prompt])
     token_ids = await _read_ids(parts, request, names, call)
     await exchange.respond(200, {"input_tokens": len(token_ids)})
@@ -84,7 +83,12 @@ async def _read_ids(
     return read.token_ids
 
 
-def _read_prompt(body: Json, prompt: prompt_pb2.Prompt, names: Names) -> None:
+def _read_tokenize(body: Json, request: tokenizer_pb2.TokenizeRequest, names: Names) -> None:
+    """Reads the only prompt, and how to answer. Raises InvalidRequest."""
+    read_fields(body, TOKENIZE, request, names)
+    prompt = request.prompts.add()
+    if (special := given(body, "add_special_tokens", None)) is not None:
+        prompt.add_special_tokens = special
     has_messages = given(body, "messages", None) is not None
     if has_messages == (given(body, "prompt", None) is not None):
         raise InvalidRequest({"prompt": "give either prompt or messages"})
@@ -104,22 +108,26 @@ def _read_prompt(body: Json, prompt: prompt_pb2.Prompt, names: Names) -> None:
         raise InvalidRequest({"prompt": str(error)}) from None
 
 
-async def detokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
-    """POST /detokenize: `tokens` to `prompt`, as in vLLM."""
-    names, request = Names(), tokenizer_pb2.DetokenizeRequest()
+def _read_detokenize(body: Json, request: tokenizer_pb2.DetokenizeRequest, names: Names) -> None:
     read_fields(body, DETOKENIZE, request, names)
-    parts.model.check_name(request.model)
     if not isinstance(body.get("tokens"), list):
         raise InvalidRequest({"tokens": "must be a list of token ids"})
     names.put("sequences", "tokens")
     names.put("sequences[0].ids", "tokens")
-    ids = array("I", body["tokens"])
-    request.sequences.add(ids=ids)
+    request.sequences.add(ids=body["tokens"])
+
+
+async def detokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
+    """POST /detokenize: `tokens` to `prompt`, as in vLLM."""
+    names, request = Names(), tokenizer_pb2.DetokenizeRequest()
+    await read_in_turn(partial(_read_detokenize, body, request, names), parts, call, exchange)
+    parts.model.check_name(request.model)
+    ids = request.sequences[0].ids
     skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else False
 
     def texts() -> list[str]:
         check_detokenize(request, parts.vocab_size)
-        return parts.model.tokenizer.decode([ids], skip_special_tokens=skip)
+        return parts.model.tokenizer.decode([array("I", ids)], skip_special_tokens=skip)
 
     size = request.ByteSize()
     try:

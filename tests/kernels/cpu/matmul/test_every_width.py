@@ -10,9 +10,10 @@ import torch
 
 from kernels.cpu.matmul.compact.weight import compact_weight
 from kernels.cpu.matmul.groups.weight import grouped_linear_reference, round_to_two_levels
-from kernels.cpu.matmul.int8 import quantize_weight, quantized_linear_reference
+from kernels.cpu.matmul.int8 import quantize_weight
 from kernels.cpu.matmul.packed import narrow_weight, pack_weight
 from tests.kernels.cpu.matmul.groups.one_level import one_level
+from tests.kernels.references.matmul import quantized_linear_reference
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels

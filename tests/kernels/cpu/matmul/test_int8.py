@@ -3,12 +3,8 @@
 import pytest
 import torch
 
-from kernels.cpu.matmul.int8 import (
-    QuantizedWeight,
-    quantize_reference,
-    quantize_weight,
-    quantized_linear_reference,
-)
+from kernels.cpu.matmul.int8 import QuantizedWeight, quantize_reference, quantize_weight
+from tests.kernels.references.matmul import quantized_linear_reference
 from tests.kernels.tolerances import assert_close, random
 
 pytestmark = pytest.mark.cpu_kernels

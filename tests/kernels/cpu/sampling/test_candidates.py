@@ -26,7 +26,7 @@ from kernels.cpu.sampling.scratch import (  # noqa: E402
 )
 from kernels.cpu.sampling.vector_loops import CHUNK  # noqa: E402
 from kernels.ops.sampling.columns import UNKNOWN  # noqa: E402
-from kernels.ops.sampling.filters import top_p_reference  # noqa: E402
+from tests.kernels.references.sampling import top_p_reference
 from tests.kernels.sampling_inputs import tied_logits  # noqa: E402
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.ops.sampling.logprobs import SHORT, ranking, ranking_reference
+from kernels.ops.sampling.logprobs import PARTS, SHORT, ranking, ranking_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, tied_logits
 
@@ -32,7 +32,8 @@ def test_rows_are_independent(make: type, n: int) -> None:
 
 
 def test_no_rows() -> None:
-    assert ranking(torch.empty(0, 9), 4).shape == (0, 4)
+    for width in (9, 2 * SHORT):
+        assert ranking(torch.empty(0, width), 4).shape == (0, 4)
 
 
 def test_all_equal() -> None:
@@ -49,4 +50,19 @@ def test_rows_with_equals_beside_rows_without(n: int) -> None:
     scores[6, order[n]] = scores[6, order[n - 1]]
     scores[7] = -scores[7].abs()
     scores[7, 9], scores[7, 4] = 0.0, -0.0
+    assert torch.equal(ranking(scores, n), ranking_reference(scores, n))
+
+
+@pytest.mark.parametrize("width", [SHORT - 1, SHORT, SHORT + 37, 3 * SHORT])
+@pytest.mark.parametrize("n", [1, 5, 20, 100])
+def test_a_few_of_a_long_list(width: int, n: int) -> None:
+    """The first ones anywhere: all in one part, one in each, behind the last whole part; with equals, and
+    with scores that are none."""
+    scores = torch.cat((smooth_logits(4, width), tied_logits(2, width)))
+    scores[0, width // PARTS : width // PARTS + 60] += 100
+    scores[1, :: width // PARTS] += 100
+    scores[2, -40:] += 100
+    scores[3, width // 2] = scores[3].max()
+    assert torch.equal(ranking(scores, n), ranking_reference(scores, n))
+    scores[3, ::2] = -torch.inf
     assert torch.equal(ranking(scores, n), ranking_reference(scores, n))

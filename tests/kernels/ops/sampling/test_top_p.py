@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kernels.ops.sampling import filters as module
-from kernels.ops.sampling.filters import top_p, top_p_reference
+from kernels.ops.sampling.filters import top_p
+from tests.kernels.references.sampling import top_p_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.sampling_inputs import SHAPES, smooth_logits, spread, tied_logits, weights_of
 

@@ -8,7 +8,7 @@ import torch
 
 from kernels.triton.capabilities import CAPABILITIES, assume
 from kernels.triton.experts.dispatch import ExpertOrder, sort_by_expert
-from kernels.triton.experts.grouped_linear import grouped_linear, grouped_linear_reference
+from kernels.triton.experts.grouped_linear import grouped_linear
 from kernels.triton.experts.tile_sizes import (
     MANY_TOKENS,
     choose_grouped_sizes,
@@ -21,6 +21,7 @@ from kernels.triton.experts.tile_sizes import (
 from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.ranges import LinearSizes
+from tests.kernels.references.experts import grouped_linear_reference
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
 

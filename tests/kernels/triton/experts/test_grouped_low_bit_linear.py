@@ -6,14 +6,12 @@ import pytest
 import torch
 
 from kernels.triton.experts.dispatch import ExpertOrder, sort_by_expert
-from kernels.triton.experts.grouped_low_bit_linear import (
-    grouped_low_bit_linear,
-    grouped_low_bit_linear_reference,
-)
+from kernels.triton.experts.grouped_low_bit_linear import grouped_low_bit_linear
 from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight
 from kernels.triton.matmul.ranges import LinearSizes
+from tests.kernels.references.experts import grouped_low_bit_linear_reference
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.matmul.test_low_bit_linear import random_codes
 

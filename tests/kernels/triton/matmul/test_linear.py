@@ -10,8 +10,9 @@ import torch
 from kernels import triton_ops
 from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.linear import linear
-from kernels.triton.matmul.range_launch import sum_ranges, sum_ranges_reference
+from kernels.triton.matmul.range_launch import sum_ranges
 from kernels.triton.matmul.ranges import LinearSizes, range_length
+from tests.kernels.references.matmul import sum_ranges_reference
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
 

@@ -5,9 +5,10 @@ import torch
 
 from kernels.triton.matmul import ranges
 from kernels.triton.matmul.linear import linear
-from kernels.triton.matmul.low_bit_linear import low_bit_linear, low_bit_linear_reference
+from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight
 from kernels.triton.matmul.ranges import LinearSizes
+from tests.kernels.references.matmul import low_bit_linear_reference
 from tests.kernels.tolerances import assert_close, random
 
 DEPTH, FEATURES = 200, 70

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from kernels.triton.matmul import range_launch as module
-from kernels.triton.matmul.range_launch import sum_ranges, sum_ranges_reference
+from kernels.triton.matmul.range_launch import sum_ranges
+from tests.kernels.references.matmul import sum_ranges_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where

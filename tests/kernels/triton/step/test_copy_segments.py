@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from kernels.triton.step import copy_segments as module
-from kernels.triton.step.copy_segments import copy_segments, copy_segments_reference
+from kernels.triton.step.copy_segments import copy_segments
+from tests.kernels.references.step import copy_segments_reference
 
 
 def test_pieces_of_any_length(device: torch.device, monkeypatch):

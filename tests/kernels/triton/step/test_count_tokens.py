@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from kernels.triton.step.token_history import count_tokens, count_tokens_reference
+from kernels.triton.step.token_history import count_tokens
+from tests.kernels.references.step import count_tokens_reference
 
 V = 70
 

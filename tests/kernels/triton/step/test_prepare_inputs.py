@@ -5,12 +5,8 @@ import pytest
 import torch
 
 from kernels.triton.step import prepare_inputs as module
-from kernels.triton.step.prepare_inputs import (
-    StepInputs,
-    append_tokens,
-    prepare_inputs,
-    prepare_inputs_reference,
-)
+from kernels.triton.step.prepare_inputs import StepInputs, append_tokens, prepare_inputs
+from tests.kernels.references.step import prepare_inputs_reference
 
 BLOCK_SIZE = 4
 

@@ -2,7 +2,8 @@
 
 import torch
 
-from kernels.triton.step.token_history import History, record_tokens, record_tokens_reference
+from kernels.triton.step.token_history import History, record_tokens
+from tests.kernels.references.step import record_tokens_reference
 
 V = 70
 

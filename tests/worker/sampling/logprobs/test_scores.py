@@ -9,7 +9,7 @@ from kernels.ops.sampling.logprobs import ranking_reference
 from tests.kernels.references.sampling import log_softmax_reference
 from tests.logprob_columns import Scored, take_apart
 from worker.sampling.logprobs.messages import LogprobCandidates, to_columns
-from worker.sampling.logprobs.scores import score
+from worker.sampling.logprobs.scores import SampledScores, score
 
 V = 30
 TOKEN = st.integers(0, V - 1)
@@ -75,3 +75,13 @@ def test_without_candidates_there_is_no_column_of_them() -> None:
     assert len(columns.logprobs) == len(columns.ranks) == 12
     assert columns.candidate_counts == columns.candidate_token_ids == b""
     assert to_columns([]).logprobs == b""
+
+
+def test_logits_are_copied_where_the_sampler_changes_them_or_scores_some_rows() -> None:
+    logits, scores = logits_for(3, 0), SampledScores({4: LogprobCandidates(), 6: LogprobCandidates(top_n=2)})
+    assert scores.keep(logits[:1], [5]) is None
+    assert scores.keep(logits[:2], [4, 6], changes=False).data_ptr() == logits.data_ptr()  # type: ignore[union-attr]
+    for rows, changes, kept in (([4, 6, 4], True, [0, 1, 2]), ([5, 6, 4], False, [1, 2])):
+        found = scores.keep(logits, rows, changes)
+        assert found is not None and torch.equal(found, logits[kept])
+        assert found.data_ptr() != logits.data_ptr()

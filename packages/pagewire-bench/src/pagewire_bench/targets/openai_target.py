@@ -141,11 +141,12 @@ class OpenAiTarget:
 
 
 class _UsageCounter:
-    """Counts the tokens of one answer. is_exact: its events with output have said how many."""
+    """Counts the tokens of one answer. is_exact: its events say how many, as the first with a choice does.
+    (Of llama-server's only the last one does.)"""
 
     def __init__(self) -> None:
         self.prompt_tokens = self.completion_tokens = 0
-        self.is_exact = False
+        self.is_exact: bool | None = None
 
     def count(self, event: Mapping[str, Any]) -> int:
         """Returns the number of new tokens of an event. Raises TypeError, ValueError, AttributeError for one
@@ -153,7 +154,8 @@ class _UsageCounter:
         before, usage = self.completion_tokens, event.get("usage") or {}
         self.prompt_tokens = int(usage.get("prompt_tokens") or self.prompt_tokens)
         self.completion_tokens = int(usage.get("completion_tokens") or before)
-        self.is_exact |= bool(usage and event.get("choices"))
+        if self.is_exact is None and event.get("choices"):
+            self.is_exact = bool(usage)
         return self.completion_tokens - before if self.is_exact else int(_has_output(event))
 
 

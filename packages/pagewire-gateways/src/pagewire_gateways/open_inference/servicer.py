@@ -45,6 +45,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
     interceptors = ()
 
     def __init__(self, parts: FrontendParts, aborts: Aborts) -> None:
+        self._parts = parts
         self._config, self._model, self._generator = parts.config, parts.model, parts.generator
         self._state, self._limits, self._write_timeouts = parts.state, parts.limits, parts.write_timeouts
 
@@ -91,7 +92,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
         self._state.require_open()
         self._check_model(request.model_name, request.model_version)
         read = partial(read_infer_request, request)
-        asked = await self._generator.large_messages.run(read, request.ByteSize(), current_caller())
+        asked = await self._parts.large_messages.run(read, request.ByteSize(), current_caller())
         if asked.stream:
             raise InvalidRequest({"stream": "needs ModelStreamInfer"})
         try:
@@ -108,7 +109,7 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
         multiplexer = Multiplexer(
             self._generator, self._state, self._limits, self._config.max_multiplexed_requests
         )
-        infers = _Infers(multiplexer, self._check_model, self._model.name)
+        infers = _Infers(multiplexer, self._parts, self._check_model)
         async with aclosing(multiplexer):
             reading = asyncio.create_task(infers.read(requests, context), name="infer requests")
             try:
@@ -137,10 +138,13 @@ class _Infer:
 class _Infers:
     """The requests of one stream: the multiplexer's ids stand for the client's, which need not differ."""
 
-    def __init__(self, multiplexer: Multiplexer, check_model: Callable[[str, str], None], model: str) -> None:
+    def __init__(
+        self, multiplexer: Multiplexer, parts: FrontendParts, check_model: Callable[[str, str], None]
+    ) -> None:
         self._multiplexer = multiplexer
+        self._large_messages = parts.large_messages
         self._check_model = check_model
-        self._model = model
+        self._model = parts.model.name
         self._stem, self._numbers = secrets.token_hex(8), count()
         self._in_flight: dict[str, _Infer] = {}
 
@@ -148,22 +152,23 @@ class _Infers:
         """Begins each request, until the client has no more or sends one that cannot be parsed."""
         try:
             async for request in requests:
-                self._begin(request, partial(reauthenticated_call, context))
+                await self._begin(request, partial(reauthenticated_call, context))
                 await self._multiplexer.wait_for_room()
         except Exception as error:
             self._multiplexer.break_off(error)
         else:
             self._multiplexer.half_close()
 
-    def _begin(self, request: oip.ModelInferRequest, authenticate: Callable[[], Call]) -> None:
-        """Begins a request; what is wrong with it becomes its error."""
+    async def _begin(self, request: oip.ModelInferRequest, authenticate: Callable[[], Call]) -> None:
+        """Begins a request, read in the tenant's turn; what is wrong with it becomes its error."""
         name = f"{self._stem}-{next(self._numbers)}"
         command = generation_pb2.GenerateMultiplexedRequest()
         outputs: list[str] = []
         empty_final = False
         try:
             self._check_model(request.model_name, request.model_version)
-            asked = read_infer_request(request)
+            read = partial(read_infer_request, request)
+            asked = await self._large_messages.run(read, request.ByteSize(), current_caller())
             command.generate.CopyFrom(asked.request)
             outputs, empty_final = asked.outputs, asked.empty_final
         except ServiceError as error:

@@ -155,7 +155,8 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
         """The vector of one prompt, as the model's checkpoint has it."""
         self._state.require_open()
         asked = pooling_pb2.EmbedRequest(request_id=request.request_id)
-        asked.inputs.add().token_ids.ids.extend(request.tokenized.input_ids)
+        copy = partial(asked.inputs.add().token_ids.ids.extend, request.tokenized.input_ids)
+        await self._parts.large_messages.run(copy, request.ByteSize(), current_caller())
         try:
             vectors = await self._embedder.embed(asked, current_call(context))
         except ServiceError as error:

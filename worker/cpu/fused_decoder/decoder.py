@@ -166,8 +166,8 @@ class FusedDecoder(LanguageModel):
     def _record(
         self, few: bool, most: tuple[int, int], batch: InputBatch, caches: Sequence[LayerCache]
     ) -> StepProgram:
-        """Returns a program for steps of few tokens, or of many. most: tokens and logits; what the last one of
-        its kind could compute is not lost. batch: any."""
+        """Returns a program for steps of few tokens, or of many. most: tokens and logits; at least those of
+        the last program of its kind. batch: any."""
         last, least = self.programs.get(few), RecordingOps.FEW
         before = (least, least) if last is None else (last.most_tokens, last.computed.most_logits)
         most_tokens, most_logits = (1 << (count - 1).bit_length() for count in map(max, most, before))

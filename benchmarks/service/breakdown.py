@@ -36,15 +36,15 @@ _PHASE = re.compile(r'phase="(\w+)"')
 
 @dataclass(frozen=True)
 class Reading:
-    """Seconds and steps since the service started; `at` is the client's clock."""
+    """Seconds and steps since the service started."""
 
-    at: float
     steps: float
     stepping: float
     waiting: float
     phases: Mapping[str, float]
     processors: Mapping[str, "Processor"]
-    """By process."""
+    """By process, before the metrics were read, which takes milliseconds of it."""
+    processors_after: Mapping[str, "Processor"]
 
 
 @dataclass(frozen=True)
@@ -86,37 +86,36 @@ class Meter:
         self._processes = by_role(supervisor)
 
     def read(self) -> Reading:
-        """Now, when nothing runs."""
+        """Now, when nothing runs. What reading takes is not between two readings."""
+        before = {"client": Processor(time.process_time(), wake_ups(os.getpid()))} | self._used()
         with urllib.request.urlopen(self._url) as answer:
             page = answer.read().decode()
-        processors = {
+        after = self._used() | {"client": Processor(time.process_time(), wake_ups(os.getpid()))}
+        return parse(page, before, after)
+
+    def _used(self) -> dict[str, Processor]:
+        return {
             role: Processor(sum(map(processor_seconds, pids)), sum(map(wake_ups, pids)))
             for role, pids in self._processes.items()
         }
-        processors["client"] = Processor(time.process_time(), wake_ups(os.getpid()))
-        return parse(page, time.perf_counter(), processors)
 
 
-def parse(page: str, at: float, processors: Mapping[str, Processor]) -> Reading:
-    """page: what Prometheus would read, of all engine cores together."""
+def parse(page: str, *processors: Mapping[str, Processor]) -> Reading:
+    """page: what Prometheus would read, of all engine cores together. processors: before and after that."""
     sums: dict[str, float] = {}
     phases = dict.fromkeys(PHASES, 0.0)
-    for line in page.splitlines():
-        sample = _SAMPLE.match(line)
-        if sample is None:
-            continue
+    for sample in filter(None, map(_SAMPLE.match, page.splitlines())):
         name, labels, value = sample[1], sample[2] or "", float(sample[3])
         phase = _PHASE.search(labels)
         if name == "pagewire_worker_phase_seconds_total" and phase:
             phases[phase[1]] += value
         sums[name] = sums.get(name, 0.0) + value
     return Reading(
-        at,
         sums["pagewire_core_step_seconds_count"],
         sums["pagewire_core_step_seconds_sum"],
         sums["pagewire_worker_waiting_seconds_total"],
         phases,
-        processors,
+        *processors,
     )
 
 
@@ -129,7 +128,7 @@ def between(before: Reading, after: Reading, seconds: float, tokens: int) -> Bre
     parts["before and after"] = seconds - stepping - waiting
     steps = int(after.steps - before.steps)
     all_cores = seconds * (os.cpu_count() or 1)
-    used = {name: after.processors[name] - before.processors[name] for name in after.processors}
+    used = {name: after.processors[name] - before.processors_after[name] for name in after.processors}
     return Breakdown(
         steps,
         1000 * stepping / steps,

@@ -4,6 +4,7 @@
     python -m benchmarks.service.serve --start demo --json figures.json
     python -m benchmarks.service.serve --start /models/m --workloads single,batch -- --max-num-seqs 64
     python -m benchmarks.service.serve --start /models/m --workloads batch --breakdown
+    python -m benchmarks.service.serve --start /models/m --workloads first --repeats 20 --breakdown
     python -m benchmarks.service.serve --start /models/m --breakdown -- --device simulated --profile cpu
     python -m benchmarks.service.serve --start /models/m --workloads batch --multiplexed --breakdown
 
@@ -182,7 +183,7 @@ def arguments() -> tuple[argparse.Namespace, list[str]]:
     where.add_argument("--address", help="of a running service")
     where.add_argument("--start", metavar="MODEL", help="start a service for this model")
     parser.add_argument(
-        "--workloads", default=",".join(WORKLOADS), help="also: crowd, few, heavy; default: %(default)s"
+        "--workloads", default=",".join(WORKLOADS), help="also: crowd, few, first, heavy; %(default)s"
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--breakdown", action="store_true", help="where the time goes; with --start")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pagewire_bench.workloads import SHORT, WORKLOADS, Request
+from pagewire_bench.workloads import ALL, SHORT, WORKLOADS, Request
 
 SIZES = {
     "W1": (1, 128, 128),
@@ -26,6 +26,11 @@ def test_sizes(short: str) -> None:
     assert [(prefix + own, output) for prefix, own, output in lengths] == [
         (len(request.prompt), request.output) for request in made
     ]
+
+
+def test_the_first_token_alone() -> None:
+    (request,) = ALL["first"].requests(0, 1000, 4096)
+    assert (len(request.prompt), request.output) == (128, 1)
 
 
 @pytest.mark.parametrize("short", SIZES)

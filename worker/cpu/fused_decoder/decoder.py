@@ -32,8 +32,8 @@ from worker.models.decoder import Decoder
 logger = logging.getLogger(__name__)
 
 LONG, WIDE = 2048, 256
-"""The most tokens and logits for which a program is recorded before any step needs it: the defaults of
---max-num-batched-tokens and --max-num-seqs. Its buffers take no memory before rows of them are written."""
+"""The most tokens and logits of the program that is recorded before a step needs it: buffers take no memory
+before rows of them are written, but the system may refuse them."""
 
 
 def fuse(
@@ -51,7 +51,7 @@ def fuse(
         part = layer_that_failed(model, error)
         logger.info("steps are computed layer by layer: %s has no program: %s", part, error)
         return model
-    return FusedDecoder(model, ops, blocks, min(most_tokens, LONG), min(most_logits, WIDE))
+    return FusedDecoder(model, ops, blocks, (min(most_tokens, LONG), min(most_logits, WIDE)))
 
 
 @torch.inference_mode()
@@ -107,13 +107,10 @@ class _LastStep:
 class FusedDecoder(LanguageModel):
     """Runs a Decoder that can be recorded, on one cache."""
 
-    def __init__(
-        self, model: Decoder, ops: CpuOps, blocks: BlockKernels, most_tokens: int, most_logits: int
-    ) -> None:
-        """most_tokens, most_logits: of the steps whose program is recorded with the first step."""
+    def __init__(self, model: Decoder, ops: CpuOps, blocks: BlockKernels, expected: tuple[int, int]) -> None:
+        """expected: tokens and logits of the longest steps whose program is recorded with the first step."""
         super().__init__()
-        self.model, self._ops, self._blocks = model, ops, blocks
-        self._expected = most_tokens, most_logits
+        self.model, self._ops, self._blocks, self._expected = model, ops, blocks, expected
         self.programs: dict[bool, StepProgram] = {}  # for steps of few tokens: True, and of many
         self._last = _LastStep(torch.empty(0), False)
         self._captures: dict[bool, Sequence[torch.Tensor]] = {}  # of each program: buffers [M, E]
@@ -124,10 +121,10 @@ class FusedDecoder(LanguageModel):
         few = tokens <= RecordingOps.FEW
         if not self.programs and self._expected[0] > RecordingOps.FEW:
             with suppress(MemoryError):  # then each step says whether its memory suffices
-                self._record(False, *self._expected, batch, caches)
+                self.programs[False] = self._record(False, self._expected, batch, caches)
         program = self.programs.get(few)
         if program is None or program.most_tokens < tokens or program.computed.most_logits < logits:
-            program = self._record(few, tokens, logits, batch, caches)
+            program = self.programs[few] = self._record(few, (tokens, logits), batch, caches)
         program.run(batch)
         hidden = program.first_rows(tokens)
         self._last.hidden, self._last.few = hidden, few
@@ -167,19 +164,17 @@ class FusedDecoder(LanguageModel):
         return self.programs.get(self._last.few) if hidden is self._last.hidden else None
 
     def _record(
-        self, few: bool, tokens: int, logits: int, batch: InputBatch, caches: Sequence[LayerCache]
+        self, few: bool, most: tuple[int, int], batch: InputBatch, caches: Sequence[LayerCache]
     ) -> StepProgram:
-        """Records the program for steps of few tokens, or of many: of so many tokens and logits at most, and
-        of what the last one of its kind could compute. batch: any."""
+        """Returns a program for steps of few tokens, or of many. most: tokens and logits; at least those of
+        the last program of its kind. batch: any."""
         last, least = self.programs.get(few), RecordingOps.FEW
-        if last is not None:
-            tokens, logits = max(tokens, last.most_tokens), max(logits, last.computed.most_logits)
-        most_tokens, most_logits = (max(least, 1 << (count - 1).bit_length()) for count in (tokens, logits))
+        before = (least, least) if last is None else (last.most_tokens, last.computed.most_logits)
+        most_tokens, most_logits = (1 << (count - 1).bit_length() for count in map(max, most, before))
         ops = RecordingOps(self._ops, self._blocks, most_tokens)
         if few:
             stateful = [isinstance(specs[0], RowStateSpec) for specs in self.model.layer_specs()]
             ops.prefetch(self.model.kv_cache_specs(), caches[stateful.index(False)], batch)
         hidden = record(self.model, ops, caches, most_logits)
         self._captures[few] = self.model.captured
-        self.programs[few] = program = ops.build(hidden)
-        return program
+        return ops.build(hidden)

@@ -81,6 +81,7 @@ SHORT = {f"W{number}": name for number, name in enumerate(WORKLOADS, 1)}
 
 CROWD = Workload("crowd", "256 at once, 128 + 128 tokens each", lambda: [(0, 128, 128)] * 256)
 FEW = Workload("few", "8 at once, 128 + 128 tokens each", lambda: [(0, 128, 128)] * 8)
+FIRST = Workload("first", "1 request, 128 + 1 tokens", lambda: [(0, 128, 1)])
 HEAVY = Workload("heavy", "768 at once, 64 + 256 tokens each", lambda: [(0, 64, 256)] * 768)
-ALL = WORKLOADS | {each.name: each for each in (CROWD, FEW, HEAVY)}
-"""With what takes a GPU, a light load, and more than a frontend of one core can send."""
+ALL = WORKLOADS | {each.name: each for each in (CROWD, FEW, FIRST, HEAVY)}
+"""With what takes a GPU, a light load, one first token, and more than a frontend of one core can send."""

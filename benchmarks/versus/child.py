@@ -88,14 +88,14 @@ class Child:
         assert self._process.stdout is not None
         timer = threading.Timer(patience_s, self._expire)
         timer.start()
-        line = self._process.stdout.readline()
-        timer.cancel()
+        try:
+            line = self._process.stdout.readline()
+        finally:  # also when a signal ends this process, which would wait for the timer
+            timer.cancel()
         if line:
             return json.loads(line)
-        if self._has_expired:
-            why = f"was killed after {patience_s:.0f} s without an answer"
-        else:
-            why = f"ended with {self._process.wait()}"
+        ended = f"ended with {self._process.wait()}"
+        why = f"was killed after {patience_s:.0f} s without an answer" if self._has_expired else ended
         raise PeerFailed(f"it {why}: {last_line(self._log)} ({self._log})")
 
     def _expire(self) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -48,6 +49,21 @@ def test_runs(child: Child) -> None:
 def test_failures_are_one_line(child: Child, output: int, patience_s: float, why: str) -> None:
     with pytest.raises(PeerFailed, match=why):
         child.run([Request([1], output)], patience_s)
+
+
+def test_a_comparison_that_is_told_to_end_waits_for_no_answer(
+    child: Child, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ends when all of its threads have."""
+
+    def told_to_end() -> str:
+        raise SystemExit(143)
+
+    monkeypatch.setattr(child._process.stdout, "readline", told_to_end)
+    with pytest.raises(SystemExit):
+        child.run([Request([1], 1)], PATIENCE_S)
+    timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
+    assert all(timer.finished.is_set() for timer in timers)
 
 
 def test_one_that_cannot_start(tmp_path: Path) -> None:

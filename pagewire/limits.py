@@ -7,8 +7,8 @@ MAX_BAD_SPELLINGS = 3 * MAX_BAD_WORDS
 """What an engine core is sent: each word at the beginning of a text, after a space, and after other text."""
 MAX_BAD_WORD_TOKENS = 128
 """Tokens of one spelling."""
-
-
+MAX_LOGIT_BIAS = 4096
+"""Tokens with a bias: those of 64 rows then take 3 ms of a step, which all streams wait for."""
 MAX_LENGTH_PENALTY = 10.0
 """Largest absolute value: length ** length_penalty must stay finite."""
 MAX_STOPS = 128

@@ -21,7 +21,7 @@ from engine_core.step.plan import RowParameters
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, AddRequest, Pooling
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
-from pagewire.limits import MAX_BAD_SPELLINGS, MAX_BAD_WORD_TOKENS, MAX_COMPILED_BYTES
+from pagewire.limits import MAX_BAD_SPELLINGS, MAX_BAD_WORD_TOKENS, MAX_COMPILED_BYTES, MAX_LOGIT_BIAS
 from pagewire.telemetry.tracing import trace_id_of
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingCriteria
 
@@ -188,6 +188,8 @@ def _check_sampling(sampling: SamplingParams, limits: Limits) -> int:
         raise Refused("sampling.n", f"must be 1 to {limits.max_num_seqs}")
     if sampling.HasField("best_of"):
         raise Refused("sampling.best_of", "is not resolved")  # the frontend chooses among n
+    if len(sampling.logit_bias) > MAX_LOGIT_BIAS:
+        raise Refused("sampling.logit_bias", f"must be at most {MAX_LOGIT_BIAS} tokens")
     if not all(map(isfinite, sampling.logit_bias.values())):
         raise Refused("sampling.logit_bias", "must be finite numbers")
     _check_tokens("sampling.logit_bias", sampling.logit_bias, limits)

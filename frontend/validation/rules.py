@@ -13,7 +13,13 @@ from google.protobuf.duration_pb2 import Duration
 from frontend.errors import InvalidRequest
 from frontend.text.regex_automaton import MAX_NODES, Automaton
 from frontend.text.regex_syntax import RegexError
-from pagewire.limits import MAX_BAD_WORD_TOKENS, MAX_BAD_WORDS, MAX_CHOICES, MAX_GRAMMAR_BYTES
+from pagewire.limits import (
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
+    MAX_CHOICES,
+    MAX_GRAMMAR_BYTES,
+    MAX_LOGIT_BIAS,
+)
 from pagewire.v1 import generation_pb2
 
 MAX_ID_BYTES = 256
@@ -163,6 +169,8 @@ def _token_ids(values: Sequence[int], limits: Limits) -> str | None:
 
 
 def _logit_bias(values: Any, limits: Limits) -> str | None:
+    if len(values) > MAX_LOGIT_BIAS:
+        return f"must be at most {MAX_LOGIT_BIAS} tokens, not {len(values)}; allowed_token_ids may be more"
     problem = _token_ids(values, limits)
     if problem is None and not all(-100 <= bias <= 100 for bias in values.values()):
         return "must be in [-100, 100] for each token"
@@ -235,7 +243,7 @@ STOP_REGEXES = Rule(
     _stop_regexes,
 )
 TOKEN_IDS = Rule("ids of the vocabulary, at most as many as it has", _token_ids)
-LOGIT_BIAS = Rule("[-100, 100] by ids of the vocabulary", _logit_bias)
+LOGIT_BIAS = Rule(f"[-100, 100] by ids of the vocabulary, at most {MAX_LOGIT_BIAS}", _logit_bias)
 TOP_N = Rule("0 to Limits.max_logprobs", _too_many_candidates)
 CANDIDATE_IDS = Rule("at most Limits.max_logprobs different ids of the vocabulary", _candidate_ids)
 ALL_CANDIDATES = Rule(

@@ -148,6 +148,12 @@ def test_refused_by_name(case: str) -> None:
     assert refusal.value.message and refusal.value.reason
 
 
+def test_biases_are_counted() -> None:
+    with pytest.raises(Refused, match="at most 4096 tokens") as refusal:
+        make(changed(lambda message: message.sampling.logit_bias.update(dict.fromkeys(range(4097), 1.0))))
+    assert refusal.value.field == "sampling.logit_bias"
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
     "name",

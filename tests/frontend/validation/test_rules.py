@@ -1,5 +1,6 @@
 """Each rule accepts exactly the values that its range names."""
 
+import dataclasses
 from math import inf, nan
 
 import pytest
@@ -7,6 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from frontend.validation import rules
 from frontend.validation.rules import Limits
+from pagewire.limits import MAX_LOGIT_BIAS
 from pagewire.v1 import generation_pb2
 
 LIMITS = Limits(100, 50, frozenset({2}), 4, 2, max_priority=10, max_logprobs=3, num_ranks=2)
@@ -45,6 +47,15 @@ def test_a_rule_accepts_its_range(rule, valid, invalid):
 
 def test_a_priority_under_fcfs_says_why():
     assert "--policy fcfs" in rules.priority_problem(1, Limits(1, 1, frozenset(), 1, 1))
+
+
+def test_a_bias_is_of_so_many_tokens():
+    """Each costs time in each step, which other streams wait for."""
+    limits = dataclasses.replace(LIMITS, vocab_size=2 * MAX_LOGIT_BIAS)
+    biases = dict.fromkeys(range(MAX_LOGIT_BIAS), 1.0)
+    assert rules.LOGIT_BIAS(biases, limits) is None
+    problem = rules.LOGIT_BIAS(biases | {MAX_LOGIT_BIAS: 1.0}, limits)
+    assert problem is not None and "at most 4096 tokens, not 4097" in problem
 
 
 def test_candidates_are_counted():

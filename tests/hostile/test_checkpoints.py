@@ -363,7 +363,7 @@ LARGE: dict[str, tuple[str, str, str, int]] = {
     "merges": ("tokenizer.json", '{"model":{"type":"BPE","merges":[', '"t h"', MANY + 2),
     "merges in pairs": ("tokenizer.json", '{"model":{"type":"BPE","merges":[', '["t","h"]', MANY + 2),
     "a unigram model": ("tokenizer.json", '{"model":{"type":"Unigram","vocab":[', '["q{0}",-1.0]', MANY + 2),
-    "added tokens": ("tokenizer.json", '{"added_tokens":[', '{{"id":{0},"content":"q{0}"}}', MANY // 5),
+    "added tokens": ("tokenizer.json", '{"added_tokens":[', '{{"id":{0},"content":"q{0}"}}', MANY // 5 + 1),
     "normalizers": ("tokenizer.json", '{"normalizer":{"normalizers":[', '{{"type":"NFC"}}', MANY // 4 + 1),
     "added tokens beside it": ("added_tokens.json", "{", '"q{0}":{0}', MANY + 2),
     "a configuration": ("tokenizer_config.json", '{"added_tokens_decoder":{', '"{0}":{{}}', MANY // 4 + 1),

@@ -7,7 +7,6 @@ import torch
 
 from kernels.ops.attention.e4m3 import narrowed
 from kernels.ops.attention.gather_plan import first_seen
-from kernels.triton.attention.work_list import WorkShape, _chunks
 
 
 def copy_blocks_reference(cache: torch.Tensor, sources: torch.Tensor, targets: torch.Tensor) -> None:
@@ -88,45 +87,3 @@ def paged_attention_reference(
             weights = scores.softmax(-1)[:, : seen.stop - seen.start]
             rows.append(torch.einsum("hj,hjd->hd", weights, values[:, seen]))
     return torch.stack(rows).to(query.dtype)
-
-
-def work_list_reference(
-    counts: list[int], lengths: list[int], shape: WorkShape
-) -> tuple[list[tuple[int, int, int, int]], list[tuple[int, int]]]:
-    """Returns the items, and (b, n) of each row, one after the other. counts: tokens of each row."""
-    rows = list(zip(counts, lengths, strict=True))
-    sees = [_chunks(length - count, length, shape) for count, length in rows]
-    pieces = [-(-count // shape.queries) for count in counts]
-    work = sum(number * len(seen) for number, seen in zip(pieces, sees, strict=True))
-    most = shape.most or max(1, -(-work * shape.num_kv // shape.programs))
-    while shape.capacity < sum(
-        count * len(seen) for count, seen in zip(counts, sees, strict=True) if len(seen) > most
-    ):
-        most *= 2
-    shared, whole, places, base = [], [], [], 0
-    for row, (count, seen) in enumerate(zip(counts, sees, strict=True)):
-        places.append((base - seen.start, len(seen)))
-        splits = -(-len(seen) // -(-most // 2)) if len(seen) > most else 1
-        items = [(row, piece, s, splits) for piece in reversed(range(pieces[row])) for s in range(splits)]
-        if splits > 1:
-            shared += items
-            base += count * len(seen)
-        else:
-            whole.append(items)
-    return shared + [item for items in reversed(whole) for item in items], places
-
-
-def merge_chunks_reference(parts: torch.Tensor, stats: torch.Tensor) -> torch.Tensor:
-    """Computes the formula in float64, of all chunks: parts [T', H, C, D], stats [T', H, C, 2] ->
-    [T', H, D]."""
-    largest, total = stats.double().unbind(-1)
-    weights = torch.where(total > 0, torch.exp2(largest - largest.amax(-1, keepdim=True)), 0.0)
-    acc = torch.where(total[..., None] > 0, parts.double(), 0.0)
-    summed, whole = (weights[..., None] * acc).sum(2), (weights * total).sum(2, keepdim=True)
-    return torch.where(whole > 0, summed / whole, 0.0)
-
-
-def dequantize_reference(stored: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Dequantizes exactly: stored [..., K, S, D] e4m3 as in the cache, scales [K] -> [..., K, S, D]
-    float64."""
-    return stored.double() * scales.double()[:, None, None]

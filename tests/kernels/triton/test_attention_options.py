@@ -8,10 +8,10 @@ import torch
 from kernels.triton.attention.fp8 import KVScales, quantize_reference
 from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
 from tests.kernels.attention_cases import Case
-from tests.kernels.references.attention import dequantize_reference
 from tests.kernels.tolerances import assert_close
 from tests.kernels.triton.attention.test_paged_attention import to_device
 from tests.kernels.triton.conftest import Where
+from tests.kernels.triton.references import dequantize_reference
 
 MIXED = [(5, 1), (70, 1), (0, 1), (0, 7), (20, 40), (0, 1)]
 HEADS = 6

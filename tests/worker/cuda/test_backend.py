@@ -20,7 +20,7 @@ from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions
 from tests.checkpoints import EOS_ID, VOCAB_SIZE
 from tests.engine_core.fakes import Ledger, add_request, make, run
-from tests.kernels.references.step import copy_segments_reference
+from tests.kernels.triton.references import copy_segments_reference
 from tests.worker.cuda.host_devices import SMALL, LateDevice, interpret, load_on, load_on_the_host
 from tests.worker.fakes import initialize, load_on_a_cpu
 from worker.cuda.backend import CudaBackend, copy_parts

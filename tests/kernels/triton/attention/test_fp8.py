@@ -5,7 +5,7 @@ import torch
 
 from kernels.ops.attention.e4m3 import E4M3
 from kernels.triton.attention.fp8 import quantize_reference
-from tests.kernels.references.attention import dequantize_reference
+from tests.kernels.triton.references import dequantize_reference
 
 ONE = torch.ones(1)
 

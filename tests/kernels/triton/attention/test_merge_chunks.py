@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from kernels.triton.attention.merge_chunks import merge_chunks
-from tests.kernels.references.attention import merge_chunks_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
+from tests.kernels.triton.references import merge_chunks_reference
 
 pytestmark = pytest.mark.usefixtures("short_chunks")
 

@@ -8,7 +8,7 @@ import torch
 
 from kernels.ops.attention.gather_plan import first_seen
 from kernels.triton.attention.work_list import WorkList, WorkShape, make_work_list
-from tests.kernels.references.attention import work_list_reference
+from tests.kernels.triton.references import work_list_reference
 
 Rows = list[tuple[int, int]]
 PLAIN = WorkShape(queries=4, num_kv=2, programs=16, capacity=1000, shared_items=1000, chunk=64)

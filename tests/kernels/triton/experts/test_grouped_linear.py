@@ -21,9 +21,9 @@ from kernels.triton.experts.tile_sizes import (
 from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.ranges import LinearSizes
-from tests.kernels.references.experts import grouped_linear_reference
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
+from tests.kernels.triton.references import grouped_linear_reference
 
 DEPTH, FEATURES, EXPERTS, TOP_K = 200, 70, 4, 2
 """Two ranges, of which the second is shorter and ends within an iteration."""

@@ -11,9 +11,9 @@ from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight
 from kernels.triton.matmul.ranges import LinearSizes
-from tests.kernels.references.experts import grouped_low_bit_linear_reference
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.matmul.test_low_bit_linear import random_codes
+from tests.kernels.triton.references import grouped_low_bit_linear_reference
 
 DEPTH, FEATURES, EXPERTS, TOP_K, TOKENS = 200, 70, 4, 2, 20
 """Two ranges, of which the second is shorter and ends within a tile; experts whose last tile is not full."""

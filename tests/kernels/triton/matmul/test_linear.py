@@ -12,9 +12,9 @@ from kernels.triton.matmul import range_launch, ranges
 from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.range_launch import sum_ranges
 from kernels.triton.matmul.ranges import LinearSizes, range_length
-from tests.kernels.references.matmul import sum_ranges_reference
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
+from tests.kernels.triton.references import sum_ranges_reference
 
 DEPTH, FEATURES = 200, 70
 """Two ranges, of which the second is shorter and ends within an iteration."""

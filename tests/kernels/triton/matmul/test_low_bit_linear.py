@@ -8,8 +8,8 @@ from kernels.triton.matmul.linear import linear
 from kernels.triton.matmul.low_bit_linear import low_bit_linear
 from kernels.triton.matmul.low_bit_weight import Code, LowBitWeight
 from kernels.triton.matmul.ranges import LinearSizes
-from tests.kernels.references.matmul import low_bit_linear_reference
 from tests.kernels.tolerances import assert_close, random
+from tests.kernels.triton.references import low_bit_linear_reference
 
 DEPTH, FEATURES = 200, 70
 """Two ranges, of which the second is shorter and ends within a tile; a tile of rows that is not full."""

@@ -5,10 +5,10 @@ import torch
 
 from kernels.triton.matmul import range_launch as module
 from kernels.triton.matmul.range_launch import sum_ranges
-from tests.kernels.references.matmul import sum_ranges_reference
 from tests.kernels.rows import assert_rows_are_independent
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
+from tests.kernels.triton.references import sum_ranges_reference
 
 
 @pytest.mark.parametrize("features", [1, 15, 16, 17, 40])

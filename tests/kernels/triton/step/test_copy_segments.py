@@ -5,7 +5,7 @@ import torch
 
 from kernels.triton.step import copy_segments as module
 from kernels.triton.step.copy_segments import copy_segments
-from tests.kernels.references.step import copy_segments_reference
+from tests.kernels.triton.references import copy_segments_reference
 
 
 def test_pieces_of_any_length(device: torch.device, monkeypatch):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels.triton.step.token_history import count_tokens
-from tests.kernels.references.step import count_tokens_reference
+from tests.kernels.triton.references import count_tokens_reference
 
 V = 70
 

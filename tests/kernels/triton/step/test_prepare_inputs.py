@@ -6,7 +6,7 @@ import torch
 
 from kernels.triton.step import prepare_inputs as module
 from kernels.triton.step.prepare_inputs import StepInputs, append_tokens, prepare_inputs
-from tests.kernels.references.step import prepare_inputs_reference
+from tests.kernels.triton.references import prepare_inputs_reference
 
 BLOCK_SIZE = 4
 

@@ -3,7 +3,7 @@
 import torch
 
 from kernels.triton.step.token_history import History, record_tokens
-from tests.kernels.references.step import record_tokens_reference
+from tests.kernels.triton.references import record_tokens_reference
 
 V = 70
 

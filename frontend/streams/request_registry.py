@@ -54,7 +54,8 @@ class RequestRegistry:
     def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
         self._entries: dict[str, RegisteredRequest] = {}
-        self._groups: dict[str, tuple[str, RequestTimings]] = {}  # by member: the group's id and timings
+        self._groups: dict[str, tuple[str, RegisteredRequest]] = {}  # by member: the group's id, and itself
+        self._arriving: dict[str, dict[int, RegisteredRequest]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -74,6 +75,18 @@ class RequestRegistry:
         return [(name, entry) for name, entry in self._entries.items() if not entry.members]
 
     @contextmanager
+    def arriving(self, engine_id: str) -> Iterator[RegisteredRequest]:
+        """Lets an Abort find a call that is not checked yet, and will reserve this id."""
+        entry, calls = RegisteredRequest(), self._arriving.setdefault(engine_id, {})
+        calls[id(entry)] = entry
+        try:
+            yield entry
+        finally:
+            del calls[id(entry)]
+            if not calls:
+                del self._arriving[engine_id]
+
+    @contextmanager
     def reserve(self, engine_id: str, content: bytes = b"") -> Iterator[RegisteredRequest]:
         """Reserves a request's id within this frontend. (The core does so across frontends.) A call with the
         content of one in flight has the id from here on. Raises RequestExists."""
@@ -84,7 +97,9 @@ class RequestRegistry:
             former.former = former.former and former.former.last_call()
             if former.ticket is None:  # the core, which tells the others, does not know it
                 former.failure = ContinuedElsewhere()
-        entry = self._entries[engine_id] = RegisteredRequest(content=content, former=former)
+        _, member = self._groups.get(engine_id, ("", RegisteredRequest()))
+        entry = RegisteredRequest(content=content, former=former, aborted=member.aborted)
+        self._entries[engine_id] = entry
         try:
             yield entry
         finally:
@@ -97,14 +112,17 @@ class RequestRegistry:
                     self._entries[engine_id] = last
 
     @contextmanager
-    def group(self, request_id: str, caller: Caller, size: int) -> Iterator[tuple[str, ...]]:
+    def group(
+        self, request_id: str, caller: Caller, size: int, aborted: bool = False
+    ) -> Iterator[tuple[str, ...]]:
         """Reserves an id for requests that are one to their client, and yields the ids of its members. Raises
         RequestExists."""
         group_id, timings = caller.scope(request_id), RequestTimings()
         with self.reserve(group_id) as entry:
             members = tuple(f"{request_id}#{place}" for place in range(size))
             entry.members = tuple(map(caller.scope, members))
-            self._groups.update(dict.fromkeys(entry.members, (group_id, timings)))
+            for member in entry.members:
+                self._groups[member] = group_id, RegisteredRequest(timings=timings, aborted=aborted)
             try:
                 yield members
             finally:
@@ -113,8 +131,8 @@ class RequestRegistry:
 
     def put_age(self, message: engine_pb2.AddRequest, timings: RequestTimings) -> None:
         """Writes the age of a request, or of its group, into the message for the core."""
-        message.group, timings = self._groups.get(message.request_id, ("", timings))
-        message.age_us = round(1e6 * timings.seconds())
+        message.group, member = self._groups.get(message.request_id, ("", None))
+        message.age_us = round(1e6 * ((member and member.timings) or timings).seconds())
 
     def members(self, engine_id: str) -> tuple[str, ...]:
         """Returns the engine ids of the requests that a client's id stands for."""
@@ -133,8 +151,8 @@ class RequestRegistry:
     def abort(self, engine_ids: Iterable[str]) -> None:
         """Aborts requests of this frontend, in whatever state they are."""
         for engine_id in engine_ids:
-            entry = self._entries.get(engine_id)
-            if entry is not None:
+            self.abort_early(engine_id)
+            if (entry := self._entries.get(engine_id)) is not None:
                 self._abort(entry)
 
     def abort_unsent(self, engine_ids: Iterable[str]) -> set[str]:
@@ -146,6 +164,14 @@ class RequestRegistry:
                 self._abort(entry)
                 found.add(engine_id)
         return found
+
+    def abort_early(self, engine_id: str) -> bool:
+        """Aborts calls that have not reserved this id yet. Returns whether there are any."""
+        calls = [*self._arriving.get(engine_id, {}).values()]
+        calls += [self._groups[engine_id][1]] if engine_id in self._groups else []
+        for call in calls:
+            call.aborted = True
+        return bool(calls)
 
     def _abort(self, entry: RegisteredRequest) -> None:
         if entry.stream is None or entry.ticket is None:
@@ -172,11 +198,12 @@ class Aborts:
         """Ends a tenant's requests; returns the ids that were in flight. Raises EngineNotReady."""
         members = {name: self._registry.members(scope(tenant, name)) for name in request_ids}
         wanted = [member for parts in members.values() for member in parts]
+        early = {member for member in wanted if self._registry.abort_early(member)}
         unsent = self._registry.abort_unsent(wanted)
         others = [member for member in wanted if member not in unsent]
         known: list[str] = []
         if others:
             async with self._turns.turn(tenant):
                 known = await self._cores.abort_by_ids(others)
-        aborted = unsent.union(known)
+        aborted = early.union(unsent, known)
         return [name for name in request_ids if not aborted.isdisjoint(members[name])]

@@ -100,14 +100,11 @@ def _steady(source: Source) -> list[tuple[Metric, Value]]:
     """Reads a source, again if another thread adds a label value meanwhile."""
     for _ in range(10):
         try:
-            return [(metric, _copied(value)) for metric, value in source()]
+            found = source()
+            return [(name, dict(value) if isinstance(value, Mapping) else value) for name, value in found]
         except RuntimeError:  # a dictionary changed size while it was copied
             continue
     return []
-
-
-def _copied(value: Value) -> Value:
-    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _family(metric: Metric, value: Value) -> Family:

@@ -126,6 +126,30 @@ def test_only_unsent_requests_are_aborted_without_a_core():
         assert waiting.ended and not at_core.ended
 
 
+def test_an_abort_finds_calls_that_have_not_reserved_their_id():
+    """All that have the id then, and none that comes later."""
+    registry = RequestRegistry(Engine())
+    with registry.arriving("x") as one, registry.arriving("x") as other:
+        assert registry.abort_early("x") and not registry.abort_early("y")
+        with registry.arriving("x") as later:
+            assert one.aborted and other.aborted and not later.aborted
+    assert not registry.abort_early("x")
+    with registry.arriving("x") as one:
+        registry.abort(["x"])
+        assert one.aborted
+
+
+def test_an_abort_finds_members_of_a_group_that_have_not_begun():
+    registry = RequestRegistry(Engine())
+    with registry.group("g", ANONYMOUS, 3), registry.reserve("g#0") as first:
+        stream = sent(first, 1)
+        assert all(map(registry.abort_early, registry.members("g"))) and not stream.ended
+        with registry.reserve("g#1") as second:
+            assert second.aborted
+    with registry.group("g", ANONYMOUS, 1, aborted=True), registry.reserve("g#0") as first:
+        assert first.aborted
+
+
 def test_all_are_ended_with_an_error():
     engine, error = Engine(), Draining()
     registry = RequestRegistry(engine)

@@ -6,12 +6,13 @@ import os
 import signal
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import NamedTuple
 from unittest import mock
 
 import pytest
 
-from pagewire import AsyncClient, SamplingParams
+from pagewire import AsyncClient, Client, SamplingParams
 from pagewire.local_service import Service
 from pagewire_client.transport import recovery
 from tests.e2e import services
@@ -35,7 +36,7 @@ def service() -> Iterator[Service]:
 def test_a_standby_continues_streams_exactly(service: Service, victim: str) -> None:
     """On the real model: the process that goes on is forked by the one that waited, which stays, and no token
     changes. A worker lives on when its core is killed, and a core does not when its worker is."""
-    services.wait_until(lambda: services.have_standbys(service))
+    wait_until_ready(service)
     expected = asyncio.run(stream_all(service.address))
     before = processes(service)
     streams = stream_all(service.address, lambda: os.kill(before[victim].serving, signal.SIGKILL))
@@ -55,7 +56,7 @@ def test_a_standby_continues_streams_exactly(service: Service, victim: str) -> N
 def test_a_standby_of_the_only_frontend_continues_streams(service: Service) -> None:
     """The process that goes on is forked by the one that waited, at the same ports, and clients continue by
     themselves."""
-    services.wait_until(lambda: services.have_standbys(service))
+    wait_until_ready(service)
     expected = asyncio.run(stream_all(service.address))
     before = processes(service)["frontend"]
     streams = stream_all(service.address, lambda: os.kill(before.serving, signal.SIGKILL))
@@ -70,7 +71,7 @@ def test_a_standby_of_the_only_frontend_continues_streams(service: Service) -> N
 @pytest.mark.parametrize("victims", ["serving", "standbys", "all"])
 def test_a_signal_from_outside_ends_no_stream(service: Service, victims: str, number: int) -> None:
     """To each process at once, whatever it does: deaths that have one cause end a service, others do not."""
-    services.wait_until(lambda: services.have_standbys(service))
+    wait_until_ready(service)
     expected = asyncio.run(stream_all(service.address))
     roles = processes(service).values()
     serving = [role.serving for role in roles] if victims != "standbys" else []
@@ -82,10 +83,21 @@ def test_a_signal_from_outside_ends_no_stream(service: Service, victims: str, nu
 
     assert asyncio.run(stream_all(service.address, strike)) == expected
     assert service.is_running
-    for pid in serving + standbys if number == signal.SIGSTOP else ():
-        with contextlib.suppress(ProcessLookupError):  # it was found, and killed
-            os.kill(pid, signal.SIGCONT)
+    if number == signal.SIGSTOP:
+        for pid in serving + standbys:
+            with contextlib.suppress(ProcessLookupError):  # it was found, and killed
+                os.kill(pid, signal.SIGCONT)
+    else:  # a frontend that is told to end leaves when its streams are over
+        struck = {*serving, *standbys}
+        services.wait_until(lambda: struck.isdisjoint(chain(*services.processes(service.pid).values())))
+    wait_until_ready(service)
+
+
+def wait_until_ready(service: Service) -> None:
+    """Waits until the service answers, and has all of its standbys."""
     services.wait_until(lambda: services.have_standbys(service))
+    with Client(service.address) as client:
+        client.wait_ready(services.PATIENCE_S)
 
 
 class Role(NamedTuple):

@@ -30,6 +30,13 @@ class InstructionSet:
         """As LLVM calls processors with this set, under Linux."""
         return f"{self.architecture}-unknown-linux-gnu"
 
+    def extended(
+        self, name: str, title: str, flags: set[str], features: set[str], compact: bool = False
+    ) -> "InstructionSet":
+        """Returns a set that builds on this one, with flags and features besides its own."""
+        flags_of_both, features_of_both = self.flags | flags, self.features | features
+        return InstructionSet(name, title, flags_of_both, features_of_both, compact, self.architecture)
+
 
 BASELINE = frozenset(
     {"64bit", "cmov", "cx8", "cx16", "fxsr", "mmx", "sse", "sse2", "sse3", "ssse3", "sse4.1", "sse4.2"}
@@ -37,53 +44,26 @@ BASELINE = frozenset(
 )
 """Features of LLVM that every processor with AVX2 has."""
 
-AVX2 = InstructionSet(
-    "avx2",
-    "AVX2",
-    frozenset({"avx2", "fma", "f16c"}),
-    BASELINE | {"avx2", "fma", "f16c"},
-    compact=True,
-)
-AVX2_VNNI = InstructionSet(
-    "avx2_vnni", "AVX-VNNI", AVX2.flags | {"avx_vnni"}, AVX2.features | {"avxvnni"}, compact=True
-)
+_AVX2 = {"avx2", "fma", "f16c"}
+AVX2 = InstructionSet("avx2", "AVX2", frozenset(_AVX2), BASELINE | _AVX2, compact=True)
+AVX2_VNNI = AVX2.extended("avx2_vnni", "AVX-VNNI", {"avx_vnni"}, {"avxvnni"}, compact=True)
 _AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
-AVX512 = InstructionSet("avx512", "AVX-512", AVX2.flags | _AVX512, AVX2.features | _AVX512)
-AVX512_VNNI = InstructionSet(
-    "avx512_vnni", "AVX512-VNNI", AVX512.flags | {"avx512_vnni"}, AVX512.features | {"avx512vnni"}
+AVX512 = AVX2.extended("avx512", "AVX-512", _AVX512, _AVX512)
+AVX512_VNNI = AVX512.extended("avx512_vnni", "AVX512-VNNI", {"avx512_vnni"}, {"avx512vnni"})
+AVX512_VBMI = AVX512_VNNI.extended(
+    "avx512_vbmi", "AVX512-VBMI", {"avx512vbmi", "avx512_vbmi2"}, {"avx512vbmi", "avx512vbmi2"}, compact=True
 )
-AVX512_VBMI = InstructionSet(
-    "avx512_vbmi",
-    "AVX512-VBMI",
-    AVX512_VNNI.flags | {"avx512vbmi", "avx512_vbmi2"},
-    AVX512_VNNI.features | {"avx512vbmi", "avx512vbmi2"},
-    compact=True,
-)
-AVX512_BF16 = InstructionSet(
-    "avx512_bf16",
-    "AVX512-BF16",
-    AVX512_VBMI.flags | {"avx512_bf16"},
-    AVX512_VBMI.features | {"avx512bf16"},
-    compact=True,
+AVX512_BF16 = AVX512_VBMI.extended(
+    "avx512_bf16", "AVX512-BF16", {"avx512_bf16"}, {"avx512bf16"}, compact=True
 )
 """AMD has it from Zen 4 on (2022), Intel from Sapphire Rapids on (2023). Cooper Lake lacks AVX512-VBMI."""
 
 NEON = InstructionSet(
     "neon", "NEON", frozenset({"fp", "asimd"}), frozenset({"fp-armv8", "neon"}), architecture=AARCH64
 )
-NEON_DOT = InstructionSet(
-    "neon_dot",
-    "NEON with dot products",
-    NEON.flags | {"asimddp", "atomics"},
-    NEON.features | {"dotprod", "lse"},
-    architecture=AARCH64,
-)
-NEON_BF16 = InstructionSet(
-    "neon_bf16",
-    "NEON with bfloat16 and int8 products",
-    NEON_DOT.flags | {"bf16", "i8mm"},
-    NEON_DOT.features | {"bf16", "i8mm"},
-    architecture=AARCH64,
+NEON_DOT = NEON.extended("neon_dot", "NEON with dot products", {"asimddp", "atomics"}, {"dotprod", "lse"})
+NEON_BF16 = NEON_DOT.extended(
+    "neon_bf16", "NEON with bfloat16 and int8 products", {"bf16", "i8mm"}, {"bf16", "i8mm"}
 )
 
 SETS = (AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX512, AVX2_VNNI, AVX2, NEON_BF16, NEON_DOT, NEON)

@@ -59,7 +59,7 @@ class Child:
 
     def activate(self, *, after_kill: bool = False, kept: WorkerProcesses | None = None) -> None:
         """Lets an engine core serve, which waits for it. after_kill: its predecessor, or the worker of that,
-        was killed by SIGKILL. kept: the workers of its predecessor, which are its own from here on."""
+        was ended from outside. kept: the workers of its predecessor, which are its own from here on."""
         to_adopt = None
         if kept is not None:
             to_adopt = kept.kept()

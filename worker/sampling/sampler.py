@@ -87,10 +87,6 @@ def _users(rows: list[int], state: Container[int]) -> list[int]:
     return [index for index, row in enumerate(rows) if row in state]
 
 
-NO_TOKEN = -1
-"""Returned by sample() for a row whose largest logit is not finite."""
-
-
 class RowSampler(ABC):
     """Rows that sample: parameters in columns, and what changes logits before the choice. A row that is not
     in use has undefined entries in the columns. Base class of samplers."""
@@ -234,7 +230,7 @@ class Sampler(RowSampler):
 
         logits: [A, V] float32, contiguous, overwritten. scores: sees the logits before that, and the tokens.
 
-        NO_TOKEN where a row's largest logit is not finite after the masks: NaN or +inf anywhere (the model
+        -1 where a row's largest logit is not finite after the masks: NaN or +inf anywhere (the model
         failed), or -inf everywhere. Such a row must end; its later tokens are undefined.
         """
         copied = self._ops.copies_logits or (scores is not None and scores.watches(rows))

@@ -58,16 +58,6 @@ def check_cache_dtype(kv_cache_dtype: str, config: ModelConfig) -> None:
         )
 
 
-def refuse_cache_dtype(kv_cache_dtype: str, device: str) -> None:
-    """Raises StartupError when a dtype of keys and values is requested on a device that computes none."""
-    if kv_cache_dtype:
-        raise StartupError(
-            f"cannot keep the KV cache in {kv_cache_dtype}",
-            f"the device is {device}",
-            "leave --kv-cache-dtype out, or use --device cpu or cuda",
-        )
-
-
 def refuse_second_quantization(quantization: str, path: Path) -> None:
     """Raises StartupError when a checkpoint whose config.json says that it is quantized would be rounded to 4
     bits again. path: of the checkpoint."""

@@ -21,7 +21,6 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.ops.attention.e4m3 import E4M3
 from kernels.ops.attention.e4m3 import LARGEST as _LARGEST
 
 LARGEST = tl.constexpr(_LARGEST)
@@ -39,11 +38,6 @@ def unit_scales(num_kv: int, device: torch.device) -> KVScales:
     """Returns scales of 1 for so many heads, which change no bit: those of kernels.ops.attention.e4m3."""
     ones = torch.ones(num_kv, dtype=torch.float32, device=device)
     return KVScales(ones, ones)
-
-
-def quantize_reference(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Quantizes by the formula: x [T, K, D], scales [K] -> [T, K, D] e4m3."""
-    return (x.float() / scales[:, None]).clamp(-LARGEST.value, LARGEST.value).to(E4M3)
 
 
 @triton.jit

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.triton.attention.fp8 import KVScales, quantize_reference
+from kernels.triton.attention.fp8 import KVScales
 from kernels.triton.attention.paged_attention import PagedBatch, paged_attention
 from tests.kernels.attention_cases import Case
 from tests.kernels.tolerances import assert_close
 from tests.kernels.triton.attention.test_paged_attention import to_device
 from tests.kernels.triton.conftest import Where
-from tests.kernels.triton.references import dequantize_reference
+from tests.kernels.triton.references import dequantize_reference, quantize_reference
 
 MIXED = [(5, 1), (70, 1), (0, 1), (0, 7), (20, 40), (0, 1)]
 HEADS = 6

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from pagewire.errors import StartupError
+from pagewire_simulated.platform import refuse_cache_dtype
 from worker.startup.checks import (
     check_group,
     check_quantization,
     choose_max_model_len,
-    refuse_cache_dtype,
     refuse_fast_matmul,
     refuse_second_quantization,
 )

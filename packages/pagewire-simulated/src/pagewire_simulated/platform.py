@@ -23,12 +23,22 @@ from worker.grammar.tokenizer import GrammarsToCome
 from worker.memory.host_blocks import choose_num_host_blocks, requested_blocks
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
 from worker.speculation.options import make_speculator
-from worker.startup.checks import check_quantization, refuse_cache_dtype, refuse_fast_matmul
+from worker.startup.checks import check_quantization, refuse_fast_matmul
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_DTYPE = "bfloat16"
 """Used where neither the flag nor config.json names a dtype."""
+
+
+def refuse_cache_dtype(kv_cache_dtype: str, device: str) -> None:
+    """Raises StartupError when a dtype of keys and values is requested on a device that computes none."""
+    if kv_cache_dtype:
+        raise StartupError(
+            f"cannot keep the KV cache in {kv_cache_dtype}",
+            f"the device is {device}",
+            "leave --kv-cache-dtype out, or use --device cpu or cuda",
+        )
 
 
 class SimulatedPlatform(Platform[SimulatedBackend]):

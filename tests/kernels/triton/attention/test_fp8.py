@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from kernels.ops.attention.e4m3 import E4M3
-from kernels.triton.attention.fp8 import quantize_reference
-from tests.kernels.triton.references import dequantize_reference
+from tests.kernels.triton.references import dequantize_reference, quantize_reference
 
 ONE = torch.ones(1)
 

@@ -6,11 +6,12 @@ import torch
 from kernels.ops.attention.e4m3 import E4M3
 from kernels.ops.layers.norms import rms_norm_reference
 from kernels.ops.layers.rotary import rotary_reference
-from kernels.triton.attention.fp8 import KVScales, quantize_reference
+from kernels.triton.attention.fp8 import KVScales
 from kernels.triton.attention.store_kv import HeadNorms, rotary_store_kv, store_kv
 from tests.kernels.references.attention import store_kv_reference
 from tests.kernels.tolerances import assert_close, random
 from tests.kernels.triton.conftest import Where
+from tests.kernels.triton.references import quantize_reference
 
 SHAPES = [(1, 1, 16, 4), (6, 2, 24, 4), (9, 9, 80, 16), (14, 2, 64, 3), (2, 1, 256, 16)]
 

@@ -11,7 +11,8 @@ from tests.worker.sampling.test_sampler import add, cases, logits_for, many_case
 from tests.worker.sampling_reference import Case
 from worker.sampling.logprobs.messages import LogprobRequests
 from worker.sampling.logprobs.scores import SampledScores
-from worker.sampling.sampler import NO_TOKEN, Sampler
+from worker.sampling.sampler import Sampler
+from worker.step.beams import NO_TOKEN
 
 CPU = torch.device("cpu")
 KERNELS = sampling_kernels()

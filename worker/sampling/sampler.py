@@ -230,8 +230,8 @@ class Sampler(RowSampler):
 
         logits: [A, V] float32, contiguous, overwritten. scores: sees the logits before that, and the tokens.
 
-        -1 where a row's largest logit is not finite after the masks: NaN or +inf anywhere (the model
-        failed), or -inf everywhere. Such a row must end; its later tokens are undefined.
+        -1 (worker.step.beams.NO_TOKEN) where a row's largest logit is not finite after the masks: NaN or +inf
+        anywhere (the model failed), or -inf everywhere. Such a row must end; its later tokens are undefined.
         """
         copied = self._ops.copies_logits or (scores is not None and scores.watches(rows))
         tokens = self._sample_in_pieces(logits, rows, scores) if copied else self._sample(logits, rows)

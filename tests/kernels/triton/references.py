@@ -5,7 +5,7 @@ Apart from others: Triton's interpreter must be chosen before its modules are im
 
 import torch
 
-from kernels.triton.attention.fp8 import E4M3, LARGEST
+from kernels.ops.attention.e4m3 import E4M3, LARGEST
 from kernels.triton.attention.work_list import WorkShape, _chunks
 from kernels.triton.matmul.low_bit_weight import LowBitWeight
 from kernels.triton.step.token_history import History
@@ -152,4 +152,4 @@ def record_tokens_reference(tokens: torch.Tensor, rows: torch.Tensor, history: H
 
 def quantize_reference(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Quantizes by the formula: x [T, K, D], scales [K] -> [T, K, D] e4m3."""
-    return (x.float() / scales[:, None]).clamp(-LARGEST.value, LARGEST.value).to(E4M3)
+    return (x.float() / scales[:, None]).clamp(-LARGEST, LARGEST).to(E4M3)

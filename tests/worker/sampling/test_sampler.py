@@ -12,9 +12,10 @@ from kernels.ops.sampling.choose import candidates_of
 from kernels.ops.sampling.columns import SamplingColumns
 from kernels.sampling_ops import SamplingOps
 from tests.worker.sampling_reference import Case, reference_probabilities, reference_token
-from worker.sampling.sampler import NO_TOKEN, Sampler
+from worker.sampling.sampler import Sampler
 from worker.sampling.sequence import NewSequence
 from worker.sampling.token_bans import TokenBans
+from worker.step.beams import NO_TOKEN
 
 V = 40
 CPU = torch.device("cpu")

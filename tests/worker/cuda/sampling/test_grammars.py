@@ -8,8 +8,8 @@ from tests.worker.sampling_reference import Case
 from worker.cuda.sampling.sampler import CudaSampler
 from worker.grammar.compiler import GrammarCompiler
 from worker.grammar.rows import GrammarRows
-from worker.sampling.sampler import NO_TOKEN
 from worker.sampling.sampler import Sampler as CpuSampler
+from worker.step.beams import NO_TOKEN
 
 V = 257
 EOS = 256

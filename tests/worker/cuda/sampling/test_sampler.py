@@ -11,8 +11,8 @@ import torch
 
 from tests.worker.sampling_reference import Case
 from worker.cuda.sampling.sampler import CudaSampler, Work
-from worker.sampling.sampler import NO_TOKEN
 from worker.sampling.sampler import Sampler as CpuSampler
+from worker.step.beams import NO_TOKEN
 
 ROWS = 7
 CPU = torch.device("cpu")

@@ -10,40 +10,46 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WorkerCommand(_message.Message):
-    __slots__ = ("initialize", "step_plan", "shutdown", "compile_grammar", "kept_changes", "end_burst")
+    __slots__ = ("initialize", "step_plan", "shutdown", "compile_grammar", "kept_changes", "end_burst", "load_adapter", "drop_adapter")
     INITIALIZE_FIELD_NUMBER: _ClassVar[int]
     STEP_PLAN_FIELD_NUMBER: _ClassVar[int]
     SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     COMPILE_GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     KEPT_CHANGES_FIELD_NUMBER: _ClassVar[int]
     END_BURST_FIELD_NUMBER: _ClassVar[int]
+    LOAD_ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    DROP_ADAPTER_FIELD_NUMBER: _ClassVar[int]
     initialize: Initialize
     step_plan: StepPlan
     shutdown: Shutdown
     compile_grammar: CompileGrammar
     kept_changes: KeptChanges
     end_burst: EndBurst
-    def __init__(self, initialize: _Optional[_Union[Initialize, _Mapping]] = ..., step_plan: _Optional[_Union[StepPlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., compile_grammar: _Optional[_Union[CompileGrammar, _Mapping]] = ..., kept_changes: _Optional[_Union[KeptChanges, _Mapping]] = ..., end_burst: _Optional[_Union[EndBurst, _Mapping]] = ...) -> None: ...
+    load_adapter: LoadAdapter
+    drop_adapter: DropAdapter
+    def __init__(self, initialize: _Optional[_Union[Initialize, _Mapping]] = ..., step_plan: _Optional[_Union[StepPlan, _Mapping]] = ..., shutdown: _Optional[_Union[Shutdown, _Mapping]] = ..., compile_grammar: _Optional[_Union[CompileGrammar, _Mapping]] = ..., kept_changes: _Optional[_Union[KeptChanges, _Mapping]] = ..., end_burst: _Optional[_Union[EndBurst, _Mapping]] = ..., load_adapter: _Optional[_Union[LoadAdapter, _Mapping]] = ..., drop_adapter: _Optional[_Union[DropAdapter, _Mapping]] = ...) -> None: ...
 
 class EndBurst(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("hello", "load_progress", "ready", "step_result", "failed", "grammar_compiled")
+    __slots__ = ("hello", "load_progress", "ready", "step_result", "failed", "grammar_compiled", "adapter_loaded")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     LOAD_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     STEP_RESULT_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_COMPILED_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_LOADED_FIELD_NUMBER: _ClassVar[int]
     hello: WorkerHello
     load_progress: LoadProgress
     ready: Ready
     step_result: StepResult
     failed: Failed
     grammar_compiled: GrammarCompiled
-    def __init__(self, hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., grammar_compiled: _Optional[_Union[GrammarCompiled, _Mapping]] = ...) -> None: ...
+    adapter_loaded: AdapterLoaded
+    def __init__(self, hello: _Optional[_Union[WorkerHello, _Mapping]] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., grammar_compiled: _Optional[_Union[GrammarCompiled, _Mapping]] = ..., adapter_loaded: _Optional[_Union[AdapterLoaded, _Mapping]] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
     __slots__ = ("rank", "pid", "version")
@@ -146,7 +152,7 @@ class LoadProgress(_message.Message):
     def __init__(self, what: _Optional[str] = ..., fraction: _Optional[float] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads", "has_states", "num_state_checkpoints", "kept_cache", "draft_tokens", "draft_batch", "takes_bursts")
+    __slots__ = ("model", "num_blocks", "kv_cache_bytes", "device", "depends_on_prompt_len", "num_host_blocks", "prefill_us_per_token", "swap_us_per_block", "num_threads", "has_states", "num_state_checkpoints", "kept_cache", "draft_tokens", "draft_batch", "takes_bursts", "adapters")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +168,7 @@ class Ready(_message.Message):
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     DRAFT_BATCH_FIELD_NUMBER: _ClassVar[int]
     TAKES_BURSTS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     model: _engine_pb2.ModelFacts
     num_blocks: int
     kv_cache_bytes: int
@@ -177,7 +184,8 @@ class Ready(_message.Message):
     draft_tokens: int
     draft_batch: int
     takes_bursts: bool
-    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., draft_batch: _Optional[int] = ..., takes_bursts: _Optional[bool] = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[AdapterLoaded]
+    def __init__(self, model: _Optional[_Union[_engine_pb2.ModelFacts, _Mapping]] = ..., num_blocks: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., device: _Optional[str] = ..., depends_on_prompt_len: _Optional[bool] = ..., num_host_blocks: _Optional[int] = ..., prefill_us_per_token: _Optional[float] = ..., swap_us_per_block: _Optional[float] = ..., num_threads: _Optional[int] = ..., has_states: _Optional[bool] = ..., num_state_checkpoints: _Optional[int] = ..., kept_cache: _Optional[_Union[KeptCache, _Mapping]] = ..., draft_tokens: _Optional[int] = ..., draft_batch: _Optional[int] = ..., takes_bursts: _Optional[bool] = ..., adapters: _Optional[_Iterable[_Union[AdapterLoaded, _Mapping]]] = ...) -> None: ...
 
 class KeptCache(_message.Message):
     __slots__ = ("secret", "blocks", "contents", "checkpoints", "checkpoint_contents")
@@ -288,7 +296,7 @@ class StepPlan(_message.Message):
     def __init__(self, step: _Optional[int] = ..., removed_rows: _Optional[bytes] = ..., new_rows: _Optional[_Iterable[_Union[NewRow, _Mapping]]] = ..., forks: _Optional[_Iterable[_Union[ForkRow, _Mapping]]] = ..., table_rows: _Optional[bytes] = ..., table_starts: _Optional[bytes] = ..., table_counts: _Optional[bytes] = ..., table_blocks: _Optional[bytes] = ..., copy_sources: _Optional[bytes] = ..., copy_targets: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., sample_rows: _Optional[bytes] = ..., sample_sources: _Optional[bytes] = ..., append_rows: _Optional[bytes] = ..., append_token_ids: _Optional[bytes] = ..., swap_out_blocks: _Optional[bytes] = ..., swap_out_host_blocks: _Optional[bytes] = ..., swap_in_host_blocks: _Optional[bytes] = ..., swap_in_blocks: _Optional[bytes] = ..., sample_counts: _Optional[bytes] = ..., restore_rows: _Optional[bytes] = ..., restore_checkpoints: _Optional[bytes] = ..., save_rows: _Optional[bytes] = ..., save_positions: _Optional[bytes] = ..., save_checkpoints: _Optional[bytes] = ..., kept_changes: _Optional[_Union[KeptChanges, _Mapping]] = ...) -> None: ...
 
 class NewRow(_message.Message):
-    __slots__ = ("row", "token_ids", "prompt_len", "blocks", "sequence_index", "sampling", "min_tokens", "stop_token_ids", "bad_words", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "num_beam_candidates", "grammar", "tenant", "pooling")
+    __slots__ = ("row", "token_ids", "prompt_len", "blocks", "sequence_index", "sampling", "min_tokens", "stop_token_ids", "bad_words", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "num_beam_candidates", "grammar", "tenant", "pooling", "adapter")
     ROW_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LEN_FIELD_NUMBER: _ClassVar[int]
@@ -305,6 +313,7 @@ class NewRow(_message.Message):
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     row: int
     token_ids: bytes
     prompt_len: int
@@ -321,7 +330,16 @@ class NewRow(_message.Message):
     grammar: str
     tenant: str
     pooling: _engine_pb2.Pooling
-    def __init__(self, row: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., blocks: _Optional[bytes] = ..., sequence_index: _Optional[int] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ..., grammar: _Optional[str] = ..., tenant: _Optional[str] = ..., pooling: _Optional[_Union[_engine_pb2.Pooling, _Mapping]] = ...) -> None: ...
+    adapter: RowAdapter
+    def __init__(self, row: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., prompt_len: _Optional[int] = ..., blocks: _Optional[bytes] = ..., sequence_index: _Optional[int] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., min_tokens: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., num_beam_candidates: _Optional[int] = ..., grammar: _Optional[str] = ..., tenant: _Optional[str] = ..., pooling: _Optional[_Union[_engine_pb2.Pooling, _Mapping]] = ..., adapter: _Optional[_Union[RowAdapter, _Mapping]] = ...) -> None: ...
+
+class RowAdapter(_message.Message):
+    __slots__ = ("digest", "start")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    start: int
+    def __init__(self, digest: _Optional[bytes] = ..., start: _Optional[int] = ...) -> None: ...
 
 class ForkRow(_message.Message):
     __slots__ = ("row", "source_row", "sequence_index")
@@ -394,6 +412,44 @@ class GrammarCompiled(_message.Message):
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     number: int
     def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class LoadAdapter(_message.Message):
+    __slots__ = ("number", "source", "digest", "max_bytes")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    source: str
+    digest: bytes
+    max_bytes: int
+    def __init__(self, number: _Optional[int] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., max_bytes: _Optional[int] = ...) -> None: ...
+
+class AdapterLoaded(_message.Message):
+    __slots__ = ("number", "digest", "rank", "bytes", "invocation_token_ids", "problem", "modules", "base")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    INVOCATION_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    MODULES_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    digest: bytes
+    rank: int
+    bytes: int
+    invocation_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    problem: str
+    modules: _containers.RepeatedScalarFieldContainer[str]
+    base: str
+    def __init__(self, number: _Optional[int] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., problem: _Optional[str] = ..., modules: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ...) -> None: ...
+
+class DropAdapter(_message.Message):
+    __slots__ = ("digest",)
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    def __init__(self, digest: _Optional[bytes] = ...) -> None: ...
 
 class RowError(_message.Message):
     __slots__ = ("entry", "message")

@@ -8,7 +8,7 @@ import pytest
 
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
 from pagewire.ipc.columns import unpack_f32, unpack_u32
-from tests.frontend.fakes import BEGIN, encode, fake_vector, pool
+from tests.frontend.fakes import BEGIN, MAX_MODEL_LEN, encode, fake_vector, pool
 
 LAST = Pooling(type=POOLING_TYPE_LAST, normalize=True)
 HI = [BEGIN, *encode("x")]
@@ -93,6 +93,14 @@ async def test_what_is_refused_by_name(run_api):
         with pytest.raises(openai.NotFoundError):
             await api.openai.embeddings.create(model="other", input="hi")
         assert api.service.engine.requests.empty()
+
+
+async def test_an_input_that_is_too_long_has_no_output_to_leave_room_for(run_api):
+    async with run_api(pool, pooling_type="last") as api:
+        for count, status in ((MAX_MODEL_LEN, 200), (MAX_MODEL_LEN + 1, 400)):
+            answer = await api.post("/v1/embeddings", input=[7] * count)
+            assert answer.status_code == status
+        assert answer.json()["error"]["message"] == "input: 201 tokens exceed the context of 200"
 
 
 async def test_a_model_that_does_not_embed(run_api):

@@ -19,6 +19,7 @@ from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear
 from worker.models.base import LanguageModel
+from worker.step.rows import PlanError
 
 pytestmark = pytest.mark.cpu_kernels
 Checkpoints = Callable[..., Path]
@@ -194,3 +195,19 @@ def test_a_dropped_adapter_stays_for_its_rows(checkpoint: Checkpoints):
     store(driver).add(replace(synthetic(driver.runner.backend.model, 3), digest=DIGESTS[0]))
     driver.run()
     assert torch.equal(torch.stack(sequence.logits), expected)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message"),
+    [
+        (worker_pb2.RowAdapter(digest=b"x" * 32), "which is not loaded"),
+        (worker_pb2.RowAdapter(digest=DIGESTS[0], start=3), "starts at 3, behind the prompt"),
+    ],
+)
+def test_a_row_whose_adapter_does_not_fit_is_refused(
+    adapter: worker_pb2.RowAdapter, message: str, checkpoint: Checkpoints
+):
+    driver = loaded(checkpoint("llama", head_dim=32))
+    driver.add([3, 4, 5], 2, adapter=adapter)
+    with pytest.raises(PlanError, match=message):
+        driver.step()

@@ -196,6 +196,7 @@ class RecordedScheduler(Scheduler):
             "n": len(request.sequences),
             "min_tokens": request.parameters.min_tokens,
             "has_grammar": bool(grammar),
+            "content_hashes": {at: content.hex() for at, content in request.content_hashes.items()},
             "suspect": self._suspects.get(request.key, 0),
             "prompt_logprobs_start": 0 if pending is None else pending.next,
             "pooling_type": 0 if pooling is None else pooling.type,

@@ -22,7 +22,6 @@ from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
 from pagewire.limits import (
-from pagewire.limits import (
     ADAPTER_DIGEST_BYTES,
     MAX_BAD_SPELLINGS,
     MAX_BAD_WORD_TOKENS,
@@ -30,20 +29,6 @@ from pagewire.limits import (
     MAX_LOGIT_BIAS,
     MAX_TOKEN_IDS,
     is_adapter_name,
-)
-    MAX_BAD_SPELLINGS,
-    MAX_BAD_WORD_TOKENS,
-    MAX_COMPILED_BYTES,
-    MAX_LOGIT_BIAS,
-from pagewire.limits import (
-    ADAPTER_DIGEST_BYTES,
-    MAX_BAD_SPELLINGS,
-    MAX_BAD_WORD_TOKENS,
-    MAX_COMPILED_BYTES,
-    MAX_LOGIT_BIAS,
-    MAX_TOKEN_IDS,
-    is_adapter_name,
-)
 )
 from pagewire.telemetry.tracing import trace_id_of
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingCriteria

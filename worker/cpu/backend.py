@@ -36,6 +36,7 @@ from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
+from worker.step.embeddings import EmbeddingRows
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 
@@ -89,7 +90,9 @@ class CpuBackend:
         self.model, self.cache, self.sampler = model, cache, sampler
         self.drafter_tensors: Sequence[torch.Tensor] = ()
         self.states = states
-        self.features: Sequence[RowFeature] = (sampler,) if states is None else (sampler, states)
+        self._embeddings = EmbeddingRows(cache.layout.dtype)
+        stateful: Sequence[RowFeature] = () if states is None else (states,)
+        self.features: Sequence[RowFeature] = (sampler, self._embeddings, *stateful)
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         lengths = rows.num_tokens, rows.num_computed, rows.num_blocks
@@ -174,7 +177,7 @@ class CpuBackend:
         if self._tokens_only and self.sampler.needs_logits(step.sample_rows, elsewhere):
             wanted = Wanted.LOGITS
         self._wanted = wanted
-        self._batch = self._build_inputs(step, wanted)
+        self._batch = self._inputs(step, wanted)
         if self.states is not None and isinstance(self._batch.spans, Spans):
             self.states.mark(self._batch.spans)
 
@@ -198,7 +201,7 @@ class CpuBackend:
         hidden = torch.empty(0)
         if len(self._step.sample_rows):
             sampled = sampled_positions(self._step)
-            self._batch = self._build_inputs(sampled, self._wanted)
+            self._batch = self._inputs(sampled, self._wanted)
             hidden = self.compute(sampled, self._batch)
         return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden, is_whole=False)
 
@@ -212,7 +215,10 @@ class CpuBackend:
         return hidden
 
     def _forward(self, piece: Step) -> None:
-        self.compute(piece, self._build_inputs(piece, Wanted.STATES))
+        self.compute(piece, self._inputs(piece, Wanted.STATES))
+
+    def _inputs(self, step: Step, wanted: Wanted) -> StepBatch:
+        return self._embeddings.put(step, self._build_inputs(step, wanted))
 
     def submit(self, clock: LaunchClock) -> Completion:
         return Completed(clock.times(clock.launched_ns, time.monotonic_ns()))

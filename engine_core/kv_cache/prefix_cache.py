@@ -215,8 +215,11 @@ class PrefixCache:
         return self._pool.log
 
     def _log_stored(self, log: CacheLog, sequence: Sequence, start: int, end: int) -> None:
-        """Logs blocks of a sequence that are in the cache, under their own content or in equal ones."""
+        """Logs blocks of a sequence that are in the cache, under their own content or in equal ones, but none
+        that depends on more than tokens."""
         request, size = sequence.request, self._block_size
+        if request.content_hashes:
+            end = min(end, min(request.content_hashes) // size)
         for i in range(start, end):
             content = sequence.hashes[i + 1]
             if content not in log:

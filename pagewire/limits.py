@@ -1,5 +1,6 @@
 """Limits of requests: frontends report violations to clients, and the engine core checks again."""
 
+import re
 from typing import Any
 
 MAX_BAD_WORDS = 128
@@ -50,3 +51,17 @@ def is_panic(error: BaseException) -> bool:
     """Returns whether an exception is a panic of a library in Rust: it is no Exception, but ends one request
     alone."""
     return type(error).__name__ == "PanicException"
+
+
+MAX_ADAPTERS = 10_000
+"""Named adapters at one engine core."""
+MAX_ADAPTER_NAME = 128
+"""Characters."""
+ADAPTER_DIGEST_BYTES = 32
+_ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*")
+
+
+def is_adapter_name(name: str) -> bool:
+    """Returns whether an adapter may have a name: letters, digits and ._:@- behind the first. It is also the
+    name of a folder: there is no slash."""
+    return len(name) <= MAX_ADAPTER_NAME and _ADAPTER_NAME.fullmatch(name) is not None

@@ -16,6 +16,16 @@ from pagewire.v1.prompt_pb2 import TokenIds
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterUse:
+    """An adapter (LoRA), and from where on it adapts a sequence."""
+
+    name: str
+    source: str  # folder of its files
+    digest: bytes  # names it at the worker; its name and its folder may be another's later
+    start: int  # first position that it adapts
+
+
+@dataclass(frozen=True, slots=True)
 class RowParameters:
     """Parameters of a request that the scheduler passes to the worker's rows unread."""
 
@@ -27,6 +37,7 @@ class RowParameters:
     grammar: str = ""  # of the output; "": none
     pooling: Pooling | None = None  # the row gives a vector in place of tokens
     embeddings: InputEmbeddings | None = None  # in place of tokens of the prompt
+    adapter: AdapterUse | None = None
 
 
 @dataclass(slots=True)
@@ -149,6 +160,7 @@ def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
 
 
 def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
+    adapter = new.parameters.adapter
     return worker_pb2.NewRow(
         row=new.row,
         token_ids=pack_u32(new.token_ids),
@@ -167,4 +179,5 @@ def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
         tenant=new.tenant,
         pooling=new.parameters.pooling,
         embeddings=new.parameters.embeddings,
+        adapter=worker_pb2.RowAdapter(digest=adapter.digest, start=adapter.start) if adapter else None,
     )

@@ -5,7 +5,7 @@ that no message on a socket can raise in the step loop or in the worker.
 """
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from math import isfinite
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from engine_core.context import Limits
 from engine_core.errors import Refused
 from engine_core.intake.beam_validation import read_beams
+from engine_core.intake.embedding_validation import check_embeddings
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, History, PendingPromptLogprobs, Request, RequestOwner
 from engine_core.step.plan import AdapterUse, RowParameters
@@ -27,6 +28,7 @@ from pagewire.limits import (
     MAX_BAD_WORD_TOKENS,
     MAX_COMPILED_BYTES,
     MAX_LOGIT_BIAS,
+    MAX_TOKEN_IDS,
     is_adapter_name,
 )
 from pagewire.telemetry.tracing import trace_id_of
@@ -60,7 +62,10 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     prompt_logprobs = _pending_prompt_logprobs(message, len(prompt), delivered, limits)
     beams = read_beams(message, len(prompt), limits)
     pooling = _pooling(message, limits)
+    contents = check_embeddings(message, len(prompt), limits)
     adapter = _adapter(message, len(prompt), limits)
+    if adapter is not None:
+        contents[adapter.start] = contents.get(adapter.start, b"") + adapter.digest
     stopping = message.stopping
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
     stop = frozenset(stopping.stop_token_ids)
@@ -84,7 +89,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         tenant_weight=_weight(message),
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,
-        content_hashes={} if adapter is None else {adapter.start: adapter.digest},
+        content_hashes=contents,
         max_drafts=_max_drafts(message),
         prompt_logprobs=prompt_logprobs,
         time_limit_at=_time(arrival, time_limit),
@@ -156,6 +161,7 @@ def _row_parameters(
         logprobs=_kept(message.logprobs) if message.HasField("logprobs") else None,
         grammar=message.grammar,
         pooling=None if pooling is None else _kept(pooling),
+        embeddings=_kept(message.embeddings) if message.HasField("embeddings") else None,
         adapter=adapter,
     )
 
@@ -206,7 +212,7 @@ def _check_sampling(sampling: SamplingParams, limits: Limits) -> int:
         raise Refused("sampling.logit_bias", "must be finite numbers")
     _check_tokens("sampling.logit_bias", sampling.logit_bias, limits)
     _check_tokens("sampling.allowed_token_ids", sampling.allowed_token_ids, limits)
-    _check_tokens("sampling.bad_token_ids", sampling.bad_token_ids, limits)
+    _check_few_tokens("sampling.bad_token_ids", sampling.bad_token_ids, limits)
     return sampling.n
 
 
@@ -216,7 +222,7 @@ def _check_stopping(stopping: StoppingCriteria, limits: Limits) -> None:
             raise Refused(f"stopping.{name}", "is not resolved")
     if stopping.min_tokens > stopping.max_tokens:
         raise Refused("stopping.min_tokens", "is more than max_tokens")
-    _check_tokens("stopping.stop_token_ids", stopping.stop_token_ids, limits)
+    _check_few_tokens("stopping.stop_token_ids", stopping.stop_token_ids, limits)
 
 
 def _check_bad_words(message: AddRequest, limits: Limits) -> None:
@@ -232,8 +238,8 @@ def _check_bad_words(message: AddRequest, limits: Limits) -> None:
 
 def _max_drafts(message: AddRequest) -> int:
     """Returns how many tokens may be drafted for a row. A row with a grammar has the mask of one position;
-    one that pools samples nothing."""
-    if message.grammar or message.HasField("pooling"):
+    one that pools samples nothing; with embeddings, drafters do not know the prompt."""
+    if message.grammar or message.HasField("pooling") or message.HasField("embeddings"):
         return 0
     return message.max_draft_tokens if message.HasField("max_draft_tokens") else MAX_DRAFTS
 
@@ -360,6 +366,12 @@ def _column(path: str, column: bytes) -> "array[int]":
         return unpack_u32_array(column)
     except ValueError:
         raise Refused(path, "is not a column of token ids") from None
+
+
+def _check_few_tokens(path: str, token_ids: Collection[int], limits: Limits) -> None:
+    if len(token_ids) > MAX_TOKEN_IDS:
+        raise Refused(path, f"must be at most {MAX_TOKEN_IDS} tokens")
+    _check_tokens(path, token_ids, limits)
 
 
 def _check_tokens(path: str, token_ids: Iterable[int], limits: Limits) -> None:

@@ -37,7 +37,9 @@ from pagewire.limits import (
     MAX_CHOICES,
     MAX_GRAMMAR_BYTES,
     MAX_LENGTH_PENALTY,
+    MAX_LOGIT_BIAS,
     MAX_STOPS,
+    MAX_TOKEN_IDS,
 )
 from pagewire.v1 import generation_pb2, model_pb2
 
@@ -139,6 +141,8 @@ class ModelInfo:
                 found.append(model_pb2.CAPABILITY_REASONING)
         if limits.has_grammars:
             found.append(model_pb2.CAPABILITY_STRUCTURED_OUTPUT)
+        if limits.input_embedding_size:
+            found.append(model_pb2.CAPABILITY_PROMPT_EMBEDDINGS)
         return found
 
 
@@ -149,6 +153,8 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
         max_stop_strings=limits.max_stop_strings,
         max_bad_words=MAX_BAD_WORDS,
         max_bad_word_tokens=MAX_BAD_WORD_TOKENS,
+        max_logit_bias=MAX_LOGIT_BIAS,
+        max_token_ids=MAX_TOKEN_IDS,
         max_string_bytes=MAX_STRING_BYTES,
         max_logprobs=limits.max_logprobs,
         max_prompt_candidates=MAX_PROMPT_CANDIDATES,
@@ -181,6 +187,7 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
         max_logprobs=vocab_size if config.max_logprobs < 0 else min(config.max_logprobs, vocab_size),
         num_ranks=welcome.parallelism.data,
         has_grammars=bool(welcome.model.grammar_engine),
+        input_embedding_size=welcome.model.input_embedding_size,
     )
 
 

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TypeVar
 
 from frontend.answers.reader import answer_form, open_answers
-from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.call.limits import ConcurrencyLimits
 from frontend.call.messages import LargeMessages
@@ -50,10 +49,9 @@ from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
 from pagewire.limits import MAX_BAD_WORD_TOKENS
 from pagewire.telemetry.tracing import Tracer
-from pagewire.v1 import generation_pb2, pooling_pb2
+from pagewire.v1 import generation_pb2
 
 T = TypeVar("T")
-Request = generation_pb2.GenerateRequest | pooling_pb2.EmbedRequest | pooling_pb2.ScoreContinuationsRequest
 log = logging.getLogger(__name__)
 
 
@@ -101,9 +99,9 @@ class Generator:
     ) -> AsyncIterator[Stream]:
         size, caller = request.ByteSize(), call.caller
         check = partial(self._check, request, call, mode)
-        (identity, limits), aborted = await self.check_in_turn(request, check, caller)
+        (identity, limits), call = await self.in_turn(check, request.request_id, size, call)
         with self.registry.reserve(identity.engine_id, identity.content) as entry:
-            entry.aborted |= aborted
+            entry.aborted |= call.aborted
             entry.tenant, entry.priority, entry.timings = identity.tenant, request.priority, timings
             with self.limits.reading(size, caller):
                 spec = await self._read(request, call, mode, identity, limits)
@@ -128,13 +126,15 @@ class Generator:
             finally:
                 self.engine.release(entry.ticket)
 
-    async def check_in_turn(self, request: Request, check: Callable[[], T], caller: Caller) -> tuple[T, bool]:
-        """Returns what check() returns in the turn of the caller's tenant, and whether an Abort came before.
-        Raises ServiceError."""
-        name = caller.scope(request.request_id or secrets.token_hex(16))
+    async def in_turn(
+        self, function: Callable[[], T], request_id: str, size: int, call: Call
+    ) -> tuple[T, Call]:
+        """Returns what function() returns in the turn of the caller's tenant, and the call, which an Abort of
+        its request may have ended before. size: bytes of the message. Raises ServiceError."""
+        name = call.caller.scope(request_id or secrets.token_hex(16))
         with self.registry.arriving(name) as arrival:
-            checked = await self.large_messages.run(check, request.ByteSize(), caller)
-        return checked, arrival.aborted
+            result = await self.large_messages.run(function, size, call.caller)
+        return result, replace(call, aborted=call.aborted or arrival.aborted)
 
     def _check(
         self, request: generation_pb2.GenerateRequest, call: Call, mode: CallMode

@@ -114,15 +114,15 @@ class RequestGroups:
         self._turns = GroupTurns(generator.limits.serves_others)
 
     @contextmanager
-    def open(self, whole: GroupRequest, call: Call, size: int, aborted: bool) -> Iterator[RequestGroup]:
-        """Reserves the ids of a group of a validated request within the block. aborted: since it came.
+    def open(self, whole: GroupRequest, call: Call, size: int) -> Iterator[RequestGroup]:
+        """Reserves the ids of a group of a validated request within the block.
         Raises TenantMismatch, TermsExceeded, RequestExists."""
         tenant = call.caller.act_as(whole.tenant)
         call.caller.check_terms(whole.priority)
         ends = None if call.time_left is None else asyncio.get_running_loop().time() + call.time_left
         request_id = whole.request_id or secrets.token_hex(16)
         put_log_fields(request_id, tenant, call.trace)
-        with self._generator.registry.group(request_id, call.caller, size, aborted) as members:
+        with self._generator.registry.group(request_id, call.caller, size, call.aborted) as members:
             yield RequestGroup(whole, call, ends, members)
 
     async def run(
@@ -191,12 +191,12 @@ class Embedder:
         limits, size = limits_of(welcome, generator.config), welcome.model.embedding_size
         defaults = self._require_pooling(size)
         check = partial(check_embed, request, limits, size)
-        _, aborted = await generator.check_in_turn(request, check, call.caller)
+        _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         normalize = request.normalize if request.HasField("normalize") else defaults.normalize
         pooling = engine_pb2.Pooling(type=defaults.type, dimensions=request.dimensions, normalize=normalize)
         mode, output = CallMode(one_message=True, pooling=pooling), generation_pb2.OutputOptions(text=False)
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
-        with self._groups.open(request, call, len(request.inputs), aborted) as group:
+        with self._groups.open(request, call, len(request.inputs)) as group:
             with generator.limits.reading(request.ByteSize(), call.caller):
                 began, prompts = time.monotonic_ns(), []
                 for place, prompt in enumerate(request.inputs):
@@ -248,9 +248,9 @@ class ContinuationScorer:
         generator.model.check_name(request.model)
         limits = limits_of(generator.engine.require_known(), generator.config)
         check = partial(check_continuations, request, limits, generator.config.max_continuations)
-        _, aborted = await generator.check_in_turn(request, check, call.caller)
+        _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         texts, tenant = list(request.continuations), call.caller.tenant
-        with self._groups.open(request, call, len(texts), aborted) as group:
+        with self._groups.open(request, call, len(texts)) as group:
             with generator.limits.reading(request.ByteSize(), call.caller):
                 prompts = generator.prompts
                 read = await prompts.read_for_generation(request.prompt, "prompt", limits, tenant)

@@ -39,7 +39,7 @@ EMBEDDINGS: Table = {
 async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/embeddings."""
     names, request = Names(), pooling_pb2.EmbedRequest()
-    await read_in_turn(partial(_read, body, request, names), parts, call, exchange)
+    _, call = await read_in_turn(partial(_read, body, request, names), parts, call, exchange)
     encoding = given(body, "encoding_format", "float")
     request.request_id = request_id_of(exchange, names)
     parts.state.require_open()

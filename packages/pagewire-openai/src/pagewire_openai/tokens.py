@@ -10,7 +10,6 @@ from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from frontend.tokenization import detokenized, tokenized
 from pagewire.v1 import tokenizer_pb2
-from pagewire_openai.endpoints import read_in_turn
 from pagewire_openai.requests import values
 from pagewire_openai.requests.chat import CONVERSATION, read_conversation
 from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
@@ -40,7 +39,8 @@ DETOKENIZE: Table = {
 async def tokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /tokenize: `prompt` or `messages` to `tokens`, as in vLLM."""
     names, request = Names(), tokenizer_pb2.TokenizeRequest()
-    await read_in_turn(partial(_read_tokenize, body, request, names), parts, call, exchange)
+    read = partial(_read_tokenize, body, request, names)
+    await parts.large_messages.run(read, exchange.body_size, call.caller)
     token_ids = await _read_ids(parts, request, names, call)
     answer: Json = {
         "count": len(token_ids),
@@ -59,7 +59,7 @@ async def count_tokens(parts: FrontendParts, body: Json, call: Call, exchange: E
     names = Names()
     template, reasons = parts.model.chat_template, parts.model.answers.reasons
     read = partial(read_counted, body, names, _PATH, template, reasons=reasons)
-    counted = await read_in_turn(read, parts, call, exchange)
+    counted = await parts.large_messages.run(read, exchange.body_size, call.caller)
     request = tokenizer_pb2.TokenizeRequest(model=counted.model, prompts=[counted.prompt])
     token_ids = await _read_ids(parts, request, names, call)
     await exchange.respond(200, {"input_tokens": len(token_ids)})
@@ -113,7 +113,8 @@ def _read_detokenize(body: Json, request: tokenizer_pb2.DetokenizeRequest, names
 async def detokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /detokenize: `tokens` to `prompt`, as in vLLM."""
     names, request = Names(), tokenizer_pb2.DetokenizeRequest()
-    await read_in_turn(partial(_read_detokenize, body, request, names), parts, call, exchange)
+    read = partial(_read_detokenize, body, request, names)
+    await parts.large_messages.run(read, exchange.body_size, call.caller)
     if not request.HasField("skip_special_tokens"):
         request.skip_special_tokens = False
     try:

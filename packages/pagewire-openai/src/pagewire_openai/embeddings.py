@@ -11,7 +11,7 @@ from frontend.parts import FrontendParts
 from frontend.validation.requests import MAX_PROMPTS
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
-from pagewire_openai.endpoints import read_in_turn, request_id_of
+from pagewire_openai.endpoints import answering_name, read_in_turn, request_id_of
 from pagewire_openai.requests import values
 from pagewire_openai.requests.completion import PROMPTS, read_prompts
 from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
@@ -53,7 +53,7 @@ async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exc
 
     usage = {"prompt_tokens": vectors.prompt_tokens, "total_tokens": vectors.prompt_tokens}
     read = await parts.prompts.run(data, call.caller.tenant, sum(map(len, vectors.columns)))
-    answer = {"object": "list", "data": read, "model": parts.model.name, "usage": usage}
+    answer = {"object": "list", "data": read, "model": answering_name(parts, request.model), "usage": usage}
     await exchange.respond(200, answer)
 
 

@@ -16,6 +16,7 @@ import torch
 
 from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, route, weigh
 from kernels.ops.layers.activation import activation, clamped_swiglu, gated_activation
+from kernels.ops.layers.adapters import AdapterWeights, LayerParts, PlainAdapter, StepAdapters, adapt
 from kernels.ops.layers.linear import linear, low_bit_linear
 from kernels.ops.layers.norms import (
     add_layer_norm,
@@ -111,6 +112,17 @@ class Ops:
     def packed_linear(self, x: torch.Tensor, weight: Packed, wide: bool = False) -> torch.Tensor:
         """[T, in] -> [T, out], with the weight's bias. wide: the result is float32."""
         return weight.multiply(x, wide)
+
+    def pack_adapter(self, layers: Sequence[LayerParts]) -> AdapterWeights:
+        """Returns an adapter in the form that adapt() reads. layers: by the number of the layer."""
+        return PlainAdapter(layers)
+
+    def adapt(
+        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None
+    ) -> torch.Tensor:
+        """Adds to y [T, N], in place, what the adapters of tokens make of x [T, K], and returns y. layer: its
+        number in pack_adapter(). adapters: None: no token has one."""
+        return y if adapters is None else adapt(y, x, layer, adapters)
 
     def head_linear(
         self, x: torch.Tensor, matrices: Sequence[HeadWeight], stacked: torch.Tensor | None

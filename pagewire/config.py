@@ -151,6 +151,7 @@ class FrontendConfig(ModelConfig):
     open_inference: bool = flag(
         False, "serve inference.GRPCInferenceService, the Open Inference Protocol (KServe v2, Triton)"
     )
+    tei: bool = flag(False, "serve tei.v1, the services of text-embeddings-inference")
     orca: bool = flag(
         False,
         "report the load to load balancers: OpenRcaService, and trailers of calls that ask",

@@ -10,6 +10,8 @@ MAX_BAD_WORD_TOKENS = 128
 """Tokens of one spelling."""
 MAX_LOGIT_BIAS = 4096
 """Tokens with a bias: those of 64 rows then take 3 ms of a step, which all streams wait for."""
+MAX_TOKEN_IDS = 4096
+"""Tokens that are barred, or that end an output: those of 64 rows then take 5 ms of a step."""
 MAX_LENGTH_PENALTY = 10.0
 """Largest absolute value: length ** length_penalty must stay finite."""
 MAX_STOPS = 128

@@ -5,7 +5,7 @@ that no message on a socket can raise in the step loop or in the worker.
 """
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from math import isfinite
 from typing import TypeVar
 
@@ -27,6 +27,7 @@ from pagewire.limits import (
     MAX_BAD_WORD_TOKENS,
     MAX_COMPILED_BYTES,
     MAX_LOGIT_BIAS,
+    MAX_TOKEN_IDS,
     is_adapter_name,
 )
 from pagewire.telemetry.tracing import trace_id_of
@@ -206,7 +207,7 @@ def _check_sampling(sampling: SamplingParams, limits: Limits) -> int:
         raise Refused("sampling.logit_bias", "must be finite numbers")
     _check_tokens("sampling.logit_bias", sampling.logit_bias, limits)
     _check_tokens("sampling.allowed_token_ids", sampling.allowed_token_ids, limits)
-    _check_tokens("sampling.bad_token_ids", sampling.bad_token_ids, limits)
+    _check_few_tokens("sampling.bad_token_ids", sampling.bad_token_ids, limits)
     return sampling.n
 
 
@@ -216,7 +217,7 @@ def _check_stopping(stopping: StoppingCriteria, limits: Limits) -> None:
             raise Refused(f"stopping.{name}", "is not resolved")
     if stopping.min_tokens > stopping.max_tokens:
         raise Refused("stopping.min_tokens", "is more than max_tokens")
-    _check_tokens("stopping.stop_token_ids", stopping.stop_token_ids, limits)
+    _check_few_tokens("stopping.stop_token_ids", stopping.stop_token_ids, limits)
 
 
 def _check_bad_words(message: AddRequest, limits: Limits) -> None:
@@ -360,6 +361,12 @@ def _column(path: str, column: bytes) -> "array[int]":
         return unpack_u32_array(column)
     except ValueError:
         raise Refused(path, "is not a column of token ids") from None
+
+
+def _check_few_tokens(path: str, token_ids: Collection[int], limits: Limits) -> None:
+    if len(token_ids) > MAX_TOKEN_IDS:
+        raise Refused(path, f"must be at most {MAX_TOKEN_IDS} tokens")
+    _check_tokens(path, token_ids, limits)
 
 
 def _check_tokens(path: str, token_ids: Iterable[int], limits: Limits) -> None:

@@ -14,9 +14,11 @@ class Call:
     time_left: seconds until the client's deadline; None: it has none.
     method:    "package.Service/Method", or "POST /path", which names the span.
     trace:     the W3C trace context from the call's headers.
+    aborted:   an Abort came while the call waited for a turn.
     """
 
     caller: Caller
     time_left: float | None = None
     method: str = ""
     trace: TraceContext = NO_TRACE
+    aborted: bool = False

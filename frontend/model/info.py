@@ -37,7 +37,9 @@ from pagewire.limits import (
     MAX_CHOICES,
     MAX_GRAMMAR_BYTES,
     MAX_LENGTH_PENALTY,
+    MAX_LOGIT_BIAS,
     MAX_STOPS,
+    MAX_TOKEN_IDS,
 )
 from pagewire.v1 import generation_pb2, model_pb2
 
@@ -151,6 +153,8 @@ def _limits_message(limits: Limits, config: FrontendConfig) -> model_pb2.Limits:
         max_stop_strings=limits.max_stop_strings,
         max_bad_words=MAX_BAD_WORDS,
         max_bad_word_tokens=MAX_BAD_WORD_TOKENS,
+        max_logit_bias=MAX_LOGIT_BIAS,
+        max_token_ids=MAX_TOKEN_IDS,
         max_string_bytes=MAX_STRING_BYTES,
         max_logprobs=limits.max_logprobs,
         max_prompt_candidates=MAX_PROMPT_CANDIDATES,

@@ -104,9 +104,9 @@ class Generator:
         size, caller = request.ByteSize(), call.caller
         adapter = await self.find_adapter(request, caller)
         check = partial(self._check, request, call, mode, adapter)
-        (identity, limits), aborted = await self.check_in_turn(request, check, caller)
+        (identity, limits), call = await self.in_turn(check, request.request_id, size, call)
         with self.registry.reserve(identity.engine_id, identity.content) as entry:
-            entry.aborted |= aborted
+            entry.aborted |= call.aborted
             entry.tenant, entry.priority, entry.timings = identity.tenant, request.priority, timings
             with self.limits.reading(size, caller):
                 spec = await self._read(request, call, mode, identity, limits, adapter)
@@ -131,13 +131,15 @@ class Generator:
             finally:
                 self.engine.release(entry.ticket)
 
-    async def check_in_turn(self, request: Request, check: Callable[[], T], caller: Caller) -> tuple[T, bool]:
-        """Returns what check() returns in the turn of the caller's tenant, and whether an Abort came before.
-        Raises ServiceError."""
-        name = caller.scope(request.request_id or secrets.token_hex(16))
+    async def in_turn(
+        self, function: Callable[[], T], request_id: str, size: int, call: Call
+    ) -> tuple[T, Call]:
+        """Returns what function() returns in the turn of the caller's tenant, and the call, which an Abort of
+        its request may have ended before. size: bytes of the message. Raises ServiceError."""
+        name = call.caller.scope(request_id or secrets.token_hex(16))
         with self.registry.arriving(name) as arrival:
-            checked = await self.large_messages.run(check, request.ByteSize(), caller)
-        return checked, arrival.aborted
+            result = await self.large_messages.run(function, size, call.caller)
+        return result, replace(call, aborted=call.aborted or arrival.aborted)
 
     async def find_adapter(self, request: Request, caller: Caller) -> NamedAdapter | None:
         """Returns the adapter that a request names, if it names one. Raises ServiceError."""

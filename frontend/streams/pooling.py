@@ -11,6 +11,7 @@ messages would have to wait for all that begin together. Embeddings are bounded 
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -36,6 +37,7 @@ from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
 BESIDE_OTHERS = 4
 """Requests of a tenant's groups that run at once while other tenants have calls at this frontend."""
 
+_STAGES = "queue", "prefill"
 _AHEAD = 2
 """Requests of one call in flight, per row of an engine: its queue never runs dry, nor fills up."""
 
@@ -114,15 +116,15 @@ class RequestGroups:
         self._turns = GroupTurns(generator.limits.serves_others)
 
     @contextmanager
-    def open(self, whole: GroupRequest, call: Call, size: int, aborted: bool) -> Iterator[RequestGroup]:
-        """Reserves the ids of a group of a validated request within the block. aborted: since it came.
+    def open(self, whole: GroupRequest, call: Call, size: int) -> Iterator[RequestGroup]:
+        """Reserves the ids of a group of a validated request within the block.
         Raises TenantMismatch, TermsExceeded, RequestExists."""
         tenant = call.caller.act_as(whole.tenant)
         call.caller.check_terms(whole.priority)
         ends = None if call.time_left is None else asyncio.get_running_loop().time() + call.time_left
         request_id = whole.request_id or secrets.token_hex(16)
         put_log_fields(request_id, tenant, call.trace)
-        with self._generator.registry.group(request_id, call.caller, size, aborted) as members:
+        with self._generator.registry.group(request_id, call.caller, size, call.aborted) as members:
             yield RequestGroup(whole, call, ends, members)
 
     async def run(
@@ -157,6 +159,16 @@ class RequestGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Nanoseconds that one call spent in tokenizing, and its inputs, on average, in the engine's queue and
+    steps."""
+
+    tokenization: int
+    queue: int
+    inference: int
+
+
+@dataclass(frozen=True, slots=True)
 class Vectors:
     """The embeddings of one call."""
 
@@ -164,6 +176,7 @@ class Vectors:
     """float32 columns, in the order of the inputs."""
     prompt_tokens: int
     cached_prompt_tokens: int
+    times: StageTimes
 
 
 class Embedder:
@@ -180,25 +193,28 @@ class Embedder:
         limits, size = limits_of(welcome, generator.config), welcome.model.embedding_size
         defaults = self._require_pooling(size)
         check = partial(check_embed, request, limits, size)
-        _, aborted = await generator.check_in_turn(request, check, call.caller)
+        _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         normalize = request.normalize if request.HasField("normalize") else defaults.normalize
         pooling = engine_pb2.Pooling(type=defaults.type, dimensions=request.dimensions, normalize=normalize)
         mode, output = CallMode(one_message=True, pooling=pooling), generation_pb2.OutputOptions(text=False)
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
-        with self._groups.open(request, call, len(request.inputs), aborted) as group:
+        with self._groups.open(request, call, len(request.inputs)) as group:
             with generator.limits.reading(request.ByteSize(), call.caller):
-                prompts = []
+                began, prompts = time.monotonic_ns(), []
                 for place, prompt in enumerate(request.inputs):
                     path, tenant = f"inputs[{place}]", call.caller.tenant
                     read = generator.prompts.read_for_generation(
                         prompt, path, limits, tenant, prompt_only=True
                     )
                     prompts.append((await read).token_ids)
+                tokenization = time.monotonic_ns() - began
             found = await self._groups.run(
                 group, lambda index: group.request(index, prompts[index], output), mode, _read_vector, slots
             )
-        cached = sum(cached for _, cached in found)
-        return Vectors([column for column, _ in found], sum(map(len, prompts)), cached)
+        cached = sum(cached for _, cached, _ in found)
+        queue, inference = (sum(phases[name] for *_, phases in found) // len(found) for name in _STAGES)
+        times = StageTimes(tokenization, queue, inference)
+        return Vectors([column for column, *_ in found], sum(map(len, prompts)), cached, times)
 
     def _require_pooling(self, size: int) -> PoolingDefaults:
         """Returns how the model pools. Raises Unsupported."""
@@ -211,11 +227,13 @@ class Embedder:
         return pooling
 
 
-def _read_vector(stream: Stream, message: generation_pb2.GenerateResponse | None) -> tuple[bytes, int]:
-    """Returns the vector of one input, and the tokens of it that were cached."""
+def _read_vector(
+    stream: Stream, message: generation_pb2.GenerateResponse | None
+) -> tuple[bytes, int, dict[str, int]]:
+    """Returns the vector of one input, the tokens of it that were cached, and its nanoseconds by phase."""
     if message is None or stream.vector is None:
         raise Aborted
-    return stream.vector, message.prompt.cached_tokens
+    return stream.vector, message.prompt.cached_tokens, stream.phases
 
 
 class ContinuationScorer:
@@ -232,9 +250,9 @@ class ContinuationScorer:
         await generator.find_adapter(request, call.caller)
         limits = limits_of(generator.engine.require_known(), generator.config)
         check = partial(check_continuations, request, limits, generator.config.max_continuations)
-        _, aborted = await generator.check_in_turn(request, check, call.caller)
+        _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         texts, tenant = list(request.continuations), call.caller.tenant
-        with self._groups.open(request, call, len(texts), aborted) as group:
+        with self._groups.open(request, call, len(texts)) as group:
             with generator.limits.reading(request.ByteSize(), call.caller):
                 prompts = generator.prompts
                 read = await prompts.read_for_generation(request.prompt, "prompt", limits, tenant)

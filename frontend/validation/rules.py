@@ -20,6 +20,7 @@ from pagewire.limits import (
     MAX_CHOICES,
     MAX_GRAMMAR_BYTES,
     MAX_LOGIT_BIAS,
+    MAX_TOKEN_IDS,
 )
 from pagewire.v1 import generation_pb2
 
@@ -169,6 +170,12 @@ def _token_ids(values: Sequence[int], limits: Limits) -> str | None:
     return outside_vocabulary(values, limits.vocab_size)
 
 
+def _few_token_ids(values: Sequence[int], limits: Limits) -> str | None:
+    if len(values) > MAX_TOKEN_IDS:
+        return f"must be at most {MAX_TOKEN_IDS} ids, not {len(values)}; allowed_token_ids may be more"
+    return outside_vocabulary(values, limits.vocab_size)
+
+
 def _logit_bias(values: Any, limits: Limits) -> str | None:
     if len(values) > MAX_LOGIT_BIAS:
         return f"must be at most {MAX_LOGIT_BIAS} tokens, not {len(values)}; allowed_token_ids may be more"
@@ -252,6 +259,7 @@ STOP_REGEXES = Rule(
     _stop_regexes,
 )
 TOKEN_IDS = Rule("ids of the vocabulary, at most as many as it has", _token_ids)
+FEW_TOKEN_IDS = Rule(f"ids of the vocabulary, at most {MAX_TOKEN_IDS}", _few_token_ids)
 LOGIT_BIAS = Rule(f"[-100, 100] by ids of the vocabulary, at most {MAX_LOGIT_BIAS}", _logit_bias)
 TOP_N = Rule("0 to Limits.max_logprobs", _too_many_candidates)
 CANDIDATE_IDS = Rule("at most Limits.max_logprobs different ids of the vocabulary", _candidate_ids)

@@ -5,11 +5,11 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import tokenizers
@@ -36,6 +36,7 @@ from pagewire.v1 import (
 )
 from tests.logprob_columns import Scored, pack_f32, put_together
 
+T = TypeVar("T")
 VOCAB_SIZE = 512
 MAX_MODEL_LEN = 200
 EMBEDDING_SIZE = 8
@@ -461,6 +462,21 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.01)
+
+
+async def abort_in_turn(service: Service, ask: Callable[[], Awaitable[T]]) -> T:
+    """Returns the result of ask(), a large request named "mine" that is aborted while it waits for a turn.
+    Fails when the Abort does not find it, or something of it reaches the engine."""
+    turns = service.frontend.parts.large_messages._turns
+    await turns.begin("another")
+    asked = asyncio.ensure_future(ask())
+    await until(lambda: turns.num_waiting > 0)
+    response = await service.generation.Abort(generation_pb2.AbortRequest(request_ids=["mine", "other"]))
+    assert list(response.aborted_request_ids) == ["mine"]
+    turns.end("another")
+    result = await asked
+    assert service.engine.requests.empty() and not service.frontend.parts.generator.registry._arriving
+    return result
 
 
 async def in_time(service: Service, call: Callable[[float], Any]) -> tuple[Any, engine_pb2.AddRequest, float]:

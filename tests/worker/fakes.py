@@ -122,6 +122,7 @@ class DrivenSequence:
     prompt_scores: list[Scored] = field(default_factory=list)  # of the prompt, from prompt_start on
     pooling: Pooling | None = None
     vector: list[float] = field(default_factory=list)
+    adapter: worker_pb2.RowAdapter | None = None
 
     @property
     def output(self) -> list[int]:
@@ -176,6 +177,7 @@ class Driver:
         prompt_wants: generation_pb2.LogprobOptions | None = None,
         prompt_start: int = 1,
         pooling: Pooling | None = None,
+        adapter: worker_pb2.RowAdapter | None = None,
     ) -> list[DrivenSequence]:
         """n sequences of one prompt; they begin in the next step."""
         made = [
@@ -190,6 +192,7 @@ class Driver:
                 prompt_wants=prompt_wants if index == 0 else None,
                 prompt_start=prompt_start,
                 pooling=pooling,
+                adapter=adapter,
             )
             for index in range(n)
         ]
@@ -291,6 +294,7 @@ class Driver:
                         prompt_logprobs=sequence.prompt_wants,
                         prompt_logprobs_start=sequence.prompt_start,
                         pooling=sequence.pooling,
+                        adapter=sequence.adapter,
                     )
                 )
             computing.append((sequence.row, sequence.num_computed, count))

@@ -21,6 +21,7 @@ from kernels.attention.kv_cache_spec import KVCacheSpec
 from kernels.attention.latent import LatentSpec
 from kernels.attention.plan import LayerCache, Rotation
 from kernels.batch import InputBatch
+from kernels.cpu.adapters.records import AT_ONCE, AdaptRecord
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.attention.records import CopyHeadsRecord
@@ -38,14 +39,19 @@ from kernels.cpu.program.experts import RecordedOrder
 from kernels.cpu.program.program import ROWS, CannotRecord, Records, StepProgram
 from kernels.cpu.program.writer import ProgramWriter
 from kernels.cpu.runtime.grain import row_grain
-from kernels.cpu.runtime.records import ProductRecord
+from kernels.cpu.runtime.records import ProductRecord, ProgramRecord
 from kernels.cpu_ops import CpuOps
+from kernels.ops.layers.adapters import StepAdapters
 from kernels.ops.states.spans import Spans
 from kernels.torch_ops import HeadNorm, Ops
 from kernels.wanted import Wanted
 
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
 _FOLLOWING, STREAM = ProductRecord.word("following"), ProductRecord.word("stream")
+_SHARING = ProgramRecord.word("grain")
+_REPEATABLE = 1 << 32
+"""In the word of a product, whose grain is 0."""
+_TOKENS, _ADAPTERS = AdaptRecord.word("tokens"), AdaptRecord.word("adapters")
 _INDEXES = PackedRowsRecord.word("indexes")
 _GATHERED = GatherRecord.word("indexes")
 
@@ -68,6 +74,8 @@ class RecordingOps(ProgramWriter):
         self._attention: dict[KVCacheSpec, AttentionRecords] = {}
         self._products: list[int] = []
         self._halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
+        self._adapted: list[int] = []  # records that apply adapters, behind these products
+        self._adapted_products: list[int] = []
 
     @contextmanager
     def recording(self, model: Recordable, checks: bool = False) -> Iterator[None]:
@@ -146,6 +154,26 @@ class RecordingOps(ProgramWriter):
         record = weight.record(inputs, out, terms)
         self._products.append(self.put(weight.product, record, 0, repeatable=True))
         self._halves.append(weight.halves)
+
+    def adapt(
+        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None
+    ) -> torch.Tensor:
+        """Puts what applies a step's adapters to the result of the last product. It changes that in place: a
+        late thread must not write the product again, which is therefore not repeatable in such a step."""
+        if not self._adapted:
+            self.on_batch(self._update_adapters)
+        record = self._adapt_record(y, x.contiguous(), layer)
+        self._adapted.append(self.put(self.adapters, record, AT_ONCE, factor=0))
+        self._adapted_products.append(self._products[-1])
+        return y
+
+    def _update_adapters(self, batch: InputBatch, records: Records) -> None:
+        adapters, products = batch.adapters, self._adapted_products
+        records[products, _SHARING] = _REPEATABLE if adapters is None else 0
+        if adapters is not None:
+            records[self._adapted, ROWS] = len(adapters.tokens)
+            records[self._adapted, _TOKENS] = adapters.tokens.data_ptr()
+            records[self._adapted, _ADAPTERS] = adapters.addresses.data_ptr()
 
     def head_linear(
         self, x: torch.Tensor, matrices: Sequence[Any], stacked: torch.Tensor | None

@@ -10,10 +10,11 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from frontend.auth.authenticator import Access, access_of
+from frontend.call.messages import SMALL_MESSAGE_BYTES
 from pagewire.v1 import generation_pb2
 from pagewire_gateways.protos import open_inference_pb2 as oip
 from pagewire_gateways.protos import open_inference_pb2_grpc
-from tests.frontend.fakes import Output, Service, details_of, encode, run_service, say
+from tests.frontend.fakes import Output, Service, abort_in_turn, details_of, encode, run_service, say
 
 SERVICE = "inference.GRPCInferenceService"
 CODES = {"INT32": "i", "UINT64": "Q", "FP32": "f", "BOOL": "?"}
@@ -286,3 +287,11 @@ async def test_requests_take_slots(checkpoint):
             await stub(service).ModelInfer(make())
         assert full.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         waiting.cancel()
+
+
+async def test_an_abort_of_what_waits_for_its_turn(checkpoint):
+    async with run_service(checkpoint, open_inference=True) as service:
+        padded = "{" + " " * SMALL_MESSAGE_BYTES + "}"
+        request = make(request_id="mine", sampling_parameters=("BYTES", padded))
+        answer = await abort_in_turn(service, lambda: stub(service).ModelInfer(request))
+        assert read(answer)["text_output"] == ""

@@ -12,13 +12,24 @@ from smg_grpc_proto import vllm_engine_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import common_pb2
 
 from frontend.auth.authenticator import Access, access_of
+from frontend.call.messages import SMALL_MESSAGE_BYTES
 from frontend.grpc_services import DESCRIPTORS
 from pagewire.internal.v1 import engine_pb2
 from pagewire.internal.v1.engine_pb2 import Pooling
 from pagewire.ipc.columns import pack_u32, unpack_u32
 from pagewire.v1 import generation_pb2
 from pagewire_gateways.vllm.messages import read_request
-from tests.frontend.fakes import END, Output, Service, encode, fake_vector, pool, run_service, say
+from tests.frontend.fakes import (
+    END,
+    Output,
+    Service,
+    abort_in_turn,
+    encode,
+    fake_vector,
+    pool,
+    run_service,
+    say,
+)
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
 
@@ -259,3 +270,18 @@ async def test_kv_events_are_for_admins_and_end_with_the_server(checkpoint):
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await events.read()
         assert ended.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_an_abort_of_what_waits_for_its_turn(checkpoint):
+    prompt = {"input_ids": [7, 8, 9], "original_text": "x" * SMALL_MESSAGE_BYTES}
+    async with run_service(checkpoint, pool, vllm_engine=True, pooling_type="last") as service:
+        generate = vllm_engine_pb2.GenerateRequest(request_id="mine", tokenized=prompt)
+
+        async def ask() -> list[str]:
+            return [each.complete.finish_reason async for each in stub(service).Generate(generate)]
+
+        assert await abort_in_turn(service, ask) == ["abort"]
+        embed = vllm_engine_pb2.EmbedRequest(request_id="mine", tokenized=prompt)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await abort_in_turn(service, lambda: stub(service).Embed(embed))
+        assert refused.value.code() == grpc.StatusCode.ABORTED

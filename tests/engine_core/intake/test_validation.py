@@ -148,10 +148,18 @@ def test_refused_by_name(case: str) -> None:
     assert refusal.value.message and refusal.value.reason
 
 
-def test_biases_are_counted() -> None:
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("sampling.logit_bias", lambda m: m.sampling.logit_bias.update(dict.fromkeys(range(4097), 1.0))),
+        ("sampling.bad_token_ids", lambda m: m.sampling.bad_token_ids.extend([5] * 4097)),
+        ("stopping.stop_token_ids", lambda m: m.stopping.stop_token_ids.extend([5] * 4097)),
+    ],
+)
+def test_what_each_step_reads_is_counted(field: str, change: Callable[[AddRequest], object]) -> None:
     with pytest.raises(Refused, match="at most 4096 tokens") as refusal:
-        make(changed(lambda message: message.sampling.logit_bias.update(dict.fromkeys(range(4097), 1.0))))
-    assert refusal.value.field == "sampling.logit_bias"
+        make(changed(change))
+    assert refusal.value.field == field
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

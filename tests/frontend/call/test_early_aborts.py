@@ -1,6 +1,5 @@
 """An Abort finds a request that waits for its tenant's turn to be checked, whatever is asked for."""
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 
 from frontend.call.messages import SMALL_MESSAGE_BYTES
 from pagewire.v1 import generation_pb2, pooling_pb2
-from tests.frontend.fakes import Service, finishes_of, make_request, run_service
+from tests.frontend.fakes import Service, abort_in_turn, finishes_of, make_request, run_service
 
 ABORTED = generation_pb2.FINISH_REASON_ABORTED
 TEXT = {"text": "x" * SMALL_MESSAGE_BYTES, "truncate_to": 10}
@@ -59,27 +58,8 @@ async def code_of(call: Awaitable[Any]) -> list[Any]:
     ],
 )
 async def test_an_abort_of_what_waits_for_its_turn(
-    ask: Callable[[Service], Awaitable[list[Any]]],
-    end: Any,
-    checkpoint: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[Service], Awaitable[list[Any]]], end: Any, checkpoint: Path
 ) -> None:
     """Nothing of it reaches the engine."""
     async with run_service(checkpoint, pooling_type="last") as service:
-        turns, waits = service.frontend.parts.large_messages._turns, asyncio.Event()
-        begin = turns.begin
-        await begin("another")
-
-        async def noted(*given: Any) -> None:
-            waits.set()
-            await begin(*given)
-
-        monkeypatch.setattr(turns, "begin", noted)
-        asked = asyncio.ensure_future(ask(service))
-        await asyncio.wait_for(waits.wait(), 60)
-        response = await service.generation.Abort(generation_pb2.AbortRequest(request_ids=["mine", "other"]))
-        assert list(response.aborted_request_ids) == ["mine"]
-        turns.end("another")
-        assert await asked == [end]
-        assert service.engine.requests.empty()
-        assert not service.frontend.parts.generator.registry._arriving
+        assert await abort_in_turn(service, lambda: ask(service)) == [end]

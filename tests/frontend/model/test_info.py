@@ -48,6 +48,7 @@ def test_what_clients_are_told(tmp_path):
     assert (model.limits.max_sequences, model.limits.max_stop_strings) == (8, 64)
     assert model.limits.max_request_bytes == 16 << 20 and model.limits.max_logprobs == 20
     assert (model.limits.max_priority, model.limits.max_tenant_bytes) == (1000, 256)
+    assert (model.limits.max_logit_bias, model.limits.max_token_ids) == (4096, 4096)
     assert model.exactness.bitwise and not model.exactness.reason
     assert model.implementation == "native"
 

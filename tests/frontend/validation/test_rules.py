@@ -7,8 +7,9 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from frontend.validation import rules
+from frontend.validation.fields import FIELDS
 from frontend.validation.rules import Limits
-from pagewire.limits import MAX_LOGIT_BIAS
+from pagewire.limits import MAX_LOGIT_BIAS, MAX_TOKEN_IDS
 from pagewire.v1 import generation_pb2
 
 LIMITS = Limits(100, 50, frozenset({2}), 4, 2, max_priority=10, max_logprobs=3, num_ranks=2)
@@ -56,6 +57,18 @@ def test_a_bias_is_of_so_many_tokens():
     assert rules.LOGIT_BIAS(biases, limits) is None
     problem = rules.LOGIT_BIAS(biases | {MAX_LOGIT_BIAS: 1.0}, limits)
     assert problem is not None and "at most 4096 tokens, not 4097" in problem
+
+
+def test_barred_tokens_and_stop_tokens_are_so_many():
+    """As biases. The mask of allowed tokens takes as long however many they are."""
+    limits = dataclasses.replace(LIMITS, vocab_size=2 * MAX_TOKEN_IDS)
+    for path in ("sampling.bad_token_ids", "stopping.stop_token_ids", "sampling.allowed_token_ids"):
+        rule = FIELDS[path]
+        assert isinstance(rule, rules.Rule)
+        assert rule(range(MAX_TOKEN_IDS), limits) is None
+        problem = rule(range(MAX_TOKEN_IDS + 1), limits)
+        assert (problem is None) == path.endswith("allowed_token_ids")
+        assert problem is None or "at most 4096 ids, not 4097" in problem
 
 
 def test_candidates_are_counted():

@@ -45,17 +45,20 @@ REQUEST_ID = "x-request-id"
 """Header with the client's name for its request; the answer has it, too."""
 
 
-async def read_in_turn(read: Callable[[], T], parts: FrontendParts, call: Call, exchange: Exchange) -> T:
-    """Returns what read() makes of the body, in the tenant's turn unless the body is small. Raises
-    ServiceError."""
-    return await parts.large_messages.run(read, exchange.body_size, call.caller)
+async def read_in_turn(
+    read: Callable[[], T], parts: FrontendParts, call: Call, exchange: Exchange
+) -> tuple[T, Call]:
+    """Returns what read() makes of the body, in the tenant's turn unless the body is small, and the call,
+    which an Abort may have ended before. Raises ServiceError."""
+    name = exchange.headers.get(REQUEST_ID, "")
+    return await parts.generator.in_turn(read, name, exchange.body_size, call)
 
 
 async def chat_completions(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/chat/completions."""
     names = Names()
     read = partial(read_chat, body, names, parts.model.chat_template)
-    request = await read_in_turn(read, parts, call, exchange)
+    request, call = await read_in_turn(read, parts, call, exchange)
     form = ChatFormat(request.output.HasField("logprobs"))
     await _choices(parts, body, [request], form, names, call, exchange)
 
@@ -64,7 +67,7 @@ async def responses(parts: FrontendParts, body: Json, call: Call, exchange: Exch
     """POST /v1/responses."""
     names = Names()
     read = partial(read_response, body, names, parts.model.chat_template)
-    request = await read_in_turn(read, parts, call, exchange)
+    request, call = await read_in_turn(read, parts, call, exchange)
     read_object(given(body, "stream_options", {}), "stream_options", RESPONSE_STREAM_OPTIONS)
     request.request_id = request_id_of(exchange, names)
     sampling, default = request.sampling, parts.model.default_sampling
@@ -86,7 +89,7 @@ async def messages(parts: FrontendParts, body: Json, call: Call, exchange: Excha
     names = Names()
     reasons = parts.model.answers.reasons
     read = partial(read_messages, body, names, parts.model.chat_template, reasons=reasons)
-    request = await read_in_turn(read, parts, call, exchange)
+    request, call = await read_in_turn(read, parts, call, exchange)
     request.request_id = request_id_of(exchange, names)
     request.output.continuous_usage = True  # the first event has that of the prompt
     writer = MessageWriter(request.request_id, answering_name(parts, request.model))
@@ -103,7 +106,7 @@ async def completions(parts: FrontendParts, body: Json, call: Call, exchange: Ex
     """POST /v1/completions."""
     names = Names()
     read = partial(read_completion, body, names, parts.config.max_request_bytes)
-    requests = await read_in_turn(read, parts, call, exchange)
+    requests, call = await read_in_turn(read, parts, call, exchange)
     output = requests[0].output
     sequences = requests[0].sampling.n or 1
     hidden: frozenset[bytes] = frozenset()

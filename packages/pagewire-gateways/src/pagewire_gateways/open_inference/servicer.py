@@ -30,7 +30,7 @@ from pagewire_gateways.open_inference.responses import FINAL, OUTPUTS, TensorWri
 from pagewire_gateways.protos import open_inference_pb2 as oip
 from pagewire_gateways.protos import open_inference_pb2_grpc
 
-DESCRIPTOR = oip.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+DESCRIPTORS = (oip.DESCRIPTOR.services_by_name["GRPCInferenceService"],)
 VERSION = "1"
 """Of the model; clients may leave it out."""
 PLATFORM = "pagewire"
@@ -41,7 +41,7 @@ Requests = AsyncIterator[oip.ModelInferRequest]
 class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
     """Generates from tensors, and says which ones."""
 
-    descriptor = DESCRIPTOR
+    descriptors = DESCRIPTORS
     interceptors = ()
 
     def __init__(self, parts: FrontendParts, aborts: Aborts) -> None:
@@ -92,11 +92,12 @@ class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer
         self._state.require_open()
         self._check_model(request.model_name, request.model_version)
         read = partial(read_infer_request, request)
-        asked = await self._parts.large_messages.run(read, request.ByteSize(), current_caller())
+        call, size = current_call(context), request.ByteSize()
+        asked, call = await self._generator.in_turn(read, request.id, size, call)
         if asked.stream:
             raise InvalidRequest({"stream": "needs ModelStreamInfer"})
         try:
-            async with self._generator.open(asked.request, current_call(context), ONE_MESSAGE) as stream:
+            async with self._generator.open(asked.request, call, ONE_MESSAGE) as stream:
                 message = await stream.take()
         except ServiceError as error:
             raise translated(error, NAMES) from None

@@ -33,13 +33,13 @@ from pagewire_gateways.vllm.messages import NAMES, AnswerWriter, read_request
 
 MAX_SEQUENCE_NUMBER = (1 << 63) - 1
 """Of the last batch that a subscriber has had; there is room for the numbers of those that follow."""
-DESCRIPTOR = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
+DESCRIPTORS = (vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"],)
 
 
 class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  # has no types
     """Generates for gateways, and tells them about the model and its load."""
 
-    descriptor = DESCRIPTOR
+    descriptors = DESCRIPTORS
     interceptors = ()
 
     def __init__(self, parts: FrontendParts, aborts: Aborts) -> None:
@@ -57,11 +57,10 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
         """Streams token ids: chunks, then one complete message for each sequence."""
         self._state.require_open()
         read = partial(read_request, request)
-        asked = await self._parts.large_messages.run(read, request.ByteSize(), current_caller())
+        call, size = current_call(context), request.ByteSize()
+        asked, call = await self._generator.in_turn(read, request.request_id, size, call)
         try:
-            async with self._generator.open(
-                asked, current_call(context), CallMode(one_message=not request.stream)
-            ) as stream:
+            async with self._generator.open(asked, call, CallMode(one_message=not request.stream)) as stream:
                 answer = AnswerWriter(stream, chunks=request.stream)
                 with self._write_timeouts.writer(sender(context)) as writer:
                     while (message := await stream.take()) is not None:
@@ -156,9 +155,10 @@ class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[mis
         self._state.require_open()
         asked = pooling_pb2.EmbedRequest(request_id=request.request_id)
         copy = partial(asked.inputs.add().token_ids.ids.extend, request.tokenized.input_ids)
-        await self._parts.large_messages.run(copy, request.ByteSize(), current_caller())
+        call, size = current_call(context), request.ByteSize()
+        _, call = await self._generator.in_turn(copy, request.request_id, size, call)
         try:
-            vectors = await self._embedder.embed(asked, current_call(context))
+            vectors = await self._embedder.embed(asked, call)
         except ServiceError as error:
             raise translated(error, NAMES) from None
         values = unpack_f32_array(vectors.columns[0])

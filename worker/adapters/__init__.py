@@ -1,0 +1,1 @@
+"""LoRA adapters: their files, and where each of their tensors goes."""

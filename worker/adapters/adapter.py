@@ -1,0 +1,62 @@
+"""A LoRA adapter that has been read and placed: what it adds to the outputs of which layers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from pagewire.errors import PagewireError, one_line
+from worker.layers.base import Layer
+
+MAX_RANK = 256
+
+
+class AdapterError(PagewireError):
+    """An adapter cannot be loaded. The message names the file, the field or the tensor."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(one_line(why))
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What one part of a layer's output gains: y[:, part] += scale * (x @ a.T) @ b.T.
+
+    r is 1 to MAX_RANK. Parts that the file has fused share one `a`: it is the same tensor object.
+    """
+
+    a: torch.Tensor  # [r, held inputs], float32, bfloat16 or float16, as the file has it
+    b: torch.Tensor  # [held rows of the part, r], dtype of `a`; rows in the order in which the layer has them
+    scale: float  # alpha / r, or alpha / sqrt(r); of this module
+
+
+LayerDeltas = tuple[Delta | None, ...]
+"""One entry per part of a layer's output, in the order of ColumnLinear.parts; one of a layer without parts.
+Of ExpertMatrices one per expert and part: all parts of the first expert, then those of the next."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """All deltas of one adapter."""
+
+    digest: bytes
+    """32 bytes: blake2b of the fields of adapter_config.json that count and of the bytes of the tensors."""
+    rank: int
+    """The largest of all deltas."""
+    invocation: tuple[int, ...]
+    """Token ids that activate it (aLoRA); empty: it is always active."""
+    base: str
+    """Name of its base model, as the file gives it: shown, not trusted."""
+    deltas: Mapping[Layer, LayerDeltas]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all tensors; one that parts share counts once."""
+        tensors = {
+            id(tensor): tensor.nbytes
+            for parts in self.deltas.values()
+            for delta in parts
+            if delta is not None
+            for tensor in (delta.a, delta.b)
+        }
+        return sum(tensors.values())

@@ -69,6 +69,8 @@ def _await_core(
                 "the engine core wants another model, or other settings, than the one before it",
             )
         loaded.ready.kept_cache.CopyFrom(cached.hand_over())
+        del loaded.ready.adapters[:]
+        loaded.ready.adapters.extend(loaded.runner.held_adapters)
         channel.send(worker_pb2.WorkerMessage(ready=loaded.ready))
         return True
 

@@ -10,7 +10,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -97,6 +97,10 @@ class FaultyRunner:
 
     def drop_adapter(self, digest: bytes) -> None:
         self._runner.drop_adapter(digest)
+
+    @property
+    def held_adapters(self) -> Sequence[worker_pb2.AdapterLoaded]:
+        return self._runner.held_adapters
 
     def compile_grammar(self, grammar: str) -> Compilation:
         return self._runner.compile_grammar(grammar)

@@ -6,7 +6,7 @@ Grammars are compiled and adapters loaded in threads meanwhile; the core is told
 which ones are done.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -47,6 +47,10 @@ class StepRunner(Protocol):
 
     def drop_adapter(self, digest: bytes) -> None:
         """Forgets an adapter that no later plan has."""
+
+    @property
+    def held_adapters(self) -> Sequence[worker_pb2.AdapterLoaded]:
+        """Those that are loaded, for a core that adopts the worker (Ready.adapters)."""
 
     def abandon(self) -> None:
         """Finishes all launched steps, whose results nothing wants any more, then removes all rows."""

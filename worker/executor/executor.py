@@ -16,7 +16,7 @@ A device that computes by itself may still be busy with earlier steps while a la
 """
 
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future
 from typing import Generic, Protocol, TypeVar
 
@@ -58,6 +58,10 @@ class AdapterLoader(Protocol):
 
     def drop(self, digest: bytes) -> None:
         """Forgets an adapter."""
+
+    @property
+    def loaded(self) -> Sequence[worker_pb2.AdapterLoaded]:
+        """Those that are held, without numbers."""
 
 
 Mask = npt.NDArray[np.bool_]
@@ -222,6 +226,10 @@ class StepExecutor(Generic[B]):
     def drop_adapter(self, digest: bytes) -> None:
         if self._adapters is not None:
             self._adapters.drop(digest)
+
+    @property
+    def held_adapters(self) -> Sequence[worker_pb2.AdapterLoaded]:
+        return () if self._adapters is None else self._adapters.loaded
 
     def abandon(self) -> None:
         """Blocks keep what they hold."""

@@ -20,8 +20,14 @@ class SimulatedAdapters:
     """A worker.executor.executor.AdapterLoader. Reading two small files takes no thread."""
 
     def __init__(self) -> None:
-        self.digests: set[bytes] = set()
-        """Of those that are loaded."""
+        self._held: dict[bytes, worker_pb2.AdapterLoaded] = {}
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._held
+
+    @property
+    def loaded(self) -> list[worker_pb2.AdapterLoaded]:
+        return list(self._held.values())
 
     def load(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
         answer: Future[worker_pb2.AdapterLoaded] = Future()
@@ -31,16 +37,17 @@ class SimulatedAdapters:
                 raise ValueError("its files are another adapter's now")
             if loaded.bytes > order.max_bytes:
                 raise ValueError(f"it takes {loaded.bytes} bytes, and {order.max_bytes} are left for it")
-            self.digests.add(loaded.digest)
+            self._held[loaded.digest] = loaded
         except (OSError, ValueError) as error:
             problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             loaded = worker_pb2.AdapterLoaded(problem=problem)
-        loaded.number = order.number
-        answer.set_result(loaded)
+        numbered = worker_pb2.AdapterLoaded(number=order.number)
+        numbered.MergeFrom(loaded)
+        answer.set_result(numbered)
         return answer
 
     def drop(self, digest: bytes) -> None:
-        self.digests.discard(digest)
+        self._held.pop(digest, None)
 
 
 def read_adapter(folder: Path) -> worker_pb2.AdapterLoaded:

@@ -103,7 +103,7 @@ class TokenSource:
         """Returns what a row's adapter adds to its prompt. Raises PlanError where it is not loaded."""
         if not new.HasField("adapter"):
             return b""
-        if new.adapter.digest not in self.adapters.digests:
+        if new.adapter.digest not in self.adapters:
             raise PlanError(f"row {new.row}: its adapter is not loaded")
         return new.adapter.digest + pack_u32([new.adapter.start])
 

@@ -1,0 +1,113 @@
+"""LoRA adapters that peft has written, through a whole service on a CPU."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import grpc
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from pagewire import Client, SamplingParams
+from pagewire.local_service import Service
+from pagewire.v1 import model_pb2, model_pb2_grpc
+from pagewire_client.results import Generation
+from tests.checkpoints import make_checkpoint
+from tests.e2e import services
+from tests.worker.adapters.peft_files import write_adapter
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+NAMES = "first", "second", ""
+"""Adapters that rows of one batch have; "": none."""
+PROMPT = [3 + 7 * at % 50 for at in range(40)]
+PARAMS = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True, text=False, logprobs=1)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint("llama", tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture(scope="module")
+def folder(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The parent of the adapters."""
+    made = tmp_path_factory.mktemp("adapters")
+    every = {"target_modules": "all-linear", "lora_alpha": 4, "std": 0.2}
+    write_adapter(base, made / "first", r=4, **every)
+    write_adapter(base, made / "second", r=12, use_rslora=True, **every)
+    return made
+
+
+@pytest.fixture(scope="module")
+def service(base: Path, folder: Path) -> Iterator[Service]:
+    flags = {"max_num_batched_tokens": 16, "block_size": 8, "max_deaths": 99, "frontends": 2}
+    with services.start(base, dtype="float32", lora_folder=str(folder), **flags) as service:
+        yield service
+
+
+def client_of(service: Service, name: str) -> Client:
+    return Client(service.address, model=name)
+
+
+def outputs(result: Generation) -> list[tuple[list[int], list[float]]]:
+    return [(each.token_ids, [score.logprob for score in each.logprobs]) for each in result.outputs]
+
+
+@pytest.fixture(scope="module")
+def alone(service: Service) -> dict[str, list[tuple[list[int], list[float]]]]:
+    """What each adapter generates, one after another."""
+    found = {}
+    for name in NAMES:
+        with client_of(service, name) as client:
+            found[name] = outputs(client.generate(PROMPT, PARAMS))
+    return found
+
+
+def test_as_peft_has_it(alone: dict[str, list[tuple[list[int], list[float]]]], base: Path, folder: Path):
+    """Log-probabilities of all tokens, those of the model with the merged weights."""
+    for name in NAMES:
+        model = AutoModelForCausalLM.from_pretrained(folder / name / "merged" if name else base)
+        ((token_ids, logprobs),) = alone[name]
+        with torch.no_grad():
+            logits = model(torch.tensor([PROMPT + token_ids])).logits[0, len(PROMPT) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(token_ids)[:, None])[:, 0]
+        assert torch.allclose(torch.tensor(logprobs), expected, atol=2e-3), name
+        assert logits.argmax(-1).tolist() == token_ids
+    assert len({tuple(alone[name][0][0]) for name in NAMES}) == len(NAMES)
+
+
+@pytest.mark.parametrize("victim", ["", "worker", "engine", "frontend"])
+def test_streams_of_several_survive_deaths(
+    service: Service, alone: dict[str, list[tuple[list[int], list[float]]]], victim: str
+):
+    """Bit for bit, in one batch; whatever takes over loads what they need."""
+    with ExitStack() as stack:
+        clients = [(name, stack.enter_context(client_of(service, name))) for name in NAMES * 2]
+        streams = [(name, stack.enter_context(client.stream(PROMPT, PARAMS))) for name, client in clients]
+        for _, stream in streams:
+            next(stream)
+        for pid in services.processes(service.pid).get(victim, []):
+            os.kill(pid, signal.SIGKILL)
+        for name, stream in streams:
+            assert outputs(stream.result()) == alone[name], name
+
+
+def test_another_adapter_is_loaded_beside_streams(
+    service: Service, alone: dict[str, list[tuple[list[int], list[float]]]], folder: Path
+):
+    """It changes no bit of theirs, also where it comes under the name of one of them."""
+    shutil.copytree(folder / "first", folder / "renewed")
+    with client_of(service, "renewed") as client, client.stream(PROMPT, PARAMS) as stream:
+        next(stream)
+        shutil.rmtree(folder / "renewed")
+        shutil.copytree(folder / "second", folder / "renewed")
+        with grpc.insecure_channel(service.address) as channel:
+            load = model_pb2_grpc.ModelServiceStub(channel).LoadAdapter
+            load(model_pb2.LoadAdapterRequest(name="renewed"), timeout=60)
+        assert outputs(client.generate(PROMPT, PARAMS)) == alone["second"]
+        assert outputs(stream.result()) == alone["first"]

@@ -156,7 +156,11 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         backend = CpuBackend(model, cache, swap_space, rows, sampler, blocks, observe, states, adapters)
         backend.drafter_tensors = drafter_tensors
         speculator = make_speculator(plan.speculation, rows, grammars, drafter, states)
-        return StepExecutor(rows, backend, plan.initialize.max_num_batched_tokens, speculator)
+        most, loader = (
+            plan.initialize.max_num_batched_tokens,
+            adapters.store if model.target_modules else None,
+        )
+        return StepExecutor(rows, backend, most, speculator, loader)
 
     def warm_up(self, executor: StepExecutor[CpuBackend]) -> None:
         release_startup_memory()

@@ -85,10 +85,22 @@ class AdapterStore:
             rank=adapter.rank,
             bytes=weights.nbytes,
             invocation_token_ids=adapter.invocation,
+            modules=self._modules(adapter),
             base=adapter.base,
         )
         self._held[adapter.digest] = HeldAdapter(weights, loaded)
         return loaded
+
+    def _modules(self, adapter: Adapter) -> list[str]:
+        """Returns the last names of the modules that an adapter changes, in order of the alphabet."""
+        if self._model.target_modules is None:
+            return []
+        found = set[str]()
+        for module, targets in self._model.target_modules.targets.items():
+            parts = [adapter.deltas.get(target.layer, ())[target.part :] for target in targets]
+            if any(each and each[0] is not None for each in parts):
+                found.add(module.rpartition(".")[2])
+        return sorted(found)
 
     def drop(self, digest: bytes) -> None:
         """Forgets an adapter, if it is there. Rows that have it keep it until they end."""

@@ -37,6 +37,7 @@ from worker.sampling.logprobs.messages import LogprobRequests
 from worker.speculation.speculator import Speculator, StepDrafts
 from worker.step.beams import BeamRows
 from worker.step.plan_reader import (
+    NoAdapters,
     RowStops,
     append_tokens,
     apply_changes,
@@ -152,7 +153,9 @@ class StepExecutor(Generic[B]):
         self._beams = BeamRows(rows.max_num_rows, rows.vocab_size)
         self._pooling, self._stops = PoolRows(), RowStops()
         drafted = (self._stops,) if speculator is None else speculator.features
-        self._features = (*backend.features, self._logprobs, self._beams, self._pooling, *drafted)
+        refusing = (NoAdapters(),) if adapters is None else ()
+        kept = self._logprobs, self._beams, self._pooling
+        self._features = (*backend.features, *kept, *drafted, *refusing)
         self._pending: deque[PendingStep] = deque()
 
     def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool] = never) -> None:

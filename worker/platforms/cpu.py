@@ -157,7 +157,8 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         backend.drafter_tensors = drafter_tensors
         speculator = make_speculator(plan.speculation, rows, grammars, drafter, states)
         most_tokens = plan.initialize.max_num_batched_tokens
-        return StepExecutor(rows, backend, most_tokens, speculator, adapters.store)
+        loader = adapters.store if model.target_modules else None
+        return StepExecutor(rows, backend, most_tokens, speculator, loader)
 
     def warm_up(self, executor: StepExecutor[CpuBackend]) -> None:
         release_startup_memory()

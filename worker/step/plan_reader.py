@@ -57,6 +57,19 @@ class RowStops:
         return token in self._by_row.get(row, ())
 
 
+class NoAdapters:
+    """Refuses rows with adapters, where none can be loaded. A RowFeature."""
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        require(not new.HasField("adapter"), f"row {row} has an adapter, and none can be loaded")
+
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        pass
+
+    def remove_row(self, row: int) -> None:
+        pass
+
+
 class DraftedStep(Protocol):
     """What drafts change of a plan."""
 

@@ -241,7 +241,8 @@ def test_files_of_an_adapter_and_merged_weights(checkpoint: Checkpoints, tmp_pat
     driver = Driver(folder, dtype="float32", **SIZES)
     order = worker_pb2.LoadAdapter(number=1, source=str(written), max_bytes=1 << 20)
     answer = store(driver).load(order).result()
-    assert not answer.problem
+    assert not answer.problem and driver.runner.takes_adapters  # type: ignore[attr-defined]
+    assert list(answer.modules) == ["down_proj", "o_proj", "q_proj", "v_proj"]
     adapter, logits = worker_pb2.RowAdapter(digest=answer.digest), []
     for each, of_row in ((driver, adapter), (Driver(merged, dtype="float32", **SIZES), None), (driver, None)):
         (sequence,) = each.add(range(3, 30), 4, adapter=of_row)

@@ -12,6 +12,8 @@ from worker.adapters.store import AdapterStore, low_rank, takes_adapter
 from worker.layers.linear import RowLinear, column_linear
 from worker.models.base import LanguageModel
 from worker.parallel import Placement
+from worker.step.plan_reader import NoAdapters
+from worker.step.rows import PlanError
 
 PLACE = Placement(torch.float32, torch.device("cpu"))
 ORDER = worker_pb2.LoadAdapter(number=7, source="/adapters/one", digest=DIGESTS[1], max_bytes=1 << 20)
@@ -98,3 +100,9 @@ def test_parts_begin_behind_one_another():
     ((_, _, scale, first),) = low_rank(layer, (None, delta))
     assert (scale, first) == (0.5, 24)
     assert low_rank(layer, ()) == ()
+
+
+def test_rows_with_adapters_are_refused_where_none_can_be_loaded():
+    NoAdapters().add_row(0, worker_pb2.NewRow(), [3], [])
+    with pytest.raises(PlanError, match="row 0 has an adapter"):
+        NoAdapters().add_row(0, worker_pb2.NewRow(adapter=worker_pb2.RowAdapter()), [3], [])

@@ -34,6 +34,8 @@ class Limits:
     """The worker masks tokens by grammars."""
     embedding_size: int = 0
     """Elements of the vector of a row that pools; 0: rows cannot pool."""
+    head_sizes: tuple[int, ...] = ()
+    """Elements of what each of the worker's heads makes of it."""
     adapters_caveat: str = ""
     """Why the worker takes no adapters; empty: it takes them."""
 

@@ -25,7 +25,7 @@ from frontend.validation.rules import (
     MAX_STRING_BYTES,
     Limits,
 )
-from pagewire.checkpoints.files import BARE_DECODERS, config_overrides, object_of_flag
+from pagewire.checkpoints.files import bare_decoder, config_overrides, object_of_flag
 from pagewire.checkpoints.paths import checkpoint_path, default_served_name, tokenizer_folder
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
@@ -100,7 +100,7 @@ class ModelInfo:
         """Returns the model's description for ModelService."""
         facts, limits = welcome.model, limits_of(welcome, config)
         capabilities = self._ways_to_generate(limits) if self.generates else []
-        embedding_size = facts.embedding_size if self.pooling is not None else 0
+        embedding_size = self.pooling.size(facts) if self.pooling is not None else 0
         if embedding_size:
             capabilities.append(model_pb2.CAPABILITY_EMBED)
         return model_pb2.Model(
@@ -214,7 +214,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
     changed = [f"{name} {value:g}" for name, value in _named(sampling) if value != DEFAULT_SAMPLING.get(name)]
     if changed:
         log.info("requests without these fields have %s", ", ".join(changed))
-    pooling, bare = read_pooling(path, config.pooling_type), _bare_decoder(fields)
+    pooling, bare = read_pooling(path, config.pooling_type), bare_decoder(fields)
     if bare and pooling is None:
         raise StartupError(
             "cannot generate with this checkpoint",
@@ -241,14 +241,6 @@ def load_model(config: FrontendConfig) -> ModelInfo:
 
 def _named(sampling: generation_pb2.SamplingParams) -> list[tuple[str, float]]:
     return [(field.name, value) for field, value in sampling.ListFields()]
-
-
-def _bare_decoder(config: Mapping[str, Any]) -> str:
-    """Returns the architecture of a config.json that has no output head; empty for any other."""
-    names = config.get("architectures")
-    if not isinstance(names, list):
-        return ""
-    return next((name for name in names if isinstance(name, str) and name in BARE_DECODERS), "")
 
 
 def _is_token_id(value: object) -> bool:

@@ -188,12 +188,14 @@ class Embedder:
         generator = self._generator
         generator.model.check_name(request.model)
         welcome = generator.engine.require_known()
-        limits, size = limits_of(welcome, generator.config), welcome.model.embedding_size
-        defaults = self._require_pooling(size)
+        limits = limits_of(welcome, generator.config)
+        defaults, size = self._require_pooling(welcome.model)
         check = partial(check_embed, request, limits, size)
         _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         normalize = request.normalize if request.HasField("normalize") else defaults.normalize
-        pooling = engine_pb2.Pooling(type=defaults.type, dimensions=request.dimensions, normalize=normalize)
+        pooling = engine_pb2.Pooling(
+            type=defaults.type, dimensions=request.dimensions, normalize=normalize, head=defaults.head
+        )
         mode, output = CallMode(one_message=True, pooling=pooling), generation_pb2.OutputOptions(text=False)
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
         with self._groups.open(request, call, len(request.inputs)) as group:
@@ -214,15 +216,17 @@ class Embedder:
         times = StageTimes(tokenization, queue, inference)
         return Vectors([column for column, *_ in found], sum(map(len, prompts)), cached, times)
 
-    def _require_pooling(self, size: int) -> PoolingDefaults:
-        """Returns how the model pools. Raises Unsupported."""
+    def _require_pooling(self, facts: engine_pb2.ModelFacts) -> tuple[PoolingDefaults, int]:
+        """Returns how the model pools, and the elements of a vector. Raises Unsupported."""
         pooling = self._generator.model.pooling
         if pooling is None:
             problem = "makes no embeddings: its checkpoint does not say how, nor does --pooling-type"
             raise Unsupported({"model": problem})
+        size = pooling.size(facts)
         if not size:
-            raise Unsupported({"model": "makes no embeddings: its engine cannot pool"})
-        return pooling
+            what = "has not loaded its Dense modules (see its log)" if pooling.head else "cannot pool"
+            raise Unsupported({"model": f"makes no embeddings: its engine {what}"})
+        return pooling, size
 
 
 def _read_vector(

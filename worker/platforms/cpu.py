@@ -27,6 +27,7 @@ from worker.memory.row_states import RowStates, states_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
+from worker.pooling.heads import read_heads
 from worker.sampling.sampler import Sampler
 from worker.speculation.models.draft_model import read_draft_model
 from worker.speculation.models.head import read_head
@@ -155,7 +156,8 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         backend = CpuBackend(model, cache, swap_space, rows, sampler, blocks, observe, states, adapters)
         backend.drafter_tensors = drafter_tensors
         speculator = make_speculator(plan.speculation, rows, grammars, drafter, states)
-        return StepExecutor(rows, backend, plan.initialize.max_num_batched_tokens, speculator)
+        heads = read_heads(plan.initialize, plan.config.state_size)
+        return StepExecutor(rows, backend, plan.initialize.max_num_batched_tokens, speculator, heads)
 
     def warm_up(self, executor: StepExecutor[CpuBackend]) -> None:
         release_startup_memory()

@@ -210,6 +210,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         has_grammars=bool(model.grammar_engine),
         embedding_size=model.embedding_size,
         head_sizes=tuple(model.head_sizes),
+        input_embedding_size=model.input_embedding_size,
         adapters_caveat=model.adapters_caveat,
     )
     return Identity(welcome, limits)

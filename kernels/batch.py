@@ -85,6 +85,10 @@ class StepBatch(InputBatch):
 
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
 
+    def with_embeddings(self, tokens: torch.Tensor, values: torch.Tensor) -> "StepBatch":
+        """Returns a batch with values in place of some tokens; see InputEmbeddings."""
+        return replace(self, input_embeddings=InputEmbeddings(tokens, values))
+
     def with_all_positions(self, num_logits: Integers) -> "StepBatch":
         """Returns a batch whose rows sample from several of their last positions. num_logits: [A]."""
         if self.logit_tokens is None:

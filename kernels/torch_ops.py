@@ -35,7 +35,16 @@ from kernels.ops.states.delta_rule import delta_rule
 from kernels.ops.states.selective_scan import selective_scan
 
 Batch = TypeVar("Batch")
+Embeddable = TypeVar("Embeddable", bound="HasInputEmbeddings")
 Value = TypeVar("Value")
+
+
+class HasInputEmbeddings(Protocol):
+    """A batch that may have values in place of tokens."""
+
+    @property
+    def input_embeddings(self) -> Any:
+        """A kernels.batch.InputEmbeddings, or None."""
 
 
 class Packed(Protocol):
@@ -199,11 +208,25 @@ class Ops:
         compute: Callable[[Batch], torch.Tensor],
         batch: Batch,
         width: int,
-        table: Any = None,
     ) -> torch.Tensor:
-        """Returns compute(batch), [T, width], which needs the contents of the batch. table: a packed table,
-        if that is its rows of the step's tokens, or values in their place."""
+        """Returns compute(batch), [T, width], which needs the contents of the batch."""
         return compute(batch)
+
+    def embed(
+        self,
+        look_up: Callable[[Embeddable], torch.Tensor],
+        batch: Embeddable,
+        width: int,
+        table: Any = None,
+        factor: float = 1.0,
+    ) -> torch.Tensor:
+        """Returns look_up(batch) * factor, [T, width], or the batch's input embeddings for some rows. table:
+        packed, if look_up() gives its rows of the step's tokens."""
+        x = look_up(batch)
+        if factor != 1:
+            x = self.scaled_add(x, None, factor)
+        given = batch.input_embeddings
+        return x if given is None else x.index_copy(0, given.tokens, given.values)
 
     def rotation(self, compute: Callable[[Batch], Value], batch: Batch, queries_only: bool) -> Value:
         """Returns compute(batch), what the step's tokens are rotated by. queries_only: keys are not."""

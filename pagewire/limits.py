@@ -12,6 +12,8 @@ MAX_LOGIT_BIAS = 4096
 """Tokens with a bias: those of 64 rows then take 3 ms of a step, which all streams wait for."""
 MAX_TOKEN_IDS = 4096
 """Tokens that are barred, or that end an output: those of 64 rows then take 5 ms of a step."""
+EMBEDDING_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""Element types of Prompt.embeddings, and their bytes."""
 MAX_LENGTH_PENALTY = 10.0
 """Largest absolute value: length ** length_penalty must stay finite."""
 MAX_STOPS = 128

@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from engine_core.context import Limits
 from engine_core.errors import Refused
 from engine_core.intake.beam_validation import read_beams
+from engine_core.intake.embedding_validation import check_embeddings
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, History, PendingPromptLogprobs, Request, RequestOwner
 from engine_core.step.plan import AdapterUse, RowParameters
@@ -61,7 +62,10 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     prompt_logprobs = _pending_prompt_logprobs(message, len(prompt), delivered, limits)
     beams = read_beams(message, len(prompt), limits)
     pooling = _pooling(message, limits)
+    contents = check_embeddings(message, len(prompt), limits)
     adapter = _adapter(message, len(prompt), limits)
+    if adapter is not None:
+        contents[adapter.start] = contents.get(adapter.start, b"") + adapter.digest
     stopping = message.stopping
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
     stop = frozenset(stopping.stop_token_ids)
@@ -85,7 +89,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         tenant_weight=_weight(message),
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,
-        content_hashes={} if adapter is None else {adapter.start: adapter.digest},
+        content_hashes=contents,
         max_drafts=_max_drafts(message),
         prompt_logprobs=prompt_logprobs,
         time_limit_at=_time(arrival, time_limit),
@@ -157,6 +161,7 @@ def _row_parameters(
         logprobs=_kept(message.logprobs) if message.HasField("logprobs") else None,
         grammar=message.grammar,
         pooling=None if pooling is None else _kept(pooling),
+        embeddings=_kept(message.embeddings) if message.HasField("embeddings") else None,
         adapter=adapter,
     )
 
@@ -233,8 +238,8 @@ def _check_bad_words(message: AddRequest, limits: Limits) -> None:
 
 def _max_drafts(message: AddRequest) -> int:
     """Returns how many tokens may be drafted for a row. A row with a grammar has the mask of one position;
-    one that pools samples nothing."""
-    if message.grammar or message.HasField("pooling"):
+    one that pools samples nothing; with embeddings, drafters do not know the prompt."""
+    if message.grammar or message.HasField("pooling") or message.HasField("embeddings"):
         return 0
     return message.max_draft_tokens if message.HasField("max_draft_tokens") else MAX_DRAFTS
 

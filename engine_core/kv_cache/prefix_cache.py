@@ -215,8 +215,11 @@ class PrefixCache:
         return self._pool.log
 
     def _log_stored(self, log: CacheLog, sequence: Sequence, start: int, end: int) -> None:
-        """Logs blocks of a sequence that are in the cache, under their own content or in equal ones."""
+        """Logs blocks of a sequence that are in the cache, under their own content or in equal ones, before
+        the first with a value in place of a token."""
         request, size, use = sequence.request, self._block_size, sequence.request.parameters.adapter
+        if (values := request.parameters.embeddings) is not None:
+            end = min(end, int.from_bytes(values.positions[:4], "little") // size)
         for i in range(start, end):
             content = sequence.hashes[i + 1]
             if content not in log:

@@ -9,7 +9,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from pagewire.internal.v1 import worker_pb2
-from pagewire.internal.v1.engine_pb2 import Pooling
+from pagewire.internal.v1.engine_pb2 import InputEmbeddings, Pooling
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 from pagewire.v1.prompt_pb2 import TokenIds
@@ -36,6 +36,7 @@ class RowParameters:
     logprobs: LogprobOptions | None = None  # of the output
     grammar: str = ""  # of the output; "": none
     pooling: Pooling | None = None  # the row gives a vector in place of tokens
+    embeddings: InputEmbeddings | None = None  # in place of tokens of the prompt
     adapter: AdapterUse | None = None
 
 
@@ -177,5 +178,6 @@ def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
         grammar=new.parameters.grammar,
         tenant=new.tenant,
         pooling=new.parameters.pooling,
+        embeddings=new.parameters.embeddings,
         adapter=worker_pb2.RowAdapter(digest=adapter.digest, start=adapter.start) if adapter else None,
     )

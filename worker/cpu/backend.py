@@ -37,6 +37,7 @@ from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
+from worker.step.embeddings import EmbeddingRows
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 
@@ -92,7 +93,8 @@ class CpuBackend:
         self.drafter_tensors: Sequence[torch.Tensor] = ()
         self.states = states
         self.adapters = adapters
-        kept = sampler, states, adapters
+        self._embeddings = EmbeddingRows(cache.layout.dtype)
+        kept = sampler, self._embeddings, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
@@ -183,7 +185,7 @@ class CpuBackend:
             self.states.mark(self._batch.spans)
 
     def _inputs(self, step: Step, wanted: Wanted) -> StepBatch:
-        batch = self._build_inputs(step, wanted)
+        batch = self._embeddings.put(step, self._build_inputs(step, wanted))
         return batch if self.adapters is None else self.adapters.adapted(batch, step)
 
     def forward(self) -> StepOutputs:

@@ -71,6 +71,7 @@ class RecordingOps(ProgramWriter):
 
     def __init__(self, ops: CpuOps, blocks: BlockKernels, most_tokens: int) -> None:
         super().__init__(ops, blocks, most_tokens)
+        self._ops = ops
         self._attention: dict[KVCacheSpec, AttentionRecords] = {}
         self._products: list[int] = []
         self._halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
@@ -107,28 +108,47 @@ class RecordingOps(ProgramWriter):
             return RecordedLatentPlan(records, spec.rank)
         return RecordedPlan(self, records)
 
-    def per_step(
-        self, compute: Callable[[Any], torch.Tensor], batch: Any, width: int, table: Any = None
-    ) -> torch.Tensor:
+    def per_step(self, compute: Callable[[Any], torch.Tensor], batch: Any, width: int) -> torch.Tensor:
         out = self.buffers.lasting((self.most_tokens, width), self.dtype)
 
         def copy_in(batch: InputBatch, records: Records) -> None:
-            if table is None or batch.input_embeddings is not None:
-                out[: len(batch.token_ids)] = compute(batch)
+            out[: len(batch.token_ids)] = compute(batch)
 
-        if table is None:
-            self.on_run(copy_in)
-            return out
-        _check_unpadded(table)
-        index = self.put(table.gather, table.rows_record(0, out.data_ptr()), row_grain(width))
+        self.on_run(copy_in)
+        return out
 
-        def look_up(batch: InputBatch, records: Records) -> None:
-            records[index, _INDEXES] = batch.token_ids.data_ptr()
+    def embed(
+        self,
+        look_up: Callable[[Any], torch.Tensor],
+        batch: Any,
+        width: int,
+        table: Any = None,
+        factor: float = 1.0,
+    ) -> torch.Tensor:
+        """The result of a step with input embeddings is computed before the program runs, which then leaves
+        out what would compute it."""
+        first = self.next_index
+        found = self.buffers.lasting((self.most_tokens, width), self.dtype)
+        if table is not None:
+            _check_unpadded(table)
+            self.put(table.gather, table.rows_record(0, found.data_ptr()), row_grain(width))
+        out = found if factor == 1 else self.scaled_add(found, None, factor, lasts=True)
+        behind = self.next_index
+
+        def write_records(batch: InputBatch, records: Records) -> None:
+            if table is not None:
+                records[first, _INDEXES] = batch.token_ids.data_ptr()
             if batch.input_embeddings is not None:
-                records[index, ROWS] = 0
+                records[first:behind, ROWS] = 0
 
-        self.on_batch(look_up)
-        self.on_run(copy_in, lambda batch: batch.input_embeddings is None)
+        def copy_in(batch: InputBatch, records: Records) -> None:
+            if batch.input_embeddings is not None:
+                out[: len(batch.token_ids)] = self._ops.embed(look_up, batch, width, table, factor)
+            elif table is None:
+                found[: len(batch.token_ids)] = look_up(batch)
+
+        self.on_batch(write_records)
+        self.on_run(copy_in, lambda batch: table is not None and batch.input_embeddings is None)
         return out
 
     def rotation(self, compute: Callable[[Any], Any], batch: Any, queries_only: bool) -> Any:

@@ -98,7 +98,7 @@ class Hello(_message.Message):
     def __init__(self, frontend_id: _Optional[str] = ..., version: _Optional[str] = ..., known_epoch: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ModelFacts(_message.Message):
-    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "kv_cache_dtype", "arithmetic", "exactness_caveat", "grammar_engine", "implementation", "embedding_size", "adapters_caveat", "head_sizes")
+    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "kv_cache_dtype", "arithmetic", "exactness_caveat", "grammar_engine", "implementation", "embedding_size", "adapters_caveat", "head_sizes", "input_embedding_size")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -114,6 +114,7 @@ class ModelFacts(_message.Message):
     EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_CAVEAT_FIELD_NUMBER: _ClassVar[int]
     HEAD_SIZES_FIELD_NUMBER: _ClassVar[int]
+    INPUT_EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     architecture: str
     dtype: str
     vocab_size: int
@@ -129,7 +130,8 @@ class ModelFacts(_message.Message):
     embedding_size: int
     adapters_caveat: str
     head_sizes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapters_caveat: _Optional[str] = ..., head_sizes: _Optional[_Iterable[int]] = ...) -> None: ...
+    input_embedding_size: int
+    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapters_caveat: _Optional[str] = ..., head_sizes: _Optional[_Iterable[int]] = ..., input_embedding_size: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism", "max_priority", "max_draft_tokens", "lora_folder", "adapters")
@@ -202,7 +204,7 @@ class NamedAdapter(_message.Message):
     def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., modules: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., pinned: _Optional[bool] = ..., tenants: _Optional[_Iterable[str]] = ..., loaded: _Optional[bool] = ..., requests: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar", "content_digest", "pooling", "disconnect_grace_ms", "prompt_only", "adapter")
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar", "content_digest", "pooling", "disconnect_grace_ms", "prompt_only", "adapter", "embeddings")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -232,6 +234,7 @@ class AddRequest(_message.Message):
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_ONLY_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     prompt_token_ids: bytes
@@ -261,7 +264,8 @@ class AddRequest(_message.Message):
     disconnect_grace_ms: int
     prompt_only: bool
     adapter: AdapterRef
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., grammar: _Optional[str] = ..., content_digest: _Optional[bytes] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ..., disconnect_grace_ms: _Optional[int] = ..., prompt_only: _Optional[bool] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ...) -> None: ...
+    embeddings: InputEmbeddings
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., grammar: _Optional[str] = ..., content_digest: _Optional[bytes] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ..., disconnect_grace_ms: _Optional[int] = ..., prompt_only: _Optional[bool] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., embeddings: _Optional[_Union[InputEmbeddings, _Mapping]] = ...) -> None: ...
 
 class AdapterRef(_message.Message):
     __slots__ = ("name", "source", "digest", "start")
@@ -274,6 +278,16 @@ class AdapterRef(_message.Message):
     digest: bytes
     start: int
     def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., start: _Optional[int] = ...) -> None: ...
+
+class InputEmbeddings(_message.Message):
+    __slots__ = ("dtype", "positions", "values")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    dtype: str
+    positions: bytes
+    values: bytes
+    def __init__(self, dtype: _Optional[str] = ..., positions: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class Pooling(_message.Message):
     __slots__ = ("type", "dimensions", "normalize", "head")

@@ -26,6 +26,7 @@ from frontend.validation.rules import (
     Limits,
 )
 from pagewire.checkpoints.files import bare_decoder, config_overrides, object_of_flag
+from pagewire.checkpoints.heads import Classes, read_classes
 from pagewire.checkpoints.paths import checkpoint_path, default_served_name, tokenizer_folder
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
@@ -78,6 +79,8 @@ class ModelInfo:
     answers: AnswerFormats
     pooling: PoolingDefaults | None = None
     """How prompts are embedded; None: they are not."""
+    classes: Classes | None = None
+    """How prompts are classified; None: they are not."""
     generates: bool = True
     """False for a checkpoint without an output head."""
 
@@ -89,7 +92,7 @@ class ModelInfo:
     def require_head(self) -> None:
         """Raises Unsupported if this model cannot generate."""
         if not self.generates:
-            raise Unsupported({"model": "only makes embeddings: its checkpoint has no output head"})
+            raise Unsupported({"model": "does not generate: its checkpoint has no output head"})
 
     def check_name(self, name: str) -> None:
         """Raises ModelNotFound unless a request for `name` means this model."""
@@ -103,6 +106,8 @@ class ModelInfo:
         embedding_size = self.pooling.size(facts) if self.pooling is not None else 0
         if embedding_size:
             capabilities.append(model_pb2.CAPABILITY_EMBED)
+        if self.classes is not None:
+            capabilities.append(model_pb2.CAPABILITY_CLASSIFY)
         return model_pb2.Model(
             name=self.name,
             source=self.source,
@@ -218,6 +223,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
     if changed:
         log.info("requests without these fields have %s", ", ".join(changed))
     pooling, bare = read_pooling(path, config.pooling_type), bare_decoder(fields)
+    classes = read_classes(fields)
     if bare and pooling is None:
         raise StartupError(
             "cannot generate with this checkpoint",
@@ -238,7 +244,8 @@ def load_model(config: FrontendConfig) -> ModelInfo:
             *(config.tool_format, config.reasoning_format),
         ),
         pooling=pooling,
-        generates=not bare,
+        classes=classes,
+        generates=not bare and classes is None,
     )
 
 

@@ -42,7 +42,8 @@ _AHEAD = 2
 """Requests of one call in flight, per row of an engine: its queue never runs dry, nor fills up."""
 
 T = TypeVar("T")
-GroupRequest = pooling_pb2.EmbedRequest | pooling_pb2.ScoreContinuationsRequest
+PoolingRequest = pooling_pb2.EmbedRequest | pooling_pb2.ClassifyRequest
+GroupRequest = PoolingRequest | pooling_pb2.ScoreContinuationsRequest
 
 
 class GroupTurns:
@@ -177,25 +178,17 @@ class Vectors:
     times: StageTimes
 
 
-class Embedder:
-    """Embeds by requests to the engine."""
+class PromptPooler:
+    """Pools the inputs of calls, each by a request to the engine."""
 
     def __init__(self, generator: Generator) -> None:
         self._generator, self._groups = generator, RequestGroups(generator)
 
-    async def embed(self, request: pooling_pb2.EmbedRequest, call: Call) -> Vectors:
-        """Embeds all inputs. Raises ServiceError."""
+    async def pool(self, request: PoolingRequest, call: Call, pooling: engine_pb2.Pooling) -> Vectors:
+        """Returns a vector per input of a validated request. Raises ServiceError."""
         generator = self._generator
-        generator.model.check_name(request.model)
         welcome = generator.engine.require_known()
         limits = limits_of(welcome, generator.config)
-        defaults, size = self._require_pooling(welcome.model)
-        check = partial(check_embed, request, limits, size)
-        _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
-        normalize = request.normalize if request.HasField("normalize") else defaults.normalize
-        pooling = engine_pb2.Pooling(
-            type=defaults.type, dimensions=request.dimensions, normalize=normalize, head=defaults.head
-        )
         mode, output = CallMode(one_message=True, pooling=pooling), generation_pb2.OutputOptions(text=False)
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
         with self._groups.open(request, call, len(request.inputs)) as group:
@@ -215,6 +208,27 @@ class Embedder:
         queue, inference = (sum(phases[name] for *_, phases in found) // len(found) for name in _STAGES)
         times = StageTimes(tokenization, queue, inference)
         return Vectors([column for column, *_ in found], sum(map(len, prompts)), cached, times)
+
+
+class Embedder:
+    """Embeds by requests to the engine."""
+
+    def __init__(self, generator: Generator, pooler: PromptPooler) -> None:
+        self._generator, self._pooler = generator, pooler
+
+    async def embed(self, request: pooling_pb2.EmbedRequest, call: Call) -> Vectors:
+        """Embeds all inputs. Raises ServiceError."""
+        generator = self._generator
+        generator.model.check_name(request.model)
+        welcome = generator.engine.require_known()
+        defaults, size = self._require_pooling(welcome.model)
+        check = partial(check_embed, request, limits_of(welcome, generator.config), size)
+        _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
+        normalize = request.normalize if request.HasField("normalize") else defaults.normalize
+        pooling = engine_pb2.Pooling(
+            type=defaults.type, dimensions=request.dimensions, normalize=normalize, head=defaults.head
+        )
+        return await self._pooler.pool(request, call, pooling)
 
     def _require_pooling(self, facts: engine_pb2.ModelFacts) -> tuple[PoolingDefaults, int]:
         """Returns how the model pools, and the elements of a vector. Raises Unsupported."""

@@ -34,6 +34,8 @@ class Limits:
     """The worker masks tokens by grammars."""
     embedding_size: int = 0
     """Elements of the vector of a row that pools; 0: rows cannot pool."""
+    head_sizes: tuple[int, ...] = ()
+    """Elements of what each of the worker's heads makes of it."""
     input_embedding_size: int = 0
     """Elements of a value in place of a token; 0: rows have tokens alone."""
     adapters_caveat: str = ""

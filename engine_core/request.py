@@ -21,7 +21,7 @@ from struct import pack
 from engine_core.beam_search import BeamParameters
 from engine_core.score_history import ScoreHistory
 from engine_core.step.plan import RowParameters
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_MEAN
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST
 from pagewire.v1.generation_pb2 import LogprobOptions
 
 NO_ROW = -1
@@ -263,10 +263,10 @@ class Sequence:
         """Leading tokens whose logits are not needed, so that cached keys and values can replace them.
 
         The last token's logits give the next token; those of position p give the log-probability of the
-        token at p + 1. The mean needs the hidden states of all.
+        token at p + 1. Other pooling needs hidden states from the first on.
         """
         pooling = self.request.parameters.pooling
-        if pooling is not None and pooling.type == POOLING_TYPE_MEAN:
+        if pooling is not None and pooling.type != POOLING_TYPE_LAST:
             return 0
         pending = self.request.prompt_logprobs
         return (self.num_tokens if pending is None else pending.next) - 1

@@ -209,6 +209,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         max_priority=welcome.max_priority,
         has_grammars=bool(model.grammar_engine),
         embedding_size=model.embedding_size,
+        head_sizes=tuple(model.head_sizes),
         input_embedding_size=model.input_embedding_size,
         adapters_caveat=model.adapters_caveat,
     )

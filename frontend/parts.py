@@ -16,8 +16,9 @@ from frontend.engine.socket import EngineSocket
 from frontend.model.info import ModelInfo
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_reader import PromptReader
+from frontend.streams.classifier import Classifier
 from frontend.streams.generator import Generator
-from frontend.streams.pooling import ContinuationScorer, Embedder
+from frontend.streams.pooling import ContinuationScorer, Embedder, PromptPooler
 from frontend.telemetry.counters import Counters
 from frontend.telemetry.tracing import make_tracer
 from pagewire import __version__
@@ -45,6 +46,7 @@ class FrontendParts:
     tracer: Tracer | None
     generator: Generator
     embedder: Embedder
+    classifier: Classifier
     scorer: ContinuationScorer
     start_time: int = field(default_factory=lambda: int(time.time()))
 
@@ -85,6 +87,7 @@ def make_parts(config: FrontendConfig, model: ModelInfo, authenticator: Authenti
     )
     engine = _make_engine_client(config, state)
     generator = Generator(config, model, prompts, engine, limits, counters, tracer)
+    pooler = PromptPooler(generator)
     return FrontendParts(
         config=config,
         model=model,
@@ -99,7 +102,8 @@ def make_parts(config: FrontendConfig, model: ModelInfo, authenticator: Authenti
         counters=counters,
         tracer=tracer,
         generator=generator,
-        embedder=Embedder(generator),
+        embedder=Embedder(generator, pooler),
+        classifier=Classifier(generator, pooler),
         scorer=ContinuationScorer(generator),
     )
 

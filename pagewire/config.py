@@ -17,7 +17,7 @@ ModelImpl = Literal["auto", "native", "transformers"]
 Scheduling = Literal["ahead", "sync"]
 Policy = Literal["fair", "fcfs"]
 MetricsNames = Literal["pagewire", "vllm"]
-PoolingKind = Literal["auto", "last", "mean", "none"]
+PoolingKind = Literal["auto", "last", "mean", "cls", "max", "weightedmean", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
@@ -276,7 +276,8 @@ class FrontendConfig(ModelConfig):
     )
     pooling_type: PoolingKind = flag(
         "auto",
-        "hidden states that embeddings are made of: those of the last token, or the mean of all; auto: as the"
+        "hidden states that embeddings are made of: that of the last or first (cls) token, or of all the"
+        " mean, the largest value of each element (max), or the mean weighted by position; auto: as the"
         " checkpoint's modules.json says; none: no embeddings",
     )
     drain_delay: float = flag(

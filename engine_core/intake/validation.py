@@ -19,7 +19,7 @@ from engine_core.intake.embedding_validation import check_embeddings
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, History, PendingPromptLogprobs, Request, RequestOwner
 from engine_core.step.plan import AdapterUse, RowParameters
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, AddRequest, Pooling
+from pagewire.internal.v1.engine_pb2 import AddRequest, Pooling, PoolingType
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
 from pagewire.limits import (
@@ -306,10 +306,14 @@ def _pooling(message: AddRequest, limits: Limits) -> Pooling | None:
     pooling = message.pooling
     if not limits.embedding_size:
         raise Refused("pooling", "needs a worker that pools", "FEATURE_UNSUPPORTED")
-    if pooling.type not in (POOLING_TYPE_LAST, POOLING_TYPE_MEAN):
+    if not pooling.type or pooling.type not in PoolingType.values():
         raise Refused("pooling.type", "is not known")
-    if pooling.dimensions > limits.embedding_size:
-        raise Refused("dimensions", f"must be at most {limits.embedding_size}")
+    sizes = (limits.embedding_size, *limits.head_sizes)
+    size = sizes[pooling.head] if pooling.head < len(sizes) else 0
+    if not size:
+        raise Refused("pooling.head", "is not one of the worker's", "FEATURE_UNSUPPORTED")
+    if pooling.dimensions > size:
+        raise Refused("dimensions", f"must be at most {size}")
     if message.sampling.n != 1 or message.stopping.max_tokens != 1:
         raise Refused("pooling", "needs n = 1 and max_tokens = 1")
     named = ("sampling.beam_search", message.sampling.HasField("beam_search")), ("grammar", message.grammar)

@@ -25,7 +25,8 @@ from frontend.validation.rules import (
     MAX_STRING_BYTES,
     Limits,
 )
-from pagewire.checkpoints.files import BARE_DECODERS, config_overrides, object_of_flag
+from pagewire.checkpoints.files import bare_decoder, config_overrides, object_of_flag
+from pagewire.checkpoints.heads import Classes, read_classes
 from pagewire.checkpoints.paths import checkpoint_path, default_served_name, tokenizer_folder
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
@@ -78,6 +79,8 @@ class ModelInfo:
     answers: AnswerFormats
     pooling: PoolingDefaults | None = None
     """How prompts are embedded; None: they are not."""
+    classes: Classes | None = None
+    """How prompts are classified; None: they are not."""
     generates: bool = True
     """False for a checkpoint without an output head."""
 
@@ -89,7 +92,7 @@ class ModelInfo:
     def require_head(self) -> None:
         """Raises Unsupported if this model cannot generate."""
         if not self.generates:
-            raise Unsupported({"model": "only makes embeddings: its checkpoint has no output head"})
+            raise Unsupported({"model": "does not generate: its checkpoint has no output head"})
 
     def check_name(self, name: str) -> None:
         """Raises ModelNotFound unless a request for `name` means this model."""
@@ -100,11 +103,13 @@ class ModelInfo:
         """Returns the model's description for ModelService."""
         facts, limits = welcome.model, limits_of(welcome, config)
         capabilities = self._ways_to_generate(limits) if self.generates else []
-        embedding_size = facts.embedding_size if self.pooling is not None else 0
+        embedding_size = self.pooling.size(facts) if self.pooling is not None else 0
         if embedding_size:
             capabilities.append(model_pb2.CAPABILITY_EMBED)
         if not facts.adapters_caveat:
             capabilities.append(model_pb2.CAPABILITY_ADAPTERS)
+        if self.classes is not None:
+            capabilities.append(model_pb2.CAPABILITY_CLASSIFY)
         return model_pb2.Model(
             name=self.name,
             source=self.source,
@@ -219,7 +224,8 @@ def load_model(config: FrontendConfig) -> ModelInfo:
     changed = [f"{name} {value:g}" for name, value in _named(sampling) if value != DEFAULT_SAMPLING.get(name)]
     if changed:
         log.info("requests without these fields have %s", ", ".join(changed))
-    pooling, bare = read_pooling(path, config.pooling_type), _bare_decoder(fields)
+    pooling, bare = read_pooling(path, config.pooling_type), bare_decoder(fields)
+    classes = read_classes(fields)
     if bare and pooling is None:
         raise StartupError(
             "cannot generate with this checkpoint",
@@ -240,20 +246,13 @@ def load_model(config: FrontendConfig) -> ModelInfo:
             *(config.tool_format, config.reasoning_format),
         ),
         pooling=pooling,
-        generates=not bare,
+        classes=classes,
+        generates=not bare and classes is None,
     )
 
 
 def _named(sampling: generation_pb2.SamplingParams) -> list[tuple[str, float]]:
     return [(field.name, value) for field, value in sampling.ListFields()]
-
-
-def _bare_decoder(config: Mapping[str, Any]) -> str:
-    """Returns the architecture of a config.json that has no output head; empty for any other."""
-    names = config.get("architectures")
-    if not isinstance(names, list):
-        return ""
-    return next((name for name in names if isinstance(name, str) and name in BARE_DECODERS), "")
 
 
 def _is_token_id(value: object) -> bool:

@@ -1,23 +1,35 @@
 """How a checkpoint makes one vector of a prompt: as the files of sentence-transformers say, or a flag.
 
-modules.json             Transformer, Pooling, and Normalize or not
+modules.json             Transformer, Pooling, any number of Dense, and Normalize or not
 1_Pooling/config.json    the folder is named in modules.json
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoints.files import read_object, read_whole
+from pagewire.checkpoints.files import read_object
+from pagewire.checkpoints.heads import DENSE, MODULES_FILE, REMEDY, WHAT, read_dense, read_modules
 from pagewire.errors import StartupError
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, PoolingType
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_CLS,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MAX,
+    POOLING_TYPE_MEAN,
+    POOLING_TYPE_WEIGHTED_MEAN,
+    ModelFacts,
+    PoolingType,
+)
 
-WHAT = "cannot embed with this checkpoint"
-REMEDY = "--pooling-type last or mean embeds without Dense modules; none serves it without embeddings"
-MODULES_FILE = "modules.json"
-TYPES: dict[str, PoolingType] = {"last": POOLING_TYPE_LAST, "mean": POOLING_TYPE_MEAN}
-_MODES: dict[str, PoolingType] = {"lasttoken": POOLING_TYPE_LAST, "mean": POOLING_TYPE_MEAN}
+TYPES: dict[str, PoolingType] = {
+    "last": POOLING_TYPE_LAST,
+    "mean": POOLING_TYPE_MEAN,
+    "cls": POOLING_TYPE_CLS,
+    "max": POOLING_TYPE_MAX,
+    "weightedmean": POOLING_TYPE_WEIGHTED_MEAN,
+}
+"""By the names of --pooling-type."""
+_MODES = {**TYPES, "lasttoken": POOLING_TYPE_LAST}
 _FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -31,10 +43,17 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class PoolingDefaults:
-    """normalize: unless a request says otherwise."""
+    """normalize: unless a request says otherwise. head: as Pooling.head."""
 
     type: PoolingType
     normalize: bool
+    head: int = 0
+
+    def size(self, facts: ModelFacts) -> int:
+        """Returns the elements of a vector; 0: the engine makes none."""
+        if not self.head:
+            return facts.embedding_size
+        return facts.head_sizes[self.head - 1] if self.head <= len(facts.head_sizes) else 0
 
 
 def read_pooling(folder: Path, wanted: str) -> PoolingDefaults | None:
@@ -42,27 +61,17 @@ def read_pooling(folder: Path, wanted: str) -> PoolingDefaults | None:
     StartupError, also for modules that are not known."""
     if wanted in TYPES:
         return PoolingDefaults(TYPES[wanted], normalize=True)
-    modules = _read_modules(folder) if wanted == "auto" and folder.is_dir() else []
+    modules = read_modules(folder) if wanted == "auto" else []
     if not modules:
         return None
     kinds = [kind for kind, _ in modules]
-    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]):
-        why = f"{MODULES_FILE}: {', '.join(kinds)} is not Transformer, Pooling, and Normalize or not"
-        raise StartupError(WHAT, why, REMEDY)
-    return PoolingDefaults(_read_type(folder, modules[1][1]), normalize="Normalize" in kinds)
-
-
-def _read_modules(folder: Path) -> list[tuple[str, str]]:
-    """Returns the last word of each module's type, and its path, in their order."""
-    content = read_whole(folder, MODULES_FILE, WHAT)
-    if content is None:
-        return []
-    try:
-        modules = json.loads(content)
-        return [(str(each["type"]).rpartition(".")[2], str(each.get("path", ""))) for each in modules]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        why = f"{MODULES_FILE} is not a list of modules: {type(error).__name__}"
-        raise StartupError(WHAT, why, REMEDY) from None
+    dense = read_dense(folder)
+    expected = ["Transformer", "Pooling", *["Dense"] * len(dense)]
+    if kinds not in (expected, [*expected, "Normalize"]):
+        known = "Transformer, Pooling, any number of Dense, and Normalize or not"
+        raise StartupError(WHAT, f"{MODULES_FILE}: {', '.join(kinds)} is not {known}", REMEDY)
+    kind, head = _read_type(folder, modules[1][1]), DENSE if dense else 0
+    return PoolingDefaults(kind, normalize="Normalize" in kinds, head=head)
 
 
 def _read_type(folder: Path, path: str) -> PoolingType:
@@ -72,10 +81,10 @@ def _read_type(folder: Path, path: str) -> PoolingType:
         raise StartupError(WHAT, f"{name}, which {MODULES_FILE} names, is not there", REMEDY)
     modes = _modes(fields)
     if len(modes) != 1 or modes[0] not in _MODES:
-        known = " and ".join(_MODES)
-        why = f"{name}: pooling by {', '.join(modes) or 'nothing'} is not known for a decoder; {known} are"
+        known = ", ".join(_MODES)
+        why = f"{name}: pooling by {', '.join(modes) or 'nothing'} is not known; {known} are"
         raise StartupError(WHAT, why, REMEDY)
-    if fields.get("include_prompt") is False and _MODES[modes[0]] == POOLING_TYPE_MEAN:
+    if fields.get("include_prompt") is False and _MODES[modes[0]] != POOLING_TYPE_LAST:
         raise StartupError(WHAT, f"{name}: include_prompt = false is not supported", REMEDY)
     return _MODES[modes[0]]
 

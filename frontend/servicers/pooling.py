@@ -30,7 +30,19 @@ class PoolingServicer(pooling_pb2_grpc.PoolingServiceServicer):
         return response
 
     Score = unimplemented("Score")
-    Classify = unimplemented("Classify")
+
+    @guarded
+    async def Classify(
+        self, request: pooling_pb2.ClassifyRequest, context: Context
+    ) -> pooling_pb2.ClassifyResponse:
+        self._parts.state.require_open()
+        found = await self._parts.classifier.classify(request, current_call(context))
+        response = pooling_pb2.ClassifyResponse(labels=found.labels)
+        response.usage.prompt_tokens = found.prompt_tokens
+        response.usage.cached_prompt_tokens = found.cached_prompt_tokens
+        for values in found.values:
+            response.results.add(probabilities=values)
+        return response
 
     @guarded
     async def ScoreContinuations(

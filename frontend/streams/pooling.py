@@ -42,7 +42,8 @@ _AHEAD = 2
 """Requests of one call in flight, per row of an engine: its queue never runs dry, nor fills up."""
 
 T = TypeVar("T")
-GroupRequest = pooling_pb2.EmbedRequest | pooling_pb2.ScoreContinuationsRequest
+PoolingRequest = pooling_pb2.EmbedRequest | pooling_pb2.ClassifyRequest
+GroupRequest = PoolingRequest | pooling_pb2.ScoreContinuationsRequest
 
 
 class GroupTurns:
@@ -179,23 +180,17 @@ class Vectors:
     times: StageTimes
 
 
-class Embedder:
-    """Embeds by requests to the engine."""
+class PromptPooler:
+    """Pools the inputs of calls, each by a request to the engine."""
 
     def __init__(self, generator: Generator) -> None:
         self._generator, self._groups = generator, RequestGroups(generator)
 
-    async def embed(self, request: pooling_pb2.EmbedRequest, call: Call) -> Vectors:
-        """Embeds all inputs. Raises ServiceError."""
+    async def pool(self, request: PoolingRequest, call: Call, pooling: engine_pb2.Pooling) -> Vectors:
+        """Returns a vector per input of a validated request. Raises ServiceError."""
         generator = self._generator
-        await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
-        limits, size = limits_of(welcome, generator.config), welcome.model.embedding_size
-        defaults = self._require_pooling(size)
-        check = partial(check_embed, request, limits, size)
-        _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
-        normalize = request.normalize if request.HasField("normalize") else defaults.normalize
-        pooling = engine_pb2.Pooling(type=defaults.type, dimensions=request.dimensions, normalize=normalize)
+        limits = limits_of(welcome, generator.config)
         mode, output = CallMode(one_message=True, pooling=pooling), generation_pb2.OutputOptions(text=False)
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
         with self._groups.open(request, call, len(request.inputs)) as group:
@@ -216,15 +211,38 @@ class Embedder:
         times = StageTimes(tokenization, queue, inference)
         return Vectors([column for column, *_ in found], sum(map(len, prompts)), cached, times)
 
-    def _require_pooling(self, size: int) -> PoolingDefaults:
-        """Returns how the model pools. Raises Unsupported."""
+
+class Embedder:
+    """Embeds by requests to the engine."""
+
+    def __init__(self, generator: Generator, pooler: PromptPooler) -> None:
+        self._generator, self._pooler = generator, pooler
+
+    async def embed(self, request: pooling_pb2.EmbedRequest, call: Call) -> Vectors:
+        """Embeds all inputs. Raises ServiceError."""
+        generator = self._generator
+        await generator.find_adapter(request, call.caller)
+        welcome = generator.engine.require_known()
+        defaults, size = self._require_pooling(welcome.model)
+        check = partial(check_embed, request, limits_of(welcome, generator.config), size)
+        _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
+        normalize = request.normalize if request.HasField("normalize") else defaults.normalize
+        pooling = engine_pb2.Pooling(
+            type=defaults.type, dimensions=request.dimensions, normalize=normalize, head=defaults.head
+        )
+        return await self._pooler.pool(request, call, pooling)
+
+    def _require_pooling(self, facts: engine_pb2.ModelFacts) -> tuple[PoolingDefaults, int]:
+        """Returns how the model pools, and the elements of a vector. Raises Unsupported."""
         pooling = self._generator.model.pooling
         if pooling is None:
             problem = "makes no embeddings: its checkpoint does not say how, nor does --pooling-type"
             raise Unsupported({"model": problem})
+        size = pooling.size(facts)
         if not size:
-            raise Unsupported({"model": "makes no embeddings: its engine cannot pool"})
-        return pooling
+            what = "has not loaded its Dense modules (see its log)" if pooling.head else "cannot pool"
+            raise Unsupported({"model": f"makes no embeddings: its engine {what}"})
+        return pooling, size
 
 
 def _read_vector(

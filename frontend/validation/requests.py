@@ -123,23 +123,41 @@ def check_continuations(
 def check_embed(request: pooling_pb2.EmbedRequest, limits: Limits, size: int) -> None:
     """Checks a request to embed. size: elements of a vector of the model. Raises InvalidRequest or
     Unsupported, naming the fields."""
-    findings, count = Findings(), _require_count("inputs", request.inputs)
-    _check_group(request, MAX_PROMPTS, limits, findings)
+    findings = Findings()
+    _check_inputs(request, limits, request.dimensions or size, findings)
     if request.HasField("dimensions") and not 1 <= request.dimensions <= size:
         findings.add("dimensions", f"must be 1 to {size}, not {request.dimensions}")
     if request.raw_dtype and request.raw_dtype not in DTYPES:
         findings.add("raw_dtype", f"must be {', '.join(DTYPES)}, or absent")
-    if count * (request.dimensions or size) > MAX_VECTOR_VALUES:
-        most = MAX_VECTOR_VALUES // (request.dimensions or size)
+    findings.raise_any()
+
+
+def check_classify(request: pooling_pb2.ClassifyRequest, limits: Limits, num_labels: int) -> None:
+    """Checks a request to classify. Raises InvalidRequest or Unsupported, naming the fields."""
+    findings = Findings()
+    _check_inputs(request, limits, num_labels, findings)
+    findings.raise_any()
+
+
+def _check_inputs(
+    request: pooling_pb2.EmbedRequest | pooling_pb2.ClassifyRequest,
+    limits: Limits,
+    size: int,
+    findings: Findings,
+) -> None:
+    """Checks a group of inputs. size: elements of the vector of each."""
+    count = _require_count("inputs", request.inputs)
+    _check_group(request, MAX_PROMPTS, limits, findings)
+    if count * size > MAX_VECTOR_VALUES:
+        most = MAX_VECTOR_VALUES // size
         findings.add("inputs", f"must be at most {most} with vectors of this size, not {count}")
     for place, prompt in enumerate(request.inputs):
         findings.walk(prompt, f"inputs[{place}]", "prompt", limits)
         check_prompt(prompt, f"inputs[{place}]", findings, may_be_empty=False)
-    findings.raise_any()
 
 
 def _check_group(
-    request: pooling_pb2.EmbedRequest | pooling_pb2.ScoreContinuationsRequest,
+    request: pooling_pb2.EmbedRequest | pooling_pb2.ClassifyRequest | pooling_pb2.ScoreContinuationsRequest,
     most: int,
     limits: Limits,
     findings: Findings,

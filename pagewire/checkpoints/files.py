@@ -6,6 +6,7 @@ of this host to clients (GetTokenizer sends files), and a FIFO would block the p
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,23 @@ BARE_DECODERS = {
 }
 """Architectures of config.json that stand for a decoder without its output head, which embeds and cannot
 generate; and those of the whole."""
+CLASSIFIERS = {
+    f"{name}ForSequenceClassification": f"{name}ForCausalLM"
+    for name in (
+        "Gemma",
+        "Gemma2",
+        "Llama",
+        "Mistral",
+        "Mixtral",
+        "Phi3",
+        "Qwen2",
+        "Qwen2Moe",
+        "Qwen3",
+        "Qwen3Moe",
+    )
+}
+"""Architectures of a decoder with `score.weight` in place of its output head; and those of the decoder that
+generates."""
 _SURROGATE = re.compile(r"\\u[dD]|[\ud800-\udfff]")
 MAX_JSON_BYTES = 64 << 20
 """Size limit of files that are read whole. The largest known, of tokenizers, have 35 MB."""
@@ -27,6 +45,23 @@ MAX_VALUES = 3 << 19
 The largest known one has 850,000."""
 _STRING = re.compile(rb'"[^"]*"')
 _NO_SIGNS = bytes(set(range(256)) - set(b'"[]{,'))
+
+
+def classified_decoder(config: Mapping[str, Any]) -> str:
+    """Returns the architecture of a config.json that classifies; empty for any other."""
+    return _first_of(config, CLASSIFIERS)
+
+
+def bare_decoder(config: Mapping[str, Any]) -> str:
+    """Returns the architecture of a config.json that has no output head; empty for any other."""
+    return _first_of(config, BARE_DECODERS)
+
+
+def _first_of(config: Mapping[str, Any], known: Mapping[str, str]) -> str:
+    names = config.get("architectures")
+    if not isinstance(names, list):
+        return ""
+    return next((name for name in names if isinstance(name, str) and name in known), "")
 
 
 def inside(folder: Path, name: str, what: str) -> Path:

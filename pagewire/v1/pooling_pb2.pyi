@@ -79,14 +79,20 @@ class DocumentScore(_message.Message):
     def __init__(self, index: _Optional[int] = ..., score: _Optional[float] = ...) -> None: ...
 
 class ClassifyRequest(_message.Message):
-    __slots__ = ("request_id", "model", "inputs")
+    __slots__ = ("request_id", "model", "inputs", "priority", "tenant", "cache")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    CACHE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     inputs: _containers.RepeatedCompositeFieldContainer[_prompt_pb2.Prompt]
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_prompt_pb2.Prompt, _Mapping]]] = ...) -> None: ...
+    priority: int
+    tenant: str
+    cache: _generation_pb2.CacheOptions
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[_prompt_pb2.Prompt, _Mapping]]] = ..., priority: _Optional[int] = ..., tenant: _Optional[str] = ..., cache: _Optional[_Union[_generation_pb2.CacheOptions, _Mapping]] = ...) -> None: ...
 
 class ClassifyResponse(_message.Message):
     __slots__ = ("results", "labels", "usage")

@@ -77,7 +77,8 @@ class PoolingServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Classify(self, request, context):
-        """Label probabilities. Not implemented: UNIMPLEMENTED.
+        """Probabilities of the labels of a ...ForSequenceClassification, or the number of a reward model, which has one
+        label or the problem_type `regression`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

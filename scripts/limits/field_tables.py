@@ -183,6 +183,18 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
         "adapter": ADAPTER,
         **_below("cache", "cache"),
     },
+    "ClassifyRequest": {
+        "request_id": Elsewhere(f"{IDENTIFIER.range}, with room for a suffix", VALIDATION),
+        "model": SERVED_MODEL,
+        **_below("prompt", "inputs"),
+        "inputs": Elsewhere(
+            f"1 to {MAX_PROMPTS}, each with text, token_ids or chat; {MAX_VECTOR_VALUES} numbers in all",
+            VALIDATION,
+        ),
+        "priority": PRIORITY,
+        "tenant": IDENTIFIER,
+        **_below("cache", "cache"),
+    },
     "ListModelsRequest": {},
     "GetModelRequest": {"name": SERVED_MODEL},
     "LoadAdapterRequest": {
@@ -235,7 +247,6 @@ REQUEST_DEFAULTS: dict[str, str] = {
 
 NOT_BUILT: dict[str, str] = {
     "ScoreRequest": "the whole RPC answers UNIMPLEMENTED",
-    "ClassifyRequest": "the whole RPC answers UNIMPLEMENTED",
     "StartProfileRequest": "the whole RPC answers UNIMPLEMENTED",
     "StopProfileRequest": "the whole RPC answers UNIMPLEMENTED",
 }

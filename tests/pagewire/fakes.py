@@ -81,6 +81,11 @@ class FakeService(
         ]
         return pooling_pb2.ScoreContinuationsResponse(scores=scores)
 
+    def Classify(self, request, context):
+        self.requests.append(request)
+        rows = [{"probabilities": [0.25, 0.75]}] * len(request.inputs)
+        return pooling_pb2.ClassifyResponse(labels=["a", "b"], results=rows)
+
     def Embed(self, request, context):
         self.requests.append(request)
         vectors = [pooling_pb2.Embedding(values=[place, 0.5]) for place in range(len(request.inputs))]

@@ -209,6 +209,7 @@ class ModelConfig:
     dtype: str | None  # None: not said; then it is that of the weights
     eos_token_ids: tuple[int, ...]
     tied: bool  # the output head is the embedding
+    classifies: bool = False  # a classifier is in the place of the output head
     vocab_size: int  # V
     hidden_size: int  # E
     num_layers: int

@@ -296,7 +296,7 @@ class CpuOutputs:
     def row_states(self, entry: int, count: int) -> States:
         """Raises MemoryError when the step was computed in pieces."""
         if not self._is_whole:
-            raise MemoryError("the mean of a prompt needs a step that is computed as a whole")
+            raise MemoryError("pooling all of a prompt needs a step that is computed as a whole")
         first = int(self._batch.row_starts[entry])
         states = self._hidden[first : first + count].to(torch.float32, copy=True).numpy()
         return lambda: states

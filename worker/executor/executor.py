@@ -16,8 +16,9 @@ A device that computes by itself may still be busy with earlier steps while a la
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -33,6 +34,7 @@ from worker.executor.pending_step import PendingStep
 from worker.grammar.matcher import Matcher
 from worker.loop import never
 from worker.pooling.rows import PoolRows
+from worker.pooling.stages import Head
 from worker.sampling.logprobs.messages import LogprobRequests
 from worker.speculation.speculator import Speculator, StepDrafts
 from worker.step.beams import BeamRows
@@ -143,15 +145,17 @@ class StepExecutor(Generic[B]):
         max_num_batched_tokens: int,
         speculator: Speculator | None = None,
         adapters: AdapterLoader | None = None,
+        heads: Mapping[int, Head] = MappingProxyType({}),
     ) -> None:
         """speculator: drafts, for a backend that knows tokens at launch. None: nothing is drafted. adapters:
-        loads them; None: none can be loaded (ModelFacts.adapters_caveat)."""
+        loads them; None: none can be loaded (ModelFacts.adapters_caveat). heads: of rows that pool, by
+        number."""
         self.rows, self.backend = rows, backend
         self._speculator, self._adapters = speculator, adapters
         self._max_num_batched_tokens = max_num_batched_tokens
         self._logprobs = LogprobRequests(rows.vocab_size)
         self._beams = BeamRows(rows.max_num_rows, rows.vocab_size)
-        self._pooling, self._stops = PoolRows(), RowStops()
+        self._pooling, self._stops = PoolRows(heads), RowStops()
         drafted = (self._stops,) if speculator is None else speculator.features
         refusing = (NoAdapters(),) if adapters is None else ()
         kept = self._logprobs, self._beams, self._pooling
@@ -204,6 +208,11 @@ class StepExecutor(Generic[B]):
     def drafts(self) -> bool:
         """Whether plans may have room for drafts."""
         return self._speculator is not None
+
+    @property
+    def head_sizes(self) -> list[int]:
+        """ModelFacts.head_sizes."""
+        return self._pooling.head_sizes
 
     def seconds_left(self) -> float | None:
         return self._pending[0].seconds_left(len(self._pending) > 1) if self._pending else None

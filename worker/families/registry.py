@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoints.files import BARE_DECODERS
+from pagewire.checkpoints.files import BARE_DECODERS, CLASSIFIERS
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderFamily
 from worker.config.ends import read_eos_token_ids
@@ -124,9 +124,13 @@ _OF_IMAGES = (
 """Fields beside it that change nothing for text."""
 
 
+HEADLESS = {**BARE_DECODERS, **CLASSIFIERS}
+"""Architectures of config.json that lack the output head, and those that have it."""
+
+
 def is_known(architecture: str) -> bool:
     """True for an architecture of config.json that there is a family for."""
-    return architecture in READERS or architecture in BARE_DECODERS
+    return architecture in READERS or architecture in HEADLESS
 
 
 def find_architecture(fields: Fields) -> tuple[str, bool]:
@@ -134,7 +138,7 @@ def find_architecture(fields: Fields) -> tuple[str, bool]:
     StartupError."""
     names = fields.texts("architectures")
     for name in filter(is_known, names):
-        return BARE_DECODERS.get(name, name), name in BARE_DECODERS
+        return HEADLESS.get(name, name), name in HEADLESS
     raise StartupError(
         WHAT,
         f"config.json: architecture {', '.join(names) or 'list is empty'} is not known",
@@ -158,4 +162,5 @@ def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None 
     config = READERS[architecture](fields, common_fields(fields, architecture, eos_token_ids))
     fields.refuse_unknown({*HARMLESS, *_HARMLESS[architecture]})
     # The frontend refuses to generate with a decoder without a head: the embedding stands in its place.
-    return replace(config, tied=True) if is_bare else config
+    classifies = any(name in CLASSIFIERS for name in fields.texts("architectures"))
+    return replace(config, tied=True, classifies=classifies) if is_bare else config

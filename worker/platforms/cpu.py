@@ -28,6 +28,7 @@ from worker.memory.row_states import RowStates, states_bytes
 from worker.memory.swap_space import SwapSpace, make_swap_space
 from worker.models.base import LanguageModel
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
+from worker.pooling.heads import read_heads
 from worker.sampling.sampler import Sampler
 from worker.speculation.models.draft_model import read_draft_model
 from worker.speculation.models.head import read_head
@@ -158,7 +159,8 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         speculator = make_speculator(plan.speculation, rows, grammars, drafter, states)
         most_tokens = plan.initialize.max_num_batched_tokens
         loader = adapters.store if model.target_modules else None
-        return StepExecutor(rows, backend, most_tokens, speculator, loader)
+        heads = read_heads(plan.initialize, plan.config.state_size)
+        return StepExecutor(rows, backend, most_tokens, speculator, loader, heads)
 
     def warm_up(self, executor: StepExecutor[CpuBackend]) -> None:
         release_startup_memory()

@@ -41,6 +41,7 @@ from worker.models.base import Family, LanguageModel
 from worker.models.registry import FAMILIES
 from worker.parallel import Placement
 from worker.platforms.base import LoadedModel, LoadPlan, Platform
+from worker.pooling.heads import read_heads
 from worker.speculation.options import check_exactness, make_speculator
 from worker.startup.checks import check_quantization, refuse_second_quantization
 from worker.startup.model import dtype_name, load_model, model_bytes, stored_dtype
@@ -170,7 +171,8 @@ class LoadedOnCuda(LoadedModel[CudaBackend]):
             self.states,
         )
         speculator = make_speculator(plan.speculation, rows, backend.grammars)
-        return StepExecutor(rows, backend, most_tokens, speculator)
+        heads = read_heads(initialize, plan.config.state_size)
+        return StepExecutor(rows, backend, most_tokens, speculator, heads=heads)
 
     def warm_up(self, executor: StepExecutor[CudaBackend]) -> None:
         initialize, report = self.plan.initialize, self.plan.report

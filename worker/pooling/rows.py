@@ -1,10 +1,11 @@
 """Which rows pool, and what a step does for them.
 
 A row that pools has an entry among those that sample, and gets a vector there in place of a token. For the
-mean its hidden states are read in every step; for the last token, in the last step alone.
+last token its hidden state is read in the last step alone; for all else, states are read in every
+step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,19 +13,22 @@ import numpy.typing as npt
 
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import engine_pb2, worker_pb2
-from worker.pooling.vectors import Floats, HiddenStates, RunningMean, States, finish
+from worker.pooling.running import RUNNING, Running
+from worker.pooling.stages import Head
+from worker.pooling.vectors import Floats, HiddenStates, States, finish
 from worker.step.plan_reader import Step
 from worker.step.rows import require
 
 
 @dataclass(slots=True)
 class PooledRow:
-    """A row that pools. mean: None: the last token's state is its vector."""
+    """A row that pools. running: None: the last token's state is its vector."""
 
     options: engine_pb2.Pooling
-    mean: RunningMean | None
+    running: Running | None
+    head: Head | None = None
     next: int = 0
-    """With a mean: position of the next state to read."""
+    """With `running`: position of the next state to read."""
 
 
 @dataclass(slots=True)
@@ -32,18 +36,18 @@ class PooledStep:
     """What one step reads for rows that pool; vectors() is called once the step is done, step after step."""
 
     mask: npt.NDArray[np.bool_]  # [A] entries of sample_rows that pool
-    _reads: list[tuple[RunningMean, States]] = field(default_factory=list)
+    _reads: list[tuple[Running, States]] = field(default_factory=list)
     _rows: list[PooledRow] = field(default_factory=list)  # of the entries in the mask
-    _last_states: States | None = None  # [N, E] of those among them without a mean
+    _last_states: States | None = None  # [N, E] of those among them whose last is pooled
 
     def vectors(self) -> list[tuple[int, Floats | None]]:
         """Returns each entry that pools and its vector [D]; None: it is not finite."""
-        for mean, states in self._reads:
-            mean.add(states())
+        for running, states in self._reads:
+            running.add(states())
         last = iter(self._last_states() if self._last_states is not None else ())
         entries = zip(np.flatnonzero(self.mask).tolist(), self._rows, strict=True)
         return [
-            (entry, finish(next(last) if row.mean is None else row.mean.value(), row.options))
+            (entry, finish(next(last) if row.running is None else row.running.value(), row.options, row.head))
             for entry, row in entries
         ]
 
@@ -51,20 +55,29 @@ class PooledStep:
 class PoolRows:
     """The rows that pool. A worker.step.plan_reader.RowFeature."""
 
-    def __init__(self) -> None:
+    def __init__(self, heads: Mapping[int, Head]) -> None:
+        """heads: by Pooling.head."""
+        self._heads = heads
         self._rows: dict[int, PooledRow] = {}
+
+    @property
+    def head_sizes(self) -> list[int]:
+        """ModelFacts.head_sizes."""
+        last = max(self._heads, default=0)
+        return [self._heads[n].size if n in self._heads else 0 for n in range(1, last + 1)]
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. Raises PlanError."""
         if not new.HasField("pooling"):
             return
-        kind = new.pooling.type
-        require(kind in (engine_pb2.POOLING_TYPE_LAST, engine_pb2.POOLING_TYPE_MEAN), f"pooling type {kind}")
+        kind, head = new.pooling.type, new.pooling.head
+        require(kind == engine_pb2.POOLING_TYPE_LAST or kind in RUNNING, f"pooling type {kind}")
+        require(not head or head in self._heads, f"row {row} needs head {head}")
         require(not output_ids, f"row {row} pools and has output")
         options = engine_pb2.Pooling()
         options.CopyFrom(new.pooling)
-        is_mean = kind == engine_pb2.POOLING_TYPE_MEAN
-        self._rows[row] = PooledRow(options, RunningMean() if is_mean else None)
+        running = RUNNING[kind]() if kind in RUNNING else None
+        self._rows[row] = PooledRow(options, running, self._heads.get(head))
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row as a copy of another, which must not pool. Raises PlanError."""
@@ -84,14 +97,14 @@ class PoolRows:
             return None
         pooled = PooledStep(self._mask(step.sample_rows))
         for entry, row in enumerate(step.rows.tolist()):
-            if (its := self._rows.get(row)) is not None and its.mean is not None:
+            if (its := self._rows.get(row)) is not None and its.running is not None:
                 count = int(step.counts[entry])
                 require(int(step.starts[entry]) == its.next, f"row {row} leaves out states that it pools")
                 its.next += count
-                pooled._reads.append((its.mean, outputs.row_states(entry, count)))
+                pooled._reads.append((its.running, outputs.row_states(entry, count)))
         entries = np.flatnonzero(pooled.mask)
         pooled._rows = [self._rows[row] for row in step.sample_rows[entries].tolist()]
-        if last := [entry for entry, row in zip(entries, pooled._rows, strict=True) if row.mean is None]:
+        if last := [entry for entry, row in zip(entries, pooled._rows, strict=True) if row.running is None]:
             pooled._last_states = outputs.sampled_states(_first_logits(step)[np.array(last)])
         return pooled
 

@@ -25,14 +25,17 @@ class HiddenStates(Protocol):
         pass
 
 
-def finish(state: Floats, options: engine_pb2.Pooling) -> Floats | None:
-    """Returns the leading elements [D] of a state [E], of unit length if so requested; None: a value is not
-    finite.
+def finish(
+    state: Floats, options: engine_pb2.Pooling, head: Callable[[Floats], Floats] | None = None
+) -> Floats | None:
+    """Returns the leading elements [D] of a state [E] or of what a head makes of it, of unit length if so
+    requested; None: a value is not finite.
 
     The length is a correctly rounded sum, so that it depends on no order of summation. A vector of zeros has
     no direction and stays as it is.
     """
-    vector = state[: options.dimensions] if options.dimensions else state
+    vector = state if head is None else head(state)
+    vector = vector[: options.dimensions] if options.dimensions else vector
     if not np.isfinite(vector).all():
         return None
     if options.normalize:
@@ -40,28 +43,3 @@ def finish(state: Floats, options: engine_pb2.Pooling) -> Floats | None:
         if length:
             vector = (vector / length).astype(np.float32)
     return vector
-
-
-class RunningMean:
-    """The mean of the hidden states of a row, which arrive in chunks.
-
-    Each state is added to the sum by itself, from the first to the last: the float32 sum of each element has
-    the same bits however the row is cut into steps.
-    """
-
-    def __init__(self) -> None:
-        self._sum: Floats | None = None
-        self._count = 0
-
-    def add(self, states: Floats) -> None:
-        """Adds the next states of the row [N, E]."""
-        if self._sum is None:
-            self._sum = np.zeros(states.shape[1], np.float32)
-        for state in states:
-            self._sum += state
-        self._count += len(states)
-
-    def value(self) -> Floats:
-        """Returns the mean [E] of all states so far, of which there is at least one."""
-        assert self._sum is not None
-        return self._sum / np.float32(self._count)

@@ -1,6 +1,7 @@
 """The device of a model, and the model with its weights, on any device."""
 
 import logging
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from kernels.api import Arena, e4m3
 from kernels.triton import requirements
+from pagewire.checkpoints.heads import CLASSIFIER_TENSOR
 from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.targets import find_targets
@@ -94,7 +96,8 @@ def load_model(
             check_tied_head(checkpoint, family.names, family.optional_prefix)
         table = bits.hold(model, table, stored_names(checkpoint, table, family.optional_prefix), place)
         bits.log(checkpoint, table, place.dtype)
-        load_weights(checkpoint, table, family.unused, progress, family.optional_prefix, bits.fill)
+        unused = family.unused + (rf"|{re.escape(CLASSIFIER_TENSOR)}" if config.classifies else "")
+        load_weights(checkpoint, table, unused, progress, family.optional_prefix, bits.fill)
     return model, place.dtype
 
 

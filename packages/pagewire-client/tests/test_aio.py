@@ -329,6 +329,14 @@ def test_embeddings(client: Client, service: fakes.FakeService):
         client.embed(b"bytes")  # type: ignore[arg-type]
 
 
+def test_classes(client: Client, service: fakes.FakeService):
+    found = client.classify(["x", [1, 2]], priority=2, tenant="t", cache_salt="s")
+    assert found.labels == ["a", "b"] and found.probabilities == [[0.25, 0.75]] * 2
+    (request,) = service.requests
+    assert request.inputs[0].text == "x" and list(request.inputs[1].token_ids.ids) == [1, 2]
+    assert (request.priority, request.tenant, request.cache.salt) == (2, "t", "s")
+
+
 async def test_async_embeddings(aclient: AsyncClient, service: fakes.FakeService):
     assert await aclient.embed(["a"]) == [[0, 0.5]]
 

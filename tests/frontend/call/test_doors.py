@@ -87,6 +87,10 @@ DOORS: dict[str, tuple[Door, str]] = {
         "sampling.temperature",
     ),
     "Embed": (lambda to: status(to.service.pooling.Embed(EMBED)), "inputs[0]"),
+    "Classify": (
+        lambda to: status(to.service.pooling.Classify(pooling_pb2.ClassifyRequest(inputs=EMBED.inputs))),
+        "inputs[0]",
+    ),
     "ScoreContinuations": (
         lambda to: status(
             to.service.pooling.ScoreContinuations(

@@ -8,7 +8,14 @@ import pytest
 
 from frontend.model.pooling_config import PoolingDefaults, read_pooling
 from pagewire.errors import StartupError
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_CLS,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MAX,
+    POOLING_TYPE_MEAN,
+    POOLING_TYPE_WEIGHTED_MEAN,
+    ModelFacts,
+)
 
 OLD, NEW = "sentence_transformers.models.", "sentence_transformers.sentence_transformer.modules."
 LAST = {"pooling_mode_cls_token": False, "pooling_mode_lasttoken": True, "include_prompt": True}
@@ -38,6 +45,9 @@ def modules(*kinds: str, prefix: str = OLD) -> list[dict[str, Any]]:
         (("Transformer", "Pooling"), {"pooling_mode_mean_tokens": True}, (POOLING_TYPE_MEAN, False)),
         (("Transformer", "Pooling"), {"pooling_mode": "lasttoken"}, (POOLING_TYPE_LAST, False)),
         (("Transformer", "Pooling"), {"pooling_mode": ["mean"]}, (POOLING_TYPE_MEAN, False)),
+        (("Transformer", "Pooling"), {"pooling_mode_cls_token": True}, (POOLING_TYPE_CLS, False)),
+        (("Transformer", "Pooling"), {"pooling_mode": "max"}, (POOLING_TYPE_MAX, False)),
+        (("Transformer", "Pooling"), {"pooling_mode": "weightedmean"}, (POOLING_TYPE_WEIGHTED_MEAN, False)),
     ],
 )
 @pytest.mark.parametrize("prefix", [OLD, NEW])
@@ -46,6 +56,44 @@ def test_files_of_sentence_transformers(tmp_path: Path, kinds, pooling, expected
     assert read_pooling(folder, "auto") == PoolingDefaults(*expected)
     assert read_pooling(folder, "none") is None
     assert read_pooling(folder, "mean") == PoolingDefaults(POOLING_TYPE_MEAN, True)
+
+
+DENSE_FIELDS = {
+    "in_features": 8,
+    "out_features": 3,
+    "activation_function": "torch.nn.modules.linear.Identity",
+}
+
+
+def dense(folder: Path, *fields: dict[str, Any]) -> Path:
+    write(folder, modules("Transformer", "Pooling", *["Dense"] * len(fields), "Normalize"), LAST)
+    for number, each in enumerate(fields, start=2):
+        (folder / f"{number}_Dense").mkdir()
+        (folder / f"{number}_Dense" / "config.json").write_text(json.dumps(each))
+    return folder
+
+
+def test_dense_modules_are_a_head(tmp_path: Path):
+    folder = dense(tmp_path, DENSE_FIELDS, {"in_features": 3, "out_features": 5})
+    found = read_pooling(folder, "auto")
+    assert found == PoolingDefaults(POOLING_TYPE_LAST, True, head=1)
+    assert [found.size(ModelFacts(embedding_size=8, head_sizes=sizes)) for sizes in ([5], [])] == [5, 0]
+    assert read_pooling(folder, "last") == PoolingDefaults(POOLING_TYPE_LAST, True)
+
+
+@pytest.mark.parametrize(
+    ("second", "why"),
+    [
+        ({"in_features": 4, "out_features": 5}, "gives 3 features and 3_Dense takes 4"),
+        ({"in_features": 3, "out_features": True}, "out_features"),
+        ({"in_features": 3, "out_features": 1 << 17}, "out_features"),
+        ({"in_features": 3, "out_features": 5, "bias": 1}, "bias"),
+        ({"in_features": 3, "out_features": 5, "activation_function": "torch.nn.Mish"}, "Mish is not known"),
+    ],
+)
+def test_dense_modules_that_are_refused(tmp_path: Path, second: dict[str, Any], why: str):
+    with pytest.raises(StartupError, match=why):
+        read_pooling(dense(tmp_path, DENSE_FIELDS, second), "auto")
 
 
 def test_a_checkpoint_that_says_nothing(tmp_path: Path):
@@ -59,11 +107,11 @@ def test_a_checkpoint_that_says_nothing(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "pooling", "why"),
     [
-        (modules("Transformer", "Pooling", "Dense", "Normalize"), LAST, "Dense"),
+        (modules("Transformer", "Pooling", "Dense", "Normalize"), LAST, "2_Dense/config.json"),
+        (modules("Transformer", "Pooling", "Normalize", "Pooling"), LAST, "is not Transformer"),
         (modules("Transformer"), None, "modules.json: Transformer is not"),
         (modules("Transformer", "Pooling"), None, "1_Pooling/config.json"),
-        (modules("Transformer", "Pooling"), {"pooling_mode_cls_token": True}, "by cls"),
-        (modules("Transformer", "Pooling"), {"pooling_mode": "max"}, "by max"),
+        (modules("Transformer", "Pooling"), {"pooling_mode": "mean_sqrt_len_tokens"}, "by mean_sqrt"),
         (modules("Transformer", "Pooling"), {**LAST, "pooling_mode_mean_tokens": True}, "mean, lasttoken"),
         (modules("Transformer", "Pooling"), {}, "by nothing"),
         (

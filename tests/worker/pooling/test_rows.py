@@ -118,7 +118,7 @@ def test_a_step_without_memory_for_all(checkpoint: Callable[..., Path], monkeypa
     runner.execute(again)
     calls.clear()
     plan.new_rows[1].pooling.CopyFrom(MEAN)
-    with pytest.raises(MemoryError, match="mean of a prompt"):
+    with pytest.raises(MemoryError, match="all of a prompt"):
         runner.execute(plan)
 
 
@@ -127,11 +127,13 @@ def new_row(**fields: object) -> worker_pb2.NewRow:
 
 
 def test_plans_that_do_not_fit_are_refused():
-    rows = PoolRows()
+    rows = PoolRows({})
     with pytest.raises(PlanError, match="pooling type 0"):
         rows.add_row(0, new_row(pooling=Pooling()), [5, 6], [])
     with pytest.raises(PlanError, match="has output"):
         rows.add_row(0, new_row(pooling=LAST), [5], [6])
+    with pytest.raises(PlanError, match="needs head 1"):
+        rows.add_row(0, new_row(pooling=Pooling(type=POOLING_TYPE_LAST, head=1)), [5, 6], [])
     rows.add_row(0, new_row(pooling=LAST), [5, 6], [])
     with pytest.raises(PlanError, match="is forked"):
         rows.fork_row(1, 0, 1)

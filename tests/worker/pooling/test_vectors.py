@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from pagewire.internal.v1.engine_pb2 import Pooling
-from worker.pooling.vectors import RunningMean, finish
+from worker.pooling.running import RunningMean
+from worker.pooling.vectors import finish
 
 STATES = np.random.default_rng(5).standard_normal((37, 24)).astype(np.float32) * 100
 

@@ -267,6 +267,22 @@ class Generation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Classes:
+    """What several inputs were classified as.
+
+    labels: of the checkpoint. probabilities: of each input, one per label; a reward model's numbers.
+    """
+
+    labels: list[str]
+    probabilities: list[list[float]]
+
+
+def classes(response: pooling_pb2.ClassifyResponse) -> Classes:
+    """Returns the classes of a message."""
+    return Classes(list(response.labels), [list(each.probabilities) for each in response.results])
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ContinuationScore:
     """A scored continuation.
 

@@ -32,11 +32,13 @@ from pagewire_client.params import (
     to_prompts,
 )
 from pagewire_client.results import (
+    Classes,
     ContinuationScore,
     Delta,
     FinishReason,
     Generation,
     Tokenized,
+    classes,
     continuation_scores,
     tokenized,
 )
@@ -324,6 +326,30 @@ class Client:
         )
         response = self._unary(channel.EMBED, request, timeout)
         return [list(embedding.values) for embedding in response.embeddings]
+
+    def classify(
+        self,
+        inputs: PromptLike | Iterable[PromptLike],
+        *,
+        request_id: str = "",
+        priority: int = 0,
+        tenant: str = "",
+        cache_salt: str = "",
+        cache_bypass: bool = False,
+        timeout: float | None = None,
+    ) -> Classes:
+        """Returns the classes of each input: of one text or list of token ids, or of several. Options: see
+        RequestOptions."""
+        request = pooling_pb2.ClassifyRequest(
+            request_id=request_id,
+            model=self._model,
+            inputs=to_prompts(inputs),
+            priority=priority,
+            tenant=tenant,
+            cache=generation_pb2.CacheOptions(salt=cache_salt, bypass=cache_bypass),
+        )
+        response = self._unary(channel.CLASSIFY, request, timeout)
+        return classes(response)
 
     def score_continuations(
         self,

@@ -71,6 +71,9 @@ DETOKENIZE = Method(
     tokenizer_pb2.DetokenizeRequest,
 )
 EMBED = Method("/pagewire.v1.PoolingService/Embed", pooling_pb2.EmbedResponse, pooling_pb2.EmbedRequest)
+CLASSIFY = Method(
+    "/pagewire.v1.PoolingService/Classify", pooling_pb2.ClassifyResponse, pooling_pb2.ClassifyRequest
+)
 SCORE_CONTINUATIONS = Method(
     "/pagewire.v1.PoolingService/ScoreContinuations",
     pooling_pb2.ScoreContinuationsResponse,

@@ -1,0 +1,79 @@
+"""Classify: inputs that pool by the classifier of the checkpoint, and what its numbers become."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from frontend.call.call import Call
+from frontend.errors import Unsupported
+from frontend.model.info import limits_of
+from frontend.streams.generator import Generator
+from frontend.streams.pooling import PromptPooler
+from frontend.validation.requests import check_classify
+from pagewire.checkpoints.heads import CLASSIFIER, Classes
+from pagewire.internal.v1 import engine_pb2
+from pagewire.ipc.columns import unpack_f32_array
+from pagewire.v1 import pooling_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """The classes of one call.
+
+    labels: by index. values: of each input, in order, one per label: probabilities, or the classifier's
+    numbers where it has no activation (reward models).
+    """
+
+    labels: tuple[str, ...]
+    values: list[list[float]]
+    prompt_tokens: int
+    cached_prompt_tokens: int
+
+
+class Classifier:
+    """Classifies by requests to the engine."""
+
+    def __init__(self, generator: Generator, pooler: PromptPooler) -> None:
+        self._generator, self._pooler = generator, pooler
+
+    async def classify(self, request: pooling_pb2.ClassifyRequest, call: Call) -> Classified:
+        """Classifies all inputs. Raises ServiceError."""
+        generator = self._generator
+        generator.model.check_name(request.model)
+        welcome = generator.engine.require_known()
+        classes = self._require_classes(welcome.model)
+        check = partial(check_classify, request, limits_of(welcome, generator.config), len(classes.labels))
+        _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
+        pooling = engine_pb2.Pooling(type=engine_pb2.POOLING_TYPE_LAST, head=CLASSIFIER)
+        found = await self._pooler.pool(request, call, pooling)
+        values = [activated(unpack_f32_array(column), classes.activation) for column in found.columns]
+        return Classified(classes.labels, values, found.prompt_tokens, found.cached_prompt_tokens)
+
+    def _require_classes(self, facts: engine_pb2.ModelFacts) -> Classes:
+        """Returns what the model classifies by. Raises Unsupported."""
+        classes = self._generator.model.classes
+        if classes is None:
+            problem = "does not classify: its architecture is no ...ForSequenceClassification"
+            raise Unsupported({"model": problem})
+        if facts.head_sizes[CLASSIFIER - 1 :] != [len(classes.labels)]:
+            problem = f"does not classify: its engine has no classifier of {len(classes.labels)} labels"
+            raise Unsupported({"model": problem})
+        return classes
+
+
+def activated(logits: Sequence[float], activation: str) -> list[float]:
+    """Returns what the numbers of a classifier become. activation: of Classes."""
+    if activation == "sigmoid":
+        return [_sigmoid(x) for x in logits]
+    if activation == "softmax":
+        largest = max(logits)
+        powers = [math.exp(x - largest) for x in logits]
+        total = math.fsum(powers)
+        return [power / total for power in powers]
+    return list(logits)
+
+
+def _sigmoid(x: float) -> float:
+    power = math.exp(-abs(x))
+    return (1 if x >= 0 else power) / (1 + power)

@@ -1,0 +1,165 @@
+"""Heads behind a pooled vector: what transformers and sentence-transformers compute."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSequenceClassification
+
+from pagewire.checkpoints.heads import CLASSIFIER, DENSE
+from pagewire.errors import StartupError
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_CLS,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MAX,
+    POOLING_TYPE_MEAN,
+    POOLING_TYPE_WEIGHTED_MEAN,
+    Pooling,
+)
+from tests.worker.fakes import Driver
+from tests.worker.pooling.test_rows import FITTING, PROMPTS, vectors
+from worker.pooling.stages import Head, Stage
+
+
+def classifier(whole: Path, folder: Path, labels: int) -> tuple[Path, str]:
+    """Writes a classifier with the decoder of a checkpoint. Returns its architecture, too."""
+    shutil.copytree(whole, folder)
+    fields = json.loads((folder / "config.json").read_text())
+    (name,) = fields["architectures"]
+    name = name.replace("ForCausalLM", "ForSequenceClassification")
+    table = {str(index): f"label {index}" for index in range(labels)}
+    fields |= {"architectures": [name], "id2label": table, "label2id": {v: int(k) for k, v in table.items()}}
+    fields["pad_token_id"] = 0
+    (folder / "config.json").write_text(json.dumps(fields))
+    tensors = load_file(whole / "model.safetensors")
+    tensors.pop("lm_head.weight", None)
+    generator = torch.Generator().manual_seed(labels)
+    tensors["score.weight"] = torch.randn(labels, fields["hidden_size"], generator=generator)
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder, name
+
+
+@pytest.mark.parametrize(("family", "labels"), [("llama", 3), ("qwen3", 1), ("gemma", 2)])
+def test_logits_are_those_of_transformers(
+    checkpoint: Callable[..., Path], tmp_path: Path, family: str, labels: int
+):
+    folder, name = classifier(checkpoint(family, **FITTING), tmp_path / "classifier", labels)
+    driver = Driver(folder, record=False, dtype="float32", block_size=16)
+    assert list(driver.ready.model.head_sizes) == [0, labels]
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
+    assert type(model).__name__ == name
+    pooling = Pooling(type=POOLING_TYPE_LAST, head=CLASSIFIER)
+    found = vectors(driver, pooling)
+    for prompt, logits in zip(PROMPTS, found, strict=True):
+        with torch.inference_mode():
+            expected = model(torch.tensor([prompt])).logits[0].numpy()
+        assert np.abs(np.array(logits) - expected).max() < 5e-4
+    assert [vectors(driver, pooling, [prompt])[0] for prompt in PROMPTS] == found
+
+
+def test_a_classifier_without_or_with_another_matrix(checkpoint: Callable[..., Path], tmp_path: Path):
+    folder, _ = classifier(checkpoint("llama"), tmp_path / "classifier", 3)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["score.weight"] = tensors["score.weight"][:2].clone()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(StartupError, match=r"score.weight has shape \[2, "):
+        Driver(folder, record=False)
+    del tensors["score.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(StartupError, match=r"lacks tensor score.weight"):
+        Driver(folder, record=False)
+
+
+def with_dense(whole: Path, folder: Path, sizes: list[int]) -> Path:
+    """Writes a checkpoint with Dense modules from and to these sizes."""
+    shutil.copytree(whole, folder)
+    names = [f"{number}_Dense" for number in range(2, len(sizes) + 1)]
+    modules = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]
+    modules += [{"type": "x.Dense", "path": name} for name in names]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for number, name in enumerate(names):
+        (folder / name).mkdir()
+        one, other = sizes[number : number + 2]
+        generator = torch.Generator().manual_seed(number)
+        tensors = {"linear.weight": torch.randn(other, one, generator=generator) / 8}
+        if not number:
+            tensors["linear.bias"] = torch.randn(other, generator=generator)
+        save_file(tensors, folder / name / "model.safetensors")
+        activation = "torch.nn.modules." + ("linear.Identity" if number else "activation.Tanh")
+        fields = {
+            "in_features": one,
+            "out_features": other,
+            "bias": not number,
+            "activation_function": activation,
+        }
+        (folder / name / "config.json").write_text(json.dumps(fields))
+    return folder
+
+
+@pytest.mark.cpu_kernels
+def test_dense_modules(checkpoint: Callable[..., Path], tmp_path: Path):
+    whole = checkpoint("llama", **FITTING)
+    size = json.loads((whole / "config.json").read_text())["hidden_size"]
+    folder = with_dense(whole, tmp_path / "dense", [size, 50, 7])
+    driver = Driver(folder, record=False, dtype="float32", block_size=16)
+    assert list(driver.ready.model.head_sizes) == [7]
+    plain = vectors(driver, Pooling(type=POOLING_TYPE_MEAN))
+    found = vectors(driver, Pooling(type=POOLING_TYPE_MEAN, head=DENSE, dimensions=5))
+    first, second = (load_file(folder / name / "model.safetensors") for name in ("2_Dense", "3_Dense"))
+    for state, vector in zip(plain, found, strict=True):
+        inner = torch.tanh(first["linear.weight"] @ torch.tensor(state) + first["linear.bias"])
+        assert np.abs((second["linear.weight"] @ inner).numpy()[:5] - np.array(vector)).max() < 1e-5
+
+
+def test_dense_modules_that_do_not_fit_are_no_head(
+    checkpoint: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    driver = Driver(with_dense(checkpoint("llama"), tmp_path / "dense", [5, 7]), record=False)
+    assert not driver.ready.model.head_sizes
+    assert "2_Dense takes 5 features" in caplog.text
+
+
+def test_random_weights_have_random_heads(checkpoint: Callable[..., Path], tmp_path: Path):
+    folder, _ = classifier(checkpoint("llama"), tmp_path / "classifier", 3)
+    driver = Driver(folder, record=False, load_format="dummy")
+    (vector,) = vectors(driver, Pooling(type=POOLING_TYPE_LAST, head=CLASSIFIER), PROMPTS[:1])
+    assert len({*vector}) == 3
+
+
+def test_a_product_is_that_of_float64_and_finite():
+    generator = np.random.default_rng(3)
+    weight, x = generator.standard_normal((5, 3000), np.float32), generator.standard_normal(3000, np.float32)
+    found = Stage(weight)(x)
+    assert found.dtype == np.float32 and np.abs(found - weight.astype(np.float64) @ x).max() < 1e-4
+    assert Head((Stage(weight), Stage(np.eye(5, dtype=np.float32) * 1000, None, "Sigmoid")))(x).tolist() == [
+        float(value > 0) for value in found
+    ]
+
+
+@pytest.mark.cpu_kernels
+def test_first_largest_and_weighted(checkpoint: Callable[..., Path]):
+    driver = Driver(checkpoint("llama", **FITTING), record=False, dtype="float32", block_size=16)
+    prompt = PROMPTS[1]
+    states = np.array(
+        [
+            vectors(driver, Pooling(type=POOLING_TYPE_LAST), [prompt[: end + 1]])[0]
+            for end in range(len(prompt))
+        ]
+    )
+    weights = np.arange(1, len(prompt) + 1)[:, None]
+    expected = {
+        POOLING_TYPE_CLS: states[0],
+        POOLING_TYPE_MAX: states.max(0),
+        POOLING_TYPE_WEIGHTED_MEAN: (states * weights).sum(0) / weights.sum(),
+    }
+    for kind, vector in expected.items():
+        driver.budget = 4096
+        (found,) = vectors(driver, Pooling(type=kind), [prompt])
+        assert np.abs(np.array(found) - vector).max() < 1e-6
+        driver.budget = 4
+        assert vectors(driver, Pooling(type=kind), [prompt]) == [found]

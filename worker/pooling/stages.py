@@ -1,0 +1,54 @@
+"""The products of a head. numpy alone."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from worker.pooling.vectors import Floats
+
+ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
+    "Identity": lambda x: x,
+    "ReLU": lambda x: np.maximum(x, 0),
+    "Sigmoid": lambda x: (1 / (1 + np.exp(-x.astype(np.float64)))).astype(np.float32),
+    "Tanh": lambda x: np.tanh(x.astype(np.float64)).astype(np.float32),
+}
+"""By their names in pagewire.checkpoints.heads. In float64: the last bits of exp and tanh in float32
+depend on the instruction set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """activation(weight @ x + bias) in float32. weight: [N, K]. bias: [N]; None: none.
+
+    A product of one vector, which numpy sums in an order that depends on K alone: the same bits on any
+    device, in any batch, and with any number of threads, which those of BLAS do not promise.
+    """
+
+    weight: Floats
+    bias: Floats | None = None
+    activation: str = "Identity"
+
+    def __call__(self, x: Floats) -> Floats:
+        """[K] -> [N]"""
+        y: Floats = np.add.reduce(self.weight * x, axis=1)
+        with np.errstate(over="ignore"):  # Sigmoid of a large negative value is 0
+            return ACTIVATIONS[self.activation](y if self.bias is None else y + self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Stages, one behind the other."""
+
+    stages: tuple[Stage, ...]
+
+    @property
+    def size(self) -> int:
+        """Elements of what it returns."""
+        return len(self.stages[-1].weight)
+
+    def __call__(self, x: Floats) -> Floats:
+        """[E] -> [size]"""
+        for stage in self.stages:
+            x = stage(x)
+        return x

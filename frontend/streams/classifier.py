@@ -9,7 +9,7 @@ from frontend.call.call import Call
 from frontend.errors import Unsupported
 from frontend.model.info import limits_of
 from frontend.streams.generator import Generator
-from frontend.streams.pooling import PromptPooler
+from frontend.streams.pooling import PromptPooler, StageTimes
 from frontend.validation.requests import check_classify
 from pagewire.checkpoints.heads import CLASSIFIER, Classes
 from pagewire.internal.v1 import engine_pb2
@@ -29,6 +29,7 @@ class Classified:
     values: list[list[float]]
     prompt_tokens: int
     cached_prompt_tokens: int
+    times: StageTimes
 
 
 class Classifier:
@@ -48,7 +49,8 @@ class Classifier:
         pooling = engine_pb2.Pooling(type=engine_pb2.POOLING_TYPE_LAST, head=CLASSIFIER)
         found = await self._pooler.pool(request, call, pooling)
         values = [activated(unpack_f32_array(column), classes.activation) for column in found.columns]
-        return Classified(classes.labels, values, found.prompt_tokens, found.cached_prompt_tokens)
+        tokens = found.prompt_tokens, found.cached_prompt_tokens
+        return Classified(classes.labels, values, *tokens, found.times)
 
     def _require_classes(self, facts: engine_pb2.ModelFacts) -> Classes:
         """Returns what the model classifies by. Raises Unsupported."""

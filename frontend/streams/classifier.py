@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from frontend.call.call import Call
 from frontend.errors import Unsupported
@@ -43,9 +42,13 @@ class Classifier:
         generator = self._generator
         generator.model.check_name(request.model)
         welcome = generator.engine.require_known()
-        classes = self._require_classes(welcome.model)
-        check = partial(check_classify, request, limits_of(welcome, generator.config), len(classes.labels))
-        _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
+
+        def check() -> Classes:
+            classes = self._require_classes(welcome.model)
+            check_classify(request, limits_of(welcome, generator.config), len(classes.labels))
+            return classes
+
+        classes, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         pooling = engine_pb2.Pooling(type=engine_pb2.POOLING_TYPE_LAST, head=CLASSIFIER)
         found = await self._pooler.pool(request, call, pooling)
         values = [activated(unpack_f32_array(column), classes.activation) for column in found.columns]

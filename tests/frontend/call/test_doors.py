@@ -90,7 +90,7 @@ DOORS: dict[str, tuple[Door, str]] = {
     "Embed": (lambda to: status(to.service.pooling.Embed(EMBED)), "inputs[0]"),
     "Classify": (
         lambda to: status(to.service.pooling.Classify(pooling_pb2.ClassifyRequest(inputs=EMBED.inputs))),
-        "inputs[0]",
+        "model",
     ),
     "ScoreContinuations": (
         lambda to: status(

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from frontend.call.call import Call
 from frontend.errors import Unsupported
 from frontend.model.info import limits_of
 from frontend.streams.generator import Generator
-from frontend.streams.pooling import PromptPooler
+from frontend.streams.pooling import PromptPooler, StageTimes
 from frontend.validation.requests import check_classify
 from pagewire.checkpoints.heads import CLASSIFIER, Classes
 from pagewire.internal.v1 import engine_pb2
@@ -29,6 +28,7 @@ class Classified:
     values: list[list[float]]
     prompt_tokens: int
     cached_prompt_tokens: int
+    times: StageTimes
 
 
 class Classifier:
@@ -42,13 +42,18 @@ class Classifier:
         generator = self._generator
         generator.model.check_name(request.model)
         welcome = generator.engine.require_known()
-        classes = self._require_classes(welcome.model)
-        check = partial(check_classify, request, limits_of(welcome, generator.config), len(classes.labels))
-        _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
+
+        def check() -> Classes:
+            classes = self._require_classes(welcome.model)
+            check_classify(request, limits_of(welcome, generator.config), len(classes.labels))
+            return classes
+
+        classes, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         pooling = engine_pb2.Pooling(type=engine_pb2.POOLING_TYPE_LAST, head=CLASSIFIER)
         found = await self._pooler.pool(request, call, pooling)
         values = [activated(unpack_f32_array(column), classes.activation) for column in found.columns]
-        return Classified(classes.labels, values, found.prompt_tokens, found.cached_prompt_tokens)
+        tokens = found.prompt_tokens, found.cached_prompt_tokens
+        return Classified(classes.labels, values, *tokens, found.times)
 
     def _require_classes(self, facts: engine_pb2.ModelFacts) -> Classes:
         """Returns what the model classifies by. Raises Unsupported."""

@@ -45,6 +45,8 @@ _CALLS = frozenset(
         "/vllm.grpc.engine.VllmEngine/GetTokenizer",
         "/inference.GRPCInferenceService/ModelInfer",
         "/tei.v1.Embed/Embed",
+        "/tei.v1.Predict/Predict",
+        "/tei.v1.Predict/PredictPair",
         "/tei.v1.Tokenize/Decode",
         "/tei.v1.Tokenize/Tokenize",
     }
@@ -57,6 +59,8 @@ _STREAMS = frozenset(
         "/grpc.health.v1.Health/Watch",
         "/inference.GRPCInferenceService/ModelStreamInfer",
         "/tei.v1.Embed/EmbedStream",
+        "/tei.v1.Predict/PredictPairStream",
+        "/tei.v1.Predict/PredictStream",
         "/tei.v1.Tokenize/DecodeStream",
         "/tei.v1.Tokenize/TokenizeStream",
     }

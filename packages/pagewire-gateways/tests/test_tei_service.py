@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from frontend.auth.authenticator import Access, access_of
 from frontend.auth.tokens import digest_of
 from frontend.rpc.interceptors.admission import _CALLS, _STREAMS
+from frontend.streams.classifier import activated
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, Pooling
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2
@@ -18,6 +19,7 @@ from pagewire_gateways.protos import tei_pb2, tei_pb2_grpc
 from pagewire_gateways.tei.servicer import SERVICES
 from tests.frontend.fakes import (
     BEGIN,
+    EMBEDDING_SIZE,
     END,
     MAX_MODEL_LEN,
     Output,
@@ -29,6 +31,7 @@ from tests.frontend.fakes import (
     pool,
     run_service,
     until,
+    write_checkpoint,
 )
 
 LAST = Pooling(type=POOLING_TYPE_LAST, normalize=True)
@@ -296,7 +299,38 @@ async def test_info(checkpoint):
         assert info.tokenization_workers >= 1 and not info.HasField("sha")
 
 
-UNIMPLEMENTED = {"Embed": ("EmbedSparse", "EmbedAll"), "Predict": ("Predict",), "Rerank": ("Rerank",)}
+async def test_labels_of_a_text(tmp_path):
+    labels = {str(index): f"label {index}" for index in range(EMBEDDING_SIZE)}
+    config = {"architectures": ["LlamaForSequenceClassification"], "vocab_size": 512, "id2label": labels}
+    folder = write_checkpoint(tmp_path / "classifier", config_json=config)
+    options = {"head_sizes": [0, EMBEDDING_SIZE]}
+    async with run_service(folder, pool, tei=True, engine_options=options) as service:
+        predict = tei_pb2_grpc.PredictStub(service.channel)
+        answer = await predict.Predict(tei_pb2.PredictRequest(inputs="a"))
+        logits = fake_vector([BEGIN, *encode("a")], Pooling(type=POOLING_TYPE_LAST))
+        probs = activated(logits, "softmax")
+        scores = [each.score for each in answer.predictions]
+        assert scores == pytest.approx(sorted(probs, reverse=True), rel=1e-6)
+        assert answer.predictions[0].label == f"label {probs.index(max(probs))}"
+        assert answer.metadata.compute_tokens == 2 and answer.metadata.inference_time_ns > 0
+        same = await predict.PredictPair(tei_pb2.PredictPairRequest(inputs=["a"]))
+        assert same.predictions == answer.predictions
+        found, error = await collect(
+            predict.PredictStream(each_of(*(tei_pb2.PredictRequest(inputs=each) for each in "ab")))
+        )
+        assert error is None and found[0].predictions == answer.predictions and len(found) == 2
+        for request, field in (
+            (tei_pb2.PredictPairRequest(inputs=["a", "b"]), "inputs"),
+            (tei_pb2.PredictPairRequest(), "inputs"),
+            (tei_pb2.PredictPairRequest(inputs=["a"], raw_scores=True), "raw_scores"),
+            (tei_pb2.PredictPairRequest(inputs=[""]), "inputs"),
+        ):
+            assert fields_of(await refusal(predict.PredictPair(request))) == [field]
+        info = await tei_pb2_grpc.InfoStub(service.channel).Info(tei_pb2.InfoRequest())
+        assert info.model_type == tei_pb2.MODEL_TYPE_CLASSIFIER
+
+
+UNIMPLEMENTED = {"Embed": ("EmbedSparse", "EmbedAll"), "Rerank": ("Rerank",)}
 
 
 async def test_what_is_not_implemented(checkpoint):
@@ -313,7 +347,9 @@ def test_methods_are_for_callers_with_a_token_and_take_slots():
         for method in tei_pb2.DESCRIPTOR.services_by_name[name].methods:
             path = f"/tei.v1.{name}/{method.name}"
             assert access_of(path) is Access.AUTHENTICATED
-            if name in ("Embed", "Tokenize") and not method.name.startswith(("EmbedSparse", "EmbedAll")):
+            if name in ("Embed", "Predict", "Tokenize") and not method.name.startswith(
+                ("EmbedSparse", "EmbedAll")
+            ):
                 assert path in (_STREAMS if method.client_streaming else _CALLS)
 
 

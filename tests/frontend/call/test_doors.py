@@ -33,6 +33,7 @@ class Doors:
         self.oip = open_inference_pb2_grpc.GRPCInferenceServiceStub(service.channel)
         self.vllm = vllm_engine_pb2_grpc.VllmEngineStub(service.channel)
         self.tei = tei_pb2_grpc.EmbedStub(service.channel)
+        self.tei_predict = tei_pb2_grpc.PredictStub(service.channel)
         self.tei_tokenize = tei_pb2_grpc.TokenizeStub(service.channel)
 
     async def post(self, path: str, **body: Any) -> str:
@@ -89,7 +90,7 @@ DOORS: dict[str, tuple[Door, str]] = {
     "Embed": (lambda to: status(to.service.pooling.Embed(EMBED)), "inputs[0]"),
     "Classify": (
         lambda to: status(to.service.pooling.Classify(pooling_pb2.ClassifyRequest(inputs=EMBED.inputs))),
-        "inputs[0]",
+        "model",
     ),
     "ScoreContinuations": (
         lambda to: status(
@@ -124,6 +125,26 @@ DOORS: dict[str, tuple[Door, str]] = {
     "tei.v1.Embed/EmbedStream": (
         lambda to: status(to.tei.EmbedStream(once(tei_pb2.EmbedRequest(inputs=TEXT, dimensions=0)))),
         "dimensions",
+    ),
+    "tei.v1.Predict/Predict": (
+        lambda to: status(to.tei_predict.Predict(tei_pb2.PredictRequest(inputs=TEXT, raw_scores=True))),
+        "raw_scores",
+    ),
+    "tei.v1.Predict/PredictStream": (
+        lambda to: status(
+            to.tei_predict.PredictStream(once(tei_pb2.PredictRequest(inputs=TEXT, raw_scores=True)))
+        ),
+        "raw_scores",
+    ),
+    "tei.v1.Predict/PredictPair": (
+        lambda to: status(to.tei_predict.PredictPair(tei_pb2.PredictPairRequest(inputs=[TEXT, ""]))),
+        "inputs",
+    ),
+    "tei.v1.Predict/PredictPairStream": (
+        lambda to: status(
+            to.tei_predict.PredictPairStream(once(tei_pb2.PredictPairRequest(inputs=[TEXT, ""])))
+        ),
+        "inputs",
     ),
     "tei.v1.Tokenize/Tokenize": (
         lambda to: status(to.tei_tokenize.Tokenize(tei_pb2.EncodeRequest(inputs=TEXT, prompt_name="x"))),
@@ -163,6 +184,7 @@ DOORS: dict[str, tuple[Door, str]] = {
         "tools",
     ),
     "/v1/embeddings": (lambda to: to.post("/v1/embeddings", input=TEXT, dimensions="x"), "dimensions"),
+    "/classify": (lambda to: to.post("/classify", input=TEXT, priority="x"), "priority"),
     "/tokenize": (lambda to: to.post("/tokenize", prompt=TEXT, add_special_tokens="x"), "add_special_tokens"),
     "/detokenize": (lambda to: to.post("/detokenize", tokens=IDS[:5000] + [-1]), "tokens"),
 }

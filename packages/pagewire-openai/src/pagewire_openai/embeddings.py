@@ -8,14 +8,14 @@ from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
-from frontend.validation.requests import MAX_PROMPTS
 from frontend.vectors import as_dtype
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
 from pagewire_openai.endpoints import answering_name, read_in_turn, request_id_of
 from pagewire_openai.requests import values
-from pagewire_openai.requests.completion import PROMPTS, read_prompts
+from pagewire_openai.requests.completion import PROMPTS
 from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
+from pagewire_openai.requests.inputs import read_inputs
 
 Json = dict[str, Any]
 
@@ -74,18 +74,7 @@ def _read(body: Json, request: pooling_pb2.EmbedRequest, names: Names) -> None:
         raise InvalidRequest({"encoding_format": f"must be {' or '.join(_ENCODINGS)}"})
     if request.raw_dtype not in ("", "float32") and given(body, "encoding_format", "float") != "base64":
         raise InvalidRequest({"embed_dtype": "needs encoding_format base64: numbers are float32"})
-    prompts = read_prompts(body, "input", MAX_PROMPTS)
-    for place, prompt in enumerate(prompts):
-        if (special := given(body, "add_special_tokens", None)) is not None:
-            prompt.add_special_tokens = special
-        if (most := given(body, "truncate_prompt_tokens", None)) is not None:
-            prompt.truncate_to = most
-        request.inputs.append(prompt)
-        path, name = f"inputs[{place}]", f"input[{place}]" if len(prompts) > 1 else "input"
-        names.put(f"{path}.truncate_to", "truncate_prompt_tokens")
-        for kind in (".text", ".token_ids.ids", ".token_ids", ""):
-            names.put(path + kind, name)
-    names.put("inputs", "input")
+    request.inputs.extend(read_inputs(body, names))
 
 
 def _encoded(column: bytes, encoding: str, dtype: str) -> list[float] | str:

@@ -10,7 +10,7 @@ from frontend.http.error_body import error_body
 from frontend.http.exchange import Exchange
 from frontend.inspector import Inspector
 from frontend.parts import FrontendParts
-from pagewire_openai import adapters, embeddings, endpoints, tokens
+from pagewire_openai import adapters, classify, embeddings, endpoints, tokens
 from pagewire_openai.openapi import OF_PORT, Operation, openapi_document
 from pagewire_openai.requests.chat import CHAT
 from pagewire_openai.requests.completion import COMPLETION
@@ -71,6 +71,7 @@ SERVED: tuple[tuple[Operation, Handle], ...] = (
         embeddings.embeddings,
         object_schema(embeddings.EMBEDDINGS, "input"),
     ),
+    _post("/classify", "Labels inputs", classify.classify, object_schema(classify.CLASSIFY, "input")),
     _post(
         "/tokenize", "Tokenizes a prompt or a conversation", tokens.tokenize, object_schema(tokens.TOKENIZE)
     ),

@@ -31,6 +31,23 @@ def read_embed(message: tei_pb2.EmbedRequest, max_length: int) -> pooling_pb2.Em
     return request
 
 
+def read_predict(
+    message: tei_pb2.PredictRequest | tei_pb2.PredictPairRequest, max_length: int
+) -> pooling_pb2.ClassifyRequest:
+    """Returns the request for labels. max_length: tokens of an input. Raises InvalidRequest."""
+    if message.raw_scores:
+        raise Unsupported({"raw_scores": "are not served: the checkpoint says what its numbers become"})
+    texts = [message.inputs] if isinstance(message, tei_pb2.PredictRequest) else list(message.inputs)
+    if len(texts) == 2:
+        raise Unsupported({"inputs": "are a pair, which no model is served for"})
+    if len(texts) != 1:
+        raise InvalidRequest({"inputs": f"must be one text, or two, not {len(texts)}"})
+    request = pooling_pb2.ClassifyRequest()
+    prompt = request.inputs.add(text=texts[0])
+    truncate(prompt, message.truncate, message.truncation_direction, max_length)
+    return request
+
+
 def truncate(prompt: prompt_pb2.Prompt, wanted: bool, direction: int, max_length: int) -> None:
     """Sets how a prompt is shortened. Raises InvalidRequest."""
     side = _SIDES.get(direction)  # type: ignore[call-overload]  # any number may come

@@ -1,6 +1,6 @@
-"""The services of text-embeddings-inference: Info, Embed and Tokenize, over the parts of all services.
+"""The services of text-embeddings-inference: Info, Embed, Predict and Tokenize, over the parts of all others.
 
-Predict and Rerank, sparse vectors and vectors of tokens are not implemented.
+Rerank, sparse vectors and vectors of tokens are not implemented.
 """
 
 import time
@@ -25,7 +25,7 @@ from pagewire.ipc.columns import unpack_f32_array
 from pagewire_gateways.field_names import translated
 from pagewire_gateways.protos import tei_pb2, tei_pb2_grpc
 from pagewire_gateways.tei.ordered import OrderedStream
-from pagewire_gateways.tei.requests import NAMES, read_decode, read_embed, read_encode
+from pagewire_gateways.tei.requests import NAMES, read_decode, read_embed, read_encode, read_predict
 
 SERVICES = "Info", "Embed", "Predict", "Rerank", "Tokenize"
 
@@ -37,7 +37,7 @@ class TeiServicer(
     tei_pb2_grpc.RerankServicer,
     tei_pb2_grpc.TokenizeServicer,
 ):
-    """Embeds and tokenizes, one text per message."""
+    """Embeds, classifies and tokenizes, one text per message."""
 
     descriptors = tuple(tei_pb2.DESCRIPTOR.services_by_name[name] for name in SERVICES)
     interceptors = ()
@@ -58,7 +58,7 @@ class TeiServicer(
             version=__version__,
             model_id=parts.model.name,
             model_dtype=facts.model.dtype,
-            model_type=tei_pb2.MODEL_TYPE_EMBEDDING,
+            model_type=tei_pb2.MODEL_TYPE_CLASSIFIER if parts.model.classes else tei_pb2.MODEL_TYPE_EMBEDDING,
             max_concurrent_requests=parts.config.max_concurrent_requests,
             max_input_length=facts.model.max_model_len,
             max_batch_tokens=facts.max_num_batched_tokens,
@@ -91,10 +91,46 @@ class TeiServicer(
     EmbedSparseStream = unimplemented("EmbedSparseStream")
     EmbedAll = unimplemented("EmbedAll")
     EmbedAllStream = unimplemented("EmbedAllStream")
-    Predict = unimplemented("Predict")
-    PredictStream = unimplemented("PredictStream")
-    PredictPair = unimplemented("PredictPair")
-    PredictPairStream = unimplemented("PredictPairStream")
+
+    @guarded
+    async def Predict(self, request: tei_pb2.PredictRequest, context: Context) -> tei_pb2.PredictResponse:
+        self._parts.state.require_open()
+        return await self._predict(request, current_call(context))
+
+    @guarded
+    async def PredictStream(self, requests: AsyncIterator[tei_pb2.PredictRequest], context: Context) -> None:
+        await OrderedStream(self._parts, self._predict).run(requests, context)
+
+    @guarded
+    async def PredictPair(
+        self, request: tei_pb2.PredictPairRequest, context: Context
+    ) -> tei_pb2.PredictResponse:
+        self._parts.state.require_open()
+        return await self._predict(request, current_call(context))
+
+    @guarded
+    async def PredictPairStream(
+        self, requests: AsyncIterator[tei_pb2.PredictPairRequest], context: Context
+    ) -> None:
+        await OrderedStream(self._parts, self._predict).run(requests, context)
+
+    async def _predict(
+        self, message: tei_pb2.PredictRequest | tei_pb2.PredictPairRequest, call: Call
+    ) -> tei_pb2.PredictResponse:
+        began, parts = time.monotonic_ns(), self._parts
+        read = partial(read_predict, message, parts.engine.require_known().model.max_model_len)
+        request = await parts.large_messages.run(read, message.ByteSize(), call.caller)
+        try:
+            found = await parts.classifier.classify(request, call)
+        except ServiceError as error:
+            raise translated(error, NAMES) from None
+        metadata = _metadata(began, len(request.inputs[0].text), found.prompt_tokens, found.times)
+        response = tei_pb2.PredictResponse(metadata=metadata)
+        scored = sorted(zip(found.values[0], found.labels, strict=True), key=lambda pair: -pair[0])
+        for score, label in scored:
+            response.predictions.add(score=score, label=label)
+        return response
+
     Rerank = unimplemented("Rerank")
     RerankStream = unimplemented("RerankStream")
 

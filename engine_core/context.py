@@ -34,6 +34,10 @@ class Limits:
     """The worker masks tokens by grammars."""
     embedding_size: int = 0
     """Elements of the vector of a row that pools; 0: rows cannot pool."""
+    input_embedding_size: int = 0
+    """Elements of a value in place of a token; 0: rows have tokens alone."""
+    adapters_caveat: str = ""
+    """Why the worker takes no adapters; empty: it takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ BUG = Code.INTERNAL, "INTERNAL", "internal error of the engine core"
 
 def no_token_error(request: Request) -> tuple[Code, str, str]:
     """Returns code, reason and message for a request of which a row got no token."""
+    if request.row_error and request.parameters.adapter is not None:
+        return Code.INTERNAL, "ADAPTER_FAILED", f"adapter: {request.row_error}"
     if request.row_error:
         return Code.INVALID_ARGUMENT, "GRAMMAR_FAILED", f"structured_output: {request.row_error}"
     return Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"

@@ -6,24 +6,30 @@ plans to a worker (anything that executes plans) and passes messages to a functi
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 from time import monotonic
 from typing import NoReturn, Protocol
 
+from engine_core.adapters.memory import AdapterMemory, AdapterWorker
+from engine_core.adapters.names import AdapterNames
+from engine_core.adapters.options import NO_ADAPTERS, AdapterOptions
 from engine_core.context import BUG, CoreContext, Identity, no_token_error
-from engine_core.errors import Code, InvariantError
+from engine_core.errors import Code, InvariantError, Refused
 from engine_core.frontend_messages import FrontendMessages
-from engine_core.intake.grammar_preparation import Compiler, GrammarPreparation
 from engine_core.intake.intake import Intake
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
+from engine_core.intake.preparation import Compiler, Grammars, Preparation
 from engine_core.io.inbox import Event, FrontendGone, HealthProbe, Inbox, Received, SocketsFailed
 from engine_core.ownership import keep_scores
+from engine_core.quarantine.quarantine import IDLE_SLEEP_S
+from engine_core.request import Request
 from engine_core.scheduler.outputs.outputs import encode_outputs
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.step.plan import Plan
 from engine_core.step.result import Result
-from pagewire.internal.v1.engine_pb2 import EngineMessage
+from pagewire.errors import StartupError
+from pagewire.internal.v1.engine_pb2 import AdapterResult, AdapterTable, EngineMessage, NamedAdapter
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +116,8 @@ class Pace:
         return delay if delay >= _LEAST_DELAY_S else 0.0
 
 
-class Worker(Compiler, Protocol):
-    """Executes plans in order, and compiles grammars beside them."""
+class Worker(Compiler, AdapterWorker, Protocol):
+    """Executes plans in order, and compiles grammars and loads adapters beside them."""
 
     on_wait: Callable[[], None]
     """Set by the engine core. Every method that waits calls it a few times a second: a step may be long."""
@@ -148,12 +154,13 @@ class EngineCore:
         ahead: bool = False,
         heartbeat: Callable[[], None] = lambda: None,
         bounds: QueueBounds = UNBOUNDED,
+        adapters: AdapterOptions = NO_ADAPTERS,
     ) -> None:
         """send: takes (frontend, message) and returns at once. clock: seconds; that of Received.at.
 
         heartbeat: called in each turn of the loop and while it waits: proves that the loop is alive.
         ahead: a step is planned while the one before it runs; else when its result has been taken in.
-        bounds: how much may wait.
+        bounds: how much may wait. adapters: from where they may be loaded, and how much memory they take.
         """
         context = CoreContext(identity, scheduler, send, clock)
         self.scheduler = scheduler
@@ -161,8 +168,13 @@ class EngineCore:
         self.intake = Intake(context, bounds)
         self._context = context
         self._worker = worker
-        self._grammars = GrammarPreparation(scheduler, worker)
-        self._frontends = FrontendMessages(context, self.intake, self._grammars)
+        self._adapters = AdapterMemory(scheduler, worker, adapters.sources, adapters.capacity, adapters.held)
+        supplies = Grammars(scheduler, worker), self._adapters
+        self._preparation = Preparation(scheduler, supplies, self._refuse)
+        self.adapter_names = AdapterNames(
+            self._adapters, identity.limits.adapters_caveat, self._announce_adapters, identity.epoch
+        )
+        self._frontends = FrontendMessages(context, self.intake, self._preparation, self.adapter_names)
         self._inbox = inbox
         self._clock = clock
         self._heartbeat = heartbeat
@@ -187,13 +199,14 @@ class EngineCore:
         Waits for a result when the worker has enough to do, or when nothing can be planned without it.
         """
         self._heartbeat()
-        if delay := self._pace.delay(self._clock()) or self.scheduler.idle_sleep:
+        if delay := self._pace.delay(self._clock()) or self._idle_sleep():
             self._worker.await_result(delay)
         self.intake.exchange_quotas()
         self._take_events()
         self._frontends.detached.review()
         self._frontends.utilities.advance()
-        self._grammars.review()
+        self._preparation.review()
+        self.adapter_names.review()
         now = self._clock()
         plan = self.scheduler.schedule(now)
         self._publish(only_finishes=True)
@@ -217,12 +230,42 @@ class EngineCore:
                 handle = event.message.add_request.handle
                 self._context.fail(event.frontend, handle, Code.UNAVAILABLE, reason, message)
 
+    def load_adapters(self, wanted: Iterable[NamedAdapter]) -> None:
+        """Loads and pins adapters before anything is served. Raises StartupError."""
+        for adapter in wanted:
+            answers: list[AdapterResult] = []
+            self.adapter_names.load(adapter, answers.append)
+            while not answers:
+                self._preparation.review()
+                self._worker.await_result(IDLE_SLEEP_S)
+                self._heartbeat()
+            if problem := answers[0].problem:
+                raise StartupError(
+                    "cannot load an adapter",
+                    f"--lora {adapter.name}: {problem}",
+                    "correct it, or leave it out",
+                )
+
+    def _idle_sleep(self) -> float:
+        if self._adapters.is_loading and not (self.scheduler.requests or self.scheduler.in_flight):
+            return IDLE_SLEEP_S
+        return self.scheduler.idle_sleep
+
+    def _refuse(self, request: Request, refusal: Refused) -> None:
+        self.scheduler.abort(request)
+        self._context.refuse(request.frontend, request.handle, refusal)
+
+    def _announce_adapters(self, table: AdapterTable) -> None:
+        for frontend in self._frontends.directory.identities:
+            self._context.send(frontend, EngineMessage(adapters=table))
+
     # Events.
 
     def _take_events(self) -> None:
         """Handles events. Waits only when no request, plan or answer is in flight."""
         is_busy = self.scheduler.requests or self.scheduler.in_flight or self._frontends.utilities
-        if not (is_busy or self._inbox):
+        changes_adapters = self._adapters.is_loading or self.adapter_names.is_unloading
+        if not (is_busy or changes_adapters or self._inbox):
             self._check_when_idle()
             self.counters.idle()
             self._worker.wait_for(self._inbox)

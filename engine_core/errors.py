@@ -7,9 +7,12 @@ class Code(IntEnum):
     """The codes of google.rpc.Code that the core uses."""
 
     INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
     ALREADY_EXISTS = 6
     RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
     ABORTED = 10
+    UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
 

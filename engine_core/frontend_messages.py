@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable
 from itertools import islice
 
+from engine_core.adapters.names import AdapterNames
 from engine_core.admin.answers import UtilityAnswers
 from engine_core.admin.frontend_directory import FrontendDirectory
 from engine_core.context import BUG, CoreContext
 from engine_core.errors import Code, Refused
-from engine_core.intake.grammar_preparation import GrammarPreparation
 from engine_core.intake.intake import Intake
+from engine_core.intake.preparation import Preparation
 from engine_core.io.inbox import Received
 from engine_core.kv_cache.cache_changes import encode
 from engine_core.kv_cache.prefix_cache import PrefixCache
@@ -77,17 +78,22 @@ class CacheWatches:
 class FrontendMessages:
     """What frontends send, message by message. All methods run in the step loop's thread."""
 
-    def __init__(self, context: CoreContext, intake: Intake, grammars: GrammarPreparation) -> None:
+    def __init__(
+        self, context: CoreContext, intake: Intake, preparation: Preparation, adapters: AdapterNames
+    ) -> None:
         self.detached = DetachedRequests(context, intake.lost)
         self.cache_watches = CacheWatches(context.scheduler.prefix_cache, context.send)
-        self._directory = FrontendDirectory(context)
-        self.utilities = UtilityAnswers(context, intake.recent_aborts, self.detached, self._directory)
+        self.directory = FrontendDirectory(context)
+        self.utilities = UtilityAnswers(
+            context, intake.recent_aborts, self.detached, self.directory, adapters
+        )
+        self._adapters = adapters
         self._context = context
         self._scheduler = context.scheduler
         self._counters = context.counters
         self._handover = Handover(context, self.detached)
         self._intake = intake
-        self._grammars = grammars
+        self._preparation = preparation
 
     def handle(self, event: Received) -> None:
         """Handles one message. An exception fails that message alone."""
@@ -106,7 +112,7 @@ class FrontendMessages:
             elif kind == "watch_cache":
                 self.cache_watches.take(frontend, event.message.watch_cache)
             elif kind == "frontend_reply":
-                self._directory.reply(frontend, event.message.frontend_reply)
+                self.directory.reply(frontend, event.message.frontend_reply)
         except Exception:
             self._counters.internal_errors += 1
             if self._counters.internal_errors.bit_count() == 1:
@@ -119,7 +125,7 @@ class FrontendMessages:
     def lose(self, frontend: bytes) -> None:
         """Fails the requests of a frontend, which may be alive and only have been too slow."""
         self.cache_watches.drop(frontend)
-        self._directory.gone(frontend)
+        self.directory.gone(frontend)
         requests = self._scheduler.requests.of_frontend(frontend)
         self._counters.frontends_lost += bool(requests)
         for request in requests:
@@ -155,7 +161,7 @@ class FrontendMessages:
             self._context.refuse(frontend, message.handle, refusal)
         else:
             self._counters.requests += 1
-            self._grammars.add(request)
+            self._preparation.add(request)
             self._handover.end_delivered(request, message)
 
     def _abort(self, frontend: bytes, message: Abort) -> None:
@@ -166,8 +172,8 @@ class FrontendMessages:
             self._scheduler.abort(request, frozenset(message.indexes))
 
     def _answer_hello(self, frontend: bytes, hello: Hello) -> None:
-        self._directory.present(frontend, hello)
-        welcome = self._context.identity.welcome
+        self.directory.present(frontend, hello)
+        welcome, named = self._context.identity.welcome, self._adapters.table()
         if hello.known_epoch == welcome.epoch:
             self._context.send(frontend, EngineMessage(load=self._context.describe_load()))
             return
@@ -175,7 +181,10 @@ class FrontendMessages:
         for request in self._scheduler.requests.of_frontend(frontend):
             self.detached.detach(request)
         self.cache_watches.drop(frontend)
-        self._context.send(frontend, EngineMessage(welcome=welcome))
+        answer = EngineMessage(welcome=welcome)
+        if named.adapters:
+            answer.welcome.adapters.CopyFrom(named)
+        self._context.send(frontend, answer)
 
     def _give_up(self, frontend: bytes, handle: int) -> None:
         """Ends a request whose arrival raised, if it was added."""

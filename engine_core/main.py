@@ -23,10 +23,12 @@ from engine_core.recording.file import open_recording
 from engine_core.request import Request
 from engine_core.scheduler.scheduler import Scheduler
 from engine_core.startup import (
+    adapter_options,
     check_config,
     initialize_message,
     make_identity,
     make_scheduler,
+    pinned_adapters,
     queue_bounds,
 )
 from engine_core.worker_supply import Process, WorkerSupply
@@ -105,7 +107,10 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
         ahead=config.scheduling == "ahead",
         heartbeat=process.heartbeat,
         bounds=queue_bounds(config),
+        adapters=adapter_options(config, ready, journal.with_suffix(".adapters")),
     )
+    with _worker_must_live():
+        core.load_adapters(pinned_adapters(config))
     core.intake.share_quotas(QuotaFile(quota_path(endpoints.listen)), identity.epoch)
     watch = endpoints.watch
     watch_core(watch.board, Parts(core, endpoints.frontends, workers, ready))
@@ -115,7 +120,8 @@ def _serve(config: EngineConfig, status: Status, stack: contextlib.ExitStack) ->
     _announce(status, identity, ready, block_size=config.block_size, suspects=suspects, **watch.facts)
     exit_code = _step_until_the_end(core, status)
     if not exit_code:
-        journal.unlink(missing_ok=True)  # after a clean end no request is suspected
+        journal.unlink(missing_ok=True)  # after a clean end no request is suspected, nor an adapter
+        journal.with_suffix(".adapters").unlink(missing_ok=True)
     return exit_code
 
 

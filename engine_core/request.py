@@ -125,7 +125,8 @@ class Request:
     cache_salt: str = ""
     cache_bypass: bool = False  # neither reads nor writes the prefix cache
     content_hashes: Mapping[int, bytes] = field(default_factory=dict)
-    """Position in the prompt -> hash of what stands there in place of the token's embedding."""
+    """Position in the prompt -> hash of what stands there in place of the token's embedding: a value of
+    parameters.embeddings."""
     prompt_logprobs: PendingPromptLogprobs | None = None
     time_limit_at: float | None = None
     deadline_at: float | None = None

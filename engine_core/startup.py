@@ -5,8 +5,11 @@ import logging
 import secrets
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from engine_core.adapters.options import AdapterOptions
+from engine_core.adapters.sources import AdapterSources
 from engine_core.context import MAX_PRIORITY, Identity, Limits
 from engine_core.intake.overload import QueueBounds
 from engine_core.kv_cache.host_swap import SwapCosts
@@ -23,8 +26,9 @@ from pagewire.config import EngineConfig, WorkerConfig
 from pagewire.errors import StartupError
 from pagewire.host.liveness import LEAST_PATIENCE_S
 from pagewire.host.resources import format_cores, parse_cores
-from pagewire.internal.v1.engine_pb2 import ModelFacts, Welcome
+from pagewire.internal.v1.engine_pb2 import ModelFacts, NamedAdapter, Welcome
 from pagewire.internal.v1.worker_pb2 import Initialize, Ready, Speculation
+from pagewire.limits import is_adapter_name
 from pagewire.v1.admin_pb2 import Parallelism
 
 log = logging.getLogger(__name__)
@@ -36,6 +40,7 @@ def check_config(config: EngineConfig) -> None:
     """Raises StartupError for values that cannot work or are not supported, naming the flag."""
     _check_combinations(config)
     _read_speculation(config)
+    pinned_adapters(config)
     config_overrides(config.hf_overrides)
     for field in dataclasses.fields(config):
         _check_range(field, getattr(config, field.name))
@@ -191,6 +196,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         parallelism=Parallelism(tensor=config.tensor_parallel_size, pipeline=1, data=1, expert=1),
         max_priority=MAX_PRIORITY if config.policy == FAIR else 0,
         max_draft_tokens=ready.draft_tokens,
+        lora_folder=str(Path(config.lora_folder).absolute()) if config.lora_folder else "",
     )
     welcome.start_time.FromNanoseconds(start_time_ns)
     limits = Limits(
@@ -203,8 +209,32 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         max_priority=welcome.max_priority,
         has_grammars=bool(model.grammar_engine),
         embedding_size=model.embedding_size,
+        input_embedding_size=model.input_embedding_size,
+        adapters_caveat=model.adapters_caveat,
     )
     return Identity(welcome, limits)
+
+
+def pinned_adapters(config: EngineConfig) -> list[NamedAdapter]:
+    """Returns the adapters of --lora. Raises StartupError."""
+    adapters = []
+    for part in config.lora:
+        name, equals, source = part.partition("=")
+        if not (equals and source and is_adapter_name(name)):
+            todo = "use NAME=FOLDER; a name has letters, digits and ._:@- behind the first"
+            raise StartupError(_CANNOT_START, f"--lora {part} names no adapter", todo)
+        adapters.append(NamedAdapter(name=name, source=str(Path(source).absolute()), pinned=True))
+    if len({each.name for each in adapters}) < len(adapters):
+        raise StartupError(_CANNOT_START, "--lora has a name twice", "use other names")
+    return adapters
+
+
+def adapter_options(config: EngineConfig, ready: Ready, deaths: Path) -> AdapterOptions:
+    """deaths: see AdapterSources."""
+    folders = tuple(each.source for each in pinned_adapters(config))
+    parent = str(Path(config.lora_folder).absolute()) if config.lora_folder else ""
+    sources = AdapterSources(folders, parent, deaths)
+    return AdapterOptions(sources, int(config.lora_memory * (1 << 30)), tuple(ready.adapters))
 
 
 def worker_arguments(config: EngineConfig) -> list[list[str]]:

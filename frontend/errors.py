@@ -126,13 +126,15 @@ class Unsupported(InvalidRequest):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt leaves no room for output. at_least: prompt_tokens is a lower bound."""
+    """The prompt exceeds the context, or leaves no room for output in it. at_least: prompt_tokens is a lower
+    bound."""
 
     reason = "CONTEXT_LENGTH_EXCEEDED"
 
     def __init__(self, path: str, prompt_tokens: int, max_model_len: int, *, at_least: bool = False) -> None:
         amount = f"at least {prompt_tokens}" if at_least else str(prompt_tokens)
-        text = f"{amount} tokens leave no room for output in a context of {max_model_len}"
+        problem = "exceed the" if prompt_tokens > max_model_len else "leave no room for output in a"
+        text = f"{amount} tokens {problem} context of {max_model_len}"
         facts = {"prompt_tokens": str(prompt_tokens), "max_model_len": str(max_model_len)}
         super().__init__({path: text}, metadata=facts)
 

@@ -1,6 +1,7 @@
 """The gRPC services of a frontend, the interceptors before them, and reflection in `v1` and `v1alpha`."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Protocol
 
 import grpc
@@ -48,7 +49,7 @@ DESCRIPTORS = tuple(
     )
 )
 SERVICES = tuple(service.full_name for service in DESCRIPTORS)
-_OPTIONAL = ("vllm_engine", "open_inference", "orca")
+_OPTIONAL = ("vllm_engine", "open_inference", "tei", "orca")
 """Flags that ask for a service, which is the plug-in of this name; its protos are loaded only then."""
 RECEIVE_TIMEOUT_S = 30.0
 """Seconds that a request message may take to arrive."""
@@ -61,18 +62,18 @@ NAMES = (reflection.SERVICE_NAME, SERVICE_NAME)
 
 
 class OptionalServicer(Protocol):
-    """A service that a flag asks for, of a plug-in (pagewire.plugins)."""
+    """Services that a flag asks for, of a plug-in (pagewire.plugins)."""
 
     @property
     def interceptors(self) -> Sequence[grpc.aio.ServerInterceptor]:
         """Those that it needs before all services."""
 
     @property
-    def descriptor(self) -> ServiceDescriptor:
-        """The service's descriptor."""
+    def descriptors(self) -> Sequence[ServiceDescriptor]:
+        """The services' descriptors."""
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Registers the service."""
+        """Registers the services."""
 
 
 class Services:
@@ -83,7 +84,7 @@ class Services:
         self._optional: list[OptionalServicer] = [
             find_plugin("pagewire.servicers", flag).load()(parts, aborts) for flag in asked
         ]
-        descriptors = [*DESCRIPTORS, *(servicer.descriptor for servicer in self._optional)]
+        descriptors = [*DESCRIPTORS, *chain.from_iterable(each.descriptors for each in self._optional)]
         self._names = tuple(service.full_name for service in descriptors)
         # The first one is the outermost and sees every call.
         self.interceptors: list[grpc.aio.ServerInterceptor] = [

@@ -10,6 +10,7 @@ from kernels.attention.kv_cache_spec import AttentionSpec, KVCacheSpec
 from kernels.attention.latent import LatentSpec
 from kernels.attention.plan import AttentionPlan, LatentPlan
 from kernels.ops.attention.ragged import Integers, ranges
+from kernels.ops.layers.adapters import StepAdapters
 from kernels.ops.sampling.columns import SamplingColumns
 from kernels.ops.states.spans import AnySpans
 from kernels.wanted import Wanted
@@ -48,6 +49,8 @@ class InputBatch:
     """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
     rotations may then be looked up."""
     input_embeddings: InputEmbeddings | None = None
+    adapters: StepAdapters | None = None
+    """Of the tokens that have one; None: no token has."""
     spans: AnySpans | None = None
     """The rows in the order of their tokens, for layers that keep a state per row; None: there are none."""
 
@@ -81,6 +84,10 @@ class StepBatch(InputBatch):
     """An InputBatch whose rows are sampled from. A: sampled rows."""
 
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
+
+    def with_embeddings(self, tokens: torch.Tensor, values: torch.Tensor) -> "StepBatch":
+        """Returns a batch with values in place of some tokens; see InputEmbeddings."""
+        return replace(self, input_embeddings=InputEmbeddings(tokens, values))
 
     def with_all_positions(self, num_logits: Integers) -> "StepBatch":
         """Returns a batch whose rows sample from several of their last positions. num_logits: [A]."""

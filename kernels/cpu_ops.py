@@ -9,11 +9,15 @@ An operation is a record, which is run at once; kernels.cpu.program puts the sam
 """
 
 import math
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kernels.cpu.adapters.pack import PackedAdapter
+from kernels.cpu.adapters.records import AT_ONCE, AdaptRecord
+from kernels.cpu.adapters.records import scratch_bytes as adapter_scratch
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.records import (
     ActivationRecord,
@@ -27,10 +31,11 @@ from kernels.cpu.elementwise.records import (
     ScaledAddRecord,
 )
 from kernels.cpu.experts.records import CombineRecord, RouteRecord
-from kernels.cpu.layer_kernels import ExpertKernels, expert_kernels, row_kernels
+from kernels.cpu.layer_kernels import ExpertKernels, adapter_kernel, expert_kernels, row_kernels
 from kernels.cpu.runtime.grain import row_grain
 from kernels.cpu_state_ops import CpuStateOps
 from kernels.ops.experts.routing import Routing
+from kernels.ops.layers.adapters import AdapterWeights, LayerParts, StepAdapters
 from kernels.torch_ops import or_ones
 
 if TYPE_CHECKING:
@@ -67,6 +72,34 @@ class CpuOps(CpuStateOps):
     def experts(self) -> ExpertKernels:
         """The compiled operations of mixtures of experts."""
         return expert_kernels(self.dtype)
+
+    @cached_property
+    def adapters(self) -> Operation[AdaptRecord]:
+        """The compiled operation of adapters."""
+        return adapter_kernel(self.dtype)
+
+    def pack_adapter(self, layers: Sequence[LayerParts]) -> AdapterWeights:
+        return PackedAdapter(layers)
+
+    def adapt(
+        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None
+    ) -> torch.Tensor:
+        if adapters is not None:
+            record = self._adapt_record(y, x.contiguous(), layer)
+            record.tokens, record.adapters = adapters.tokens.data_ptr(), adapters.addresses.data_ptr()
+            self.run(self.adapters, len(adapters.tokens), record, AT_ONCE)
+        return y
+
+    def _adapt_record(self, y: torch.Tensor, x: torch.Tensor, layer: int) -> AdaptRecord:
+        """Returns the record without the tokens of a step. x, y: contiguous."""
+        return AdaptRecord(
+            layer=layer,
+            x=x.data_ptr(),
+            width=x.shape[1],
+            y=y.data_ptr(),
+            columns=y.shape[1],
+            scratch=self.team.scratch(adapter_scratch(x.shape[1])),
+        )
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, offset: float = 0.0

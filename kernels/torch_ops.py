@@ -16,6 +16,7 @@ import torch
 
 from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, route, weigh
 from kernels.ops.layers.activation import activation, clamped_swiglu, gated_activation
+from kernels.ops.layers.adapters import AdapterWeights, LayerParts, PlainAdapter, StepAdapters, adapt
 from kernels.ops.layers.linear import linear, low_bit_linear
 from kernels.ops.layers.norms import (
     add_layer_norm,
@@ -34,7 +35,16 @@ from kernels.ops.states.delta_rule import delta_rule
 from kernels.ops.states.selective_scan import selective_scan
 
 Batch = TypeVar("Batch")
+Embeddable = TypeVar("Embeddable", bound="HasInputEmbeddings")
 Value = TypeVar("Value")
+
+
+class HasInputEmbeddings(Protocol):
+    """A batch that may have values in place of tokens."""
+
+    @property
+    def input_embeddings(self) -> Any:
+        """A kernels.batch.InputEmbeddings, or None."""
 
 
 class Packed(Protocol):
@@ -112,6 +122,17 @@ class Ops:
         """[T, in] -> [T, out], with the weight's bias. wide: the result is float32."""
         return weight.multiply(x, wide)
 
+    def pack_adapter(self, layers: Sequence[LayerParts]) -> AdapterWeights:
+        """Returns an adapter in the form that adapt() reads. layers: by the number of the layer."""
+        return PlainAdapter(layers)
+
+    def adapt(
+        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None
+    ) -> torch.Tensor:
+        """Adds to y [T, N], in place, what the adapters of tokens make of x [T, K], and returns y. layer: its
+        number in pack_adapter(). adapters: None: no token has one."""
+        return y if adapters is None else adapt(y, x, layer, adapters)
+
     def head_linear(
         self, x: torch.Tensor, matrices: Sequence[HeadWeight], stacked: torch.Tensor | None
     ) -> torch.Tensor:
@@ -187,11 +208,25 @@ class Ops:
         compute: Callable[[Batch], torch.Tensor],
         batch: Batch,
         width: int,
-        table: Any = None,
     ) -> torch.Tensor:
-        """Returns compute(batch), [T, width], which needs the contents of the batch. table: a packed table,
-        if that is its rows of the step's tokens, or values in their place."""
+        """Returns compute(batch), [T, width], which needs the contents of the batch."""
         return compute(batch)
+
+    def embed(
+        self,
+        look_up: Callable[[Embeddable], torch.Tensor],
+        batch: Embeddable,
+        width: int,
+        table: Any = None,
+        factor: float = 1.0,
+    ) -> torch.Tensor:
+        """Returns look_up(batch) * factor, [T, width], or the batch's input embeddings for some rows. table:
+        packed, if look_up() gives its rows of the step's tokens."""
+        x = look_up(batch)
+        if factor != 1:
+            x = self.scaled_add(x, None, factor)
+        given = batch.input_embeddings
+        return x if given is None else x.index_copy(0, given.tokens, given.values)
 
     def rotation(self, compute: Callable[[Batch], Value], batch: Batch, queries_only: bool) -> Value:
         """Returns compute(batch), what the step's tokens are rotated by. queries_only: keys are not."""

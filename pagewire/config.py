@@ -151,6 +151,7 @@ class FrontendConfig(ModelConfig):
     open_inference: bool = flag(
         False, "serve inference.GRPCInferenceService, the Open Inference Protocol (KServe v2, Triton)"
     )
+    tei: bool = flag(False, "serve tei.v1, the services of text-embeddings-inference")
     orca: bool = flag(
         False,
         "report the load to load balancers: OpenRcaService, and trailers of calls that ask",
@@ -382,6 +383,19 @@ class EngineConfig(ModelConfig):
         at_least=0,
     )
     worker_cores: str = flag("", "CPU cores of the worker, such as 1-3,6; default: all", metavar="LIST")
+    lora: tuple[str, ...] = flag(
+        (), "an adapter (LoRA) that is loaded at the start and stays; may be repeated", metavar="NAME=FOLDER"
+    )
+    lora_folder: str = flag(
+        "", "folder of adapters: one is loaded when a request first names its subfolder", metavar="FOLDER"
+    )
+    lora_memory: float = flag(
+        4.0,
+        "GiB for adapters; the least recently used are dropped",
+        at_least=0,
+        at_most=1 << 20,
+        metavar="GIB",
+    )
     gpu_memory_utilization: float = flag(0.9, "share of the GPU's memory to use", at_least=0.05, at_most=1)
     swap_space: float = flag(
         0.0,

@@ -62,7 +62,7 @@ class StartupError(PagewireError):
     """
 
     def __init__(self, what: str, why: str = "", todo: str = "", *, may_pass: bool = False) -> None:
-        what, why, todo = map(_one_line, (what, why, todo))
+        what, why, todo = map(one_line, (what, why, todo))
         super().__init__(what, why, todo)
         self.what, self.why, self.todo = what, why, todo
         self.may_pass = may_pass
@@ -71,7 +71,7 @@ class StartupError(PagewireError):
         return ": ".join(part for part in (self.what, self.why) if part)
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Escapes and truncates text that may come from an untrusted file: no line breaks, no escape
     sequences."""
     if len(text) > _MOST:

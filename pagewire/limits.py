@@ -1,5 +1,6 @@
 """Limits of requests: frontends report violations to clients, and the engine core checks again."""
 
+import re
 from typing import Any
 
 MAX_BAD_WORDS = 128
@@ -11,6 +12,8 @@ MAX_LOGIT_BIAS = 4096
 """Tokens with a bias: those of 64 rows then take 3 ms of a step, which all streams wait for."""
 MAX_TOKEN_IDS = 4096
 """Tokens that are barred, or that end an output: those of 64 rows then take 5 ms of a step."""
+EMBEDDING_DTYPES = {"float32": 4, "float16": 2, "bfloat16": 2}
+"""Element types of Prompt.embeddings, and their bytes."""
 MAX_LENGTH_PENALTY = 10.0
 """Largest absolute value: length ** length_penalty must stay finite."""
 MAX_STOPS = 128
@@ -50,3 +53,17 @@ def is_panic(error: BaseException) -> bool:
     """Returns whether an exception is a panic of a library in Rust: it is no Exception, but ends one request
     alone."""
     return type(error).__name__ == "PanicException"
+
+
+MAX_ADAPTERS = 10_000
+"""Named adapters at one engine core."""
+MAX_ADAPTER_NAME = 128
+"""Characters."""
+ADAPTER_DIGEST_BYTES = 32
+_ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@-]*")
+
+
+def is_adapter_name(name: str) -> bool:
+    """Returns whether an adapter may have a name: letters, digits and ._:@- behind the first. It is also the
+    name of a folder: there is no slash."""
+    return len(name) <= MAX_ADAPTER_NAME and _ADAPTER_NAME.fullmatch(name) is not None

@@ -143,7 +143,7 @@ say "a frontend without an engine: NOT_SERVING, tokenizes, stops"
 install "$wheel[engine]"
 api=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 pagewire serve --device simulated --profile instant --port "$port" --http-port -1 --openai-port "$api" \
-  --open-inference --orca >ready &
+  --open-inference --tei --orca >ready &
 service=$!
 pagewire health --wait 60 --address "127.0.0.1:$port" >/dev/null || fail "a simulated service: $(cat ready)"
 python - "127.0.0.1:$port" "http://127.0.0.1:$api/" <<'PYTHON'
@@ -156,6 +156,7 @@ assert pagewire.Client(sys.argv[1]).generate("hello", max_tokens=3).token_ids
 assert sys.modules["kernels"].OWNER == "another distribution"
 with grpc.insecure_channel(sys.argv[1]) as channel:
     assert channel.unary_unary("/inference.GRPCInferenceService/ServerLive")(b"") == b"\x08\x01"
+    assert channel.unary_unary("/tei.v1.Info/Info")(b"")
     try:
         listed = channel.unary_unary("/grpc.health.v1.Health/List")(b"")
     except grpc.RpcError as error:

@@ -161,7 +161,8 @@ SEAMS = {
     "ptx_emulator": {"kernels.triton.assembler", "kernels.triton.capabilities"},
     "pagewire_gateways": {
         *("frontend.call.call", "frontend.engine", "frontend.errors", "frontend.parts", "frontend.rpc"),
-        *("frontend.servicers.tokenizer", "frontend.streams", "frontend.validation"),
+        *("frontend.prompts.prompt_encoding", "frontend.servicers.tokenizer", "frontend.streams"),
+        *("frontend.tokenization", "frontend.validation"),
         *("pagewire", "pagewire.cli.extras", "pagewire.config", "pagewire.errors", "pagewire.flags"),
         *("pagewire.host", "pagewire.internal.v1", "pagewire.ipc.columns", "pagewire.logs"),
         *("pagewire.retry_after", "pagewire.v1"),
@@ -169,8 +170,9 @@ SEAMS = {
     "pagewire_openai": {
         *("frontend.call.call", "frontend.errors", "frontend.http", "frontend.inspector", "frontend.parts"),
         *("frontend.streams.request_spec", "frontend.streams.stream", "frontend.templates.chat_template"),
-        *("frontend.templates.conversation", "frontend.validation.requests", "frontend.validation.rules"),
-        *("pagewire", "pagewire.ipc.columns", "pagewire.v1"),
+        *("frontend.templates.conversation", "frontend.tokenization", "frontend.validation.requests"),
+        *("frontend.validation.rules", "frontend.vectors", "pagewire", "pagewire.ipc.columns"),
+        "pagewire.v1",
     },
     "pagewire_console": {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),

@@ -58,6 +58,7 @@ def make_ready(
             exactness_caveat=model.exactness.caveat,
             implementation=config.implementation,
             embedding_size=config.state_size,
+            input_embedding_size=config.input_embedding_size if device == "cpu" else 0,
             kv_cache_dtype=initialize.kv_cache_dtype,
             quantization=model.quantization,
             grammar_engine=executor.backend.grammars.engine,

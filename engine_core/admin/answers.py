@@ -13,6 +13,7 @@ from collections.abc import Generator
 from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
+from engine_core.adapters.names import AdapterNames
 from engine_core.admin.frontend_directory import FrontendDirectory
 from engine_core.admin.requests import explain, list_requests
 from engine_core.context import CoreContext
@@ -22,7 +23,7 @@ from engine_core.ownership import DetachedRequests
 from engine_core.queue.fair import FairQueue
 from engine_core.request import FinishReason, Request
 from engine_core.scheduler.scheduler import Scheduler
-from pagewire.internal.v1.engine_pb2 import AbortByIds, EngineMessage, Utility, UtilityResult
+from pagewire.internal.v1.engine_pb2 import AbortByIds, AdapterResult, EngineMessage, Utility, UtilityResult
 from pagewire.v1 import inspection_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -62,12 +63,14 @@ class UtilityAnswers:
         recent_aborts: RecentAborts,
         detached: DetachedRequests,
         directory: FrontendDirectory,
+        adapters: AdapterNames,
     ) -> None:
         self._context = context
         self._scheduler = context.scheduler
         self._recent_aborts = recent_aborts
         self._detached = detached
         self._directory = directory
+        self._adapters = adapters
         self._pending: deque[_Pending] = deque()
 
     def __len__(self) -> int:
@@ -94,6 +97,11 @@ class UtilityAnswers:
         elif call == "command_frontend":
             if self._directory.command(frontend, utility.call_id, utility.command_frontend):
                 return True
+        elif call == "list_adapters":
+            result.adapters.CopyFrom(self._adapters.table(with_use=True))
+        elif call in ("load_adapter", "unload_adapter"):
+            self._change_adapters(frontend, utility)
+            return True
         elif call is not None and len(self._pending) < MAX_PENDING:
             self._pending.append(_Pending(frontend, result, self._begin(call, utility, result)))
             return True
@@ -129,6 +137,16 @@ class UtilityAnswers:
             return draw_pool(self._scheduler, utility.get_kv_pool, result.kv_pool)
         assert call == "list_tenants"
         return list_tenants(self._scheduler, utility.list_tenants, result.tenants)
+
+    def _change_adapters(self, frontend: bytes, utility: Utility) -> None:
+        def answer(outcome: AdapterResult) -> None:
+            result = UtilityResult(call_id=utility.call_id, adapter=outcome)
+            self._context.send(frontend, EngineMessage(utility_result=result))
+
+        if utility.HasField("load_adapter"):
+            self._adapters.load(utility.load_adapter, answer)
+        else:
+            self._adapters.unload(utility.unload_adapter.name, answer)
 
     def _abort(self, message: AbortByIds, arrival: float) -> list[str]:
         """Ends requests by their public ids; returns those that were in flight."""

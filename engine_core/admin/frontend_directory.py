@@ -39,6 +39,11 @@ class FrontendDirectory:
         self._send, self._clock = context.send, context.clock
         self._entries: dict[bytes, _Entry] = {}
 
+    @property
+    def identities(self) -> list[bytes]:
+        """Socket identities of all frontends."""
+        return list(self._entries)
+
     def present(self, frontend: bytes, hello: Hello) -> None:
         """Takes a heartbeat of a frontend."""
         entry = self._entries.get(frontend)

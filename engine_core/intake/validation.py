@@ -15,18 +15,21 @@ from google.protobuf.message import Message
 from engine_core.context import Limits
 from engine_core.errors import Refused
 from engine_core.intake.beam_validation import read_beams
+from engine_core.intake.embedding_validation import check_embeddings
 from engine_core.quarantine.blame import key_of
 from engine_core.request import MAX_DRAFTS, History, PendingPromptLogprobs, Request, RequestOwner
-from engine_core.step.plan import RowParameters
+from engine_core.step.plan import AdapterUse, RowParameters
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, AddRequest, Pooling
 from pagewire.ipc.columns import unpack_u32_array
 from pagewire.ipc.logprob_columns import MAX_PROMPT_CANDIDATES
 from pagewire.limits import (
+    ADAPTER_DIGEST_BYTES,
     MAX_BAD_SPELLINGS,
     MAX_BAD_WORD_TOKENS,
     MAX_COMPILED_BYTES,
     MAX_LOGIT_BIAS,
     MAX_TOKEN_IDS,
+    is_adapter_name,
 )
 from pagewire.telemetry.tracing import trace_id_of
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams, StoppingCriteria
@@ -59,6 +62,10 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
     prompt_logprobs = _pending_prompt_logprobs(message, len(prompt), delivered, limits)
     beams = read_beams(message, len(prompt), limits)
     pooling = _pooling(message, limits)
+    contents = check_embeddings(message, len(prompt), limits)
+    adapter = _adapter(message, len(prompt), limits)
+    if adapter is not None:
+        contents[adapter.start] = contents.get(adapter.start, b"") + adapter.digest
     stopping = message.stopping
     eos = frozenset[int]() if stopping.ignore_eos else limits.eos_token_ids
     stop = frozenset(stopping.stop_token_ids)
@@ -69,7 +76,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         request_id=message.request_id,
         group=message.group,
         prompt=prompt,
-        parameters=_row_parameters(message, eos | stop, pooling),
+        parameters=_row_parameters(message, eos | stop, pooling, adapter),
         max_tokens=stopping.max_tokens,
         max_model_len=limits.max_model_len + message.prompt_only,
         eos_token_ids=eos,
@@ -82,6 +89,7 @@ def make_request(message: AddRequest, frontend: bytes, arrival: float, limits: L
         tenant_weight=_weight(message),
         cache_salt=message.cache_salt,
         cache_bypass=message.cache_bypass,
+        content_hashes=contents,
         max_drafts=_max_drafts(message),
         prompt_logprobs=prompt_logprobs,
         time_limit_at=_time(arrival, time_limit),
@@ -142,7 +150,9 @@ def _weight(message: AddRequest) -> float:
     return weight
 
 
-def _row_parameters(message: AddRequest, stops: frozenset[int], pooling: Pooling | None) -> RowParameters:
+def _row_parameters(
+    message: AddRequest, stops: frozenset[int], pooling: Pooling | None, adapter: AdapterUse | None
+) -> RowParameters:
     return RowParameters(
         sampling=_kept(message.sampling),
         min_tokens=message.stopping.min_tokens,
@@ -151,6 +161,8 @@ def _row_parameters(message: AddRequest, stops: frozenset[int], pooling: Pooling
         logprobs=_kept(message.logprobs) if message.HasField("logprobs") else None,
         grammar=message.grammar,
         pooling=None if pooling is None else _kept(pooling),
+        embeddings=_kept(message.embeddings) if message.HasField("embeddings") else None,
+        adapter=adapter,
     )
 
 
@@ -226,8 +238,8 @@ def _check_bad_words(message: AddRequest, limits: Limits) -> None:
 
 def _max_drafts(message: AddRequest) -> int:
     """Returns how many tokens may be drafted for a row. A row with a grammar has the mask of one position;
-    one that pools samples nothing."""
-    if message.grammar or message.HasField("pooling"):
+    one that pools samples nothing; with embeddings, drafters do not know the prompt."""
+    if message.grammar or message.HasField("pooling") or message.HasField("embeddings"):
         return 0
     return message.max_draft_tokens if message.HasField("max_draft_tokens") else MAX_DRAFTS
 
@@ -306,6 +318,23 @@ def _pooling(message: AddRequest, limits: Limits) -> Pooling | None:
         if given:
             raise Refused(name, "cannot be combined with pooling")
     return pooling
+
+
+def _adapter(message: AddRequest, prompt_len: int, limits: Limits) -> AdapterUse | None:
+    """Returns the adapter of a request, if it has one."""
+    if not message.HasField("adapter"):
+        return None
+    adapter = message.adapter
+    if limits.adapters_caveat:
+        text = f"needs a worker that takes adapters: {limits.adapters_caveat}"
+        raise Refused("adapter", text, "FEATURE_UNSUPPORTED")
+    if len(adapter.digest) != ADAPTER_DIGEST_BYTES or not is_adapter_name(adapter.name):
+        raise Refused("adapter", "is not resolved")
+    if adapter.start >= prompt_len:
+        raise Refused(
+            "adapter", f"adapts from position {adapter.start}, beyond a prompt of {prompt_len} tokens"
+        )
+    return AdapterUse(adapter.name, adapter.source, adapter.digest, adapter.start)
 
 
 def _kept(part: M) -> M:

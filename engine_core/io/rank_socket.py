@@ -17,7 +17,7 @@ from engine_core.io.process_control import Stopped, StopSignal
 from engine_core.io.rank import Rank
 from engine_core.io.worker_process import SHUTDOWN_GRACE_S, WorkerConnection, WorkerDied
 from pagewire.host.liveness import AwakeTime
-from pagewire.internal.v1.worker_pb2 import WorkerMessage
+from pagewire.internal.v1.worker_pb2 import AdapterLoaded, WorkerMessage
 from pagewire.ipc import transport
 from pagewire.ipc.curve import EngineKey
 
@@ -43,6 +43,8 @@ class RankSocket:
         self.ranks: list[Rank] = []
         self.compiled: list[int] = []
         """Numbers of grammars that rank 0 has compiled."""
+        self.adapters: list[AdapterLoaded] = []
+        """Answers of rank 0 to LoadAdapter."""
         self.num_bad_frames = 0
         self.on_wait = on_wait
         self._socket = transport.bind_router(context, address, key)
@@ -58,8 +60,8 @@ class RankSocket:
 
     @property
     def has_news(self) -> bool:
-        """Every rank has sent a message, or a grammar is compiled."""
-        return bool(self.compiled) or all(rank.messages for rank in self.ranks)
+        """Every rank has sent a message, a grammar is compiled, or an adapter is loaded."""
+        return bool(self.compiled or self.adapters) or all(rank.messages for rank in self.ranks)
 
     def watch(self, descriptor: int) -> None:
         """Adds a descriptor to those that end a poll()."""
@@ -157,7 +159,9 @@ class RankSocket:
             log.debug("the worker's traceback:\n%s", message.failed.traceback)
             raise WorkerDied.reported(message.failed)
         rank.hang_detector.heard()
-        if kind != "grammar_compiled":
+        if kind not in ("grammar_compiled", "adapter_loaded"):
             rank.messages.append(message)
-        elif rank.number == 0:
+        elif rank.number == 0 and kind == "grammar_compiled":
             self.compiled.append(message.grammar_compiled.number)
+        elif rank.number == 0:
+            self.adapters.append(message.adapter_loaded)

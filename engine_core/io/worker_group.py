@@ -20,9 +20,12 @@ from engine_core.step.result import Result, decode_result
 from pagewire.host import spawn as process
 from pagewire.internal.v1.engine_pb2 import ModelFacts
 from pagewire.internal.v1.worker_pb2 import (
+    AdapterLoaded,
     CompileGrammar,
+    DropAdapter,
     EndBurst,
     Initialize,
+    LoadAdapter,
     Ready,
     Shutdown,
     StepResult,
@@ -146,25 +149,40 @@ class WorkerGroup:
         if not self._kept_changes:
             return
         changes = self._kept_changes.take_losses() if losses_alone else self._kept_changes.take()
-        frame = pack(WorkerCommand(kept_changes=changes))
-        for rank in self._ranks:
-            with contextlib.suppress(WorkerDied):
-                self._socket.send(rank, frame)
+        self._tell(WorkerCommand(kept_changes=changes))
 
     def compile_grammar(self, number: int, grammar: str) -> None:
         """Tells all ranks to compile a grammar, whenever they get to it.
 
         Does not raise WorkerDied: a request that arrives then is not at fault. The next wait raises it.
         """
-        frame = pack(WorkerCommand(compile_grammar=CompileGrammar(number=number, grammar=grammar)))
-        for rank in self._ranks:
-            with contextlib.suppress(WorkerDied):
-                self._socket.send(rank, frame)
+        self._tell(WorkerCommand(compile_grammar=CompileGrammar(number=number, grammar=grammar)))
 
     def take_compiled(self) -> list[int]:
         """Returns the numbers of grammars that rank 0 has compiled since the last call."""
         compiled, self._socket.compiled = self._socket.compiled, []
         return compiled
+
+    def load_adapter(self, number: int, source: str, digest: bytes, max_bytes: int) -> None:
+        """Tells all ranks to load an adapter. Does not raise WorkerDied: the next wait raises it."""
+        order = LoadAdapter(number=number, source=source, digest=digest, max_bytes=max_bytes)
+        self._tell(WorkerCommand(load_adapter=order))
+
+    def drop_adapter(self, digest: bytes) -> None:
+        """Tells all ranks to forget an adapter. Does not raise WorkerDied: the next wait raises it."""
+        self._tell(WorkerCommand(drop_adapter=DropAdapter(digest=digest)))
+
+    def take_adapters(self) -> list[AdapterLoaded]:
+        """Returns what rank 0 has answered to load_adapter() since the last call."""
+        loaded, self._socket.adapters = self._socket.adapters, []
+        return loaded
+
+    def _tell(self, command: WorkerCommand) -> None:
+        """Sends a command that is not a plan to all ranks."""
+        frame = pack(command)
+        for rank in self._ranks:
+            with contextlib.suppress(WorkerDied):
+                self._socket.send(rank, frame)
 
     def collect(self) -> Result:
         """Waits until all ranks have executed the oldest plan without a result; returns that of rank 0.

@@ -99,6 +99,8 @@ class CachedBlock:
     """uint32 column."""
     tenant: str
     cache_salt: str
+    adapter: tuple[str, bytes] = ("", b"")
+    """Name and digest of what its keys and values were computed with."""
 
 
 Change = tuple[bytes, CachedBlock | None]
@@ -171,7 +173,9 @@ def _continues(change: Change, before: Change) -> bool:
     (content, block), (content_before, block_before) = change, before
     if block is None or block_before is None:
         return block is block_before and bool(content) and bool(content_before)
-    return block.parent == content_before  # which has one tenant and salt
+    return (
+        block.parent == content_before and block.adapter == block_before.adapter
+    )  # it has one tenant and salt
 
 
 def _encode_run(run: list[Change]) -> CacheChange:
@@ -185,5 +189,7 @@ def _encode_run(run: list[Change]) -> CacheChange:
         parent_hash=first.parent,
         hashes=hashes,
         token_ids=b"".join(block.token_ids for _, block in run if block is not None),
+        adapter=first.adapter[0],
+        adapter_digest=first.adapter[1],
     )
     return CacheChange(stored=stored)

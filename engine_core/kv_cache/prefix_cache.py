@@ -215,14 +215,19 @@ class PrefixCache:
         return self._pool.log
 
     def _log_stored(self, log: CacheLog, sequence: Sequence, start: int, end: int) -> None:
-        """Logs blocks of a sequence that are in the cache, under their own content or in equal ones."""
-        request, size = sequence.request, self._block_size
+        """Logs blocks of a sequence that are in the cache, under their own content or in equal ones, before
+        the first with a value in place of a token."""
+        request, size, use = sequence.request, self._block_size, sequence.request.parameters.adapter
+        if (values := request.parameters.embeddings) is not None:
+            end = min(end, int.from_bytes(values.positions[:4], "little") // size)
         for i in range(start, end):
             content = sequence.hashes[i + 1]
             if content not in log:
                 parent = sequence.hashes[i] if i else b""
                 tokens = sequence.token_bytes(i * size, (i + 1) * size)
-                log.stored(content, CachedBlock(parent, tokens, request.tenant, request.cache_salt))
+                is_adapted = use is not None and use.start < (i + 1) * size
+                adapter = (use.name, use.digest) if use is not None and is_adapted else ("", b"")
+                log.stored(content, CachedBlock(parent, tokens, request.tenant, request.cache_salt, adapter))
 
     def check_invariants(self, sequence: Sequence) -> None:
         """Raises InvariantError unless a running sequence's blocks are cached under their own content.

@@ -9,6 +9,8 @@ import dataclasses
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
+from os import urandom
 from typing import Any
 
 from engine_core.kv_cache.cache_changes import KeptChanges
@@ -61,6 +63,7 @@ class RecordedScheduler(Scheduler):
         super().__init__(**settings)
         self._recording = recording
         self._with_tokens = with_tokens
+        self._key = urandom(32)  # of content hashes in the file: values of embeddings could be guessed
         self._num_requests = 0
         self._num_ended = 0  # sequences whose ends are recorded
         self._suspects: dict[int, int] = {}  # numbers by request key
@@ -196,6 +199,10 @@ class RecordedScheduler(Scheduler):
             "n": len(request.sequences),
             "min_tokens": request.parameters.min_tokens,
             "has_grammar": bool(grammar),
+            "content_hashes": {
+                at: blake2b(content, digest_size=16, key=self._key).hexdigest()
+                for at, content in request.content_hashes.items()
+            },
             "suspect": self._suspects.get(request.key, 0),
             "prompt_logprobs_start": 0 if pending is None else pending.next,
             "pooling_type": 0 if pooling is None else pooling.type,

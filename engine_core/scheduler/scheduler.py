@@ -144,7 +144,8 @@ class Scheduler:
     def add(self, request: Request, prepared: bool = True) -> None:
         """Adds a valid request (intake/validation.py) whose ids are not in use.
 
-        prepared: False: it must not begin before prepared() is called, because its grammar is being compiled.
+        prepared: False: it must not begin before prepared() is called: its grammar is being compiled, or its
+        adapter loaded.
         """
         self.states.add(request, prepared)
         for sequence in followers_first(request):
@@ -154,6 +155,7 @@ class Scheduler:
 
     def prepared(self, request: Request) -> None:
         """Lets a live request begin that was added as one that is not prepared."""
+        self.states.wait_causes.queued(request)
         self.states.prepared(request)
 
     def abort(self, request: Request, indexes: Collection[int] = ()) -> None:

@@ -9,10 +9,20 @@ from array import array
 from dataclasses import dataclass, field
 
 from pagewire.internal.v1 import worker_pb2
-from pagewire.internal.v1.engine_pb2 import Pooling
+from pagewire.internal.v1.engine_pb2 import InputEmbeddings, Pooling
 from pagewire.ipc.columns import pack_u32
 from pagewire.v1.generation_pb2 import LogprobOptions, SamplingParams
 from pagewire.v1.prompt_pb2 import TokenIds
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterUse:
+    """An adapter (LoRA), and from where on it adapts a sequence."""
+
+    name: str
+    source: str  # folder of its files
+    digest: bytes  # names it at the worker; its name and its folder may be another's later
+    start: int  # first position that it adapts
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,8 @@ class RowParameters:
     logprobs: LogprobOptions | None = None  # of the output
     grammar: str = ""  # of the output; "": none
     pooling: Pooling | None = None  # the row gives a vector in place of tokens
+    embeddings: InputEmbeddings | None = None  # in place of tokens of the prompt
+    adapter: AdapterUse | None = None
 
 
 @dataclass(slots=True)
@@ -148,6 +160,7 @@ def encode_plan(plan: Plan) -> worker_pb2.StepPlan:
 
 
 def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
+    adapter = new.parameters.adapter
     return worker_pb2.NewRow(
         row=new.row,
         token_ids=pack_u32(new.token_ids),
@@ -165,4 +178,6 @@ def _encode_new_row(new: NewRow) -> worker_pb2.NewRow:
         grammar=new.parameters.grammar,
         tenant=new.tenant,
         pooling=new.parameters.pooling,
+        embeddings=new.parameters.embeddings,
+        adapter=worker_pb2.RowAdapter(digest=adapter.digest, start=adapter.start) if adapter else None,
     )

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _OURS = KeyboardInterrupt, SystemExit
 """Exceptions that concern the process. Any other BaseException concerns one request: a panic in the
 tokenizer's Rust code is not an Exception."""
-NUM_WAITS = 4
+NUM_WAITS = 5
 """Causes in StepOutputs.started_waits_us."""
 
 

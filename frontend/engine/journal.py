@@ -53,7 +53,7 @@ class Journal:
         """Records a request that has been sent."""
         entry = JournalEntry(request, sink, time.monotonic(), request.handle, core, routing)
         self._by_ticket[entry.ticket] = core.in_flight[entry.handle] = entry
-        self.num_bytes += len(request.prompt_token_ids)
+        self.num_bytes += _prompt_bytes(request)
 
     def hold(
         self, request: engine_pb2.AddRequest, sink: Sink, patience: float, routing: Routing = ANYWHERE
@@ -62,7 +62,7 @@ class Journal:
         seconds, then fails with EngineNotReady."""
         entry = JournalEntry(request, sink, time.monotonic(), 0, None, routing)
         self._by_ticket[entry.ticket] = entry
-        self.num_bytes += len(request.prompt_token_ids)
+        self.num_bytes += _prompt_bytes(request)
         self._wait(entry, patience, EngineNotReady())
 
     def remove(self, ticket: int) -> JournalEntry | None:
@@ -75,7 +75,7 @@ class Journal:
     def drop(self, entry: JournalEntry) -> None:
         """Removes an entry. Its `core` still names the core that had it."""
         del self._by_ticket[entry.ticket]
-        self.num_bytes -= len(entry.request.prompt_token_ids)
+        self.num_bytes -= _prompt_bytes(entry.request)
         if entry.core is not None:
             del entry.core.in_flight[entry.handle]
         self._stop_waiting(entry)
@@ -192,6 +192,10 @@ class Journal:
         if entry.timer is not None:
             entry.timer.cancel()
             entry.timer = None
+
+
+def _prompt_bytes(request: engine_pb2.AddRequest) -> int:
+    return len(request.prompt_token_ids) + request.embeddings.ByteSize()
 
 
 def put_delivered(

@@ -141,6 +141,8 @@ class ModelInfo:
                 found.append(model_pb2.CAPABILITY_REASONING)
         if limits.has_grammars:
             found.append(model_pb2.CAPABILITY_STRUCTURED_OUTPUT)
+        if limits.input_embedding_size:
+            found.append(model_pb2.CAPABILITY_PROMPT_EMBEDDINGS)
         return found
 
 
@@ -185,6 +187,7 @@ def limits_of(welcome: engine_pb2.Welcome, config: FrontendConfig) -> Limits:
         max_logprobs=vocab_size if config.max_logprobs < 0 else min(config.max_logprobs, vocab_size),
         num_ranks=welcome.parallelism.data,
         has_grammars=bool(welcome.model.grammar_engine),
+        input_embedding_size=welcome.model.input_embedding_size,
     )
 
 

@@ -16,7 +16,7 @@ from frontend.templates.control_tokens import ControlTokens
 from frontend.templates.taint import Tainted
 from frontend.text.tokenizer import Encoding, Tokenizer
 from frontend.validation.requests import check_token_ids
-from pagewire.internal.v1 import reader_pb2
+from pagewire.internal.v1 import engine_pb2, reader_pb2
 from pagewire.v1 import prompt_pb2
 
 if TYPE_CHECKING:
@@ -46,6 +46,13 @@ class TokenizedPrompt:
     """Start and end of each token in the text, in characters; empty unless requested."""
     num_truncated: int = 0
     """Tokens that truncate_to removed."""
+    embeddings: engine_pb2.InputEmbeddings | None = None
+    """Values in place of all tokens, whose ids then mean nothing."""
+
+    @property
+    def known_ids(self) -> "array[int]":
+        """The token ids, of which a prompt of embeddings has none."""
+        return self.token_ids if self.embeddings is None else array("I")
 
 
 class PromptEncoder:

@@ -18,6 +18,7 @@ from typing import TypeVar
 from frontend.answers.choice import AnswerFormats
 from frontend.call.turns import TenantJobs, TenantTurns
 from frontend.errors import ContextLengthExceeded, InvalidRequest
+from frontend.prompts.embeddings import read_embeddings
 from frontend.prompts.process_pool import PromptProcesses
 from frontend.prompts.prompt_encoding import BYTES_PER_ID, PromptEncoder, TokenizedPrompt
 from frontend.templates.chat_template import ChatTemplate
@@ -150,6 +151,9 @@ class PromptReader:
         tenant: str | None = None,
     ) -> TokenizedPrompt:
         """Tokenizes a validated prompt: see PromptEncoder.read. Raises InvalidRequest."""
+        if prompt.HasField("embeddings"):
+            size = len(prompt.embeddings.data)
+            return await self.run(lambda: read_embeddings(prompt.embeddings, path), tenant, size)
 
         def here() -> TokenizedPrompt:
             return self._encoder.read(

@@ -1,15 +1,13 @@
 """TokenizerService, which needs no engine."""
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import chain, pairwise
 
 from frontend.parts import FrontendParts
-from frontend.prompts.prompt_encoding import TokenizedPrompt, copy_token_ids
+from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.rpc.call_context import Context, current_caller, sender
 from frontend.rpc.error_mapping import guarded
-from frontend.validation.requests import check_detokenize, check_tokenize
-from frontend.validation.rules import Limits
+from frontend.tokenization import detokenized, tokenized
 from pagewire.v1 import tokenizer_pb2, tokenizer_pb2_grpc
 
 CHUNK = 1 << 20
@@ -32,16 +30,11 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def Tokenize(
         self, request: tokenizer_pb2.TokenizeRequest, context: Context
     ) -> tokenizer_pb2.TokenizeResponse:
-        parts, caller, size = self._parts, current_caller(), request.ByteSize()
-        parts.model.check_name(request.model)
-        check = partial(check_tokenize, request, Limits(parts.vocab_size, 1, frozenset(), 1, 1))
-        await parts.large_messages.run(check, size, caller)
-        read_one = partial(
-            parts.prompts.read, vocab_size=parts.vocab_size, offsets=request.offsets, tenant=caller.tenant
-        )
-        with parts.limits.reading(size, caller):
-            read = [await read_one(each, f"prompts[{place}]") for place, each in enumerate(request.prompts)]
-            response = await parts.prompts.run(lambda: self._answer(request, read), caller.tenant, size)
+        parts, caller = self._parts, current_caller()
+        async with tokenized(parts, request, caller) as read:
+            response = await parts.prompts.run(
+                lambda: self._answer(request, read), caller.tenant, request.ByteSize()
+            )
         if (max_model_len := parts.max_model_len) is not None:
             response.max_model_len = max_model_len
         return response
@@ -50,17 +43,7 @@ class TokenizerServicer(tokenizer_pb2_grpc.TokenizerServiceServicer):
     async def Detokenize(
         self, request: tokenizer_pb2.DetokenizeRequest, context: Context
     ) -> tokenizer_pb2.DetokenizeResponse:
-        self._parts.model.check_name(request.model)
-        skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else True
-
-        def detokenize() -> list[str]:
-            check_detokenize(request, self._parts.vocab_size)
-            sequences = [copy_token_ids(sequence.ids) for sequence in request.sequences]
-            return self._parts.model.tokenizer.decode(sequences, skip_special_tokens=skip)
-
-        caller, size = current_caller(), request.ByteSize()
-        with self._parts.limits.reading(size, caller):
-            texts = await self._parts.prompts.run(detokenize, caller.tenant, size)
+        texts = await detokenized(self._parts, request, current_caller())
         return tokenizer_pb2.DetokenizeResponse(texts=texts)
 
     @guarded

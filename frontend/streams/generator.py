@@ -167,7 +167,7 @@ class Generator:
         prompt = await self.prompts.read_for_generation(
             request.prompt, "prompt", limits, tenant, prompt_only=prompt_only
         )
-        self._look_at_beginning(prompt.token_ids)
+        self._look_at_beginning(prompt.known_ids)
         fill = partial(resolve, request, self.model.default_sampling, limits, identity.seed)
         resolved = await self.large_messages.run(fill, request.ByteSize(), call.caller)
         spec = RequestSpec(request, call, mode, identity, limits, self.model, prompt, resolved)
@@ -193,7 +193,7 @@ class Generator:
         self, spec: RequestSpec, timings: RequestTimings
     ) -> tuple[Stream, engine_pb2.AddRequest]:
         """Returns a request's stream and the message for the core. Raises ServiceError."""
-        request, tokens, tenant = spec.request, spec.prompt.token_ids, spec.call.caller.tenant
+        request, tokens, tenant = spec.request, spec.prompt.known_ids, spec.call.caller.tenant
         bad_words = await self._read_bad_words(request, tenant)
         seed = spec.resolved.sampling.seed
         run = partial(self.prompts.run, tenant=tenant, weight=request.ByteSize())

@@ -11,6 +11,7 @@ messages would have to wait for all that begin together. Embeddings are bounded 
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -36,6 +37,7 @@ from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
 BESIDE_OTHERS = 4
 """Requests of a tenant's groups that run at once while other tenants have calls at this frontend."""
 
+_STAGES = "queue", "prefill"
 _AHEAD = 2
 """Requests of one call in flight, per row of an engine: its queue never runs dry, nor fills up."""
 
@@ -155,6 +157,16 @@ class RequestGroups:
 
 
 @dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Nanoseconds that one call spent in tokenizing, and its inputs, on average, in the engine's queue and
+    steps."""
+
+    tokenization: int
+    queue: int
+    inference: int
+
+
+@dataclass(frozen=True, slots=True)
 class Vectors:
     """The embeddings of one call."""
 
@@ -162,6 +174,7 @@ class Vectors:
     """float32 columns, in the order of the inputs."""
     prompt_tokens: int
     cached_prompt_tokens: int
+    times: StageTimes
 
 
 class Embedder:
@@ -185,18 +198,21 @@ class Embedder:
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
         with self._groups.open(request, call, len(request.inputs)) as group:
             with generator.limits.reading(request.ByteSize(), call.caller):
-                prompts = []
+                began, prompts = time.monotonic_ns(), []
                 for place, prompt in enumerate(request.inputs):
                     path, tenant = f"inputs[{place}]", call.caller.tenant
                     read = generator.prompts.read_for_generation(
                         prompt, path, limits, tenant, prompt_only=True
                     )
                     prompts.append((await read).token_ids)
+                tokenization = time.monotonic_ns() - began
             found = await self._groups.run(
                 group, lambda index: group.request(index, prompts[index], output), mode, _read_vector, slots
             )
-        cached = sum(cached for _, cached in found)
-        return Vectors([column for column, _ in found], sum(map(len, prompts)), cached)
+        cached = sum(cached for _, cached, _ in found)
+        queue, inference = (sum(phases[name] for *_, phases in found) // len(found) for name in _STAGES)
+        times = StageTimes(tokenization, queue, inference)
+        return Vectors([column for column, *_ in found], sum(map(len, prompts)), cached, times)
 
     def _require_pooling(self, size: int) -> PoolingDefaults:
         """Returns how the model pools. Raises Unsupported."""
@@ -209,11 +225,13 @@ class Embedder:
         return pooling
 
 
-def _read_vector(stream: Stream, message: generation_pb2.GenerateResponse | None) -> tuple[bytes, int]:
-    """Returns the vector of one input, and the tokens of it that were cached."""
+def _read_vector(
+    stream: Stream, message: generation_pb2.GenerateResponse | None
+) -> tuple[bytes, int, dict[str, int]]:
+    """Returns the vector of one input, the tokens of it that were cached, and its nanoseconds by phase."""
     if message is None or stream.vector is None:
         raise Aborted
-    return stream.vector, message.prompt.cached_tokens
+    return stream.vector, message.prompt.cached_tokens, stream.phases
 
 
 class ContinuationScorer:

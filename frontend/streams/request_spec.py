@@ -175,6 +175,7 @@ def to_engine(
         logprobs=request.output.logprobs if wants_logprobs and not spec.prompt_only else None,
         grammar="" if spec.prompt_only else grammar,
         pooling=spec.mode.pooling,
+        embeddings=spec.prompt.embeddings,
         tenant=spec.identity.tenant,
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
@@ -280,7 +281,7 @@ def _detokenizer(spec: RequestSpec) -> tuple[Detokenizer, str]:
     detokenizer = spec.model.tokenizer.detokenizer(skip_special_tokens=_skips_special(output))
     if output.echo:
         return detokenizer, detokenizer.push(spec.prompt.token_ids)
-    detokenizer.prime(spec.prompt.token_ids)
+    detokenizer.prime(spec.prompt.known_ids)
     return detokenizer, ""
 
 

@@ -128,6 +128,11 @@ class Stream:
     def drafted(self, method: int, num_drafted: int, num_accepted: int) -> None:
         self._drafts.add(method, num_drafted, num_accepted)
 
+    @property
+    def phases(self) -> dict[str, int]:
+        """Nanoseconds by phase until the last token, as in pagewire.v1.Timings."""
+        return self._timings.parts()
+
     def paused(self, pause_us: int, now: int) -> None:
         """The request was preempted, and runs again or has ended."""
         self._timings.paused(pause_us, now)

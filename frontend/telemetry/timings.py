@@ -8,7 +8,7 @@ from frontend.telemetry.counters import Counters
 from pagewire.speculation import METHOD_NAMES
 from pagewire.v1 import generation_pb2
 
-QUEUE_CAUSES = "rows", "blocks", "budget", "trial"
+QUEUE_CAUSES = "rows", "blocks", "budget", "trial", "adapter"
 """In the order of StepOutputs.started_waits_us."""
 _MAX_PAUSES = 64
 """Pauses that are kept one by one, for traces."""

@@ -29,6 +29,7 @@ FIELDS: dict[str, rules.Rule | Kind] = {
     "prompt.text": Kind.FREE,
     "prompt.token_ids": Kind.NESTED,
     "prompt.token_ids.ids": Kind.FREE,  # see check_token_ids
+    "prompt.embeddings": rules.EMBEDDINGS,
     "prompt.chat": Kind.NESTED,
     "prompt.chat.messages": Kind.NESTED,
     "prompt.chat.messages.role": rules.IDENTIFIER,

@@ -87,7 +87,8 @@ def check_generate(request: generation_pb2.GenerateRequest, limits: Limits) -> N
     """Checks a generation request. Raises InvalidRequest or Unsupported, naming the fields."""
     findings = Findings()
     findings.walk(request, "", "", limits)
-    check_prompt(request.prompt, "prompt", findings, may_be_empty=False)
+    check_prompt(request.prompt, "prompt", findings, may_be_empty=False, takes_embeddings=True)
+    _check_embeddings(request, limits, findings)
     _check_counts(request, findings)
     _check_choice(request, limits, findings)
     _check_continuation(request, limits, findings)
@@ -200,11 +201,20 @@ def check_token_ids(ids: Sequence[int], vocab_size: int, path: str) -> None:
         raise InvalidRequest({path: problem})
 
 
-def check_prompt(prompt: prompt_pb2.Prompt, path: str, findings: Findings, *, may_be_empty: bool) -> None:
+def check_prompt(
+    prompt: prompt_pb2.Prompt,
+    path: str,
+    findings: Findings,
+    *,
+    may_be_empty: bool,
+    takes_embeddings: bool = False,
+) -> None:
     """Checks a prompt, besides single fields. path: of it in the request."""
     kind = prompt.WhichOneof("kind")
     if kind is None:
         findings.invalid[path] = "is required: text, token_ids or chat"
+    elif kind == "embeddings" and not takes_embeddings:
+        findings.unsupported[f"{path}.embeddings"] = "is not served here: it is a prompt to generate from"
     elif kind == "text" and not prompt.text and not may_be_empty:
         findings.invalid[f"{path}.text"] = "must not be empty"
     elif kind == "token_ids" and not prompt.token_ids.ids and not may_be_empty:
@@ -224,6 +234,24 @@ def _check_chat(chat: prompt_pb2.Chat, path: str, findings: Findings) -> None:
     if chat.continue_final_message and chat.add_generation_prompt:
         problem = "cannot be combined with add_generation_prompt"
         findings.invalid[f"{path}.continue_final_message"] = problem
+
+
+def _check_embeddings(request: generation_pb2.GenerateRequest, limits: Limits, findings: Findings) -> None:
+    """Refuses what needs the token ids of a prompt that has none."""
+    prompt, output = request.prompt, request.output
+    if not prompt.HasField("embeddings"):
+        return
+    if not limits.input_embedding_size:
+        findings.unsupported["prompt.embeddings"] = "is not served: the engine takes token ids alone"
+    wanted = {
+        "prompt.truncate_to": prompt.HasField("truncate_to"),
+        "prompt.add_special_tokens": prompt.HasField("add_special_tokens"),
+        "output.prompt_token_ids": output.prompt_token_ids,
+        "output.prompt_logprobs": output.HasField("prompt_logprobs"),
+        "output.echo": output.echo,
+    }
+    for path in (path for path, is_wanted in wanted.items() if is_wanted):
+        findings.invalid[path] = "cannot be combined with prompt.embeddings, which has no token ids"
 
 
 def _check_counts(request: generation_pb2.GenerateRequest, findings: Findings) -> None:

@@ -14,6 +14,7 @@ from frontend.errors import InvalidRequest
 from frontend.text.regex_automaton import MAX_NODES, Automaton
 from frontend.text.regex_syntax import RegexError
 from pagewire.limits import (
+    EMBEDDING_DTYPES,
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
     MAX_CHOICES,
@@ -21,7 +22,7 @@ from pagewire.limits import (
     MAX_LOGIT_BIAS,
     MAX_TOKEN_IDS,
 )
-from pagewire.v1 import generation_pb2
+from pagewire.v1 import generation_pb2, prompt_pb2
 
 MAX_ID_BYTES = 256
 MAX_STRING_BYTES = 1024
@@ -53,6 +54,8 @@ class Limits:
     """Engine cores."""
     has_grammars: bool = False
     """The engine masks tokens by grammars."""
+    input_embedding_size: int = 0
+    """Elements of a value of Prompt.embeddings; 0: the engine takes token ids alone."""
 
 
 Check = Callable[[Any, Limits], str | None]
@@ -224,6 +227,18 @@ def _grammar_text(value: str, limits: Limits) -> str | None:
     return f"must be 1 to {MAX_GRAMMAR_BYTES} bytes, not {size}"
 
 
+def _embeddings(value: prompt_pb2.Tensor, limits: Limits) -> str | None:
+    size, shape = limits.input_embedding_size, list(value.shape)
+    if value.dtype not in EMBEDDING_DTYPES:
+        return f"must have one of the dtypes {', '.join(EMBEDDING_DTYPES)}"
+    if len(shape) != 2 or not shape[0] or shape[1] != size:
+        return f"must have the shape [n, {size}] with n of at least 1, not {shape[:4]}"
+    expected = shape[0] * size * EMBEDDING_DTYPES[value.dtype]
+    if len(value.data) != expected:
+        return f"must have {expected} bytes of data, as dtype and shape say, not {len(value.data)}"
+    return None
+
+
 def _choices(values: Sequence[str], limits: Limits) -> str | None:
     if len(values) > MAX_CHOICES:
         return f"must be at most {MAX_CHOICES} strings, not {len(values)}"
@@ -263,6 +278,10 @@ TOOL_NAME = Rule(
 )
 TRUE = Rule("true", lambda value, limits: None if value else "must be true")
 GRAMMAR_TEXT = Rule(f"1 to {MAX_GRAMMAR_BYTES} bytes", _grammar_text)
+EMBEDDINGS = Rule(
+    f"[n, size of the model's embeddings] of {', '.join(EMBEDDING_DTYPES)}, finite",
+    lambda value, limits: _embeddings(value, limits) if limits.input_embedding_size else None,
+)
 CHOICES = Rule(f"1 to {MAX_CHOICES} strings, not empty, {MAX_GRAMMAR_BYTES} bytes in all", _choices)
 BACKEND = Rule(
     "llguidance, or empty",

@@ -48,6 +48,7 @@ class Group(StrEnum):
         *("elementwise.norms", "elementwise.activations", "step.prepare_inputs"),
         *("attention.planning.kv_prefetch_list", "elementwise.rotary"),
         *("elementwise.gather", "matmul.packed_rows", "step.check_step", "step.repeat_step"),
+        "adapters.adapt",
     )
     """For any model."""
 

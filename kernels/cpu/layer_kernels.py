@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 
+from kernels.cpu.adapters.records import AdaptRecord
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.records import (
     ActivationRecord,
@@ -87,6 +88,13 @@ def row_kernels(dtype: torch.dtype) -> RowKernels:
         norms.adjust_logits,
         gather.gather_rows,
     )
+
+
+def adapter_kernel(dtype: torch.dtype) -> Operation[AdaptRecord]:
+    """Returns the operation, compiled if needed. dtype: bfloat16 or float32."""
+    from kernels.cpu.adapters.adapt import adapt  # compiles, the first time
+
+    return adapt.of(dtype)
 
 
 def expert_kernels(dtype: torch.dtype) -> ExpertKernels:

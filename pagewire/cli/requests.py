@@ -79,7 +79,7 @@ def _row(info: pb.RequestInfo) -> tuple[str, ...]:
 
 
 _PHASES = ("preprocess", "queue", "prefill", "decode", "preempted")
-_CAUSES = ("rows", "blocks", "budget", "trial", "client")
+_CAUSES = ("rows", "blocks", "budget", "trial", "adapter", "client")
 _WAITS = {
     pb.WAIT_CAUSE_TURN: "its turn has not come since the last step",
     pb.WAIT_CAUSE_ROWS: "the first of the queue finds too few free rows (--max-num-seqs)",
@@ -87,6 +87,7 @@ _WAITS = {
     pb.WAIT_CAUSE_BUDGET: "steps have no tokens left for it (--max-num-batched-tokens)",
     pb.WAIT_CAUSE_TRIAL: "requests that were running when the engine died run first",
     pb.WAIT_CAUSE_GRAMMAR: "its grammar is being compiled",
+    pb.WAIT_CAUSE_ADAPTER: "its adapter is being loaded, or there is no memory for it (--lora-memory)",
     pb.WAIT_CAUSE_ENGINE: "no engine core serves",
 }
 _MOST_SEQUENCES = 8

@@ -87,15 +87,20 @@ def read_header(path: Path) -> Header:
         raise StartupError(WHAT, f"{path} is not a file")
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return _HeaderReader(path, content).read()
+            return parse_header(path, content)
     except (OSError, ValueError) as error:  # ValueError: an empty file
         raise StartupError(WHAT, f"{path}: {error}") from error
+
+
+def parse_header(path: Path, content: bytes | mmap.mmap) -> Header:
+    """Reads the header of a file from its content. path: for messages. Raises StartupError."""
+    return _HeaderReader(path, content).read()
 
 
 class _HeaderReader:
     """A position in a file, and what has been read up to there."""
 
-    def __init__(self, path: Path, content: mmap.mmap) -> None:
+    def __init__(self, path: Path, content: bytes | mmap.mmap) -> None:
         self._path, self._content = path, content
         self._size = len(content)
         self._end = min(self._size, MAX_HEADER_BYTES)

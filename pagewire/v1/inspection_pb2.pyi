@@ -34,6 +34,7 @@ class WaitCause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WAIT_CAUSE_TRIAL: _ClassVar[WaitCause]
     WAIT_CAUSE_GRAMMAR: _ClassVar[WaitCause]
     WAIT_CAUSE_ENGINE: _ClassVar[WaitCause]
+    WAIT_CAUSE_ADAPTER: _ClassVar[WaitCause]
 
 class EngineState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -67,6 +68,7 @@ WAIT_CAUSE_BUDGET: WaitCause
 WAIT_CAUSE_TRIAL: WaitCause
 WAIT_CAUSE_GRAMMAR: WaitCause
 WAIT_CAUSE_ENGINE: WaitCause
+WAIT_CAUSE_ADAPTER: WaitCause
 ENGINE_STATE_UNSPECIFIED: EngineState
 ENGINE_STATE_AWAY: EngineState
 ENGINE_STATE_SERVING: EngineState

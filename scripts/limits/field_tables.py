@@ -230,7 +230,6 @@ NOT_BUILT: dict[str, str] = {
 
 REFUSED_FIELDS = frozenset(
     {
-        "prompt.embeddings",
         "prompt.media",
         "prompt.chat.template",
         "prompt.chat.messages.content.media",

@@ -21,6 +21,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "docs/console.md",
         "docs/openai.md",
         "docs/embeddings.md",
+        "docs/prompt-embeddings.md",
         "docs/gateways.md",
         "docs/structured-output.md",
         "docs/tools.md",

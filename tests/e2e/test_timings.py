@@ -35,7 +35,7 @@ def check(result: Generation, seconds: float) -> None:
     assert timings is not None
     parts = timings.preprocess, timings.queue, timings.prefill, timings.decode, timings.preempted
     waits = timings.waits
-    causes = waits.queue, waits.rows, waits.blocks, waits.budget, waits.trial
+    causes = waits.queue, waits.rows, waits.blocks, waits.budget, waits.trial, waits.adapter
     assert min(causes) >= 0 and abs(sum(causes) - timings.queue) < 1e-5
     assert min(parts) >= 0 and abs(sum(parts) - timings.total) < 1e-5
     assert 0 < timings.total <= seconds

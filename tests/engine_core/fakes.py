@@ -10,6 +10,7 @@ begin with the namespace of the request, so that a block that is shared where it
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from engine_core.intake.validation import Limits, make_request
 from engine_core.io.inbox import Inbox
@@ -27,7 +28,7 @@ from pagewire.internal.v1.engine_pb2 import (
     StepOutputs,
     TenantTerms,
 )
-from pagewire.internal.v1.worker_pb2 import RowPromptLogprobs, StepPlan
+from pagewire.internal.v1.worker_pb2 import AdapterLoaded, RowPromptLogprobs, StepPlan
 from pagewire.ipc.columns import pack_u32, unpack_u8, unpack_u32, unpack_u32_array, unpack_u64
 from pagewire.v1.generation_pb2 import BeamSearch, LogprobOptions, SamplingParams, StoppingCriteria
 from tests.engine_core.fake_beams import expected_beams, fake_offers
@@ -244,8 +245,11 @@ class FakeRow:
     read: list[int] = field(default_factory=list)  # of a mean: histories of the positions that it has so far
 
     def histories(self) -> list[int]:
-        """See histories()."""
-        return histories(self.namespace, self.tokens)
+        """See histories(). An adapter changes what is computed from its first position on."""
+        tokens, adapter = list(self.tokens), self.parameters.adapter
+        if adapter is not None:
+            tokens[adapter.start] = hash((tokens[adapter.start], adapter.digest))
+        return histories(self.namespace, tokens)
 
 
 class FakeWorker:
@@ -262,6 +266,9 @@ class FakeWorker:
         self.step_us = 0  # of each step of a burst
         self.on_wait: Callable[[], None] = lambda: None  # nothing takes long here
         self.compiled: list[int] = []  # grammars, which take no time here
+        self.folders: dict[str, tuple[bytes, int]] = {}  # of adapters: name -> digest, bytes
+        self.adapters: set[bytes] = set()  # those that it has loaded
+        self.loaded: list[AdapterLoaded] = []  # answers, which take no time here
         self._results: deque[Result] = deque()
         self._sample_counts: list[int] = []  # of the last plan
         self._scores: list[Scored] = []
@@ -297,6 +304,26 @@ class FakeWorker:
         compiled, self.compiled = self.compiled, []
         return compiled
 
+    def load_adapter(self, number: int, source: str, digest: bytes, max_bytes: int) -> None:
+        """See engine_core.core.Worker. A folder holds the adapter in `folders`."""
+        name = Path(source).name
+        found, size = self.folders.get(name, (b"", 0))
+        answer = AdapterLoaded(number=number, digest=found, bytes=size, rank=8, modules=["q_proj"], base="b")
+        if not found or (digest and digest != found) or size > max_bytes:
+            answer = AdapterLoaded(number=number, problem=f"there is no such adapter in {name}")
+        else:
+            self.adapters.add(found)
+        self.loaded.append(answer)
+
+    def drop_adapter(self, digest: bytes) -> None:
+        """See engine_core.core.Worker."""
+        self.adapters.discard(digest)
+
+    def take_adapters(self) -> list[AdapterLoaded]:
+        """See engine_core.core.Worker."""
+        loaded, self.loaded = self.loaded, []
+        return loaded
+
     def await_burst(self, inbox: Inbox) -> None:
         """See engine_core.core.Worker."""
 
@@ -313,6 +340,7 @@ class FakeWorker:
             del self.rows[row]
         for new in plan.new_rows:
             assert new.row not in self.rows and new.token_ids and new.blocks
+            assert new.parameters.adapter is None or new.parameters.adapter.digest in self.adapters
             self.rows[new.row] = FakeRow(
                 list(new.token_ids),
                 new.prompt_len,

@@ -1,5 +1,6 @@
 """A core, its worker and its frontends in one process and one thread, for tests of the step loop."""
 
+from engine_core.adapters.options import NO_ADAPTERS, AdapterOptions
 from engine_core.context import Identity
 from engine_core.core import EngineCore
 from engine_core.intake.overload import UNBOUNDED, QueueBounds
@@ -49,6 +50,7 @@ class House:
         host_blocks: int = 0,
         prefix_cache: bool = True,
         bounds: QueueBounds = UNBOUNDED,
+        adapters: AdapterOptions = NO_ADAPTERS,
     ) -> None:
         self.inbox = Inbox()
         self.sent: list[tuple[bytes, EngineMessage]] = []
@@ -71,6 +73,7 @@ class House:
             lambda: self.now,
             ahead=ahead,
             bounds=bounds,
+            adapters=adapters,
         )
         self.ledger = Ledger()
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from frontend.errors import InvalidRequest
-from frontend.servicers.pooling import as_dtype, write_vector
 from frontend.validation.requests import DTYPES
+from frontend.vectors import as_dtype, write_vector
 from pagewire.v1 import pooling_pb2
 from tests.logprob_columns import pack_f32
 

@@ -13,7 +13,7 @@ from engine_core.speculation import parse_speculation
 from kernels.ops.attention.ragged import Integers
 from pagewire.config import WorkerConfig
 from pagewire.internal.v1 import worker_pb2
-from pagewire.internal.v1.engine_pb2 import Pooling
+from pagewire.internal.v1.engine_pb2 import InputEmbeddings, Pooling
 from pagewire.ipc.columns import pack_u32, unpack_f32, unpack_u32
 from pagewire.v1 import generation_pb2
 from tests.logprob_columns import Scored, take_apart
@@ -121,7 +121,9 @@ class DrivenSequence:
     scores: list[Scored] = field(default_factory=list)  # of the output
     prompt_scores: list[Scored] = field(default_factory=list)  # of the prompt, from prompt_start on
     pooling: Pooling | None = None
+    embeddings: InputEmbeddings | None = None
     vector: list[float] = field(default_factory=list)
+    adapter: worker_pb2.RowAdapter | None = None
 
     @property
     def output(self) -> list[int]:
@@ -176,6 +178,8 @@ class Driver:
         prompt_wants: generation_pb2.LogprobOptions | None = None,
         prompt_start: int = 1,
         pooling: Pooling | None = None,
+        adapter: worker_pb2.RowAdapter | None = None,
+        embeddings: InputEmbeddings | None = None,
     ) -> list[DrivenSequence]:
         """n sequences of one prompt; they begin in the next step."""
         made = [
@@ -190,6 +194,8 @@ class Driver:
                 prompt_wants=prompt_wants if index == 0 else None,
                 prompt_start=prompt_start,
                 pooling=pooling,
+                adapter=adapter,
+                embeddings=embeddings,
             )
             for index in range(n)
         ]
@@ -291,6 +297,8 @@ class Driver:
                         prompt_logprobs=sequence.prompt_wants,
                         prompt_logprobs_start=sequence.prompt_start,
                         pooling=sequence.pooling,
+                        adapter=sequence.adapter,
+                        embeddings=sequence.embeddings,
                     )
                 )
             computing.append((sequence.row, sequence.num_computed, count))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pagewire.errors import PagewireError
+from pagewire.errors import PagewireError, one_line
 from worker.layers.base import Layer
 
 MAX_RANK = 256
@@ -13,6 +13,9 @@ MAX_RANK = 256
 
 class AdapterError(PagewireError):
     """An adapter cannot be loaded. The message names the file, the field or the tensor."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(one_line(why))
 
 
 @dataclass(frozen=True)

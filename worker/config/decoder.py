@@ -118,10 +118,14 @@ class DecoderConfig(ModelConfig):
     attention_gate: bool = False  # what attention has mixed is multiplied by sigmoid(gate(x))
     sinks: bool = False  # each head has a learned score that takes weight and has no value
     embedding_scale: float = 1.0
-    rounds_embedding_scale: bool = False  # to the dtype of the weights, before it multiplies
+    rounds_embedding_scale: bool = False  # to the dtype of the weights; it is then a part of the lookup
     residual_scale: float = 1.0  # of what a block adds to the residual stream
     logit_scale: float = 1.0
     logit_cap: float | None = None  # logits become cap * tanh(logit / cap)
+
+    @property
+    def input_embedding_size(self) -> int:
+        return self.hidden_size
 
     @property
     def kv_values(self) -> int:

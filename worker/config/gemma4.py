@@ -38,6 +38,10 @@ class Gemma4Config(DecoderConfig):
         return self.intermediate_size * (2 if wide else 1)
 
     @property
+    def input_embedding_size(self) -> int:
+        return 0  # layers look up vectors by token, too
+
+    @property
     def kv_values(self) -> int:
         """Returns the average over the layers, rounded up."""
         own = range(self.num_layers - self.num_shared)

@@ -21,6 +21,10 @@ class GPT2Config(ModelConfig):
     activation: str
     scales: tuple[float, ...]  # by layer: factor of the attention scores
 
+    @property
+    def input_embedding_size(self) -> int:
+        return self.hidden_size
+
 
 def read_gpt2_config(fields: Fields, common: dict[str, Any]) -> GPT2Config:
     """Reads config.json. Raises StartupError."""

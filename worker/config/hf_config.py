@@ -236,6 +236,11 @@ class ModelConfig:
         return self.hidden_size
 
     @property
+    def input_embedding_size(self) -> int:
+        """Elements of a value that may stand in place of a token; 0: the model needs token ids."""
+        return 0
+
+    @property
     def has_states(self) -> bool:
         """True if layers keep a state per sequence, which holds all of its tokens and cannot go back."""
         return False

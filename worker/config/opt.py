@@ -27,6 +27,10 @@ class OPTConfig(ModelConfig):
     def state_size(self) -> int:
         return self.embedding_size
 
+    @property
+    def input_embedding_size(self) -> int:
+        return self.embedding_size
+
 
 def read_opt_config(fields: Fields, common: dict[str, Any]) -> OPTConfig:
     """Reads config.json. Raises StartupError."""

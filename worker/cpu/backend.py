@@ -22,6 +22,7 @@ from kernels.api import (
 from kernels.ops.attention.ragged import Integers
 from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
+from worker.adapters.rows import AdapterRows
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.cpu.memory_retry import compute_in_pieces, is_out_of_memory, sampled_positions
 from worker.cpu.step_repeater import StepRepeater
@@ -36,6 +37,7 @@ from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.sampling.sampler import Sampler
 from worker.step.beams import BeamCandidates
+from worker.step.embeddings import EmbeddingRows
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 
@@ -83,13 +85,17 @@ class CpuBackend:
         kernels: BlockKernels | None = None,
         observe: Observe | None = None,
         states: RowStates | None = None,
+        adapters: AdapterRows | None = None,
     ) -> None:
         """kernels: what reads and writes the cache; None: torch. observe: is called behind the model. states:
-        of rows; None: no layer has one."""
+        of rows; None: no layer has one. adapters: of rows; None: no row has one."""
         self.model, self.cache, self.sampler = model, cache, sampler
         self.drafter_tensors: Sequence[torch.Tensor] = ()
         self.states = states
-        self.features: Sequence[RowFeature] = (sampler,) if states is None else (sampler, states)
+        self.adapters = adapters
+        self._embeddings = EmbeddingRows(cache.layout.dtype)
+        kept = sampler, self._embeddings, states, adapters
+        self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         lengths = rows.num_tokens, rows.num_computed, rows.num_blocks
@@ -174,9 +180,13 @@ class CpuBackend:
         if self._tokens_only and self.sampler.needs_logits(step.sample_rows, elsewhere):
             wanted = Wanted.LOGITS
         self._wanted = wanted
-        self._batch = self._build_inputs(step, wanted)
+        self._batch = self._inputs(step, wanted)
         if self.states is not None and isinstance(self._batch.spans, Spans):
             self.states.mark(self._batch.spans)
+
+    def _inputs(self, step: Step, wanted: Wanted) -> StepBatch:
+        batch = self._embeddings.put(step, self._build_inputs(step, wanted))
+        return batch if self.adapters is None else self.adapters.adapted(batch, step)
 
     def forward(self) -> StepOutputs:
         """See Backend. A step for which memory does not suffice is computed in pieces, but for one that may
@@ -198,7 +208,7 @@ class CpuBackend:
         hidden = torch.empty(0)
         if len(self._step.sample_rows):
             sampled = sampled_positions(self._step)
-            self._batch = self._build_inputs(sampled, self._wanted)
+            self._batch = self._inputs(sampled, self._wanted)
             hidden = self.compute(sampled, self._batch)
         return CpuOutputs(self.model, self.sampler, self._rows, self._batch, hidden, is_whole=False)
 
@@ -212,7 +222,7 @@ class CpuBackend:
         return hidden
 
     def _forward(self, piece: Step) -> None:
-        self.compute(piece, self._build_inputs(piece, Wanted.STATES))
+        self.compute(piece, self._inputs(piece, Wanted.STATES))
 
     def submit(self, clock: LaunchClock) -> Completion:
         return Completed(clock.times(clock.launched_ns, time.monotonic_ns()))

@@ -29,18 +29,14 @@ class VocabEmbedding(Matrix):
         self.vocab_size, self.width, self.group = vocab_size, width, place.group
         self.first, self.held, self.padding = first, held, share - held
 
-    def forward(self, batch: InputBatch) -> torch.Tensor:
-        """Returns [T, E]: the rows of the step's tokens, or what stands for them (InputEmbeddings)."""
-        return self.ops.per_step(self._embed, batch, self.width, self.table)
+    def forward(self, batch: InputBatch, factor: float = 1.0) -> torch.Tensor:
+        """Returns [T, E]: the rows of the step's tokens times the factor, or what stands for them
+        (InputEmbeddings)."""
+        return self.ops.embed(self._lookup, batch, self.width, self.table, factor)
 
-    def _embed(self, batch: InputBatch) -> torch.Tensor:
-        x = self._lookup(batch.token_ids)
-        if batch.input_embeddings is None:
-            return x
-        return x.index_copy(0, batch.input_embeddings.tokens, batch.input_embeddings.values)
-
-    def _lookup(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """[T] int64 -> [T, E]."""
+    def _lookup(self, batch: InputBatch) -> torch.Tensor:
+        """Returns [T, E], the rows of the step's tokens."""
+        token_ids = batch.token_ids
         if self.group.size == 1:
             return self.look_up(token_ids)
         local = token_ids - self.first

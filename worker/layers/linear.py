@@ -36,6 +36,8 @@ class Part:
 class ColumnLinear(Matrix):
     """x [T, in] -> [T, sum of the parts' held rows]: the parts side by side."""
 
+    takes_adapters = True
+
     def __init__(
         self,
         in_features: int,
@@ -51,7 +53,7 @@ class ColumnLinear(Matrix):
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in] -> [T, out]."""
-        return self.product(x)
+        return self.adapted(self.product(x), x, batch)
 
     def weights(self, *names: str) -> Iterator[Weight]:
         """One name per part, or one for all parts if the checkpoint has them fused."""
@@ -118,6 +120,8 @@ def local_kv_heads(num_kv_heads: int, group_size: int) -> int:
 class RowLinear(Matrix):
     """x [T, in / ranks] -> [T, out], summed over the ranks."""
 
+    takes_adapters = True
+
     def __init__(
         self, in_features: int, out_features: int, bias: bool, place: Placement, transposed: bool = False
     ) -> None:
@@ -131,7 +135,7 @@ class RowLinear(Matrix):
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in / ranks] -> [T, out]."""
-        return self.group.all_reduce(self.product(x))
+        return self.group.all_reduce(self.adapted(self.product(x), x, batch))
 
     def weights(self, *names: str) -> Iterator[Weight]:
         (name,) = names

@@ -16,7 +16,16 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from kernels.api import GroupedWords, LowBitWeight, Ops, Pack, PackedMatrix, PackedTable, WeightForms
+from kernels.api import (
+    GroupedWords,
+    InputBatch,
+    LowBitWeight,
+    Ops,
+    Pack,
+    PackedMatrix,
+    PackedTable,
+    WeightForms,
+)
 from worker.layers.base import WeightOwner
 
 
@@ -119,6 +128,10 @@ class Matrix(MatrixOwner):
     is_table = False
     """Whether it is the head, or rows of it are looked up: then its form is that of the head
     (kernels.cpu.weight_forms)."""
+    takes_adapters = False
+    """Whether its forward() sees the tokens of the step, of which each may have an adapter."""
+    number: int | None = None
+    """In the packed adapters of its model (worker.adapters.store); None: no adapter changes its product."""
     keeps_parameter = False
     """Whether no other method may take the place of the parameter while it is loaded, as of a table."""
 
@@ -165,6 +178,10 @@ class Matrix(MatrixOwner):
     def product(self, x: torch.Tensor, wide: bool = False) -> torch.Tensor:
         """[T, in] -> [T, out], with the bias unless another rank adds it. wide: the result is float32."""
         return self.method.product(self.ops, x, self._added_bias, wide)
+
+    def adapted(self, y: torch.Tensor, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
+        """Returns the product y [T, out] with what the adapters of the step's tokens make of x [T, in]."""
+        return y if self.number is None else self.ops.adapt(y, x, self.number, batch.adapters)
 
     def look_up(self, indexes: torch.Tensor) -> torch.Tensor:
         """Returns rows of a table: [T] int64 -> [T, in]."""

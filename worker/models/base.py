@@ -12,6 +12,7 @@ from worker.layers.attention.self_attention import Attention, SideBySide, Statef
 from worker.layers.base import Layer
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.latent import LatentAttention
+from worker.layers.targets import TargetModules
 from worker.parallel import Placement
 
 
@@ -21,6 +22,8 @@ class LanguageModel(Layer, ABC):
 
     embedding: VocabEmbedding
     head: VocabEmbedding  # the embedding itself where the weights are tied
+    target_modules: TargetModules | None = None
+    """Where adapters go; None: the model takes none."""
 
     def kv_cache_specs(self) -> tuple[KVCacheSpec, ...]:
         """What each layer that attends keeps in the KV cache, in the order of the layers."""

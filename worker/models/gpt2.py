@@ -137,6 +137,8 @@ class OPTModel(Decoder):
         whole = Placement(place.dtype, place.device, ParallelGroup())
         self.project_in = RowLinear(narrow, wide, False, whole) if narrow != wide else None
         self.project_out = RowLinear(wide, narrow, False, whole) if narrow != wide else None
+        if self.project_out is not None:
+            self.project_out.takes_adapters = False  # it computes logits, which do not see the step
         self.positions = PositionEmbedding(config.max_position, wide, place, POSITION_OFFSET)
 
     def embed(self, batch: InputBatch) -> torch.Tensor:

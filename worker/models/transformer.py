@@ -52,9 +52,13 @@ class Transformer(Decoder):
             [unrotated if rope is None else rotaries[rope] for rope in config.ropes],
         )
         self.embedding_factor = embedding_factor(config, place.dtype)
+        # As in transformers: where the lookup scales, input embeddings stand for what is scaled already.
+        self.lookup_scales = config.rounds_embedding_scale
         self.logit_scale, self.logit_cap = config.logit_scale, config.logit_cap
 
     def embed(self, batch: InputBatch) -> torch.Tensor:
+        if self.lookup_scales:
+            return self.embedding(batch, self.embedding_factor)
         x = super().embed(batch)
         return x if self.embedding_factor == 1 else self.ops.scaled_add(x, None, self.embedding_factor)
 

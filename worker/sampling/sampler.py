@@ -17,6 +17,7 @@ from worker.grammar.rows import GrammarRows
 from worker.sampling.logprobs.scores import PIECE, SampledScores
 from worker.sampling.sequence import NewSequence, RowStates
 from worker.sampling.token_bans import TokenBans
+from worker.step.embeddings import tokens_of_prompt
 
 
 class LogitAdjustments(RowStates):
@@ -112,7 +113,7 @@ class RowSampler(ABC):
         number. Raises ValueError when allowed_token_ids has no token of the vocabulary.
         """
         self.remove_row(row)
-        sequence = NewSequence(new, prompt_ids, output_ids)
+        sequence = NewSequence(new, tokens_of_prompt(new, prompt_ids), output_ids)
         values = {name: sequence.scalar(name, neutral) for name, neutral in SamplingColumns.NEUTRAL.items()}
         if values["top_k"] >= self._vocab_size:
             values["top_k"] = 0

@@ -11,6 +11,7 @@ from kernels.api import Arena, e4m3
 from kernels.triton import requirements
 from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import worker_pb2
+from worker.adapters.targets import find_targets
 from worker.config.hf_config import ModelConfig
 from worker.imports import import_metas
 from worker.layers.base import Weight
@@ -81,6 +82,8 @@ def load_model(
         )
         with fitting(WHAT, "a model as large as config.json says cannot be made", _REMEDY):
             model = family.build(config, place)
+        source = None if is_dummy else Path(initialize.model_path)
+        model.target_modules = find_targets(model, family.names, family.optional_prefix, source)
         if checkpoint is None:
             table = bits.hold(model, weight_table(model, family.names), {}, place)
             import_metas()  # torch makes no generator without them

@@ -1,9 +1,10 @@
 """Why requests wait: what keeps the first of the queue from beginning, and pauses by preemption.
 
-All that waits is behind the first sequence of the queue, so one cause holds for all of them: the scheduler
+All that waits in the queue is behind its first sequence, so one cause holds for all of them: the scheduler
 names it once per step, and the time until its next decision counts for it. A request has the sums at its
 arrival; when it begins, the differences are its causes. That costs O(1) per step and request. What is left of
 its wait is the queue itself: the step that ran when it arrived, and sequences that were admitted before it.
+A request whose adapter is not loaded is not in the queue yet: its time until then is a cause of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Cause(IntEnum):
     BLOCKS = 1
     BUDGET = 2
     TRIAL = 3
+    ADAPTER = 4
 
 
 NO_WAITS = (0.0,) * len(Cause)
@@ -78,10 +80,15 @@ class WaitCauses:
 
     def arrived(self, request: Request) -> None:
         """Registers a request that waits, from its arrival on."""
-        sums = list(self._sums)
-        if self._cause is not None:
-            sums[self._cause] += max(request.arrival - self._now, 0.0)
-        self._at_arrival[request] = tuple(sums)
+        self._at_arrival[request] = tuple(self._sums_at(request.arrival))
+
+    def queued(self, request: Request) -> None:
+        """Registers that a request takes its turn which was not in the queue, because its adapter was not
+        loaded, if it has one."""
+        if request.parameters.adapter is not None:
+            sums = self._sums_at(self._now)
+            sums[Cause.ADAPTER] -= max(self._now - request.arrival, 0.0)
+            self._at_arrival[request] = tuple(sums)
 
     @property
     def cause(self) -> Cause | None:
@@ -90,9 +97,7 @@ class WaitCauses:
 
     def waited(self, request: Request, now: float) -> tuple[float, ...]:
         """Returns for how long a request that has not begun has waited until now for each cause."""
-        sums = list(self._sums)
-        if self._cause is not None:
-            sums[self._cause] += max(now - self._now, 0.0)
+        sums = self._sums_at(now)
         before = self._at_arrival.get(request, tuple(sums))
         return tuple(max(each - then, 0.0) for each, then in zip(sums, before, strict=True))
 
@@ -121,6 +126,12 @@ class WaitCauses:
         """Registers the end of a request, which may be paused, or not have begun."""
         self._at_arrival.pop(request, None)
         self.resumed(request)
+
+    def _sums_at(self, now: float) -> list[float]:
+        sums = list(self._sums)
+        if self._cause is not None:
+            sums[self._cause] += max(now - self._now, 0.0)
+        return sums
 
     def take_pauses(self) -> list[Pause]:
         """Returns the pauses that have ended since the last call."""

@@ -47,7 +47,7 @@ class SequenceStates:
         self.leaders: dict[Sequence, SequenceGroup] = {}  # that run, and may have followers
         self.wait_causes = WaitCauses()
         self.preparing: set[Request] = set()
-        """Requests whose grammar is being compiled: their sequences wait, but not in the queue yet."""
+        """Requests whose grammar or adapter the worker lacks: their sequences wait, not in the queue yet."""
         self.outputs = Outputs()
         """What frontends are to be told since take_outputs()."""
         self.num_running_requests = 0

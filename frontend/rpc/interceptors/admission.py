@@ -43,6 +43,9 @@ _CALLS = frozenset(
         "/vllm.grpc.engine.VllmEngine/Generate",
         "/vllm.grpc.engine.VllmEngine/GetTokenizer",
         "/inference.GRPCInferenceService/ModelInfer",
+        "/tei.v1.Embed/Embed",
+        "/tei.v1.Tokenize/Decode",
+        "/tei.v1.Tokenize/Tokenize",
     }
 )
 """Methods that count against --max-concurrent-requests."""
@@ -52,6 +55,9 @@ _STREAMS = frozenset(
         "/pagewire.v1.AdminService/WatchLoad",
         "/grpc.health.v1.Health/Watch",
         "/inference.GRPCInferenceService/ModelStreamInfer",
+        "/tei.v1.Embed/EmbedStream",
+        "/tei.v1.Tokenize/DecodeStream",
+        "/tei.v1.Tokenize/TokenizeStream",
     }
 )
 """Methods that may stay open without doing anything. Requests of a multiplexed stream count one by one."""

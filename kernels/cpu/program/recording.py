@@ -21,6 +21,7 @@ from kernels.attention.kv_cache_spec import KVCacheSpec
 from kernels.attention.latent import LatentSpec
 from kernels.attention.plan import LayerCache, Rotation
 from kernels.batch import InputBatch
+from kernels.cpu.adapters.records import AT_ONCE, AdaptRecord
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.attention.records import CopyHeadsRecord
@@ -38,14 +39,19 @@ from kernels.cpu.program.experts import RecordedOrder
 from kernels.cpu.program.program import ROWS, CannotRecord, Records, StepProgram
 from kernels.cpu.program.writer import ProgramWriter
 from kernels.cpu.runtime.grain import row_grain
-from kernels.cpu.runtime.records import ProductRecord
+from kernels.cpu.runtime.records import ProductRecord, ProgramRecord
 from kernels.cpu_ops import CpuOps
+from kernels.ops.layers.adapters import StepAdapters
 from kernels.ops.states.spans import Spans
 from kernels.torch_ops import HeadNorm, Ops
 from kernels.wanted import Wanted
 
 _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
 _FOLLOWING, STREAM = ProductRecord.word("following"), ProductRecord.word("stream")
+_SHARING = ProgramRecord.word("grain")
+_REPEATABLE = 1 << 32
+"""In the word of a product, whose grain is 0."""
+_TOKENS, _ADAPTERS = AdaptRecord.word("tokens"), AdaptRecord.word("adapters")
 _INDEXES = PackedRowsRecord.word("indexes")
 _GATHERED = GatherRecord.word("indexes")
 
@@ -65,9 +71,12 @@ class RecordingOps(ProgramWriter):
 
     def __init__(self, ops: CpuOps, blocks: BlockKernels, most_tokens: int) -> None:
         super().__init__(ops, blocks, most_tokens)
+        self._ops = ops
         self._attention: dict[KVCacheSpec, AttentionRecords] = {}
         self._products: list[int] = []
         self._halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
+        self._adapted: list[int] = []  # records that apply adapters, behind these products
+        self._adapted_products: list[int] = []
 
     @contextmanager
     def recording(self, model: Recordable, checks: bool = False) -> Iterator[None]:
@@ -99,28 +108,47 @@ class RecordingOps(ProgramWriter):
             return RecordedLatentPlan(records, spec.rank)
         return RecordedPlan(self, records)
 
-    def per_step(
-        self, compute: Callable[[Any], torch.Tensor], batch: Any, width: int, table: Any = None
-    ) -> torch.Tensor:
+    def per_step(self, compute: Callable[[Any], torch.Tensor], batch: Any, width: int) -> torch.Tensor:
         out = self.buffers.lasting((self.most_tokens, width), self.dtype)
 
         def copy_in(batch: InputBatch, records: Records) -> None:
-            if table is None or batch.input_embeddings is not None:
-                out[: len(batch.token_ids)] = compute(batch)
+            out[: len(batch.token_ids)] = compute(batch)
 
-        if table is None:
-            self.on_run(copy_in)
-            return out
-        _check_unpadded(table)
-        index = self.put(table.gather, table.rows_record(0, out.data_ptr()), row_grain(width))
+        self.on_run(copy_in)
+        return out
 
-        def look_up(batch: InputBatch, records: Records) -> None:
-            records[index, _INDEXES] = batch.token_ids.data_ptr()
+    def embed(
+        self,
+        look_up: Callable[[Any], torch.Tensor],
+        batch: Any,
+        width: int,
+        table: Any = None,
+        factor: float = 1.0,
+    ) -> torch.Tensor:
+        """The result of a step with input embeddings is computed before the program runs, which then leaves
+        out what would compute it."""
+        first = self.next_index
+        found = self.buffers.lasting((self.most_tokens, width), self.dtype)
+        if table is not None:
+            _check_unpadded(table)
+            self.put(table.gather, table.rows_record(0, found.data_ptr()), row_grain(width))
+        out = found if factor == 1 else self.scaled_add(found, None, factor, lasts=True)
+        behind = self.next_index
+
+        def write_records(batch: InputBatch, records: Records) -> None:
+            if table is not None:
+                records[first, _INDEXES] = batch.token_ids.data_ptr()
             if batch.input_embeddings is not None:
-                records[index, ROWS] = 0
+                records[first:behind, ROWS] = 0
 
-        self.on_batch(look_up)
-        self.on_run(copy_in, lambda batch: batch.input_embeddings is None)
+        def copy_in(batch: InputBatch, records: Records) -> None:
+            if batch.input_embeddings is not None:
+                out[: len(batch.token_ids)] = self._ops.embed(look_up, batch, width, table, factor)
+            elif table is None:
+                found[: len(batch.token_ids)] = look_up(batch)
+
+        self.on_batch(write_records)
+        self.on_run(copy_in, lambda batch: table is not None and batch.input_embeddings is None)
         return out
 
     def rotation(self, compute: Callable[[Any], Any], batch: Any, queries_only: bool) -> Any:
@@ -146,6 +174,26 @@ class RecordingOps(ProgramWriter):
         record = weight.record(inputs, out, terms)
         self._products.append(self.put(weight.product, record, 0, repeatable=True))
         self._halves.append(weight.halves)
+
+    def adapt(
+        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None
+    ) -> torch.Tensor:
+        """Puts what applies a step's adapters to the result of the last product. It changes that in place: a
+        late thread must not write the product again, which is therefore not repeatable in such a step."""
+        if not self._adapted:
+            self.on_batch(self._update_adapters)
+        record = self._adapt_record(y, x.contiguous(), layer)
+        self._adapted.append(self.put(self.adapters, record, AT_ONCE, factor=0))
+        self._adapted_products.append(self._products[-1])
+        return y
+
+    def _update_adapters(self, batch: InputBatch, records: Records) -> None:
+        adapters, products = batch.adapters, self._adapted_products
+        records[products, _SHARING] = _REPEATABLE if adapters is None else 0
+        if adapters is not None:
+            records[self._adapted, ROWS] = len(adapters.tokens)
+            records[self._adapted, _TOKENS] = adapters.tokens.data_ptr()
+            records[self._adapted, _ADAPTERS] = adapters.addresses.data_ptr()
 
     def head_linear(
         self, x: torch.Tensor, matrices: Sequence[Any], stacked: torch.Tensor | None

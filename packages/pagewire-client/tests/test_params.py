@@ -141,6 +141,24 @@ def test_prompts_of_every_kind():
     assert to_prompt(made) is made
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_tensors_are_prompts(dtype: str):
+    torch = pytest.importorskip("torch")
+    values = torch.arange(12).view(4, 3).t().to(getattr(torch, dtype)).requires_grad_()
+    made = to_prompt({"prompt_embeds": values}).embeddings
+    assert (made.dtype, list(made.shape)) == (dtype, [3, 4])
+    read = torch.frombuffer(bytearray(made.data), dtype=getattr(torch, dtype)).view(3, 4)
+    assert torch.equal(read, values)
+    if dtype != "bfloat16":  # which NumPy has not
+        assert to_prompt({"prompt_embeds": values.detach().numpy()}).embeddings == made
+
+
+@pytest.mark.parametrize("wrong", [{"prompt_embeds": [[1.0]]}, {"prompt_embeds": None}])
+def test_other_values_are_no_embeddings(wrong: object):
+    with pytest.raises(TypeError, match="prompt_embeds"):
+        to_prompt(wrong)  # type: ignore[arg-type]
+
+
 def test_conversations():
     parts = [{"type": "text", "text": "a"}, {"text": "b"}]
     chat = to_prompt(

@@ -1,13 +1,14 @@
 """POST /v1/embeddings, with the openai package's client."""
 
 import base64
+import struct
 
 import openai
 import pytest
 
 from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
 from pagewire.ipc.columns import unpack_f32, unpack_u32
-from tests.frontend.fakes import BEGIN, encode, fake_vector, pool
+from tests.frontend.fakes import BEGIN, MAX_MODEL_LEN, encode, fake_vector, pool
 
 LAST = Pooling(type=POOLING_TYPE_LAST, normalize=True)
 HI = [BEGIN, *encode("x")]
@@ -48,6 +49,20 @@ async def test_fields_beyond_the_original(run_api):
         assert sent.cache_salt == "s" and unpack_u32(sent.prompt_token_ids) == encode("bc")
 
 
+async def test_elements_of_other_types(run_api):
+    async with run_api(pool, pooling_type="last") as api:
+        expected = fake_vector(HI, LAST)
+        for dtype, code in (("float32", "f"), ("float16", "e")):
+            body = {"input": "x", "encoding_format": "base64", "embed_dtype": dtype, "endianness": "little"}
+            answer = await api.post("/v1/embeddings", **body)
+            data = base64.b64decode(answer.json()["data"][0]["embedding"])
+            assert list(struct.unpack(f"<8{code}", data)) == expected, "exact in both"
+        answer = await api.post("/v1/embeddings", **body | {"embed_dtype": "bfloat16"})
+        data = base64.b64decode(answer.json()["data"][0]["embedding"])
+        words = (word << 16 for word in struct.unpack("<8H", data))
+        assert struct.unpack("<8f", struct.pack("<8I", *words))[1:4] == tuple(expected[1:4])
+
+
 WRONG = [
     ({}, "input"),
     ({"input": ""}, "input"),
@@ -60,6 +75,9 @@ WRONG = [
     ({"input": "a", "dimensions": 9}, "dimensions"),
     ({"input": "a", "dimensions": 0}, "dimensions"),
     ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
+    ({"input": "a", "embed_dtype": "float16"}, "embed_dtype"),
+    ({"input": "a", "embed_dtype": "int8", "encoding_format": "base64"}, "embed_dtype"),
+    ({"input": "a", "endianness": "big", "encoding_format": "base64"}, "endianness"),
     ({"input": "a", "priority": 5000}, "priority"),
     ({"input": "a", "cache_salt": "s" * 300}, "cache_salt"),
     ({"input": "a", "temperature": 1}, "temperature"),
@@ -75,6 +93,14 @@ async def test_what_is_refused_by_name(run_api):
         with pytest.raises(openai.NotFoundError):
             await api.openai.embeddings.create(model="other", input="hi")
         assert api.service.engine.requests.empty()
+
+
+async def test_an_input_that_is_too_long_has_no_output_to_leave_room_for(run_api):
+    async with run_api(pool, pooling_type="last") as api:
+        for count, status in ((MAX_MODEL_LEN, 200), (MAX_MODEL_LEN + 1, 400)):
+            answer = await api.post("/v1/embeddings", input=[7] * count)
+            assert answer.status_code == status
+        assert answer.json()["error"]["message"] == "input: 201 tokens exceed the context of 200"
 
 
 async def test_a_model_that_does_not_embed(run_api):

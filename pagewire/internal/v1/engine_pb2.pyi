@@ -58,7 +58,7 @@ class FrontendMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., add_request: _Optional[_Union[AddRequest, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., utility: _Optional[_Union[Utility, _Mapping]] = ..., watch_cache: _Optional[_Union[WatchCache, _Mapping]] = ..., frontend_reply: _Optional[_Union[FrontendReply, _Mapping]] = ...) -> None: ...
 
 class EngineMessage(_message.Message):
-    __slots__ = ("welcome", "step_outputs", "request_failed", "load", "utility_result", "cache_changes", "frontend_command")
+    __slots__ = ("welcome", "step_outputs", "request_failed", "load", "utility_result", "cache_changes", "frontend_command", "adapters")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     STEP_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class EngineMessage(_message.Message):
     UTILITY_RESULT_FIELD_NUMBER: _ClassVar[int]
     CACHE_CHANGES_FIELD_NUMBER: _ClassVar[int]
     FRONTEND_COMMAND_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     step_outputs: StepOutputs
     request_failed: RequestFailed
@@ -73,7 +74,8 @@ class EngineMessage(_message.Message):
     utility_result: UtilityResult
     cache_changes: CacheChanges
     frontend_command: FrontendCommand
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., request_failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., utility_result: _Optional[_Union[UtilityResult, _Mapping]] = ..., cache_changes: _Optional[_Union[CacheChanges, _Mapping]] = ..., frontend_command: _Optional[_Union[FrontendCommand, _Mapping]] = ...) -> None: ...
+    adapters: AdapterTable
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., step_outputs: _Optional[_Union[StepOutputs, _Mapping]] = ..., request_failed: _Optional[_Union[RequestFailed, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., utility_result: _Optional[_Union[UtilityResult, _Mapping]] = ..., cache_changes: _Optional[_Union[CacheChanges, _Mapping]] = ..., frontend_command: _Optional[_Union[FrontendCommand, _Mapping]] = ..., adapters: _Optional[_Union[AdapterTable, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("frontend_id", "version", "known_epoch", "name", "address")
@@ -90,7 +92,7 @@ class Hello(_message.Message):
     def __init__(self, frontend_id: _Optional[str] = ..., version: _Optional[str] = ..., known_epoch: _Optional[int] = ..., name: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ModelFacts(_message.Message):
-    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "kv_cache_dtype", "arithmetic", "exactness_caveat", "grammar_engine", "implementation", "embedding_size", "adapters_caveat")
+    __slots__ = ("architecture", "dtype", "vocab_size", "max_model_len", "eos_token_ids", "weight_bytes", "quantization", "kv_cache_dtype", "arithmetic", "exactness_caveat", "grammar_engine", "implementation", "embedding_size", "adapters_caveat", "input_embedding_size")
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +107,7 @@ class ModelFacts(_message.Message):
     IMPLEMENTATION_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_CAVEAT_FIELD_NUMBER: _ClassVar[int]
+    INPUT_EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
     architecture: str
     dtype: str
     vocab_size: int
@@ -119,10 +122,11 @@ class ModelFacts(_message.Message):
     implementation: str
     embedding_size: int
     adapters_caveat: str
-    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapters_caveat: _Optional[str] = ...) -> None: ...
+    input_embedding_size: int
+    def __init__(self, architecture: _Optional[str] = ..., dtype: _Optional[str] = ..., vocab_size: _Optional[int] = ..., max_model_len: _Optional[int] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., weight_bytes: _Optional[int] = ..., quantization: _Optional[str] = ..., kv_cache_dtype: _Optional[str] = ..., arithmetic: _Optional[str] = ..., exactness_caveat: _Optional[str] = ..., grammar_engine: _Optional[str] = ..., implementation: _Optional[str] = ..., embedding_size: _Optional[int] = ..., adapters_caveat: _Optional[str] = ..., input_embedding_size: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism", "max_priority", "max_draft_tokens")
+    __slots__ = ("epoch", "engine_version", "instance_id", "start_time", "model", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "device", "parallelism", "max_priority", "max_draft_tokens", "lora_folder", "adapters")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +140,8 @@ class Welcome(_message.Message):
     PARALLELISM_FIELD_NUMBER: _ClassVar[int]
     MAX_PRIORITY_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LORA_FOLDER_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     engine_version: str
     instance_id: str
@@ -149,10 +155,48 @@ class Welcome(_message.Message):
     parallelism: _admin_pb2.Parallelism
     max_priority: int
     max_draft_tokens: int
-    def __init__(self, epoch: _Optional[int] = ..., engine_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[_Union[ModelFacts, _Mapping]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., device: _Optional[str] = ..., parallelism: _Optional[_Union[_admin_pb2.Parallelism, _Mapping]] = ..., max_priority: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ...) -> None: ...
+    lora_folder: str
+    adapters: AdapterTable
+    def __init__(self, epoch: _Optional[int] = ..., engine_version: _Optional[str] = ..., instance_id: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., model: _Optional[_Union[ModelFacts, _Mapping]] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., device: _Optional[str] = ..., parallelism: _Optional[_Union[_admin_pb2.Parallelism, _Mapping]] = ..., max_priority: _Optional[int] = ..., max_draft_tokens: _Optional[int] = ..., lora_folder: _Optional[str] = ..., adapters: _Optional[_Union[AdapterTable, _Mapping]] = ...) -> None: ...
+
+class AdapterTable(_message.Message):
+    __slots__ = ("epoch", "adapters")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    adapters: _containers.RepeatedCompositeFieldContainer[NamedAdapter]
+    def __init__(self, epoch: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[NamedAdapter, _Mapping]]] = ...) -> None: ...
+
+class NamedAdapter(_message.Message):
+    __slots__ = ("name", "source", "digest", "rank", "bytes", "invocation_token_ids", "modules", "base", "pinned", "tenants", "loaded", "requests")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    INVOCATION_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    MODULES_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    LOADED_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    source: str
+    digest: bytes
+    rank: int
+    bytes: int
+    invocation_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    modules: _containers.RepeatedScalarFieldContainer[str]
+    base: str
+    pinned: bool
+    tenants: _containers.RepeatedScalarFieldContainer[str]
+    loaded: bool
+    requests: int
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., modules: _Optional[_Iterable[str]] = ..., base: _Optional[str] = ..., pinned: _Optional[bool] = ..., tenants: _Optional[_Iterable[str]] = ..., loaded: _Optional[bool] = ..., requests: _Optional[int] = ...) -> None: ...
 
 class AddRequest(_message.Message):
-    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar", "content_digest", "pooling", "disconnect_grace_ms", "prompt_only", "adapter")
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "stopping", "bad_words", "delivered", "deadline", "tenant", "priority", "cache_salt", "cache_bypass", "ended_indexes", "logprobs", "prompt_logprobs", "prompt_logprobs_start", "tenant_terms", "traceparent", "tracestate", "again", "age_us", "group", "max_draft_tokens", "grammar", "content_digest", "pooling", "disconnect_grace_ms", "prompt_only", "adapter", "embeddings")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +226,7 @@ class AddRequest(_message.Message):
     DISCONNECT_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_ONLY_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     prompt_token_ids: bytes
@@ -211,7 +256,8 @@ class AddRequest(_message.Message):
     disconnect_grace_ms: int
     prompt_only: bool
     adapter: AdapterRef
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., grammar: _Optional[str] = ..., content_digest: _Optional[bytes] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ..., disconnect_grace_ms: _Optional[int] = ..., prompt_only: _Optional[bool] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ...) -> None: ...
+    embeddings: InputEmbeddings
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParams, _Mapping]] = ..., stopping: _Optional[_Union[_generation_pb2.StoppingCriteria, _Mapping]] = ..., bad_words: _Optional[_Iterable[_Union[_prompt_pb2.TokenIds, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Delivered, _Mapping]]] = ..., deadline: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., tenant: _Optional[str] = ..., priority: _Optional[int] = ..., cache_salt: _Optional[str] = ..., cache_bypass: _Optional[bool] = ..., ended_indexes: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[_generation_pb2.LogprobOptions, _Mapping]] = ..., prompt_logprobs_start: _Optional[int] = ..., tenant_terms: _Optional[_Union[TenantTerms, _Mapping]] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., again: _Optional[bool] = ..., age_us: _Optional[int] = ..., group: _Optional[str] = ..., max_draft_tokens: _Optional[int] = ..., grammar: _Optional[str] = ..., content_digest: _Optional[bytes] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ..., disconnect_grace_ms: _Optional[int] = ..., prompt_only: _Optional[bool] = ..., adapter: _Optional[_Union[AdapterRef, _Mapping]] = ..., embeddings: _Optional[_Union[InputEmbeddings, _Mapping]] = ...) -> None: ...
 
 class AdapterRef(_message.Message):
     __slots__ = ("name", "source", "digest", "start")
@@ -224,6 +270,16 @@ class AdapterRef(_message.Message):
     digest: bytes
     start: int
     def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., start: _Optional[int] = ...) -> None: ...
+
+class InputEmbeddings(_message.Message):
+    __slots__ = ("dtype", "positions", "values")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    dtype: str
+    positions: bytes
+    values: bytes
+    def __init__(self, dtype: _Optional[str] = ..., positions: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class Pooling(_message.Message):
     __slots__ = ("type", "dimensions", "normalize")
@@ -282,7 +338,7 @@ class Abort(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., indexes: _Optional[_Iterable[int]] = ..., detach: _Optional[bool] = ...) -> None: ...
 
 class Utility(_message.Message):
-    __slots__ = ("call_id", "abort_by_ids", "get_load", "reset_cache", "list_requests", "explain_request", "get_kv_pool", "list_tenants", "list_frontends", "command_frontend", "find_request")
+    __slots__ = ("call_id", "abort_by_ids", "get_load", "reset_cache", "list_requests", "explain_request", "get_kv_pool", "list_tenants", "list_frontends", "command_frontend", "find_request", "load_adapter", "unload_adapter", "list_adapters")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     ABORT_BY_IDS_FIELD_NUMBER: _ClassVar[int]
     GET_LOAD_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +350,9 @@ class Utility(_message.Message):
     LIST_FRONTENDS_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FRONTEND_FIELD_NUMBER: _ClassVar[int]
     FIND_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    LOAD_ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    UNLOAD_ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    LIST_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     abort_by_ids: AbortByIds
     get_load: GetLoad
@@ -305,7 +364,32 @@ class Utility(_message.Message):
     list_frontends: ListFrontends
     command_frontend: FrontendCommand
     find_request: FindRequest
-    def __init__(self, call_id: _Optional[int] = ..., abort_by_ids: _Optional[_Union[AbortByIds, _Mapping]] = ..., get_load: _Optional[_Union[GetLoad, _Mapping]] = ..., reset_cache: _Optional[_Union[ResetCache, _Mapping]] = ..., list_requests: _Optional[_Union[ListRequests, _Mapping]] = ..., explain_request: _Optional[_Union[ExplainRequest, _Mapping]] = ..., get_kv_pool: _Optional[_Union[_inspection_pb2.GetKvPoolRequest, _Mapping]] = ..., list_tenants: _Optional[_Union[_inspection_pb2.ListTenantsRequest, _Mapping]] = ..., list_frontends: _Optional[_Union[ListFrontends, _Mapping]] = ..., command_frontend: _Optional[_Union[FrontendCommand, _Mapping]] = ..., find_request: _Optional[_Union[FindRequest, _Mapping]] = ...) -> None: ...
+    load_adapter: NamedAdapter
+    unload_adapter: UnloadAdapter
+    list_adapters: ListAdapters
+    def __init__(self, call_id: _Optional[int] = ..., abort_by_ids: _Optional[_Union[AbortByIds, _Mapping]] = ..., get_load: _Optional[_Union[GetLoad, _Mapping]] = ..., reset_cache: _Optional[_Union[ResetCache, _Mapping]] = ..., list_requests: _Optional[_Union[ListRequests, _Mapping]] = ..., explain_request: _Optional[_Union[ExplainRequest, _Mapping]] = ..., get_kv_pool: _Optional[_Union[_inspection_pb2.GetKvPoolRequest, _Mapping]] = ..., list_tenants: _Optional[_Union[_inspection_pb2.ListTenantsRequest, _Mapping]] = ..., list_frontends: _Optional[_Union[ListFrontends, _Mapping]] = ..., command_frontend: _Optional[_Union[FrontendCommand, _Mapping]] = ..., find_request: _Optional[_Union[FindRequest, _Mapping]] = ..., load_adapter: _Optional[_Union[NamedAdapter, _Mapping]] = ..., unload_adapter: _Optional[_Union[UnloadAdapter, _Mapping]] = ..., list_adapters: _Optional[_Union[ListAdapters, _Mapping]] = ...) -> None: ...
+
+class UnloadAdapter(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ListAdapters(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AdapterResult(_message.Message):
+    __slots__ = ("adapter", "problem", "code", "reason")
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    adapter: NamedAdapter
+    problem: str
+    code: int
+    reason: str
+    def __init__(self, adapter: _Optional[_Union[NamedAdapter, _Mapping]] = ..., problem: _Optional[str] = ..., code: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ListFrontends(_message.Message):
     __slots__ = ()
@@ -396,7 +480,7 @@ class ResetCache(_message.Message):
     def __init__(self) -> None: ...
 
 class UtilityResult(_message.Message):
-    __slots__ = ("call_id", "aborted", "load", "cache_reset", "requests", "explanation", "kv_pool", "tenants", "frontends", "frontend_status", "found")
+    __slots__ = ("call_id", "aborted", "load", "cache_reset", "requests", "explanation", "kv_pool", "tenants", "frontends", "frontend_status", "found", "adapter", "adapters")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     ABORTED_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
@@ -408,6 +492,8 @@ class UtilityResult(_message.Message):
     FRONTENDS_FIELD_NUMBER: _ClassVar[int]
     FRONTEND_STATUS_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     aborted: AbortByIds
     load: Load
@@ -419,7 +505,9 @@ class UtilityResult(_message.Message):
     frontends: FrontendList
     frontend_status: _admin_pb2.FrontendStatus
     found: FoundRequest
-    def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cache_reset: _Optional[_Union[ResetCache, _Mapping]] = ..., requests: _Optional[_Union[_inspection_pb2.ListRequestsResponse, _Mapping]] = ..., explanation: _Optional[_Union[_inspection_pb2.ExplainRequestResponse, _Mapping]] = ..., kv_pool: _Optional[_Union[_inspection_pb2.KvPool, _Mapping]] = ..., tenants: _Optional[_Union[_inspection_pb2.ListTenantsResponse, _Mapping]] = ..., frontends: _Optional[_Union[FrontendList, _Mapping]] = ..., frontend_status: _Optional[_Union[_admin_pb2.FrontendStatus, _Mapping]] = ..., found: _Optional[_Union[FoundRequest, _Mapping]] = ...) -> None: ...
+    adapter: AdapterResult
+    adapters: AdapterTable
+    def __init__(self, call_id: _Optional[int] = ..., aborted: _Optional[_Union[AbortByIds, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., cache_reset: _Optional[_Union[ResetCache, _Mapping]] = ..., requests: _Optional[_Union[_inspection_pb2.ListRequestsResponse, _Mapping]] = ..., explanation: _Optional[_Union[_inspection_pb2.ExplainRequestResponse, _Mapping]] = ..., kv_pool: _Optional[_Union[_inspection_pb2.KvPool, _Mapping]] = ..., tenants: _Optional[_Union[_inspection_pb2.ListTenantsResponse, _Mapping]] = ..., frontends: _Optional[_Union[FrontendList, _Mapping]] = ..., frontend_status: _Optional[_Union[_admin_pb2.FrontendStatus, _Mapping]] = ..., found: _Optional[_Union[FoundRequest, _Mapping]] = ..., adapter: _Optional[_Union[AdapterResult, _Mapping]] = ..., adapters: _Optional[_Union[AdapterTable, _Mapping]] = ...) -> None: ...
 
 class WatchCache(_message.Message):
     __slots__ = ("watch", "ends")
@@ -452,18 +540,22 @@ class CacheChange(_message.Message):
     def __init__(self, stored: _Optional[_Union[CachedBlocks, _Mapping]] = ..., removed_hashes: _Optional[bytes] = ..., cleared: _Optional[_Union[CacheCleared, _Mapping]] = ...) -> None: ...
 
 class CachedBlocks(_message.Message):
-    __slots__ = ("tenant", "cache_salt", "parent_hash", "hashes", "token_ids")
+    __slots__ = ("tenant", "cache_salt", "parent_hash", "hashes", "token_ids", "adapter", "adapter_digest")
     TENANT_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     PARENT_HASH_FIELD_NUMBER: _ClassVar[int]
     HASHES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     tenant: str
     cache_salt: str
     parent_hash: bytes
     hashes: bytes
     token_ids: bytes
-    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[str] = ..., parent_hash: _Optional[bytes] = ..., hashes: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ...) -> None: ...
+    adapter: str
+    adapter_digest: bytes
+    def __init__(self, tenant: _Optional[str] = ..., cache_salt: _Optional[str] = ..., parent_hash: _Optional[bytes] = ..., hashes: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., adapter: _Optional[str] = ..., adapter_digest: _Optional[bytes] = ...) -> None: ...
 
 class CacheCleared(_message.Message):
     __slots__ = ()

@@ -89,12 +89,13 @@ def test_a_pause_is_neither_prefill_nor_decode():
 def test_causes_sum_to_the_queue():
     clock = RequestTimings()
     clock.sent()
-    clock.started(10, [1, 2, 3, 0])
+    clock.started(14, [1, 2, 3, 0, 4])
     clock.progressed(time.monotonic_ns() + 5_000_000, tokens=True)
     clock.ready()
     clock.told(1, 1)
     waits = clock.waits()
     client = waits.pop("client")
-    assert waits == {"queue": 4000, "rows": 1000, "blocks": 2000, "budget": 3000, "trial": 0} and client > 0
+    assert waits == {"queue": 4000, "rows": 1000, "blocks": 2000, "budget": 3000, "trial": 0, "adapter": 4000}
+    assert client > 0
     clock.told(1, 1)
     assert clock.waits()["client"] == client, "nothing was ready"

@@ -35,11 +35,11 @@ LIMITS = Limits(
     max_draft_tokens=8,
     max_logprobs=5,
     has_grammars=True,
+    input_embedding_size=3,
 )
 NAN, INF = math.nan, math.inf
 
 NOT_BUILT = {
-    "prompt.embeddings": {"prompt": {"embeddings": {}}},
     "prompt.media": {"prompt": {"text": "hi", "media": [{"uri": "data:,"}]}},
     "prompt.chat.template": {"prompt": {"chat": {"template": "{{ 1 }}"}}},
     "prompt.chat.messages[0].content[1].media": {
@@ -61,6 +61,18 @@ BAD_VALUES = {
     "tenant": ["t" * 257, "é" * 129, "a\nb"],
     "routing.data_parallel_rank": [1, 2**32 - 1],
     "routing.session_id": ["s" * 257, "a\nb"],
+    "prompt.embeddings": [
+        {},
+        {"dtype": "int8", "shape": [1, 3], "data": bytes(3)},
+        {"dtype": "x" * 1000, "shape": [1, 3], "data": bytes(3)},
+        {"dtype": "float32", "shape": [3], "data": bytes(12)},
+        {"dtype": "float32", "shape": [0, 3]},
+        {"dtype": "float32", "shape": [1, 4], "data": bytes(16)},
+        {"dtype": "float32", "shape": [1, 1, 3], "data": bytes(12)},
+        {"dtype": "float32", "shape": [2**32 - 1, 3], "data": bytes(12)},
+        {"dtype": "bfloat16", "shape": [1, 3], "data": bytes(7)},
+        {"dtype": "float16", "shape": [1, 3], "data": bytes(12)},
+    ],
     "prompt.truncate_to": [0, 2**31],
     "prompt.truncation_side": [9],
     "sampling.temperature": [*BAD_FLOATS, 100.5],
@@ -117,6 +129,11 @@ GOOD_VALUES = {
     "priority": [1000, -1000, 0],
     "speculation.max_draft_tokens": [0, 1, 8],
     "tenant": ["t" * 256, "Zoë & Co."],
+    "prompt.embeddings": [
+        {"dtype": "float32", "shape": [1, 3], "data": bytes(12)},
+        {"dtype": "bfloat16", "shape": [2, 3], "data": bytes(12)},
+        {"dtype": "float16", "shape": [2, 3], "data": bytes(12)},
+    ],
     "prompt.truncate_to": [1, MAX_COUNT],
     "sampling.temperature": [0.0, -0.0, 1e-45, 100.0],
     "sampling.top_p": [1e-45, 1.0],
@@ -309,6 +326,36 @@ def test_fields_that_are_missing_or_contradict_one_another(fields, path):
     with pytest.raises(InvalidRequest) as caught:
         check_generate(make_request(**fields), LIMITS)
     assert list(caught.value.violations) == [path]
+
+
+EMBEDDINGS = {"embeddings": {"dtype": "float16", "shape": [1, 3], "data": bytes(6)}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"prompt": {"truncate_to": 1}}, "prompt.truncate_to"),
+        ({"prompt": {"add_special_tokens": False}}, "prompt.add_special_tokens"),
+        ({"output": {"echo": True}}, "output.echo"),
+        ({"output": {"prompt_token_ids": True}}, "output.prompt_token_ids"),
+        ({"output": {"prompt_logprobs": {}}}, "output.prompt_logprobs"),
+    ],
+)
+def test_what_needs_the_token_ids_of_a_prompt_of_embeddings(fields, path):
+    prompt = EMBEDDINGS | fields.get("prompt", {})
+    with pytest.raises(InvalidRequest) as caught:
+        check_generate(make_request(**(fields | {"prompt": prompt})), LIMITS)
+    assert list(caught.value.violations) == [path]
+
+
+def test_embeddings_that_are_not_served():
+    """By the engine, and by RPCs that do not generate."""
+    with pytest.raises(Unsupported) as caught:
+        check_generate(make_request(prompt=EMBEDDINGS), dataclasses.replace(LIMITS, input_embedding_size=0))
+    assert list(caught.value.violations) == ["prompt.embeddings"]
+    with pytest.raises(Unsupported) as caught:
+        check_tokenize(tokenizer_pb2.TokenizeRequest(prompts=[EMBEDDINGS]), LIMITS)
+    assert list(caught.value.violations) == ["prompts[0].embeddings"]
 
 
 def test_eos_may_be_the_only_token_where_it_does_not_have_to_wait():

@@ -156,7 +156,13 @@ class GGUFTensors(TensorSource):
             return None
         if num_rows % (2 * num_heads):
             raise StartupError(WHAT, f"{self._path}: {name} has {num_rows} rows for {num_heads} heads")
-        return torch.arange(num_rows).view(num_heads, -1, 2).transpose(1, 2).flatten()
+        return order_of_pairs(num_rows, num_heads)
+
+
+def order_of_pairs(num_rows: int, num_heads: int) -> torch.Tensor:
+    """Returns for each row of rotated heads, in the order of Hugging Face checkpoints, where a file of
+    llama.cpp has it: [num_rows] int64."""
+    return torch.arange(num_rows).view(num_heads, -1, 2).transpose(1, 2).flatten()
 
 
 def _renamed(header: Header) -> Iterator[tuple[str, TensorInfo]]:

@@ -13,6 +13,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message as ProtobufMessage
 
 from pagewire.v1 import generation_pb2, prompt_pb2
+from pagewire_client.embeddings import FIELD, to_tensor
 from pagewire_client.numbers import check_numbers
 from pagewire_client.schemas import Parser, Schema, parser_of, structured_output
 from pagewire_client.tools import ToolLike, to_choice, to_tool
@@ -21,8 +22,8 @@ Message = Mapping[str, Any]
 """A chat message {"role": ..., "content": text or parts}, with any other fields of
 pagewire.v1.ChatMessage."""
 
-PromptLike = str | Sequence[int] | Sequence[Message] | prompt_pb2.Prompt
-"""Text, token ids, a conversation, or a Prompt message."""
+PromptLike = str | Sequence[int] | Sequence[Message] | Mapping[str, Any] | prompt_pb2.Prompt
+"""Text, token ids, a conversation, {"prompt_embeds": tensor [n, E] of PyTorch or NumPy}, or a Prompt."""
 
 
 Candidates = int | Sequence[int] | Literal["all"]
@@ -360,6 +361,8 @@ def to_prompt(prompt: PromptLike) -> prompt_pb2.Prompt:
         return prompt_pb2.Prompt(text=prompt)
     if isinstance(prompt, bytes | bytearray | memoryview):  # sequences of int, too
         raise TypeError("a prompt is text, not bytes: decode it first")
+    if isinstance(prompt, Mapping) and FIELD in prompt:
+        return prompt_pb2.Prompt(embeddings=to_tensor(prompt))
     if isinstance(prompt, Sized) and not isinstance(prompt, Mapping):
         messages = [part for part in prompt if isinstance(part, Mapping)]
         token_ids = [part for part in prompt if isinstance(part, int)]

@@ -153,6 +153,7 @@ class Waits:
     budget: float = 0.0
     trial: float = 0.0
     client: float = 0.0
+    adapter: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

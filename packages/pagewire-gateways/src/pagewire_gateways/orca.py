@@ -158,7 +158,7 @@ _TRAILERS: dict[str, Callable[[OrcaLoadReport], tuple[str, str | bytes]]] = {
 class OrcaServicer:
     """xds.service.orca.v3.OpenRcaService."""
 
-    descriptor = DESCRIPTOR
+    descriptors = (DESCRIPTOR,)
 
     def __init__(self, parts: FrontendParts, aborts: Aborts) -> None:
         self._reports = LoadReports(parts.engine)

@@ -9,6 +9,7 @@ from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from frontend.validation.requests import MAX_PROMPTS
+from frontend.vectors import as_dtype
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
 from pagewire_openai.endpoints import read_in_turn, request_id_of
@@ -23,6 +24,8 @@ EMBEDDINGS: Table = {
     "model": Field(values.text, "model"),
     "input": Field(values.anything, inner=PROMPTS),
     "encoding_format": Field(values.text),
+    "embed_dtype": Field(values.text, "raw_dtype"),
+    "endianness": Field(values.nothing("little", "native")),
     "dimensions": Field(values.count, "dimensions"),
     "user": Field(values.anything),
     "normalize": Field(values.boolean, "normalize"),
@@ -47,12 +50,19 @@ async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exc
 
     def data() -> list[Json]:
         return [
-            {"object": "embedding", "index": index, "embedding": _encoded(column, encoding)}
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": _encoded(column, encoding, request.raw_dtype),
+            }
             for index, column in enumerate(vectors.columns)
         ]
 
     usage = {"prompt_tokens": vectors.prompt_tokens, "total_tokens": vectors.prompt_tokens}
-    read = await parts.prompts.run(data, call.caller.tenant, sum(map(len, vectors.columns)))
+    try:
+        read = await parts.prompts.run(data, call.caller.tenant, sum(map(len, vectors.columns)))
+    except ServiceError as error:
+        raise names.translated(error) from None
     answer = {"object": "list", "data": read, "model": parts.model.name, "usage": usage}
     await exchange.respond(200, answer)
 
@@ -62,6 +72,8 @@ def _read(body: Json, request: pooling_pb2.EmbedRequest, names: Names) -> None:
     read_fields(body, EMBEDDINGS, request, names)
     if given(body, "encoding_format", "float") not in _ENCODINGS:
         raise InvalidRequest({"encoding_format": f"must be {' or '.join(_ENCODINGS)}"})
+    if request.raw_dtype not in ("", "float32") and given(body, "encoding_format", "float") != "base64":
+        raise InvalidRequest({"embed_dtype": "needs encoding_format base64: numbers are float32"})
     prompts = read_prompts(body, "input", MAX_PROMPTS)
     for place, prompt in enumerate(prompts):
         if (special := given(body, "add_special_tokens", None)) is not None:
@@ -76,6 +88,9 @@ def _read(body: Json, request: pooling_pb2.EmbedRequest, names: Names) -> None:
     names.put("inputs", "input")
 
 
-def _encoded(column: bytes, encoding: str) -> list[float] | str:
-    """Returns a float32 column, little-endian already, as numbers or in base64."""
-    return b64encode(column).decode() if encoding == "base64" else unpack_f32(column)
+def _encoded(column: bytes, encoding: str, dtype: str) -> list[float] | str:
+    """Returns a float32 column as numbers, or in base64 as elements of a type; "": float32. Raises
+    InvalidRequest."""
+    if encoding == "base64":
+        return b64encode(as_dtype(column, dtype or "float32")).decode()
+    return unpack_f32(column)

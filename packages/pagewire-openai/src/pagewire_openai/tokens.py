@@ -8,8 +8,7 @@ from frontend.call.call import Call
 from frontend.errors import InvalidRequest, ServiceError
 from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
-from frontend.validation.requests import check_detokenize, check_tokenize
-from frontend.validation.rules import Limits
+from frontend.tokenization import detokenized, tokenized
 from pagewire.v1 import tokenizer_pb2
 from pagewire_openai.requests import values
 from pagewire_openai.requests.chat import CONVERSATION, read_conversation
@@ -70,17 +69,11 @@ async def _read_ids(
     parts: FrontendParts, request: tokenizer_pb2.TokenizeRequest, names: Names, call: Call
 ) -> "array[int]":
     """Returns the token ids of a request's only prompt. Raises ServiceError with the client's names."""
-    parts.model.check_name(request.model)
     try:
-        check = partial(check_tokenize, request, Limits(parts.vocab_size, 1, frozenset(), 1, 1))
-        await parts.large_messages.run(check, request.ByteSize(), call.caller)
-        with parts.limits.reading(request.ByteSize(), call.caller):
-            read = await parts.prompts.read(
-                request.prompts[0], _PATH, vocab_size=parts.vocab_size, tenant=call.caller.tenant
-            )
+        async with tokenized(parts, request, call.caller) as (read,):
+            return read.token_ids
     except ServiceError as error:
         raise names.translated(error) from None
-    return read.token_ids
 
 
 def _read_tokenize(body: Json, request: tokenizer_pb2.TokenizeRequest, names: Names) -> None:
@@ -122,18 +115,10 @@ async def detokenize(parts: FrontendParts, body: Json, call: Call, exchange: Exc
     names, request = Names(), tokenizer_pb2.DetokenizeRequest()
     read = partial(_read_detokenize, body, request, names)
     await parts.large_messages.run(read, exchange.body_size, call.caller)
-    parts.model.check_name(request.model)
-    ids = request.sequences[0].ids
-    skip = request.skip_special_tokens if request.HasField("skip_special_tokens") else False
-
-    def texts() -> list[str]:
-        check_detokenize(request, parts.vocab_size)
-        return parts.model.tokenizer.decode([array("I", ids)], skip_special_tokens=skip)
-
-    size = request.ByteSize()
+    if not request.HasField("skip_special_tokens"):
+        request.skip_special_tokens = False
     try:
-        with parts.limits.reading(size, call.caller):
-            (prompt,) = await parts.prompts.run(texts, call.caller.tenant, size)
+        (prompt,) = await detokenized(parts, request, call.caller)
     except ServiceError as error:
         raise names.translated(error) from None
     await exchange.respond(200, {"prompt": prompt})

@@ -151,6 +151,9 @@ class ReconstructedRequests:
             stop_token_ids=stop,
             key=facts["suspect"],
             cache_salt=facts.get("namespace", ""),
+            content_hashes={
+                int(at): bytes.fromhex(each) for at, each in facts.get("content_hashes", {}).items()
+            },
             beam_search=replayed_search(facts),
             owner=RequestOwner(abort_at=facts["deadline_at"]),
             **{name: facts[name] for name in COPIED},

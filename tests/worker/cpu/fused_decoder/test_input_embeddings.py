@@ -15,11 +15,14 @@ from worker.cpu.fused_decoder.decoder import FusedDecoder
 pytestmark = pytest.mark.cpu_kernels
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_same_tokens(tied: bool, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch):
+def test_the_same_tokens(
+    family: str, tied: bool, checkpoint: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+):
     """Every step of a sequence with the values of its tokens, from an embedding that is packed and from one
-    that is not."""
-    folder = checkpoint("llama", head_dim=32, tie_word_embeddings=tied)
+    that is not, with and without a factor."""
+    folder = checkpoint(family, head_dim=32, tie_word_embeddings=tied)
 
     def logits() -> torch.Tensor:
         driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=200, max_num_seqs=8)
@@ -31,7 +34,7 @@ def test_the_same_tokens(tied: bool, checkpoint: Callable[..., Path], monkeypatc
 
     def with_values(model: FusedDecoder, batch: InputBatch, caches: list[LayerCache]) -> torch.Tensor:
         tokens = torch.arange(len(batch.token_ids))
-        values = InputEmbeddings(tokens, model.model.embedding(batch))
+        values = InputEmbeddings(tokens, model.model.embed(batch))
         without_ids = replace(batch, token_ids=batch.token_ids * 0, input_embeddings=values)
         return forward(model, without_ids, caches)
 

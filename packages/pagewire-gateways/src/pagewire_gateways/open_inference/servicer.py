@@ -30,7 +30,7 @@ from pagewire_gateways.open_inference.responses import FINAL, OUTPUTS, TensorWri
 from pagewire_gateways.protos import open_inference_pb2 as oip
 from pagewire_gateways.protos import open_inference_pb2_grpc
 
-DESCRIPTOR = oip.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+DESCRIPTORS = (oip.DESCRIPTOR.services_by_name["GRPCInferenceService"],)
 VERSION = "1"
 """Of the model; clients may leave it out."""
 PLATFORM = "pagewire"
@@ -41,7 +41,7 @@ Requests = AsyncIterator[oip.ModelInferRequest]
 class OpenInferenceServicer(open_inference_pb2_grpc.GRPCInferenceServiceServicer):
     """Generates from tensors, and says which ones."""
 
-    descriptor = DESCRIPTOR
+    descriptors = DESCRIPTORS
     interceptors = ()
 
     def __init__(self, parts: FrontendParts, aborts: Aborts) -> None:

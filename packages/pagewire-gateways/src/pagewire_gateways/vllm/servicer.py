@@ -33,13 +33,13 @@ from pagewire_gateways.vllm.messages import NAMES, AnswerWriter, read_request
 
 MAX_SEQUENCE_NUMBER = (1 << 63) - 1
 """Of the last batch that a subscriber has had; there is room for the numbers of those that follow."""
-DESCRIPTOR = vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"]
+DESCRIPTORS = (vllm_engine_pb2.DESCRIPTOR.services_by_name["VllmEngine"],)
 
 
 class VllmServicer(vllm_engine_pb2_grpc.VllmEngineServicer):  # type: ignore[misc]  # has no types
     """Generates for gateways, and tells them about the model and its load."""
 
-    descriptor = DESCRIPTOR
+    descriptors = DESCRIPTORS
     interceptors = ()
 
     def __init__(self, parts: FrontendParts, aborts: Aborts) -> None:

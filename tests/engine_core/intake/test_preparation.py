@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine_core.intake.grammar_preparation import MAX_KNOWN
 from engine_core.intake.overload import QueueBounds
+from engine_core.intake.preparation import MAX_KNOWN
 from engine_core.io.inbox import FrontendGone
 from pagewire.internal.v1.engine_pb2 import Abort, AddRequest
 from tests.engine_core.fakes import add_request, expected_output

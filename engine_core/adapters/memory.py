@@ -1,0 +1,209 @@
+"""What the worker holds of adapters, by digest: least recently used first out, within --lora-memory bytes.
+
+Adapters are loaded one after another, in the order in which requests first lacked them. One that requests
+in flight have, or that is pinned, is not dropped; where that leaves no room for the first one that is lacked,
+requests that come later wait behind it, also those whose adapter is loaded: so it gets room when those
+before it have ended. One whose size is not known is loaded first, and dropped if there is no room for it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import NamedTuple, Protocol
+
+from engine_core.adapters.sources import AdapterSources
+from engine_core.errors import Code, Refused
+from engine_core.request import Request
+from engine_core.scheduler.scheduler import Scheduler
+from engine_core.step.plan import AdapterUse
+from pagewire.internal.v1.worker_pb2 import AdapterLoaded
+
+
+class AdapterWorker(Protocol):
+    """What loads adapters: the worker."""
+
+    def load_adapter(self, number: int, source: str, digest: bytes, max_bytes: int) -> None:
+        """Begins to load an adapter; returns at once. See worker.proto."""
+
+    def drop_adapter(self, digest: bytes) -> None:
+        """Has an adapter forgotten."""
+
+    def take_adapters(self) -> Sequence[AdapterLoaded]:
+        """Returns the answers to load_adapter() since the last call."""
+
+
+class _Load(NamedTuple):
+    number: int
+    source: str
+    digest: bytes  # expected; empty: any
+    done: Callable[[AdapterLoaded], None]
+
+
+class AdapterMemory:
+    """Adapters of the worker. A Supply of intake/preparation.py: requests begin when theirs are loaded."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        worker: AdapterWorker,
+        sources: AdapterSources,
+        capacity: int,
+        held: Iterable[AdapterLoaded] = (),
+    ) -> None:
+        """capacity: bytes. held: what an adopted worker has."""
+        self._scheduler, self._worker, self._sources, self._capacity = scheduler, worker, sources, capacity
+        self.pinned: frozenset[bytes] = frozenset()
+        """Digests of adapters that stay loaded while no request has them."""
+        self.on_lost: Callable[[bytes], None] = lambda digest: None
+        """Called with the digest of an adapter that its folder does not hold any more."""
+        self._sizes = {each.digest: each.bytes for each in held}  # of all that were loaded so far
+        self._loaded: OrderedDict[bytes, None] = OrderedDict.fromkeys(self._sizes)  # by last use
+        self._wanted: OrderedDict[bytes, str] = OrderedDict()  # digests that are lacked -> source
+        self._ordered: deque[_Load] = deque()  # loads that load() was called for
+        self._loading: _Load | None = None
+        self._granted: set[bytes] = set()
+        self._failed: dict[bytes, str] = {}
+        self._numbers = count(1)
+        self._is_full = False
+        self._is_due = False
+        self._num_ended = 0
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether an answer of the worker is to come."""
+        return self._loading is not None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all adapters that are loaded."""
+        return sum(self._sizes[digest] for digest in self._loaded)
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._loaded
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    def uses(self, digest: bytes) -> int:
+        """Returns how many requests in flight have an adapter. Cost: all requests."""
+        return sum(
+            each.parameters.adapter is not None and each.parameters.adapter.digest == digest
+            for each in self._scheduler.requests
+        )
+
+    def prepare(self, request: Request) -> bool:
+        """Returns whether the request's adapter is loaded, if it has one; has it loaded otherwise. Raises
+        Refused where it cannot be."""
+        adapter = request.parameters.adapter
+        if adapter is None:
+            return True
+        digest = adapter.digest
+        if digest in self._failed:
+            raise Refused("adapter", self._failed[digest], "ADAPTER_CHANGED", Code.FAILED_PRECONDITION)
+        if digest in self._loaded and (digest in self._granted or digest in self.pinned or not self._is_full):
+            self._loaded.move_to_end(digest)
+            return True
+        if digest not in self._wanted:
+            self._want(adapter)
+        return False
+
+    def review(self) -> bool:
+        """Takes the worker's answers, and goes on with what is lacked. Returns whether prepare() may now say
+        something else of requests that wait."""
+        self._granted.clear()
+        self._failed.clear()
+        for answer in self._worker.take_adapters():
+            self._take(answer)
+        if (self._wanted or self._ordered) and (
+            self._is_due or self._num_ended != self._scheduler.states.num_ended
+        ):
+            self._is_due, self._num_ended = False, self._scheduler.states.num_ended
+            self._advance()
+        return bool(self._granted or self._failed)
+
+    def load(self, source: str, done: Callable[[AdapterLoaded], None], digest: bytes = b"") -> None:
+        """Loads what a folder holds. done: takes the worker's answer. Raises Refused."""
+        self._sources.check(source)
+        self._ordered.append(_Load(next(self._numbers), source, digest, done))
+        self._is_due = True
+
+    def drop(self, digest: bytes) -> None:
+        """Drops an adapter that no request in flight has."""
+        if digest in self._loaded:
+            del self._loaded[digest]
+            self._worker.drop_adapter(digest)
+
+    def _want(self, adapter: AdapterUse) -> None:
+        if adapter.digest not in self._loaded:
+            self._sources.check(adapter.source)
+        self._wanted[adapter.digest] = adapter.source
+        self._is_due = True
+
+    def _advance(self) -> None:
+        """Grants adapters that are loaded, in their order, and begins the next load."""
+        if self._ordered and self._loading is None:
+            self._begin(self._ordered.popleft(), self._capacity - self._size_of(self.pinned))
+        while self._wanted:
+            digest, source = next(iter(self._wanted.items()))
+            if digest not in self._loaded:
+                if self._loading is not None:
+                    return
+                if digest in self.pinned or self._is_awaited(digest):
+                    self._is_full = not self._make_room(self._sizes.get(digest, 0))
+                    if not self._is_full:
+                        load = _Load(next(self._numbers), source, digest, lambda _: None)
+                        self._begin(load, self._capacity - self._size_of(self.pinned - {digest}))
+                    return
+            else:
+                self._granted.add(digest)
+            del self._wanted[digest]
+        self._is_full = False
+
+    def _begin(self, load: _Load, max_bytes: int) -> None:
+        self._loading = load
+        self._sources.begin(load.source)
+        self._worker.load_adapter(load.number, load.source, load.digest, max(max_bytes, 0))
+
+    def _take(self, answer: AdapterLoaded) -> None:
+        load = self._loading
+        if load is None or load.number != answer.number:
+            return
+        self._loading, self._is_due = None, True
+        self._sources.end(load.source)
+        if answer.problem:
+            if load.digest in self._wanted:
+                del self._wanted[load.digest]
+                self._failed[load.digest] = f"cannot be loaded any more: {answer.problem}"
+                self.on_lost(load.digest)
+        else:
+            self._sizes[answer.digest] = answer.bytes
+            fits = answer.digest in self._loaded or self._make_room(answer.bytes)
+            self._loaded[answer.digest] = None
+            if not fits:
+                self.drop(answer.digest)
+        load.done(answer)
+
+    def _make_room(self, size: int) -> bool:
+        """Drops what was used least recently, as far as it must and may; returns whether there is room."""
+        used = self._scheduler.requests and self._used()
+        for digest in list(self._loaded):
+            if self.num_bytes + size <= self._capacity:
+                break
+            if digest not in self.pinned and digest not in used:
+                self.drop(digest)
+        return self.num_bytes + size <= self._capacity
+
+    def _used(self) -> set[bytes]:
+        """Returns the digests that requests have which may have begun."""
+        states = self._scheduler.states
+        begun = (each.parameters.adapter for each in self._scheduler.requests if each not in states.preparing)
+        return {adapter.digest for adapter in begun if adapter is not None} | self._granted
+
+    def _is_awaited(self, digest: bytes) -> bool:
+        waiting = (each.parameters.adapter for each in self._scheduler.states.preparing)
+        return any(adapter is not None and adapter.digest == digest for adapter in waiting)
+
+    def _size_of(self, digests: Iterable[bytes]) -> int:
+        return sum(self._sizes.get(digest, 0) for digest in digests)

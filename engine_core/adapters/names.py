@@ -1,0 +1,137 @@
+"""The names of adapters, which all frontends are told: loading, replacing and unloading them.
+
+A name stands for one digest at a time. Frontends are told of another adapter under a name when the worker has
+it: requests that were sent before keep theirs, which stays loaded until they have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine_core.adapters.memory import AdapterMemory
+from engine_core.errors import Code, Refused
+from pagewire.internal.v1.engine_pb2 import AdapterResult, AdapterTable, NamedAdapter
+from pagewire.internal.v1.worker_pb2 import AdapterLoaded
+from pagewire.limits import MAX_ADAPTERS, is_adapter_name
+
+Answer = Callable[[AdapterResult], None]
+
+
+class AdapterNames:
+    """Named adapters of a core."""
+
+    def __init__(
+        self, memory: AdapterMemory, caveat: str, announce: Callable[[AdapterTable], None], epoch: int
+    ) -> None:
+        """caveat: why the worker takes no adapters; "": it does. announce: sends to all frontends."""
+        self._memory, self._caveat, self._announce, self._epoch = memory, caveat, announce, epoch
+        self._named: dict[str, NamedAdapter] = {}
+        self._unloading: list[tuple[NamedAdapter, Answer]] = []
+        memory.on_lost = self._lost
+
+    @property
+    def is_unloading(self) -> bool:
+        """Whether an unload() is not answered yet."""
+        return bool(self._unloading)
+
+    def load(self, wanted: NamedAdapter, answer: Answer) -> None:
+        """Loads an adapter and names it. One with a digest is named only if it has no name yet, and loaded
+        when a request needs it: it was loaded by a core before this one."""
+        try:
+            self._check(wanted)
+            known = self._named.get(wanted.name)
+            if wanted.digest and known is not None:
+                answer(AdapterResult(adapter=known))
+            elif wanted.digest:
+                self._name(wanted)
+                answer(AdapterResult(adapter=wanted))
+            else:
+                self._memory.load(wanted.source, lambda loaded: self._loaded(wanted, loaded, answer))
+        except Refused as refusal:
+            answer(_refusal(wanted, refusal))
+
+    def unload(self, name: str, answer: Answer) -> None:
+        """Takes a name away. Answers when no request has the adapter any more."""
+        if name not in self._named:
+            refusal = Refused("name", "is not that of an adapter", "ADAPTER_NOT_FOUND", Code.NOT_FOUND)
+            answer(_refusal(NamedAdapter(name=name), refusal))
+            return
+        self._unloading.append((self._named.pop(name), answer))
+        self._changed()
+
+    def review(self) -> None:
+        """Drops adapters that are unloaded and that no request has any more. To be called in every step."""
+        if not self._unloading:
+            return
+        kept = {each.digest for each in self._named.values()}
+        for unloaded in [
+            each
+            for each in self._unloading
+            if each[0].digest in kept or not self._memory.uses(each[0].digest)
+        ]:
+            self._unloading.remove(unloaded)
+            adapter, answer = unloaded
+            if adapter.digest not in kept:
+                self._memory.drop(adapter.digest)
+            answer(AdapterResult(adapter=adapter))
+
+    def table(self, *, with_use: bool = False) -> AdapterTable:
+        """Returns all named adapters. with_use: also whether they are loaded, and how many requests have
+        them."""
+        table = AdapterTable(epoch=self._epoch, adapters=[self._named[name] for name in sorted(self._named)])
+        for each in table.adapters if with_use else ():
+            each.loaded, each.requests = each.digest in self._memory, self._memory.uses(each.digest)
+        return table
+
+    def _check(self, wanted: NamedAdapter) -> None:
+        """Raises Refused."""
+        if self._caveat:
+            raise Refused(
+                "", f"the worker takes no adapters: {self._caveat}", "FEATURE_UNSUPPORTED", Code.UNIMPLEMENTED
+            )
+        if not is_adapter_name(wanted.name):
+            raise Refused("name", "is not a valid name of an adapter")
+        known = self._named.get(wanted.name)
+        if known is None and len(self._named) >= MAX_ADAPTERS:
+            raise Refused(
+                "name",
+                f"would be one of more than {MAX_ADAPTERS}: unload others",
+                "TOO_MANY_ADAPTERS",
+                Code.RESOURCE_EXHAUSTED,
+            )
+        if known is not None and sorted(known.tenants) != sorted(wanted.tenants):
+            text = "is an adapter of other tenants: unload it first"
+            raise Refused("name", text, "ADAPTER_NAME_IN_USE", Code.ALREADY_EXISTS)
+
+    def _loaded(self, wanted: NamedAdapter, loaded: AdapterLoaded, answer: Answer) -> None:
+        if loaded.problem:
+            answer(_refusal(wanted, Refused("source", loaded.problem, "ADAPTER_INVALID")))
+            return
+        wanted.digest, wanted.rank, wanted.bytes, wanted.base = (
+            loaded.digest,
+            loaded.rank,
+            loaded.bytes,
+            loaded.base,
+        )
+        wanted.invocation_token_ids[:], wanted.modules[:] = loaded.invocation_token_ids, loaded.modules
+        self._name(wanted)
+        answer(AdapterResult(adapter=wanted))
+
+    def _name(self, adapter: NamedAdapter) -> None:
+        self._named[adapter.name] = adapter
+        self._changed()
+
+    def _lost(self, digest: bytes) -> None:
+        """Forgets names of an adapter that its folder does not hold any more: the next request finds what it
+        holds now."""
+        for name in [name for name, each in self._named.items() if each.digest == digest and not each.pinned]:
+            del self._named[name]
+        self._changed()
+
+    def _changed(self) -> None:
+        self._memory.pinned = frozenset(each.digest for each in self._named.values() if each.pinned)
+        self._announce(self.table())
+
+
+def _refusal(adapter: NamedAdapter, refusal: Refused) -> AdapterResult:
+    return AdapterResult(adapter=adapter, problem=refusal.message, code=refusal.code, reason=refusal.reason)

@@ -1,0 +1,83 @@
+"""Adapters (LoRA, arXiv 2106.09685): what rows of a step add to the outputs of a linear layer.
+
+    t[j] = sum_k a[j, k] x[k]      float32, k ascending
+    t[j] = t[j] * scale            float32
+    d[n] = sum_j b[n, j] t[j]      float32, j ascending
+    y[n] = round(y[n] + d[n])      to y's dtype, as the layer's own product left it
+
+The sums of the compiled kernels (kernels.cpu.adapters) are in this order, each product added with one
+rounding, so that a token has the same bits alone and beside others. A token without an adapter is not
+touched. The factor is not part of b, which would round it where it is no power of two.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+
+
+class LowRank(NamedTuple):
+    """What some consecutive outputs of a layer gain."""
+
+    a: torch.Tensor  # [r, K] float32, bfloat16 or float16
+    b: torch.Tensor  # [N, r], likewise
+    scale: float
+    first: int  # the first of the outputs
+
+
+LayerParts = tuple[LowRank, ...]
+"""Of one layer; none: the adapter leaves it as it is."""
+
+
+class AdapterWeights(Protocol):
+    """One adapter, in the form that the operations of a platform read (Ops.pack_adapter)."""
+
+    @property
+    def address(self) -> int:
+        """Where compiled kernels find it; 0: nowhere."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class PlainAdapter:
+    """The AdapterWeights of torch. layers: by the number of the layer."""
+
+    layers: Sequence[LayerParts]
+    address: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        tensors = {id(each): each.nbytes for parts in self.layers for part in parts for each in part[:2]}
+        return sum(tensors.values())
+
+
+@dataclass(frozen=True, eq=False)
+class StepAdapters:
+    """The adapters of a step's tokens; n of the tokens have one."""
+
+    tokens: torch.Tensor  # [n] int64: index into T, all different, sorted by adapter
+    addresses: torch.Tensor  # [n] int64: AdapterWeights.address of each
+    groups: Sequence[tuple[AdapterWeights, int]]
+    """The adapters in the order of `tokens`, and the number of tokens of each."""
+
+
+def adapt(y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters) -> torch.Tensor:
+    """Adds to the rows of y [T, N] what their adapters make of x [T, K], in place, and returns y. layer: its
+    number."""
+    first = 0
+    for weights, count in adapters.groups:
+        assert isinstance(weights, PlainAdapter)
+        tokens = adapters.tokens[first : first + count]
+        for a, b, scale, column in weights.layers[layer]:
+            t = F.linear(x[tokens].float(), a.float()) * scale
+            columns = slice(column, column + len(b))
+            y[tokens, columns] = (y[tokens, columns].float() + F.linear(t, b.float())).to(y.dtype)
+        first += count
+    return y

@@ -1,0 +1,1 @@
+"""tei.v1, the services of text-embeddings-inference."""

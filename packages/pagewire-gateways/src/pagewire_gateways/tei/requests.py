@@ -1,0 +1,60 @@
+"""Messages of tei.v1 as requests of ours."""
+
+from frontend.errors import InvalidRequest, Unsupported
+from pagewire.v1 import pooling_pb2, prompt_pb2, tokenizer_pb2
+from pagewire_gateways.protos import tei_pb2
+
+NAMES = {
+    "inputs[0]": "inputs",
+    "inputs[0].text": "inputs",
+    "prompts[0]": "inputs",
+    "prompts[0].text": "inputs",
+    "sequences": "ids",
+    "sequences[0]": "ids",
+    "sequences[0].ids": "ids",
+}
+"""Paths of our fields -> the fields that set them."""
+_SIDES = {
+    tei_pb2.TRUNCATION_DIRECTION_RIGHT: prompt_pb2.TRUNCATION_SIDE_RIGHT,
+    tei_pb2.TRUNCATION_DIRECTION_LEFT: prompt_pb2.TRUNCATION_SIDE_LEFT,
+}
+
+
+def read_embed(message: tei_pb2.EmbedRequest, max_length: int) -> pooling_pb2.EmbedRequest:
+    """Returns the request for a vector. max_length: tokens of an input. Raises InvalidRequest."""
+    _require_no_prompt_name(message)
+    request = pooling_pb2.EmbedRequest(normalize=message.normalize if message.HasField("normalize") else True)
+    if message.HasField("dimensions"):
+        request.dimensions = message.dimensions
+    prompt = request.inputs.add(text=message.inputs)
+    truncate(prompt, message.truncate, message.truncation_direction, max_length)
+    return request
+
+
+def truncate(prompt: prompt_pb2.Prompt, wanted: bool, direction: int, max_length: int) -> None:
+    """Sets how a prompt is shortened. Raises InvalidRequest."""
+    side = _SIDES.get(direction)  # type: ignore[call-overload]  # any number may come
+    if side is None:
+        raise InvalidRequest({"truncation_direction": f"must be RIGHT or LEFT, not {direction}"})
+    if wanted:
+        prompt.truncate_to, prompt.truncation_side = max_length, side
+
+
+def read_encode(message: tei_pb2.EncodeRequest) -> tokenizer_pb2.TokenizeRequest:
+    """Returns the request for tokens. Raises Unsupported."""
+    _require_no_prompt_name(message)
+    request = tokenizer_pb2.TokenizeRequest(offsets=True)
+    request.prompts.add(text=message.inputs, add_special_tokens=message.add_special_tokens)
+    return request
+
+
+def read_decode(message: tei_pb2.DecodeRequest) -> tokenizer_pb2.DetokenizeRequest:
+    """Returns the request for a text."""
+    request = tokenizer_pb2.DetokenizeRequest(skip_special_tokens=message.skip_special_tokens)
+    request.sequences.add(ids=message.ids)
+    return request
+
+
+def _require_no_prompt_name(message: tei_pb2.EmbedRequest | tei_pb2.EncodeRequest) -> None:
+    if message.HasField("prompt_name"):
+        raise Unsupported({"prompt_name": "is not served: write the prompt before the text"})

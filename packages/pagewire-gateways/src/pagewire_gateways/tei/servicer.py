@@ -1,0 +1,157 @@
+"""The services of text-embeddings-inference: Info, Embed and Tokenize, over the parts of all services.
+
+Predict and Rerank, sparse vectors and vectors of tokens are not implemented.
+"""
+
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+
+import grpc
+
+from frontend.call.call import Call
+from frontend.errors import ServiceError
+from frontend.parts import FrontendParts
+from frontend.prompts.prompt_encoding import TokenizedPrompt
+from frontend.rpc.call_context import Context, current_call
+from frontend.rpc.error_mapping import guarded, unimplemented
+from frontend.servicers.tokenizer import byte_offsets
+from frontend.streams.pooling import StageTimes
+from frontend.streams.request_registry import Aborts
+from frontend.tokenization import detokenized, tokenized
+from frontend.validation.requests import MAX_PROMPTS
+from pagewire import __version__
+from pagewire.ipc.columns import unpack_f32_array
+from pagewire_gateways.field_names import translated
+from pagewire_gateways.protos import tei_pb2, tei_pb2_grpc
+from pagewire_gateways.tei.ordered import OrderedStream
+from pagewire_gateways.tei.requests import NAMES, read_decode, read_embed, read_encode
+
+SERVICES = "Info", "Embed", "Predict", "Rerank", "Tokenize"
+
+
+class TeiServicer(
+    tei_pb2_grpc.InfoServicer,
+    tei_pb2_grpc.EmbedServicer,
+    tei_pb2_grpc.PredictServicer,
+    tei_pb2_grpc.RerankServicer,
+    tei_pb2_grpc.TokenizeServicer,
+):
+    """Embeds and tokenizes, one text per message."""
+
+    descriptors = tuple(tei_pb2.DESCRIPTOR.services_by_name[name] for name in SERVICES)
+    interceptors = ()
+
+    def __init__(self, parts: FrontendParts, aborts: Aborts) -> None:
+        """aborts: as all services get it; requests of these have no ids."""
+        self._parts = parts
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Registers the services."""
+        for name in SERVICES:
+            getattr(tei_pb2_grpc, f"add_{name}Servicer_to_server")(self, server)
+
+    @guarded
+    async def Info(self, request: tei_pb2.InfoRequest, context: Context) -> tei_pb2.InfoResponse:
+        parts, facts = self._parts, self._parts.engine.facts or self._parts.engine.require()
+        return tei_pb2.InfoResponse(
+            version=__version__,
+            model_id=parts.model.name,
+            model_dtype=facts.model.dtype,
+            model_type=tei_pb2.MODEL_TYPE_EMBEDDING,
+            max_concurrent_requests=parts.config.max_concurrent_requests,
+            max_input_length=facts.model.max_model_len,
+            max_batch_tokens=facts.max_num_batched_tokens,
+            max_batch_requests=facts.max_num_seqs,
+            max_client_batch_size=MAX_PROMPTS,
+            tokenization_workers=parts.config.tokenizer_threads,
+        )
+
+    @guarded
+    async def Embed(self, request: tei_pb2.EmbedRequest, context: Context) -> tei_pb2.EmbedResponse:
+        self._parts.state.require_open()
+        return await self._embed(request, current_call(context))
+
+    @guarded
+    async def EmbedStream(self, requests: AsyncIterator[tei_pb2.EmbedRequest], context: Context) -> None:
+        await OrderedStream(self._parts, self._embed).run(requests, context)
+
+    async def _embed(self, message: tei_pb2.EmbedRequest, call: Call) -> tei_pb2.EmbedResponse:
+        began, parts = time.monotonic_ns(), self._parts
+        read = partial(read_embed, message, parts.engine.require_known().model.max_model_len)
+        request = await parts.large_messages.run(read, message.ByteSize(), call.caller)
+        try:
+            vectors = await parts.embedder.embed(request, call)
+        except ServiceError as error:
+            raise translated(error, NAMES) from None
+        metadata = _metadata(began, len(message.inputs), vectors.prompt_tokens, vectors.times)
+        return tei_pb2.EmbedResponse(embeddings=unpack_f32_array(vectors.columns[0]), metadata=metadata)
+
+    EmbedSparse = unimplemented("EmbedSparse")
+    EmbedSparseStream = unimplemented("EmbedSparseStream")
+    EmbedAll = unimplemented("EmbedAll")
+    EmbedAllStream = unimplemented("EmbedAllStream")
+    Predict = unimplemented("Predict")
+    PredictStream = unimplemented("PredictStream")
+    PredictPair = unimplemented("PredictPair")
+    PredictPairStream = unimplemented("PredictPairStream")
+    Rerank = unimplemented("Rerank")
+    RerankStream = unimplemented("RerankStream")
+
+    @guarded
+    async def Tokenize(self, request: tei_pb2.EncodeRequest, context: Context) -> tei_pb2.EncodeResponse:
+        return await self._tokenize(request, current_call(context))
+
+    @guarded
+    async def TokenizeStream(self, requests: AsyncIterator[tei_pb2.EncodeRequest], context: Context) -> None:
+        await OrderedStream(self._parts, self._tokenize).run(requests, context)
+
+    async def _tokenize(self, message: tei_pb2.EncodeRequest, call: Call) -> tei_pb2.EncodeResponse:
+        parts, caller, size = self._parts, call.caller, message.ByteSize()
+        request = await parts.large_messages.run(partial(read_encode, message), size, caller)
+        try:
+            async with tokenized(parts, request, caller) as (read,):
+                return await parts.prompts.run(partial(self._tokens, read), caller.tenant, size)
+        except ServiceError as error:
+            raise translated(error, NAMES) from None
+
+    def _tokens(self, read: TokenizedPrompt) -> tei_pb2.EncodeResponse:
+        """Builds the response in a thread, as it takes time per token."""
+        response, data = tei_pb2.EncodeResponse(), read.text.encode()
+        special_tokens = self._parts.model.tokenizer.special_tokens
+        for token, (start, stop) in zip(read.token_ids, byte_offsets(read), strict=True):
+            if token in special_tokens and start == stop:
+                response.tokens.add(id=token, text=special_tokens[token].content, special=True)
+            else:
+                text = data[start:stop].decode(errors="replace")
+                response.tokens.add(id=token, text=text, start=start, stop=stop)
+        return response
+
+    @guarded
+    async def Decode(self, request: tei_pb2.DecodeRequest, context: Context) -> tei_pb2.DecodeResponse:
+        return await self._decode(request, current_call(context))
+
+    @guarded
+    async def DecodeStream(self, requests: AsyncIterator[tei_pb2.DecodeRequest], context: Context) -> None:
+        await OrderedStream(self._parts, self._decode).run(requests, context)
+
+    async def _decode(self, message: tei_pb2.DecodeRequest, call: Call) -> tei_pb2.DecodeResponse:
+        parts, read = self._parts, partial(read_decode, message)
+        request = await parts.large_messages.run(read, message.ByteSize(), call.caller)
+        try:
+            (text,) = await detokenized(parts, request, call.caller)
+        except ServiceError as error:
+            raise translated(error, NAMES) from None
+        return tei_pb2.DecodeResponse(text=text)
+
+
+def _metadata(began: int, num_chars: int, num_tokens: int, times: StageTimes) -> tei_pb2.Metadata:
+    """Returns sizes and times of a request that began at `began` (time.monotonic_ns())."""
+    return tei_pb2.Metadata(
+        compute_chars=num_chars,
+        compute_tokens=num_tokens,
+        total_time_ns=time.monotonic_ns() - began,
+        tokenization_time_ns=times.tokenization,
+        queue_time_ns=times.queue,
+        inference_time_ns=times.inference,
+    )

@@ -1,0 +1,266 @@
+"""Requests with adapters: loaded before they begin, in a bounded memory, and not taken from a request."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine_core.adapters.options import AdapterOptions
+from engine_core.adapters.sources import MAX_DEATHS, AdapterSources
+from engine_core.errors import Code
+from pagewire.internal.v1.engine_pb2 import (
+    AddRequest,
+    ListAdapters,
+    ListRequests,
+    NamedAdapter,
+    UnloadAdapter,
+    Utility,
+    WatchCache,
+)
+from pagewire.v1 import inspection_pb2 as pb
+from tests.engine_core.fakes import add_request
+from tests.engine_core.house import House
+
+PROMPT = list(range(10, 31))  # five blocks of 4 and one token
+
+
+def digest_of(name: str) -> bytes:
+    return name.encode().ljust(32, b".")
+
+
+class Adapters(House):
+    """A house with adapters of 10 bytes each, and memory for two of them."""
+
+    def __init__(self, folder: Path, capacity: int = 20) -> None:
+        self.folder = folder
+        super().__init__(adapters=AdapterOptions(AdapterSources(parent=str(folder)), capacity))
+        self.worker.folders = {name: (digest_of(name), 10) for name in "abcd"}
+
+    def put_one(self, handle: int, name: str, start: int = 0, **options: object) -> AddRequest:
+        message = add_request(handle, PROMPT, **options)  # type: ignore[arg-type]
+        adapter = message.adapter
+        adapter.name, adapter.source, adapter.start = name, str(self.folder / name), start
+        adapter.digest = digest_of(name)
+        self.put(message)
+        return message
+
+    def load(self, name: str, folder: str = "", **options: object) -> None:
+        source = str(self.folder / (folder or name))
+        wanted = NamedAdapter(name=name, source=source, **options)  # type: ignore[arg-type]
+        self.put(Utility(call_id=1, load_adapter=wanted))
+        self.settle()
+
+    def settle(self) -> None:
+        """Steps until no call is under way."""
+        while self.inbox or self.core._adapters.is_loading:
+            self.step()
+
+    def answers(self) -> list[tuple[str, str]]:
+        """Names and reasons of the answers to calls about adapters."""
+        results = [message.utility_result for _, message in self.sent if message.HasField("utility_result")]
+        return [
+            (each.adapter.adapter.name, each.adapter.reason) for each in results if each.HasField("adapter")
+        ]
+
+    def cached(self, handle: int) -> int:
+        """Runs to the end; returns the tokens that a request has found in the prefix cache."""
+        self.run()
+        found = {}
+        for _, message in self.sent:
+            outputs = message.step_outputs
+            for at in range(len(outputs.started_handles) // 8):
+                number = int.from_bytes(outputs.started_handles[8 * at : 8 * at + 8], "little")
+                found[number] = int.from_bytes(outputs.started_cached_tokens[4 * at : 4 * at + 4], "little")
+        return found[handle]
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[Adapters]:
+    made = Adapters(tmp_path)
+    yield made
+    made.inbox.close()
+
+
+def test_loaded_when_a_request_needs_it(house: Adapters) -> None:
+    house.put_one(1, "a", n=2)
+    house.put_one(2, "a")
+    house.put(add_request(3))
+    house.run()
+    assert {*house.outputs_of(b"a").ends} == {(1, 0), (1, 1), (2, 0), (3, 0)}
+    assert house.worker.adapters == {digest_of("a")}
+
+
+def test_the_least_recently_used_is_dropped(house: Adapters) -> None:
+    for handle, name in enumerate("abac", start=1):
+        house.put_one(handle, name)
+        house.run()
+    assert house.worker.adapters == {digest_of("a"), digest_of("c")}
+
+
+@pytest.mark.parametrize("capacity", [10, 20, 1000])
+def test_nothing_is_taken_from_a_request_and_all_get_their_turn(tmp_path: Path, capacity: int) -> None:
+    """The fake worker refuses a row without its adapter. A stream of requests for one adapter keeps no other
+    out."""
+    house = Adapters(tmp_path, capacity)
+    handle = 0
+    for _ in range(6):
+        for name in "aababcad":
+            handle += 1
+            house.put_one(handle, name, max_tokens=7)
+        house.step(3)
+        is_judged = house.core._adapters.is_loading  # one whose size the core does not know yet
+        assert 10 * len(house.worker.adapters) <= capacity + 10 * is_judged
+    house.run()
+    assert len(house.outputs_of(b"a").ends) == handle and not house.failures()
+    house.inbox.close()
+
+
+def test_one_that_waits_has_a_cause(tmp_path: Path) -> None:
+    house = Adapters(tmp_path, 10)
+    house.put_one(1, "a", max_tokens=20, ignore_eos=True)
+    house.step(3)
+    house.put_one(2, "b")
+    house.step(2)
+    house.now = 4.0
+    infos = [each for each in listed(house) if each.waits_for == pb.WAIT_CAUSE_ADAPTER]
+    assert [each.phase for each in infos] == [pb.REQUEST_PHASE_PREPARING]
+    house.run()
+    waits = [message.step_outputs.started_waits_us for _, message in house.sent]
+    assert int.from_bytes(max(waits, key=len)[16:20], "little") == 4_000_000
+    house.inbox.close()
+
+
+def listed(house: Adapters) -> list[pb.RequestInfo]:
+    house.put(Utility(call_id=9, list_requests=ListRequests(limit=9)))
+    while not any(message.utility_result.HasField("requests") for _, message in house.sent):
+        house.step()
+    return list(house.sent[-1][1].utility_result.requests.requests) or [
+        info for _, message in house.sent for info in message.utility_result.requests.requests
+    ]
+
+
+def test_the_cache_is_keyed_by_the_digest(house: Adapters) -> None:
+    """An adapter that begins later shares the base model's blocks up to there."""
+    house.put(add_request(1, PROMPT))
+    house.run()
+    cases: list[tuple[Callable[[int], object], int]] = [
+        (lambda handle: house.put_one(handle, "a"), 0),
+        (lambda handle: house.put_one(handle, "a"), 20),
+        (lambda handle: house.put_one(handle, "b"), 0),
+        (lambda handle: house.put_one(handle, "b", 13), 12),
+        (lambda handle: house.put_one(handle, "b", 13), 20),
+        (lambda handle: house.put(add_request(handle, PROMPT)), 20),
+    ]
+    for handle, (put, found) in enumerate(cases, start=2):
+        put(handle)
+        assert house.cached(handle) == found
+
+
+def test_gateways_are_told_the_adapter(house: Adapters) -> None:
+    house.put(WatchCache(watch=1))
+    house.step()
+    house.put_one(1, "b", 9)
+    house.run()
+    stored = [each.stored for _, message in house.sent for each in message.cache_changes.changes]
+    told = [(len(each.hashes) // 16, each.adapter, each.adapter_digest) for each in stored if each.hashes]
+    assert told[0] == (2, "", b"") and {each[1:] for each in told[1:]} == {("b", digest_of("b"))}
+
+
+def test_refused(house: Adapters, tmp_path: Path) -> None:
+    """What cannot be loaded ends its requests alone, each with its reason."""
+    outside = tmp_path.parent / "outside"
+    outside.mkdir(exist_ok=True)
+    (tmp_path / "link").symlink_to(outside)
+    house.worker.folders["huge"] = digest_of("huge"), 21
+    changes: list[tuple[str, dict[str, object], str, Code]] = [
+        ("a", {"digest": b""}, "INVALID_FIELD", Code.INVALID_ARGUMENT),
+        ("a", {"start": len(PROMPT)}, "INVALID_FIELD", Code.INVALID_ARGUMENT),
+        ("a", {"source": "/etc"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
+        ("a", {"source": f"{tmp_path}/../outside"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
+        ("link", {}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
+        ("missing", {}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
+        ("huge", {}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
+        ("a", {"digest": digest_of("other")}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
+    ]
+    for handle, (name, fields, reason, code) in enumerate(changes, start=1):
+        message = add_request(handle, PROMPT)
+        message.adapter.name, message.adapter.source = name, str(tmp_path / name)
+        message.adapter.digest = digest_of(name)
+        for field, value in fields.items():
+            setattr(message.adapter, field, value)
+        house.put(message)
+        house.put(add_request(100 + handle))
+        house.run()
+        failure = house.failures()[-1]
+        assert (failure.handle, failure.reason, failure.code) == (handle, reason, code), failure
+    assert len(house.failures()) == len(changes) and not house.scheduler.states.preparing
+
+
+def test_names(house: Adapters) -> None:
+    """Loaded, replaced while a request has it, listed, and unloaded when no request has it any more."""
+    house.load("x", "a")
+    house.load("x", "missing")
+    house.load("y", "b", pinned=True)
+    house.load("y", "b", tenants=["t"])
+    house.load("../y", "b")
+    assert house.answers() == [
+        ("x", ""),
+        ("x", "ADAPTER_INVALID"),
+        ("y", ""),
+        ("y", "ADAPTER_NAME_IN_USE"),
+        ("../y", "INVALID_FIELD"),
+    ]
+    house.put_one(1, "a", max_tokens=20, ignore_eos=True)
+    house.step(2)
+    house.load("x", "c")
+    house.put(Utility(call_id=2, list_adapters=ListAdapters()))
+    house.step()
+    table = next(m.utility_result.adapters for _, m in house.sent if m.utility_result.HasField("adapters"))
+    assert [(each.name, each.digest[:1], each.loaded) for each in table.adapters] == [
+        ("x", b"c", False),
+        ("y", b"b", True),
+    ], "there was no room for it beside one that runs and one that is pinned"
+    assert house.worker.adapters == {digest_of("a"), digest_of("b")}
+    house.put(Utility(call_id=3, unload_adapter=UnloadAdapter(name="y")))
+    house.put(Utility(call_id=4, unload_adapter=UnloadAdapter(name="nothing")))
+    house.run()
+    assert house.answers()[-2:] == [("nothing", "ADAPTER_NOT_FOUND"), ("y", "")] or house.answers()[-2:] == [
+        ("y", ""),
+        ("nothing", "ADAPTER_NOT_FOUND"),
+    ]
+    assert digest_of("b") not in house.worker.adapters
+
+
+def test_unload_waits_for_its_requests(house: Adapters) -> None:
+    house.load("x", "a")
+    house.put_one(1, "a", max_tokens=20, ignore_eos=True)
+    house.step(3)
+    house.put(Utility(call_id=3, unload_adapter=UnloadAdapter(name="x")))
+    house.step(3)
+    assert len(house.answers()) == 1 and house.worker.adapters
+    house.run()
+    house.step()
+    assert len(house.answers()) == 2 and not house.worker.adapters
+
+
+def test_named_again_by_a_frontend(house: Adapters) -> None:
+    """A core that starts is told names by frontends: nothing is loaded before it is used."""
+    house.load("x", "a", digest=digest_of("a"))
+    assert house.answers() == [("x", "")] and not house.worker.adapters
+    house.load("x", "a", digest=digest_of("b"))
+    assert house.core.adapter_names.table().adapters[0].digest == digest_of("a"), "the first one counts"
+
+
+def test_one_that_kills_the_engine(tmp_path: Path) -> None:
+    """Deaths in loads of one adapter are counted from core to core; other loads do not matter."""
+    counts = tmp_path / "counts"
+    for _ in range(MAX_DEATHS):
+        sources = AdapterSources(parent=str(tmp_path), deaths=counts)
+        sources.check(str(tmp_path / "bad"))
+        sources.begin(str(tmp_path / "bad"))
+    sources = AdapterSources(parent=str(tmp_path), deaths=counts)
+    with pytest.raises(Exception, match="died 2 times while it loaded"):
+        sources.check(str(tmp_path / "bad"))
+    sources.begin(str(tmp_path / "good"))
+    sources.end(str(tmp_path / "good"))
+    sources.check(str(tmp_path / "good"))

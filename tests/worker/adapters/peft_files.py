@@ -1,0 +1,73 @@
+"""Adapters for tests, written by peft, and models with the weights that peft makes of them."""
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from pagewire.internal.v1 import worker_pb2
+from worker.adapters.adapter import Adapter, LayerDeltas
+from worker.adapters.load import load_adapter
+from worker.cpu.weights import CPU, OwnBits
+from worker.families.registry import read_model_config
+from worker.layers.base import Layer
+from worker.layers.linear import ColumnLinear
+from worker.layers.matrix import Matrix
+from worker.models.base import LanguageModel
+from worker.startup.model import load_model
+
+MAX_BYTES = 64 << 20
+
+
+def model_of(folder: Path) -> LanguageModel:
+    """Returns the model in float32, not packed."""
+    initialize = worker_pb2.Initialize(model_path=str(folder))
+    config = read_model_config(folder)
+    model, _ = load_model(
+        config, initialize, CPU, lambda what, fraction: None, lambda dtype: torch.float32, OwnBits()
+    )
+    return model
+
+
+def linear_modules(folder: Path) -> list[str]:
+    """Returns transformers' names of the modules that the model in a folder takes adapters of."""
+    modules = model_of(folder).target_modules
+    assert modules is not None
+    reference = AutoModelForCausalLM.from_pretrained(folder)
+    return [name for name, _ in reference.named_modules() if modules.normal_name(name) in modules.targets]
+
+
+def write_adapter(base: Path, folder: Path, merge: bool = True, std: float = 0.1, **fields: Any) -> Path:
+    """Writes an adapter with random tensors, and returns its folder. merge: the folder `merged` gets the
+    checkpoint with the weights that peft merges. fields: of LoraConfig."""
+    from peft import LoraConfig, get_peft_model  # takes seconds
+
+    torch.manual_seed(1)
+    with warnings.catch_warnings(action="ignore"):  # of peft's calls of transformers
+        model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), LoraConfig(**fields))
+        for name, parameter in model.named_parameters():
+            if re.search(r"\.(lora_|trainable_tokens_delta)", name):
+                torch.nn.init.normal_(parameter, std=std)
+        model.save_pretrained(folder)
+        if merge:
+            model.merge_and_unload().save_pretrained(folder / "merged")
+    return folder
+
+
+def load(folder: Path, model: LanguageModel, expected: bytes = b"", max_bytes: int = MAX_BYTES) -> Adapter:
+    """load_adapter(), by default of any digest."""
+    return load_adapter(folder, model, expected, max_bytes)
+
+
+def change(layer: Layer, parts: LayerDeltas) -> torch.Tensor:
+    """Returns what an adapter adds to the weight of a layer, [out, in] float32."""
+    assert isinstance(layer, Matrix)
+    total = torch.zeros(layer.weight.shape)
+    sizes = [part.held for part in layer.parts] if isinstance(layer, ColumnLinear) else [len(total)]
+    for rows, delta in zip(total.split(sizes), parts, strict=True):
+        if delta is not None:
+            rows += delta.scale * (delta.b.float() @ delta.a.float())
+    return total

@@ -1,0 +1,196 @@
+"""Rows with adapters on a CPU: the same bits alone and beside any others, in one call and layer by layer."""
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from pagewire.internal.v1 import worker_pb2
+from tests.worker.fakes import DrivenSequence, Driver
+from worker.adapters.adapter import Adapter, Delta, LayerDeltas
+from worker.adapters.rows import AdapterRows
+from worker.adapters.store import takes_adapter
+from worker.cpu import weights as cpu_weights
+from worker.cpu.fused_decoder.decoder import FusedDecoder
+from worker.layers.base import Layer
+from worker.layers.linear import ColumnLinear
+from worker.models.base import LanguageModel
+
+pytestmark = pytest.mark.cpu_kernels
+Checkpoints = Callable[..., Path]
+SIZES = {"block_size": 16, "num_blocks": 200, "max_num_seqs": 12}
+DIGESTS = [hashlib.blake2b(bytes([number]), digest_size=32).digest() for number in range(4)]
+
+
+def synthetic(model: LanguageModel, number: int, ranks: Sequence[int] = (8, 12)) -> Adapter:
+    """Random deltas of a part of the layers, the first adapter's of all."""
+    generator, choose = torch.Generator().manual_seed(number), random.Random(number)
+    deltas: dict[Layer, LayerDeltas] = {}
+    layers = [layer for layer in model.modules() if isinstance(layer, Layer) and takes_adapter(layer)]
+    for layer in layers:
+        is_column = isinstance(layer, ColumnLinear)
+        inputs = layer.in_features if is_column else layer.in_share
+        rows = [part.held for part in layer.parts] if is_column else [layer.out_features]
+        parts = list[Delta | None]()
+        for held in rows:
+            rank = choose.choice(ranks)
+            a, b = (torch.randn(size, generator=generator) for size in ((rank, inputs), (held, rank)))
+            delta = Delta(a.bfloat16() if number % 2 else a, b.bfloat16(), 0.1)
+            parts.append(delta if number == 0 or choose.random() < 0.7 else None)
+        deltas[layer] = tuple(parts)
+    return Adapter(DIGESTS[number], max(ranks), (), "base", deltas)
+
+
+def loaded(folder: Path, dtype: str = "bfloat16", **changes: object) -> Driver:
+    """With four adapters."""
+    driver = Driver(folder, dtype=dtype, **(SIZES | changes))
+    for number in range(len(DIGESTS)):
+        store(driver).add(synthetic(driver.runner.backend.model, number))
+    return driver
+
+
+def rows_of(driver: Driver) -> AdapterRows:
+    adapters = driver.runner.backend.adapters
+    assert adapters is not None
+    return adapters
+
+
+def store(driver: Driver):
+    return rows_of(driver).store
+
+
+def add(driver: Driver, number: int, owner: int | None, n: int = 1, start: int = 0) -> list[DrivenSequence]:
+    """Prompts of different lengths. owner: the number of an adapter; None: none."""
+    prompt = [3 + (7 * number + i) % 200 for i in range(3 + 9 * number)]
+    return driver.add(prompt, 6, n=n, adapter=adapter_of(owner, start))
+
+
+def adapter_of(owner: int | None, start: int = 0) -> worker_pb2.RowAdapter | None:
+    return None if owner is None else worker_pb2.RowAdapter(digest=DIGESTS[owner], start=start)
+
+
+OWNERS = (0, None, 1, 2, 0, 3)
+
+
+def run(folder: Path, owners: Sequence[int | None] = OWNERS, **changes: object) -> list[torch.Tensor]:
+    """The logits of every sequence."""
+    driver = loaded(folder, **changes)
+    sequences = [add(driver, number, owner)[0] for number, owner in enumerate(owners)]
+    driver.run()
+    return [torch.stack(sequence.logits) for sequence in sequences]
+
+
+FAMILIES = {
+    "llama": {"head_dim": 32, "attention_bias": True},
+    "gemma3": {"head_dim": 32},
+    "gpt2": {"n_embd": 128},
+    "youtu": {
+        **{"hidden_size": 128, "attention_bias": True, "q_lora_rank": 32, "kv_lora_rank": 48},
+        **{"qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 16},
+    },
+    "qwen3_5": {"hidden_size": 128, "head_dim": 32, "linear_value_head_dim": 16},
+    "falcon_h1": {"hidden_size": 128, "mamba_d_head": 24},
+}
+CASES = [
+    *((family, "bfloat16", "") for family in FAMILIES),
+    ("llama", "float32", ""),
+    ("llama", "bfloat16", "int8"),
+    ("llama", "bfloat16", "int4"),
+]
+
+
+@pytest.mark.parametrize(("family", "dtype", "quantization"), CASES)
+def test_the_same_bits(
+    family: str, dtype: str, quantization: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
+):
+    """Beside rows with other adapters and without, alone, in chunks, and layer by layer; a row without one as
+    where there are none."""
+    folder = checkpoint(family, **FAMILIES[family])
+    options = {"dtype": dtype, "quantization": quantization}
+    together = run(folder, **options)
+    chunked = run(folder, **options, budget=20)
+    driver = loaded(folder, **options)
+    assert isinstance(driver.runner.backend.model, FusedDecoder)
+    for number, owner in enumerate(OWNERS):
+        (sequence,) = add(driver, number, owner)
+        driver.run()
+        assert torch.equal(torch.stack(sequence.logits), together[number]), "alone"
+        assert torch.equal(chunked[number], together[number]), "in chunks"
+    plain = run(folder, [None] * len(OWNERS), **options)
+    for owner, ours, theirs in zip(OWNERS, together, plain, strict=True):
+        assert torch.equal(ours, theirs) == (owner is None)
+    monkeypatch.setattr(cpu_weights, "fuse", lambda model, *_: model)
+    for ours, theirs in zip(together, run(folder, **options), strict=True):
+        assert torch.equal(ours, theirs), "layer by layer"
+
+
+def test_preempted_forked_and_repeated(checkpoint: Checkpoints):
+    """A row that begins again, the copies of a row, and steps that repeat one another keep the adapter."""
+    folder = checkpoint("llama", head_dim=32)
+    expected = run(folder)
+    driver = loaded(folder)
+    forked = add(driver, 2, 1, n=3)
+    (preempted,) = add(driver, 4, 0)
+    for _ in range(3):
+        driver.step()
+    driver.preempt(preempted)
+    driver.run()
+    assert torch.equal(torch.stack(preempted.logits), expected[4])
+    assert all(torch.equal(torch.stack(sequence.logits), expected[2]) for sequence in forked)
+    for tokens in (True, False):
+        driver = loaded(folder, record=not tokens)
+        outputs = [add(driver, number, owner)[0] for number, owner in enumerate(OWNERS)]
+        driver.run()
+        found = [sequence.output for sequence in outputs]
+        assert found == [logits.argmax(-1).tolist() for logits in expected]
+
+
+def test_drafts_are_not_adapted_and_change_nothing(checkpoint: Checkpoints):
+    folder, outputs = checkpoint("llama", head_dim=32), []
+    for changes in ({}, {"speculation": "lookup:tokens=3", "room": 3}):
+        driver = loaded(folder, **changes)
+        sequences = [driver.add([5, 6, 7, 8] * 5, 40, adapter=adapter_of(owner))[0] for owner in OWNERS]
+        driver.run()
+        outputs.append([sequence.output for sequence in sequences])
+    assert outputs[0] == outputs[1] and driver.num_drafted > 0
+
+
+def test_positions_before_the_start_are_the_base_models(checkpoint: Checkpoints):
+    """They may be those of another row's blocks; behind the start, a prompt in chunks has the same bits."""
+    folder, logits = checkpoint("llama", head_dim=32), dict[tuple[int, int], torch.Tensor]()
+    for budget in (4096, 7):
+        for start in (0, 8, 29):
+            driver = loaded(folder, budget=budget)
+            (sequence,) = add(driver, 3, 0, start=start)
+            driver.run()
+            logits[budget, start] = torch.stack(sequence.logits)
+    for start in (0, 8, 29):
+        assert torch.equal(logits[4096, start], logits[7, start])
+    assert not torch.equal(logits[7, 0], logits[7, 8])
+    driver = loaded(folder)
+    (base,) = add(driver, 3, None)
+    driver.step()
+    (adapted,) = add(driver, 3, 0, start=16)
+    driver.share(base, adapted, 1)
+    driver.run()
+    driver = loaded(folder)
+    (alone,) = add(driver, 3, 0, start=16)
+    driver.run()
+    assert torch.equal(torch.stack(adapted.logits), torch.stack(alone.logits))
+
+
+def test_a_dropped_adapter_stays_for_its_rows(checkpoint: Checkpoints):
+    """Another one that is loaded meanwhile changes no bit of a row that runs."""
+    folder = checkpoint("llama", head_dim=32)
+    expected = run(folder, [0])[0]
+    driver = loaded(folder)
+    (sequence,) = add(driver, 0, 0)
+    driver.step()
+    store(driver).drop(DIGESTS[0])
+    store(driver).add(replace(synthetic(driver.runner.backend.model, 3), digest=DIGESTS[0]))
+    driver.run()
+    assert torch.equal(torch.stack(sequence.logits), expected)

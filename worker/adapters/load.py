@@ -1,0 +1,37 @@
+"""Loads an adapter: reads its files, and finds the layer of each tensor."""
+
+from pathlib import Path
+
+from pagewire.errors import StartupError
+from pagewire.gguf.header import is_gguf
+from worker.adapters.adapter import Adapter, AdapterError
+from worker.adapters.files import read_folder
+from worker.adapters.gguf import read_gguf
+from worker.adapters.placement import place_tensors
+from worker.models.base import LanguageModel
+
+
+def load_adapter(source: Path, model: LanguageModel, expected: bytes, max_bytes: int) -> Adapter:
+    """Returns the adapter in a folder as peft writes it, or in a GGUF file. The model may compute meanwhile.
+
+    expected: digest that the adapter must have; empty: any. max_bytes: of the file, and of the deltas. Raises
+    AdapterError.
+    """
+    modules = model.target_modules
+    if modules is None:
+        raise AdapterError("adapters need a model of one of pagewire's families")
+    try:
+        file = read_gguf(source, max_bytes, model) if is_gguf(source) else read_folder(source, max_bytes)
+        if expected and file.digest != expected:
+            raise AdapterError(
+                f"{source.name} has digest {file.digest.hex()}, not {expected.hex()}: its files were replaced"
+            )
+        deltas = place_tensors(file.tensors, file.config, modules)
+    except StartupError as error:  # of paths, JSON, GGUF and the checkpoint
+        raise AdapterError(error.why) from error
+    config = file.config
+    rank = max(delta.a.shape[0] for parts in deltas.values() for delta in parts if delta is not None)
+    adapter = Adapter(file.digest, rank, config.invocation, config.base, deltas)
+    if adapter.num_bytes > max_bytes:
+        raise AdapterError(f"{source.name} takes {adapter.num_bytes} bytes, more than {max_bytes}")
+    return adapter

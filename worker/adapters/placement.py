@@ -1,0 +1,131 @@
+"""From the tensors of an adapter to deltas of layers: each tensor finds its layer, or the adapter is
+refused."""
+
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+import torch
+
+from worker.adapters.adapter import MAX_RANK, AdapterError, Delta, LayerDeltas
+from worker.adapters.config import AdapterConfig
+from worker.layers.base import Layer
+from worker.layers.targets import TargetModules
+from worker.weights.loader import PIECE_VALUES
+from worker.weights.open import open_checkpoint
+from worker.weights.source import TensorSource
+
+PREFIX = "base_model.model."
+_LORA = re.compile(r"(.+)\.lora_([AB])\.weight")
+_REFUSED = {
+    r".+\.lora_magnitude_vector(\.weight)?": "DoRA is not supported",
+    r".+\.lora_embedding_[AB]": "adapters of embeddings are not supported yet",
+    r".+\.trainable_tokens_(delta|original)": "trained tokens (trainable_token_indices) are not supported",
+    r".+\.lora_[AB]\.bias": "biases of adapters (lora_bias) are not supported",
+    r"prompt_embeddings|prompt_encoder\..+": "it belongs to another kind of adapter",
+}
+_DTYPES = torch.float32, torch.bfloat16, torch.float16
+
+
+def place_tensors(
+    tensors: Mapping[str, torch.Tensor], config: AdapterConfig, modules: TargetModules
+) -> dict[Layer, LayerDeltas]:
+    """Returns the deltas of each layer. Raises AdapterError, which names the tensor."""
+    found: dict[str, dict[str, str]] = {}  # module -> "A" and "B" -> tensor
+    others: list[str] = []
+    for name in tensors:
+        if match := _LORA.fullmatch(name.removeprefix(PREFIX)):
+            found.setdefault(match[1], {})[match[2]] = name
+        else:
+            others.append(name)
+    _check_others(others, tensors, modules)
+    if not found:
+        raise AdapterError("the adapter has no tensors lora_A and lora_B")
+    deltas: dict[Layer, list[Delta | None]] = {}
+    taken: dict[str, str] = {}  # normal name -> module
+    for module, names in found.items():
+        first = next(iter(names.values()))
+        if len(names) < 2:
+            raise AdapterError(f"tensor {first} lacks its other half, lora_{'AB'['A' in names]}")
+        normal = modules.normal_name(module)
+        if normal in taken:
+            raise AdapterError(f"tensor {first}: {module} and {taken[normal]} are the same module")
+        taken[normal] = module
+        _place(module, normal, (names["A"], names["B"]), tensors, config, modules, deltas)
+    return {layer: tuple(parts) for layer, parts in deltas.items()}
+
+
+def _place(
+    module: str,
+    normal: str,
+    names: tuple[str, str],
+    tensors: Mapping[str, torch.Tensor],
+    config: AdapterConfig,
+    modules: TargetModules,
+    deltas: dict[Layer, list[Delta | None]],
+) -> None:
+    """Adds the deltas of one module. normal: its normal name. names: of lora_A and lora_B."""
+    if modules.is_unsupported(normal):
+        raise AdapterError(f"tensor {names[0]}: adapters of {module} are not supported yet")
+    if normal not in modules.targets:
+        raise AdapterError(f"tensor {names[0]}: the model has no linear layer {module}")
+    targets = modules.targets[normal]
+    a, b = (tensors[name] for name in names)
+    outputs, inputs = targets[0].shape
+    rank = config.rank_of(module) or a.shape[0]
+    if rank > MAX_RANK:
+        raise AdapterError(f"tensor {names[0]} has rank {rank}, more than {MAX_RANK}")
+    for name, tensor, shape in zip(names, (a, b), ((rank, inputs), (outputs, rank)), strict=True):
+        if tuple(tensor.shape) != shape:
+            raise AdapterError(
+                f"tensor {name} has shape {list(tensor.shape)}, not {list(shape)}: the rank is {rank}, and "
+                f"the model's layer maps {inputs} values to {outputs}"
+            )
+        if tensor.dtype not in _DTYPES or tensor.dtype != a.dtype:
+            raise AdapterError(
+                f"tensor {name} is {_name(tensor.dtype)}: lora_A and lora_B must have one dtype of "
+                f"{', '.join(map(_name, _DTYPES))}"
+            )
+    for target in targets:
+        parts = deltas.setdefault(target.layer, [None] * target.num_parts)
+        parts[target.part] = Delta(target.share_of_a(a), target.share_of_b(b), config.scale_of(module, rank))
+
+
+def _check_others(names: list[str], tensors: Mapping[str, torch.Tensor], modules: TargetModules) -> None:
+    """Raises AdapterError for a tensor that is no part of a LoRA, unless it is a copy of the base model's."""
+    with ExitStack() as stack:
+        stored: dict[str, str] | None = None
+        for name in names:
+            plain = name.removeprefix(PREFIX)
+            reason = next((why for form, why in _REFUSED.items() if re.fullmatch(form, plain)), None)
+            if reason is not None:
+                raise AdapterError(f"tensor {name}: {reason}")
+            if stored is None and modules.checkpoint is not None:
+                checkpoint = stack.enter_context(open_checkpoint(modules.checkpoint))
+                stored = {modules.normal_name(each): each for each in checkpoint.names()}
+            base = (stored or {}).get(modules.normal_name(plain.replace(".base_layer.", ".")))
+            if base is None:
+                raise AdapterError(f"tensor {name} belongs to nothing that the model has")
+            if not _is_copy(tensors[name], checkpoint, base):
+                raise AdapterError(
+                    f"tensor {name} differs from the model's {base}: the adapter belongs to another model, "
+                    "or was trained with modules_to_save or bias, which are not supported"
+                )
+
+
+def _is_copy(tensor: torch.Tensor, checkpoint: TensorSource, name: str) -> bool:
+    """True if a tensor has the values that the checkpoint has. Compares some rows at a time."""
+    if tuple(tensor.shape) != checkpoint.shape(name) or not tensor.dim():
+        return False
+    step = max(1, PIECE_VALUES * len(tensor) // tensor.numel())
+    return all(
+        torch.equal(
+            tensor[row : row + step].float(),
+            checkpoint.read(name, (slice(row, min(row + step, len(tensor))),)).float(),
+        )
+        for row in range(0, len(tensor), step)
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,115 @@
+"""The adapters that a worker holds, by digest, in the form in which its layers compute with them."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard
+
+from kernels.api import AdapterWeights, LayerParts, LowRank
+from pagewire.internal.v1 import worker_pb2
+from worker.adapters.adapter import Adapter, AdapterError, LayerDeltas
+from worker.layers.base import Layer
+from worker.layers.linear import ColumnLinear, RowLinear
+from worker.models.base import LanguageModel
+
+ReadAdapter = Callable[[Path, LanguageModel, bytes, int], Adapter]
+"""(source, model, expected, max_bytes): reads and places the adapter in a folder. expected: the digest that
+it must have; empty: any. Raises AdapterError."""
+
+
+def takes_adapter(layer: Layer) -> TypeGuard[ColumnLinear | RowLinear]:
+    """Whether adapters may change the outputs of a layer: not those of embeddings, heads, routers, experts,
+    and of the matrices by head of latent attention."""
+    return isinstance(layer, ColumnLinear | RowLinear) and layer.takes_adapters
+
+
+def number_layers(model: LanguageModel) -> list[ColumnLinear | RowLinear]:
+    """Numbers the layers that adapters may change, and returns them in this order. Steps that are recorded
+    before have no adapters."""
+    modules = [layer for layer in model.modules() if isinstance(layer, Layer)]
+    layers = [layer for layer in modules if takes_adapter(layer)]
+    for number, layer in enumerate(layers):
+        layer.number = number
+    return layers
+
+
+@dataclass(frozen=True, eq=False)
+class HeldAdapter:
+    """An adapter that rows may have."""
+
+    weights: AdapterWeights
+    loaded: worker_pb2.AdapterLoaded  # without a number
+
+
+class AdapterStore:
+    """Loads adapters in a thread, beside the steps, and holds them until they are dropped."""
+
+    def __init__(self, model: LanguageModel, read: ReadAdapter | None = None) -> None:
+        """model: whose layers get numbers; its steps are not recorded yet. read: None: none can be loaded."""
+        self._model, self._read = model, read
+        self._layers = number_layers(model)
+        self._held: dict[bytes, HeldAdapter] = {}
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="adapters")
+
+    def load(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
+        """Loads an adapter. Returns the answer to come, which says why it could not be loaded; the adapter is
+        held once the answer is there."""
+        return self._threads.submit(self._load, order)
+
+    def _load(self, order: worker_pb2.LoadAdapter) -> worker_pb2.AdapterLoaded:
+        try:
+            if self._read is None:
+                raise AdapterError("the worker cannot read files of adapters")
+            adapter = self._read(Path(order.source), self._model, order.digest, order.max_bytes)
+            answer = worker_pb2.AdapterLoaded(number=order.number)
+            answer.MergeFrom(self.add(adapter))
+            return answer
+        except (AdapterError, MemoryError, OSError) as error:
+            problem = str(error) or "memory does not suffice"
+            return worker_pb2.AdapterLoaded(number=order.number, problem=problem)
+
+    def add(self, adapter: Adapter) -> worker_pb2.AdapterLoaded:
+        """Packs and holds an adapter. Returns what is said of it. Raises AdapterError for one that changes a
+        layer that takes none."""
+        unknown = [layer for layer in adapter.deltas if not takes_adapter(layer)]
+        if unknown:
+            kinds = ", ".join(sorted({type(layer).__name__ for layer in unknown}))
+            raise AdapterError(f"adapters cannot change layers of these kinds: {kinds}")
+        parts = [low_rank(layer, adapter.deltas.get(layer, ())) for layer in self._layers]
+        weights = self._layers[0].ops.pack_adapter(parts)
+        loaded = worker_pb2.AdapterLoaded(
+            digest=adapter.digest,
+            rank=adapter.rank,
+            bytes=weights.nbytes,
+            invocation_token_ids=adapter.invocation,
+            base=adapter.base,
+        )
+        self._held[adapter.digest] = HeldAdapter(weights, loaded)
+        return loaded
+
+    def drop(self, digest: bytes) -> None:
+        """Forgets an adapter, if it is there. Rows that have it keep it until they end."""
+        self._held.pop(digest, None)
+
+    def find(self, digest: bytes) -> AdapterWeights | None:
+        """Returns an adapter that is held."""
+        held = self._held.get(digest)
+        return None if held is None else held.weights
+
+    @property
+    def loaded(self) -> Sequence[worker_pb2.AdapterLoaded]:
+        """What is held, for a core that adopts the worker (Ready.adapters)."""
+        return [held.loaded for held in self._held.values()]
+
+
+def low_rank(layer: ColumnLinear | RowLinear, deltas: LayerDeltas) -> LayerParts:
+    """Returns what an adapter adds to a layer, by its outputs."""
+    rows = [part.held for part in layer.parts] if isinstance(layer, ColumnLinear) else [layer.out_features]
+    first, found = 0, list[LowRank]()
+    for held, delta in zip(rows, deltas, strict=bool(deltas)):
+        if delta is not None:
+            assert delta.a.shape[0] == delta.b.shape[1] and delta.b.shape[0] == held
+            found.append(LowRank(delta.a, delta.b, delta.scale, first))
+        first += held
+    return tuple(found)

@@ -1,0 +1,54 @@
+"""The modules of a checkpoint that adapters may change (peft's target modules), and where their rows went."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from worker.layers.base import Layer
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Rows of a module's weight that are one part of a layer."""
+
+    layer: Layer
+    part: int
+    num_parts: int  # of the layer
+    shape: tuple[int, int]  # of the module's weight: outputs, inputs
+    rows: slice
+    columns: slice  # the inputs that this rank holds
+    order: tuple[int, ...]  # see Weight
+
+    def share_of_a(self, a: torch.Tensor) -> torch.Tensor:
+        """[r, in] -> [r, held inputs]."""
+        return a if self.columns == slice(None) else a[:, self.columns].contiguous()
+
+    def share_of_b(self, b: torch.Tensor) -> torch.Tensor:
+        """[out, r] -> [held rows of the part, r], in the layer's order."""
+        rows = b[self.rows]
+        return (rows[list(self.order)] if self.order else rows).contiguous()
+
+
+@dataclass(frozen=True)
+class TargetModules:
+    """All modules of one model by normal name."""
+
+    targets: Mapping[str, tuple[Target, ...]]
+    others: frozenset[str]
+    """Modules that the model has, and of which adapters are not supported: norms, experts, tables."""
+    prefix: str
+    """Family.optional_prefix."""
+    checkpoint: Path | None
+    """What the model was loaded from; None: random weights."""
+
+    def normal_name(self, name: str) -> str:
+        """Returns the name without parts that depend on what the decoder is embedded in: "layers.0.mlp" for
+        "model.language_model.layers.0.mlp"."""
+        return re.sub(r"(^|\.)language_model\.", r"\1", name).removeprefix(self.prefix)
+
+    def is_unsupported(self, module: str) -> bool:
+        """True for a module that the model has, by its normal name, where adapters are not supported."""
+        return re.sub(r"\bexperts\.\d+\.", "experts.{expert}.", module) in self.others or ".experts" in module

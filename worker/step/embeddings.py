@@ -1,0 +1,88 @@
+"""Rows whose prompts have values in place of tokens (docs/prompt-embeddings.md)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kernels.api import StepBatch
+from kernels.ops.attention.ragged import Integers
+from pagewire.internal.v1 import worker_pb2
+from worker.step.plan_reader import Step
+from worker.step.rows import column, require
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What stands in a row's prompt."""
+
+    positions: Integers  # [N], ascending
+    values: torch.Tensor  # [N, E]
+
+
+class EmbeddingRows:
+    """The values of each row. A worker.step.plan_reader.RowFeature."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        """dtype: of the model, to which values are rounded."""
+        self._dtype = dtype
+        self._by_row: dict[int, _Values] = {}
+
+    def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
+        """Begins a row. Raises PlanError."""
+        if not new.HasField("embeddings"):
+            return
+        given, positions = new.embeddings, column(new.embeddings.positions)
+        require(given.dtype in DTYPES, f"row {row} has embeddings of dtype {given.dtype!r}")
+        require(len(positions) > 0, f"row {row} has embeddings of no token")
+        require((np.diff(positions) > 0).all(), f"row {row} has embeddings out of order")
+        require(positions[-1] < len(prompt_ids), f"row {row} has embeddings beyond its prompt")
+        dtype = DTYPES[given.dtype]
+        row_bytes = len(positions) * dtype.itemsize
+        require(
+            len(given.values) > 0 and len(given.values) % row_bytes == 0,
+            f"row {row} has embeddings of different sizes",
+        )
+        values = torch.frombuffer(bytearray(given.values), dtype=dtype).view(len(positions), -1)
+        self._by_row[row] = _Values(positions, values.to(self._dtype))
+
+    def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
+        """Begins a row as a copy of another."""
+        if source_row in self._by_row:
+            self._by_row[row] = self._by_row[source_row]
+
+    def remove_row(self, row: int) -> None:
+        """Ends a row."""
+        self._by_row.pop(row, None)
+
+    def put(self, step: Step, batch: StepBatch) -> StepBatch:
+        """Returns the batch of a step with the values of its rows, and forgets those of rows that are beyond
+        them."""
+        if not self._by_row:
+            return batch
+        tokens: list[Integers] = []
+        values: list[torch.Tensor] = []
+        columns = step.rows.tolist(), step.starts.tolist(), step.counts.tolist(), batch.row_starts.tolist()
+        for row, start, count, first in zip(*columns, strict=True):
+            found = self._by_row.get(row)
+            if found is None:
+                continue
+            low, high = np.searchsorted(found.positions, (start, start + count)).tolist()
+            if low == len(found.positions):
+                del self._by_row[row]
+            elif low < high:
+                tokens.append(found.positions[low:high] - start + first)
+                values.append(found.values[low:high])
+        if not tokens:
+            return batch
+        return batch.with_embeddings(torch.from_numpy(np.concatenate(tokens)), torch.cat(values))
+
+
+def tokens_of_prompt(new: worker_pb2.NewRow, prompt_ids: list[int]) -> list[int]:
+    """Returns the ids of a prompt without those that embeddings stand in place of."""
+    if not new.HasField("embeddings"):
+        return prompt_ids
+    replaced = set(column(new.embeddings.positions).tolist())
+    return [token for position, token in enumerate(prompt_ids) if position not in replaced]

@@ -149,6 +149,22 @@ class ModelNotFound(ServiceError):
         super().__init__("no model of that name is served here", resource=("model", name))
 
 
+class AdapterChanged(ServiceError):
+    """A continuation names an adapter that is not there any more."""
+
+    code = code_pb2.FAILED_PRECONDITION
+    reason = "ADAPTER_CHANGED"
+    text = "continuation.adapter_digest: the adapter has another digest now, with which outputs would differ"
+
+
+class AdaptersDiffer(ServiceError):
+    """Engine cores have loaded different adapters from one folder."""
+
+    code = code_pb2.FAILED_PRECONDITION
+    reason = "ADAPTERS_DIFFER"
+    text = "the engines have found different files: make them equal, and load the adapter again"
+
+
 class RequestExists(ServiceError):
     """The request_id belongs to a request in flight with other content."""
 

@@ -72,8 +72,8 @@ class StartupError(PagewireError):
 
 
 def one_line(text: str) -> str:
-    """Escapes and truncates text that may come from an untrusted file: no line breaks, no escape
-    sequences."""
+    """Escapes and truncates text that may come from an untrusted file: no line breaks, no escape sequences,
+    nothing that UTF-8 lacks."""
     if len(text) > _MOST:
         text = f"{text[:_MOST]}..."
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -11,6 +11,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -90,6 +91,12 @@ class FaultyRunner:
     def launch(self, plan: worker_pb2.StepPlan, is_interrupted: Callable[[], bool] = never) -> None:
         self._faults.strike(plan)
         self._runner.launch(plan, is_interrupted)
+
+    def load_adapter(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
+        return self._runner.load_adapter(order)
+
+    def drop_adapter(self, digest: bytes) -> None:
+        self._runner.drop_adapter(digest)
 
     def compile_grammar(self, grammar: str) -> Compilation:
         return self._runner.compile_grammar(grammar)

@@ -56,6 +56,7 @@ def make_ready(
             weight_bytes=model.weight_bytes,
             arithmetic=model.exactness.arithmetic,
             exactness_caveat=model.exactness.caveat,
+            adapters_caveat="" if executor.takes_adapters else "this device computes with none yet",
             implementation=config.implementation,
             embedding_size=config.state_size,
             input_embedding_size=config.input_embedding_size if device == "cpu" else 0,

@@ -2,10 +2,12 @@
 
 A plan is launched when it arrives, also while earlier steps are still running: a device that computes by
 itself then begins it as soon as it is free. A result that is ready is sent before anything else is done.
-Grammars are compiled in threads meanwhile; the core is told between steps which ones are done.
+Grammars are compiled and adapters loaded in threads meanwhile; the core is told between steps
+which ones are done.
 """
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Protocol
 
 from pagewire.internal.v1 import worker_pb2
@@ -40,6 +42,12 @@ class StepRunner(Protocol):
     def compile_grammar(self, grammar: str) -> Compilation:
         """Compiles a grammar that rows will have, in a thread."""
 
+    def load_adapter(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
+        """Loads an adapter that rows will have, in a thread. Returns the answer to come."""
+
+    def drop_adapter(self, digest: bytes) -> None:
+        """Forgets an adapter that no later plan has."""
+
     def abandon(self) -> None:
         """Finishes all launched steps, whose results nothing wants any more, then removes all rows."""
 
@@ -58,13 +66,14 @@ class Commands(Protocol):
 
 
 LOOK_S = 0.002
-"""Seconds between two looks at grammars that are being compiled, while nothing else happens."""
+"""Seconds between two looks at grammars and adapters that threads prepare, while nothing else happens."""
 
 
 def execute_steps(commands: Commands, runner: StepRunner, cached: CacheContents | None = None) -> None:
     """Executes plans until Shutdown. cached: takes in what the core says of its prefix cache."""
     cached = cached or CacheContents(b"")
     compiling: dict[int, Compilation] = {}  # by number
+    loading: list[Future[worker_pb2.AdapterLoaded]] = []
     while True:
         left = runner.seconds_left()
         if left == 0:
@@ -74,7 +83,10 @@ def execute_steps(commands: Commands, runner: StepRunner, cached: CacheContents 
             del compiling[number]
             compiled = worker_pb2.GrammarCompiled(number=number)
             commands.send(worker_pb2.WorkerMessage(grammar_compiled=compiled))
-        if compiling:
+        for loaded in [each for each in loading if each.done()]:
+            loading.remove(loaded)
+            commands.send(worker_pb2.WorkerMessage(adapter_loaded=loaded.result()))
+        if compiling or loading:
             left = LOOK_S if left is None else min(left, LOOK_S)
         command = commands.receive(left)
         kind = command.WhichOneof("command")
@@ -89,3 +101,7 @@ def execute_steps(commands: Commands, runner: StepRunner, cached: CacheContents 
         elif kind == "compile_grammar":
             order = command.compile_grammar
             compiling[order.number] = runner.compile_grammar(order.grammar)
+        elif kind == "load_adapter":
+            loading.append(runner.load_adapter(command.load_adapter))
+        elif kind == "drop_adapter":
+            runner.drop_adapter(command.drop_adapter.digest)

@@ -72,7 +72,7 @@ def profile(runner: Runner, what: str, tokens: int) -> None:
     total = median_ms(lambda: TEAM.run(program))
     print(f"{what}: {total:.2f} ms")
     size = 0
-    for name in dict.fromkeys(labels):
+    for name in dict.fromkeys(one for one, rows in zip(labels, whole[:, ROWS], strict=True) if rows):
         chosen = np.array([one == name for one in labels])
         records[:] = whole
         records[~chosen, ROWS] = 0

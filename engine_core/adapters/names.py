@@ -7,6 +7,7 @@ it: requests that were sent before keep theirs, which stays loaded until they ha
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from engine_core.adapters.memory import AdapterMemory
 from engine_core.errors import Code, Refused
@@ -45,6 +46,8 @@ class AdapterNames:
             elif wanted.digest:
                 self._name(wanted)
                 answer(AdapterResult(adapter=wanted))
+            elif not Path(wanted.source).is_dir():
+                raise Refused("source", "is not a folder", "ADAPTER_NOT_FOUND", Code.NOT_FOUND)
             else:
                 self._memory.load(wanted.source, lambda loaded: self._loaded(wanted, loaded, answer))
         except Refused as refusal:

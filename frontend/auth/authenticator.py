@@ -37,6 +37,7 @@ _FOR_ADMINS = frozenset(
     {
         "/pagewire.v1.ModelService/LoadAdapter",
         "/pagewire.v1.ModelService/UnloadAdapter",
+        "/pagewire.v1.ModelService/ListAdapters",
         f"{_VLLM}FlushCache",
         f"{_VLLM}StartProfile",
         f"{_VLLM}StopProfile",

@@ -9,7 +9,8 @@ from frontend.errors import AdminsOnly, InvalidRequest, TenantMismatch, TermsExc
 class Terms:
     """A tenant's weight, quotas and best class. Weight 0 means the core's default, a quota of 0 no limit.
 
-    min_priority: the best priority class that its requests may have; lower is sooner.
+    min_priority: the best priority class that its requests may have; lower is sooner. adapters: names of
+    those that it may use; None: all.
     """
 
     weight: float = 0.0
@@ -17,6 +18,7 @@ class Terms:
     max_tokens_per_minute: int = 0
     max_sequences: int = 0
     min_priority: int = 0
+    adapters: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class Caller:
             found[path] = f"must be at most {terms.max_sequences} with this token, not {num_sequences}"
         if found:
             raise TermsExceeded(found)
+
+    def may_use_adapter(self, name: str) -> bool:
+        """Returns whether the terms allow an adapter."""
+        return self.terms is None or self.terms.adapters is None or name in self.terms.adapters
 
     def scope(self, request_id: str) -> str:
         """Returns the engine's id for a request of this caller, which no other tenant's can equal."""

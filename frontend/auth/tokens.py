@@ -9,6 +9,7 @@
         max_tokens_per_minute: 100000  # prompt and output; 0, the default: no limit
         max_sequences: 32              # in flight at an engine: n, best_of, beams; 0, the default: no limit
         min_priority: -10              # the best class that its requests may have; default: 0
+        adapters: [legal, support]     # that its requests may name; default: all
         expires: 2027-01-31            # refused from then on, UTC; default: never
 
 A tenant may have several tokens, so that they can be rotated without downtime; weight and quotas must be the
@@ -40,6 +41,7 @@ from frontend.auth.caller import Caller, Terms
 from frontend.errors import Unauthenticated
 from pagewire.errors import StartupError
 from pagewire.host.file_watch import Signature, exposure, read_small, signature_of
+from pagewire.limits import is_adapter_name
 
 PREFIX = "pw_"
 """Prefix of every token, by which scanners for leaked secrets recognize it."""
@@ -55,7 +57,7 @@ MIN_WEIGHT, MAX_WEIGHT = 0.001, 1000.0
 MAX_REQUESTS = (1 << 32) - 1
 MAX_TOKENS = (1 << 63) - 1
 MAX_PRIORITY = 1000
-_TERMS = ("weight", "max_requests", "max_tokens_per_minute", "max_sequences", "min_priority")
+_TERMS = ("weight", "max_requests", "max_tokens_per_minute", "max_sequences", "min_priority", "adapters")
 """Fields that belong to the tenant: they are equal in all of its tokens."""
 
 
@@ -237,6 +239,13 @@ def _count(most: int, least: int = 0) -> Callable[[object], int]:
     return count
 
 
+def _adapters(value: object) -> tuple[str, ...]:
+    names = value if isinstance(value, list) else [None]
+    if not all(isinstance(name, str) and is_adapter_name(name) for name in names):
+        raise ValueError("must be a list of names of adapters")
+    return tuple(names)
+
+
 def _time(value: object) -> float:
     """Returns the Unix time of a date or time, or of either as text. (YAML parses unquoted ones.)"""
     if isinstance(value, str):
@@ -260,6 +269,7 @@ _FIELDS: Mapping[str, Callable[[object], Any]] = {
     "max_tokens_per_minute": _count(MAX_TOKENS),
     "max_sequences": _count(MAX_REQUESTS),
     "min_priority": _count(MAX_PRIORITY, -MAX_PRIORITY),
+    "adapters": _adapters,
     "expires": _time,
 }
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from frontend.call.serving_state import FAILED, SERVING, ServingState
+from frontend.engine.adapters import AdapterCatalogue
 from frontend.engine.cache_feed import CacheFeeds
 from frontend.engine.connection import EngineConnection
 from frontend.engine.core import ANYWHERE, Core, Routing, Sink
@@ -67,6 +68,8 @@ class EngineClient:
         source = GivenAddresses([addresses]) if isinstance(addresses, str) else addresses
         self._list = CoreList(source, self._connect)
         self.questions = CoreQuestions(self._list, self.require)
+        self.adapters = AdapterCatalogue(self.questions, lambda: self.facts)
+        """Those that requests can name."""
         self._state = state
         self._make_socket = make_socket
         self._journal = Journal(resume_timeout)
@@ -158,6 +161,8 @@ class EngineClient:
         self._combine_facts()
         if core.serves:
             self.events.serves(core)
+            assert core.welcome is not None
+            self.adapters.on_welcome(core, core.welcome)
         self.cache_feeds.restart()
 
     def on_heartbeat(self, core: Core) -> None:
@@ -177,6 +182,10 @@ class EngineClient:
     def on_cache_changes(self, core: Core, changes: engine_pb2.CacheChanges) -> None:
         """Hands changes of a core's prefix cache to the subscriber that watches it."""
         self.cache_feeds.put(core, changes)
+
+    def on_adapters(self, core: Core, table: engine_pb2.AdapterTable) -> None:
+        """Takes the adapters that a core names."""
+        self.adapters.on_table(core, table)
 
     def on_command(self, core: Core, command: engine_pb2.FrontendCommand) -> None:
         """Carries out a command that came to another frontend."""

@@ -49,6 +49,9 @@ class Owner(Protocol):
     def on_cache_changes(self, core: Core, changes: engine_pb2.CacheChanges) -> None:
         """The core tells a watch of its prefix cache what has changed."""
 
+    def on_adapters(self, core: Core, table: engine_pb2.AdapterTable) -> None:
+        """The adapters that the core names have changed."""
+
     def on_command(self, core: Core, command: engine_pb2.FrontendCommand) -> None:
         """The core passes on an operator's command."""
 
@@ -132,6 +135,9 @@ class EngineConnection(Core):
             self.utility_calls.take(message.utility_result)
         elif kind == "cache_changes":
             self._owner.on_cache_changes(self, message.cache_changes)
+        elif kind == "adapters":
+            if message.adapters.epoch == self.epoch:
+                self._owner.on_adapters(self, message.adapters)
         elif kind == "frontend_command":
             self._owner.on_command(self, message.frontend_command)
         elif kind == "load":

@@ -29,6 +29,8 @@ class Routing:
 
     rank: int | None = None
     session_id: str = ""
+    adapter: bytes = b""
+    """Digest of the request's adapter; see choose()."""
 
 
 ANYWHERE = Routing()
@@ -131,8 +133,9 @@ class UtilityCalls:
     def __len__(self) -> int:
         return len(self._open)
 
-    async def ask(self, call: engine_pb2.Utility) -> engine_pb2.UtilityResult:
-        """Returns the core's reply. Raises EngineNotReady when there is none."""
+    async def ask(self, call: engine_pb2.Utility, seconds: float | None = ANSWER) -> engine_pb2.UtilityResult:
+        """Returns the core's reply. seconds: until there is none; None: as long as the core is there. Raises
+        EngineNotReady when there is none."""
         question = engine_pb2.Utility()
         question.CopyFrom(call)
         question.call_id = next(self._numbers)
@@ -141,7 +144,7 @@ class UtilityCalls:
         try:
             if not self._send(engine_pb2.FrontendMessage(utility=question)):
                 raise EngineNotReady("the engine does not take requests")
-            return await asyncio.wait_for(answer, ANSWER)
+            return await asyncio.wait_for(answer, seconds)
         except TimeoutError:
             raise EngineNotReady("the engine does not answer") from None
         finally:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from frontend.engine.connection import EngineConnection
-from frontend.engine.core import Core, Routing
+from frontend.engine.core import ANSWER, Core, Routing
 from frontend.errors import EngineNotReady, ServiceError
 from pagewire.errors import StartupError
 from pagewire.host.file_watch import Signature, read_small, signature_of
@@ -163,6 +163,13 @@ class CoreQuestions:
         call = engine_pb2.Utility(reset_cache=engine_pb2.ResetCache())
         await ask_all(self._cores.cores, call, all_must_answer=True)
 
+    async def of_all(
+        self, call: engine_pb2.Utility, seconds: float | None = ANSWER
+    ) -> list[tuple[Core, engine_pb2.UtilityResult]]:
+        """Returns the answers of all cores that serve, each of which must answer. Raises EngineNotReady."""
+        self._require()
+        return await ask_all(self._cores.cores, call, all_must_answer=True, seconds=seconds)
+
     async def where(self, request_id: str, routing: Routing) -> Routing:
         """Returns the routing to the core that has a request in flight; where none has, the given one.
 
@@ -221,12 +228,18 @@ async def _has(core: Core, request_id: str) -> Core | None:
 
 
 async def ask_all(
-    cores: Sequence[Core], call: engine_pb2.Utility, *, all_must_answer: bool = False
+    cores: Sequence[Core],
+    call: engine_pb2.Utility,
+    *,
+    all_must_answer: bool = False,
+    seconds: float | None = ANSWER,
 ) -> list[tuple[Core, engine_pb2.UtilityResult]]:
     """Returns the replies of all connected cores in use. Raises EngineNotReady when there are none, or when
     one is missing and all_must_answer."""
     asked = [core for core in cores if core.epoch and not core.differs]
-    answers = await asyncio.gather(*(core.utility_calls.ask(call) for core in asked), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(core.utility_calls.ask(call, seconds) for core in asked), return_exceptions=True
+    )
     found = []
     failed: BaseException = EngineNotReady("the engine went away")
     for core, answer in zip(asked, answers, strict=True):

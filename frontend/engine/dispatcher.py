@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 OVERLOADED = frozenset({"DEADLINE_UNREACHABLE", "QUEUE_FULL", "WAIT_TOO_LONG"})
 """Reasons to refuse a request that may not hold at another core."""
+ADAPTER_MARGIN = 0.25
+"""Load, see Core.load, up to which a core that has an adapter is preferred to an idler one."""
 MAX_REFUSALS = 2
 """Cores that may refuse a request for such a reason before its client is told."""
 
@@ -158,9 +160,10 @@ def choose(cores: Sequence[Core], routing: Routing, random: Random) -> Core:
 
     By rank, when the client names one that serves. By session: the same session always goes to the same core
     and its prefix cache, from every frontend and after every restart; while that core is away another one
-    takes over, and no other session moves. Otherwise the less loaded of two randomly drawn cores: load
-    figures are up to a second old, and if every frontend chose the core that looked emptiest, it would become
-    the fullest.
+    takes over, and no other session moves. By adapter in the same way, so that few cores load each, while
+    that core is not busier than the idlest by ADAPTER_MARGIN. Otherwise the less loaded of two randomly drawn
+    cores: load figures are up to a second old, and if every frontend chose the core that looked emptiest, it
+    would become the fullest.
     """
     if len(cores) == 1:
         return cores[0]
@@ -170,6 +173,10 @@ def choose(cores: Sequence[Core], routing: Routing, random: Random) -> Core:
                 return core
     if routing.session_id:
         return max(cores, key=lambda core: _score(core.address, routing.session_id))
+    if routing.adapter:
+        home = max(cores, key=lambda core: _score(core.address, routing.adapter.hex()))
+        if home.load <= min(core.load for core in cores) + ADAPTER_MARGIN:
+            return home
     return min(random.sample(cores, 2), key=lambda core: core.load)
 
 

@@ -103,6 +103,8 @@ class ModelInfo:
         embedding_size = facts.embedding_size if self.pooling is not None else 0
         if embedding_size:
             capabilities.append(model_pb2.CAPABILITY_EMBED)
+        if not facts.adapters_caveat:
+            capabilities.append(model_pb2.CAPABILITY_ADAPTERS)
         return model_pb2.Model(
             name=self.name,
             source=self.source,

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from frontend.answers.reader import answer_form, open_answers
+from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.call.limits import ConcurrencyLimits
 from frontend.call.messages import LargeMessages
@@ -26,6 +27,7 @@ from frontend.model.info import ModelInfo, limits_of
 from frontend.prompts.prompt_reader import PromptReader
 from frontend.streams.continuation import check_complete, resume
 from frontend.streams.pacing import DeliveryPacer
+from frontend.streams.request_adapter import apply, named_by
 from frontend.streams.request_registry import RequestRegistry
 from frontend.streams.request_span import RequestSpan
 from frontend.streams.request_spec import (
@@ -47,11 +49,13 @@ from frontend.validation.requests import check_generate
 from frontend.validation.rules import Limits, computes_prompt_only
 from pagewire.config import FrontendConfig
 from pagewire.internal.v1 import engine_pb2
+from pagewire.internal.v1.engine_pb2 import NamedAdapter
 from pagewire.limits import MAX_BAD_WORD_TOKENS
 from pagewire.telemetry.tracing import Tracer
-from pagewire.v1 import generation_pb2
+from pagewire.v1 import generation_pb2, pooling_pb2
 
 T = TypeVar("T")
+Request = generation_pb2.GenerateRequest | pooling_pb2.EmbedRequest | pooling_pb2.ScoreContinuationsRequest
 log = logging.getLogger(__name__)
 
 
@@ -98,13 +102,14 @@ class Generator:
         timings: RequestTimings,
     ) -> AsyncIterator[Stream]:
         size, caller = request.ByteSize(), call.caller
-        check = partial(self._check, request, call, mode)
+        adapter = await self.find_adapter(request, caller)
+        check = partial(self._check, request, call, mode, adapter)
         (identity, limits), call = await self.in_turn(check, request.request_id, size, call)
         with self.registry.reserve(identity.engine_id, identity.content) as entry:
             entry.aborted |= call.aborted
             entry.tenant, entry.priority, entry.timings = identity.tenant, request.priority, timings
             with self.limits.reading(size, caller):
-                spec = await self._read(request, call, mode, identity, limits)
+                spec = await self._read(request, call, mode, identity, limits, adapter)
                 stream, message = await self._prepare(spec, timings)
             routing = await self._route(spec)
             if entry.failure is not None:
@@ -136,11 +141,22 @@ class Generator:
             result = await self.large_messages.run(function, size, call.caller)
         return result, replace(call, aborted=call.aborted or arrival.aborted)
 
+    async def find_adapter(self, request: Request, caller: Caller) -> NamedAdapter | None:
+        """Returns the adapter that a request names, if it names one. Raises ServiceError."""
+        name, digest = named_by(request, self.model.names)
+        if not name:
+            return None
+        self.engine.require_known()
+        return await self.engine.adapters.resolve(name, digest, caller)
+
     def _check(
-        self, request: generation_pb2.GenerateRequest, call: Call, mode: CallMode
+        self,
+        request: generation_pb2.GenerateRequest,
+        call: Call,
+        mode: CallMode,
+        adapter: NamedAdapter | None,
     ) -> tuple[RequestIdentity, Limits]:
         """Checks all that needs no tokens. Raises ServiceError."""
-        self.model.check_name(request.model)
         if mode.pooling is None:
             self.model.require_head()
         limits = limits_of(self.engine.require_known(), self.config)
@@ -148,7 +164,14 @@ class Generator:
         tenant = call.caller.act_as(request.tenant)
         call.caller.check_terms(request.priority, *sequences_of(request.sampling))
         is_pooled = mode.pooling is not None
-        identity = identify(request, call.caller, tenant, default_seed=self.config.seed, is_pooled=is_pooled)
+        identity = identify(
+            request,
+            call.caller,
+            tenant,
+            default_seed=self.config.seed,
+            is_pooled=is_pooled,
+            adapter=b"" if adapter is None else adapter.digest,
+        )
         put_log_fields(identity.request_id, tenant, call.trace)
         return identity, limits
 
@@ -159,6 +182,7 @@ class Generator:
         mode: CallMode,
         identity: RequestIdentity,
         limits: Limits,
+        adapter: NamedAdapter | None,
     ) -> RequestSpec:
         """Tokenizes the prompt and resolves defaults. Raises ServiceError, also when the answer cannot fit
         into a message."""
@@ -171,6 +195,8 @@ class Generator:
         fill = partial(resolve, request, self.model.default_sampling, limits, identity.seed)
         resolved = await self.large_messages.run(fill, request.ByteSize(), call.caller)
         spec = RequestSpec(request, call, mode, identity, limits, self.model, prompt, resolved)
+        if adapter is not None:
+            spec = replace(spec, adapter=apply(adapter, prompt.token_ids))
         prompt_len = len(prompt.token_ids)
         check_prompt_logprobs(request.output, prompt_len, limits.vocab_size)
         check_answer_size(request, resolved, prompt_len, limits, in_one_message=spec.final_only)
@@ -222,6 +248,8 @@ class Generator:
 
     async def _route(self, spec: RequestSpec) -> Routing:
         routing = routing_of(spec.request.routing)
+        if spec.adapter is not None:
+            routing = replace(routing, adapter=spec.adapter.adapter.digest)
         if spec.mode.finds(spec.request):
             return await self.engine.questions.where(spec.identity.engine_id, routing)
         return routing

@@ -96,6 +96,8 @@ class RequestGroup:
         """Returns a request that computes the tokens of a prompt."""
         return generation_pb2.GenerateRequest(
             request_id=self.request_ids[index],
+            model=self.whole.model,
+            adapter=self.whole.adapter if isinstance(self.whole, pooling_pb2.EmbedRequest) else "",
             prompt=prompt_pb2.Prompt(token_ids=prompt_pb2.TokenIds(ids=token_ids)),
             sampling=generation_pb2.SamplingParams(temperature=0),
             stopping=generation_pb2.StoppingCriteria(max_tokens=0),
@@ -186,7 +188,7 @@ class Embedder:
     async def embed(self, request: pooling_pb2.EmbedRequest, call: Call) -> Vectors:
         """Embeds all inputs. Raises ServiceError."""
         generator = self._generator
-        generator.model.check_name(request.model)
+        await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
         limits, size = limits_of(welcome, generator.config), welcome.model.embedding_size
         defaults = self._require_pooling(size)
@@ -245,7 +247,7 @@ class ContinuationScorer:
     ) -> pooling_pb2.ScoreContinuationsResponse:
         """Scores all continuations. Raises ServiceError."""
         generator = self._generator
-        generator.model.check_name(request.model)
+        await generator.find_adapter(request, call.caller)
         limits = limits_of(generator.engine.require_known(), generator.config)
         check = partial(check_continuations, request, limits, generator.config.max_continuations)
         _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)

@@ -13,6 +13,7 @@ from frontend.engine.logprobs import PromptScores
 from frontend.model.info import ModelInfo
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.streams.pacing import DeliveryPacer
+from frontend.streams.request_adapter import CallAdapter
 from frontend.streams.sequence import OutputFields, RepetitionDetector, Sequence
 from frontend.streams.stream import DeliveryMode, Header, Stream
 from frontend.telemetry.timings import RequestTimings
@@ -57,16 +58,18 @@ def identify(
     *,
     default_seed: int = -1,
     is_pooled: bool = False,
+    adapter: bytes = b"",
 ) -> RequestIdentity:
     """Returns the identity of a validated request. tenant: its owner. default_seed: of a request without one;
-    -1: one of its own. is_pooled: it ends with a vector, which is sent once: it has no digest."""
+    -1: one of its own. is_pooled: it ends with a vector, which is sent once: it has no digest.
+    adapter: digest of its adapter, whose name may be another's later."""
     request_id = request.request_id or secrets.token_hex(16)
     engine_id = caller.scope(request_id)
     if request.sampling.HasField("seed"):
         seed = request.sampling.seed
     else:
         seed = _seed_of(request, engine_id) if default_seed < 0 else default_seed
-    content = b"" if is_pooled else _digest(request, seed, tenant)
+    content = b"" if is_pooled else _digest(request, seed, tenant, adapter)
     return RequestIdentity(request_id, engine_id, seed, content, tenant)
 
 
@@ -76,7 +79,7 @@ def _seed_of(request: generation_pb2.GenerateRequest, engine_id: str) -> int:
     return int.from_bytes(blake2b(engine_id.encode(), digest_size=8, person=b"seed").digest(), "little")
 
 
-def _digest(request: generation_pb2.GenerateRequest, seed: int, tenant: str) -> bytes:
+def _digest(request: generation_pb2.GenerateRequest, seed: int, tenant: str, adapter: bytes) -> bytes:
     """Leaves out what differs between attempts: what was delivered, the time that is left, the place."""
     content = generation_pb2.GenerateRequest()
     content.CopyFrom(request)
@@ -85,7 +88,7 @@ def _digest(request: generation_pb2.GenerateRequest, seed: int, tenant: str) -> 
     content.sampling.seed, content.tenant = seed, tenant
     content.stopping.ClearField("time_limit")
     content.stopping.SetInParent()
-    return blake2b(content.SerializeToString(deterministic=True), digest_size=DIGEST_BYTES).digest()
+    return blake2b(content.SerializeToString(deterministic=True) + adapter, digest_size=DIGEST_BYTES).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ class RequestSpec:
     model: ModelInfo
     prompt: TokenizedPrompt
     resolved: Resolved
+    adapter: CallAdapter | None = None
 
     @property
     def final_only(self) -> bool:
@@ -179,6 +183,7 @@ def to_engine(
         tenant=spec.identity.tenant,
         traceparent=trace.traceparent,
         tracestate=trace.tracestate,
+        adapter=None if spec.adapter is None else spec.adapter.reference(),
     )
     for word in bad_words:
         message.bad_words.add(ids=word)
@@ -220,7 +225,8 @@ def _header(spec: RequestSpec) -> Header:
     shown = spec.prompt.token_ids if output.prompt_token_ids else ()
     return Header(
         request_id=spec.identity.request_id,
-        model=spec.model.name,
+        model=spec.model.name if spec.adapter is None else spec.adapter.adapter.name,
+        adapter=None if spec.adapter is None else spec.adapter.shown(),
         seed=spec.resolved.sampling.seed,
         prompt_tokens=len(spec.prompt.token_ids),
         prompt_token_ids=shown,

@@ -41,6 +41,7 @@ class Header:
     """Tokens of the prompt that truncate_to removed."""
     parameters: generation_pb2.EffectiveParameters | None = None
     """None: not requested."""
+    adapter: generation_pb2.AppliedAdapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +343,8 @@ class Stream:
         response.prompt.tokens = header.prompt_tokens
         response.prompt.cached_tokens = self._cached_tokens
         response.prompt.truncated_tokens = header.num_truncated
+        if header.adapter is not None:
+            response.adapter.CopyFrom(header.adapter)
         if header.parameters is not None:
             response.parameters.CopyFrom(header.parameters)
         response.prompt.token_ids.extend(header.prompt_token_ids)

@@ -132,7 +132,9 @@ FIELDS: dict[str, rules.Rule | Kind] = {
     "routing": Kind.NESTED,
     "routing.data_parallel_rank": rules.RANK,
     "routing.session_id": rules.IDENTIFIER,
+    "adapter": rules.IDENTIFIER,
     "continuation": Kind.NESTED,
+    "continuation.adapter_digest": rules.DIGEST,
     "continuation.sequences": Kind.NESTED,
     "continuation.sequences.index": Kind.FREE,  # see _check_continuation in requests.py
     "continuation.sequences.token_ids": Kind.FREE,

@@ -129,8 +129,6 @@ def check_embed(request: pooling_pb2.EmbedRequest, limits: Limits, size: int) ->
         findings.add("dimensions", f"must be 1 to {size}, not {request.dimensions}")
     if request.raw_dtype and request.raw_dtype not in DTYPES:
         findings.add("raw_dtype", f"must be {', '.join(DTYPES)}, or absent")
-    if request.adapter:
-        findings.unsupported["adapter"] = NOT_BUILT
     if count * (request.dimensions or size) > MAX_VECTOR_VALUES:
         most = MAX_VECTOR_VALUES // (request.dimensions or size)
         findings.add("inputs", f"must be at most {most} with vectors of this size, not {count}")

@@ -14,6 +14,7 @@ from frontend.errors import InvalidRequest
 from frontend.text.regex_automaton import MAX_NODES, Automaton
 from frontend.text.regex_syntax import RegexError
 from pagewire.limits import (
+    ADAPTER_DIGEST_BYTES,
     EMBEDDING_DTYPES,
     MAX_BAD_WORD_TOKENS,
     MAX_BAD_WORDS,
@@ -247,6 +248,14 @@ def _choices(values: Sequence[str], limits: Limits) -> str | None:
 
 AT_LEAST_ONE = number(1, MAX_COUNT)
 IDENTIFIER = Rule(f"at most {MAX_ID_BYTES} bytes, printable", lambda value, limits: identifier_problem(value))
+DIGEST = Rule(
+    f"empty, or {ADAPTER_DIGEST_BYTES} bytes",
+    lambda value, limits: (
+        None
+        if len(value) in (0, ADAPTER_DIGEST_BYTES)
+        else f"must be of {ADAPTER_DIGEST_BYTES} bytes, not {len(value)}"
+    ),
+)
 DRAFT_TOKENS = Rule("0 to Limits.max_draft_tokens", _draft_tokens)
 PRIORITY = Rule("Limits.max_priority with either sign; 0 under --policy fcfs", priority_problem)
 RANK = Rule("below the number of engines", _rank)

@@ -104,7 +104,7 @@ WITHOUT_EFFECT_OF_A_VALUE = {
 }
 """The same, of flags that take a value."""
 
-_LORA = "no flag: LoRA adapters are not supported yet"
+_LORA = "--lora NAME=FOLDER, or --lora-folder FOLDER, whose subfolders requests may name"
 _IMAGES = "no flag: images are not supported yet"
 _ONE_WORKER = "no flag: a model runs in one worker"
 _ONE_DEVICE = "no flag: a model runs on one device, the first of CUDA_VISIBLE_DEVICES"
@@ -161,7 +161,6 @@ COUNTERPARTS = {
     **dict.fromkeys(("--temp", "--top-k", "--top-p", "--min-p", "--repeat-penalty"), _DEFAULTS),
     **dict.fromkeys(("-n", "--predict", "--n-predict"), "the field max_tokens of requests"),
     **dict.fromkeys(("--rope-scale", "--rope-freq-base", "--yarn-orig-ctx"), _ROPE),
-    "--lora": _LORA,
     "--mmproj": _IMAGES,
     "--mlock": "no flag: the memory of weights is not locked",
     "--no-mmap": "no flag: the format of the weights decides whether they are copied",

@@ -83,10 +83,12 @@ class Speculation(_message.Message):
     def __init__(self, max_draft_tokens: _Optional[int] = ...) -> None: ...
 
 class Continuation(_message.Message):
-    __slots__ = ("sequences",)
+    __slots__ = ("sequences", "adapter_digest")
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     sequences: _containers.RepeatedCompositeFieldContainer[DeliveredSequence]
-    def __init__(self, sequences: _Optional[_Iterable[_Union[DeliveredSequence, _Mapping]]] = ...) -> None: ...
+    adapter_digest: bytes
+    def __init__(self, sequences: _Optional[_Iterable[_Union[DeliveredSequence, _Mapping]]] = ..., adapter_digest: _Optional[bytes] = ...) -> None: ...
 
 class DeliveredSequence(_message.Message):
     __slots__ = ("index", "token_ids")
@@ -285,7 +287,7 @@ class RoutingHints(_message.Message):
     def __init__(self, data_parallel_rank: _Optional[int] = ..., session_id: _Optional[str] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("request_id", "prompt", "sequences", "usage", "timings", "model", "seed", "parameters")
+    __slots__ = ("request_id", "prompt", "sequences", "usage", "timings", "model", "seed", "parameters", "adapter")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCES_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +296,7 @@ class GenerateResponse(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt: PromptInfo
     sequences: _containers.RepeatedCompositeFieldContainer[SequenceOutput]
@@ -302,7 +305,18 @@ class GenerateResponse(_message.Message):
     model: str
     seed: int
     parameters: EffectiveParameters
-    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Union[PromptInfo, _Mapping]] = ..., sequences: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., parameters: _Optional[_Union[EffectiveParameters, _Mapping]] = ...) -> None: ...
+    adapter: AppliedAdapter
+    def __init__(self, request_id: _Optional[str] = ..., prompt: _Optional[_Union[PromptInfo, _Mapping]] = ..., sequences: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., model: _Optional[str] = ..., seed: _Optional[int] = ..., parameters: _Optional[_Union[EffectiveParameters, _Mapping]] = ..., adapter: _Optional[_Union[AppliedAdapter, _Mapping]] = ...) -> None: ...
+
+class AppliedAdapter(_message.Message):
+    __slots__ = ("name", "digest", "start")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    digest: bytes
+    start: int
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[bytes] = ..., start: _Optional[int] = ...) -> None: ...
 
 class EffectiveParameters(_message.Message):
     __slots__ = ("sampling", "stopping")

@@ -55,6 +55,11 @@ class ModelServiceStub(object):
                 request_serializer=pagewire_dot_v1_dot_model__pb2.UnloadAdapterRequest.SerializeToString,
                 response_deserializer=pagewire_dot_v1_dot_model__pb2.UnloadAdapterResponse.FromString,
                 _registered_method=True)
+        self.ListAdapters = channel.unary_unary(
+                '/pagewire.v1.ModelService/ListAdapters',
+                request_serializer=pagewire_dot_v1_dot_model__pb2.ListAdaptersRequest.SerializeToString,
+                response_deserializer=pagewire_dot_v1_dot_model__pb2.ListAdaptersResponse.FromString,
+                _registered_method=True)
 
 
 class ModelServiceServicer(object):
@@ -76,14 +81,22 @@ class ModelServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def LoadAdapter(self, request, context):
-        """Loads a LoRA adapter. Not implemented: UNIMPLEMENTED.
+        """Loads a LoRA adapter at all engines, from a folder that --lora or --lora-folder names. With the name of one
+        that is loaded, it takes the name: requests in flight keep the other one. For admins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnloadAdapter(self, request, context):
-        """Unloads a LoRA adapter. Not implemented: UNIMPLEMENTED.
+        """Takes a LoRA adapter's name away, and unloads it when no request has it any more; then it answers. For admins.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAdapters(self, request, context):
+        """Lists LoRA adapters, loaded or not. For admins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,6 +124,11 @@ def add_ModelServiceServicer_to_server(servicer, server):
                     servicer.UnloadAdapter,
                     request_deserializer=pagewire_dot_v1_dot_model__pb2.UnloadAdapterRequest.FromString,
                     response_serializer=pagewire_dot_v1_dot_model__pb2.UnloadAdapterResponse.SerializeToString,
+            ),
+            'ListAdapters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAdapters,
+                    request_deserializer=pagewire_dot_v1_dot_model__pb2.ListAdaptersRequest.FromString,
+                    response_serializer=pagewire_dot_v1_dot_model__pb2.ListAdaptersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +240,33 @@ class ModelService(object):
             '/pagewire.v1.ModelService/UnloadAdapter',
             pagewire_dot_v1_dot_model__pb2.UnloadAdapterRequest.SerializeToString,
             pagewire_dot_v1_dot_model__pb2.UnloadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAdapters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/pagewire.v1.ModelService/ListAdapters',
+            pagewire_dot_v1_dot_model__pb2.ListAdaptersRequest.SerializeToString,
+            pagewire_dot_v1_dot_model__pb2.ListAdaptersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,6 +24,8 @@ VALIDATION = "frontend/validation/requests.py"
 PROMPTS = "frontend/prompts/prompt_encoding.py"
 TEMPLATE = "frontend/templates/chat_template.py"
 MODEL = "frontend/model/info.py"
+ADAPTERS = "frontend/engine/adapters.py"
+CORE_ADAPTERS = "engine_core/adapters/sources.py"
 MULTIPLEXER = "frontend/streams/multiplexer.py"
 ADMIN = "frontend/servicers/admin.py"
 FLEET = "frontend/rpc/fleet.py"
@@ -43,6 +45,7 @@ Entry = Rule | Kind | Elsewhere
 TEXT = Elsewhere("16 bytes per token of context, at least 256 KiB", PROMPTS)
 CONVERSATION = Elsewhere(f"at least 1; at most {MAX_PARTS} parts in the request", VALIDATION)
 SERVED_MODEL = Elsewhere("a name that is served", MODEL)
+ADAPTER = Elsewhere("the name of an adapter that the caller may use", ADAPTERS)
 PAGES: dict[str, Entry] = {
     "limit": Elsewhere(f"1 to {MAX_SIZE}; not with page_size or page_token", PAGING),
     "page_size": Elsewhere(f"0 to {MAX_COUNT}; above {MAX_SIZE} counts as that", PAGING),
@@ -177,10 +180,19 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
         "raw_dtype": Elsewhere(", ".join(DTYPES), VALIDATION),
         "priority": PRIORITY,
         "tenant": IDENTIFIER,
+        "adapter": ADAPTER,
         **_below("cache", "cache"),
     },
     "ListModelsRequest": {},
     "GetModelRequest": {"name": SERVED_MODEL},
+    "LoadAdapterRequest": {
+        "name": Elsewhere("1 to 128 letters, digits and ._:@- behind the first", ADAPTERS),
+        "source": Elsewhere("a folder of --lora, or directly in --lora-folder", CORE_ADAPTERS),
+        "pinned": Kind.FREE,
+        "tenants": Kind.FREE,
+    },
+    "UnloadAdapterRequest": {"name": ADAPTER},
+    "ListAdaptersRequest": {},
     "GetServerInfoRequest": {},
     "GetLoadRequest": {},
     "WatchLoadRequest": {"min_interval": Elsewhere("0 to 86400 s; below 0.05 s counts as that", ADMIN)},
@@ -209,6 +221,9 @@ REQUEST_DEFAULTS: dict[str, str] = {
     "ListRequestsRequest.limit": "pages",
     "ListRequestsRequest.page_size": "100",
     "ListRequestsRequest.page_token": "the first page",
+    "LoadAdapterRequest.source": "the subfolder with the name",
+    "LoadAdapterRequest.tenants": "all",
+    "EmbedRequest.adapter": "none",
     "EmbedRequest.dimensions": "all",
     "EmbedRequest.normalize": "the model's",
     "EmbedRequest.raw_dtype": "numbers, not raw elements",
@@ -221,8 +236,6 @@ REQUEST_DEFAULTS: dict[str, str] = {
 NOT_BUILT: dict[str, str] = {
     "ScoreRequest": "the whole RPC answers UNIMPLEMENTED",
     "ClassifyRequest": "the whole RPC answers UNIMPLEMENTED",
-    "LoadAdapterRequest": "the whole RPC answers UNIMPLEMENTED",
-    "UnloadAdapterRequest": "the whole RPC answers UNIMPLEMENTED",
     "StartProfileRequest": "the whole RPC answers UNIMPLEMENTED",
     "StopProfileRequest": "the whole RPC answers UNIMPLEMENTED",
 }
@@ -233,7 +246,6 @@ REFUSED_FIELDS = frozenset(
         "prompt.media",
         "prompt.chat.template",
         "prompt.chat.messages.content.media",
-        "adapter",
         "extensions",
     }
 )

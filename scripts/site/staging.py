@@ -20,6 +20,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "docs/benchmarking.md",
         "docs/console.md",
         "docs/openai.md",
+        "docs/adapters.md",
         "docs/embeddings.md",
         "docs/prompt-embeddings.md",
         "docs/gateways.md",

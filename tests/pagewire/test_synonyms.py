@@ -86,7 +86,7 @@ AUDITED = """
 --root-path --uds --otlp-traces-endpoint --uvicorn-log-level --disable-log-requests --runner
 --pooler-config --limit-mm-per-prompt --kv-transfer-config -O
 -m -hf -c --ctx-size -np --parallel -t -ngl --n-gpu-layers -fa --flash-attn -b -ub -a --alias
---jinja --chat-template-file -cb --metrics --slots --embeddings --pooling -md --draft-max --lora
+--jinja --chat-template-file -cb --metrics --slots --embeddings --pooling -md --draft-max
 --mmproj -ctk -ctv --temp --top-k --top-p --min-p -n -s --mlock --no-mmap --api-key-file
 --ssl-key-file --ssl-cert-file --threads-http --timeout --context-shift --no-context-shift
 --rope-scaling -sm -ts -mg -v --cache-reuse
@@ -171,7 +171,7 @@ def test_what_means_the_same_is_taken(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--enable-lora"], "LoRA adapters are not supported yet"),
+        (["--enable-lora"], "--lora NAME=FOLDER"),
         (["--scheduling-policy", "priority"], "--policy fair or fcfs"),
         (["--json-output=true"], "unknown argument '--json-output'"),
         (

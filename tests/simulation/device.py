@@ -3,6 +3,7 @@ whose tokens lie where.
 """
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from random import Random
 
@@ -96,6 +97,14 @@ class Device:
         hop = self._workload.settings.worker_hop
         delay = 2 * hop * self._random.random() + 0.02 * self._random.random() ** 3
         return Compiled(self._loop.time() + delay, self._loop.time)
+
+    def load_adapter(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
+        """See StepRunner."""
+        return self._executor.load_adapter(order)
+
+    def drop_adapter(self, digest: bytes) -> None:
+        """See StepRunner."""
+        self._executor.drop_adapter(digest)
 
     def abandon(self) -> None:
         """See StepRunner."""

@@ -15,6 +15,7 @@ from engine_core.io.process_control import Stopped
 from engine_core.io.rank import Rank
 from engine_core.io.rank_socket import RankSocket
 from pagewire.host.spawn import KeptWorkers, Status, WorkerStarted
+from pagewire.internal.v1.worker_pb2 import AdapterLoaded
 from tests.simulation.machine import Machine, Processor
 from tests.simulation.poison import Poisons
 from tests.simulation.worker import Line, SimulatedChild, WorkerProcess
@@ -34,6 +35,7 @@ class CoreSocket(RankSocket):
         self.address, self.on_wait, self.descriptor = address, on_wait, _SOCKET
         self.ranks: list[Rank] = []
         self.compiled: list[int] = []
+        self.adapters: list[AdapterLoaded] = []
         self.num_bad_frames = 0
         self.lines: list[Line] = []
         self._host, self._is_idle = context, False

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pagewire.errors import StartupError
+from pagewire.errors import StartupError, one_line
 from pagewire.gguf.header import is_gguf
 from worker.adapters.adapter import Adapter, AdapterError
 from worker.adapters.files import read_folder
@@ -21,7 +21,11 @@ def load_adapter(source: Path, model: LanguageModel, expected: bytes, max_bytes:
     if modules is None:
         raise AdapterError("adapters need a model of one of pagewire's families")
     try:
-        file = read_gguf(source, max_bytes, model) if is_gguf(source) else read_folder(source, max_bytes)
+        path = source.resolve()
+    except (OSError, ValueError, RuntimeError) as error:  # a null byte, a loop of links
+        raise AdapterError(f"{str(source)!r} is not a path: {error}") from error
+    try:
+        file = read_gguf(path, max_bytes, model) if is_gguf(source) else read_folder(path, max_bytes)
         if expected and file.digest != expected:
             raise AdapterError(
                 f"{source.name} has digest {file.digest.hex()}, not {expected.hex()}: its files were replaced"
@@ -31,7 +35,7 @@ def load_adapter(source: Path, model: LanguageModel, expected: bytes, max_bytes:
         raise AdapterError(error.why) from error
     config = file.config
     rank = max(delta.a.shape[0] for parts in deltas.values() for delta in parts if delta is not None)
-    adapter = Adapter(file.digest, rank, config.invocation, config.base, deltas)
+    adapter = Adapter(file.digest, rank, config.invocation, one_line(config.base), deltas)
     if adapter.num_bytes > max_bytes:
         raise AdapterError(f"{source.name} takes {adapter.num_bytes} bytes, more than {max_bytes}")
     return adapter

@@ -1,18 +1,17 @@
 """Which rows have which adapter, and which tokens of a step it changes: those from the row's start on."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from kernels.api import AdapterWeights, StepAdapters, StepBatch
+from kernels.api import StepBatch, adapters
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.store import AdapterStore
 from worker.step.plan_reader import Step
-from worker.step.rows import require
+from worker.step.rows import PlanError, require
 
-_Span = tuple[AdapterWeights, int, int]
+_Span = tuple[adapters.AdapterWeights, int, int]
 """Tokens of a step, from one to before another, and their adapter."""
 
 
@@ -21,40 +20,30 @@ class AdapterRows:
 
     def __init__(self, store: AdapterStore) -> None:
         self.store = store
-        self._rows: dict[int, tuple[AdapterWeights, int]] = {}  # and where it starts
-        self._missing: dict[int, str] = {}
+        self._rows: dict[int, tuple[adapters.AdapterWeights, int]] = {}  # and where it starts
         self._last: tuple[StepBatch, StepBatch, list[_Span]] | None = None  # without adapters, and with them
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
-        """Begins a row. Raises PlanError for an adapter that starts behind the prompt: tokens that a row
-        samples are adapted, which is what lets steps be repeated."""
+        """Begins a row. Raises PlanError for an adapter that is not held: the row's blocks would be cached as
+        if it had it; and for one that starts behind the prompt: what a row samples is adapted, so that steps
+        may be repeated."""
         if not new.HasField("adapter"):
             return
         digest, start = new.adapter.digest, new.adapter.start
-        require(start < len(prompt_ids), f"the adapter of row {row} starts at {start}, behind the prompt")
         weights = self.store.find(digest)
         if weights is None:
-            self._missing[row] = f"the adapter {digest.hex()[:16]} is not loaded"
-        else:
-            self._rows[row] = weights, start
+            raise PlanError(f"row {row} has the adapter {digest.hex()}, which is not loaded")
+        require(start < len(prompt_ids), f"the adapter of row {row} starts at {start}, behind the prompt")
+        self._rows[row] = weights, start
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row as a copy of another."""
         if source_row in self._rows:
             self._rows[row] = self._rows[source_row]
-        if source_row in self._missing:
-            self._missing[row] = self._missing[source_row]
 
     def remove_row(self, row: int) -> None:
         """Ends a row."""
         self._rows.pop(row, None)
-        self._missing.pop(row, None)
-
-    def errors(self, rows: Sequence[int]) -> dict[int, str]:
-        """Returns why rows cannot go on, by index into the rows [A]."""
-        if not self._missing:
-            return {}
-        return {entry: self._missing[row] for entry, row in enumerate(rows) if row in self._missing}
 
     def adapted(self, batch: StepBatch, step: Step) -> StepBatch:
         """Returns the inputs of a step with the adapters of its tokens. The same object as in the last call,
@@ -81,8 +70,8 @@ class AdapterRows:
         return sorted(spans, key=lambda span: id(span[0]))
 
 
-def _step_adapters(spans: list[_Span]) -> StepAdapters:
-    groups: list[tuple[AdapterWeights, int]] = []
+def _step_adapters(spans: list[_Span]) -> adapters.StepAdapters:
+    groups: list[tuple[adapters.AdapterWeights, int]] = []
     for weights, begin, end in spans:
         if groups and groups[-1][0] is weights:
             groups[-1] = weights, groups[-1][1] + end - begin
@@ -90,4 +79,4 @@ def _step_adapters(spans: list[_Span]) -> StepAdapters:
             groups.append((weights, end - begin))
     tokens = np.concatenate([np.arange(begin, end) for _, begin, end in spans])
     addresses = np.repeat([weights.address for weights, _ in groups], [count for _, count in groups])
-    return StepAdapters(torch.from_numpy(tokens), torch.from_numpy(addresses), groups)
+    return adapters.StepAdapters(torch.from_numpy(tokens), torch.from_numpy(addresses), groups)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
 
-from kernels.api import AdapterWeights, LayerParts, LowRank
+from kernels.api import adapters
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.adapter import Adapter, AdapterError, LayerDeltas
 from worker.layers.base import Layer
@@ -38,7 +38,7 @@ def number_layers(model: LanguageModel) -> list[ColumnLinear | RowLinear]:
 class HeldAdapter:
     """An adapter that rows may have."""
 
-    weights: AdapterWeights
+    weights: adapters.AdapterWeights
     loaded: worker_pb2.AdapterLoaded  # without a number
 
 
@@ -63,21 +63,23 @@ class AdapterStore:
                 raise AdapterError("the worker cannot read files of adapters")
             adapter = self._read(Path(order.source), self._model, order.digest, order.max_bytes)
             answer = worker_pb2.AdapterLoaded(number=order.number)
-            answer.MergeFrom(self.add(adapter))
+            answer.MergeFrom(self.add(adapter, order.max_bytes))
             return answer
         except (AdapterError, MemoryError, OSError) as error:
             problem = str(error) or "memory does not suffice"
             return worker_pb2.AdapterLoaded(number=order.number, problem=problem)
 
-    def add(self, adapter: Adapter) -> worker_pb2.AdapterLoaded:
+    def add(self, adapter: Adapter, max_bytes: int | None = None) -> worker_pb2.AdapterLoaded:
         """Packs and holds an adapter. Returns what is said of it. Raises AdapterError for one that changes a
-        layer that takes none."""
+        layer that takes none, or needs more memory."""
         unknown = [layer for layer in adapter.deltas if not takes_adapter(layer)]
         if unknown:
             kinds = ", ".join(sorted({type(layer).__name__ for layer in unknown}))
             raise AdapterError(f"adapters cannot change layers of these kinds: {kinds}")
         parts = [low_rank(layer, adapter.deltas.get(layer, ())) for layer in self._layers]
         weights = self._layers[0].ops.pack_adapter(parts)
+        if max_bytes is not None and weights.nbytes > max_bytes:
+            raise AdapterError(f"it takes {weights.nbytes} bytes of memory, of {max_bytes} that it may have")
         loaded = worker_pb2.AdapterLoaded(
             digest=adapter.digest,
             rank=adapter.rank,
@@ -92,7 +94,7 @@ class AdapterStore:
         """Forgets an adapter, if it is there. Rows that have it keep it until they end."""
         self._held.pop(digest, None)
 
-    def find(self, digest: bytes) -> AdapterWeights | None:
+    def find(self, digest: bytes) -> adapters.AdapterWeights | None:
         """Returns an adapter that is held."""
         held = self._held.get(digest)
         return None if held is None else held.weights
@@ -103,13 +105,13 @@ class AdapterStore:
         return [held.loaded for held in self._held.values()]
 
 
-def low_rank(layer: ColumnLinear | RowLinear, deltas: LayerDeltas) -> LayerParts:
+def low_rank(layer: ColumnLinear | RowLinear, deltas: LayerDeltas) -> adapters.LayerParts:
     """Returns what an adapter adds to a layer, by its outputs."""
     rows = [part.held for part in layer.parts] if isinstance(layer, ColumnLinear) else [layer.out_features]
-    first, found = 0, list[LowRank]()
+    first, found = 0, list[adapters.LowRank]()
     for held, delta in zip(rows, deltas, strict=bool(deltas)):
         if delta is not None:
             assert delta.a.shape[0] == delta.b.shape[1] and delta.b.shape[0] == held
-            found.append(LowRank(delta.a, delta.b, delta.scale, first))
+            found.append(adapters.LowRank(delta.a, delta.b, delta.scale, first))
         first += held
     return tuple(found)

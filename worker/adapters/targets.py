@@ -11,9 +11,6 @@ from worker.layers.linear import ColumnLinear, RowLinear
 from worker.layers.targets import Target, TargetModules
 from worker.weights.loader import layers_and_names
 
-_UNADAPTED = frozenset({"project_out"})
-"""Paths of linear layers that are applied to single hidden states, outside of the step's context."""
-
 
 def find_targets(
     model: torch.nn.Module,
@@ -26,8 +23,8 @@ def find_targets(
     modules = TargetModules({}, frozenset(), prefix, checkpoint)
     targets: dict[str, list[Target]] = {}
     others = {*names["head"], *names["embedding"]}
-    for path, layer, stored in layers_and_names(model, names):
-        if isinstance(layer, ColumnLinear | RowLinear) and path not in _UNADAPTED:
+    for _, layer, stored in layers_and_names(model, names):
+        if isinstance(layer, ColumnLinear | RowLinear) and layer.takes_adapters:
             weights = [weight for weight in layer.weights(*stored) if len(weight.shape) == 2]
             for part, weight in enumerate(weights):
                 module = modules.normal_name(weight.name.removesuffix(".weight"))

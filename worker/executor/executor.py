@@ -18,7 +18,7 @@ A device that computes by itself may still be busy with earlier steps while a la
 from collections import deque
 from collections.abc import Callable, Container
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,18 @@ from worker.step.plan_reader import (
 from worker.step.rows import RowTable, column
 
 B = TypeVar("B", bound=Backend)
+
+
+class AdapterLoader(Protocol):
+    """The adapters of a worker."""
+
+    def load(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
+        """Loads an adapter in a thread. Returns the answer to come."""
+
+    def drop(self, digest: bytes) -> None:
+        """Forgets an adapter."""
+
+
 Mask = npt.NDArray[np.bool_]
 Sample = Callable[[Integers, Integers], SampledTokens]
 """Samples for entries [N] of the step's sample_rows from these of its logits [N], and appends the tokens to
@@ -125,10 +137,12 @@ class StepExecutor(Generic[B]):
         backend: B,
         max_num_batched_tokens: int,
         speculator: Speculator | None = None,
+        adapters: AdapterLoader | None = None,
     ) -> None:
-        """speculator: drafts, for a backend that knows tokens at launch. None: nothing is drafted."""
+        """speculator: drafts, for a backend that knows tokens at launch. None: nothing is drafted. adapters:
+        loads them; None: none can be loaded (ModelFacts.adapters_caveat)."""
         self.rows, self.backend = rows, backend
-        self._speculator = speculator
+        self._speculator, self._adapters = speculator, adapters
         self._max_num_batched_tokens = max_num_batched_tokens
         self._logprobs = LogprobRequests(rows.vocab_size)
         self._beams = BeamRows(rows.max_num_rows, rows.vocab_size)
@@ -192,6 +206,22 @@ class StepExecutor(Generic[B]):
 
     def compile_grammar(self, grammar: str) -> "Future[Matcher]":
         return self.backend.grammars.compile(grammar)
+
+    @property
+    def takes_adapters(self) -> bool:
+        """Whether rows may have adapters."""
+        return self._adapters is not None
+
+    def load_adapter(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
+        if self._adapters is not None:
+            return self._adapters.load(order)
+        refused: Future[worker_pb2.AdapterLoaded] = Future()
+        refused.set_result(worker_pb2.AdapterLoaded(number=order.number, problem="this worker takes none"))
+        return refused
+
+    def drop_adapter(self, digest: bytes) -> None:
+        if self._adapters is not None:
+            self._adapters.drop(digest)
 
     def abandon(self) -> None:
         """Blocks keep what they hold."""

@@ -11,6 +11,7 @@ from kernels.cpu.sampling.api import sampling_kernels
 from pagewire.config import WorkerConfig
 from pagewire.host.resources import available_memory
 from pagewire.internal.v1 import engine_pb2, worker_pb2
+from worker.adapters.load import load_adapter
 from worker.adapters.rows import AdapterRows
 from worker.adapters.store import AdapterStore
 from worker.cpu.backend import CpuBackend
@@ -151,7 +152,7 @@ class LoadedOnCpu(LoadedModel[CpuBackend]):
         specs, checkpoints = model.state_specs(), plan.initialize.state_checkpoints
         states = RowStates(specs, rows.max_num_rows, CPU, checkpoints, plan.most_drafts) if specs else None
         blocks = self.computing.blocks
-        adapters = AdapterRows(AdapterStore(model))
+        adapters = AdapterRows(AdapterStore(model, load_adapter))
         backend = CpuBackend(model, cache, swap_space, rows, sampler, blocks, observe, states, adapters)
         backend.drafter_tensors = drafter_tensors
         speculator = make_speculator(plan.speculation, rows, grammars, drafter, states)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.api import DOUBLED
+from kernels.api import Code
 
 WHAT = "cannot load the model's weights"
 
@@ -44,7 +44,7 @@ class GroupedIntegers:
         rows = self.read(first, end)
         scales = rows.scales.float()[:, self.group]
         if rows.zeros is None:
-            return DOUBLED[rows.integers.long()].float() * scales
+            return Code.doubled(rows.integers).float() * scales
         return (rows.integers.float() - rows.zeros.float()[:, self.group]) * scales
 
 

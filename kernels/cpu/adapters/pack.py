@@ -7,38 +7,39 @@ import torch
 import torch.nn.functional as F
 
 from kernels.cpu.adapters.records import MAX_RANK, STRIP, AdaptedLayer, AdaptedPart
-from kernels.ops.layers.adapters import LayerParts
+from kernels.ops.layers.adapters import LayerParts, LowRank
 
 
 class PackedAdapter:
-    """The AdapterWeights of compiled kernels. Values are bfloat16 where all of a matrix are, else float32."""
+    """The AdapterWeights of compiled kernels. Values are bfloat16 where all of a
+    matrix are, else float32; matrices lie in the order in which they are read."""
 
     def __init__(self, layers: Sequence[LayerParts]) -> None:
         """layers: by the number of the layer. Parts of a layer that follow one another and share `a`, the
         same tensor object, share its product."""
-        self._memory: list[object] = []
+        matrices, addresses = list[torch.Tensor](), list[tuple[AdaptedPart, str]]()
+        self._parts = [(AdaptedPart * max(1, len(parts)))() for parts in layers]
         self._layers = (AdaptedLayer * max(1, len(layers)))()
-        for layer, parts in zip(self._layers, layers, strict=False):
-            packed = (AdaptedPart * max(1, len(parts)))()
-            for number, part in enumerate(parts):
-                shares = (
-                    number > 0 and parts[number - 1].a is part.a and parts[number - 1].scale == part.scale
-                )
-                assert part.a.shape[0] == part.b.shape[1] <= MAX_RANK
-                a, b = None if shares else strips(part.a), strips(part.b)
-                self._memory += a, b
-                packed[number] = AdaptedPart(
-                    a=0 if a is None else a.data_ptr(),
-                    b=b.data_ptr(),
-                    rank=part.a.shape[0],
-                    first=part.first,
-                    columns=part.b.shape[0],
-                    scale=part.scale,
-                    a_bytes=0 if a is None else a.itemsize,
-                    b_bytes=b.itemsize,
-                )
-            self._memory.append(packed)
+        for layer, packed, parts in zip(self._layers, self._parts, layers, strict=False):
             layer.parts, layer.count = ctypes.addressof(packed), len(parts)
+            before: LowRank | None = None
+            for number, part in enumerate(parts):
+                (rank, _), columns = part.a.shape, part.b.shape[0]
+                assert rank == part.b.shape[1] <= MAX_RANK
+                to = AdaptedPart.at(layer.parts, number)
+                to.rank, to.first, to.columns, to.scale = rank, part.first, columns, part.scale
+                for name, matrix in (("a", part.a), ("b", part.b)):
+                    if name == "b" or before is None or before.a is not matrix or before.scale != part.scale:
+                        packed_matrix, is_wide = strips(matrix)
+                        setattr(to, f"{name}_is_wide", is_wide)
+                        matrices.append(packed_matrix)
+                        addresses.append((to, name))
+                before = part
+        self._words = torch.cat(matrices) if matrices else torch.empty(0, dtype=torch.int32)
+        address = self._words.data_ptr()
+        for (to, name), matrix in zip(addresses, matrices, strict=True):
+            setattr(to, name, address)
+            address += matrix.nbytes
 
     @property
     def address(self) -> int:
@@ -48,13 +49,14 @@ class PackedAdapter:
     @property
     def nbytes(self) -> int:
         """Size of the weights in memory."""
-        return sum(each.nbytes for each in self._memory if isinstance(each, torch.Tensor))
+        return self._words.nbytes
 
 
-def strips(matrix: torch.Tensor) -> torch.Tensor:
-    """[R, C] -> [ceil(R / 16), C, 16], bfloat16 or float32."""
-    rows, columns = matrix.shape
-    narrow = matrix.to(torch.bfloat16)
-    exact = matrix.dtype == torch.bfloat16 or torch.equal(narrow.float(), matrix.float())
-    padded = F.pad(narrow if exact else matrix.float(), (0, 0, 0, -rows % STRIP))
-    return padded.view(-1, STRIP, columns).transpose(1, 2).contiguous()
+def strips(matrix: torch.Tensor) -> tuple[torch.Tensor, bool]:
+    """Returns a matrix [N, K] in the form of AdaptedPart, words of 32 bits, and whether it is float32."""
+    narrow, (rows, inputs) = matrix.to(torch.bfloat16), matrix.shape
+    is_wide = matrix.dtype != torch.bfloat16 and not torch.equal(narrow.float(), matrix.float())
+    padded = F.pad(matrix.float() if is_wide else narrow, (0, inputs % 2, 0, -rows % STRIP))
+    pairs = padded.view(-1, STRIP, padded.shape[1] // 2, 2)
+    order = (0, 2, 3, 1) if is_wide else (0, 2, 1, 3)
+    return pairs.permute(order).contiguous().view(-1).view(torch.int32), is_wide

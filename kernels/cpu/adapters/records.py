@@ -2,8 +2,8 @@
 
 from kernels.cpu.compiler.records import Address, OperationRecord, Record, f32, i64, record, u32
 
-AT_ONCE = 4
-"""Tokens that are computed at a time."""
+AT_ONCE, MOST_AT_ONCE = 4, 8
+"""Tokens that are computed at a time: with different adapters, and with the same one."""
 STRIP = 16
 MAX_RANK = 256
 T_BYTES = 4 * MAX_RANK
@@ -14,24 +14,33 @@ def x_bytes(width: int) -> int:
     return (width + STRIP - 1) // STRIP * STRIP * 4
 
 
+def strip_bytes(inputs: int, is_wide: bool) -> int:
+    """Returns the bytes of a strip: 16 outputs of so many inputs, rounded up to an even number."""
+    return (inputs + 1) // 2 * (128 if is_wide else 64)
+
+
 def scratch_bytes(width: int) -> int:
     """Returns the bytes that a thread needs for a layer of so many inputs."""
-    return AT_ONCE * (x_bytes(width) + T_BYTES)
+    return MOST_AT_ONCE * (x_bytes(width) + T_BYTES)
 
 
 @record
 class AdaptedPart(Record):
-    """What some consecutive outputs of a layer gain (kernels.ops.layers.adapters.LowRank). Strips are of 16
-    values; what is behind the last one are zeros."""
+    """What some consecutive outputs of a layer gain (kernels.ops.layers.adapters.LowRank).
 
-    a: Address  # [ceil(rank / 16), K, 16]; 0: that of the part before, with its scale
-    b: Address  # [ceil(columns / 16), rank, 16]
+    A matrix is strips of 16 outputs, in each the pairs of inputs one after the other: [K / 2, 16] words of
+    two bfloat16, the first input in the lower half, or [K / 2, 2, 16] float32. What is missing of the last
+    strip and of the last pair are zeros.
+    """
+
+    a: Address  # of K inputs and `rank` outputs; 0: that of the part before, with its scale
+    b: Address  # of `rank` inputs and `columns` outputs
     rank: i64
     first: i64
     columns: i64
     scale: f32
-    a_bytes: u32  # of a value: 2, bfloat16, or 4, float32
-    b_bytes: i64
+    a_is_wide: u32  # whether it is float32
+    b_is_wide: i64
 
 
 @record

@@ -61,6 +61,11 @@ class Code(Enum):
         """Sizes of groups are multiples of it."""
         return HALF if self.is_half else ROWS
 
+    @staticmethod
+    def doubled(codes: torch.Tensor) -> torch.Tensor:
+        """Returns twice the numbers that codes of E2M1 stand for, int8."""
+        return DOUBLED.to(codes.device)[codes.long()]
+
 
 @dataclass(frozen=True)
 class LowBitWeight:
@@ -161,7 +166,7 @@ class LowBitWeight:
             codes = torch.cat((codes & 15, codes >> 4), -1)
         codes = codes.transpose(1, 2).reshape(blocks * rows, tiles * ROWS)[:, : self.in_features]
         if self.code is Code.E2M1:
-            codes = DOUBLED.to(codes.device)[codes.long()]
+            codes = Code.doubled(codes)
         kinds = {Code.INT8: torch.int8, Code.E4M3: torch.float8_e4m3fn}
         params = self.params.transpose(1, 2).reshape(blocks * rows, -1)
         group = torch.arange(self.in_features, device=codes.device) // self.group_size

@@ -33,6 +33,8 @@ class Adapters(House):
 
     def __init__(self, folder: Path, capacity: int = 20) -> None:
         self.folder = folder
+        for name in (*"abcd", "missing"):
+            (folder / name).mkdir()
         super().__init__(adapters=AdapterOptions(AdapterSources(parent=str(folder)), capacity))
         self.worker.folders = {name: (digest_of(name), 10) for name in "abcd"}
 

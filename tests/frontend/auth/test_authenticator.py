@@ -32,6 +32,7 @@ TENANTS = {f"/pagewire.v1.AdminService/{name}" for name in ("ListRequests", "Exp
 ADMINS = {
     "/pagewire.v1.ModelService/LoadAdapter",
     "/pagewire.v1.ModelService/UnloadAdapter",
+    "/pagewire.v1.ModelService/ListAdapters",
     *(method for method in METHODS if method.startswith("/pagewire.v1.AdminService/")),
 } - TENANTS
 

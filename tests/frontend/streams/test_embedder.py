@@ -70,7 +70,7 @@ async def test_a_decoder_without_a_head_embeds_and_refuses_to_generate(checkpoin
         (violation,) = details_of(caught.value)["BadRequest"].field_violations
         assert violation.field == "model"
         model = (await service.models.GetModel(model_pb2.GetModelRequest())).model
-        assert list(model.capabilities) == [model_pb2.CAPABILITY_EMBED]
+        assert list(model.capabilities) == [model_pb2.CAPABILITY_EMBED, model_pb2.CAPABILITY_ADAPTERS]
 
 
 async def test_dimensions_normalization_and_raw_elements(checkpoint):
@@ -103,7 +103,6 @@ async def test_all_of_them_are_of_the_class_and_the_tenant_of_the_whole(checkpoi
         ({}, ["a", "a" * 200], "inputs[1]"),
         ({"dimensions": 9}, ["a"], "dimensions"),
         ({"raw_dtype": "int8"}, ["a"], "raw_dtype"),
-        ({"adapter": "x"}, ["a"], "adapter"),
         ({"request_id": "a\n"}, ["a"], "request_id"),
         ({"request_id": "a" * 252}, ["a"], "request_id"),
         ({"priority": 1001}, ["a"], "priority"),

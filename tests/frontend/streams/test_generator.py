@@ -432,7 +432,7 @@ async def test_outputs_that_do_not_follow_one_another(checkpoint, model, caplog)
     ("fields", "code", "reason", "path"),
     [
         ({"sampling": {"top_p": 2}}, "INVALID_ARGUMENT", "INVALID_FIELD", "sampling.top_p"),
-        ({"adapter": "a"}, "INVALID_ARGUMENT", "FEATURE_UNSUPPORTED", "adapter"),
+        ({"extensions": {"x": 1}}, "INVALID_ARGUMENT", "FEATURE_UNSUPPORTED", "extensions"),
         ({"prompt": {}}, "INVALID_ARGUMENT", "INVALID_FIELD", "prompt"),
         ({"prompt": {"text": ""}}, "INVALID_ARGUMENT", "INVALID_FIELD", "prompt.text"),
         (

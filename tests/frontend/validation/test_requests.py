@@ -46,7 +46,6 @@ NOT_BUILT = {
         "prompt": {"chat": {"messages": [{"content": [{"text": "a"}, {"media": {"uri": "data:,"}}]}]}}
     },
     "output.logprobs": {"sampling": {"beam_search": {"width": 2}}, "output": {"logprobs": {}}},
-    "adapter": {"adapter": "a"},
     "extensions": {"extensions": {"x": 1}},
 }
 """Path -> the fields of a request that sets it."""
@@ -55,6 +54,8 @@ BAD_FLOATS = (NAN, INF, -INF, -1e-3, -1e30, 1e30)
 BAD_VALUES = {
     "request_id": ["a" * 257, "é" * 129, "a\nb", "\x00"],
     "model": ["m" * 257],
+    "adapter": ["a" * 257, "\x00"],
+    "continuation.adapter_digest": [b"d" * 31, b"d" * 33],
     "priority": [1001, -1001, 2**31 - 1, -(2**31)],
     "speculation.max_draft_tokens": [9, 2**32 - 1],
     "reasoning.budget": [MAX_COUNT + 1, 2**32 - 1],
@@ -189,6 +190,8 @@ def request_with(path: str, value) -> generation_pb2.GenerateRequest:
         return make_request(structured_output={"grammar": {"text": "a", "syntax": value}})
     if path == "structured_output.backend":
         return make_request(structured_output={"regex": "a", "backend": value})
+    if path == "continuation.adapter_digest":
+        return make_request(sampling={"temperature": 0}, continuation={"adapter_digest": value})
     for name in reversed(rest.split(".") if rest else []):
         value = {name: value}
     return make_request(**{first: value})
@@ -365,7 +368,7 @@ def test_eos_may_be_the_only_token_where_it_does_not_have_to_wait():
 
 
 def test_all_findings_are_reported_but_not_endlessly_many():
-    request = make_request(sampling={"temperature": -1, "top_p": 0, "min_p": 2}, adapter="a")
+    request = make_request(sampling={"temperature": -1, "top_p": 0, "min_p": 2}, extensions={"x": 1})
     with pytest.raises(InvalidRequest) as caught:
         check_generate(request, LIMITS)
     assert list(caught.value.violations) == ["sampling.temperature", "sampling.top_p", "sampling.min_p"]

@@ -46,6 +46,32 @@ def write_gguf(folder: Path, path: Path, family: str, alpha: float = 5.0, **meta
     return path
 
 
+def test_a_file_that_is_smaller_than_its_deltas(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Blocks of 8 bits become float32."""
+    model = model_of(checkpoint("llama", hidden_size=64))
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+    for key, value in {"general.type": "adapter", "adapter.type": "lora"}.items():
+        writer.add_string(key, value)
+    writer.add_string("general.base_model.0.name", "a name")
+    writer.add_float32("adapter.lora.alpha", 5.0)
+    kind = gguf.GGMLQuantizationType.Q8_0
+    for half, rows, inputs in (("a", 32, 64), ("b", 32, 32)):
+        blocks = gguf.quants.quantize(np.ones((rows, inputs), np.float32), kind)
+        writer.add_tensor(f"blk.0.attn_v.weight.lora_{half}", blocks, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    size = 4 * (32 * 64 + 32 * 32)
+    found = load(tmp_path / "a.gguf", model, max_bytes=size)
+    assert (found.num_bytes, found.base, found.rank) == (size, "a name", 32)
+    with pytest.raises(AdapterError, match=f"a.gguf takes {size} bytes, more than {size - 1}"):
+        load(tmp_path / "a.gguf", model, max_bytes=size - 1)
+    content = (tmp_path / "a.gguf").read_bytes()
+    (tmp_path / "a.gguf").write_bytes(content.replace(b"a name", b"a \xff\xfee\n"))
+    assert load(tmp_path / "a.gguf", model).base.isprintable()
+
+
 def assert_same(found: Adapter, expected: Adapter) -> None:
     assert found.deltas.keys() == expected.deltas.keys()
     for layer, parts in expected.deltas.items():

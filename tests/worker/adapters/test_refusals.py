@@ -205,6 +205,38 @@ def test_experts_are_named(checkpoint: Checkpoints, tmp_path: Path) -> None:
             load(write(tmp_path, tensors), model)
 
 
+@pytest.mark.parametrize(
+    ("family", "module", "fields"),
+    [
+        ("deepseek_v3", "model.layers.0.self_attn.kv_b_proj", {}),
+        ("opt", "model.decoder.project_out", {"word_embed_proj_dim": 32}),
+    ],
+)
+def test_layers_that_take_none(
+    family: str, module: str, fields: dict[str, int], checkpoint: Checkpoints, tmp_path: Path
+) -> None:
+    """Their products are not those of ColumnLinear and RowLinear in a step."""
+    name = f"base_model.model.{module}"
+    tensors = {f"{name}.lora_A.weight": torch.ones(4, 48), f"{name}.lora_B.weight": torch.ones(32, 4)}
+    with pytest.raises(AdapterError, match=f"{module} are not supported yet"):
+        load(write(tmp_path, tensors), model_of(checkpoint(family, **fields)))
+
+
+def test_a_model_of_no_family(base: Path, tmp_path: Path) -> None:
+    model = model_of(base)
+    model.target_modules = None
+    with pytest.raises(AdapterError, match="a model of one of pagewire's families"):
+        load(write(tmp_path, valid()), model)
+
+
+def test_paths(base: Path, tmp_path: Path) -> None:
+    model = model_of(base)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("a\0b", "none", "loop", "loop.gguf", "a\0b.gguf"):
+        with pytest.raises(AdapterError, match=r"is not a (path|file)|none has no adapter_config.json"):
+            load(tmp_path / name, model)
+
+
 def test_nothing_is_adapted(base: Path, tmp_path: Path) -> None:
     norm = {"base_model.model.model.norm.weight": load_file(base / "model.safetensors")["model.norm.weight"]}
     with pytest.raises(AdapterError, match="no tensors lora_A and lora_B"):

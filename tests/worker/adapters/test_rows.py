@@ -1,13 +1,16 @@
 """Rows with adapters on a CPU: the same bits alone and beside any others, in one call and layer by layer."""
 
 import hashlib
+import json
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pagewire.internal.v1 import worker_pb2
 from tests.worker.fakes import DrivenSequence, Driver
@@ -19,6 +22,7 @@ from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.base import Layer
 from worker.layers.linear import ColumnLinear
 from worker.models.base import LanguageModel
+from worker.step.rows import PlanError
 
 pytestmark = pytest.mark.cpu_kernels
 Checkpoints = Callable[..., Path]
@@ -194,3 +198,54 @@ def test_a_dropped_adapter_stays_for_its_rows(checkpoint: Checkpoints):
     store(driver).add(replace(synthetic(driver.runner.backend.model, 3), digest=DIGESTS[0]))
     driver.run()
     assert torch.equal(torch.stack(sequence.logits), expected)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "message"),
+    [
+        (worker_pb2.RowAdapter(digest=b"x" * 32), "which is not loaded"),
+        (worker_pb2.RowAdapter(digest=DIGESTS[0], start=3), "starts at 3, behind the prompt"),
+    ],
+)
+def test_a_row_whose_adapter_does_not_fit_is_refused(
+    adapter: worker_pb2.RowAdapter, message: str, checkpoint: Checkpoints
+):
+    driver = loaded(checkpoint("llama", head_dim=32))
+    driver.add([3, 4, 5], 2, adapter=adapter)
+    with pytest.raises(PlanError, match=message):
+        driver.step()
+
+
+def test_files_of_an_adapter_and_merged_weights(checkpoint: Checkpoints, tmp_path: Path):
+    """A folder as peft writes it, loaded beside the steps, gives what a checkpoint with merged weights gives,
+    but for the roundings of float32."""
+    folder, merged, written = checkpoint("llama", head_dim=32), tmp_path / "merged", tmp_path / "adapter"
+    shutil.copytree(folder, merged)
+    written.mkdir()
+    weights = load_file(folder / "model.safetensors")
+    generator, tensors = torch.Generator().manual_seed(5), dict[str, torch.Tensor]()
+    for module in ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.down_proj"):
+        name = f"model.layers.0.{module}"
+        weight = weights[f"{name}.weight"]
+        a = torch.randn(4, weight.shape[1], generator=generator) / 8
+        b = torch.randn(weight.shape[0], 4, generator=generator) / 8
+        tensors |= {
+            f"base_model.model.{name}.lora_A.weight": a,
+            f"base_model.model.{name}.lora_B.weight": b,
+        }
+        weights[f"{name}.weight"] = (weight.float() + 2 * b @ a).to(weight.dtype)
+    save_file(weights, merged / "model.safetensors", {"format": "pt"})
+    save_file(tensors, written / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    (written / "adapter_config.json").write_text(json.dumps(config))
+    driver = Driver(folder, dtype="float32", **SIZES)
+    order = worker_pb2.LoadAdapter(number=1, source=str(written), max_bytes=1 << 20)
+    answer = store(driver).load(order).result()
+    assert not answer.problem
+    adapter, logits = worker_pb2.RowAdapter(digest=answer.digest), []
+    for each, of_row in ((driver, adapter), (Driver(merged, dtype="float32", **SIZES), None), (driver, None)):
+        (sequence,) = each.add(range(3, 30), 4, adapter=of_row)
+        each.run()
+        logits.append(torch.stack(sequence.logits))
+    assert (logits[0] - logits[1]).abs().max() < 1e-4 * logits[1].abs().max()
+    assert not torch.allclose(logits[0], logits[2], rtol=0.01)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernels.api import DOUBLED
+from kernels.api import Code
 from worker.weights.source import GroupedIntegers, GroupedRows, TensorSource
 
 SHAPES = {"norm": (4,), "b.matrix": (2, 3), "a.matrix": (3, 2), "scalar": ()}
@@ -85,7 +85,7 @@ def test_integers_stand_for_values(e2m1: bool, scale_dtype: torch.dtype):
     weight = GroupedIntegers(4, group, 3, "F16", read, e2m1)
     found = weight.unpack(1, 3)
     assert asked == [(1, 3)] and found.dtype == torch.float32 and found.shape == (2, 5)
-    stands_for = DOUBLED[integers.long()] if e2m1 else integers
+    stands_for = Code.doubled(integers) if e2m1 else integers
     for row in (1, 2):
         for k, g in enumerate(group.tolist()):
             zero = 0 if e2m1 else int(zeros[row, g])

@@ -111,6 +111,7 @@ class FusedDecoder(LanguageModel):
         """expected: tokens and logits of the longest steps whose program is recorded with the first step."""
         super().__init__()
         self.model, self._ops, self._blocks, self._expected = model, ops, blocks, expected
+        self.target_modules = model.target_modules
         self.programs: dict[bool, StepProgram] = {}  # for steps of few tokens: True, and of many
         self._last = _LastStep(torch.empty(0), False)
         self._captures: dict[bool, Sequence[torch.Tensor]] = {}  # of each program: buffers [M, E]

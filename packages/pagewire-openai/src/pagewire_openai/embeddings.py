@@ -12,7 +12,7 @@ from frontend.validation.requests import MAX_PROMPTS
 from frontend.vectors import as_dtype
 from pagewire.ipc.columns import unpack_f32
 from pagewire.v1 import pooling_pb2
-from pagewire_openai.endpoints import read_in_turn, request_id_of
+from pagewire_openai.endpoints import answering_name, read_in_turn, request_id_of
 from pagewire_openai.requests import values
 from pagewire_openai.requests.completion import PROMPTS, read_prompts
 from pagewire_openai.requests.fields import Field, Names, Table, given, read_fields
@@ -63,7 +63,7 @@ async def embeddings(parts: FrontendParts, body: Json, call: Call, exchange: Exc
         read = await parts.prompts.run(data, call.caller.tenant, sum(map(len, vectors.columns)))
     except ServiceError as error:
         raise names.translated(error) from None
-    answer = {"object": "list", "data": read, "model": parts.model.name, "usage": usage}
+    answer = {"object": "list", "data": read, "model": answering_name(parts, request.model), "usage": usage}
     await exchange.respond(200, answer)
 
 

@@ -16,6 +16,7 @@ from frontend.parts import FrontendParts
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream, wake
 from pagewire import __version__
+from pagewire.internal.v1.engine_pb2 import NamedAdapter
 from pagewire.v1 import generation_pb2
 from pagewire_openai.requests.chat import read_chat
 from pagewire_openai.requests.completion import read_completion
@@ -73,7 +74,7 @@ async def responses(parts: FrontendParts, body: Json, call: Call, exchange: Exch
     facts = ResponseFacts(
         request_id=request.request_id,
         created=int(time.time()),
-        model=parts.model.name,
+        model=answering_name(parts, request.model),
         fingerprint=parts.fingerprint,
         temperature=_decimal((sampling if sampling.HasField("temperature") else default).temperature),
         top_p=_decimal((sampling if sampling.HasField("top_p") else default).top_p),
@@ -91,7 +92,7 @@ async def messages(parts: FrontendParts, body: Json, call: Call, exchange: Excha
     request, call = await read_in_turn(read, parts, call, exchange)
     request.request_id = request_id_of(exchange, names)
     request.output.continuous_usage = True  # the first event has that of the prompt
-    writer = MessageWriter(request.request_id, parts.model.name)
+    writer = MessageWriter(request.request_id, answering_name(parts, request.model))
     job = Job([request], request.request_id, writer, names, given(body, "stream", False))
     await generate(parts, job, call, exchange)
 
@@ -136,7 +137,8 @@ async def _choices(
         request.output.continuous_usage = continuous
         request.request_id = request_id if len(requests) == 1 else f"{request_id}#{place}"
     kind = "chatcmpl" if isinstance(form, ChatFormat) else "cmpl"
-    envelope = Envelope(f"{kind}-{request_id}", int(time.time()), parts.model.name, parts.fingerprint)
+    name = answering_name(parts, requests[0].model)
+    envelope = Envelope(f"{kind}-{request_id}", int(time.time()), name, parts.fingerprint)
     usage = options.get("include_usage", False)
     writer = ChoicesWriter(envelope, form, include_usage=usage, continuous_usage=continuous)
     await generate(parts, Job(requests, request_id, writer, names, stream), call, exchange)
@@ -151,14 +153,17 @@ def request_id_of(exchange: Exchange, names: Names) -> str:
 async def list_models(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """GET /v1/models."""
     cards = [_model_card(parts, name) for name in parts.model.names]
+    cards += [_adapter_card(parts, adapter) for adapter in parts.engine.adapters.visible(call.caller)]
     await exchange.respond(200, {"object": "list", "data": cards})
 
 
 async def get_model(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """GET /v1/models/NAME."""
     name = exchange.path.removeprefix("/v1/models/")
-    parts.model.check_name(name)
-    await exchange.respond(200, _model_card(parts, name or parts.model.name))
+    if name in ("", *parts.model.names):
+        await exchange.respond(200, _model_card(parts, name or parts.model.name))
+    else:
+        await exchange.respond(200, _adapter_card(parts, parts.engine.adapters.find(name, call.caller)))
 
 
 async def version(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
@@ -174,6 +179,17 @@ def _model_card(parts: FrontendParts, name: str) -> Json:
         "owned_by": "pagewire",
         "max_model_len": parts.max_model_len,
     }
+
+
+def _adapter_card(parts: FrontendParts, adapter: NamedAdapter) -> Json:
+    """Returns an adapter as a model: `parent` is the model that it adapts."""
+    return _model_card(parts, adapter.name) | {"parent": parts.model.name}
+
+
+def answering_name(parts: FrontendParts, name: str) -> str:
+    """Returns the name in answers to a request that names a model: the first of the model's, or that of an
+    adapter."""
+    return parts.model.name if name in ("", *parts.model.names) else name
 
 
 class BodyWriter(Protocol):

@@ -10,7 +10,7 @@ from frontend.http.error_body import error_body
 from frontend.http.exchange import Exchange
 from frontend.inspector import Inspector
 from frontend.parts import FrontendParts
-from pagewire_openai import embeddings, endpoints, tokens
+from pagewire_openai import adapters, embeddings, endpoints, tokens
 from pagewire_openai.openapi import OF_PORT, Operation, openapi_document
 from pagewire_openai.requests.chat import CHAT
 from pagewire_openai.requests.completion import COMPLETION
@@ -80,8 +80,20 @@ SERVED: tuple[tuple[Operation, Handle], ...] = (
         tokens.detokenize,
         object_schema(tokens.DETOKENIZE, "tokens"),
     ),
-    _get("/v1/models", "Lists the served model by all its names", endpoints.list_models),
-    _get("/v1/models/{name:path}", "Describes the served model", endpoints.get_model),
+    _post(
+        "/v1/load_lora_adapter",
+        "Loads an adapter",
+        adapters.load_lora_adapter,
+        object_schema(adapters.LOADED, "lora_name", "lora_path"),
+    ),
+    _post(
+        "/v1/unload_lora_adapter",
+        "Unloads an adapter",
+        adapters.unload_lora_adapter,
+        object_schema(adapters.UNLOADED, "lora_name"),
+    ),
+    _get("/v1/models", "Lists the served model by all its names, and adapters", endpoints.list_models),
+    _get("/v1/models/{name:path}", "Describes the served model or an adapter", endpoints.get_model),
     _get("/version", "The version of pagewire", endpoints.version),
     _get("/openapi.json", "This document", openapi),
 )

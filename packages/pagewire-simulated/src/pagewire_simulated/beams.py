@@ -49,7 +49,7 @@ class BeamHistories:
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. A beam begins without output."""
         if new.num_beam_candidates:
-            self._histories[row] = first_history(new.token_ids)
+            self._histories[row] = first_history(new.token_ids + self._tokens.adapted(new))
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row with the output of its source."""

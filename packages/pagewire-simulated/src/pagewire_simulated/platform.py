@@ -97,7 +97,7 @@ class SimulatedModel(LoadedModel[SimulatedBackend]):
         if speculation is not None and speculation.method == engine_pb2.DRAFT_METHOD_SIMULATED:
             drafter = SimulatedDrafter(rows, tokens, speculation.acceptance)
         speculator = make_speculator(speculation, rows, grammar_rows, drafter)
-        return StepExecutor(rows, backend, initialize.max_num_batched_tokens, speculator)
+        return StepExecutor(rows, backend, initialize.max_num_batched_tokens, speculator, tokens.adapters)
 
     @property
     def _block_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """Tokens without a model: a hash of exactly the inputs that a real model's token depends on.
 
-    prompt     blake2b with 8 bytes of digest, of the prompt's ids as little-endian uint32
+    prompt     blake2b with 8 bytes of digest, of the prompt's ids as little-endian uint32; with an adapter
+               also of its digest and of its start as another one
     row        mix(prompt + mix(seed) + G * index)       index: of the sequence in its request
     token      candidates[mix(row + G * (position + 1)) mod len(candidates)]
 
@@ -23,8 +24,10 @@ import numpy.typing as npt
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from pagewire.ipc.columns import pack_u32
+from pagewire_simulated.adapters import SimulatedAdapters
 from worker.grammar.matcher import Words
 from worker.grammar.rows import GrammarRows
+from worker.step.rows import PlanError
 
 NO_TOKEN = -1
 """No candidate is left."""
@@ -73,6 +76,7 @@ class TokenSource:
         grammars: GrammarRows | None = None,
     ) -> None:
         """grammars: of the same rows; None: a row that comes with one fails."""
+        self.adapters = SimulatedAdapters()
         self.grammars = grammars or GrammarRows(vocab_size, None)
         self._forbidden: dict[int, tuple[Integers, int]] = {}  # row with a grammar -> bad ids, min_tokens
         self._vocab = np.arange(vocab_size)
@@ -85,7 +89,7 @@ class TokenSource:
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. The prompt is read from the message, where it is bytes already; output does not
         matter."""
-        prompt = prompt_hash(new.token_ids[: 4 * new.prompt_len])
+        prompt = prompt_hash(new.token_ids[: 4 * new.prompt_len] + self.adapted(new))
         self._origins[row] = prompt, new.sampling.seed, new.sampling.temperature == 0
         self._set_hash(row, new.sequence_index)
         self.grammars.add_row(row, new, prompt_ids, output_ids)
@@ -94,6 +98,14 @@ class TokenSource:
         candidates = self._candidates(new)
         if candidates is not self._usual:
             self._unusual[row] = candidates
+
+    def adapted(self, new: worker_pb2.NewRow) -> bytes:
+        """Returns what a row's adapter adds to its prompt. Raises PlanError where it is not loaded."""
+        if not new.HasField("adapter"):
+            return b""
+        if new.adapter.digest not in self.adapters.digests:
+            raise PlanError(f"row {new.row}: its adapter is not loaded")
+        return new.adapter.digest + pack_u32([new.adapter.start])
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row with the tokens of its source."""

@@ -15,7 +15,7 @@ from tests.kernels.tolerances import random
 
 pytestmark = pytest.mark.cpu_kernels
 BF16, F32, F16 = torch.bfloat16, torch.float32, torch.float16
-K, COLUMNS = 52, (33, 16)
+K, COLUMNS = 51, (33, 16)
 
 
 def parts(rank: int, seed: int, dtype: torch.dtype, shared: bool = False) -> LayerParts:
@@ -39,6 +39,7 @@ ADAPTERS = [
     parts(1, 61, BF16),
     parts(12, 71, F16),
     parts(40, 81, BF16, shared=True),
+    parts(17, 87, F32),
     parts(256, 91, BF16)[1:],
     (),
 ]
@@ -84,9 +85,9 @@ def ops(request: pytest.FixtureRequest) -> CpuOps:
 
 
 def test_every_token_alone_and_beside_others(ops: CpuOps):
-    """Eleven adapters of one to nine tokens each: the sums of the definition, in its order; tokens without
+    """Twelve adapters of one to twelve tokens each: the sums of the definition, in its order; tokens without
     an adapter are as they were."""
-    owners = [owner for owner in range(len(ADAPTERS)) for _ in range(1 + owner * 4 % 10)]
+    owners = [owner for owner in range(len(ADAPTERS)) for _ in range(1 + owner * 5 % 12)]
     count = len(owners) + 7
     tokens = torch.randperm(count, generator=torch.Generator().manual_seed(3))[: len(owners)].tolist()
     x, y = random(count, K, dtype=ops.dtype), random(count, sum(COLUMNS), dtype=ops.dtype, seed=2)

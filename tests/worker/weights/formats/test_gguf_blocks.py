@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.api import DOUBLED
+from kernels.api import Code
 from pagewire.gguf.tensor_types import TENSOR_TYPES, TensorType
 from tests.gguf_files import random_blocks
 from worker.weights.formats.gguf import dequantize
@@ -40,4 +40,4 @@ def test_mxfp4_is_that_of_the_product_in_4_bits():
     blocks = torch.from_numpy(random_blocks(tensor_type, ROWS))
     codes = torch.cat((blocks[:, 1:] & 15, blocks[:, 1:] >> 4), dim=1).long()
     scales = torch.exp2(blocks[:, :1].float() - 127)
-    assert torch.equal(dequantize(blocks, tensor_type), DOUBLED[codes].float() / 2 * scales)
+    assert torch.equal(dequantize(blocks, tensor_type), Code.doubled(codes).float() / 2 * scales)

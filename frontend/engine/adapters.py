@@ -1,0 +1,168 @@
+"""The adapters that the cores name: who may use them, and loading them at all cores.
+
+A name is resolved once, when a request arrives: its request goes on with that digest, whatever the name means
+later. Names of a core that is replaced are told to the next one, with their digests: it loads them when they
+are used.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from frontend.auth.caller import Caller
+from frontend.engine.core import Core
+from frontend.engine.core_list import CoreQuestions
+from frontend.errors import AdapterChanged, AdaptersDiffer, EngineRefused, InvalidRequest, ModelNotFound
+from pagewire.internal.v1.engine_pb2 import (
+    AdapterResult,
+    AdapterTable,
+    FrontendMessage,
+    ListAdapters,
+    NamedAdapter,
+    UnloadAdapter,
+    Utility,
+    Welcome,
+)
+from pagewire.limits import is_adapter_name
+
+MAX_FORMER = 8
+"""Adapters that a name stood for before, with which broken streams may go on."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    adapter: NamedAdapter
+    former: deque[NamedAdapter]
+
+
+class AdapterCatalogue:
+    """Adapters by name. Methods belong to the event loop's thread."""
+
+    def __init__(self, questions: CoreQuestions, facts: Callable[[], Welcome | None]) -> None:
+        """facts: returns what holds at every core."""
+        self._questions, self._facts = questions, facts
+        self._entries: dict[str, _Entry] = {}
+        self._of_cores: dict[str, tuple[int, frozenset[str]]] = {}  # address -> epoch, names
+
+    def on_welcome(self, core: Core, welcome: Welcome) -> None:
+        """Takes the names of a core, and tells a new one those that it lacks."""
+        epoch, _ = self._of_cores.get(core.address, (0, frozenset()))
+        if epoch == welcome.epoch:
+            self.on_table(core, welcome.adapters)
+            return
+        named = {each.name for each in welcome.adapters.adapters}
+        for name, entry in self._entries.items():
+            if name not in named:
+                core.send(FrontendMessage(utility=Utility(load_adapter=entry.adapter)))
+        self._take(welcome.epoch, core, welcome.adapters)
+
+    def on_table(self, core: Core, table: AdapterTable) -> None:
+        """Takes the names of a core that have changed."""
+        _, before = self._of_cores.get(core.address, (0, frozenset()))
+        for name in before - {each.name for each in table.adapters}:
+            self._entries.pop(name, None)
+        self._take(core.epoch, core, table)
+
+    def visible(self, caller: Caller) -> list[NamedAdapter]:
+        """Returns the adapters that a caller may use, by name."""
+        return [each for _, each in sorted(self._named().items()) if _may_use(each, caller)]
+
+    def find(self, name: str, caller: Caller) -> NamedAdapter:
+        """Returns an adapter that a caller may use. Raises ModelNotFound."""
+        entry = self._entries.get(name)
+        if entry is None or not _may_use(entry.adapter, caller):
+            raise ModelNotFound(name)
+        return entry.adapter
+
+    async def resolve(self, name: str, digest: bytes, caller: Caller) -> NamedAdapter:
+        """Returns the adapter that a request names; loads it if it is in --lora-folder and has not been named
+        before. digest: the one that its broken stream had; empty: the one of now. Raises ModelNotFound,
+        AdapterChanged, EngineRefused, EngineNotReady."""
+        if name not in self._entries:
+            facts = self._facts()
+            folder = facts.lora_folder if facts is not None else ""
+            if not folder or not is_adapter_name(name) or not caller.may_use_adapter(name):
+                raise ModelNotFound(name)
+            await self._load_unnamed(name)
+        adapter = self.find(name, caller)
+        if digest in (b"", adapter.digest):
+            return adapter
+        for former in self._entries[name].former:
+            if former.digest == digest:
+                return former
+        raise AdapterChanged
+
+    async def load(self, name: str, source: str, *, pinned: bool, tenants: Sequence[str]) -> NamedAdapter:
+        """Loads what a folder holds at all cores, under a name. source: absolute, or below --lora-folder; "":
+        the subfolder with that name. Raises InvalidRequest, EngineRefused, EngineNotReady, AdaptersDiffer."""
+        if not is_adapter_name(name):
+            problem = "must be letters, digits and ._:@- behind the first of them, at most 128"
+            raise InvalidRequest({"name": problem})
+        facts = self._facts()
+        folder = facts.lora_folder if facts is not None else ""
+        wanted = NamedAdapter(name=name, pinned=pinned, tenants=tenants)
+        wanted.source = str(PurePath(folder, source or name))
+        answers = await self._questions.of_all(Utility(load_adapter=wanted))
+        found = [_done(result.adapter) for _, result in answers]
+        if len({each.digest for each in found}) > 1:
+            raise AdaptersDiffer
+        self._put(found[0])
+        return found[0]
+
+    async def unload(self, name: str) -> None:
+        """Takes a name away at all cores; returns when no request has the adapter any more. Raises
+        ModelNotFound, EngineNotReady."""
+        if name not in self._entries:
+            raise ModelNotFound(name)
+        call = Utility(unload_adapter=UnloadAdapter(name=name))
+        answers = await self._questions.of_all(call, seconds=None)
+        self._entries.pop(name, None)
+        if all(result.adapter.reason == "ADAPTER_NOT_FOUND" for _, result in answers):
+            raise ModelNotFound(name)
+
+    async def listed(self) -> list[NamedAdapter]:
+        """Returns all adapters, by name, loaded where any core has them, with the requests of all cores."""
+        found: dict[str, NamedAdapter] = {}
+        for _, result in await self._questions.of_all(Utility(list_adapters=ListAdapters())):
+            for each in result.adapters.adapters:
+                known = found.setdefault(each.name, each)
+                if known is not each:
+                    known.loaded |= each.loaded
+                    known.requests += each.requests
+        return [found[name] for name in sorted(found)]
+
+    async def _load_unnamed(self, name: str) -> None:
+        try:
+            await self.load(name, "", pinned=False, tenants=())
+        except EngineRefused as error:
+            if error.reason == "ADAPTER_NOT_FOUND":
+                raise ModelNotFound(name) from error
+            raise
+
+    def _take(self, epoch: int, core: Core, table: AdapterTable) -> None:
+        self._of_cores[core.address] = epoch, frozenset(each.name for each in table.adapters)
+        for adapter in table.adapters:
+            self._put(adapter)
+
+    def _put(self, adapter: NamedAdapter) -> None:
+        entry = self._entries.setdefault(adapter.name, _Entry(adapter, deque(maxlen=MAX_FORMER)))
+        if entry.adapter.digest != adapter.digest:
+            entry.former.appendleft(entry.adapter)
+        entry.adapter = adapter
+
+    def _named(self) -> dict[str, NamedAdapter]:
+        return {name: entry.adapter for name, entry in self._entries.items()}
+
+
+def _may_use(adapter: NamedAdapter, caller: Caller) -> bool:
+    shared = (
+        not adapter.tenants or caller.is_admin or caller.tenant is None or caller.tenant in adapter.tenants
+    )
+    return shared and caller.may_use_adapter(adapter.name)
+
+
+def _done(result: AdapterResult) -> NamedAdapter:
+    if result.problem:
+        raise EngineRefused(result.code, result.reason, result.problem)
+    return result.adapter

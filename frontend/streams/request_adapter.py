@@ -1,0 +1,55 @@
+"""The adapter of one request: what names it, and from where on it adapts the prompt."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from frontend.errors import InvalidRequest
+from pagewire.internal.v1.engine_pb2 import AdapterRef, NamedAdapter
+from pagewire.v1.generation_pb2 import AppliedAdapter, GenerateRequest
+from pagewire.v1.pooling_pb2 import EmbedRequest, ScoreContinuationsRequest
+
+
+def named_by(
+    request: GenerateRequest | EmbedRequest | ScoreContinuationsRequest, models: Sequence[str]
+) -> tuple[str, bytes]:
+    """Returns the name of a request's adapter, "" for none, and the digest of the one that its broken stream
+    had. An adapter is named by `adapter`, or by a `model` that is none of the served models. Raises
+    InvalidRequest."""
+    model = "" if request.model in models else request.model
+    adapter = "" if isinstance(request, ScoreContinuationsRequest) else request.adapter
+    if model and adapter and model != adapter:
+        raise InvalidRequest({"adapter": "must be that of model, or absent, where model names an adapter"})
+    continuation = request.continuation if isinstance(request, GenerateRequest) else None
+    return adapter or model, continuation.adapter_digest if continuation is not None else b""
+
+
+@dataclass(frozen=True, slots=True)
+class CallAdapter:
+    """An adapter, and where it begins in a prompt. start: None: it is not switched on in it."""
+
+    adapter: NamedAdapter
+    start: int | None
+
+    def reference(self) -> AdapterRef | None:
+        """Returns what the core is told; None: the base model answers."""
+        if self.start is None:
+            return None
+        adapter = self.adapter
+        return AdapterRef(name=adapter.name, source=adapter.source, digest=adapter.digest, start=self.start)
+
+    def shown(self) -> AppliedAdapter:
+        """Returns what the client is told."""
+        return AppliedAdapter(name=self.adapter.name, digest=self.adapter.digest, start=self.start)
+
+
+def apply(adapter: NamedAdapter, prompt: Sequence[int]) -> CallAdapter:
+    """Returns from where on an adapter adapts a prompt: all of it, or, of activated LoRA, from the first
+    token of the last invocation on."""
+    invocation = list(adapter.invocation_token_ids)
+    if not invocation:
+        return CallAdapter(adapter, 0)
+    size = len(invocation)
+    for start in range(len(prompt) - size, -1, -1):
+        if prompt[start] == invocation[0] and list(prompt[start : start + size]) == invocation:
+            return CallAdapter(adapter, start)
+    return CallAdapter(adapter, None)

@@ -1,0 +1,185 @@
+"""Names of adapters: who may use them, and what becomes of them with the cores."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from frontend.auth.caller import ANONYMOUS, Caller, Terms
+from frontend.engine.adapters import MAX_FORMER, AdapterCatalogue
+from frontend.errors import AdapterChanged, AdaptersDiffer, EngineRefused, InvalidRequest, ModelNotFound
+from frontend.streams.request_adapter import apply, named_by
+from pagewire.internal.v1.engine_pb2 import (
+    AdapterResult,
+    AdapterTable,
+    FrontendMessage,
+    NamedAdapter,
+    Utility,
+    UtilityResult,
+    Welcome,
+)
+from pagewire.v1.generation_pb2 import Continuation, GenerateRequest
+
+
+class FakeCore:
+    """A core that remembers what it is sent."""
+
+    def __init__(self, address: str, epoch: int = 1) -> None:
+        self.address, self.epoch = address, epoch
+        self.sent: list[FrontendMessage] = []
+
+    def send(self, message: FrontendMessage) -> bool:
+        self.sent.append(message)
+        return True
+
+
+class FakeQuestions:
+    """Answers each question with prepared answers, one per core."""
+
+    def __init__(self) -> None:
+        self.answers: list[UtilityResult] = []
+        self.asked: list[Utility] = []
+
+    async def of_all(self, call: Utility, seconds: float | None = 1.0) -> list[tuple[object, UtilityResult]]:
+        self.asked.append(call)
+        return [(None, answer) for answer in self.answers]
+
+
+def adapter(name: str, digest: str = "d", **fields: Any) -> NamedAdapter:
+    return NamedAdapter(name=name, digest=digest.encode() * 32, source=f"/adapters/{name}", **fields)
+
+
+def table(*adapters: NamedAdapter, epoch: int = 1) -> AdapterTable:
+    return AdapterTable(epoch=epoch, adapters=adapters)
+
+
+@pytest.fixture
+def questions() -> FakeQuestions:
+    return FakeQuestions()
+
+
+@pytest.fixture
+def catalogue(questions: FakeQuestions) -> AdapterCatalogue:
+    return AdapterCatalogue(questions, lambda: Welcome(lora_folder="/adapters"))  # type: ignore[arg-type]
+
+
+def welcome(catalogue: AdapterCatalogue, core: FakeCore, *adapters: NamedAdapter) -> None:
+    catalogue.on_welcome(core, Welcome(epoch=core.epoch, adapters=table(*adapters)))  # type: ignore[arg-type]
+
+
+def test_a_core_that_starts_is_told_the_names(catalogue: AdapterCatalogue) -> None:
+    core = FakeCore("a")
+    welcome(catalogue, core, adapter("x"))
+    core.epoch = 2
+    welcome(catalogue, core)
+    assert [message.utility.load_adapter for message in core.sent] == [adapter("x")]
+    core.sent.clear()
+    catalogue.on_table(core, table(adapter("x"), epoch=2))  # type: ignore[arg-type]
+    welcome(catalogue, core)  # a new connection to the same core, where it was unloaded meanwhile
+    assert not core.sent and not catalogue.visible(ANONYMOUS)
+
+
+def test_unloaded_at_one_core_is_unloaded(catalogue: AdapterCatalogue) -> None:
+    cores = FakeCore("a"), FakeCore("b")
+    for core in cores:
+        welcome(catalogue, core, adapter("x"), adapter("y"))
+    catalogue.on_table(cores[0], table(adapter("y")))  # type: ignore[arg-type]
+    assert [each.name for each in catalogue.visible(ANONYMOUS)] == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("caller", "names"),
+    [
+        (ANONYMOUS, ["mine", "open", "theirs"]),
+        (Caller("me"), ["mine", "open"]),
+        (Caller("me", terms=Terms(adapters=("mine", "theirs"))), ["mine"]),
+        (Caller("me", terms=Terms(adapters=())), []),
+        (Caller("root", is_admin=True), ["mine", "open", "theirs"]),
+    ],
+)
+def test_who_may_use_which(catalogue: AdapterCatalogue, caller: Caller, names: list[str]) -> None:
+    """One that a caller may not use does not exist for it."""
+    all_of_them = adapter("mine", tenants=["me"]), adapter("theirs", tenants=["they"]), adapter("open")
+    welcome(catalogue, FakeCore("a"), *all_of_them)
+    assert [each.name for each in catalogue.visible(caller)] == names
+    for each in all_of_them:
+        if each.name in names:
+            assert catalogue.find(each.name, caller) == each
+        else:
+            with pytest.raises(ModelNotFound):
+                asyncio.run(catalogue.resolve(each.name, b"", caller))
+
+
+def test_first_use(catalogue: AdapterCatalogue, questions: FakeQuestions) -> None:
+    """A name that is not known is a subfolder, loaded once at all cores."""
+    questions.answers = [UtilityResult(adapter=AdapterResult(adapter=adapter("x")))] * 2
+    for _ in range(2):
+        assert asyncio.run(catalogue.resolve("x", b"", ANONYMOUS)) == adapter("x")
+    (call,) = questions.asked
+    assert call.load_adapter == NamedAdapter(name="x", source="/adapters/x")
+    for name in ("..", "a/b", ".hidden", "x" * 200):
+        with pytest.raises(ModelNotFound):
+            asyncio.run(catalogue.resolve(name, b"", ANONYMOUS))
+    with pytest.raises(ModelNotFound):
+        asyncio.run(catalogue.resolve("y", b"", Caller("me", terms=Terms(adapters=("x",)))))
+    assert len(questions.asked) == 1
+
+
+def test_problems_of_a_load(catalogue: AdapterCatalogue, questions: FakeQuestions) -> None:
+    def load() -> object:
+        return asyncio.run(catalogue.load("x", "", pinned=False, tenants=()))
+
+    questions.answers = [UtilityResult(adapter=AdapterResult(adapter=adapter("x", each))) for each in "de"]
+    with pytest.raises(AdaptersDiffer):
+        load()
+    bad = AdapterResult(problem="source is bad", code=3, reason="ADAPTER_INVALID")
+    questions.answers = [UtilityResult(adapter=bad)]
+    with pytest.raises(EngineRefused, match="source is bad"):
+        load()
+    assert not catalogue.visible(ANONYMOUS)
+    with pytest.raises(InvalidRequest, match="name"):
+        asyncio.run(catalogue.load("a b", "", pinned=False, tenants=()))
+
+
+def test_former_adapters_of_a_name(catalogue: AdapterCatalogue) -> None:
+    """A broken stream goes on with what it had, if the name has stood for that; never with another's."""
+    core = FakeCore("a")
+    digests = "".join(map(chr, range(ord("a"), ord("a") + MAX_FORMER + 2)))
+    for digest in digests:
+        catalogue.on_table(core, table(adapter("x", digest), adapter("other", "!")))  # type: ignore[arg-type]
+    for digest in digests[1:]:
+        found = asyncio.run(catalogue.resolve("x", digest.encode() * 32, ANONYMOUS))
+        assert found == adapter("x", digest)
+    for digest in (digests[0], "!"):
+        with pytest.raises(AdapterChanged):
+            asyncio.run(catalogue.resolve("x", digest.encode() * 32, ANONYMOUS))
+
+
+def test_what_names_it() -> None:
+    models = "m", "alias"
+    assert named_by(GenerateRequest(model="alias"), models) == ("", b"")
+    assert named_by(GenerateRequest(model="x"), models) == ("x", b"")
+    assert named_by(GenerateRequest(model="m", adapter="x"), models) == ("x", b"")
+    continued = GenerateRequest(adapter="x", continuation=Continuation(adapter_digest=b"d"))
+    assert named_by(continued, models) == ("x", b"d")
+    with pytest.raises(InvalidRequest, match="adapter"):
+        named_by(GenerateRequest(model="x", adapter="y"), models)
+
+
+@pytest.mark.parametrize(
+    ("invocation", "prompt", "start"),
+    [
+        ([], [1, 2], 0),
+        ([7, 8], [1, 7, 8, 2, 7, 8, 3, 7], 4),
+        ([7, 8], [7, 8], 0),
+        ([7, 7], [7, 7, 7, 1], 1),
+        ([7, 8], [7], None),
+        ([7, 8], [8, 7], None),
+    ],
+)
+def test_where_it_begins(invocation: list[int], prompt: list[int], start: int | None) -> None:
+    applied = apply(adapter("x", invocation_token_ids=invocation), prompt)
+    assert applied.start == start
+    reference = applied.reference()
+    assert (None if reference is None else reference.start) == start
+    assert applied.shown().HasField("start") is (start is not None)

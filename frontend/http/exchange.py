@@ -5,7 +5,7 @@ bytes and time; see read_object() for the number of values.
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qsl
@@ -109,7 +109,7 @@ class Exchange:
 
     def parse(self, body: bytes) -> dict[str, Any]:
         """Returns the JSON object in a body. Raises InvalidRequest."""
-        return parse_object(body, self.headers.get("content-type", ""))
+        return parse_object(body, self.headers)
 
     async def respond(self, status: int, content: Any, headers: Headers = ()) -> None:
         """Sends a whole answer. content: becomes JSON. Raises SlowConsumer."""
@@ -213,12 +213,15 @@ async def read_body(receive: Receive, headers: dict[str, str], max_bytes: int, t
     return b"".join(parts)
 
 
-def parse_object(body: bytes, content_type: str) -> dict[str, Any]:
-    """Returns the JSON object that a body holds. Raises InvalidRequest, without quoting the body."""
-    if content_type.partition(";")[0].strip().lower() != "application/json":
+def parse_object(body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the JSON object that a body holds; a byte-order mark before it is ignored. Raises
+    InvalidRequest, without quoting the body."""
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise InvalidRequest({"content-type": "must be application/json"})
+    if headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise InvalidRequest({"content-encoding": "must be identity: bodies are not decompressed"})
     try:
-        text = body.decode("utf-8")
+        text = body.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidRequest({BODY: "is not UTF-8"}) from None
     return read_object(text, BODY)

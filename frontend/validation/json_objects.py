@@ -43,8 +43,10 @@ def read_json(text: str, path: str) -> Any:
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise InvalidRequest({path: f"is not JSON: {error.msg} at {where}"}) from None
-    except ValueError as error:
-        raise InvalidRequest({path: f"is not JSON: {error}"}) from None
+    except _NotFinite as error:
+        raise InvalidRequest({path: f"is not JSON: {error} is no JSON number"}) from None
+    except ValueError:  # of int(), with advice for programmers
+        raise InvalidRequest({path: "has an integer of too many digits"}) from None
     return value
 
 
@@ -56,5 +58,9 @@ def read_object(text: str, path: str) -> dict[str, Any]:
     return value
 
 
+class _NotFinite(ValueError):
+    """NaN or an infinity."""
+
+
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise _NotFinite(name)

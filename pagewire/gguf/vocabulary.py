@@ -29,6 +29,7 @@ class GGUFVocabulary:
         """Raises StartupError."""
         self._metadata, self._file = header.metadata, header.path.name
         self.tokens: list[str] = self._strings("tokens")
+        self._require_distinct(self._get("tokens", None))
         count = len(self.tokens)
         types = self._get("token_type", array("i", [TokenType.NORMAL]) * count)
         if not isinstance(types, array) or len(types) != count:
@@ -74,6 +75,13 @@ class GGUFVocabulary:
     def wrong(self, name: str, why: str) -> StartupError:
         """Returns the error to raise for one entry."""
         return StartupError(WHAT, f"{self._file}: tokenizer.ggml.{name}: {why}")
+
+    def _require_distinct(self, tokens: Sequence[str]) -> None:
+        """Raises StartupError when two tokens have a text: one of them would never be read or written."""
+        first: dict[str, int] = {}
+        for token, text in enumerate(tokens):
+            if text and first.setdefault(text, token) != token:
+                raise self.wrong("tokens", f"{first[text]} and {token} have the same text")
 
     def _vocabulary(self) -> dict[str, int]:
         vocabulary: dict[str, int] = {}
@@ -135,6 +143,8 @@ class GGUFVocabulary:
         begins = self._get("model", "") == "llama" or self._get("pre", "") in BEGINS
         for name, default in (("bos", begins), ("eos", False)):
             token = self.token_id(name)
+            if token is None and self._get(f"add_{name}_token", False):
+                raise self.wrong(f"add_{name}_token", f"is true, but there is no {name}_token_id")
             if self._get(f"add_{name}_token", default) and token is not None:
                 text = self.tokens[token]
                 special.append((text, token))

@@ -121,7 +121,7 @@ async def test_requests_of_many_parts_are_checked_in_turns(checkpoint, model, tm
 def test_json_of_too_many_values_is_not_parsed(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
     with pytest.raises(InvalidRequest, match="must have at most"):
-        parse_object(body.encode(), "application/json")
+        parse_object(body.encode(), {"content-type": "application/json"})
     with pytest.raises(InvalidRequest, match="must have at most"):
         read_object(body, "sampling_parameters")
 

@@ -89,6 +89,8 @@ def read_rope_object(
         "interleaved": defaults.interleaved,
     }
     if kind == "default":
+        if rope.number("factor", 1.0) != 1.0:
+            raise rope.wrong("factor", "rope_type must say how it scales positions")
         return RopeConfig(**common)
     if kind == "divided":
         return RopeConfig(**common, divisors=_numbers(rope, "divisors", rotary_dim // 2))

@@ -10,6 +10,7 @@ from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2
 from tests.frontend.fakes import END, Output, encode, say
 
+CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "hi"}]
 NESTED = json.loads('{"a":' * 31 + "1" + "}" * 31)
 
@@ -290,3 +291,38 @@ async def test_the_clients_deadline_ends_the_request(run_api):
         sent = await asyncio.wait_for(api.service.engine.requests.get(), 30)
         assert sent.HasField("deadline")
         await asyncio.wait_for(api.service.engine.aborts.get(), 30)
+
+
+async def test_both_names_of_the_limit_may_say_the_same(run_api):
+    async with run_api() as api:
+        answer = await api.post(CHAT, messages=HELLO, max_tokens=3, max_completion_tokens=3)
+        assert answer.status_code == 200, answer.text
+        assert api.service.engine.requests.get_nowait().stopping.max_tokens == 3
+        answer = await api.post(CHAT, messages=HELLO, max_tokens=4, max_completion_tokens=3)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "max_tokens"
+
+
+NEUTRAL = {
+    "best_of": 1,
+    "use_beam_search": False,
+    "length_penalty": 1.0,
+    "early_stopping": False,
+    "typical_p": 1.0,
+    "spaces_between_special_tokens": True,
+    "return_token_ids": False,
+    "return_tokens_as_token_ids": False,
+    "cache_prompt": True,
+}
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses"])
+async def test_fields_of_other_servers_are_taken_where_they_change_nothing(run_api, path):
+    """Clients send them in each request, with their defaults."""
+    asked = {CHAT: {"messages": HELLO}, "/v1/completions": {"prompt": "hi"}, "/v1/responses": {"input": "hi"}}
+    async with run_api() as api:
+        answer = await api.post(path, **asked[path], **NEUTRAL)
+        assert answer.status_code == 200, answer.text
+        for name, value in NEUTRAL.items():
+            other = not value if isinstance(value, bool) else 0.5
+            answer = await api.post(path, **asked[path], **{name: other})
+            assert answer.status_code == 400 and answer.json()["error"]["param"] == name

@@ -3,8 +3,9 @@
 import openai
 import pytest
 
+from pagewire.v1 import generation_pb2
 from pagewire_openai.responses.logprobs import CompletionLogprobs, Scored
-from tests.frontend.fakes import encode, say
+from tests.frontend.fakes import Output, encode, say
 
 
 async def test_a_completion_has_the_default_length_of_the_api(run_api):
@@ -153,3 +154,18 @@ def test_offsets_point_into_the_text() -> None:
     assert lists["text_offset"] == [0, 0, 2, 2, 3, 3]
     more = CompletionLogprobs().put(iter([Scored(b" a", -1.0, []), Scored(b"b", -1.0, [])]), " ab")
     assert more["text_offset"] == [0, 2]
+
+
+async def test_best_of_that_chooses_nothing_can_be_streamed(run_api):
+    def script(request):
+        end = generation_pb2.FINISH_REASON_MAX_TOKENS
+        yield [Output(encode("a"), end, index=index) for index in range(request.sampling.n)]
+
+    async with run_api(script) as api:
+        for fields in ({"best_of": 1}, {"n": 2, "best_of": 2}):
+            answer = await api.post("/v1/completions", prompt="hi", stream=True, **fields)
+            assert answer.status_code == 200 and answer.text.endswith("data: [DONE]\n\n")
+            sent = api.service.engine.requests.get_nowait()
+            assert sent.sampling.n == fields.get("n", 1)
+        answer = await api.post("/v1/completions", prompt="hi", stream=True, n=2, best_of=3)
+        assert answer.status_code == 400 and "equal to n" in answer.json()["error"]["message"]

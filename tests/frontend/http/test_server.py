@@ -71,7 +71,7 @@ async def until_closed(reader: asyncio.StreamReader) -> bytes:
         (b"[]", "body: must be a JSON object"),
         (b'{"messages": "\xff"}', "body: is not UTF-8"),
         (b'{"temperature": NaN}', "body: is not JSON"),
-        (b'{"seed": ' + b"9" * 5000 + b"}", "body: is not JSON"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "body: has an integer of too many digits"),
         (b"[" * 100_000, "body: is nested too deeply"),
         (b'{"a":' * 100_000, "body: is nested too deeply"),
         (b"[" + b"0," * (1 << 20), "body: must have at most 1048576 values"),
@@ -102,6 +102,25 @@ async def test_a_body_has_a_size(run: Run):
             "/v1/chat/completions", content=b"{}", headers={"content-type": "text/plain"}
         )
         assert answer.status_code == 400 and answer.json()["error"]["param"] == "content-type"
+
+
+async def test_a_compressed_body_is_refused_by_its_header(run: Run):
+    async with run() as (_, client):
+        for encoding, field in (
+            ("gzip", "content-encoding"),
+            ("br", "content-encoding"),
+            ("Identity", "body"),
+        ):
+            headers = {**JSON, "content-encoding": encoding}
+            answer = await client.post("/v1/chat/completions", content=b"\x1f\x8b", headers=headers)
+            assert answer.status_code == 400 and answer.json()["error"]["param"] == field
+
+
+async def test_a_byte_order_mark_is_no_part_of_the_body(run: Run):
+    async with run() as (_, client):
+        body = b"\xef\xbb\xbf" + json.dumps(CHAT).encode()
+        answer = await client.post("/v1/chat/completions", content=body, headers=JSON)
+        assert answer.status_code == 200
 
 
 async def test_a_body_that_never_ends_is_cut_off(run: Run, monkeypatch: pytest.MonkeyPatch):

@@ -82,6 +82,27 @@ def test_tokens_that_begin_and_end_a_text(flags: dict[str, Any], ends: tuple[lis
     assert whole == [*ends[0], *plain, *ends[1]]
 
 
+@pytest.mark.parametrize("name", ["bos", "eos"])
+def test_an_end_that_is_to_be_added_has_an_id(name: str):
+    entries = {**byte_level(), f"add_{name}_token": True}
+    del entries[f"{name}_token_id"]
+    with pytest.raises(StartupError, match=f"add_{name}_token: is true, but there is no {name}_token_id"):
+        vocabulary(**entries).make()
+
+
+@pytest.mark.parametrize("kind", [TokenType.NORMAL, TokenType.CONTROL, TokenType.USER_DEFINED])
+def test_two_tokens_of_one_text_are_refused(kind: TokenType):
+    """The second one had no text in answers, or made a control token of the word. Empty ones do not count."""
+    entries = byte_level()
+    entries["tokens"] += ["", ""]
+    entries["token_type"] = array("i", [*entries["token_type"], TokenType.NORMAL, TokenType.NORMAL])
+    assert vocabulary(**entries).make()
+    entries["tokens"].append(entries["tokens"][350])
+    entries["token_type"] = array("i", [*entries["token_type"], kind])
+    with pytest.raises(StartupError, match="tokens: 350 and 402 have the same text"):
+        vocabulary(**entries)
+
+
 def sentence_piece() -> tuple["tokenizers.Tokenizer", dict[str, Any]]:
     """A tokenizer of SentencePiece's kind, and the entries that a file has for it."""
     tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))

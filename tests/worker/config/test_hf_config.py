@@ -333,6 +333,8 @@ BAD_FIELDS: list[tuple[dict[str, Any], str, Any, str]] = [
         {"rope_type": "dynamic", "factor": 2.0},
         "of each head 2 values are rotated",
     ),
+    (LLAMA, "rope_scaling", {"factor": 2.0}, "factor is 2.0, but rope_type must say how it scales positions"),
+    (LLAMA, "rope_scaling", {"type": "default", "factor": 4}, "rope_type must say how it scales positions"),
     (LLAMA, "rope_scaling", {"rope_type": "linear"}, "rope_scaling has no field factor"),
     (LLAMA, "rope_scaling", {"rope_type": "linear", "factor": 0.5}, "factor is 0.5"),
     (LLAMA, "rope_scaling", {"partial_rotary_factor": 0.5}, "only 1.0 is supported"),

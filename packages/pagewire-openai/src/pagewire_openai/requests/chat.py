@@ -93,6 +93,7 @@ CHAT: Table = {
     "thinking_token_budget": Field(values.count, "reasoning.budget"),
     "reasoning_effort": Field(values.text),
     "modalities": Field(values.nothing(["text"])),
+    "verbosity": Field(values.nothing("medium")),
     "add_generation_prompt": Field(values.boolean, "prompt.chat.add_generation_prompt"),
     "continue_final_message": Field(values.boolean, "prompt.chat.continue_final_message"),
 }
@@ -106,8 +107,9 @@ def read_chat(
     with OpenAI's names."""
     request = generation_pb2.GenerateRequest()
     read_fields(body, CHAT, request, names)
-    if all(given(body, name, None) is not None for name in ("max_tokens", "max_completion_tokens")):
-        raise InvalidRequest({"max_tokens": "cannot be combined with max_completion_tokens"})
+    most = {given(body, name, None) for name in ("max_tokens", "max_completion_tokens")} - {None}
+    if len(most) > 1:
+        raise InvalidRequest({"max_tokens": "must be equal to max_completion_tokens where both are given"})
     _read_logprobs(body, request, names)
     read_conversation(body, request.prompt, names, "prompt")
     if (wanted := given(body, "response_format", None)) is not None:

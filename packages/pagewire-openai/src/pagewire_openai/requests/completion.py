@@ -53,7 +53,9 @@ def read_completion(
     if not request.stopping.HasField("max_tokens"):
         request.stopping.max_tokens = DEFAULT_MAX_TOKENS
     if given(body, "stream", False) and request.sampling.HasField("best_of"):
-        raise InvalidRequest({"best_of": "cannot be combined with stream"})
+        if request.sampling.best_of != (request.sampling.n or 1):
+            raise InvalidRequest({"best_of": "must be equal to n in a stream, which sends all outputs"})
+        request.sampling.ClearField("best_of")
     top = given(body, "logprobs", None)
     if top is not None:
         _request_logprobs(request, top, names)

@@ -227,6 +227,15 @@ EXTENSIONS: Table = {
     "truncate_prompt_tokens": Field(values.count, "prompt.truncate_to"),
     "priority": Field(values.int32, "priority"),
     "cache_salt": Field(values.text, "cache.salt"),
+    "best_of": Field(values.nothing(1)),
+    "use_beam_search": Field(values.nothing(False)),
+    "length_penalty": Field(values.nothing(1)),
+    "early_stopping": Field(values.nothing(False)),
+    "typical_p": Field(values.nothing(1)),
+    "spaces_between_special_tokens": Field(values.nothing(True)),
+    "return_token_ids": Field(values.nothing(False)),
+    "return_tokens_as_token_ids": Field(values.nothing(False)),
+    "cache_prompt": Field(values.nothing(True)),
 }
 """Fields that vLLM's and SGLang's servers have besides, under their names."""
 RESPONSE_STREAM_OPTIONS: Table = {"include_obfuscation": Field(values.nothing(False))}

@@ -183,7 +183,7 @@ def nothing(*allowed: Any) -> Reader[None]:
 
     @takes(enum=list(allowed))
     def read(value: Any) -> None:
-        if not any(type(value) is type(each) and value == each for each in allowed):
+        if not any(isinstance(value, bool) is isinstance(each, bool) and value == each for each in allowed):
             known = " or ".join(map(json.dumps, allowed))
             raise ValueError(f"must be {known} here" if allowed else "is not supported here")
 

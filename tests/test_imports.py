@@ -171,8 +171,8 @@ SEAMS = {
         *("frontend.call.call", "frontend.errors", "frontend.http", "frontend.inspector", "frontend.parts"),
         *("frontend.streams.request_spec", "frontend.streams.stream", "frontend.templates.chat_template"),
         *("frontend.templates.conversation", "frontend.tokenization", "frontend.validation.requests"),
-        *("frontend.validation.rules", "frontend.vectors", "pagewire", "pagewire.ipc.columns"),
-        "pagewire.v1",
+        *("frontend.validation.rules", "frontend.vectors", "pagewire", "pagewire.host.addresses"),
+        *("pagewire.ipc.columns", "pagewire.v1"),
     },
     "pagewire_console": {
         *("frontend.auth", "frontend.call.call", "frontend.engine", "frontend.errors", "frontend.http"),

@@ -106,7 +106,7 @@ class ModelInfo:
         embedding_size = self.pooling.size(facts) if self.pooling is not None else 0
         if embedding_size:
             capabilities.append(model_pb2.CAPABILITY_EMBED)
-        if not facts.adapters_caveat:
+        if capabilities and not facts.adapters_caveat:
             capabilities.append(model_pb2.CAPABILITY_ADAPTERS)
         if self.classes is not None:
             capabilities.append(model_pb2.CAPABILITY_CLASSIFY)

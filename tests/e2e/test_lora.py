@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import grpc
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from pagewire import Client, SamplingParams
 from pagewire.local_service import Service
-from pagewire.v1 import model_pb2, model_pb2_grpc
 from pagewire_client.results import Generation
 from tests.checkpoints import make_checkpoint
 from tests.e2e import services
@@ -106,8 +104,9 @@ def test_another_adapter_is_loaded_beside_streams(
         next(stream)
         shutil.rmtree(folder / "renewed")
         shutil.copytree(folder / "second", folder / "renewed")
-        with grpc.insecure_channel(service.address) as channel:
-            load = model_pb2_grpc.ModelServiceStub(channel).LoadAdapter
-            load(model_pb2.LoadAdapterRequest(name="renewed"), timeout=60)
+        before = {each.name: each.digest for each in client.adapters()}
+        assert client.load_adapter("renewed").digest == before["second"] != before["renewed"]
         assert outputs(client.generate(PROMPT, PARAMS)) == alone["second"]
         assert outputs(stream.result()) == alone["first"]
+        client.unload_adapter("renewed")
+        assert "renewed" not in {each.name for each in client.adapters()}

@@ -2,7 +2,7 @@
 whose tokens lie where.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from random import Random
@@ -105,6 +105,11 @@ class Device:
     def drop_adapter(self, digest: bytes) -> None:
         """See StepRunner."""
         self._executor.drop_adapter(digest)
+
+    @property
+    def held_adapters(self) -> Sequence[worker_pb2.AdapterLoaded]:
+        """See StepRunner."""
+        return self._executor.held_adapters
 
     def abandon(self) -> None:
         """See StepRunner."""

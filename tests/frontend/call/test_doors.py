@@ -231,4 +231,5 @@ def test_no_door_is_missing() -> None:
     methods = {method.removeprefix("/") for method in (_CALLS | _STREAMS) - watches}
     rpcs = {name.rpartition("/")[2] if name.startswith("pagewire.v1.") else name for name in methods}
     paths = {operation.path for operation, _ in SERVED if operation.body is not None}
+    paths -= {"/v1/load_lora_adapter", "/v1/unload_lora_adapter"}  # of admins, without a prompt
     assert set(DOORS) == {name for name in rpcs if not name.endswith("GetTokenizer")} | paths

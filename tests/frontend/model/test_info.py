@@ -43,8 +43,8 @@ def test_what_clients_are_told(tmp_path):
     assert (model.max_model_len, model.vocab_size, list(model.eos_token_ids)) == (200, 512, [2, 3])
     assert (model.bos_token_id, model.pad_token_id) == (BEGIN, PAD)
     beams, scores = model_pb2.CAPABILITY_BEAM_SEARCH, model_pb2.CAPABILITY_PROMPT_LOGPROBS
-    chat = model_pb2.CAPABILITY_CHAT
-    assert list(model.capabilities) == [model_pb2.CAPABILITY_GENERATE, beams, scores, chat]
+    chat, adapters = model_pb2.CAPABILITY_CHAT, model_pb2.CAPABILITY_ADAPTERS
+    assert list(model.capabilities) == [model_pb2.CAPABILITY_GENERATE, beams, scores, chat, adapters]
     assert (model.limits.max_sequences, model.limits.max_stop_strings) == (8, 64)
     assert model.limits.max_request_bytes == 16 << 20 and model.limits.max_logprobs == 20
     assert (model.limits.max_priority, model.limits.max_tenant_bytes) == (1000, 256)

@@ -415,6 +415,31 @@ class AsyncClient:
         response = await self._unary(channel.GET_MODEL, request, timeout)
         return response.model
 
+    async def load_adapter(
+        self,
+        name: str,
+        source: str = "",
+        *,
+        pinned: bool = False,
+        tenants: Sequence[str] = (),
+        timeout: float | None = None,
+    ) -> model_pb2.Adapter:
+        """Loads a LoRA adapter, for admins. Requests name it as their model. source: its folder on the
+        engine's host, below --lora-folder; "": the subfolder with that name. pinned: it stays loaded.
+        tenants: those that may use it; none: all."""
+        request = model_pb2.LoadAdapterRequest(name=name, source=source, pinned=pinned, tenants=tenants)
+        response = await self._unary(channel.LOAD_ADAPTER, request, timeout)
+        return response.adapter.adapter
+
+    async def unload_adapter(self, name: str, *, timeout: float | None = None) -> None:
+        """Unloads a LoRA adapter, for admins. Returns when no request has it any more."""
+        await self._unary(channel.UNLOAD_ADAPTER, model_pb2.UnloadAdapterRequest(name=name), timeout)
+
+    async def adapters(self, *, timeout: float | None = None) -> list[model_pb2.Adapter]:
+        """Returns all LoRA adapters, for admins."""
+        response = await self._unary(channel.LIST_ADAPTERS, model_pb2.ListAdaptersRequest(), timeout)
+        return list(response.adapters)
+
     async def server_info(self, *, timeout: float | None = None) -> admin_pb2.GetServerInfoResponse:
         """Returns the versions, configuration and state of the server."""
         return await self._unary(channel.GET_SERVER_INFO, admin_pb2.GetServerInfoRequest(), timeout)

@@ -1,6 +1,5 @@
 """Loading and unloading of adapters (LoRA) with the bodies of vLLM: for admins, as the RPCs are."""
 
-from frontend.auth.caller import Caller
 from frontend.call.call import Call
 from frontend.errors import AdminsOnly, InvalidRequest
 from frontend.http.exchange import Exchange
@@ -21,7 +20,7 @@ UNLOADED = {"lora_name": Field(values.text, "name"), "lora_int_id": Field(values
 
 async def load_lora_adapter(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/load_lora_adapter."""
-    _require_admin(parts, call.caller, exchange)
+    _require_admin(parts, call, exchange)
     fields = read_object(body, "body", LOADED, ("lora_name", "lora_path"))
     name = fields["lora_name"]
     if name in parts.model.names:
@@ -32,15 +31,15 @@ async def load_lora_adapter(parts: FrontendParts, body: Json, call: Call, exchan
 
 async def unload_lora_adapter(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """POST /v1/unload_lora_adapter."""
-    _require_admin(parts, call.caller, exchange)
+    _require_admin(parts, call, exchange)
     name = read_object(body, "body", UNLOADED, ("lora_name",))["lora_name"]
     await parts.engine.adapters.unload(name)
     await exchange.respond(200, {"message": f"Success: LoRA adapter '{name}' removed successfully."})
 
 
-def _require_admin(parts: FrontendParts, caller: Caller, exchange: Exchange) -> None:
+def _require_admin(parts: FrontendParts, call: Call, exchange: Exchange) -> None:
     """Raises AdminsOnly. Without tokens, admins are peers on this machine."""
-    is_admin = caller.is_admin
+    is_admin = call.caller.is_admin
     if parts.authenticator.admins_are_local:
         is_admin = is_loopback(exchange.peer) and not exchange.is_forwarded
     if not is_admin:

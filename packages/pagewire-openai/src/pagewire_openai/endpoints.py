@@ -16,7 +16,6 @@ from frontend.parts import FrontendParts
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream, wake
 from pagewire import __version__
-from pagewire.internal.v1.engine_pb2 import NamedAdapter
 from pagewire.v1 import generation_pb2
 from pagewire_openai.requests.chat import read_chat
 from pagewire_openai.requests.completion import read_completion
@@ -153,7 +152,7 @@ def request_id_of(exchange: Exchange, names: Names) -> str:
 async def list_models(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
     """GET /v1/models."""
     cards = [_model_card(parts, name) for name in parts.model.names]
-    cards += [_adapter_card(parts, adapter) for adapter in parts.engine.adapters.visible(call.caller)]
+    cards += [_adapter_card(parts, adapter.name) for adapter in parts.engine.adapters.visible(call.caller)]
     await exchange.respond(200, {"object": "list", "data": cards})
 
 
@@ -163,7 +162,7 @@ async def get_model(parts: FrontendParts, body: Json, call: Call, exchange: Exch
     if name in ("", *parts.model.names):
         await exchange.respond(200, _model_card(parts, name or parts.model.name))
     else:
-        await exchange.respond(200, _adapter_card(parts, parts.engine.adapters.find(name, call.caller)))
+        await exchange.respond(200, _adapter_card(parts, parts.engine.adapters.find(name, call.caller).name))
 
 
 async def version(parts: FrontendParts, body: Json, call: Call, exchange: Exchange) -> None:
@@ -181,9 +180,9 @@ def _model_card(parts: FrontendParts, name: str) -> Json:
     }
 
 
-def _adapter_card(parts: FrontendParts, adapter: NamedAdapter) -> Json:
+def _adapter_card(parts: FrontendParts, name: str) -> Json:
     """Returns an adapter as a model: `parent` is the model that it adapts."""
-    return _model_card(parts, adapter.name) | {"parent": parts.model.name}
+    return _model_card(parts, name) | {"parent": parts.model.name}
 
 
 def answering_name(parts: FrontendParts, name: str) -> str:

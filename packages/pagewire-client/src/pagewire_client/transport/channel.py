@@ -85,6 +85,17 @@ LIST_MODELS = Method(
 GET_MODEL = Method(
     "/pagewire.v1.ModelService/GetModel", model_pb2.GetModelResponse, model_pb2.GetModelRequest
 )
+LOAD_ADAPTER = Method(
+    "/pagewire.v1.ModelService/LoadAdapter", model_pb2.LoadAdapterResponse, model_pb2.LoadAdapterRequest
+)
+UNLOAD_ADAPTER = Method(
+    "/pagewire.v1.ModelService/UnloadAdapter",
+    model_pb2.UnloadAdapterResponse,
+    model_pb2.UnloadAdapterRequest,
+)
+LIST_ADAPTERS = Method(
+    "/pagewire.v1.ModelService/ListAdapters", model_pb2.ListAdaptersResponse, model_pb2.ListAdaptersRequest
+)
 GET_SERVER_INFO = Method(
     "/pagewire.v1.AdminService/GetServerInfo",
     admin_pb2.GetServerInfoResponse,

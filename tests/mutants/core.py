@@ -135,7 +135,7 @@ MUTANTS = (
     Mutant(
         name="the core does not look whether a stop token exists",
         within="engine_core:_check_stopping",
-        old="_check_tokens('stopping.stop_token_ids', stopping.stop_token_ids, limits)",
+        old="_check_few_tokens('stopping.stop_token_ids', stopping.stop_token_ids, limits)",
         new="",
         tests=("test_validation.py",),
     ),

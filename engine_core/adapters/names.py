@@ -46,8 +46,8 @@ class AdapterNames:
             elif wanted.digest:
                 self._name(wanted)
                 answer(AdapterResult(adapter=wanted))
-            elif not Path(wanted.source).is_dir():
-                raise Refused("source", "is not a folder", "ADAPTER_NOT_FOUND", Code.NOT_FOUND)
+            elif not Path(wanted.source).exists():
+                raise Refused("source", "is not there", "ADAPTER_NOT_FOUND", Code.NOT_FOUND)
             else:
                 self._memory.load(wanted.source, lambda loaded: self._loaded(wanted, loaded, answer))
         except Refused as refusal:

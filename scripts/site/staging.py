@@ -24,6 +24,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "docs/embeddings.md",
         "docs/prompt-embeddings.md",
         "docs/gateways.md",
+        "docs/tei.md",
         "docs/structured-output.md",
         "docs/tools.md",
         "docs/reasoning.md",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from engine_core.adapters.sources import AdapterSources
@@ -126,6 +127,8 @@ class AdapterMemory:
     def load(self, source: str, done: Callable[[AdapterLoaded], None], digest: bytes = b"") -> None:
         """Loads what a folder holds. done: takes the worker's answer. Raises Refused."""
         self._sources.check(source)
+        if not Path(source).exists():
+            raise Refused("source", "is not there", "ADAPTER_NOT_FOUND", Code.NOT_FOUND)
         self._ordered.append(_Load(next(self._numbers), source, digest, done))
         self._is_due = True
 

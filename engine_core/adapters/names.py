@@ -7,7 +7,6 @@ it: requests that were sent before keep theirs, which stays loaded until they ha
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from engine_core.adapters.memory import AdapterMemory
 from engine_core.errors import Code, Refused
@@ -46,8 +45,6 @@ class AdapterNames:
             elif wanted.digest:
                 self._name(wanted)
                 answer(AdapterResult(adapter=wanted))
-            elif not Path(wanted.source).exists():
-                raise Refused("source", "is not there", "ADAPTER_NOT_FOUND", Code.NOT_FOUND)
             else:
                 self._memory.load(wanted.source, lambda loaded: self._loaded(wanted, loaded, answer))
         except Refused as refusal:

@@ -165,7 +165,8 @@ def test_refused(calls: Calls, folder: Path, tmp_path: Path) -> None:
     cases = [
         ({"name": "../x"}, grpc.StatusCode.INVALID_ARGUMENT, "name"),
         ({"name": "x", "source": str(tmp_path / "outside")}, grpc.StatusCode.INVALID_ARGUMENT, "--lora"),
-        ({"name": "x", "source": "../outside"}, grpc.StatusCode.NOT_FOUND, "source"),
+        ({"name": "x", "source": "../outside"}, grpc.StatusCode.INVALID_ARGUMENT, "--lora"),
+        ({"name": "x", "source": "nothing"}, grpc.StatusCode.NOT_FOUND, "source"),
         ({"name": "link"}, grpc.StatusCode.INVALID_ARGUMENT, "--lora"),
         ({"name": "broken"}, grpc.StatusCode.INVALID_ARGUMENT, "r must be"),
         ({"name": "demo"}, grpc.StatusCode.INVALID_ARGUMENT, "name of the model"),

@@ -102,7 +102,7 @@ class Generator:
         timings: RequestTimings,
     ) -> AsyncIterator[Stream]:
         size, caller = request.ByteSize(), call.caller
-        adapter = await self.find_adapter(request, caller)
+        adapter = mode.adapter or await self.find_adapter(request, caller)
         check = partial(self._check, request, call, mode, adapter)
         (identity, limits), call = await self.in_turn(check, request.request_id, size, call)
         with self.registry.reserve(identity.engine_id, identity.content) as entry:

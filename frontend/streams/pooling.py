@@ -26,7 +26,7 @@ from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest, Unsu
 from frontend.model.info import limits_of
 from frontend.model.pooling_config import PoolingDefaults
 from frontend.streams.generator import Generator
-from frontend.streams.request_spec import ONE_MESSAGE, CallMode
+from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream
 from frontend.telemetry.tracing import put_log_fields
 from frontend.validation.requests import check_continuations, check_embed
@@ -186,12 +186,12 @@ class PromptPooler:
     def __init__(self, generator: Generator) -> None:
         self._generator, self._groups = generator, RequestGroups(generator)
 
-    async def pool(self, request: PoolingRequest, call: Call, pooling: engine_pb2.Pooling) -> Vectors:
-        """Returns a vector per input of a validated request. Raises ServiceError."""
+    async def pool(self, request: PoolingRequest, call: Call, mode: CallMode) -> Vectors:
+        """Returns a vector per input of a validated request. mode: of each. Raises ServiceError."""
         generator = self._generator
         welcome = generator.engine.require_known()
         limits = limits_of(welcome, generator.config)
-        mode, output = CallMode(one_message=True, pooling=pooling), generation_pb2.OutputOptions(text=False)
+        output = generation_pb2.OutputOptions(text=False)
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
         with self._groups.open(request, call, len(request.inputs)) as group:
             with generator.limits.reading(request.ByteSize(), call.caller):
@@ -221,7 +221,7 @@ class Embedder:
     async def embed(self, request: pooling_pb2.EmbedRequest, call: Call) -> Vectors:
         """Embeds all inputs. Raises ServiceError."""
         generator = self._generator
-        await generator.find_adapter(request, call.caller)
+        adapter = await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
         defaults, size = self._require_pooling(welcome.model)
         check = partial(check_embed, request, limits_of(welcome, generator.config), size)
@@ -230,7 +230,9 @@ class Embedder:
         pooling = engine_pb2.Pooling(
             type=defaults.type, dimensions=request.dimensions, normalize=normalize, head=defaults.head
         )
-        return await self._pooler.pool(request, call, pooling)
+        return await self._pooler.pool(
+            request, call, CallMode(one_message=True, pooling=pooling, adapter=adapter)
+        )
 
     def _require_pooling(self, facts: engine_pb2.ModelFacts) -> tuple[PoolingDefaults, int]:
         """Returns how the model pools, and the elements of a vector. Raises Unsupported."""
@@ -265,7 +267,7 @@ class ContinuationScorer:
     ) -> pooling_pb2.ScoreContinuationsResponse:
         """Scores all continuations. Raises ServiceError."""
         generator = self._generator
-        await generator.find_adapter(request, call.caller)
+        adapter = await generator.find_adapter(request, call.caller)
         limits = limits_of(generator.engine.require_known(), generator.config)
         check = partial(check_continuations, request, limits, generator.config.max_continuations)
         _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
@@ -286,7 +288,7 @@ class ContinuationScorer:
             scored = await self._groups.run(
                 group,
                 lambda index: group.request(index, prompt + continuations[index], output),
-                ONE_MESSAGE,
+                CallMode(one_message=True, adapter=adapter),
                 _read_score,
             )
         return _response(request, len(prompt), scored)

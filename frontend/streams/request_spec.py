@@ -101,12 +101,14 @@ class CallMode:
     resumable:   if its client chose its id, and is gone, it goes on for --disconnect-grace, as does one with
                  `find`.
     pooling:     it ends with a vector, and no other call can take it over; None: it generates.
+    adapter:     that of all requests of one call; None: each request says which.
     """
 
     one_message: bool = False
     find: bool = False
     resumable: bool = False
     pooling: engine_pb2.Pooling | None = None
+    adapter: engine_pb2.NamedAdapter | None = None
 
     def finds(self, request: generation_pb2.GenerateRequest) -> bool:
         """Returns whether the core that runs the request is looked for."""

@@ -7,7 +7,7 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
-from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, Pooling
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN, NamedAdapter, Pooling
 from pagewire.ipc.columns import unpack_u32
 from pagewire.v1 import generation_pb2, model_pb2, pooling_pb2
 from tests.frontend.fakes import (
@@ -176,3 +176,25 @@ async def test_they_outlive_the_core(checkpoint):
         assert unpack_u32(again.prompt_token_ids) == [8 if first.prompt_token_ids[0] == 7 else 7]
         vectors = [list(each.values) for each in (await call).embeddings]
         assert vectors == [fake_vector([7], LAST), fake_vector([8], LAST)]
+
+
+async def test_all_inputs_have_one_adapter(checkpoint):
+    """That of the call's beginning, also where the name stands for another one meanwhile."""
+    async with embedding(checkpoint, pool) as service:
+        names = service.frontend.parts.engine.adapters
+
+        def name(digest: bytes) -> None:
+            names._put(NamedAdapter(name="a", source="/a", digest=digest))
+
+        name(b"1" * 32)
+        resolve, resolved = names.resolve, []
+
+        async def then_another(*given):
+            resolved.append(await resolve(*given))
+            name(b"2" * 32)
+            return resolved[-1]
+
+        names.resolve = then_another
+        await service.pooling.Embed(request_of([7], [8], [9], adapter="a"))
+        sent = [(await next_of(service.engine.requests)).adapter.digest for _ in range(3)]
+        assert sent == [b"1" * 32] * 3 and len(resolved) == 1

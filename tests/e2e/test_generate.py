@@ -188,7 +188,7 @@ def test_wrong_requests_are_refused_by_name(client: Client):
 
 def test_what_is_not_built_is_refused_by_name(demo: Service):
     request = generation_pb2.GenerateRequest(prompt=prompt_pb2.Prompt(text="hi"))
-    request.adapter = "an-adapter"
+    request.prompt.media.add(data=b"x")
     with grpc.insecure_channel(demo.address) as channel:
         call = channel.unary_unary(
             "/pagewire.v1.GenerationService/GenerateUnary",
@@ -197,7 +197,7 @@ def test_what_is_not_built_is_refused_by_name(demo: Service):
         with pytest.raises(grpc.RpcError) as caught:
             call(request)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "adapter" in caught.value.details()
+    assert "prompt.media" in caught.value.details()
 
 
 def test_reflection_lists_everything(demo: Service):

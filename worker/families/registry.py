@@ -152,6 +152,7 @@ def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None 
     change what the model computes."""
     fields = read_config(folder, overrides)
     architecture, is_bare = find_architecture(fields)
+    classifies = any(name in CLASSIFIERS for name in fields.texts("architectures"))
     if architecture in DECODERS and DECODERS[architecture].nested:
         whole, fields = fields, fields.below("text_config", *_SHARED)
         whole.refuse_unknown({*HARMLESS, *_OF_IMAGES})
@@ -162,5 +163,4 @@ def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None 
     config = READERS[architecture](fields, common_fields(fields, architecture, eos_token_ids))
     fields.refuse_unknown({*HARMLESS, *_HARMLESS[architecture]})
     # The frontend refuses to generate with a decoder without a head: the embedding stands in its place.
-    classifies = any(name in CLASSIFIERS for name in fields.texts("architectures"))
     return replace(config, tied=True, classifies=classifies) if is_bare else config

@@ -61,8 +61,6 @@ BUG = Code.INTERNAL, "INTERNAL", "internal error of the engine core"
 
 def no_token_error(request: Request) -> tuple[Code, str, str]:
     """Returns code, reason and message for a request of which a row got no token."""
-    if request.row_error and request.parameters.adapter is not None:
-        return Code.INTERNAL, "ADAPTER_FAILED", f"adapter: {request.row_error}"
     if request.row_error:
         return Code.INVALID_ARGUMENT, "GRAMMAR_FAILED", f"structured_output: {request.row_error}"
     return Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"

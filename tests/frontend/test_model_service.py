@@ -37,12 +37,3 @@ async def test_the_model_is_unknown_before_the_engine(checkpoint, model):
         await service.frontend.wait_until_serving()
         await service.engine.stop()
         assert (await service.models.ListModels(request)).models[0].vocab_size == 512
-
-
-@pytest.mark.parametrize("method", ["LoadAdapter", "UnloadAdapter"])
-async def test_what_is_not_built(checkpoint, model, method):
-    async with run_service(checkpoint, model=model) as service:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await getattr(service.models, method)(getattr(model_pb2, f"{method}Request")(name="a"))
-        assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
-        assert method in caught.value.details()

@@ -282,15 +282,14 @@ async def test_questions_go_to_all_of_them():
         assert [load.rank for load in await made.client.questions.loads()] == [1]
 
 
-async def test_a_cache_that_could_not_be_emptied_is_told(monkeypatch):
+async def test_a_cache_that_could_not_be_emptied_is_told():
     async with house() as made:
         made.engines[1]._answer = lambda utility: asyncio.sleep(0)
         calls = made.client.cores[1].utility_calls
         ask = calls.ask
 
-        async def ask_in_vain(call: engine_pb2.Utility) -> engine_pb2.UtilityResult:
-            monkeypatch.setattr("frontend.engine.core.ANSWER", 0.05)  # the other core is waited for longer
-            return await ask(call)
+        async def ask_in_vain(call: engine_pb2.Utility, seconds: float) -> engine_pb2.UtilityResult:
+            return await ask(call, 0.05)  # the other core is waited for longer
 
         calls.ask = ask_in_vain
         assert [load.rank for load in await made.client.questions.loads()] == [0]

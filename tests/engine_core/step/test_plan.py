@@ -5,8 +5,8 @@ from array import array
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_core.step.plan import ForkRow, NewRow, Plan, RowParameters, encode_plan
-from pagewire.internal.v1.engine_pb2 import Pooling
+from engine_core.step.plan import AdapterUse, ForkRow, NewRow, Plan, RowParameters, encode_plan
+from pagewire.internal.v1.engine_pb2 import InputEmbeddings, Pooling
 from pagewire.internal.v1.worker_pb2 import StepPlan
 from pagewire.v1.generation_pb2 import LogprobOptions
 from tests.engine_core.fakes import decode_plan, resolved_sampling
@@ -77,7 +77,12 @@ def test_a_plan_survives_the_wire(plan: Plan) -> None:
 def test_every_field_of_the_contract_is_written() -> None:
     """A field added to the message must not be forgotten here."""
     top = LogprobOptions(top_n=1)
-    parameters = RowParameters(resolved_sampling(), 1, (1,), ((1,),), top, "g", Pooling(type=1))
+    parameters = RowParameters(
+        resolved_sampling(),
+        *(1, (1,), ((1,),), top, "g", Pooling(type=1)),
+        embeddings=InputEmbeddings(dtype="float32"),
+        adapter=AdapterUse("a", "/a", b"d", 1),
+    )
     row = NewRow(1, array("I", [1]), 1, [1], 1, parameters, top, 1, 1, "t")
     plan = Plan(1, [1], [row], [ForkRow(1, 1, 1)], *([[1]] * 23))
     message = encode_plan(plan)

@@ -1,4 +1,4 @@
-"""The adapters that the cores name: who may use them, and loading them at all cores.
+"""The adapters that the cores name: which callers may use them, and loading them at all cores.
 
 A name is resolved once, when a request arrives: its request goes on with that digest, whatever the name means
 later. Names of a core that is replaced are told to the next one, with their digests: it loads them when they

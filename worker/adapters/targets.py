@@ -23,7 +23,7 @@ def find_targets(
     modules = TargetModules({}, frozenset(), prefix, checkpoint)
     targets: dict[str, list[Target]] = {}
     others = {*names["head"], *names["embedding"]}
-    for _, layer, stored in layers_and_names(model, names):
+    for layer, stored in layers_and_names(model, names):
         if isinstance(layer, ColumnLinear | RowLinear) and layer.takes_adapters:
             weights = [weight for weight in layer.weights(*stored) if len(weight.shape) == 2]
             for part, weight in enumerate(weights):

@@ -46,7 +46,7 @@ def weight_table(model: torch.nn.Module, names: Mapping[str, tuple[str, ...]]) -
     names with {expert} in them.
     """
     table = [
-        weight for _, layer, modules in layers_and_names(model, names) for weight in layer.weights(*modules)
+        weight for layer, modules in layers_and_names(model, names) for weight in layer.weights(*modules)
     ]
     filled = sum(weight.target.numel() for weight in table)
     assert filled == sum(parameter.numel() for parameter in model.parameters()), "a parameter has no source"
@@ -55,14 +55,14 @@ def weight_table(model: torch.nn.Module, names: Mapping[str, tuple[str, ...]]) -
 
 def layers_and_names(
     model: torch.nn.Module, names: Mapping[str, tuple[str, ...]]
-) -> Iterator[tuple[str, WeightOwner, tuple[str, ...]]]:
-    """Yields the path of each layer that owns parameters, the layer, and the checkpoint's modules that it is
-    made of. names: as for weight_table()."""
+) -> Iterator[tuple[WeightOwner, tuple[str, ...]]]:
+    """Yields each layer that owns parameters, and the checkpoint's modules that it is made of. names: as for
+    weight_table()."""
     for path, module in model.named_modules():
         if isinstance(module, WeightOwner):
             pattern, numbers = _split_numbers(path)
             numbers.setdefault("expert", "{expert}")
-            yield path, module, tuple(name.format(**numbers) for name in names[pattern])
+            yield module, tuple(name.format(**numbers) for name in names[pattern])
 
 
 def _split_numbers(path: str) -> tuple[str, dict[str, str]]:

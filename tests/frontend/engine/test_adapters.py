@@ -1,4 +1,4 @@
-"""Names of adapters: who may use them, and what becomes of them with the cores."""
+"""Names of adapters: which callers may use them, and what becomes of them with the cores."""
 
 import asyncio
 from typing import Any

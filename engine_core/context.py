@@ -40,6 +40,8 @@ class Limits:
     """Elements of a value in place of a token; 0: rows have tokens alone."""
     adapters_caveat: str = ""
     """Why the worker takes no adapters; empty: it takes them."""
+    whole_prompts: bool = False
+    """All requests pool; see ModelFacts."""
 
 
 @dataclass(frozen=True, slots=True)

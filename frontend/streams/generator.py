@@ -55,7 +55,12 @@ from pagewire.telemetry.tracing import Tracer
 from pagewire.v1 import generation_pb2, pooling_pb2
 
 T = TypeVar("T")
-Request = generation_pb2.GenerateRequest | pooling_pb2.EmbedRequest | pooling_pb2.ScoreContinuationsRequest
+Request = (
+    generation_pb2.GenerateRequest
+    | pooling_pb2.EmbedRequest
+    | pooling_pb2.ScoreRequest
+    | pooling_pb2.ScoreContinuationsRequest
+)
 log = logging.getLogger(__name__)
 
 

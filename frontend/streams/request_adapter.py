@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from frontend.errors import InvalidRequest
 from pagewire.internal.v1.engine_pb2 import AdapterRef, NamedAdapter
 from pagewire.v1.generation_pb2 import AppliedAdapter, GenerateRequest
-from pagewire.v1.pooling_pb2 import EmbedRequest, ScoreContinuationsRequest
+from pagewire.v1.pooling_pb2 import EmbedRequest, ScoreContinuationsRequest, ScoreRequest
 
 
 def named_by(
-    request: GenerateRequest | EmbedRequest | ScoreContinuationsRequest, models: Sequence[str]
+    request: GenerateRequest | EmbedRequest | ScoreRequest | ScoreContinuationsRequest, models: Sequence[str]
 ) -> tuple[str, bytes]:
     """Returns the name of a request's adapter, "" for none, and the digest of the one that its broken stream
     had. An adapter is named by `adapter`, or by a `model` that is none of the served models. Raises

@@ -92,6 +92,10 @@ DOORS: dict[str, tuple[Door, str]] = {
         lambda to: status(to.service.pooling.Classify(pooling_pb2.ClassifyRequest(inputs=EMBED.inputs))),
         "model",
     ),
+    "Score": (
+        lambda to: status(to.service.pooling.Score(pooling_pb2.ScoreRequest(query=EMBED.inputs[0]))),
+        "documents",
+    ),
     "ScoreContinuations": (
         lambda to: status(
             to.service.pooling.ScoreContinuations(

@@ -48,6 +48,7 @@ _CALLS = frozenset(
         "/tei.v1.Embed/Embed",
         "/tei.v1.Predict/Predict",
         "/tei.v1.Predict/PredictPair",
+        "/tei.v1.Rerank/Rerank",
         "/tei.v1.Tokenize/Decode",
         "/tei.v1.Tokenize/Tokenize",
     }

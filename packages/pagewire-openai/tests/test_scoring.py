@@ -61,6 +61,25 @@ async def test_cohere_jina_and_vllm(reranker, path, fields, texts):
         assert [each["index"] for each in best["results"]] == ORDER[:1]
 
 
+COHERE = [
+    ("/v2/rerank", '{"model":"fake","query":"q","documents":["a","bbb"]}', [1, 0]),
+    (
+        "/v2/rerank",
+        '{"model":"fake","query":"q","documents":["a","bbb"],"top_n":1,"max_tokens_per_doc":4,"priority":1}',
+        [1],
+    ),
+    ("/v1/rerank", '{"query":"q","documents":["a",{"text":"bbb"}],"top_n":1,"return_documents":true}', [1]),
+]
+"""What cohere 7.3.1 sends, recorded."""
+
+
+@pytest.mark.parametrize(("path", "body", "expected"), COHERE)
+async def test_bodies_of_the_client_of_cohere(reranker, path, body, expected):
+    async with reranker() as api:
+        answer = await api.http.post(path, content=body, headers={"content-type": "application/json"})
+        assert [each["index"] for each in answer.json()["results"]] == expected
+
+
 async def test_documents_are_cut(reranker):
     async with reranker() as api:
         body = {"query": "q", "documents": ["abcdef"], "max_tokens_per_doc": 2, "instruction": "!"}

@@ -17,7 +17,7 @@ from frontend.model.score_templates import RERANKERS, Reranker
 from frontend.templates.chat_template import ChatTemplate
 from frontend.templates.pair_template import PairTemplate
 from frontend.text.tokenizer import Tokenizer
-from pagewire.checkpoints.files import bare_decoder
+from pagewire.checkpoints.files import why_not_generate
 from pagewire.checkpoints.heads import CLASSIFIER, Classes
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
@@ -109,8 +109,8 @@ def _pooling_of(
         if len(classes.labels) != 1:
             return f"the classifier has {len(classes.labels)} labels, and a score is the number of one"
         return Pooling(type=POOLING_TYPE_LAST, head=CLASSIFIER)
-    if bare := bare_decoder(fields):
-        return f"config.json: {bare} is a decoder without an output head"
+    if reason := why_not_generate(fields):
+        return f"config.json: {reason}"
     tokens: Sequence[str] = tuple(config.score_tokens.split(",")) if config.score_tokens else ()
     tokens = tokens or (reranker.tokens if reranker is not None else ())
     if not 1 <= len(tokens) <= 2:

@@ -234,7 +234,7 @@ EXPERTS: dict[str, tuple[Tensors, str]] = {
     ),
     "both ways round": (
         of_experts("experts.base_layer", (24, 80), (48, 24)) | of_experts("experts", (24, 40), (48, 24)),
-        "experts.lora_A.weight and others have inputs and outputs the other way round",
+        r"experts(.base_layer)?.lora_A.weight and others have inputs and outputs the other way round",
     ),
     "half of a pair": (
         {"base_model.model.model.layers.0.mlp.experts.lora_A.weight": torch.ones(24, 48)},

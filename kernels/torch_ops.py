@@ -232,9 +232,6 @@ class Ops:
         """Returns compute(batch), what the step's tokens are rotated by. queries_only: keys are not."""
         return compute(batch)
 
-    def refuse_program(self, why: str) -> None:
-        """Says that a layer cannot be part of a program, where one is recorded."""
-
 
 _LAYER = nullcontext()
 

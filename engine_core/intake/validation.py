@@ -302,6 +302,8 @@ def _pending_prompt_logprobs(
 def _pooling(message: AddRequest, limits: Limits) -> Pooling | None:
     """Returns how a request pools, if it does."""
     if not message.HasField("pooling"):
+        if limits.whole_prompts:
+            raise Refused("model", "is an encoder, which generates no text", "FEATURE_UNSUPPORTED")
         return None
     pooling = message.pooling
     if not limits.embedding_size:

@@ -71,11 +71,14 @@ class Scheduler:
         burst_seconds: float = 0.0,
         max_adapters_per_step: int = 0,
         adapter_turn: int = TURN,
+        whole_prompts: bool = False,
     ) -> None:
         """policy, weights: the order of admission; see queue/. samples_per_row,
         speculative_tokens_per_step: see DraftRoom. preempt_rows, share_rows: see RowPreemption and
         RowSharing. state_checkpoints: see PrefixCache. burst_seconds: see Bursts. max_adapters_per_step,
-        adapter_turn: see AdapterSlots."""
+        adapter_turn: see AdapterSlots. whole_prompts: see StepPlanner; needs prefix_cache = False and
+        num_host_blocks = 0."""
+        assert not (whole_prompts and (prefix_cache or num_host_blocks)), "a row would begin in parts"
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
         self.num_rows = min(max_num_seqs, max_num_batched_tokens)
@@ -106,6 +109,7 @@ class Scheduler:
             burst_seconds=burst_seconds,
             max_adapters_per_step=max_adapters_per_step,
             adapter_turn=adapter_turn,
+            whole_prompts=whole_prompts,
         )
         self.results = StepResults(self.states, self.ends, self.faults)
         self.throughput = self.states.throughput

@@ -25,7 +25,7 @@ from frontend.validation.rules import (
     MAX_STRING_BYTES,
     Limits,
 )
-from pagewire.checkpoints.files import bare_decoder, config_overrides, object_of_flag
+from pagewire.checkpoints.files import config_overrides, object_of_flag, why_not_generate
 from pagewire.checkpoints.heads import Classes, read_classes
 from pagewire.checkpoints.paths import checkpoint_path, default_served_name, tokenizer_folder
 from pagewire.config import FrontendConfig
@@ -82,7 +82,7 @@ class ModelInfo:
     classes: Classes | None = None
     """How prompts are classified; None: they are not."""
     generates: bool = True
-    """False for a checkpoint without an output head."""
+    """False for an encoder, and for a checkpoint without an output head."""
 
     @property
     def name(self) -> str:
@@ -92,7 +92,9 @@ class ModelInfo:
     def require_head(self) -> None:
         """Raises Unsupported if this model cannot generate."""
         if not self.generates:
-            raise Unsupported({"model": "does not generate: its checkpoint has no output head"})
+            raise Unsupported(
+                {"model": "does not generate: it is an encoder, or its checkpoint has no output head"}
+            )
 
     def check_name(self, name: str) -> None:
         """Raises ModelNotFound unless a request for `name` means this model."""
@@ -224,13 +226,13 @@ def load_model(config: FrontendConfig) -> ModelInfo:
     changed = [f"{name} {value:g}" for name, value in _named(sampling) if value != DEFAULT_SAMPLING.get(name)]
     if changed:
         log.info("requests without these fields have %s", ", ".join(changed))
-    pooling, bare = read_pooling(path, config.pooling_type), bare_decoder(fields)
+    pooling, reason = read_pooling(path, config.pooling_type), why_not_generate(fields)
     classes = read_classes(fields)
-    if bare and pooling is None:
+    if reason and pooling is None:
         raise StartupError(
             "cannot generate with this checkpoint",
-            f"config.json: {bare} is a decoder without an output head",
-            "--pooling-type last or mean embeds with it",
+            f"config.json: {reason}",
+            "--pooling-type last, mean or cls embeds with it",
         )
     return ModelInfo(
         names=config.served_model_name or (default_served_name(config.model),),
@@ -247,7 +249,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         ),
         pooling=pooling,
         classes=classes,
-        generates=not bare and classes is None,
+        generates=not reason and classes is None,
     )
 
 

@@ -46,6 +46,7 @@ class World:
         burst_seconds: float = 0.0,
         max_adapters: int = 0,
         adapter_turn: int = TURN,
+        whole_prompts: bool = False,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -67,6 +68,7 @@ class World:
             burst_seconds=burst_seconds,
             max_adapters_per_step=max_adapters,
             adapter_turn=adapter_turn,
+            whole_prompts=whole_prompts,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.worker.num_drafts = 99 if samples_per_row > 1 else 0

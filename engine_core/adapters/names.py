@@ -104,8 +104,12 @@ class AdapterNames:
             raise Refused("name", text, "ADAPTER_NAME_IN_USE", Code.ALREADY_EXISTS)
 
     def _loaded(self, wanted: NamedAdapter, loaded: AdapterLoaded, answer: Answer) -> None:
-        if loaded.problem:
-            answer(_refusal(wanted, Refused("source", loaded.problem, "ADAPTER_INVALID")))
+        try:
+            if loaded.problem:
+                raise Refused("source", loaded.problem, "ADAPTER_INVALID")
+            self._check(wanted)  # another call may have named it meanwhile
+        except Refused as refusal:
+            answer(_refusal(wanted, refusal))
             return
         wanted.digest, wanted.rank, wanted.bytes, wanted.base = (
             loaded.digest,
@@ -123,9 +127,11 @@ class AdapterNames:
 
     def _lost(self, digest: bytes) -> None:
         """Forgets names of an adapter that its folder does not hold any more: the next request finds what it
-        holds now."""
-        for name in [name for name, each in self._named.items() if each.digest == digest and not each.pinned]:
-            del self._named[name]
+        holds now. Those of some tenants stay: a request of any other tenant would load it for all."""
+        lost = [each for each in self._named.values() if each.digest == digest]
+        for each in lost:
+            if not each.pinned and not each.tenants:
+                del self._named[each.name]
         self._changed()
 
     def _changed(self) -> None:

@@ -1,9 +1,12 @@
 """Which folders adapters may be loaded from, and which of them have killed the engine."""
 
 import json
+import logging
 from pathlib import Path
 
 from engine_core.errors import Code, Refused
+
+log = logging.getLogger(__name__)
 
 MAX_DEATHS = 2
 """Deaths of the engine in loads of one adapter, one after another, from which on it is not loaded."""
@@ -20,18 +23,22 @@ class AdapterSources:
         self._folders, self._deaths = folders, deaths
         self._counts: dict[str, int] = {}
         if deaths is not None and deaths.exists():
-            self._counts = json.loads(deaths.read_text() or "{}")
+            self._counts = _read_counts(deaths)
 
-    def check(self, source: str) -> None:
-        """Raises Refused where an adapter must not be loaded from a folder."""
-        path = Path(source).resolve()
-        single = any(path == Path(folder).resolve() for folder in self._folders)
-        if not single and (not self.parent or path.parent != Path(self.parent).resolve()):
-            text = "is not a folder of --lora, or directly in --lora-folder"
-            raise Refused("source", text, "ADAPTER_SOURCE_FORBIDDEN")
-        if self._counts.get(source, 0) >= MAX_DEATHS:
+    def check(self, source: str) -> str:
+        """Returns the folder without links. Raises Refused where no adapter may be loaded from it."""
+        try:
+            path = Path(source).resolve()
+            single = any(path == Path(folder).resolve() for folder in self._folders)
+            if not single and (not self.parent or path.parent != Path(self.parent).resolve()):
+                text = "is not a folder of --lora, or directly in --lora-folder"
+                raise Refused("source", text, "ADAPTER_SOURCE_FORBIDDEN")
+        except (OSError, ValueError, RuntimeError) as error:  # a null byte, a loop of links
+            raise Refused("source", "is not a readable path", "ADAPTER_SOURCE_FORBIDDEN") from error
+        if self._counts.get(str(path), 0) >= MAX_DEATHS:
             text = f"the engine died {MAX_DEATHS} times while it loaded this adapter"
             raise Refused("", text, "ADAPTER_QUARANTINED", Code.INTERNAL)
+        return str(path)
 
     def begin(self, source: str) -> None:
         """Registers that a load begins."""
@@ -48,3 +55,13 @@ class AdapterSources:
             fresh = self._deaths.with_suffix(".new")
             fresh.write_text(json.dumps(self._counts))
             fresh.replace(self._deaths)
+
+
+def _read_counts(file: Path) -> dict[str, int]:
+    """Returns the counts of the core before this one; none where they cannot be read."""
+    try:
+        counts = json.loads(file.read_text())
+        return {str(source): int(count) for source, count in counts.items()}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        log.warning("%s cannot be read, so no adapter is quarantined: %s", file.name, error)
+        return {}

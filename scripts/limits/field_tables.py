@@ -201,7 +201,7 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
         "name": Elsewhere("1 to 128 letters, digits and ._:@- behind the first", ADAPTERS),
         "source": Elsewhere("a folder of --lora, or directly in --lora-folder", CORE_ADAPTERS),
         "pinned": Kind.FREE,
-        "tenants": Kind.FREE,
+        "tenants": Elsewhere("names of tenants, as in tokens", ADAPTERS),
     },
     "UnloadAdapterRequest": {"name": ADAPTER},
     "ListAdaptersRequest": {},

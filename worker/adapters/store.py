@@ -67,6 +67,7 @@ class AdapterStore:
             return answer
         except (AdapterError, MemoryError, OSError) as error:
             problem = str(error) or "memory does not suffice"
+            problem = problem.replace(f"{Path(order.source).parent}/", "")  # clients read it
             return worker_pb2.AdapterLoaded(number=order.number, problem=problem)
 
     def add(self, adapter: Adapter, max_bytes: int | None = None) -> worker_pb2.AdapterLoaded:

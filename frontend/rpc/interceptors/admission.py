@@ -58,6 +58,11 @@ _STREAMS = frozenset(
         "/pagewire.v1.AdminService/WatchLoad",
         "/grpc.health.v1.Health/Watch",
         "/inference.GRPCInferenceService/ModelStreamInfer",
+        "/tei.v1.Embed/EmbedStream",
+        "/tei.v1.Predict/PredictPairStream",
+        "/tei.v1.Predict/PredictStream",
+        "/tei.v1.Tokenize/DecodeStream",
+        "/tei.v1.Tokenize/TokenizeStream",
     }
 )
 """Methods that may stay open without doing anything. Requests of a multiplexed stream count one by one."""

@@ -173,6 +173,7 @@ def test_refused(house: Adapters, tmp_path: Path) -> None:
     outside = tmp_path.parent / "outside"
     outside.mkdir(exist_ok=True)
     (tmp_path / "link").symlink_to(outside)
+    (tmp_path / "loop").symlink_to("loop")
     house.worker.folders["huge"] = digest_of("huge"), 21
     changes: list[tuple[str, dict[str, object], str, Code]] = [
         ("a", {"digest": b""}, "INVALID_FIELD", Code.INVALID_ARGUMENT),
@@ -180,6 +181,9 @@ def test_refused(house: Adapters, tmp_path: Path) -> None:
         ("a", {"source": "/etc"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
         ("a", {"source": f"{tmp_path}/../outside"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
         ("link", {}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
+        ("loop", {}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
+        ("a", {"source": f"{tmp_path}/a\0b"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
+        ("a", {"source": f"{tmp_path}/{'x' * 5000}"}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
         ("missing", {}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
         ("huge", {}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
         ("a", {"digest": digest_of("other")}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
@@ -196,6 +200,57 @@ def test_refused(house: Adapters, tmp_path: Path) -> None:
         failure = house.failures()[-1]
         assert (failure.handle, failure.reason, failure.code) == (handle, reason, code), failure
     assert len(house.failures()) == len(changes) and not house.scheduler.states.preparing
+    for source in ("loop", "a\0b", "x" * 5000):
+        house.load("x", source)
+    odd = "ADAPTER_SOURCE_FORBIDDEN", "ADAPTER_SOURCE_FORBIDDEN", "ADAPTER_NOT_FOUND"
+    assert [reason for _, reason in house.answers()] == list(odd), "and the core goes on"
+
+
+def test_calls_that_wait_for_one_folder_share_its_load(
+    house: Adapters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And requests that lack another one have their turns between such calls."""
+    loads, load = [], house.worker.load_adapter
+
+    def counted(number: int, source: str, digest: bytes, max_bytes: int) -> None:
+        loads.append(Path(source).name)
+        load(number, source, digest, max_bytes)
+
+    monkeypatch.setattr(house.worker, "load_adapter", counted)
+    for handle in range(8):
+        house.put(Utility(call_id=handle, load_adapter=named(house, "missing")))
+    house.put(Utility(call_id=8, load_adapter=named(house, "b")))
+    house.put(Utility(call_id=9, load_adapter=named(house, "c")))
+    house.put_one(1, "a")
+    house.settle()
+    assert loads == ["missing", "a", "b", "c"]
+    assert house.answers() == [("missing", "ADAPTER_INVALID")] * 8 + [("b", ""), ("c", "")]
+
+
+def named(house: Adapters, name: str, **options: object) -> NamedAdapter:
+    return NamedAdapter(name=name, source=str(house.folder / name), **options)  # type: ignore[arg-type]
+
+
+def test_one_of_some_tenants_is_never_named_for_all(house: Adapters) -> None:
+    """Not while it is being loaded, nor when its folder holds another one by then."""
+    house.put(Utility(call_id=1, load_adapter=named(house, "a", tenants=["t"])))
+    house.put(Utility(call_id=2, load_adapter=named(house, "a")))
+    house.settle()
+    for call, name in enumerate("bcd", start=3):
+        house.put(Utility(call_id=call, load_adapter=named(house, name)))
+    house.settle()
+    house.worker.folders.clear()
+    house.put_one(1, "a")
+    house.put_one(2, "b")
+    house.run()
+    assert [failure.reason for failure in house.failures()] == ["ADAPTER_CHANGED"] * 2
+    assert house.answers()[:3] == [("a", ""), ("a", "ADAPTER_NAME_IN_USE"), ("b", "")]
+    table = house.core.adapter_names.table()
+    assert [(each.name, list(each.tenants)) for each in table.adapters] == [
+        ("a", ["t"]),
+        ("c", []),
+        ("d", []),
+    ]
 
 
 def test_names(house: Adapters) -> None:
@@ -266,3 +321,12 @@ def test_one_that_kills_the_engine(tmp_path: Path) -> None:
     sources.begin(str(tmp_path / "good"))
     sources.end(str(tmp_path / "good"))
     sources.check(str(tmp_path / "good"))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"a": []}', b"[" * 100_000])
+def test_torn_counts_do_not_keep_the_core_from_starting(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "counts").write_bytes(content)
+    AdapterSources(parent=str(tmp_path), deaths=tmp_path / "counts").check(str(tmp_path / "a"))
+    assert "counts cannot be read" in caplog.text

@@ -122,17 +122,43 @@ DOORS: dict[str, tuple[Door, str]] = {
         lambda to: status(to.tei.Embed(tei_pb2.EmbedRequest(inputs=TEXT, dimensions=0))),
         "dimensions",
     ),
+    "tei.v1.Embed/EmbedStream": (
+        lambda to: status(to.tei.EmbedStream(once(tei_pb2.EmbedRequest(inputs=TEXT, dimensions=0)))),
+        "dimensions",
+    ),
     "tei.v1.Predict/Predict": (
         lambda to: status(to.tei_predict.Predict(tei_pb2.PredictRequest(inputs=TEXT, raw_scores=True))),
+        "raw_scores",
+    ),
+    "tei.v1.Predict/PredictStream": (
+        lambda to: status(
+            to.tei_predict.PredictStream(once(tei_pb2.PredictRequest(inputs=TEXT, raw_scores=True)))
+        ),
         "raw_scores",
     ),
     "tei.v1.Predict/PredictPair": (
         lambda to: status(to.tei_predict.PredictPair(tei_pb2.PredictPairRequest(inputs=[TEXT, ""]))),
         "inputs",
     ),
+    "tei.v1.Predict/PredictPairStream": (
+        lambda to: status(
+            to.tei_predict.PredictPairStream(once(tei_pb2.PredictPairRequest(inputs=[TEXT, ""])))
+        ),
+        "inputs",
+    ),
     "tei.v1.Tokenize/Tokenize": (
         lambda to: status(to.tei_tokenize.Tokenize(tei_pb2.EncodeRequest(inputs=TEXT, prompt_name="x"))),
         "prompt_name",
+    ),
+    "tei.v1.Tokenize/TokenizeStream": (
+        lambda to: status(
+            to.tei_tokenize.TokenizeStream(once(tei_pb2.EncodeRequest(inputs=TEXT, prompt_name="x")))
+        ),
+        "prompt_name",
+    ),
+    "tei.v1.Tokenize/DecodeStream": (
+        lambda to: status(to.tei_tokenize.DecodeStream(once(tei_pb2.DecodeRequest(ids=IDS)))),
+        "ids",
     ),
     "tei.v1.Tokenize/Decode": (
         lambda to: status(to.tei_tokenize.Decode(tei_pb2.DecodeRequest(ids=IDS))),

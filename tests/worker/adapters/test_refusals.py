@@ -11,9 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pagewire.internal.v1 import worker_pb2
 from tests.worker.adapters.peft_files import load, model_of
 from worker.adapters import files
 from worker.adapters.adapter import AdapterError
+from worker.adapters.load import load_adapter
+from worker.adapters.store import AdapterStore
 
 Checkpoints = Callable[..., Path]
 Tensors = dict[str, torch.Tensor]
@@ -233,8 +236,26 @@ def test_paths(base: Path, tmp_path: Path) -> None:
     model = model_of(base)
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for name in ("a\0b", "none", "loop", "loop.gguf", "a\0b.gguf"):
-        with pytest.raises(AdapterError, match=r"is not a (path|file)|none has no adapter_config.json"):
+        with pytest.raises(AdapterError, match=r"is not a path|(none|loop.gguf) has no adapter_config"):
             load(tmp_path / name, model)
+
+
+def test_a_folder_that_became_a_link(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    write(tmp_path / "real", valid())
+    (tmp_path / "link").symlink_to("real")
+    load(tmp_path / "real", model_of(base))
+    with pytest.raises(AdapterError, match="^link became a link after it was allowed"):
+        load(tmp_path / "link", model_of(base))
+
+
+@pytest.mark.parametrize("name", ["empty", "empty.gguf", "none", "none.gguf"])
+def test_no_problem_shows_where_folders_are(name: str, base: Path, tmp_path: Path) -> None:
+    for each in ("empty", "empty.gguf"):
+        (tmp_path / each).mkdir()
+    store = AdapterStore(model_of(base), load_adapter)
+    answer = store.load(worker_pb2.LoadAdapter(source=str(tmp_path / name), max_bytes=1 << 20)).result()
+    assert answer.problem and str(tmp_path.parent) not in answer.problem
 
 
 def test_nothing_is_adapted(base: Path, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ class AdapterMemory:
         self._is_full = False
         self._is_due = False
         self._num_ended = 0
+        self._make_room(0)  # the last core may not have heard how large the last one is
 
     @property
     def is_loading(self) -> bool:

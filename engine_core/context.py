@@ -40,6 +40,8 @@ class Limits:
     """Elements of a value in place of a token; 0: rows have tokens alone."""
     adapters_caveat: str = ""
     """Why the worker takes no adapters; empty: it takes them."""
+    whole_prompts: bool = False
+    """All requests pool; see ModelFacts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,10 @@ def no_token_error(request: Request) -> tuple[Code, str, str]:
     """Returns code, reason and message for a request of which a row got no token."""
     if request.row_error:
         return Code.INVALID_ARGUMENT, "GRAMMAR_FAILED", f"structured_output: {request.row_error}"
-    return Code.INTERNAL, "NO_LOGITS", "the model's output is NaN"
+    problem = "the model's output is NaN"
+    if request.parameters.embeddings is not None:  # finite, but infinite in the model's dtype, or soon after
+        return Code.INVALID_ARGUMENT, "NO_LOGITS", f"prompt.embeddings: {problem}"
+    return Code.INTERNAL, "NO_LOGITS", problem
 
 
 NOWHERE = b""

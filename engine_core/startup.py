@@ -143,13 +143,14 @@ def make_scheduler(config: EngineConfig, ready: Ready, recording: RecordingWrite
         share_rows=not config.no_row_sharing,
         state_checkpoints=ready.num_state_checkpoints,
         weights=Weights(config.prompt_token_weight, config.output_token_weight, _tenant_weights(config)),
-        num_host_blocks=ready.num_host_blocks,
+        num_host_blocks=0 if ready.model.whole_prompts else ready.num_host_blocks,
         swap_costs=SwapCosts(ready.prefill_us_per_token, ready.swap_us_per_block),
         samples_per_row=1 + ready.draft_tokens,
         speculative_tokens_per_step=ready.draft_batch,
         burst_seconds=config.burst_ms / 1000
         if ready.takes_bursts and config.tensor_parallel_size == 1
         else 0.0,
+        whole_prompts=ready.model.whole_prompts,
     )
 
 
@@ -163,7 +164,7 @@ def _has_prefix_cache(config: EngineConfig, ready: Ready) -> bool:
             ready.model.architecture,
         )
         return False
-    return not ready.depends_on_prompt_len
+    return not (ready.depends_on_prompt_len or ready.model.whole_prompts)
 
 
 def _read_speculation(config: EngineConfig) -> Speculation | None:
@@ -212,6 +213,7 @@ def make_identity(config: EngineConfig, ready: Ready, start_time_ns: int) -> Ide
         head_sizes=tuple(model.head_sizes),
         input_embedding_size=model.input_embedding_size,
         adapters_caveat=model.adapters_caveat,
+        whole_prompts=model.whole_prompts,
     )
     return Identity(welcome, limits)
 

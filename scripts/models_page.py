@@ -13,13 +13,15 @@ from typing import Any
 
 import transformers
 
-from tests.checkpoints import FAMILIES, architecture, config_class
+from tests.checkpoints import ENCODERS, FAMILIES, architecture, config_class
 from tests.transformers_models import DRIVEN, REFUSED
 from tests.worker.cpu.fused_decoder.test_decoder import FAMILIES as DENSE_IN_PROGRAMS
 from tests.worker.cpu.fused_decoder.test_experts import FAMILIES as EXPERTS_IN_PROGRAMS
 from tests.worker.cuda.test_parity import VARIANTS as ON_CUDA
+from tests.worker.test_encoders import VARIANTS as OF_ENCODERS
 from tests.worker.test_parity import VARIANTS
 from worker.config.decoder import DecoderConfig
+from worker.config.encoder import EncoderConfig
 from worker.config.gemma4 import Gemma4Config
 from worker.config.gguf import GGUF_FAMILIES
 from worker.config.hf_config import ModelConfig
@@ -50,6 +52,16 @@ one-call program to the layers, bit for bit; *CUDA*, that `tests/worker/cuda/tes
 kernels of that device with `transformers`, in Triton's interpreter.
 
 """
+ENCODERS_HEAD = """
+## Encoders
+
+Their tokens see those before and behind them, so that a prompt is computed in one step. They
+[embed](embeddings.md#encoders) and generate nothing, on CPUs. `tests/worker/test_encoders.py` compares pooled
+vectors with `transformers` (1e-5 of the largest value), and bits alone with those among others.
+
+| architecture | parts, where they differ from Llama's | shapes | program |
+| --- | --- | ---: | --- |
+"""
 DRIVEN_HEAD = """
 ## By transformers' code
 
@@ -68,6 +80,7 @@ have one of each kind, with `--model-impl transformers`:
 _PARTS = {
     "activation": "{}",
     "attention_gate": "attention with a gate",
+    "bidirectional": "attention to both sides",
     "attention_scale": "own scale of scores",
     "chunked": "attention within chunks",
     "deltas": "gated delta nets in {} of {} layers of the tests",
@@ -111,6 +124,8 @@ def page() -> str:
         HEAD
         + "\n".join(table)
         + "\n"
+        + ENCODERS_HEAD
+        + "".join(sorted(f"{encoder_row(name)}\n" for name in ENCODERS))
         + DRIVEN_HEAD
         + driven
         + ".\n"
@@ -132,6 +147,14 @@ def row(family: str) -> str:
     return " | ".join([f"| `{config.architecture}`", ", ".join(parts(config)), str(shapes), *marks]) + " |"
 
 
+def encoder_row(family: str) -> str:
+    """Returns the row of an encoder of tests.checkpoints."""
+    shapes = Counter(name for name, _ in OF_ENCODERS.values())[family]
+    program = "yes" if family in DENSE_IN_PROGRAMS else ""
+    shown = ", ".join(parts(config_of(family)))
+    return f"| `{architecture(family)}` | {shown} | {shapes} | {program} |"
+
+
 def rows_beside_images() -> Iterator[str]:
     """Yields the rows of families whose decoder is a part of a checkpoint that sees images."""
     plain = {family.read: name for name, family in DECODERS.items() if not family.nested}
@@ -142,7 +165,7 @@ def rows_beside_images() -> Iterator[str]:
 
 def config_of(family: str) -> ModelConfig:
     """Returns the configuration of a family as the tests make it, read as loading reads it."""
-    config = config_class(family)(vocab_size=320, **FAMILIES[family][1])
+    config = config_class(family)(**{"vocab_size": 320, **(FAMILIES | ENCODERS)[family][1]})
     stored: dict[str, Any] = config.to_diff_dict() | {"architectures": [architecture(family)]}
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         stored.pop(name, None)
@@ -170,10 +193,13 @@ def parts(config: ModelConfig) -> Iterable[str]:
         found.append("windows" if all(config.windows) else "windows in some layers")
     states = config.deltas or config.mambas
     rotated = [rope for layer, rope in enumerate(config.ropes) if not (states and states[layer])]
-    if None in rotated:
+    if None in rotated and not isinstance(config, EncoderConfig):
         found.append("layers without positions")
     if any(rope.rotary_dim < config.head_dim for rope in config.ropes if rope is not None):
         found.append("partial rotation")
+    if isinstance(config, EncoderConfig):
+        found += ["learned positions"] * config.learned_positions
+        found += ["types of tokens"] * bool(config.num_token_types)
     if isinstance(config, Gemma4Config):
         found.append(_GEMMA4)
     return found or ["as Llama"]

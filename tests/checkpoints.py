@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 VOCAB_SIZE = 320
 SPECIAL_TOKENS = ["<|pad|>", "<|begin|>", "<|end|>"]
@@ -188,8 +188,22 @@ CONFIG_CLASSES = {
 """Where they are not called as the prefix says."""
 
 
+_ENCODER = _COMMON | _SHAPE | {"intermediate_size": 80, "initializer_range": 0.1}
+ENCODERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("Bert", _ENCODER),
+    "embedding_gemma": (
+        "Gemma3Text",
+        {"use_bidirectional_attention": True, "sliding_window": 9, "layer_types": _ALTERNATING}
+        | {"num_key_value_heads": 2, **_ENCODER, **_HEADS_OF_16},
+    ),
+}
+"""Families whose tokens see those behind them: the prefix of their classes, and fields of their configs."""
+
+
 def config_class(family: str) -> Any:
     """Returns the class of the family's configuration, of transformers."""
+    if family in ENCODERS:
+        return getattr(transformers, f"{ENCODERS[family][0]}Config")
     return getattr(transformers, CONFIG_CLASSES.get(family, f"{FAMILIES[family][0]}Config"))
 
 
@@ -200,13 +214,15 @@ def model_class(family: str) -> Any:
 
 def architecture(family: str) -> str:
     """Returns the name of the family's model, as config.json has it."""
+    if family in ENCODERS:
+        return f"{ENCODERS[family][0]}Model"
     return FAMILIES[family][0] + ("LMHeadModel" if family == "gpt2" else "ForCausalLM")
 
 
 def make_checkpoint(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Path:
     """Writes config, weights, generation config and tokenizer into the folder, and returns it."""
     torch.manual_seed(seed)
-    config = config_class(family)(**{**_COMMON, **FAMILIES[family][1], **overrides})
+    config = config_class(family)(**{**_COMMON, **(FAMILIES | ENCODERS)[family][1], **overrides})
     model = model_class(family)(config)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 1 or name.endswith(
@@ -244,4 +260,21 @@ def make_tokenizer(vocab_size: int) -> Tokenizer:
     missing = vocab_size - tokenizer.get_vocab_size()
     tokenizer.add_tokens([f"<|extra {i}|>" for i in range(missing)])
     assert tokenizer.get_vocab_size() == vocab_size
+    return tokenizer
+
+
+def make_wordpiece(vocab_size: int) -> Tokenizer:
+    """WordPiece of letters as BERT has it, [CLS] before a text and [SEP] behind it."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    named = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{each}" for each in letters)]
+    tokens = named + [f"[unused{index}]" for index in range(vocab_size - len(named))]
+    vocab = {token: index for index, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = [("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])]
+    pair = "[CLS] $A [SEP] $B:1 [SEP]:1"
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair=pair, special_tokens=special
+    )
     return tokenizer

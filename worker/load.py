@@ -36,7 +36,7 @@ def check(initialize: worker_pb2.Initialize, platform: Platform[B], report: Repo
     speculation = read_speculation(initialize, platform.name)
     config = choose_implementation(initialize, platform.name)
     check_cache_dtype(initialize.kv_cache_dtype, config)
-    max_model_len = choose_max_model_len(initialize.max_model_len, config)
+    max_model_len = choose_max_model_len(initialize, config)
     return LoadPlan(initialize, config, max_model_len, speculation, report)
 
 
@@ -66,6 +66,7 @@ def make_ready(
             kv_cache_dtype=initialize.kv_cache_dtype,
             quantization=model.quantization,
             grammar_engine=executor.backend.grammars.engine,
+            whole_prompts=config.bidirectional,
         ),
         num_blocks=executor.rows.cache_blocks,
         kv_cache_bytes=model.cache_bytes(executor),

@@ -1,17 +1,18 @@
 """What the worker holds of adapters, by digest: least recently used first out, within --lora-memory bytes.
 
-Adapters are loaded one after another, in the order in which requests first lacked them. One that requests
-in flight have, or that is pinned, is not dropped; where that leaves no room for the first one that is lacked,
-requests that come later wait behind it, also those whose adapter is loaded: so it gets room when those
-before it have ended. One whose size is not known is loaded first, and dropped if there is no room for it.
+Adapters are loaded one after another, in the order in which requests first lacked them, in turns with those
+that load() was called for. One that requests in flight have, or that is pinned, is not dropped; where that
+leaves no room for the first one that is lacked, requests that come later wait behind it, also those whose
+adapter is loaded: so it gets room when those before it have ended. One whose size is not known is loaded
+first, and dropped if there is no room for it.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+import os
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from engine_core.adapters.sources import AdapterSources
@@ -39,7 +40,7 @@ class _Load(NamedTuple):
     number: int
     source: str
     digest: bytes  # expected; empty: any
-    done: Callable[[AdapterLoaded], None]
+    done: list[Callable[[AdapterLoaded], None]]  # of the calls of load(); empty: requests lack it
 
 
 class AdapterMemory:
@@ -54,7 +55,7 @@ class AdapterMemory:
         held: Iterable[AdapterLoaded] = (),
     ) -> None:
         """capacity: bytes. held: what an adopted worker has."""
-        self._scheduler, self._worker, self._sources, self._capacity = scheduler, worker, sources, capacity
+        self._scheduler, self._worker, self._sources, self.capacity = scheduler, worker, sources, capacity
         self.pinned: frozenset[bytes] = frozenset()
         """Digests of adapters that stay loaded while no request has them."""
         self.on_lost: Callable[[bytes], None] = lambda digest: None
@@ -69,7 +70,10 @@ class AdapterMemory:
         self._numbers = count(1)
         self._is_full = False
         self._is_due = False
+        self._was_ordered = False  # the last load that began
         self._num_ended = 0
+        self.num_loaded = self.num_failed = self.num_dropped = 0
+        """Loads that succeeded and that did not, and adapters that made room for others, since the start."""
         self._make_room(0)  # the last core may not have heard how large the last one is
 
     @property
@@ -88,12 +92,10 @@ class AdapterMemory:
     def __len__(self) -> int:
         return len(self._loaded)
 
-    def uses(self, digest: bytes) -> int:
-        """Returns how many requests in flight have an adapter. Cost: all requests."""
-        return sum(
-            each.parameters.adapter is not None and each.parameters.adapter.digest == digest
-            for each in self._scheduler.requests
-        )
+    def uses(self) -> Counter[bytes]:
+        """Returns how many requests in flight have an adapter, by digest. Cost: all requests."""
+        adapters = (each.parameters.adapter for each in self._scheduler.requests)
+        return Counter(adapter.digest for adapter in adapters if adapter is not None)
 
     def prepare(self, request: Request) -> bool:
         """Returns whether the request's adapter is loaded, if it has one; has it loaded otherwise. Raises
@@ -126,11 +128,16 @@ class AdapterMemory:
         return bool(self._granted or self._failed)
 
     def load(self, source: str, done: Callable[[AdapterLoaded], None], digest: bytes = b"") -> None:
-        """Loads what a folder holds. done: takes the worker's answer. Raises Refused."""
-        self._sources.check(source)
-        if not Path(source).exists():
+        """Loads what a folder holds, once for all calls that wait for it. done: takes the worker's answer.
+        Raises Refused."""
+        source = self._sources.check(source)
+        if not os.path.exists(source):  # False for a name that is too long
             raise Refused("source", "is not there", "ADAPTER_NOT_FOUND", Code.NOT_FOUND)
-        self._ordered.append(_Load(next(self._numbers), source, digest, done))
+        for waiting in self._ordered:
+            if (waiting.source, waiting.digest) == (source, digest):
+                waiting.done.append(done)
+                return
+        self._ordered.append(_Load(next(self._numbers), source, digest, [done]))
         self._is_due = True
 
     def drop(self, digest: bytes) -> None:
@@ -140,15 +147,23 @@ class AdapterMemory:
             self._worker.drop_adapter(digest)
 
     def _want(self, adapter: AdapterUse) -> None:
-        if adapter.digest not in self._loaded:
-            self._sources.check(adapter.source)
-        self._wanted[adapter.digest] = adapter.source
+        is_loaded = adapter.digest in self._loaded
+        self._wanted[adapter.digest] = adapter.source if is_loaded else self._sources.check(adapter.source)
         self._is_due = True
 
     def _advance(self) -> None:
-        """Grants adapters that are loaded, in their order, and begins the next load."""
+        """Begins the next load: what load() was called for and what requests lack in turns."""
+        if not self._was_ordered:
+            self._begin_ordered()
+        self._grant()
+        self._begin_ordered()
+
+    def _begin_ordered(self) -> None:
         if self._ordered and self._loading is None:
-            self._begin(self._ordered.popleft(), self._capacity - self._size_of(self.pinned))
+            self._begin(self._ordered.popleft(), self.capacity - self._size_of(self.pinned))
+
+    def _grant(self) -> None:
+        """Grants adapters that are loaded, in their order, and begins to load the first that is not."""
         while self._wanted:
             digest, source = next(iter(self._wanted.items()))
             if digest not in self._loaded:
@@ -157,8 +172,8 @@ class AdapterMemory:
                 if digest in self.pinned or self._is_awaited(digest):
                     self._is_full = not self._make_room(self._sizes.get(digest, 0))
                     if not self._is_full:
-                        load = _Load(next(self._numbers), source, digest, lambda _: None)
-                        self._begin(load, self._capacity - self._size_of(self.pinned - {digest}))
+                        load = _Load(next(self._numbers), source, digest, [])
+                        self._begin(load, self.capacity - self._size_of(self.pinned - {digest}))
                     return
             else:
                 self._granted.add(digest)
@@ -166,7 +181,7 @@ class AdapterMemory:
         self._is_full = False
 
     def _begin(self, load: _Load, max_bytes: int) -> None:
-        self._loading = load
+        self._loading, self._was_ordered = load, bool(load.done)
         self._sources.begin(load.source)
         self._worker.load_adapter(load.number, load.source, load.digest, max(max_bytes, 0))
 
@@ -177,27 +192,31 @@ class AdapterMemory:
         self._loading, self._is_due = None, True
         self._sources.end(load.source)
         if answer.problem:
+            self.num_failed += 1
             if load.digest in self._wanted:
                 del self._wanted[load.digest]
                 self._failed[load.digest] = f"cannot be loaded any more: {answer.problem}"
                 self.on_lost(load.digest)
         else:
+            self.num_loaded += 1
             self._sizes[answer.digest] = answer.bytes
             fits = answer.digest in self._loaded or self._make_room(answer.bytes)
             self._loaded[answer.digest] = None
             if not fits:
                 self.drop(answer.digest)
-        load.done(answer)
+        for done in load.done:
+            done(answer)
 
     def _make_room(self, size: int) -> bool:
         """Drops what was used least recently, as far as it must and may; returns whether there is room."""
         used = self._scheduler.requests and self._used()
         for digest in list(self._loaded):
-            if self.num_bytes + size <= self._capacity:
+            if self.num_bytes + size <= self.capacity:
                 break
             if digest not in self.pinned and digest not in used:
+                self.num_dropped += 1
                 self.drop(digest)
-        return self.num_bytes + size <= self._capacity
+        return self.num_bytes + size <= self.capacity
 
     def _used(self) -> set[bytes]:
         """Returns the digests that requests have which may have begun."""

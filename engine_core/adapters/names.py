@@ -29,6 +29,9 @@ class AdapterNames:
         self._unloading: list[tuple[NamedAdapter, Answer]] = []
         memory.on_lost = self._lost
 
+    def __len__(self) -> int:
+        return len(self._named)
+
     @property
     def is_unloading(self) -> bool:
         """Whether an unload() is not answered yet."""
@@ -63,11 +66,9 @@ class AdapterNames:
         """Drops adapters that are unloaded and that no request has any more. To be called in every step."""
         if not self._unloading:
             return
-        kept = {each.digest for each in self._named.values()}
+        kept, uses = {each.digest for each in self._named.values()}, self._memory.uses()
         for unloaded in [
-            each
-            for each in self._unloading
-            if each[0].digest in kept or not self._memory.uses(each[0].digest)
+            each for each in self._unloading if each[0].digest in kept or not uses[each[0].digest]
         ]:
             self._unloading.remove(unloaded)
             adapter, answer = unloaded
@@ -79,8 +80,10 @@ class AdapterNames:
         """Returns all named adapters. with_use: also whether they are loaded, and how many requests have
         them."""
         table = AdapterTable(epoch=self._epoch, adapters=[self._named[name] for name in sorted(self._named)])
-        for each in table.adapters if with_use else ():
-            each.loaded, each.requests = each.digest in self._memory, self._memory.uses(each.digest)
+        if with_use:
+            uses = self._memory.uses()
+            for each in table.adapters:
+                each.loaded, each.requests = each.digest in self._memory, uses[each.digest]
         return table
 
     def _check(self, wanted: NamedAdapter) -> None:
@@ -104,8 +107,12 @@ class AdapterNames:
             raise Refused("name", text, "ADAPTER_NAME_IN_USE", Code.ALREADY_EXISTS)
 
     def _loaded(self, wanted: NamedAdapter, loaded: AdapterLoaded, answer: Answer) -> None:
-        if loaded.problem:
-            answer(_refusal(wanted, Refused("source", loaded.problem, "ADAPTER_INVALID")))
+        try:
+            if loaded.problem:
+                raise Refused("source", loaded.problem, "ADAPTER_INVALID")
+            self._check(wanted)  # another call may have named it meanwhile
+        except Refused as refusal:
+            answer(_refusal(wanted, refusal))
             return
         wanted.digest, wanted.rank, wanted.bytes, wanted.base = (
             loaded.digest,
@@ -123,9 +130,11 @@ class AdapterNames:
 
     def _lost(self, digest: bytes) -> None:
         """Forgets names of an adapter that its folder does not hold any more: the next request finds what it
-        holds now."""
-        for name in [name for name, each in self._named.items() if each.digest == digest and not each.pinned]:
-            del self._named[name]
+        holds now. Those of some tenants stay: a request of any other tenant would load it for all."""
+        lost = [each for each in self._named.values() if each.digest == digest]
+        for each in lost:
+            if not each.pinned and not each.tenants:
+                del self._named[each.name]
         self._changed()
 
     def _changed(self) -> None:

@@ -1,9 +1,12 @@
 """Which folders adapters may be loaded from, and which of them have killed the engine."""
 
 import json
+import logging
 from pathlib import Path
 
 from engine_core.errors import Code, Refused
+
+log = logging.getLogger(__name__)
 
 MAX_DEATHS = 2
 """Deaths of the worker in loads of one adapter, one after another, from which on it is not loaded."""
@@ -28,22 +31,25 @@ class AdapterSources:
         self._folders, self._file = folders, deaths
         self._loading, self._deaths = "", dict[str, int]()
         if deaths is not None and deaths.exists():
-            past = json.loads(deaths.read_text() or "{}")
-            self._deaths = past.get("deaths", {})
-            if (last := past.get("loading")) and not is_adopted:
+            last, self._deaths = _read_deaths(deaths)
+            if last and not is_adopted:
                 self._deaths[last] = self._deaths.get(last, 0) + 1
             self._write()
 
-    def check(self, source: str) -> None:
-        """Raises Refused where an adapter must not be loaded from a folder."""
-        path = Path(source).resolve()
-        single = any(path == Path(folder).resolve() for folder in self._folders)
-        if not single and (not self.parent or path.parent != Path(self.parent).resolve()):
-            text = "is not a folder of --lora, or directly in --lora-folder"
-            raise Refused("source", text, "ADAPTER_SOURCE_FORBIDDEN")
-        if self._deaths.get(source, 0) >= MAX_DEATHS:
+    def check(self, source: str) -> str:
+        """Returns the folder without links. Raises Refused where no adapter may be loaded from it."""
+        try:
+            path = Path(source).resolve()
+            single = any(path == Path(folder).resolve() for folder in self._folders)
+            if not single and (not self.parent or path.parent != Path(self.parent).resolve()):
+                text = "is not a folder of --lora, or directly in --lora-folder"
+                raise Refused("source", text, "ADAPTER_SOURCE_FORBIDDEN")
+        except (OSError, ValueError, RuntimeError) as error:  # a null byte, a loop of links
+            raise Refused("source", "is not a readable path", "ADAPTER_SOURCE_FORBIDDEN") from error
+        if self._deaths.get(str(path), 0) >= MAX_DEATHS:
             text = f"the worker died {MAX_DEATHS} times while it loaded this adapter"
             raise Refused("", text, "ADAPTER_QUARANTINED", Code.INTERNAL)
+        return str(path)
 
     def begin(self, source: str) -> None:
         """Registers that a load begins."""
@@ -61,3 +67,14 @@ class AdapterSources:
             fresh = self._file.with_suffix(".new")
             fresh.write_text(json.dumps({"loading": self._loading, "deaths": self._deaths}))
             fresh.replace(self._file)
+
+
+def _read_deaths(file: Path) -> tuple[str, dict[str, int]]:
+    """Returns the load in progress of the core before this one, and how often each has killed the worker;
+    nothing where they cannot be read."""
+    try:
+        past = json.loads(file.read_text())
+        return str(past["loading"]), {str(source): int(count) for source, count in past["deaths"].items()}
+    except (OSError, ValueError, AttributeError, TypeError, KeyError, RecursionError) as error:
+        log.warning("%s cannot be read, so no adapter is quarantined: %s", file.name, error)
+        return "", {}

@@ -68,10 +68,13 @@ class Scheduler:
         share_rows: bool = False,
         state_checkpoints: int = 0,
         burst_seconds: float = 0.0,
+        whole_prompts: bool = False,
     ) -> None:
         """policy, weights: the order of admission; see queue/. samples_per_row,
         speculative_tokens_per_step: see DraftRoom. preempt_rows, share_rows: see RowPreemption and
-        RowSharing. state_checkpoints: see PrefixCache. burst_seconds: see Bursts."""
+        RowSharing. state_checkpoints: see PrefixCache. burst_seconds: see Bursts. whole_prompts: see
+        StepPlanner; needs prefix_cache = False and num_host_blocks = 0."""
+        assert not (whole_prompts and (prefix_cache or num_host_blocks)), "a row would begin in parts"
         self.max_num_batched_tokens = max_num_batched_tokens
         # With no more rows than tokens in the budget, every running sequence advances in every step.
         self.num_rows = min(max_num_seqs, max_num_batched_tokens)
@@ -100,6 +103,7 @@ class Scheduler:
             preempt_rows=preempt_rows,
             share_rows=share_rows,
             burst_seconds=burst_seconds,
+            whole_prompts=whole_prompts,
         )
         self.results = StepResults(self.states, self.ends, self.faults)
         self.throughput = self.states.throughput

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from frontend.auth.caller import Caller
+from frontend.auth.tokens import tenant_problem
 from frontend.engine.core import Core
 from frontend.engine.core_list import CoreQuestions
 from frontend.errors import AdapterChanged, AdaptersDiffer, EngineRefused, InvalidRequest, ModelNotFound
@@ -99,6 +100,9 @@ class AdapterCatalogue:
         if not is_adapter_name(name):
             problem = "must be letters, digits and ._:@- behind the first of them, at most 128"
             raise InvalidRequest({"name": problem})
+        problems = {f"tenants[{place}]": tenant_problem(each) for place, each in enumerate(tenants)}
+        if found_problems := {path: problem for path, problem in problems.items() if problem}:
+            raise InvalidRequest(found_problems)
         facts = self._facts()
         folder = facts.lora_folder if facts is not None else ""
         wanted = NamedAdapter(name=name, pinned=pinned, tenants=tenants)
@@ -136,7 +140,7 @@ class AdapterCatalogue:
         try:
             await self.load(name, "", pinned=False, tenants=())
         except EngineRefused as error:
-            if error.reason == "ADAPTER_NOT_FOUND":
+            if error.reason in ("ADAPTER_NOT_FOUND", "ADAPTER_NAME_IN_USE"):
                 raise ModelNotFound(name) from error
             raise
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
-from frontend.errors import ModelNotFound, Unsupported
+from frontend.errors import Unsupported
 from frontend.model.checkpoint_text import GENERATION_CONFIG, read_checkpoint, read_template
 from frontend.model.pooling_config import PoolingDefaults, read_pooling
+from frontend.model.scoring_config import PairScoring, read_scoring
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
 from frontend.text.tokenizer_files import (
@@ -25,7 +26,7 @@ from frontend.validation.rules import (
     MAX_STRING_BYTES,
     Limits,
 )
-from pagewire.checkpoints.files import bare_decoder, config_overrides, object_of_flag
+from pagewire.checkpoints.files import config_overrides, object_of_flag, why_not_generate
 from pagewire.checkpoints.heads import Classes, read_classes
 from pagewire.checkpoints.paths import checkpoint_path, default_served_name, tokenizer_folder
 from pagewire.config import FrontendConfig
@@ -81,8 +82,10 @@ class ModelInfo:
     """How prompts are embedded; None: they are not."""
     classes: Classes | None = None
     """How prompts are classified; None: they are not."""
+    scoring: PairScoring | None = None
+    """How prompts of pairs are scored; None: they are not."""
     generates: bool = True
-    """False for a checkpoint without an output head."""
+    """False for an encoder, and for a checkpoint without an output head."""
 
     @property
     def name(self) -> str:
@@ -92,12 +95,13 @@ class ModelInfo:
     def require_head(self) -> None:
         """Raises Unsupported if this model cannot generate."""
         if not self.generates:
-            raise Unsupported({"model": "does not generate: its checkpoint has no output head"})
+            raise Unsupported(
+                {"model": "does not generate: it is an encoder, or its checkpoint has no output head"}
+            )
 
-    def check_name(self, name: str) -> None:
-        """Raises ModelNotFound unless a request for `name` means this model."""
-        if name and name not in self.names:
-            raise ModelNotFound(name)
+    def answering_name(self, asked: str) -> str:
+        """Returns the name in answers to a request with this `model`: this model's, or an adapter's."""
+        return self.name if asked in ("", *self.names) else asked
 
     def describe(self, welcome: engine_pb2.Welcome, config: FrontendConfig) -> model_pb2.Model:
         """Returns the model's description for ModelService."""
@@ -110,6 +114,8 @@ class ModelInfo:
             capabilities.append(model_pb2.CAPABILITY_ADAPTERS)
         if self.classes is not None:
             capabilities.append(model_pb2.CAPABILITY_CLASSIFY)
+        if embedding_size or self.scoring is not None:
+            capabilities.append(model_pb2.CAPABILITY_SCORE)
         return model_pb2.Model(
             name=self.name,
             source=self.source,
@@ -224,13 +230,13 @@ def load_model(config: FrontendConfig) -> ModelInfo:
     changed = [f"{name} {value:g}" for name, value in _named(sampling) if value != DEFAULT_SAMPLING.get(name)]
     if changed:
         log.info("requests without these fields have %s", ", ".join(changed))
-    pooling, bare = read_pooling(path, config.pooling_type), bare_decoder(fields)
+    pooling, reason = read_pooling(path, config.pooling_type), why_not_generate(fields)
     classes = read_classes(fields)
-    if bare and pooling is None:
+    if reason and pooling is None:
         raise StartupError(
             "cannot generate with this checkpoint",
-            f"config.json: {bare} is a decoder without an output head",
-            "--pooling-type last or mean embeds with it",
+            f"config.json: {reason}",
+            "--pooling-type last, mean or cls embeds with it",
         )
     return ModelInfo(
         names=config.served_model_name or (default_served_name(config.model),),
@@ -247,7 +253,8 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         ),
         pooling=pooling,
         classes=classes,
-        generates=not bare and classes is None,
+        scoring=read_scoring(config, text, fields, classes),
+        generates=not reason and classes is None,
     )
 
 

@@ -84,6 +84,11 @@ class KVCacheSpec(Protocol):
         """True if the window is a chunk; see kernels.ops.attention.gather_plan.first_seen."""
         ...
 
+    @property
+    def bidirectional(self) -> bool:
+        """True if a query sees what follows; see kernels.ops.attention.gather_plan.last_seen."""
+        ...
+
     def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
         """The tensors of one layer's cache, in the order in which a LayerCache has them. dtype: of keys and
         values."""
@@ -106,8 +111,8 @@ class KVCacheSpec(Protocol):
         ...
 
     def paged_plan(self, step: DeviceStep) -> AttentionPlan | LatentPlan:
-        """Returns the plan of a step that Triton's kernels compute. Raises StartupError if there are none for
-        such layers."""
+        """Returns the plan of a step that Triton's kernels compute. Raises NotImplementedError if there are
+        none for such layers."""
         ...
 
 
@@ -119,6 +124,7 @@ class AttentionSpec:
     head_dim: int  # D
     window: int | None = None  # tokens that a query sees, itself included; None: all
     chunked: bool = False  # see KVCacheSpec
+    bidirectional: bool = False  # see KVCacheSpec
 
     def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
         """Keys and values. Why K stands before S: kernels.ops.attention.paged_attention."""
@@ -139,10 +145,13 @@ class AttentionSpec:
             window=self.window,
             shape=(self.num_kv_heads, self.head_dim),
             chunked=self.chunked,
+            bidirectional=self.bidirectional,
         )
         return BlockAttentionPlan(plan, step.slot_rows)
 
     def paged_plan(self, step: DeviceStep) -> AttentionPlan:
+        if self.bidirectional:
+            raise NotImplementedError("no Triton kernel computes bidirectional attention")
         return PagedAttentionPlan(step, self.window, self.chunked)
 
 
@@ -158,7 +167,7 @@ def gathering_plan(spec: KVCacheSpec, step: HostStep, layout: CacheLayout) -> tu
         each_alone=layout.each_alone,
     )
     rows = step.starts, step.counts, step.block_tables
-    plan = plan_attention(*rows, spec.window, shape, spec.chunked)
+    plan = plan_attention(*rows, spec.window, shape, spec.chunked, spec.bidirectional)
     return plan, step.slot_rows(spec.num_kv_heads, layout.block_size, layout.device)
 
 

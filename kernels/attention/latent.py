@@ -50,6 +50,11 @@ class LatentSpec:
         """False: there is no window."""
         return False
 
+    @property
+    def bidirectional(self) -> bool:
+        """False: queries see what precedes them."""
+        return False
+
     def planes(self, block_size: int, dtype: torch.dtype) -> tuple[Plane, ...]:
         return (Plane((1, block_size, self.head_dim), dtype),)
 

@@ -13,6 +13,7 @@ from typing import Any
 from pagewire.errors import StartupError
 
 BARE_DECODERS = {
+    "Gemma3TextModel": "Gemma3ForCausalLM",
     "LlamaModel": "LlamaForCausalLM",
     "MistralModel": "MistralForCausalLM",
     "Qwen2Model": "Qwen2ForCausalLM",
@@ -20,6 +21,11 @@ BARE_DECODERS = {
 }
 """Architectures of config.json that stand for a decoder without its output head, which embeds and cannot
 generate; and those of the whole."""
+ENCODERS = {f"{name}{task}": f"{name}Model" for name in ("Bert",) for task in ("Model", "ForMaskedLM")}
+"""Architectures of an encoder, which sees all of its prompt at once and embeds; and those of its family. What
+predicts masked tokens is not used."""
+BIDIRECTIONAL = "use_bidirectional_attention"
+"""Field of config.json: true makes an encoder of a decoder."""
 CLASSIFIERS = {
     f"{name}ForSequenceClassification": f"{name}ForCausalLM"
     for name in (
@@ -52,9 +58,14 @@ def classified_decoder(config: Mapping[str, Any]) -> str:
     return _first_of(config, CLASSIFIERS)
 
 
-def bare_decoder(config: Mapping[str, Any]) -> str:
-    """Returns the architecture of a config.json that has no output head; empty for any other."""
-    return _first_of(config, BARE_DECODERS)
+def why_not_generate(config: Mapping[str, Any]) -> str:
+    """Returns why the model of a config.json generates no text, classifiers apart; empty: it does."""
+    if config.get(BIDIRECTIONAL) is True:
+        return f"{BIDIRECTIONAL} makes it an encoder"
+    if encoder := _first_of(config, ENCODERS):
+        return f"{encoder} is an encoder"
+    bare = _first_of(config, BARE_DECODERS)
+    return f"{bare} is a decoder without an output head" if bare else ""
 
 
 def _first_of(config: Mapping[str, Any], known: Mapping[str, str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from engine_core.errors import Refused
 from engine_core.queue.base import FirstComeQueue
 from engine_core.queue.fair import FairQueue
 from engine_core.startup import (
@@ -19,7 +20,7 @@ from engine_core.startup import (
 from pagewire import __version__
 from pagewire.config import EngineConfig
 from pagewire.errors import StartupError
-from pagewire.internal.v1.engine_pb2 import ModelFacts
+from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, ModelFacts, Pooling
 from pagewire.internal.v1.worker_pb2 import Ready
 from tests.engine_core.fakes import FakeWorker, Ledger, add_request, make, run
 
@@ -154,6 +155,20 @@ def test_prompts_share_nothing_where_blocks_depend_on_their_length() -> None:
     scheduler.add(make(add_request(1, prompt=40)))
     scheduler.schedule(0.0)
     assert scheduler.pool.num_cached == 0
+
+
+def test_whole_prompts_are_neither_cached_nor_swapped() -> None:
+    facts = ready()
+    facts.model.whole_prompts, facts.num_host_blocks = True, 9
+    scheduler = make_scheduler(EngineConfig(max_num_batched_tokens=50), facts)
+    for handle in (1, 2):
+        scheduler.add(make(add_request(handle, prompt=40, pooling=Pooling(type=POOLING_TYPE_LAST))))
+        assert scheduler.schedule(0.0).counts == [40]
+    assert scheduler.pool.num_cached == 0 and scheduler.swap.num_blocks == 0
+    limits = make_identity(EngineConfig(), facts, 5).limits
+    with pytest.raises(Refused, match="is an encoder") as refused:
+        make(add_request(3), limits)
+    assert refused.value.field == "model"
 
 
 def test_prompts_share_nothing_without_checkpoints_of_states(

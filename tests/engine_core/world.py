@@ -43,6 +43,7 @@ class World:
         share_rows: bool = False,
         state_checkpoints: int = 0,
         burst_seconds: float = 0.0,
+        whole_prompts: bool = False,
     ) -> None:
         """ahead: finish() plans one step ahead; step() never does."""
         self.ahead = ahead
@@ -62,6 +63,7 @@ class World:
             share_rows=share_rows,
             state_checkpoints=state_checkpoints,
             burst_seconds=burst_seconds,
+            whole_prompts=whole_prompts,
         )
         self.worker = FakeWorker(blocks, block_size, host_blocks)
         self.worker.num_drafts = 99 if samples_per_row > 1 else 0

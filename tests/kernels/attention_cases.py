@@ -50,11 +50,14 @@ class Case:
         self.query = random(int(self.counts.sum()), heads, head_dim, dtype=dtype, seed=99)
         self.shape = CacheShape(kv_heads, head_dim, block_size, PAD_BLOCK, dtype, torch.device("cpu"))
 
-    def plan(self, window: int | None, chunked: bool = False) -> GatherPlan:
-        return plan_attention(self.starts, self.counts, self.tables, window, self.shape, chunked)
+    def plan(self, window: int | None, chunked: bool = False, bidirectional: bool = False) -> GatherPlan:
+        rows = self.starts, self.counts, self.tables
+        return plan_attention(*rows, window, self.shape, chunked, bidirectional)
 
-    def run(self, window: int | None = None, chunked: bool = False) -> torch.Tensor:
-        plan = self.plan(window, chunked)
+    def run(
+        self, window: int | None = None, chunked: bool = False, bidirectional: bool = False
+    ) -> torch.Tensor:
+        plan = self.plan(window, chunked, bidirectional)
         return paged_attention(self.query, self.key_cache, self.value_cache, plan, self.scale)
 
     def exact(
@@ -64,6 +67,7 @@ class Case:
         sinks: torch.Tensor | None = None,
         slopes: torch.Tensor | None = None,
         chunked: bool = False,
+        bidirectional: bool = False,
     ) -> torch.Tensor:
         """Dense, in float64, from the keys and values as they were before they went into blocks."""
         parts = []
@@ -80,7 +84,8 @@ class Case:
                 scores = scores + slopes.double()[:, None, None] * (other - position)
             size = window or len(keys)
             near = other // size == position // size if chunked else other > position - size
-            hidden = (other > position) | ~near
+            ahead = other >= position + size if bidirectional else other > position
+            hidden = ahead | ~near
             scores = scores.masked_fill(hidden, -torch.inf)
             if sinks is not None:
                 column = sinks.double()[:, None, None].expand(-1, len(query), 1)

@@ -18,14 +18,15 @@ def plan_blocks(
     head_dim: int,
     kv_heads: int,
     chunked: bool = False,
+    bidirectional: bool = False,
 ) -> BlockPlan:
-    """starts, counts, block_tables, window, chunked: as in
-    kernels.ops.attention.paged_attention.plan_attention."""
+    """starts, counts, block_tables, window, chunked, bidirectional: as in
+    kernels.ops.attention.gather_plan.plan_attention."""
     tables = np.ascontiguousarray(block_tables, np.int64)
     context = int((starts + counts).max())
     sizes = plan_sizes(kernels, starts, counts, int(counts.sum()), context)
     if window is not None:
         sizes = sizes._replace(joined=0)
     items, made = list_items(kernels, starts, counts, tables, sizes)
-    shape = kv_heads, head_dim
-    return block_plan(kernels, items, np.array([made]), tables, context, sizes.places, window, shape, chunked)
+    listed = items, np.array([made]), tables, context, sizes.places
+    return block_plan(kernels, *listed, window, (kv_heads, head_dim), chunked, bidirectional)

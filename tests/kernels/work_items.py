@@ -30,7 +30,8 @@ def list_items(
     slots = token = 0
     for start, count, table in zip(starts.tolist(), counts.tolist(), tables, strict=True):
         end = start + count
-        row = AttentionItem(start=start, table=table.ctypes.data, token=token, first=0, pairs=0, part=-1)
+        at = {"start": start, "token": token, "end": end}
+        row = AttentionItem(table=table.ctypes.data, first=0, pairs=0, part=-1, **at)
         parts = -(-end // PART) if count <= SPLIT_TOKENS and end > sizes.whole else 0
         some = range(0, count * kernels.group, QUERIES)
         for part in range(parts) if parts else (-1,):

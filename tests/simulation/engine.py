@@ -63,7 +63,7 @@ class CheckedCore(EngineCore):
         self._num_idle_steps = self._num_idle_steps + 1 if idles else 0
         assert self._num_idle_steps <= 1, "requests wait while the device idles"
         assert not self.findings, self.findings
-        assert self._adapters.num_bytes <= self._adapters._capacity, "too many adapters"
+        assert self.adapters.num_bytes <= self.adapters.capacity, "too many adapters"
         counters = self.counters
         assert not counters.internal_errors, "a message made the core raise"
         assert not counters.bad_messages, "a frontend sent what it must not"
@@ -192,7 +192,7 @@ class Engine:
         assert self.core is not None
         for worker in self._host.workers.values():
             held = {each.digest for each in worker.device._executor.held_adapters} if worker.device else set()
-            assert held == {*self.core._adapters._loaded}, "an adapter is forgotten"
+            assert held == {*self.core.adapters._loaded}, "an adapter is forgotten"
 
     def _bury(self, outlives: bool) -> KeptWorkers | None:
         """Does what the supervisor does with the workers of a core that has ended, and waits for its pause.

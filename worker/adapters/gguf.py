@@ -27,8 +27,6 @@ _TENSOR = re.compile(r"(.+)\.lora_([ab])")
 def read_gguf(path: Path, max_bytes: int, model: LanguageModel) -> AdapterFile:
     """Reads a file whose general.type is adapter. Raises AdapterError, and StartupError for a header that is
     damaged. path: without links. model: the base, which has the size of heads."""
-    if not path.is_file():
-        raise AdapterError(f"{path} is not a file")
     content = read_once(path, max_bytes)
     header = parse_header(path, content)
     if len(header.tensors) > MAX_TENSORS:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from pagewire.errors import StartupError, one_line
-from pagewire.gguf.header import is_gguf
 from worker.adapters.adapter import Adapter, AdapterError
 from worker.adapters.files import read_folder
 from worker.adapters.gguf import read_gguf
@@ -14,8 +13,8 @@ from worker.models.base import LanguageModel
 def load_adapter(source: Path, model: LanguageModel, expected: bytes, max_bytes: int) -> Adapter:
     """Returns the adapter in a folder as peft writes it, or in a GGUF file. The model may compute meanwhile.
 
-    expected: digest that the adapter must have; empty: any. max_bytes: of the file, and of the deltas. Raises
-    AdapterError.
+    source: without links. expected: digest that the adapter must have; empty: any. max_bytes: of the file,
+    and of the deltas. Raises AdapterError.
     """
     modules = model.target_modules
     if modules is None:
@@ -24,8 +23,10 @@ def load_adapter(source: Path, model: LanguageModel, expected: bytes, max_bytes:
         path = source.resolve()
     except (OSError, ValueError, RuntimeError) as error:  # a null byte, a loop of links
         raise AdapterError(f"{str(source)!r} is not a path: {error}") from error
+    if path != source:
+        raise AdapterError(f"{source.name} became a link after it was allowed")
     try:
-        file = read_gguf(path, max_bytes, model) if is_gguf(source) else read_folder(path, max_bytes)
+        file = read_gguf(path, max_bytes, model) if path.is_file() else read_folder(path, max_bytes)
         if expected and file.digest != expected:
             raise AdapterError(
                 f"{source.name} has digest {file.digest.hex()}, not {expected.hex()}: its files were replaced"
@@ -37,5 +38,6 @@ def load_adapter(source: Path, model: LanguageModel, expected: bytes, max_bytes:
     rank = max(delta.a.shape[0] for parts in deltas.values() for delta in parts if delta is not None)
     adapter = Adapter(file.digest, rank, config.invocation, one_line(config.base), deltas)
     if adapter.num_bytes > max_bytes:
-        raise AdapterError(f"{source.name} takes {adapter.num_bytes} bytes, more than {max_bytes}")
+        size = f"{adapter.num_bytes} bytes, more than {max_bytes} (--lora-memory)"
+        raise AdapterError(f"{source.name} takes {size}")
     return adapter

@@ -18,6 +18,7 @@ class NormPlace(Enum):
 
     BEFORE = "x + f(norm(x))"
     AFTER = "x + norm(f(x))"
+    LAST = "norm(x + f(x))"
     AROUND = "x + norm(f(norm(x)))"
     PARALLEL = "x + attention(norm(x)) + mlp(norm(x))"
 
@@ -164,6 +165,8 @@ class DecoderFamily:
     """Fields of config.json that change nothing, besides those of worker.config.hf_config.HARMLESS."""
     only: Mapping[str, Any] = field(default_factory=dict)
     """Fields of config.json of which one value is supported."""
+    optional_prefix: str = "model."
+    """Part of the names that checkpoints of the bare model lack."""
     nested: bool = False
     """Whether config.json has the decoder's fields in `text_config`, beside those of what sees images."""
 

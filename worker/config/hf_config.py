@@ -218,6 +218,7 @@ class ModelConfig:
     head_dim: int  # D
     max_position: int  # context length of the model
     windows: tuple[int | None, ...]  # by layer: tokens that a query sees; None: all
+    bidirectional: bool = False  # a query sees as far ahead as back: prompts are computed in one step
     chunked: bool = False  # windows are chunks: a query sees those of its own chunk of so many tokens
     sizes: list[tuple[Fields, str, int]] = field(default_factory=list, compare=False, repr=False)
 

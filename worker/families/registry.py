@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pagewire.checkpoints.files import BARE_DECODERS, CLASSIFIERS
+from pagewire.checkpoints.files import BARE_DECODERS, CLASSIFIERS, ENCODERS
 from pagewire.errors import StartupError
 from worker.config.decoder import DecoderFamily
 from worker.config.ends import read_eos_token_ids
@@ -35,6 +35,7 @@ from worker.families.dense import (
     STABLELM,
     STARCODER2,
 )
+from worker.families.encoders import BERT
 from worker.families.experts.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, DOTS1, GLM4_MOE, GLM4_MOE_LITE, YOUTU
 from worker.families.experts.granite import GRANITE, GRANITE_HYBRID, GRANITE_MOE
 from worker.families.experts.llama4 import LLAMA4, LLAMA4_SEEING
@@ -54,6 +55,7 @@ from worker.families.normed.norms_after import COHERE2, EXAONE4, OLMO2, OLMO3
 
 DECODERS: dict[str, DecoderFamily] = {
     "BambaForCausalLM": BAMBA,
+    "BertModel": BERT,
     "Cohere2ForCausalLM": COHERE2,
     "DeepseekV2ForCausalLM": DEEPSEEK_V2,
     "DeepseekV3ForCausalLM": DEEPSEEK_V3,
@@ -100,7 +102,8 @@ DECODERS: dict[str, DecoderFamily] = {
     "Starcoder2ForCausalLM": STARCODER2,
     "YoutuForCausalLM": YOUTU,
 }
-"""Families that worker.models.transformer builds, and Gemma 4 (worker.models.gemma4)."""
+"""Families that worker.models.transformer builds, Gemma 4 (worker.models.gemma4), and encoders
+(worker.models.encoder)."""
 
 READERS: dict[str, Callable[[Fields, dict[str, Any]], ModelConfig]] = {
     "GPT2LMHeadModel": read_gpt2_config,
@@ -124,8 +127,8 @@ _OF_IMAGES = (
 """Fields beside it that change nothing for text."""
 
 
-HEADLESS = {**BARE_DECODERS, **CLASSIFIERS}
-"""Architectures of config.json that lack the output head, and those that have it."""
+HEADLESS = {**BARE_DECODERS, **ENCODERS, **CLASSIFIERS}
+"""Architectures of config.json that lack the output head, and those of their families."""
 
 
 def is_known(architecture: str) -> bool:
@@ -156,7 +159,8 @@ def read_model_config(folder: Path, overrides: str = "", tokenizer: Path | None 
     if architecture in DECODERS and DECODERS[architecture].nested:
         whole, fields = fields, fields.below("text_config", *_SHARED)
         whole.refuse_unknown({*HARMLESS, *_OF_IMAGES})
-    eos_token_ids = read_eos_token_ids(folder, fields, tokenizer)
+    ends = architecture not in ENCODERS.values()  # an encoder makes no tokens that could end
+    eos_token_ids = read_eos_token_ids(folder, fields, tokenizer) if ends else ()
     if architecture in DECODERS:
         for name, value in DECODERS[architecture].only.items():
             fields.expect(name, value)

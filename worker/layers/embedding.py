@@ -1,4 +1,4 @@
-"""Token embedding and output head, both split by vocabulary; learned positions."""
+"""Token embedding and output head, both split by vocabulary; learned positions, and types of tokens."""
 
 from collections.abc import Iterator
 
@@ -68,3 +68,15 @@ class PositionEmbedding(WeightOwner):
     def forward(self, batch: InputBatch) -> torch.Tensor:
         """Returns [T, E], the vectors of the positions of the step's tokens."""
         return F.embedding(batch.positions + self.offset, self.weight)
+
+
+class TokenTypes(WeightOwner):
+    """A learned vector per type of token."""
+
+    def __init__(self, num_types: int, width: int, place: Placement) -> None:
+        super().__init__()
+        self.weight = place.empty(num_types, width)
+
+    def forward(self, batch: InputBatch) -> torch.Tensor:
+        """Returns [E], the vector of type 0, which all tokens of a prompt of one text have."""
+        return self.weight[0]

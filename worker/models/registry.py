@@ -1,13 +1,19 @@
 """The model families, by the names that config.json gives under `architectures`: those of
 worker.families.registry, which has how their files are read."""
 
+from pagewire.checkpoints.files import ENCODERS
 from worker.families.registry import DECODERS
 from worker.models.base import Family
+from worker.models.encoder import Encoder
 from worker.models.gemma4 import Gemma4Model
 from worker.models.gpt2 import GPT2, OPT
 from worker.models.transformer import Transformer
 
-_OF_THEIR_OWN = {"Gemma4ForCausalLM": Gemma4Model, "Gemma4ForConditionalGeneration": Gemma4Model}
+_OF_THEIR_OWN = {
+    "Gemma4ForCausalLM": Gemma4Model,
+    "Gemma4ForConditionalGeneration": Gemma4Model,
+    **dict.fromkeys(ENCODERS.values(), Encoder),
+}
 FAMILIES: dict[str, Family] = {
     "GPT2LMHeadModel": GPT2,
     "OPTForCausalLM": OPT,
@@ -16,7 +22,7 @@ FAMILIES: dict[str, Family] = {
         _OF_THEIR_OWN.get(name, Transformer),
         family.names,
         family.unused,
-        optional_prefix="model.",
+        optional_prefix=family.optional_prefix,
         other_names=family.other_names,
     )
     for name, family in DECODERS.items()

@@ -7,7 +7,14 @@ from worker.config.decoder import DecoderConfig, HeadNormKind, LatentConfig, Nor
 from worker.config.rope import RopeConfig
 from worker.layers.attention.rotary import QueryTemperature, Rotary, rotary_order
 from worker.layers.attention.self_attention import Attention, AttentionPart, SelfAttention, Sinks
-from worker.layers.block import AnyBlock, AroundNormBlock, Block, OutputNormBlock, ParallelBlock
+from worker.layers.block import (
+    AnyBlock,
+    AroundNormBlock,
+    Block,
+    OutputNormBlock,
+    ParallelBlock,
+    PostNormBlock,
+)
 from worker.layers.embedding import VocabEmbedding
 from worker.layers.experts.experts import Experts
 from worker.layers.latent import CompressedQueries, HeadLinear, HeadMatrix, LatentAttention
@@ -47,7 +54,7 @@ class Transformer(Decoder):
         super().__init__(
             embedding(),
             [block(config, layer, place) for layer in range(config.num_layers)],
-            norm(config, place),
+            None if config.norm_place is NormPlace.LAST else norm(config, place),
             None if config.tied else embedding(),
             [unrotated if rope is None else rotaries[rope] for rope in config.ropes],
         )
@@ -97,6 +104,13 @@ def block(config: DecoderConfig, layer: int, place: Placement) -> AnyBlock:
         )
     if config.norm_place is NormPlace.PARALLEL:
         return ParallelBlock(norm(config, place), attention(config, layer, place), mlp(config, layer, place))
+    if config.norm_place is NormPlace.LAST:
+        return PostNormBlock(
+            norm(config, place),
+            attention(config, layer, place),
+            norm(config, place),
+            mlp(config, layer, place),
+        )
     if config.norm_place is NormPlace.AFTER:
         return OutputNormBlock(
             attention(config, layer, place),
@@ -146,7 +160,7 @@ def self_attention(config: DecoderConfig, layer: int, place: Placement) -> SelfA
     scores = None if sinks is None else sinks.scores
     return SelfAttention(
         qkv,
-        Attention(*local_heads, head_dim, window, scale, cap, scores, config.chunked),
+        Attention(*local_heads, head_dim, window, scale, cap, scores, config.chunked, config.bidirectional),
         RowLinear(heads * head_dim, hidden, config.output_bias, place),
         head_norms(config, local_heads, rope, place),
         sinks,

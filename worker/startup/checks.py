@@ -1,11 +1,15 @@
 """Checks of Initialize that are the same for all devices, before anything is loaded."""
 
+import logging
 from pathlib import Path
 
 from pagewire.errors import StartupError
 from pagewire.gguf.header import is_gguf
+from pagewire.internal.v1 import worker_pb2
 from worker.config.decoder import DecoderConfig
 from worker.config.hf_config import ModelConfig, read_config, read_quantization
+
+logger = logging.getLogger(__name__)
 
 QUANTIZATIONS = {"cpu": ("int8", "int4"), "cuda": ("int8", "int4-g32")}
 """Values of --quantization, by device."""
@@ -82,12 +86,25 @@ def check_group(rank: int, size: int) -> None:
         raise StartupError("cannot join the group", f"rank {rank} in a group of one worker", "use --rank 0")
 
 
-def choose_max_model_len(requested: int, config: ModelConfig) -> int:
-    """Returns the context length: the model's, or less if requested. Raises StartupError."""
+def choose_max_model_len(initialize: worker_pb2.Initialize, config: ModelConfig) -> int:
+    """Returns the context length: the model's, or less if requested, or if a step cannot compute so long a
+    prompt that must be computed in one. Raises StartupError."""
+    requested, budget = initialize.max_model_len, initialize.max_num_batched_tokens
     if requested > config.max_position:
         raise StartupError(
             "cannot use this context length",
             f"max_model_len = {requested}, but the model goes to {config.max_position}",
             "leave --max-model-len out, or ask for less",
         )
-    return requested or config.max_position
+    wanted = requested or config.max_position
+    if not config.bidirectional or wanted <= budget:
+        return wanted
+    why = f"{config.architecture} computes a prompt in one step, and --max-num-batched-tokens is {budget}"
+    if requested:
+        raise StartupError(
+            "cannot use this context length",
+            f"max_model_len = {requested}, but {why}",
+            f"use --max-num-batched-tokens {requested}, or ask for less",
+        )
+    logger.warning("the context is %d tokens, not %d: %s", budget, wanted, why)
+    return budget

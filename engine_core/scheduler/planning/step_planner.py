@@ -147,7 +147,9 @@ class StepPlanner:
         preempt_rows: bool,
         share_rows: bool,
         burst_seconds: float,
+        whole_prompts: bool,
     ) -> None:
+        """whole_prompts: a sequence begins in a step that computes all of its tokens."""
         self.slots = SlotAllocator(states)
         self.bursts = Bursts(self.slots, burst_seconds)
         self.draft_room = DraftRoom(self.slots, samples_per_row, speculative_tokens_per_step)
@@ -158,6 +160,7 @@ class StepPlanner:
         self.row_sharing = RowSharing(states, self.admission, max_num_batched_tokens, enabled=share_rows)
         self.overtaking = Overtaking(states)
         self._states, self._faults, self._prompt_logprobs = states, faults, prompt_logprobs
+        self._whole_prompts = whole_prompts
 
     def fill(self, plan: Plan, batch: Batch, now: float, *, in_flight: bool) -> None:
         """Adds the sequences of a step to a plan and its batch. now: seconds. in_flight: whether there are
@@ -221,6 +224,9 @@ class StepPlanner:
     ) -> bool:
         """Admits a waiting sequence, unless it must wait: then it returns False. most: tokens that it may
         compute; None: what the budget has left, in this step and the next ones."""
+        if self._whole_prompts and sequence.num_new_tokens > batch.budget:
+            batch.budget = 0  # what is left is for nothing else: the sequence is first in the next step
+            return False
         cached = None
         with self._faults.of(sequence.request):
             cached = self.admission.look(sequence)

@@ -27,6 +27,7 @@ from kernels.cpu.attention.records import (
     PlanRecord,
     ScoringRecord,
     first_seen,
+    last_seen,
 )
 from kernels.cpu.attention.sizes import (
     AHEAD,
@@ -75,7 +76,7 @@ def _copy_queries(
             loops, query + in_group * query_bytes, scratch + QUERIES_AT + m * loops.query, query_bytes
         )
         write_u32(_seen(loops, scratch) + 4 * m, first_seen(plan, own))
-        write_u32(_seen(loops, scratch) + 32 + 4 * m, own)
+        write_u32(_seen(loops, scratch) + 32 + 4 * m, last_seen(plan, item, own))
         in_group += 1
         if in_group == group:
             in_group = 0
@@ -156,10 +157,10 @@ def _hide_unseen(
     scratch: int,
     seen: int,
 ) -> None:
-    """Of the scores in scratch memory: positions after the first query, and those that the last one no longer
-    sees; and what is not there, where one of two rows ends before the other."""
+    """Of the scores in scratch memory: positions after those that the first query sees, and those that the
+    last one no longer sees; and what is not there, where one of two rows ends before the other."""
     base, item, group = place.begin, AttentionItem.at(place.item), record.group
-    own = item.start + item.first // group - base
+    own = last_seen(plan, item, item.start + item.first // group) - base
     if item.paired:
         own = min(own, AttentionItem.at(item.paired).start - base)
     seen_by_all = max(0, (own + 1) // 16)
@@ -220,7 +221,7 @@ def _attend(
     else:
         _compute_part(loops, plan, record, place, scratch, own)
         merge_part(before, own, value_dim)
-    if part == last_part(item, group):
+    if part == last_part(plan, item, group):
         write_result(loops.element, record, item, head, before, 0)
         if item.paired:
             write_result(loops.element, record, AttentionItem.at(item.paired), head, before, item.pairs)
@@ -235,7 +236,7 @@ def _begins_with(plan: PlanRecord, record: AttentionRecord, unit: int) -> int:
 def _ends_with(plan: PlanRecord, record: AttentionRecord, unit: int) -> int:
     """The last part of a unit, or its only one."""
     item = AttentionItem.at(plan.items, unit // record.kv_heads)
-    return item.part if item.part >= 0 else last_part(item, record.group)
+    return item.part if item.part >= 0 else last_part(plan, item, record.group)
 
 
 def attend_units(loops: Static[Loops], record: AttentionRecord, first: int, count: int, thread: int) -> None:

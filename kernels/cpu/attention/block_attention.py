@@ -96,9 +96,10 @@ def block_plan(
     window: int | None,
     shape: tuple[int, int],
     chunked: bool = False,
+    bidirectional: bool = False,
 ) -> BlockPlan:
     """items, made, tables, context: see BlockPlan. places: for results of parts. shape: KV heads and
-    head size. window, chunked: as in kernels.ops.attention.paged_attention.plan_attention."""
+    head size. window, chunked, bidirectional: as in kernels.ops.attention.gather_plan.plan_attention."""
     kv_heads, head_dim = shape
     size = scratch_bytes(head_dim, kernels.query_bytes)
     scratch = kernels.scratch.address(kernels.team.threads * size)
@@ -108,6 +109,7 @@ def block_plan(
         items=items.ctypes.data,
         window=window or 0,
         chunked=chunked,
+        bidirectional=bidirectional,
         scratch=scratch,
         scratch_bytes=size,
         partials=partials.data_ptr(),

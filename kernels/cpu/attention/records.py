@@ -17,6 +17,7 @@ class AttentionItem(Record):
     slot: i64 = 0  # for the part's result
     paired: Address = 0  # an item of another row, that is computed together with this one; 0: none
     shared: i64 = 0  # of a paired item: positions, from the first on, in the same blocks as the other row's
+    end: i64 = 0  # of the row: its last position in this step, and one
 
 
 @record
@@ -26,6 +27,7 @@ class PlanRecord(Record):
     items: Address  # of AttentionItem
     window: i64  # 0: none
     chunked: i64  # 1: the window is the chunk of so many positions in which the query stands
+    bidirectional: i64  # 1: a query sees as far ahead as back
     scratch: Address  # of the first thread
     scratch_bytes: i64  # of each thread
     partials: Address  # of the results of parts
@@ -39,6 +41,16 @@ def first_seen(plan: PlanRecord, position: int) -> int:
     if plan.chunked:
         return position // plan.window * plan.window
     return max(0, position - plan.window + 1)
+
+
+def last_seen(plan: PlanRecord, item: AttentionItem, position: int) -> int:
+    """The last position that the query at a position of an item's row sees: this one, or, where layers are
+    bidirectional, the last one of the row or of the window."""
+    if plan.bidirectional == 0:
+        return position
+    if plan.window == 0:
+        return item.end - 1
+    return min(item.end - 1, position + plan.window - 1)
 
 
 @record

@@ -22,6 +22,7 @@ from kernels.cpu.attention.records import (
     PlanRecord,
     ScoringRecord,
     first_seen,
+    last_seen,
 )
 from kernels.cpu.attention.sizes import PART, partial_bytes, row_values
 from kernels.cpu.attention.softmax import NOTHING, add_sink, at_least_lowest
@@ -101,9 +102,9 @@ def first_part(plan: PlanRecord, item: AttentionItem, group: int) -> int:
     return first_seen(plan, item.start + item.first // group) // PART
 
 
-def last_part(item: AttentionItem, group: int) -> int:
+def last_part(plan: PlanRecord, item: AttentionItem, group: int) -> int:
     """That the last query of an item sees something of."""
-    return (item.start + (item.first + item.pairs - 1) // group) // PART
+    return last_seen(plan, item, item.start + (item.first + item.pairs - 1) // group) // PART
 
 
 def place_of_part(
@@ -127,7 +128,7 @@ def combine_rows(
     sums, totals = plan.scratch + thread * plan.scratch_bytes, 32 * row_values(value_dim)
     for unit in range(first, first + count):
         item, head = AttentionItem.at(plan.items, unit // kv_heads), unit % kv_heads
-        last = last_part(item, group)
+        last = last_part(plan, item, group)
         if item.part != last:
             continue
         clear(sums, totals // 64 + 1)

@@ -24,7 +24,14 @@ from kernels.cpu.attention.loops import (
     VECTORS_8,
     Loops,
 )
-from kernels.cpu.attention.records import AttentionItem, AttentionRecord, PartPlace, PlanRecord, first_seen
+from kernels.cpu.attention.records import (
+    AttentionItem,
+    AttentionRecord,
+    PartPlace,
+    PlanRecord,
+    first_seen,
+    last_seen,
+)
 from kernels.cpu.attention.sizes import AHEAD, LIST, PART, QUERIES, SCORES, row_values
 from kernels.cpu.attention.softmax import soften
 from kernels.cpu.attention.vector_loops import copy, copy_first_halves, mix
@@ -41,7 +48,8 @@ def locate(
     item, head = AttentionItem.at(plan.items, unit // record.kv_heads), unit % record.kv_heads
     start, first = item.start, item.first
     begin = max(first_seen(plan, start + first // group) // 16 * 16, part * PART)
-    end = min(start + (first + item.pairs - 1) // group + 1, part * PART + PART)
+    last = last_seen(plan, item, start + (first + item.pairs - 1) // group)
+    end = min(last + 1, part * PART + PART)
     tiles = max(0, (end - begin + 15) // 16)
     shared = others = 0
     if item.paired:

@@ -15,7 +15,6 @@ from kernels.cpu.elementwise.records import GatherRecord, NormRecord
 from kernels.cpu.program.buffers import FEW, ActivationBuffers
 from kernels.cpu.program.program import (
     ROWS,
-    CannotRecord,
     Computed,
     Fixed,
     Records,
@@ -161,9 +160,6 @@ class ProgramWriter(CpuOps):
         first = self.next_index
         yield
         self._layer_sizes.append(self.next_index - first)
-
-    def refuse_program(self, why: str) -> None:
-        raise CannotRecord(why)
 
     def decide_rows(self, counts: torch.Tensor) -> DecidedRows:
         """Puts an operation that reads the row counts of later ones. counts: [N] int64, which an operation

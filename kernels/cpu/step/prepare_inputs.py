@@ -136,7 +136,7 @@ def _write_items(job: PrepareInputsJob, row: int, token: int, number: int, slot:
             item.start, item.table, item.token = start, job.blocks + own * job.blocks_stride, token
             item.first, item.pairs = first, min(8, pairs - first)
             item.part, item.slot = part if split else -1, own_slot if split else 0
-            item.paired = 0
+            item.paired, item.end = 0, start + count
             number += 1
             own_slot += parts
     if split:

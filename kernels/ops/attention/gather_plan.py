@@ -83,6 +83,19 @@ def first_seen(positions: Integers, window: int | None, chunked: bool) -> Intege
     return np.maximum(positions - window + 1, 0)
 
 
+def last_seen(positions: Integers, ends: Integers | int, window: int | None, bidirectional: bool) -> Integers:
+    """Returns the last position that the query at each position sees: this one, or, if attention is
+    bidirectional, the last one of its row or of its window.
+
+    ends: of the row of each, the last position that has been stored, and one. window: as in first_seen();
+    tokens that a query sees in each direction, itself included.
+    """
+    if not bidirectional:
+        return positions
+    lasts = np.zeros_like(positions) + ends - 1
+    return lasts if window is None else np.minimum(positions + window - 1, lasts)
+
+
 def plan_attention(
     starts: Integers,
     counts: Integers,
@@ -90,8 +103,10 @@ def plan_attention(
     window: int | None,
     shape: CacheShape,
     chunked: bool = False,
+    bidirectional: bool = False,
 ) -> GatherPlan:
-    """Plans one step for all layers with this window; see first_seen().
+    """Plans one step for all layers with this window; see first_seen() and last_seen(). Where layers are
+    bidirectional, a row is computed in one step.
 
     starts, counts: [R] position of the first query of each row, and how many. block_tables: [R, N].
     Rows of one query that follow one another share a call where their padded lengths are equal: the
@@ -101,12 +116,13 @@ def plan_attention(
     Where each query is alone (CacheShape), the shape of its call depends on its position only, and one thread
     computes it: so the bits of its result depend on neither the batch nor the number of threads.
     """
+    ends = starts + counts
     if shape.each_alone:
         owners, starts = ranges(starts, counts)
-        counts, block_tables = np.ones_like(starts), block_tables[owners]
-    ends = starts + counts
+        counts, block_tables, ends = np.ones_like(starts), block_tables[owners], ends[owners]
     first_blocks = first_seen(starts, window, chunked) // shape.block_size
-    num_blocks = -(-ends // shape.block_size) - first_blocks
+    highest = last_seen(starts + counts - 1, ends, window, bidirectional)
+    num_blocks = highest // shape.block_size + 1 - first_blocks
     widths = np.where(counts == 1, _padded_widths(num_blocks, shape.block_size), 0)
     groups, chunks = [], []
     token = row = 0
@@ -117,7 +133,7 @@ def plan_attention(
             table, first = block_tables[rows], first_blocks[rows]
             width = int(widths[row])
             lowest = first_seen(starts[rows], window, chunked)
-            groups.append(_decode_group(tokens, starts[rows], table, first, width, lowest, shape))
+            groups.append(_decode_group(tokens, highest[rows], table, first, width, lowest, shape))
             token += length
         else:
             start, count = int(starts[row]), int(counts[row])
@@ -125,7 +141,8 @@ def plan_attention(
                 tokens = slice(token + offset, token + min(count, offset + QUERY_CHUNK))
                 queries = np.arange(start + offset, start + offset + tokens.stop - tokens.start)
                 lowest = first_seen(queries, window, chunked)
-                chunks.append(_prefill_chunk(tokens, queries, block_tables[row], lowest, shape))
+                last = last_seen(queries, int(ends[row]), window, bidirectional)
+                chunks.append(_prefill_chunk(tokens, last, block_tables[row], lowest, shape))
             token += count
         row += length
     return GatherPlan(tuple(groups), tuple(chunks), shape.each_alone)
@@ -154,17 +171,17 @@ def _runs(widths: Integers, shape: CacheShape) -> list[int]:
 
 def _decode_group(
     tokens: slice,
-    positions: Integers,
+    highest: Integers,
     block_tables: Integers,
     first_blocks: Integers,
     width: int,
     lowest: Integers,
     shape: CacheShape,
 ) -> DecodeGroup:
-    """positions, first_blocks, lowest: [R], the last of first_seen(); block_tables: [R, N]; width: blocks per
-    row after padding."""
+    """highest, first_blocks, lowest: [R], the first and the last of last_seen() and first_seen();
+    block_tables: [R, N]; width: blocks per row after padding."""
     size, heads = shape.block_size, np.arange(shape.num_kv_heads)
-    ends = positions + 1 - first_blocks * size  # [R] counted from the first gathered block
+    ends = highest + 1 - first_blocks * size  # [R] counted from the first gathered block
     num_blocks = -(-ends // size)
     columns = np.arange(width)
     picked = np.minimum(first_blocks[:, None] + columns, block_tables.shape[1] - 1)
@@ -186,16 +203,16 @@ def _decode_group(
 
 
 def _prefill_chunk(
-    tokens: slice, positions: Integers, block_table: Integers, lowest: Integers, shape: CacheShape
+    tokens: slice, highest: Integers, block_table: Integers, lowest: Integers, shape: CacheShape
 ) -> PrefillChunk:
-    """positions, lowest: [C], of the chunk's queries and of first_seen(); block_table: [N]."""
+    """highest, lowest: [C], of last_seen() and first_seen() for the chunk's queries; block_table: [N]."""
     size = shape.block_size
-    end = int(positions[-1]) + 1
+    end = int(highest[-1]) + 1
     first_block = int(lowest[0]) // size
     blocks = block_table[first_block : -(-end // size)]
     tiles = blocks * shape.num_kv_heads + np.arange(shape.num_kv_heads)[:, None]  # [K, N]
     keys = np.arange(first_block * size, end)
-    hidden = (keys > positions[:, None]) | (keys < lowest[:, None])
+    hidden = (keys > highest[:, None]) | (keys < lowest[:, None])
     return PrefillChunk(
         tokens,
         torch.from_numpy(tiles.reshape(-1).astype(np.int64)).to(shape.device),

@@ -11,6 +11,7 @@ from pagewire.internal.v1.engine_pb2 import POOLING_TYPE_LAST, POOLING_TYPE_MEAN
 from pagewire.internal.v1.worker_pb2 import LoadAdapter
 from pagewire.ipc.columns import unpack_f32
 from pagewire_simulated.adapters import FILES
+from pagewire_simulated.scores import logprob_reference
 from pagewire_simulated.tokens import GAMMA, mix
 from tests.engine_core.fakes import add_request
 
@@ -37,6 +38,16 @@ def test_they_are_those_of_the_formula_in_any_chunks(in_process: Callable[..., A
         states = np.array([state(prompt[: end + 1]) for end in range(len(prompt))], np.float32)
         assert found[0] == states[-1].tolist()
         assert np.abs(np.array(found[1]) - states.mean(0)).max() < 1e-5
+
+
+def test_logits_are_those_of_the_ranks(in_process: Callable[..., Any]):
+    device = in_process(budget=64)
+    pooling = Pooling(type=POOLING_TYPE_LAST, token_ids=[7, 200])
+    device.outputs(*(add_request(place, prompt, pooling=pooling) for place, prompt in enumerate(PROMPTS)))
+    for place, prompt in enumerate(PROMPTS):
+        scored = [logprob_reference(prompt, token, 320) for token in pooling.token_ids]
+        found = unpack_f32(device.vectors[place])
+        assert found == pytest.approx([-np.log(rank) for _, rank in scored])
 
 
 def test_they_depend_on_the_adapter(in_process: Callable[..., Any], tmp_path: Path):

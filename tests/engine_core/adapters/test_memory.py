@@ -1,6 +1,6 @@
 """Requests with adapters: loaded before they begin, in a bounded memory, and not taken from a request."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -34,12 +34,14 @@ def digest_of(name: str) -> bytes:
 class Adapters(House):
     """A house with adapters of 10 bytes each, and memory for two of them."""
 
-    def __init__(self, folder: Path, capacity: int = 20) -> None:
+    def __init__(
+        self, folder: Path, capacity: int = 20, names: Sequence[str] = "abcd", rows: int = 8
+    ) -> None:
         self.folder = folder
-        for name in (*"abcd", "missing"):
+        for name in (*names, "missing"):
             (folder / name).mkdir()
-        super().__init__(adapters=AdapterOptions(AdapterSources(parent=str(folder)), capacity))
-        self.worker.folders = {name: (digest_of(name), 10) for name in "abcd"}
+        super().__init__(adapters=AdapterOptions(AdapterSources(parent=str(folder)), capacity), rows=rows)
+        self.worker.folders = {name: (digest_of(name), 10) for name in names}
 
     def put_one(self, handle: int, name: str, start: int = 0, **options: object) -> AddRequest:
         message = add_request(handle, PROMPT, **options)  # type: ignore[arg-type]
@@ -57,7 +59,7 @@ class Adapters(House):
 
     def settle(self) -> None:
         """Steps until no call is under way."""
-        while self.inbox or self.core._adapters.is_loading:
+        while self.inbox or self.core.adapters.is_loading:
             self.step()
 
     def answers(self) -> list[tuple[str, str]]:
@@ -113,7 +115,7 @@ def test_nothing_is_taken_from_a_request_and_all_get_their_turn(tmp_path: Path, 
             handle += 1
             house.put_one(handle, name, max_tokens=7)
         house.step(3)
-        is_judged = house.core._adapters.is_loading  # one whose size the core does not know yet
+        is_judged = house.core.adapters.is_loading  # one whose size the core does not know yet
         assert 10 * len(house.worker.adapters) <= capacity + 10 * is_judged
     house.run()
     assert len(house.outputs_of(b"a").ends) == handle and not house.failures()
@@ -176,6 +178,7 @@ def test_refused(house: Adapters, tmp_path: Path) -> None:
     outside = tmp_path / "a" / "outside"
     outside.mkdir()
     (tmp_path / "link").symlink_to(outside)
+    (tmp_path / "loop").symlink_to("loop")
     house.worker.folders["huge"] = digest_of("huge"), 21
     changes: list[tuple[str, dict[str, object], str, Code]] = [
         ("a", {"digest": b""}, "INVALID_FIELD", Code.INVALID_ARGUMENT),
@@ -183,6 +186,9 @@ def test_refused(house: Adapters, tmp_path: Path) -> None:
         ("a", {"source": "/etc"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
         ("a", {"source": f"{tmp_path}/../elsewhere"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
         ("link", {}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
+        ("loop", {}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
+        ("a", {"source": f"{tmp_path}/a\0b"}, "ADAPTER_SOURCE_FORBIDDEN", Code.INVALID_ARGUMENT),
+        ("a", {"source": f"{tmp_path}/{'x' * 5000}"}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
         ("missing", {}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
         ("huge", {}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
         ("a", {"digest": digest_of("other")}, "ADAPTER_CHANGED", Code.FAILED_PRECONDITION),
@@ -199,6 +205,57 @@ def test_refused(house: Adapters, tmp_path: Path) -> None:
         failure = house.failures()[-1]
         assert (failure.handle, failure.reason, failure.code) == (handle, reason, code), failure
     assert len(house.failures()) == len(changes) and not house.scheduler.states.preparing
+    for source in ("loop", "a\0b", "x" * 5000):
+        house.load("x", source)
+    odd = "ADAPTER_SOURCE_FORBIDDEN", "ADAPTER_SOURCE_FORBIDDEN", "ADAPTER_NOT_FOUND"
+    assert [reason for _, reason in house.answers()] == list(odd), "and the core goes on"
+
+
+def test_calls_that_wait_for_one_folder_share_its_load(
+    house: Adapters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And requests that lack another one have their turns between such calls."""
+    loads, load = [], house.worker.load_adapter
+
+    def counted(number: int, source: str, digest: bytes, max_bytes: int) -> None:
+        loads.append(Path(source).name)
+        load(number, source, digest, max_bytes)
+
+    monkeypatch.setattr(house.worker, "load_adapter", counted)
+    for handle in range(8):
+        house.put(Utility(call_id=handle, load_adapter=named(house, "missing")))
+    house.put(Utility(call_id=8, load_adapter=named(house, "b")))
+    house.put(Utility(call_id=9, load_adapter=named(house, "c")))
+    house.put_one(1, "a")
+    house.settle()
+    assert loads == ["missing", "a", "b", "c"]
+    assert house.answers() == [("missing", "ADAPTER_INVALID")] * 8 + [("b", ""), ("c", "")]
+
+
+def named(house: Adapters, name: str, **options: object) -> NamedAdapter:
+    return NamedAdapter(name=name, source=str(house.folder / name), **options)  # type: ignore[arg-type]
+
+
+def test_one_of_some_tenants_is_never_named_for_all(house: Adapters) -> None:
+    """Not while it is being loaded, nor when its folder holds another one by then."""
+    house.put(Utility(call_id=1, load_adapter=named(house, "a", tenants=["t"])))
+    house.put(Utility(call_id=2, load_adapter=named(house, "a")))
+    house.settle()
+    for call, name in enumerate("bcd", start=3):
+        house.put(Utility(call_id=call, load_adapter=named(house, name)))
+    house.settle()
+    house.worker.folders.clear()
+    house.put_one(1, "a")
+    house.put_one(2, "b")
+    house.run()
+    assert [failure.reason for failure in house.failures()] == ["ADAPTER_CHANGED"] * 2
+    assert house.answers()[:3] == [("a", ""), ("a", "ADAPTER_NAME_IN_USE"), ("b", "")]
+    table = house.core.adapter_names.table()
+    assert [(each.name, list(each.tenants)) for each in table.adapters] == [
+        ("a", ["t"]),
+        ("c", []),
+        ("d", []),
+    ]
 
 
 def test_names(house: Adapters) -> None:
@@ -260,7 +317,7 @@ def test_an_adopted_worker_holds_no_more_than_fits(tmp_path: Path) -> None:
     """It has finished a load that the core before it ordered, whose size that core did not know."""
     held = tuple(AdapterLoaded(digest=digest_of(name), bytes=10) for name in "abc")
     house = House(adapters=AdapterOptions(AdapterSources(parent=str(tmp_path)), 20, held))
-    assert [digest_of(name) in house.core._adapters for name in "abc"] == [False, True, True]
+    assert [digest_of(name) in house.core.adapters for name in "abc"] == [False, True, True]
     house.inbox.close()
 
 
@@ -295,3 +352,12 @@ def test_one_that_kills_the_engine(tmp_path: Path) -> None:
     sources.begin(str(tmp_path / "good"))
     sources.end(str(tmp_path / "good"))
     sources.check(str(tmp_path / "good"))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"a": []}', b"[" * 100_000])
+def test_torn_counts_do_not_keep_the_core_from_starting(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "counts").write_bytes(content)
+    AdapterSources(parent=str(tmp_path), deaths=tmp_path / "counts").check(str(tmp_path / "a"))
+    assert "counts cannot be read" in caplog.text

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from engine_core.errors import Refused
+from engine_core.context import no_token_error
+from engine_core.errors import Code, Refused
 from engine_core.intake.validation import make_request
 from engine_core.step.plan import NewRow, Plan, encode_plan
 from pagewire.internal.v1.engine_pb2 import AddRequest, InputEmbeddings
@@ -87,6 +88,12 @@ def test_prefixes_of_equal_values_are_shared(second: AddRequest, found: int) -> 
         world.finish()
     assert world.ledger.cached[2] == found
     assert len(log) == 0
+
+
+def test_values_of_which_the_model_makes_nan_are_at_fault() -> None:
+    request = make_request(message(), b"", 0.0, LIMITS)
+    problem = "prompt.embeddings: the model's output is NaN"
+    assert no_token_error(request) == (Code.INVALID_ARGUMENT, "NO_LOGITS", problem)
 
 
 def test_a_value_of_another_dtype_is_another_one() -> None:

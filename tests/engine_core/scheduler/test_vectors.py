@@ -99,3 +99,35 @@ def test_invariants_hold_while_a_vector_is_pending():
     except InvariantError as error:
         pytest.fail(str(error))
     assert not world.scheduler.schedule(0.0).rows
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_whole_prompts(ahead: bool):
+    """Each is in one step, in order of arrival; the one that does not fit has the next step for itself."""
+    world = World(budget=24, ahead=ahead, prefix_cache=False, whole_prompts=True)
+    lengths = (9, 23, 1, 14, 10, 9, 9, 9)
+    for handle, length in enumerate(lengths, start=1):
+        world.add(handle, PROMPT[:length], pooling=MEAN)
+    world.finish()
+    expected = [[9], [23, 1], [14, 10], [9, 9], [9]]
+    assert [columns(plan) for plan in world.worker.plans] == [
+        [(0, count) for count in counts] for counts in expected
+    ]
+
+
+def test_a_whole_prompt_that_is_preempted_has_its_vector_all_the_same():
+    """It is preempted after the plan that computes all of it."""
+    world = World(budget=24, rows=1, prefix_cache=False, whole_prompts=True, preempt_rows=True)
+    world.add(1, PROMPT, pooling=MEAN, priority=1)
+    world.worker.submit(world.scheduler.schedule(0.0))
+    world.add(2, PROMPT[:3], pooling=MEAN)
+    assert not world.scheduler.schedule(0.0).rows and world.scheduler.num_preemptions == 1
+    world.scheduler.update(world.worker.collect())
+    world.finish()
+    assert [columns(plan) for plan in world.worker.plans] == [[(0, 23)], [(0, 3)]]
+
+
+def test_rows_in_parts_are_refused_where_prompts_are_whole():
+    for settings in ({"prefix_cache": True}, {"prefix_cache": False, "host_blocks": 4}):
+        with pytest.raises(AssertionError, match="in parts"):
+            World(whole_prompts=True, **settings)

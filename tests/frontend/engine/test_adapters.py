@@ -139,6 +139,13 @@ def test_problems_of_a_load(catalogue: AdapterCatalogue, questions: FakeQuestion
     assert not catalogue.visible(ANONYMOUS)
     with pytest.raises(InvalidRequest, match="name"):
         asyncio.run(catalogue.load("a b", "", pinned=False, tenants=()))
+    with pytest.raises(InvalidRequest, match=r"tenants\[1\]: must be 1 to 64"):
+        asyncio.run(catalogue.load("x", "", pinned=False, tenants=("a", "")))
+    for reason in ("ADAPTER_NOT_FOUND", "ADAPTER_NAME_IN_USE"):  # the latter: another frontend loads it
+        answer = AdapterResult(problem="tells that it exists", code=6, reason=reason)
+        questions.answers = [UtilityResult(adapter=answer)]
+        with pytest.raises(ModelNotFound):
+            asyncio.run(catalogue.resolve("x", b"", Caller("me")))
 
 
 def test_former_adapters_of_a_name(catalogue: AdapterCatalogue) -> None:

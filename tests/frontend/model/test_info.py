@@ -2,7 +2,6 @@
 
 import pytest
 
-from frontend.errors import ModelNotFound
 from frontend.model.info import limits_of, load_model
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
@@ -166,10 +165,7 @@ def test_overrides_of_config_json(tmp_path):
 
 def test_every_served_name_means_the_model(tmp_path):
     model = load(write_checkpoint(tmp_path), served_model_name=("one", "two"))
-    for name in ("", "one", "two"):
-        model.check_name(name)
-    with pytest.raises(ModelNotFound):
-        model.check_name("three")
+    assert [model.answering_name(name) for name in ("", "one", "two", "three")] == [*3 * ["one"], "three"]
     assert model.name == "one"
 
 
@@ -247,10 +243,21 @@ def test_named_chat_templates_without_a_default(tmp_path, caplog):
     )
 
 
-def test_a_decoder_without_a_head_has_to_embed(tmp_path):
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ('{"architectures": ["LlamaModel"]}', "LlamaModel is a decoder without an output head"),
+        ('{"architectures": ["BertForMaskedLM"]}', "BertForMaskedLM is an encoder"),
+        (
+            '{"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": true}',
+            "use_bidirectional_attention makes it an encoder",
+        ),
+    ],
+)
+def test_what_cannot_generate_has_to_embed(tmp_path, config, why):
     folder = write_checkpoint(tmp_path)
-    (folder / "config.json").write_text('{"architectures": ["LlamaModel"]}')
-    with pytest.raises(StartupError, match="LlamaModel is a decoder without an output head") as refused:
+    (folder / "config.json").write_text(config)
+    with pytest.raises(StartupError, match=why) as refused:
         load(folder)
     assert "--pooling-type" in refused.value.todo
     assert not load(folder, pooling_type="mean").generates

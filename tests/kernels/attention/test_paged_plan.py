@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernels.attention.kv_cache_spec import AttentionSpec
 from kernels.attention.paged_plan import DeviceStep, PagedAttentionPlan
 from kernels.attention.plan import HeadNorms, Rotation, Scoring, normed_heads
 from kernels.ops.attention.e4m3 import E4M3
@@ -161,3 +162,9 @@ def test_what_attention_is_told(window: int | None, chunked: bool):
     arguments, options = launch(None, None, window=window, chunked=chunked).of["attend"]
     assert arguments[3:] == (BATCH, 0.3, window, 5.0)
     assert options["chunked"] is chunked and torch.equal(options["sinks"], torch.ones(HEADS))
+
+
+def test_bidirectional_layers_are_refused():
+    step: Any = object()
+    with pytest.raises(NotImplementedError, match="no Triton kernel computes bidirectional attention"):
+        AttentionSpec(KV_HEADS, HEAD_DIM, bidirectional=True).paged_plan(step)

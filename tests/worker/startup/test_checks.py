@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pagewire.errors import StartupError
+from pagewire.internal.v1 import worker_pb2
 from pagewire_simulated.platform import refuse_cache_dtype
 from worker.startup.checks import (
     check_group,
@@ -19,20 +20,36 @@ from worker.startup.checks import (
 )
 
 
-def model(max_position: int) -> Any:
-    return SimpleNamespace(max_position=max_position)
+def model(max_position: int, bidirectional: bool = False) -> Any:
+    return SimpleNamespace(max_position=max_position, bidirectional=bidirectional, architecture="BertModel")
+
+
+def lengths(max_model_len: int, budget: int = 50) -> worker_pb2.Initialize:
+    return worker_pb2.Initialize(max_model_len=max_model_len, max_num_batched_tokens=budget)
 
 
 @pytest.mark.parametrize(("requested", "chosen"), [(0, 100), (1, 1), (99, 99), (100, 100)])
 def test_a_context_length(requested: int, chosen: int):
     """That of the model, unless less is asked for."""
-    assert choose_max_model_len(requested, model(100)) == chosen
+    assert choose_max_model_len(lengths(requested), model(100)) == chosen
 
 
 def test_a_longer_context_than_the_model_knows():
     with pytest.raises(StartupError, match="max_model_len = 101, but the model goes to 100") as refused:
-        choose_max_model_len(101, model(100))
+        choose_max_model_len(lengths(101), model(100))
     assert "--max-model-len" in refused.value.todo
+
+
+def test_the_context_of_prompts_that_are_computed_in_one_step(caplog: pytest.LogCaptureFixture):
+    """What a step may have, with a warning, but not less than what is asked for."""
+    encoder = model(100, bidirectional=True)
+    assert choose_max_model_len(lengths(50), encoder) == 50 and not caplog.text
+    assert choose_max_model_len(lengths(0, budget=100), encoder) == 100 and not caplog.text
+    assert choose_max_model_len(lengths(0), encoder) == 50
+    assert "context is 50 tokens, not 100" in caplog.text and "--max-num-batched-tokens" in caplog.text
+    with pytest.raises(StartupError, match="max_model_len = 51, but BertModel computes a prompt") as refused:
+        choose_max_model_len(lengths(51), encoder)
+    assert "--max-num-batched-tokens 51" in refused.value.todo
 
 
 def test_a_group_of_one():

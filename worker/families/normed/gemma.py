@@ -11,6 +11,7 @@ experts beside the feed-forward part. Of checkpoints that see images or hear, th
 from dataclasses import replace
 from typing import Any
 
+from pagewire.checkpoints.files import BIDIRECTIONAL
 from worker.config.decoder import (
     FULL,
     SLIDING,
@@ -100,7 +101,11 @@ def read_gemma3_config(fields: Fields, common: dict[str, Any]) -> DecoderConfig:
     period = fields.integer("sliding_window_pattern", fields.integer("_sliding_window_pattern", 6))
     kinds = read_kinds(fields, every(period, values["num_layers"]))
     values["ropes"] = tuple(map(_read_ropes(fields, values).__getitem__, kinds))
-    return DecoderConfig(**_read_gemma(fields, values, kinds, (None, None)), head_norms=HeadNormKind.PER_HEAD)
+    values = _read_gemma(fields, values, kinds, (None, None)) | {"head_norms": HeadNormKind.PER_HEAD}
+    if fields.boolean(BIDIRECTIONAL, False):  # the window is of both sides together
+        halves = tuple(window and window // 2 + 1 for window in values["windows"])
+        values |= {"windows": halves, "bidirectional": True}
+    return DecoderConfig(**values)
 
 
 def _read_ropes(fields: Fields, values: dict[str, Any]) -> dict[str, RopeConfig]:
@@ -122,13 +127,13 @@ def _read_ropes(fields: Fields, values: dict[str, Any]) -> dict[str, RopeConfig]
 
 
 _NAMES = NAMES | around("pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm")
-_CAUSAL = {"use_bidirectional_attention": False}
+_CAUSAL = {BIDIRECTIONAL: False}
 GEMMA1 = DecoderFamily(read=read_gemma1_config, names=NAMES, harmless=("hidden_activation",), only=_CAUSAL)
 GEMMA2 = DecoderFamily(
     read=read_gemma2_config, names=_NAMES, only={"hidden_act": "gelu_pytorch_tanh"} | _CAUSAL
 )
 GEMMA3 = DecoderFamily(
-    read=read_gemma3_config, names=_NAMES | HEAD_NORMS, only={"attn_logit_softcapping": None} | _CAUSAL
+    read=read_gemma3_config, names=_NAMES | HEAD_NORMS, only={"attn_logit_softcapping": None}
 )
 
 
@@ -208,9 +213,9 @@ def read_gemma4_config(fields: Fields, common: dict[str, Any]) -> Gemma4Config:
     if width and layer_vocab < vocab:
         raise fields.wrong("vocab_size_per_layer_input", f"must be at least vocab_size ({vocab})")
     bias = fields.boolean("attention_bias", False)
-    fields.has("use_bidirectional_attention")
-    if fields.value("use_bidirectional_attention") not in (None, "vision"):  # of images alone
-        raise fields.wrong("use_bidirectional_attention", "only causal attention is supported")
+    fields.has(BIDIRECTIONAL)
+    if fields.value(BIDIRECTIONAL) not in (None, "vision"):  # of images alone
+        raise fields.wrong(BIDIRECTIONAL, "only causal attention is supported")
     return Gemma4Config(
         **values
         | {"windows": windows_of(kinds, fields.integer("sliding_window", 512, most=MOST))}

@@ -38,12 +38,14 @@ class Attention(Layer):
         soft_cap: float | None = None,
         sinks: torch.Tensor | None = None,
         chunked: bool = False,
+        bidirectional: bool = False,
     ) -> None:
         """num_heads, num_kv_heads: those of this rank. window: tokens that a query sees, itself included;
         None: all. scale: default D ** -0.5. soft_cap, sinks: see Scoring; the sinks stay where they are.
-        chunked: see KVCacheSpec."""
+        chunked, bidirectional: see KVCacheSpec."""
         super().__init__()
-        self.num_heads, self.spec = num_heads, AttentionSpec(num_kv_heads, head_dim, window, chunked)
+        self.num_heads = num_heads
+        self.spec = AttentionSpec(num_kv_heads, head_dim, window, chunked, bidirectional)
         self.scoring = Scoring(head_dim**-0.5 if scale is None else scale, soft_cap, sinks)
 
     def forward(

@@ -54,11 +54,19 @@ class BlockCase(Case):
             store = slot_rows(torch.from_numpy(slots), kv_heads, block_size)
             self.kernels.store_kv(key, value, self.key_cache, self.value_cache, store)
 
-    def block_plan(self, rows: slice, window: int | None, skip: int = 0, chunked: bool = False) -> BlockPlan:
+    def block_plan(
+        self,
+        rows: slice,
+        window: int | None,
+        skip: int = 0,
+        chunked: bool = False,
+        bidirectional: bool = False,
+    ) -> BlockPlan:
         """skip: queries of each row that are left out, at its beginning."""
         starts, counts = self.starts[rows] + skip, self.counts[rows] - skip
-        heads, head_dim = self.key_cache.shape[1], self.query.shape[2]
-        return plan_blocks(self.kernels, starts, counts, self.tables[rows], window, head_dim, heads, chunked)
+        sizes = self.query.shape[2], self.key_cache.shape[1]
+        seen = chunked, bidirectional
+        return plan_blocks(self.kernels, starts, counts, self.tables[rows], window, *sizes, *seen)
 
     def attend(
         self,
@@ -135,6 +143,24 @@ def test_chunks(chunk: int, dtype: torch.dtype):
     for skip in (1, 39, 41, 513, 697):
         plan = case.block_plan(last, chunk, skip, chunked=True)
         assert torch.equal(case.attend(case.query[skip - 700 :], plan), results[skip - 700 :])
+
+
+WHOLE = [(0, 1), (0, 2), (0, 9), (0, 16), (0, 17), (0, 300), (0, 512), (0, 513), (0, 1100), (0, 8)]
+"""Rows that are computed in one step, of up to three parts of 512 positions."""
+
+
+@BOTH
+@pytest.mark.parametrize("window", [None, 1, 3, 40, 512, 600])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(6, 2), (11, 1), (2, 2)])
+def test_bidirectional(heads: int, kv_heads: int, window: int | None, dtype: torch.dtype):
+    """As dense attention; the same bits for a row alone and among others."""
+    case = BlockCase(WHOLE, heads, kv_heads, dtype=dtype)
+    results = case.attend(case.query, case.block_plan(slice(None), window, bidirectional=True))
+    assert_close(results, case.exact(window, bidirectional=True), *TOLERANCES[dtype])
+    rows = zip(case.query.split(case.counts.tolist()), results.split(case.counts.tolist()), strict=True)
+    for row, (query, result) in enumerate(rows):
+        alone = case.block_plan(slice(row, row + 1), window, bidirectional=True)
+        assert torch.equal(case.attend(query, alone), result)
 
 
 BOUNDARIES = [(0, 1), (255, 1), (511, 1), (512, 1), (513, 1), (1022, 4), (1023, 2), (1024, 8), (1400, 1)]

@@ -37,6 +37,16 @@ def test_chunks(chunk: int):
     assert_close(result, exact, 5e-6, 5e-6)
 
 
+@pytest.mark.parametrize("each_alone", [False, True])
+@pytest.mark.parametrize("window", [None, 1, 3, 8, 100])
+def test_bidirectional(window: int | None, each_alone: bool):
+    """Rows of one and of several calls; also each query in a call of its own."""
+    case = Case([(0, 1), (0, 7), (0, 4), (0, 300), (0, 1)], torch.float32)
+    case.shape = replace(case.shape, each_alone=each_alone)
+    exact = case.exact(window, bidirectional=True)
+    assert_close(case.run(window, bidirectional=True), exact, 5e-6, 5e-6)
+
+
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(1, 1, 1), (4, 4, 8), (8, 1, 64), (6, 3, 80)])
 def test_head_shapes(heads: int, kv_heads: int, head_dim: int):
     case = Case(MIXED, torch.float32, heads, kv_heads, head_dim)

@@ -26,6 +26,7 @@ PARTIAL_LONGROPE = {
     "short_factor": [1.0 + i / 8 for i in range(8)],
     "long_factor": [1.0 + i for i in range(8)],
 }
+OPT = {"hidden_size": 128, "word_embed_proj_dim": 128}
 FAMILIES = {
     "llama": {"head_dim": 32, "attention_bias": True, "mlp_bias": True},
     "qwen2": {
@@ -59,7 +60,9 @@ FAMILIES = {
     "ernie": {"head_dim": 32},
     "falcon_h1": {"hidden_size": 128, "mamba_d_head": 24},
     "gpt2": {"n_embd": 128, "scale_attn_by_inverse_layer_idx": True},
-    "opt": {"hidden_size": 128, "word_embed_proj_dim": 128},
+    "opt": OPT,
+    "bert": {"hidden_size": 128, "hidden_act": "relu"},
+    "embedding_gemma": {"head_dim": 32},
 }
 
 
@@ -87,6 +90,18 @@ def test_the_same_bits(
     family: str, dtype: str, quantization: str, checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch
 ):
     folder = checkpoint(family, **FAMILIES[family])
+    compare(folder, monkeypatch, dtype, quantization)
+
+
+def test_norms_behind_each_part(checkpoint: Checkpoints, monkeypatch: pytest.MonkeyPatch):
+    folder = checkpoint("opt", do_layer_norm_before=False, **OPT)
+    for dtype in ("bfloat16", "float32"):
+        with monkeypatch.context() as patch:
+            compare(folder, patch, dtype)
+
+
+def compare(folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, quantization: str = "") -> None:
+    """Raises AssertionError unless logits have the same bits in one call and layer by layer."""
     driver, logits = run(folder, dtype, quantization=quantization)
     model = driver.runner.backend.model
     assert isinstance(model, FusedDecoder)
@@ -251,26 +266,13 @@ def test_sizes_that_no_kernel_has(checkpoint: Checkpoints):
     assert isinstance(driver.runner.backend.model, Decoder)
 
 
-@pytest.mark.parametrize(
-    ("family", "changes", "part"),
-    [
-        ("llama", {"hidden_act": "gelu", "head_dim": 32}, "blocks.0.mlp.activation (GatedActivation)"),
-        (
-            "opt",
-            {"do_layer_norm_before": False, "hidden_size": 128, "word_embed_proj_dim": 128},
-            "blocks.0 (PostNormBlock)",
-        ),
-    ],
-)
 def test_the_log_names_the_layer_that_has_no_program(
-    family: str,
-    changes: dict[str, object],
-    part: str,
-    checkpoint: Checkpoints,
-    caplog: pytest.LogCaptureFixture,
+    checkpoint: Checkpoints, caplog: pytest.LogCaptureFixture
 ):
-    """An activation without a compiled kernel, and a block that refuses one."""
+    """An activation without a compiled kernel."""
+    part = "blocks.0.mlp.activation (GatedActivation)"
+    folder = checkpoint("llama", hidden_act="gelu", head_dim=32)
     with caplog.at_level("INFO", logger="worker.cpu.fused_decoder.decoder"):
-        driver = Driver(checkpoint(family, **changes), dtype="bfloat16", block_size=16, num_blocks=20)
+        driver = Driver(folder, dtype="bfloat16", block_size=16, num_blocks=20)
     assert isinstance(driver.runner.backend.model, Decoder)
     assert f"computed layer by layer: {part}" in caplog.text

@@ -13,7 +13,8 @@ from kernels.cpu.attention.records import (  # noqa: E402
     AttentionRecord,
     PartPlace,
     PlanRecord,
-    first_seen,  # noqa: E402
+    first_seen,
+    last_seen,
 )
 from kernels.cpu.attention.sizes import (  # noqa: E402  # noqa: E402
     AHEAD,  # noqa: E402
@@ -24,6 +25,7 @@ from kernels.cpu.attention.sizes import (  # noqa: E402  # noqa: E402
 )
 from kernels.cpu.attention.tiles import append, locate  # noqa: E402
 from kernels.ops.attention.gather_plan import first_seen as first_seen_reference  # noqa: E402
+from kernels.ops.attention.gather_plan import last_seen as last_seen_reference  # noqa: E402
 
 pytestmark = pytest.mark.cpu_kernels
 
@@ -42,8 +44,10 @@ class Memory:
         return self.words[LIST // 8 :][:count].tolist()
 
 
-def plan_of(item: AttentionItem, window: int = 0, chunked: bool = False) -> PlanRecord:
-    fields = {"scratch": 0, "scratch_bytes": 0, "partials": 0, "set_bytes": 0}
+def plan_of(
+    item: AttentionItem, window: int = 0, chunked: bool = False, bidirectional: bool = False
+) -> PlanRecord:
+    fields = {"bidirectional": bidirectional, "scratch": 0, "scratch_bytes": 0, "partials": 0, "set_bytes": 0}
     return PlanRecord(items=item.address, window=window, chunked=chunked, **fields)
 
 
@@ -92,6 +96,15 @@ def test_where_a_query_begins_to_see(position: int, chunked: bool, window: int):
     expected = first_seen_reference(np.array([position]), window or None, chunked)
     plan = plan_of(item_of(table_of(0), 0), window, chunked)
     assert first_seen(plan, position) == expected[0]
+
+
+@pytest.mark.parametrize("window", [0, 1, 16, 40, 600])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("position", [0, 1, 39, 599, 699])
+def test_where_a_query_ceases_to_see(position: int, bidirectional: bool, window: int):
+    expected = last_seen_reference(np.array([position]), 700, window or None, bidirectional)
+    item = item_of(table_of(0), 0, end=700)
+    assert last_seen(plan_of(item, window, bidirectional=bidirectional), item, position) == expected[0]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

@@ -1,0 +1,76 @@
+"""An encoder through a whole service: vectors of texts, and what it refuses."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModel
+
+from pagewire import Client
+from pagewire.local_service import Service
+from pagewire.v1 import model_pb2
+from pagewire_client.errors import InvalidArgument
+from tests.checkpoints import make_checkpoint, make_wordpiece
+from tests.e2e import services
+
+pytestmark = pytest.mark.usefixtures("patient")
+
+TEXTS = ["Hello", "the quick brown fox", "a naïve café " * 3, "z" * 90]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As sentence-transformers writes it."""
+    made = make_checkpoint("bert", tmp_path_factory.mktemp("bert"), max_position_embeddings=128)
+    make_wordpiece(320).save(str(made / "tokenizer.json"))
+    (made / "tokenizer_config.json").write_text("{}")
+    kinds = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds]
+    (made / "modules.json").write_text(json.dumps(modules))
+    (made / "1_Pooling").mkdir()
+    (made / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    return made
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[Service]:
+    """Steps have room for one long text, or a few short ones."""
+    flags = {"max_num_batched_tokens": 100, "num_blocks": 24, "max_deaths": 99}
+    with services.start(folder, dtype="float32", **flags) as service:
+        yield service
+
+
+@torch.inference_mode()
+def expected(folder: Path, text: str) -> list[float]:
+    """Its mean by transformers, of length 1."""
+    ids = make_wordpiece(320).encode(text).ids
+    assert (ids[0], ids[-1]) == (2, 3)
+    states = AutoModel.from_pretrained(folder)(torch.tensor([ids])).last_hidden_state[0]
+    vector: list[float] = torch.nn.functional.normalize(states.mean(0), dim=0).tolist()
+    return vector
+
+
+def test_vectors_are_those_of_transformers_and_the_same_in_any_company(service: Service, folder: Path):
+    with Client(service.address) as client:
+        alone = [client.embed([text])[0] for text in TEXTS]
+        assert client.embed(TEXTS * 20) == alone * 20
+        (pid,) = services.processes(service.pid)["worker"]
+        os.kill(pid, signal.SIGKILL)
+        assert client.embed(TEXTS) == alone
+    for text, vector in zip(TEXTS, alone, strict=True):
+        assert vector == pytest.approx(expected(folder, text), abs=1e-5)
+
+
+def test_what_is_refused(service: Service):
+    with Client(service.address) as client:
+        assert list(client.model().capabilities)[:1] == [model_pb2.CAPABILITY_EMBED]
+        assert client.model().max_model_len == 100  # what a step may have
+        with pytest.raises(InvalidArgument, match="does not generate: it is an encoder"):
+            client.generate("Hello")
+        with pytest.raises(InvalidArgument, match=r"inputs\[1\].* 101 tokens"):
+            client.embed(["z", "z" * 99])
+        assert len(client.embed(["z" * 98])[0]) == 48

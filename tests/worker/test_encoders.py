@@ -1,0 +1,77 @@
+"""Encoders compute what transformers computes, with the same bits alone and among others."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel
+
+from pagewire.internal.v1.engine_pb2 import (
+    POOLING_TYPE_CLS,
+    POOLING_TYPE_LAST,
+    POOLING_TYPE_MAX,
+    POOLING_TYPE_MEAN,
+    Pooling,
+)
+from tests.worker.fakes import Driver
+
+KINDS = POOLING_TYPE_CLS, POOLING_TYPE_LAST, POOLING_TYPE_MAX, POOLING_TYPE_MEAN
+PROMPTS = [
+    [3 + (7 * row + 5 * place) % 300 for place in range(length)]
+    for row, length in enumerate((1, 2, 9, 10, 31, 100))
+]
+FITTING: dict[str, Any] = {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 16}
+"""Sizes that compiled kernels take."""
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("bert", {}),
+    "bert, relu, other eps, sizes of kernels": (
+        "bert",
+        {"hidden_act": "relu", "layer_norm_eps": 1e-3, "hidden_size": 64, "type_vocab_size": 1},
+    ),
+    "embedding_gemma": ("embedding_gemma", {}),
+    "embedding_gemma, an even window, one KV head, sizes of kernels": (
+        "embedding_gemma",
+        {"sliding_window": 12, "num_key_value_heads": 1, **FITTING},
+    ),
+}
+
+
+def vectors(driver: Driver, kind: int, prompts: list[list[int]] = PROMPTS) -> list[list[float]]:
+    rows = [driver.add(prompt, 1, pooling=Pooling(type=kind))[0] for prompt in prompts]
+    driver.run()
+    return [row.vector for row in rows]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_vectors_are_those_of_transformers(checkpoint: Callable[..., Path], variant: str):
+    family, fields = VARIANTS[variant]
+    folder = checkpoint(family, **fields)
+    driver = Driver(folder, record=False, dtype="float32", block_size=16)
+    assert driver.ready.model.whole_prompts
+    model = AutoModel.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.inference_mode():
+        states = [model(torch.tensor([prompt])).last_hidden_state[0] for prompt in PROMPTS]
+    expected = {
+        POOLING_TYPE_CLS: [each[0] for each in states],
+        POOLING_TYPE_LAST: [each[-1] for each in states],
+        POOLING_TYPE_MAX: [each.amax(0) for each in states],
+        POOLING_TYPE_MEAN: [each.mean(0) for each in states],
+    }
+    for kind, wanted in expected.items():
+        for found, vector in zip(vectors(driver, kind), wanted, strict=True):
+            assert np.abs(np.array(found) - vector.numpy()).max() <= 1e-5 * float(vector.abs().max())
+
+
+@pytest.mark.cpu_kernels
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_same_bits_alone_and_among_others(checkpoint: Callable[..., Path], variant: str, dtype: str):
+    family, fields = VARIANTS[variant]
+    driver = Driver(checkpoint(family, **fields), record=False, dtype=dtype, block_size=16)
+    for kind in KINDS:
+        alone = [vectors(driver, kind, [prompt])[0] for prompt in PROMPTS]
+        assert vectors(driver, kind) == alone
+        assert vectors(driver, kind, PROMPTS[::-1]) == alone[::-1]

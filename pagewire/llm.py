@@ -13,6 +13,7 @@ from pagewire import flags
 from pagewire.config import DEMO_MODEL, ServeConfig
 from pagewire.local_service import Service
 from pagewire.v1 import generation_pb2, pooling_pb2, prompt_pb2
+from pagewire_client.embeddings import Precision, dtype_of, to_vectors
 from pagewire_client.errors import RpcError, Unavailable, from_grpc
 from pagewire_client.params import (
     GenerateOptions,
@@ -183,15 +184,23 @@ class LLM:
         *,
         dimensions: int | None = None,
         normalize: bool | None = None,
+        precision: Precision = "float32",
+        prompt_name: str | None = None,
         progress: bool = True,
     ) -> list[list[float]]:
         """Returns a vector per input: of one text or list of token ids, or of several.
 
         dimensions: leading elements to keep. normalize: scale to unit length; None: as the model has it.
+        precision, prompt_name: as in Client.embed().
         progress: show a progress bar. Raises RpcError, also where the model makes no embeddings.
         """
         self._check_owner()
-        options = {"dimensions": dimensions, "normalize": normalize}
+        options = {
+            "dimensions": dimensions,
+            "normalize": normalize,
+            "raw_dtype": dtype_of(precision),
+            "prompt_name": prompt_name,
+        }
         return _embed_all(self._channel, self._service, to_prompts(inputs), progress, **options)
 
     def close(self) -> None:
@@ -312,7 +321,7 @@ def _embed_all(
         for start in range(0, len(inputs), _INPUTS_PER_CALL):
             request = pooling_pb2.EmbedRequest(inputs=inputs[start : start + _INPUTS_PER_CALL], **options)
             response = _embed(connection, service, request)
-            vectors += [list(embedding.values) for embedding in response.embeddings]
+            vectors += to_vectors(response)
             bar.update(len(response.embeddings))
     return vectors
 

@@ -175,6 +175,8 @@ class Vectors:
 
     columns: list[bytes]
     """float32 columns, in the order of the inputs."""
+    truncated: list[int]
+    """Tokens of each input that were cut off."""
     prompt_tokens: int
     cached_prompt_tokens: int
     times: StageTimes
@@ -186,11 +188,15 @@ class PromptPooler:
     def __init__(self, generator: Generator) -> None:
         self._generator, self._groups = generator, RequestGroups(generator)
 
-    async def pool(self, request: PoolingRequest, call: Call, mode: CallMode) -> Vectors:
-        """Returns a vector per input of a validated request. mode: of each. Raises ServiceError."""
+    async def pool(
+        self, request: PoolingRequest, call: Call, mode: CallMode, max_length: int | None = None
+    ) -> Vectors:
+        """Returns a vector per input of a validated request. mode: of each. max_length: tokens that one may
+        have; None: the context's. Raises ServiceError."""
         generator = self._generator
         welcome = generator.engine.require_known()
         limits = limits_of(welcome, generator.config)
+        limits = replace(limits, max_model_len=max_length or limits.max_model_len)
         output = generation_pb2.OutputOptions(text=False)
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
         with self._groups.open(request, call, len(request.inputs)) as group:
@@ -201,15 +207,21 @@ class PromptPooler:
                     read = generator.prompts.read_for_generation(
                         prompt, path, limits, tenant, prompt_only=True
                     )
-                    prompts.append((await read).token_ids)
+                    prompts.append(await read)
                 tokenization = time.monotonic_ns() - began
             found = await self._groups.run(
-                group, lambda index: group.request(index, prompts[index], output), mode, _read_vector, slots
+                group,
+                lambda index: group.request(index, prompts[index].token_ids, output),
+                mode,
+                _read_vector,
+                slots,
             )
         cached = sum(cached for _, cached, _ in found)
         queue, inference = (sum(phases[name] for *_, phases in found) // len(found) for name in _STAGES)
         times = StageTimes(tokenization, queue, inference)
-        return Vectors([column for column, *_ in found], sum(map(len, prompts)), cached, times)
+        count = sum(len(each.token_ids) for each in prompts)
+        truncated = [each.num_truncated for each in prompts]
+        return Vectors([column for column, *_ in found], truncated, count, cached, times)
 
 
 class Embedder:
@@ -218,21 +230,27 @@ class Embedder:
     def __init__(self, generator: Generator, pooler: PromptPooler) -> None:
         self._generator, self._pooler = generator, pooler
 
-    async def embed(self, request: pooling_pb2.EmbedRequest, call: Call) -> Vectors:
-        """Embeds all inputs. Raises ServiceError."""
+    async def embed(self, request: pooling_pb2.EmbedRequest, call: Call, *, cuts: bool = True) -> Vectors:
+        """Embeds all inputs. The request is changed: prompts precede its texts. cuts: a text beyond the
+        checkpoint's max_seq_length is cut, not refused. Raises ServiceError."""
         generator = self._generator
         adapter = await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
         defaults, size = self._require_pooling(welcome.model)
-        check = partial(check_embed, request, limits_of(welcome, generator.config), size)
+        limits, texts = limits_of(welcome, generator.config), defaults.texts
+
+        def check() -> None:
+            check_embed(request, limits, size)
+            texts.apply(request, limits.max_model_len, cuts=cuts)
+
         _, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         normalize = request.normalize if request.HasField("normalize") else defaults.normalize
         pooling = engine_pb2.Pooling(
             type=defaults.type, dimensions=request.dimensions, normalize=normalize, head=defaults.head
         )
-        return await self._pooler.pool(
-            request, call, CallMode(one_message=True, pooling=pooling, adapter=adapter)
-        )
+        mode = CallMode(one_message=True, pooling=pooling, adapter=adapter)
+        longest = None if cuts else texts.longest(limits.max_model_len)
+        return await self._pooler.pool(request, call, mode, longest)
 
     def _require_pooling(self, facts: engine_pb2.ModelFacts) -> tuple[PoolingDefaults, int]:
         """Returns how the model pools, and the elements of a vector. Raises Unsupported."""

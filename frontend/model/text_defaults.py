@@ -4,7 +4,7 @@ config_sentence_transformers.json     prompts by name, default_prompt_name
 sentence_bert_config.json             max_seq_length; in the folder of the Transformer module
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from frontend.errors import InvalidRequest
 from pagewire.checkpoints.files import read_object
 from pagewire.checkpoints.heads import REMEDY, WHAT
 from pagewire.errors import StartupError
-from pagewire.v1 import model_pb2, pooling_pb2, prompt_pb2
+from pagewire.v1 import model_pb2, prompt_pb2
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 LENGTH_FILE = "sentence_bert_config.json"
@@ -42,14 +42,21 @@ class TextDefaults:
             raise InvalidRequest({"prompt_name": f"must be one of: {known}"})
         return self.prompts.get(name, "")
 
-    def apply(self, request: pooling_pb2.EmbedRequest, max_model_len: int, *, cuts: bool) -> None:
-        """Puts the prompt before each text of a request, and has it cut, unless it says where or `cuts` is
-        false. Raises InvalidRequest."""
-        before = self.prompt(request.prompt_name if request.HasField("prompt_name") else None)
-        for place, each in enumerate(request.inputs):
+    def apply(
+        self,
+        inputs: Iterable[tuple[str, prompt_pb2.Prompt]],
+        name: str | None,
+        max_model_len: int,
+        *,
+        cuts: bool = True,
+    ) -> None:
+        """Puts a prompt before each text of a request, and has it cut, unless it says where or `cuts` is
+        false. inputs: with their paths. name: see prompt(). Raises InvalidRequest."""
+        before = self.prompt(name)
+        for path, each in inputs:
             if not each.HasField("text"):
-                if request.prompt_name:
-                    raise InvalidRequest({"prompt_name": f"is for texts, and inputs[{place}] is none"})
+                if name:
+                    raise InvalidRequest({"prompt_name": f"is for texts, and {path} is none"})
                 continue
             if before:
                 each.text = before + each.text

@@ -409,6 +409,13 @@ class EngineConfig(ModelConfig):
         at_most=1 << 20,
         metavar="GIB",
     )
+    max_loras: int = flag(
+        0,
+        "most adapters in one step on a GPU: requests with others wait for their turn; 0: 8 where there is"
+        " --lora or --lora-folder",
+        at_least=0,
+        at_most=MAX_COUNT,
+    )
     gpu_memory_utilization: float = flag(0.9, "share of the GPU's memory to use", at_least=0.05, at_most=1)
     swap_space: float = flag(
         0.0,

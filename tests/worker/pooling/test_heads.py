@@ -1,6 +1,7 @@
 """Heads behind a pooled vector: what transformers and sentence-transformers compute."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSequenceClassification
 
-from pagewire.checkpoints.heads import CLASSIFIER, DENSE
+from frontend.model.pooling_config import TYPES
+from pagewire.checkpoints.heads import CLASSIFIER, DENSE, classifier_modules, read_classes
 from pagewire.errors import StartupError
 from pagewire.internal.v1.engine_pb2 import (
     POOLING_TYPE_CLS,
@@ -60,6 +62,51 @@ def test_logits_are_those_of_transformers(
             expected = model(torch.tensor([prompt])).logits[0].numpy()
         assert np.abs(np.array(logits) - expected).max() < 5e-4
     assert [vectors(driver, pooling, [prompt])[0] for prompt in PROMPTS] == found
+
+
+@pytest.mark.parametrize(
+    ("family", "labels", "fields"),
+    [
+        ("bert", 3, {}),
+        ("roberta", 1, {}),
+        ("xlm_roberta", 2, {}),
+        ("modern_bert", 2, {}),
+        (
+            "modern_bert",
+            1,
+            {"classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True, "norm_eps": 1e-3},
+        ),
+    ],
+)
+def test_logits_of_encoders_are_those_of_transformers(
+    checkpoint: Callable[..., Path], tmp_path: Path, family: str, labels: int, fields: dict[str, object]
+):
+    """The first token's state, or the mean, through what each family has before the classifier."""
+    whole = checkpoint(family, hidden_size=64, **fields)
+    torch.manual_seed(5)
+    model = AutoModelForSequenceClassification.from_pretrained(whole, num_labels=labels).eval()
+    for name, parameter in model.named_parameters():
+        if re.match(r"classifier|head|bert\.pooler", name):
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.save_pretrained(tmp_path)
+    driver = Driver(tmp_path, record=False, dtype="float32", block_size=16)
+    assert list(driver.ready.model.head_sizes) == [0, labels]
+    classes = read_classes(json.loads((tmp_path / "config.json").read_text()))
+    assert classes is not None and len(classes.labels) == labels
+    found = vectors(driver, Pooling(type=TYPES[classes.pooling], head=CLASSIFIER))
+    for prompt, logits in zip(PROMPTS, found, strict=True):
+        with torch.inference_mode():
+            expected = model(torch.tensor([prompt])).logits[0].numpy()
+        assert np.abs(np.array(logits) - expected).max() < 1e-5 * max(1, np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("classifier_pooling", "max"), ("classifier_activation", "relu"), ("norm_eps", 2)]
+)
+def test_classifiers_of_modern_bert_that_are_not_known(field: str, value: object):
+    config = {"architectures": ["ModernBertForSequenceClassification"], field: value}
+    with pytest.raises(StartupError, match=f"config.json: {field}"):
+        assert read_classes(config) and classifier_modules(config)
 
 
 def test_a_classifier_without_or_with_another_matrix(checkpoint: Callable[..., Path], tmp_path: Path):

@@ -101,7 +101,9 @@ def test_the_classifier_of_one_label(folder: Path, template: str, tmp_path: Path
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, template: str) -> Iterator[Service]:
     folder = make_checkpoint("llama", tmp_path_factory.mktemp("llama"))
-    flags = {"score_template": template, "score_tokens": "y,n", "frontends": 2, **FLAGS}
+    """Pairs that have not begun when an engine dies wait for it as those that have."""
+    waits = {"ready_timeout": 2 * services.PATIENCE_S, "resume_timeout": 2 * services.PATIENCE_S}
+    flags = {"score_template": template, "score_tokens": "y,n", "frontends": 2, **FLAGS, **waits}
     with services.start(folder, dtype="float32", **flags) as service:
         yield service
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from frontend.answers.choice import AnswerFormats, choose
-from frontend.errors import ModelNotFound, Unsupported
+from frontend.errors import Unsupported
 from frontend.model.checkpoint_text import GENERATION_CONFIG, read_checkpoint, read_template
 from frontend.model.pooling_config import PoolingDefaults, read_pooling
 from frontend.model.scoring_config import PairScoring, read_scoring
@@ -99,10 +99,9 @@ class ModelInfo:
                 {"model": "does not generate: it is an encoder, or its checkpoint has no output head"}
             )
 
-    def check_name(self, name: str) -> None:
-        """Raises ModelNotFound unless a request for `name` means this model."""
-        if name and name not in self.names:
-            raise ModelNotFound(name)
+    def answering_name(self, asked: str) -> str:
+        """Returns the name in answers to a request with this `model`: this model's, or an adapter's."""
+        return self.name if asked in ("", *self.names) else asked
 
     def describe(self, welcome: engine_pb2.Welcome, config: FrontendConfig) -> model_pb2.Model:
         """Returns the model's description for ModelService."""

@@ -41,7 +41,7 @@ class Classifier:
     async def classify(self, request: pooling_pb2.ClassifyRequest, call: Call) -> Classified:
         """Classifies all inputs. Raises ServiceError."""
         generator = self._generator
-        generator.model.check_name(request.model)
+        adapter = await generator.find_adapter(request, call.caller)
         welcome = generator.engine.require_known()
 
         def check() -> Classes:
@@ -51,7 +51,7 @@ class Classifier:
 
         classes, call = await generator.in_turn(check, request.request_id, request.ByteSize(), call)
         pooling = engine_pb2.Pooling(type=engine_pb2.POOLING_TYPE_LAST, head=CLASSIFIER)
-        mode = CallMode(one_message=True, pooling=pooling)
+        mode = CallMode(one_message=True, pooling=pooling, adapter=adapter)
         found = await self._pooler.pool(request, call, mode, inputs_of(request))
         values = [activated(unpack_f32_array(column), classes.activation) for column in found.columns]
         tokens = found.prompt_tokens, found.cached_prompt_tokens

@@ -24,7 +24,7 @@ TABLE = "frontend/validation/fields.py"
 VALIDATION = "frontend/validation/requests.py"
 PROMPTS = "frontend/prompts/prompt_encoding.py"
 TEMPLATE = "frontend/templates/chat_template.py"
-MODEL = "frontend/model/info.py"
+GENERATOR = "frontend/streams/generator.py"
 ADAPTERS = "frontend/engine/adapters.py"
 CORE_ADAPTERS = "engine_core/adapters/sources.py"
 MULTIPLEXER = "frontend/streams/multiplexer.py"
@@ -45,7 +45,7 @@ class Elsewhere:
 Entry = Rule | Kind | Elsewhere
 TEXT = Elsewhere("16 bytes per token of context, at least 256 KiB", PROMPTS)
 CONVERSATION = Elsewhere(f"at least 1; at most {MAX_PARTS} parts in the request", VALIDATION)
-SERVED_MODEL = Elsewhere("a name that is served", MODEL)
+SERVED_MODEL = Elsewhere("a name that is served, or of an adapter that the caller may use", GENERATOR)
 ADAPTER = Elsewhere("the name of an adapter that the caller may use", ADAPTERS)
 PAGES: dict[str, Entry] = {
     "limit": Elsewhere(f"1 to {MAX_SIZE}; not with page_size or page_token", PAGING),

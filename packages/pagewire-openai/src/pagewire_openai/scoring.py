@@ -11,7 +11,7 @@ from frontend.http.exchange import Exchange
 from frontend.parts import FrontendParts
 from frontend.streams.scorer import Scored
 from pagewire.v1 import pooling_pb2
-from pagewire_openai.endpoints import answering_name, read_in_turn, request_id_of
+from pagewire_openai.endpoints import read_in_turn, request_id_of
 from pagewire_openai.requests.fields import Names
 from pagewire_openai.requests.scoring import Rerank, read_rerank, read_score, read_tei_rerank
 
@@ -72,7 +72,7 @@ async def score(parts: FrontendParts, body: Json, call: Call, exchange: Exchange
     ]
     data = [{"index": index, "object": "score", "score": each} for index, each in enumerate(scores)]
     facts = {"id": request_id, "object": "list", "created": int(time.time())}
-    name = answering_name(parts, requests[0][0].model)
+    name = parts.model.answering_name(requests[0][0].model)
     await exchange.respond(200, {**facts, "model": name, "data": data, "usage": _usage(*found)})
 
 
@@ -93,7 +93,7 @@ async def _rerank(
     ]
     answer = {
         "id": asked.request.request_id,
-        "model": answering_name(parts, asked.request.model),
+        "model": parts.model.answering_name(asked.request.model),
         "results": results,
         "usage": _usage(found),
         "meta": {"tokens": {"input_tokens": found.prompt_tokens}},

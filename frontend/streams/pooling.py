@@ -214,8 +214,9 @@ class PromptPooler:
         limits = replace(limits, max_model_len=max_length or limits.max_model_len)
         output = generation_pb2.OutputOptions(text=False)
         slots = asyncio.Semaphore(_AHEAD * welcome.max_num_seqs * max(limits.num_ranks, 1))
+        size = max(request.ByteSize(), sum(given.ByteSize() for _, given in inputs))  # pairs repeat the query
         with self._groups.open(request, call, len(inputs)) as group:
-            with generator.limits.reading(request.ByteSize(), call.caller):
+            with generator.limits.reading(size, call.caller):
                 began, prompts = time.monotonic_ns(), []
                 for path, given in inputs:
                     prompts.append(await self._read(given, path, limits, call.caller.tenant))

@@ -109,7 +109,8 @@ class PoolRows:
 
     def any_logits(self, rows: Integers) -> bool:
         """Returns whether one of the rows [A] reads logits."""
-        return any(self._rows[row].options.token_ids for row in rows.tolist() if row in self._rows)
+        pooled = (self._rows[row] for row in rows.tolist() if row in self._rows) if self._rows else ()
+        return any(row.options.token_ids for row in pooled)
 
     def pool(self, outputs: HiddenStates, step: Step) -> PooledStep | None:
         """Reads what a step computed for rows that pool; None: there are none in it. Raises PlanError."""

@@ -400,6 +400,8 @@ async def test_texts_are_ordered_by_relevance(checkpoint, tmp_path):
             (tei_pb2.RerankRequest(query="q", texts=["a", long]), "texts[1]"),
         ):
             assert fields_of(await refusal(rerank.Rerank(request))) == [field]
+        info = await tei_pb2_grpc.InfoStub(service.channel).Info(tei_pb2.InfoRequest())
+        assert info.model_type == tei_pb2.MODEL_TYPE_RERANKER
 
 
 async def test_labels_of_a_text(tmp_path):

@@ -44,7 +44,7 @@ def read_predict(
         raise Unsupported({"raw_scores": "are not served: the checkpoint says what its numbers become"})
     texts = [message.inputs] if isinstance(message, tei_pb2.PredictRequest) else list(message.inputs)
     if len(texts) == 2:
-        raise Unsupported({"inputs": "are a pair, which no model is served for"})
+        raise Unsupported({"inputs": "are a pair, which Rerank scores"})
     if len(texts) != 1:
         raise InvalidRequest({"inputs": f"must be one text, or two, not {len(texts)}"})
     request = pooling_pb2.ClassifyRequest()

@@ -66,7 +66,7 @@ class TeiServicer(
             version=__version__,
             model_id=parts.model.name,
             model_dtype=facts.model.dtype,
-            model_type=tei_pb2.MODEL_TYPE_CLASSIFIER if parts.model.classes else tei_pb2.MODEL_TYPE_EMBEDDING,
+            model_type=_model_type(parts),
             max_concurrent_requests=parts.config.max_concurrent_requests,
             max_input_length=parts.model.texts.longest(facts.model.max_model_len),
             max_batch_tokens=facts.max_num_batched_tokens,
@@ -207,6 +207,12 @@ class TeiServicer(
         except ServiceError as error:
             raise translated(error, NAMES) from None
         return tei_pb2.DecodeResponse(text=text)
+
+
+def _model_type(parts: FrontendParts) -> tei_pb2.ModelType:
+    if parts.model.scoring is not None:
+        return tei_pb2.MODEL_TYPE_RERANKER
+    return tei_pb2.MODEL_TYPE_CLASSIFIER if parts.model.classes else tei_pb2.MODEL_TYPE_EMBEDDING
 
 
 def _metadata(began: int, num_chars: int, num_tokens: int, times: StageTimes) -> tei_pb2.Metadata:

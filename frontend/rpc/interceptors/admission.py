@@ -36,6 +36,7 @@ _CALLS = frozenset(
         "/pagewire.v1.GenerationService/GenerateUnary",
         "/pagewire.v1.PoolingService/Classify",
         "/pagewire.v1.PoolingService/Embed",
+        "/pagewire.v1.PoolingService/Score",
         "/pagewire.v1.PoolingService/ScoreContinuations",
         "/pagewire.v1.TokenizerService/Tokenize",
         "/pagewire.v1.TokenizerService/Detokenize",
@@ -47,6 +48,7 @@ _CALLS = frozenset(
         "/tei.v1.Embed/Embed",
         "/tei.v1.Predict/Predict",
         "/tei.v1.Predict/PredictPair",
+        "/tei.v1.Rerank/Rerank",
         "/tei.v1.Tokenize/Decode",
         "/tei.v1.Tokenize/Tokenize",
     }

@@ -1,6 +1,7 @@
 """tei.v1 over a real socket, with stubs made of the protocol's file."""
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -352,6 +353,37 @@ async def test_info(checkpoint):
         assert info.tokenization_workers >= 1 and not info.HasField("sha")
 
 
+async def test_texts_are_ordered_by_relevance(checkpoint, tmp_path):
+    template = tmp_path / "pair.jinja"
+    template.write_text("{{ query }}:{{ document }}")
+    options = {"tei": True, "score_template": str(template), "score_tokens": "y,n"}
+    logits = Pooling(type=POOLING_TYPE_LAST, token_ids=encode("yn"))
+
+    def raw(text: str) -> float:
+        yes, no = fake_vector(encode(f"q:{text}"), logits)
+        return yes - no
+
+    async with run_service(checkpoint, pool, **options) as service:
+        rerank = tei_pb2_grpc.RerankStub(service.channel)
+        texts = ["a", "bbb", ""]
+        answer = await rerank.Rerank(tei_pb2.RerankRequest(query="q", texts=texts, raw_scores=True))
+        order = sorted(range(3), key=lambda index: -raw(texts[index]))
+        assert [each.index for each in answer.ranks] == order
+        assert [each.score for each in answer.ranks] == [raw(texts[index]) for index in order]
+        assert not answer.ranks[0].HasField("text") and answer.metadata.compute_chars == 5
+        answer = await rerank.Rerank(tei_pb2.RerankRequest(query="q", texts=texts, return_text=True))
+        assert [each.text for each in answer.ranks] == [texts[index] for index in order]
+        assert answer.ranks[0].score == pytest.approx(1 / (1 + math.exp(-raw(texts[order[0]]))))
+        long = "x" * 2 * MAX_MODEL_LEN
+        await rerank.Rerank(tei_pb2.RerankRequest(query="q", texts=[long], truncate=True))
+        for request, field in (
+            (tei_pb2.RerankRequest(texts=["a"]), "query"),
+            (tei_pb2.RerankRequest(query="q"), "texts"),
+            (tei_pb2.RerankRequest(query="q", texts=["a", long]), "texts[1]"),
+        ):
+            assert fields_of(await refusal(rerank.Rerank(request))) == [field]
+
+
 async def test_labels_of_a_text(tmp_path):
     labels = {str(index): f"label {index}" for index in range(EMBEDDING_SIZE)}
     config = {"architectures": ["LlamaForSequenceClassification"], "vocab_size": 512, "id2label": labels}
@@ -383,7 +415,7 @@ async def test_labels_of_a_text(tmp_path):
         assert info.model_type == tei_pb2.MODEL_TYPE_CLASSIFIER
 
 
-UNIMPLEMENTED = {"Embed": ("EmbedSparse", "EmbedAll"), "Rerank": ("Rerank",)}
+UNIMPLEMENTED = {"Embed": ("EmbedSparse", "EmbedAll")}
 
 
 async def test_what_is_not_implemented(checkpoint):
@@ -400,9 +432,7 @@ def test_methods_are_for_callers_with_a_token_and_take_slots():
         for method in tei_pb2.DESCRIPTOR.services_by_name[name].methods:
             path = f"/tei.v1.{name}/{method.name}"
             assert access_of(path) is Access.AUTHENTICATED
-            if name in ("Embed", "Predict", "Tokenize") and not method.name.startswith(
-                ("EmbedSparse", "EmbedAll")
-            ):
+            if name != "Info" and not method.name.startswith(("EmbedSparse", "EmbedAll", "RerankStream")):
                 assert path in (_STREAMS if method.client_streaming else _CALLS)
 
 

@@ -1,6 +1,6 @@
 """Requests with adapters: loaded before they begin, in a bounded memory, and not taken from a request."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,12 +27,14 @@ PROMPT = list(range(10, 31))  # five blocks of 4 and one token
 class Adapters(House):
     """A house with adapters of 10 bytes each, and memory for two of them."""
 
-    def __init__(self, folder: Path, capacity: int = 20) -> None:
+    def __init__(
+        self, folder: Path, capacity: int = 20, names: Sequence[str] = "abcd", rows: int = 8
+    ) -> None:
         self.folder = folder
-        for name in (*"abcd", "missing"):
+        for name in (*names, "missing"):
             (folder / name).mkdir()
-        super().__init__(adapters=AdapterOptions(AdapterSources(parent=str(folder)), capacity))
-        self.worker.folders = {name: (adapter_digest(name), 10) for name in "abcd"}
+        super().__init__(adapters=AdapterOptions(AdapterSources(parent=str(folder)), capacity), rows=rows)
+        self.worker.folders = {name: (adapter_digest(name), 10) for name in names}
 
     def put_one(self, handle: int, name: str, start: int = 0, **options: object) -> AddRequest:
         message = add_request(handle, PROMPT, **options)  # type: ignore[arg-type]
@@ -50,7 +52,7 @@ class Adapters(House):
 
     def settle(self) -> None:
         """Steps until no call is under way."""
-        while self.inbox or self.core._adapters.is_loading:
+        while self.inbox or self.core.adapters.is_loading:
             self.step()
 
     def answers(self) -> list[tuple[str, str]]:
@@ -106,7 +108,7 @@ def test_nothing_is_taken_from_a_request_and_all_get_their_turn(tmp_path: Path, 
             handle += 1
             house.put_one(handle, name, max_tokens=7)
         house.step(3)
-        is_judged = house.core._adapters.is_loading  # one whose size the core does not know yet
+        is_judged = house.core.adapters.is_loading  # one whose size the core does not know yet
         assert 10 * len(house.worker.adapters) <= capacity + 10 * is_judged
     house.run()
     assert len(house.outputs_of(b"a").ends) == handle and not house.failures()

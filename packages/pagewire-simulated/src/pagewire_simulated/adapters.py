@@ -38,7 +38,7 @@ class SimulatedAdapters:
             if order.digest and loaded.digest != order.digest:
                 raise ValueError("its files are another adapter's now")
             if loaded.bytes > order.max_bytes:
-                raise ValueError(f"it takes {loaded.bytes} bytes, and {order.max_bytes} are left for it")
+                raise ValueError(f"takes {loaded.bytes} bytes, more than {order.max_bytes} (--lora-memory)")
             self._held[loaded.digest] = loaded
         except (OSError, ValueError) as error:
             problem = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -120,6 +120,9 @@ class SimulatedBackend:
     def sampled_states(self, index: Integers) -> States:
         return self._states().sampled_states(index)
 
+    def chosen_logits(self, index: Integers, token_ids: Integers) -> States:
+        return self._states().chosen_logits(index, token_ids)
+
     def row_states(self, entry: int, count: int) -> States:
         return self._states().row_states(entry, count)
 

@@ -1,6 +1,6 @@
-"""The services of text-embeddings-inference: Info, Embed, Predict and Tokenize, over the parts of all others.
+"""The services of text-embeddings-inference, over the parts of all others.
 
-Rerank, sparse vectors and vectors of tokens are not implemented.
+RerankStream, sparse vectors and vectors of tokens are not implemented.
 """
 
 import time
@@ -25,7 +25,15 @@ from pagewire.ipc.columns import unpack_f32_array
 from pagewire_gateways.field_names import translated
 from pagewire_gateways.protos import tei_pb2, tei_pb2_grpc
 from pagewire_gateways.tei.ordered import OrderedStream
-from pagewire_gateways.tei.requests import NAMES, read_decode, read_embed, read_encode, read_predict
+from pagewire_gateways.tei.requests import (
+    NAMES,
+    read_decode,
+    read_embed,
+    read_encode,
+    read_predict,
+    read_rerank,
+    rerank_names,
+)
 
 SERVICES = "Info", "Embed", "Predict", "Rerank", "Tokenize"
 
@@ -37,7 +45,7 @@ class TeiServicer(
     tei_pb2_grpc.RerankServicer,
     tei_pb2_grpc.TokenizeServicer,
 ):
-    """Embeds, classifies and tokenizes, one text per message."""
+    """Embeds, classifies, reranks and tokenizes."""
 
     descriptors = tuple(tei_pb2.DESCRIPTOR.services_by_name[name] for name in SERVICES)
     interceptors = ()
@@ -131,7 +139,25 @@ class TeiServicer(
             response.predictions.add(score=score, label=label)
         return response
 
-    Rerank = unimplemented("Rerank")
+    @guarded
+    async def Rerank(self, request: tei_pb2.RerankRequest, context: Context) -> tei_pb2.RerankResponse:
+        began, parts, call = time.monotonic_ns(), self._parts, current_call(context)
+        parts.state.require_open()
+        read = partial(read_rerank, request, parts.engine.require_known().model.max_model_len)
+        try:
+            asked = await parts.large_messages.run(read, request.ByteSize(), call.caller)
+            found = await parts.scorer.score(asked, call)
+        except ServiceError as error:
+            raise translated(error, NAMES | rerank_names(len(request.texts))) from None
+        size = len(request.query) + sum(map(len, request.texts))
+        metadata = _metadata(began, size, found.prompt_tokens, found.times)
+        response = tei_pb2.RerankResponse(metadata=metadata)
+        for each in found.documents:
+            text = request.texts[each.index] if request.return_text else None
+            score = each.raw if request.raw_scores else each.score
+            response.ranks.add(index=each.index, text=text, score=score)
+        return response
+
     RerankStream = unimplemented("RerankStream")
 
     @guarded

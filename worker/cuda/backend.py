@@ -12,6 +12,7 @@ from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
 from kernels.wanted import Wanted
 from pagewire.internal.v1 import worker_pb2
+from worker.adapters.rows import AdapterRows
 from worker.cuda.device import Device, Event
 from worker.cuda.graphs import Graphs
 from worker.cuda.rows import DeviceRows
@@ -54,12 +55,17 @@ class CudaBackend:
         device: Device,
         most_queries: int = 1,
         states: RowStates | None = None,
+        adapters: AdapterRows | None = None,
+        max_adapters: int = 0,
     ) -> None:
         """most_queries: tokens of a row that decodes. With more than 1 tokens are drafted, by what the host
-        knows of rows: each step then waits for its tokens. states: of rows; None: no layer has one."""
+        knows of rows: each step then waits for its tokens. states: of rows; None: no layer has one. adapters:
+        of rows, at most max_adapters in a step; None: no row has one."""
         self.model, self.cache, self.sampler, self.device = model, cache, sampler, device
         self.states, self._caches = states, layer_caches(model, cache, states)
-        self.features: Sequence[RowFeature] = (sampler,) if states is None else (sampler, states)
+        self.adapters = adapters
+        kept = sampler, states, adapters
+        self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
         self.plan_check: PlanCheck | None = None
@@ -68,12 +74,14 @@ class CudaBackend:
         self.most_queries = most_queries
         tokens = max_num_batched_tokens
         kinds = cache.specs, most_queries, states is not None
-        self.buffers = StepBuffers(rows, self.device_rows, device, tokens, *kinds)
+        adapted = (max_adapters, adapters.store.parts) if adapters is not None else ()
+        self.buffers = StepBuffers(rows, self.device_rows, device, tokens, *kinds, *adapted)
         self.bytes_per_block = cache.num_bytes // (cache.num_blocks + 1)
-        self.graphs = Graphs()
+        self.graphs, self.adapted_graphs = Graphs(), Graphs()  # of steps without adapters, and with some
         self.sampling_graphs: dict[Work, Graphs] = {}
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
+        self._is_adapted = False
         self._step: Step
         self._free_since_ns = time.monotonic_ns()
 
@@ -109,10 +117,16 @@ class CudaBackend:
             spans.write(step.rows, step.starts, step.counts)
             self.states.mark(spans)
         self._layout = self.buffers.load(step, spans)
+        starts = self._layout.row_starts
+        adapters = None if self.adapters is None else self.adapters.of_step(starts, step)
+        self._is_adapted = adapters is not None
+        if adapters is not None:
+            self.buffers.load_adapters(adapters)
 
     def forward(self) -> StepOutputs:
-        graph = self.graphs.find(self._layout.shape.tokens)
-        hidden = self._forward(self._layout.shape) if graph is None else graph()
+        graphs = self.adapted_graphs if self._is_adapted else self.graphs
+        graph = graphs.find(self._layout.shape.tokens)
+        hidden = self._forward(self._layout.shape, self._is_adapted) if graph is None else graph()
         if self.states is not None:
             self.states.finish(self._step)
         return CudaOutputs(self, self._layout, hidden, graph is not None)
@@ -138,6 +152,17 @@ class CudaBackend:
             self._captured = torch.zeros_like(self._forward(shape))
         target = self._captured[:size]
         self.graphs.add(size, self.device.capture(lambda: target.copy_(self._forward(shape))))
+        if self.adapters is not None:
+            self.run_adapted(size)
+            run = lambda: target.copy_(self._forward(shape, True))  # noqa: E731
+            self.adapted_graphs.add(size, self.device.capture(run))
+
+    @torch.inference_mode()
+    def run_adapted(self, size: int) -> None:
+        """Launches a step of up to `size` tokens with adapters, which compiles what adapts them: that of the
+        columns on the device. Does nothing where no row has one."""
+        if self.adapters is not None:
+            self._forward(self.buffers.graph_shape(size), True)
 
     @torch.inference_mode()
     def capture_sampling(self, size: int) -> None:
@@ -176,9 +201,9 @@ class CudaBackend:
         like = self.model.head.weight
         self.model.logits(torch.zeros(count, like.shape[1], dtype=like.dtype, device=like.device))
 
-    def _forward(self, shape: StepShape) -> torch.Tensor:
+    def _forward(self, shape: StepShape, is_adapted: bool = False) -> torch.Tensor:
         """Returns the hidden states [T, E] of the step whose columns are on the device."""
-        return self.model(self.buffers.batch(shape), self._caches)
+        return self.model(self.buffers.batch(shape, is_adapted), self._caches)
 
 
 def copy_parts(sources: Integers, targets: Integers, bytes_per_block: int) -> Iterator[slice]:

@@ -61,7 +61,7 @@ def make_ready(
             implementation=config.implementation,
             embedding_size=config.state_size,
             head_sizes=executor.head_sizes,
-            input_embedding_size=config.input_embedding_size if device == "cpu" else 0,
+            input_embedding_size=config.input_embedding_size if device in ("cpu", "cuda") else 0,
             kv_cache_dtype=initialize.kv_cache_dtype,
             quantization=model.quantization,
             grammar_engine=executor.backend.grammars.engine,

@@ -3,11 +3,12 @@
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from kernels.api import Spans
+from kernels.api import InputEmbeddings, Spans
 from kernels.ops.attention.ragged import Integers
 from kernels.triton import requirements
 from kernels.wanted import Wanted
@@ -29,6 +30,7 @@ from worker.pooling.vectors import States
 from worker.sampling.logprobs.messages import LogprobCandidates, PromptPart
 from worker.sampling.logprobs.scores import PromptScores, SampledScores
 from worker.step.beams import BeamCandidates
+from worker.step.embeddings import EmbeddingRows
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
 
@@ -64,7 +66,8 @@ class CudaBackend:
         self.model, self.cache, self.sampler, self.device = model, cache, sampler, device
         self.states, self._caches = states, layer_caches(model, cache, states)
         self.adapters = adapters
-        kept = sampler, states, adapters
+        self._embeddings = EmbeddingRows(cache.layout.dtype)
+        kept = sampler, self._embeddings, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
@@ -82,6 +85,7 @@ class CudaBackend:
         self._captured: torch.Tensor | None = None  # [rows, E] the hidden states of whichever graph ran last
         self._layout: StepLayout
         self._is_adapted = False
+        self._values: InputEmbeddings | None = None  # of the step, in place of tokens
         self._step: Step
         self._free_since_ns = time.monotonic_ns()
 
@@ -122,11 +126,14 @@ class CudaBackend:
         self._is_adapted = adapters is not None
         if adapters is not None:
             self.buffers.load_adapters(adapters)
+        values = self._embeddings.of_step(starts, step)
+        self._values = None if values is None else self._upload_values(*values)
 
     def forward(self) -> StepOutputs:
         graphs = self.adapted_graphs if self._is_adapted else self.graphs
-        graph = graphs.find(self._layout.shape.tokens)
+        graph = graphs.find(self._layout.shape.tokens) if self._values is None else None
         hidden = self._forward(self._layout.shape, self._is_adapted) if graph is None else graph()
+        self._values = None
         if self.states is not None:
             self.states.finish(self._step)
         return CudaOutputs(self, self._layout, hidden, graph is not None)
@@ -203,7 +210,15 @@ class CudaBackend:
 
     def _forward(self, shape: StepShape, is_adapted: bool = False) -> torch.Tensor:
         """Returns the hidden states [T, E] of the step whose columns are on the device."""
-        return self.model(self.buffers.batch(shape, is_adapted), self._caches)
+        batch = self.buffers.batch(shape, is_adapted)
+        if self._values is not None:
+            batch = replace(batch, input_embeddings=self._values)
+        return self.model(batch, self._caches)
+
+    def _upload_values(self, tokens: torch.Tensor, values: torch.Tensor) -> InputEmbeddings:
+        """Sends values [N, E] that stand in place of tokens [N] to the device."""
+        sent = self.device.send(values.view(torch.uint8).numpy()).view(values.dtype)
+        return InputEmbeddings(self.device.send(tokens.numpy()), sent)
 
 
 def copy_parts(sources: Integers, targets: Integers, bytes_per_block: int) -> Iterator[slice]:

@@ -126,7 +126,9 @@ class AdapterStore:
 
     @property
     def loaded(self) -> Sequence[worker_pb2.AdapterLoaded]:
-        """What is held, for a core that adopts the worker (Ready.adapters)."""
+        """What is held, for a core that adopts the worker (Ready.adapters). Waits for the last core's loads:
+        they would be held otherwise, and unknown to the next one."""
+        self._threads.submit(lambda: None).result()
         return [held.loaded for held in self._held.values()]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernels.cpu.adapters.pack import PackedAdapter
-from kernels.cpu.adapters.records import AT_ONCE, AdaptRecord
+from kernels.cpu.adapters.records import AT_ONCE, AdaptRecord, PairAdaptersRecord
 from kernels.cpu.adapters.records import scratch_bytes as adapter_scratch
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.records import (
@@ -85,10 +85,42 @@ class CpuOps(CpuStateOps):
         self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters | None
     ) -> torch.Tensor:
         if adapters is not None:
-            record = self._adapt_record(y, x.contiguous(), layer)
+            x = x.contiguous()
+            record = self._adapt_record(y, x, layer)
             record.tokens, record.adapters = adapters.tokens.data_ptr(), adapters.addresses.data_ptr()
             self.run(self.adapters, len(adapters.tokens), record, AT_ONCE)
         return y
+
+    def adapt_experts(
+        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Any
+    ) -> torch.Tensor:
+        x = x.contiguous()
+        sort, pairs = self._pair_record(order.experts, order.places, len(order.counts))
+        sort.tokens, sort.adapters = adapters.tokens.data_ptr(), adapters.addresses.data_ptr()
+        sort.count = len(adapters.tokens)
+        self.run(self.experts.pair, 1, sort, 1)
+        record = self._adapt_record(y, x, layer)
+        record.tokens, record.adapters = pairs[0].data_ptr(), pairs[1].data_ptr()
+        self.run(self.adapters, sort.count * sort.top_k, record, AT_ONCE)
+        return y
+
+    def _pair_record(
+        self, experts: torch.Tensor, places: torch.Tensor, num_experts: int
+    ) -> tuple[PairAdaptersRecord, list[torch.Tensor]]:
+        """Returns the record without the tokens of a step, and the memory that it writes: `pairs`,
+        `pair_adapters` and `starts`. experts, places: [T, k]."""
+        pairs, addresses = (self.empty(places.shape, torch.int64) for _ in range(2))
+        starts = self.constant(torch.empty(num_experts, dtype=torch.int64))
+        record = PairAdaptersRecord(
+            top_k=places.shape[1],
+            num_experts=num_experts,
+            experts=experts.data_ptr(),
+            places=places.data_ptr(),
+            starts=starts.data_ptr(),
+            pairs=pairs.data_ptr(),
+            pair_adapters=addresses.data_ptr(),
+        )
+        return record, [pairs, addresses, starts]
 
     def _adapt_record(self, y: torch.Tensor, x: torch.Tensor, layer: int) -> AdaptRecord:
         """Returns the record without the tokens of a step. x, y: contiguous."""

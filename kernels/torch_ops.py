@@ -16,7 +16,14 @@ import torch
 
 from kernels.ops.experts.dispatch import Dispatch, combine, dispatch, route, weigh
 from kernels.ops.layers.activation import activation, clamped_swiglu, gated_activation
-from kernels.ops.layers.adapters import AdapterWeights, LayerParts, PlainAdapter, StepAdapters, adapt
+from kernels.ops.layers.adapters import (
+    AdapterWeights,
+    LayerParts,
+    PlainAdapter,
+    StepAdapters,
+    adapt,
+    adapt_experts,
+)
 from kernels.ops.layers.linear import linear, low_bit_linear
 from kernels.ops.layers.norms import (
     add_layer_norm,
@@ -68,6 +75,7 @@ class ExpertWeights(Protocol):
 
     num_experts: int
     out_features: int
+    number: int | None  # of the first in pack_adapter(); None: they take no adapters
 
     def product(self, x: torch.Tensor, expert: int) -> torch.Tensor:
         """[P, in] -> [P, out], by the matrix of one expert."""
@@ -133,6 +141,12 @@ class Ops:
         number in pack_adapter(). adapters: None: no token has one."""
         return y if adapters is None else adapt(y, x, layer, adapters)
 
+    def adapt_experts(
+        self, y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Any
+    ) -> torch.Tensor:
+        """Computes kernels.ops.layers.adapters. order: of sort_by_expert()."""
+        return adapt_experts(y, x, layer, adapters, order)
+
     def head_linear(
         self, x: torch.Tensor, matrices: Sequence[HeadWeight], stacked: torch.Tensor | None
     ) -> torch.Tensor:
@@ -172,17 +186,24 @@ class Ops:
         return dispatch(chosen, products[0].num_experts)
 
     def expert_linear(
-        self, x: torch.Tensor, weights: ExpertWeights, order: Any, by_token: bool = False
+        self,
+        x: torch.Tensor,
+        weights: ExpertWeights,
+        order: Any,
+        by_token: bool = False,
+        adapters: StepAdapters | None = None,
     ) -> torch.Tensor:
-        """Returns the products of all pairs, [P, out]. x: [P, in] in this order; by_token: [T, in]. order: of
-        sort_by_expert()."""
+        """Returns the products of all pairs, [P, out], with what adapters make of x. x: [P, in] in this
+        order; by_token: [T, in]. order: of sort_by_expert()."""
         x = x[order.tokens] if by_token else x
         out, first = x.new_empty((x.shape[0], weights.out_features)), 0
         for expert, count in enumerate(order.counts.tolist()):
             if count:
                 out[first : first + count] = weights.product(x[first : first + count], expert)
                 first += count
-        return out
+        if adapters is None or weights.number is None:
+            return out
+        return self.adapt_experts(out, x, weights.number, adapters, order)
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: Any) -> torch.Tensor:
         """Computes kernels.ops.experts.dispatch. order: of sort_by_expert()."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from kernels.ops.layers.adapters import StepAdapters
 from kernels.torch_ops import HeadWeight, Ops, or_ones
 from kernels.triton.elementwise.activation import activation, clamped_swiglu, gated_activation
 from kernels.triton.elementwise.rms_norm import add_rms_norm, rms_norm
@@ -83,8 +84,14 @@ class TritonOps(Ops):
         return sort_by_expert(chosen, products[0].num_experts, dtype, most_pairs=min(most))
 
     def expert_linear(
-        self, x: torch.Tensor, weights: Any, order: ExpertOrder, by_token: bool = False
+        self,
+        x: torch.Tensor,
+        weights: Any,
+        order: ExpertOrder,
+        by_token: bool = False,
+        adapters: StepAdapters | None = None,
     ) -> torch.Tensor:
+        """Experts take no adapters here."""
         bias, rows = weights.bias if weights.adds_bias else None, order.tokens if by_token else None
         if isinstance(weights.stacked, LowBitWeight):
             return grouped_low_bit_linear(x, weights.stacked, bias, order, rows)

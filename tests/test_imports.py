@@ -169,7 +169,8 @@ SEAMS = {
     },
     "pagewire_openai": {
         *("frontend.call.call", "frontend.errors", "frontend.http", "frontend.inspector", "frontend.parts"),
-        *("frontend.streams.request_spec", "frontend.streams.stream", "frontend.templates.chat_template"),
+        *("frontend.streams.request_spec", "frontend.streams.scorer", "frontend.streams.stream"),
+        "frontend.templates.chat_template",
         *("frontend.templates.conversation", "frontend.tokenization", "frontend.validation.requests"),
         *("frontend.validation.rules", "frontend.vectors", "pagewire", "pagewire.host.addresses"),
         *("pagewire.ipc.columns", "pagewire.v1"),

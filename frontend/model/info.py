@@ -11,6 +11,7 @@ from frontend.answers.choice import AnswerFormats, choose
 from frontend.errors import Unsupported
 from frontend.model.checkpoint_text import GENERATION_CONFIG, read_checkpoint, read_template
 from frontend.model.pooling_config import PoolingDefaults, read_pooling
+from frontend.model.scoring_config import PairScoring, read_scoring
 from frontend.templates.chat_template import ChatTemplate
 from frontend.text.tokenizer import Tokenizer
 from frontend.text.tokenizer_files import (
@@ -81,6 +82,8 @@ class ModelInfo:
     """How prompts are embedded; None: they are not."""
     classes: Classes | None = None
     """How prompts are classified; None: they are not."""
+    scoring: PairScoring | None = None
+    """How prompts of pairs are scored; None: they are not."""
     generates: bool = True
     """False for an encoder, and for a checkpoint without an output head."""
 
@@ -111,6 +114,8 @@ class ModelInfo:
             capabilities.append(model_pb2.CAPABILITY_ADAPTERS)
         if self.classes is not None:
             capabilities.append(model_pb2.CAPABILITY_CLASSIFY)
+        if embedding_size or self.scoring is not None:
+            capabilities.append(model_pb2.CAPABILITY_SCORE)
         return model_pb2.Model(
             name=self.name,
             source=self.source,
@@ -248,6 +253,7 @@ def load_model(config: FrontendConfig) -> ModelInfo:
         ),
         pooling=pooling,
         classes=classes,
+        scoring=read_scoring(config, text, fields, classes),
         generates=not reason and classes is None,
     )
 

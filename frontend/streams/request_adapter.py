@@ -8,9 +8,14 @@ from frontend.errors import ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.prompts.prompt_encoding import TokenizedPrompt
 from pagewire.internal.v1.engine_pb2 import AdapterRef, NamedAdapter
 from pagewire.v1.generation_pb2 import AppliedAdapter, GenerateRequest
-from pagewire.v1.pooling_pb2 import ClassifyRequest, EmbedRequest, ScoreContinuationsRequest
+from pagewire.v1.pooling_pb2 import (
+    ClassifyRequest,
+    EmbedRequest,
+    ScoreContinuationsRequest,
+    ScoreRequest,
+)
 
-Request = GenerateRequest | EmbedRequest | ClassifyRequest | ScoreContinuationsRequest
+Request = GenerateRequest | EmbedRequest | ScoreRequest | ClassifyRequest | ScoreContinuationsRequest
 
 
 def named_by(request: Request, models: Sequence[str]) -> tuple[str, bytes]:
@@ -18,7 +23,7 @@ def named_by(request: Request, models: Sequence[str]) -> tuple[str, bytes]:
     had. An adapter is named by `adapter`, or by a `model` that is none of the served models. Raises
     InvalidRequest."""
     model = "" if request.model in models else request.model
-    adapter = request.adapter if isinstance(request, GenerateRequest | EmbedRequest) else ""
+    adapter = request.adapter if isinstance(request, GenerateRequest | EmbedRequest | ScoreRequest) else ""
     if model and adapter and model != adapter:
         raise InvalidRequest({"adapter": "must be that of model, or absent, where model names an adapter"})
     continuation = request.continuation if isinstance(request, GenerateRequest) else None

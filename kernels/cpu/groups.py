@@ -40,7 +40,7 @@ class Group(StrEnum):
         *("states.delta_rule", "states.convolution", "states.selective_scan", "states.norms"),
     )
     """Layers that keep a state per row."""
-    EXPERTS = "experts", "experts.route", "experts.dispatch"
+    EXPERTS = "experts", "experts.route", "experts.dispatch", "adapters.pairs"
     SAMPLER = "sampler", "sampling.choose", "sampling.logits_processors", "runtime.program"
     """For any CPU."""
     MODEL = (

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from kernels.cpu.adapters.records import AdaptRecord
+from kernels.cpu.adapters.records import AdaptRecord, PairAdaptersRecord
 from kernels.cpu.compiler.records import Operation
 from kernels.cpu.elementwise.records import (
     ActivationRecord,
@@ -59,6 +59,7 @@ class ExpertKernels(NamedTuple):
     product: Operation[GroupedRecord]
     sum: Operation[CombineRecord]
     weigh: Operation[WeighRecord]
+    pair: Operation[PairAdaptersRecord]
 
 
 class StateKernels(NamedTuple):
@@ -99,7 +100,8 @@ def adapter_kernel(dtype: torch.dtype) -> Operation[AdaptRecord]:
 
 def expert_kernels(dtype: torch.dtype) -> ExpertKernels:
     """Returns the operations, compiled if needed. dtype: bfloat16 or float32."""
-    from kernels.cpu.experts import dispatch, route  # compiles, the first time
+    from kernels.cpu.adapters.pairs import pair_adapters  # compiles, the first time
+    from kernels.cpu.experts import dispatch, route
 
     return ExpertKernels(
         route.route,
@@ -107,6 +109,7 @@ def expert_kernels(dtype: torch.dtype) -> ExpertKernels:
         dispatch.grouped_product,
         dispatch.combine.of(dtype),
         dispatch.weigh.of(dtype),
+        pair_adapters,
     )
 
 

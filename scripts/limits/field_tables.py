@@ -12,6 +12,7 @@ from frontend.validation.requests import (
     DTYPES,
     MAX_ABORTS,
     MAX_DETOKENIZED,
+    MAX_PAIR_BYTES,
     MAX_PARTS,
     MAX_PROMPTS,
     MAX_SCORED_BYTES,
@@ -195,6 +196,23 @@ REQUESTS: dict[str, Mapping[str, Entry]] = {
         "tenant": IDENTIFIER,
         **_below("cache", "cache"),
     },
+    "ScoreRequest": {
+        "request_id": Elsewhere(f"{IDENTIFIER.range}, with room for a suffix", VALIDATION),
+        "model": SERVED_MODEL,
+        **_below("prompt", "query"),
+        **_below("prompt", "documents"),
+        "documents": Elsewhere(
+            f"1 to {MAX_PROMPTS}; for a template {MAX_PAIR_BYTES} bytes in all, each with the query; else"
+            f" {MAX_VECTOR_VALUES} elements in all",
+            VALIDATION,
+        ),
+        "top_n": Elsewhere("at least 1", VALIDATION),
+        "priority": PRIORITY,
+        "tenant": IDENTIFIER,
+        "adapter": ADAPTER,
+        "instruction": Elsewhere("where the template has one", VALIDATION),
+        **_below("cache", "cache"),
+    },
     "ListModelsRequest": {},
     "GetModelRequest": {"name": SERVED_MODEL},
     "LoadAdapterRequest": {
@@ -236,6 +254,9 @@ REQUEST_DEFAULTS: dict[str, str] = {
     "LoadAdapterRequest.source": "the subfolder with the name",
     "LoadAdapterRequest.tenants": "all",
     "EmbedRequest.adapter": "none",
+    "ScoreRequest.adapter": "none",
+    "ScoreRequest.instruction": "the template's own",
+    "ScoreRequest.top_n": "all",
     "EmbedRequest.dimensions": "all",
     "EmbedRequest.normalize": "the model's",
     "EmbedRequest.raw_dtype": "numbers, not raw elements",
@@ -246,7 +267,6 @@ REQUEST_DEFAULTS: dict[str, str] = {
 }
 
 NOT_BUILT: dict[str, str] = {
-    "ScoreRequest": "the whole RPC answers UNIMPLEMENTED",
     "StartProfileRequest": "the whole RPC answers UNIMPLEMENTED",
     "StopProfileRequest": "the whole RPC answers UNIMPLEMENTED",
 }

@@ -8,8 +8,6 @@ import torch
 from pagewire.errors import PagewireError, one_line
 from worker.layers.base import Layer
 
-MAX_RANK = 256
-
 
 class AdapterError(PagewireError):
     """An adapter cannot be loaded. The message names the file, the field or the tensor."""
@@ -22,17 +20,17 @@ class AdapterError(PagewireError):
 class Delta:
     """What one part of a layer's output gains: y[:, part] += scale * (x @ a.T) @ b.T.
 
-    r is 1 to MAX_RANK. Parts that the file has fused share one `a`: it is the same tensor object.
+    Parts that the file has fused share one `a`: it is the same tensor object.
     """
 
-    a: torch.Tensor  # [r, held inputs], float32, bfloat16 or float16, as the file has it
+    a: torch.Tensor  # [r, held inputs], r at most MAX_RANK, float32, bfloat16 or float16, as the file has it
     b: torch.Tensor  # [held rows of the part, r], dtype of `a`; rows in the order in which the layer has them
     scale: float  # alpha / r, or alpha / sqrt(r); of this module
 
 
 LayerDeltas = tuple[Delta | None, ...]
-"""One entry per part of a layer's output, in the order of ColumnLinear.parts; one of a layer without parts.
-Of ExpertMatrices one per expert and part: all parts of the first expert, then those of the next."""
+"""One entry per part of a layer's outputs, in the order of MatrixOwner.adapted_parts: of experts, all parts
+of the first, then those of the next."""
 
 
 @dataclass(frozen=True)

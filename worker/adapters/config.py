@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from worker.adapters.adapter import MAX_RANK, AdapterError
+from kernels.api import adapters
+from worker.adapters.adapter import AdapterError
 from worker.adapters.prompt_tuning import KINDS, read_num_virtual_tokens
 
 MAX_ALPHA = 1 << 16
@@ -141,8 +142,8 @@ def read_token_ids(name: str, value: Any) -> tuple[int, ...]:
 
 
 def _read_rank(name: str, value: Any) -> int:
-    if type(value) is not int or not 1 <= value <= MAX_RANK:
-        raise _wrong(name, value, f"must be an integer from 1 to {MAX_RANK}")
+    if type(value) is not int or not 1 <= value <= adapters.MAX_RANK:
+        raise _wrong(name, value, f"must be an integer from 1 to {adapters.MAX_RANK}")
     return value
 
 

@@ -7,8 +7,10 @@ from contextlib import ExitStack
 
 import torch
 
-from worker.adapters.adapter import MAX_RANK, AdapterError, Delta, LayerDeltas
+from worker.adapters.adapter import AdapterError, LayerDeltas
 from worker.adapters.config import AdapterConfig
+from worker.adapters.deltas import Deltas, Pair
+from worker.adapters.stacked import place_stacked
 from worker.layers.base import Layer
 from worker.layers.targets import TargetModules
 from worker.weights.loader import PIECE_VALUES
@@ -16,7 +18,7 @@ from worker.weights.open import open_checkpoint
 from worker.weights.source import TensorSource
 
 PREFIX = "base_model.model."
-_LORA = re.compile(r"(.+)\.lora_([AB])\.weight")
+_LORA = re.compile(r"(.+?)((?:\.base_layer)*)\.lora_([AB])\.weight")
 _REFUSED = {
     r".+\.lora_magnitude_vector(\.weight)?": "DoRA is not supported",
     r".+\.lora_embedding_[AB]": "adapters of embeddings are not supported yet",
@@ -24,71 +26,57 @@ _REFUSED = {
     r".+\.lora_[AB]\.bias": "biases of adapters (lora_bias) are not supported",
     r"prompt_embeddings|prompt_encoder\..+": "it belongs to another kind of adapter",
 }
-_DTYPES = torch.float32, torch.bfloat16, torch.float16
 
 
 def place_tensors(
     tensors: Mapping[str, torch.Tensor], config: AdapterConfig, modules: TargetModules
 ) -> dict[Layer, LayerDeltas]:
     """Returns the deltas of each layer. Raises AdapterError, which names the tensor."""
-    found: dict[str, dict[str, str]] = {}  # module -> "A" and "B" -> tensor
+    found: dict[tuple[str, str], dict[str, str]] = {}  # module, nesting -> "A" and "B" -> tensor
     others: list[str] = []
     for name in tensors:
         if match := _LORA.fullmatch(name.removeprefix(PREFIX)):
-            found.setdefault(match[1], {})[match[2]] = name
+            found.setdefault((match[1], match[2]), {})[match[3]] = name
         else:
             others.append(name)
     _check_others(others, tensors, modules)
     if not found:
         raise AdapterError("the adapter has no tensors lora_A and lora_B")
-    deltas: dict[Layer, list[Delta | None]] = {}
+    deltas, stacked = Deltas(config), list[Pair]()
     taken: dict[str, str] = {}  # normal name -> module
-    for module, names in found.items():
+    for (module, nesting), names in found.items():
         first = next(iter(names.values()))
         if len(names) < 2:
             raise AdapterError(f"tensor {first} lacks its other half, lora_{'AB'['A' in names]}")
+        pair = Pair(module, *((names[half], tensors[names[half]]) for half in "AB"))
         normal = modules.normal_name(module)
-        if normal in taken:
-            raise AdapterError(f"tensor {first}: {module} and {taken[normal]} are the same module")
-        taken[normal] = module
-        _place(module, normal, (names["A"], names["B"]), tensors, config, modules, deltas)
-    return {layer: tuple(parts) for layer, parts in deltas.items()}
+        if normal in modules.stacked:
+            stacked.append(pair)
+            continue
+        if normal + nesting in taken:
+            raise AdapterError(f"tensor {first}: {module} and {taken[normal + nesting]} are the same module")
+        taken[normal + nesting] = module
+        _place(pair, normal + nesting, modules, deltas)
+    place_stacked(stacked, modules, deltas)
+    return {layer: tuple(parts) for layer, parts in deltas.layers.items()}
 
 
-def _place(
-    module: str,
-    normal: str,
-    names: tuple[str, str],
-    tensors: Mapping[str, torch.Tensor],
-    config: AdapterConfig,
-    modules: TargetModules,
-    deltas: dict[Layer, list[Delta | None]],
-) -> None:
-    """Adds the deltas of one module. normal: its normal name. names: of lora_A and lora_B."""
-    if modules.is_unsupported(normal):
-        raise AdapterError(f"tensor {names[0]}: adapters of {module} are not supported yet")
+def _place(pair: Pair, normal: str, modules: TargetModules, deltas: Deltas) -> None:
+    """Adds the deltas of one module. normal: its normal name. Raises AdapterError."""
+    if modules.is_unsupported(modules.normal_name(pair.module)):
+        raise AdapterError(f"tensor {pair.a[0]}: adapters of {pair.module} are not supported yet")
     if normal not in modules.targets:
-        raise AdapterError(f"tensor {names[0]}: the model has no linear layer {module}")
+        raise AdapterError(f"tensor {pair.a[0]}: the model has no linear layer {pair.module}")
     targets = modules.targets[normal]
-    a, b = (tensors[name] for name in names)
     outputs, inputs = targets[0].shape
-    rank = config.rank_of(module) or a.shape[0]
-    if rank > MAX_RANK:
-        raise AdapterError(f"tensor {names[0]} has rank {rank}, more than {MAX_RANK}")
-    for name, tensor, shape in zip(names, (a, b), ((rank, inputs), (outputs, rank)), strict=True):
+    rank = deltas.rank_of(pair, pair.module, pair.a[1].shape[0] if pair.a[1].dim() else 0)
+    for (name, tensor), shape in zip(pair.halves, ((rank, inputs), (outputs, rank)), strict=True):
         if tuple(tensor.shape) != shape:
             raise AdapterError(
                 f"tensor {name} has shape {list(tensor.shape)}, not {list(shape)}: the rank is {rank}, and "
                 f"the model's layer maps {inputs} values to {outputs}"
             )
-        if tensor.dtype not in _DTYPES or tensor.dtype != a.dtype:
-            raise AdapterError(
-                f"tensor {name} is {_name(tensor.dtype)}: lora_A and lora_B must have one dtype of "
-                f"{', '.join(map(_name, _DTYPES))}"
-            )
-    for target in targets:
-        parts = deltas.setdefault(target.layer, [None] * target.num_parts)
-        parts[target.part] = Delta(target.share_of_a(a), target.share_of_b(b), config.scale_of(module, rank))
+    deltas.add(targets, pair, pair.module, pair.a[1], pair.b[1])
 
 
 def _check_others(names: list[str], tensors: Mapping[str, torch.Tensor], modules: TargetModules) -> None:
@@ -125,7 +113,3 @@ def _is_copy(tensor: torch.Tensor, checkpoint: TensorSource, name: str) -> bool:
         )
         for row in range(0, len(tensor), step)
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -1,8 +1,9 @@
 """The adapters that a worker holds, by digest, in the form in which its layers compute with them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TypeGuard
 
@@ -12,7 +13,7 @@ from kernels.api import adapters
 from pagewire.internal.v1 import worker_pb2
 from worker.adapters.adapter import Adapter, AdapterError, LayerDeltas
 from worker.layers.base import Layer
-from worker.layers.linear import ColumnLinear, RowLinear
+from worker.layers.matrix import MatrixOwner
 from worker.models.base import LanguageModel
 
 ReadAdapter = Callable[[Path, LanguageModel, bytes, int], Adapter]
@@ -20,19 +21,20 @@ ReadAdapter = Callable[[Path, LanguageModel, bytes, int], Adapter]
 it must have; empty: any. Raises AdapterError."""
 
 
-def takes_adapter(layer: Layer) -> TypeGuard[ColumnLinear | RowLinear]:
-    """Whether adapters may change the outputs of a layer: not those of embeddings, heads, routers, experts,
-    and of the matrices by head of latent attention."""
-    return isinstance(layer, ColumnLinear | RowLinear) and layer.takes_adapters
+def takes_adapter(layer: Layer) -> TypeGuard[MatrixOwner]:
+    """Whether adapters may change the outputs of a layer: not those of embeddings, heads, routers, and of the
+    matrices by head of latent attention."""
+    return isinstance(layer, MatrixOwner) and layer.takes_adapters
 
 
-def number_layers(model: LanguageModel) -> list[ColumnLinear | RowLinear]:
-    """Numbers the layers that adapters may change, and returns them in this order. Steps that are recorded
-    before have no adapters."""
+def number_layers(model: LanguageModel) -> list[MatrixOwner]:
+    """Numbers the matrices that adapters may change, and returns their layers in this order. Steps that are
+    recorded before have no adapters."""
     modules = [layer for layer in model.modules() if isinstance(layer, Layer)]
-    layers = [layer for layer in modules if takes_adapter(layer)]
-    for number, layer in enumerate(layers):
+    layers, number = [layer for layer in modules if takes_adapter(layer)], 0
+    for layer in layers:
         layer.number = number
+        number += len(layer.adapted_parts)
     return layers
 
 
@@ -86,7 +88,8 @@ class AdapterStore:
             raise AdapterError(f"adapters cannot change layers of these kinds: {kinds}")
         virtual, weights = adapter.virtual_tokens, None
         if virtual is None:
-            parts = [low_rank(layer, adapter.deltas.get(layer, ())) for layer in self._layers]
+            deltas = adapter.deltas
+            parts = [each for layer in self._layers for each in low_rank(layer, deltas.get(layer, ()))]
             weights = self._layers[0].ops.pack_adapter(parts)
         else:
             self._check_virtual_tokens(virtual)
@@ -117,8 +120,13 @@ class AdapterStore:
         """Returns the last names of the modules that an adapter changes, in order of the alphabet."""
         if self._model.target_modules is None:
             return []
-        found = set[str]()
-        for module, targets in self._model.target_modules.targets.items():
+        found, modules = set[str](), self._model.target_modules
+        stacked = (
+            (module, target.experts[0])
+            for module, parameters in modules.stacked.items()
+            for target in parameters.values()
+        )
+        for module, targets in chain(modules.targets.items(), stacked):
             parts = [adapter.deltas.get(target.layer, ())[target.part :] for target in targets]
             if any(each and each[0] is not None for each in parts):
                 found.add(module.rpartition(".")[2])
@@ -144,13 +152,15 @@ class AdapterStore:
         return [held.loaded for held in self._held.values()]
 
 
-def low_rank(layer: ColumnLinear | RowLinear, deltas: LayerDeltas) -> adapters.LayerParts:
-    """Returns what an adapter adds to a layer, by its outputs."""
-    rows = [part.held for part in layer.parts] if isinstance(layer, ColumnLinear) else [layer.out_features]
-    first, found = 0, list[adapters.LowRank]()
-    for held, delta in zip(rows, deltas, strict=bool(deltas)):
-        if delta is not None:
-            assert delta.a.shape[0] == delta.b.shape[1] and delta.b.shape[0] == held
-            found.append(adapters.LowRank(delta.a, delta.b, delta.scale, first))
-        first += held
-    return tuple(found)
+def low_rank(layer: MatrixOwner, deltas: LayerDeltas) -> Iterator[adapters.LayerParts]:
+    """Yields what an adapter adds to each matrix of a layer, by its outputs."""
+    given = iter(deltas)
+    for rows in layer.adapted_parts:
+        first, found = 0, list[adapters.LowRank]()
+        for held in rows:
+            if (delta := next(given, None)) is not None:
+                assert delta.a.shape == (delta.b.shape[1], layer.adapted_inputs)
+                assert delta.b.shape[0] == held
+                found.append(adapters.LowRank(delta.a, delta.b, delta.scale, first))
+            first += held
+        yield tuple(found)

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 
 from worker.layers.base import Layer, Weight
-from worker.layers.linear import ColumnLinear, RowLinear
-from worker.layers.targets import Target, TargetModules
+from worker.layers.experts.matrices import ExpertMatrices
+from worker.layers.matrix import MatrixOwner
+from worker.layers.targets import StackedTarget, Target, TargetModules
 from worker.weights.loader import layers_and_names
 
 
@@ -22,20 +23,60 @@ def find_targets(
     checkpoint: that of TargetModules."""
     modules = TargetModules({}, frozenset(), prefix, checkpoint)
     targets: dict[str, list[Target]] = {}
+    stacked: dict[str, dict[str, StackedTarget]] = {}
     others = {*names["head"], *names["embedding"]}
     for layer, stored in layers_and_names(model, names):
-        if isinstance(layer, ColumnLinear | RowLinear) and layer.takes_adapters:
+        parameters = _parameters(layer, stored) if isinstance(layer, ExpertMatrices) else {}
+        if not isinstance(layer, MatrixOwner) or not layer.takes_adapters:
+            others.update(stored, parameters)
+            continue
+        if isinstance(layer, ExpertMatrices):
+            for module, name in parameters.items():
+                stacked.setdefault(modules.normal_name(module), {})[name] = _stacked(layer)
+        if "{expert}" in stored[0] or not parameters:
             weights = [weight for weight in layer.weights(*stored) if len(weight.shape) == 2]
             for part, weight in enumerate(weights):
                 module = modules.normal_name(weight.name.removesuffix(".weight"))
                 targets.setdefault(module, []).append(_target(layer, part, len(weights), weight))
-        else:
-            others.update(stored)
     return replace(
         modules,
         targets={module: tuple(each) for module, each in targets.items()},
         others=frozenset(map(modules.normal_name, others)),
+        stacked=stacked,
     )
+
+
+def _parameters(layer: ExpertMatrices, stored: tuple[str, ...]) -> dict[str, str]:
+    """Returns the module and the name of the parameter [N, out, in] of all experts: as transformers 5 has it
+    for all families, and as the checkpoint has it, where that is one tensor. stored: as layers_and_names()
+    yields them."""
+    name = "gate_up_proj" if len(layer.out_parts) > 1 else "down_proj"
+    if "{expert}" in stored[0]:
+        return {stored[0].partition(".{expert}")[0]: name}
+    module, _, own_name = stored[0].rpartition(".")
+    return {f"{module.rpartition('.')[0]}.experts": name, module: own_name}
+
+
+def _stacked(layer: ExpertMatrices) -> StackedTarget:
+    rows, num_parts = layer.stacked_rows(), len(layer.out_parts)
+    shape = sum(part.length for part in layer.out_parts), layer.in_part.length
+    columns = _columns(layer.in_part.local, shape[1])
+    experts = [
+        [
+            Target(
+                layer,
+                expert * num_parts + part,
+                layer.num_experts * num_parts,
+                shape,
+                rows[part],
+                columns,
+                layer.out_parts[part].order,
+            )
+            for part in range(num_parts)
+        ]
+        for expert in range(layer.num_experts)
+    ]
+    return StackedTarget(shape, tuple(map(tuple, experts)))
 
 
 def _target(layer: Layer, part: int, num_parts: int, weight: Weight) -> Target:
@@ -43,6 +84,8 @@ def _target(layer: Layer, part: int, num_parts: int, weight: Weight) -> Target:
     outputs, inputs = weight.shape
     if weight.transposed:
         rows, columns, outputs, inputs = columns, rows, inputs, outputs
-    if columns.indices(inputs) == (0, inputs, 1):
-        columns = slice(None)
-    return Target(layer, part, num_parts, (outputs, inputs), rows, columns, weight.order)
+    return Target(layer, part, num_parts, (outputs, inputs), rows, _columns(columns, inputs), weight.order)
+
+
+def _columns(columns: slice, inputs: int) -> slice:
+    return slice(None) if columns.indices(inputs) == (0, inputs, 1) else columns

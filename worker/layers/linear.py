@@ -51,6 +51,14 @@ class ColumnLinear(Matrix):
         super().__init__(place.empty(held, in_features), place.empty(held) if bias else None)
         self.in_features, self.parts, self.transposed = in_features, parts, transposed
 
+    @property
+    def adapted_parts(self) -> tuple[tuple[int, ...], ...]:
+        return (tuple(part.held for part in self.parts),)
+
+    @property
+    def adapted_inputs(self) -> int:
+        return self.in_features
+
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in] -> [T, out]."""
         return self.adapted(self.product(x), x, batch)
@@ -132,6 +140,14 @@ class RowLinear(Matrix):
         self.group, self.transposed = place.group, transposed
         self.in_features, self.out_features = in_features, out_features
         self.in_share = place.group.split(in_features)  # of the inputs, those of this rank
+
+    @property
+    def adapted_parts(self) -> tuple[tuple[int, ...], ...]:
+        return ((self.out_features,),)
+
+    @property
+    def adapted_inputs(self) -> int:
+        return self.in_share
 
     def forward(self, x: torch.Tensor, batch: InputBatch) -> torch.Tensor:
         """[T, in / ranks] -> [T, out]."""

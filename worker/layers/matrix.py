@@ -117,6 +117,22 @@ class WeightSlot:
 class MatrixOwner(WeightOwner, ABC):
     """A layer with one matrix, or several."""
 
+    takes_adapters = False
+    """Whether its forward() sees the tokens of the step, of which each may have an adapter."""
+    number: int | None = None
+    """Of its first matrix in the packed adapters of its model (worker.adapters.store), behind which are the
+    others'; None: no adapter changes its products."""
+
+    @property
+    def adapted_parts(self) -> tuple[tuple[int, ...], ...]:
+        """Of each matrix that an adapter may change, the outputs of its parts that this rank holds."""
+        return ()
+
+    @property
+    def adapted_inputs(self) -> int:
+        """The inputs of each such matrix that this rank holds."""
+        return 0
+
     @abstractmethod
     def slots(self) -> Iterator[WeightSlot]:
         """The matrices that may be held in few bits, before they are filled."""
@@ -128,10 +144,6 @@ class Matrix(MatrixOwner):
     is_table = False
     """Whether it is the head, or rows of it are looked up: then its form is that of the head
     (kernels.cpu.weight_forms)."""
-    takes_adapters = False
-    """Whether its forward() sees the tokens of the step, of which each may have an adapter."""
-    number: int | None = None
-    """In the packed adapters of its model (worker.adapters.store); None: no adapter changes its product."""
     keeps_parameter = False
     """Whether no other method may take the place of the parameter while it is loaded, as of a table."""
 

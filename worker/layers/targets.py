@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -32,23 +32,34 @@ class Target:
         return (rows[list(self.order)] if self.order else rows).contiguous()
 
 
+@dataclass(frozen=True, slots=True)
+class StackedTarget:
+    """The matrices of all experts of one product, as one parameter [N, out, in] of a module."""
+
+    shape: tuple[int, int]  # of each matrix: outputs, inputs
+    experts: tuple[tuple[Target, ...], ...]  # of each expert: all that its matrix is
+
+
 @dataclass(frozen=True)
 class TargetModules:
     """All modules of one model by normal name."""
 
     targets: Mapping[str, tuple[Target, ...]]
     others: frozenset[str]
-    """Modules that the model has, and of which adapters are not supported: norms, experts, tables."""
+    """Modules that the model has, and of which adapters are not supported: norms, routers, tables."""
     prefix: str
     """Family.optional_prefix."""
     checkpoint: Path | None
     """What the model was loaded from; None: random weights."""
+    stacked: Mapping[str, Mapping[str, StackedTarget]] = field(default_factory=dict)
+    """Modules whose parameters, by name, are the matrices of all experts (peft's target parameters)."""
 
     def normal_name(self, name: str) -> str:
-        """Returns the name without parts that depend on what the decoder is embedded in: "layers.0.mlp" for
-        "model.language_model.layers.0.mlp"."""
-        return re.sub(r"(^|\.)language_model\.", r"\1", name).removeprefix(self.prefix)
+        """Returns the name without parts that depend on what the decoder is embedded in, or on the version of
+        transformers: "layers.0.mlp" for "model.language_model.layers.0.block_sparse_moe"."""
+        name = re.sub(r"(^|\.)language_model\.", r"\1", name).removeprefix(self.prefix)
+        return name.replace(".block_sparse_moe", ".mlp")
 
     def is_unsupported(self, module: str) -> bool:
         """True for a module that the model has, by its normal name, where adapters are not supported."""
-        return re.sub(r"\bexperts\.\d+\.", "experts.{expert}.", module) in self.others or ".experts" in module
+        return re.sub(r"\bexperts\.\d+\.", "experts.{expert}.", module) in self.others

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
-from kernels.cpu.adapters.records import MAX_RANK, STRIP, AdaptedLayer, AdaptedPart
-from kernels.ops.layers.adapters import LayerParts, LowRank
+from kernels.cpu.adapters.records import STRIP, AdaptedLayer, AdaptedPart
+from kernels.ops.layers.adapters import MAX_RANK, LayerParts, LowRank
 
 
 class PackedAdapter:

@@ -1,11 +1,11 @@
 """How an adapter lies in memory, and the record of the operation that applies the adapters of a step."""
 
 from kernels.cpu.compiler.records import Address, OperationRecord, Record, f32, i64, record, u32
+from kernels.ops.layers.adapters import MAX_RANK
 
 AT_ONCE, MOST_AT_ONCE = 4, 8
 """Tokens that are computed at a time: with different adapters, and with the same one."""
 STRIP = 16
-MAX_RANK = 256
 T_BYTES = 4 * MAX_RANK
 
 
@@ -63,3 +63,20 @@ class AdaptRecord(OperationRecord):
     y: Address  # [T, columns] bfloat16
     columns: i64
     scratch: Address  # [threads] int64: addresses of scratch_bytes(width)
+
+
+@record
+class PairAdaptersRecord(OperationRecord):
+    """kernels.cpu.adapters.pairs.pair_adapters, whose one row is all tokens that have an adapter. k experts
+    for each of them; n pairs in all. Experts are layers that follow one another."""
+
+    tokens: Address = 0  # [count] int64, as in AdaptRecord
+    adapters: Address = 0  # [count] int64: addresses of AdaptedLayer
+    count: i64 = 0
+    top_k: i64
+    num_experts: i64
+    experts: Address  # [T, k] int64
+    places: Address  # [T, k] int64: where each pair is in the order of kernels.ops.experts.dispatch
+    starts: Address  # [num_experts] int64, for its own use
+    pairs: Address  # [n] int64: AdaptRecord.tokens of the pairs, sorted by expert and adapter
+    pair_adapters: Address  # [n] int64: AdaptRecord.adapters of the pairs

@@ -61,6 +61,9 @@ class RecordedOrder:
     def __init__(self, ops: ProgramWriter, chosen: torch.Tensor, num_experts: int) -> None:
         """Puts the sorting. chosen: buffer [M, k]."""
         self._ops, self._top_k = ops, chosen.shape[1]
+        self.experts, self.num_experts = chosen, num_experts
+        self.adapted: list[torch.Tensor] | None = None
+        """The pairs that have an adapter, and these, as PairAdaptersRecord has them."""
         self._groups: list[ProductGroup] = []
         self._table = (Group * 2)()
         self._units = torch.zeros(2, dtype=torch.int64)
@@ -107,17 +110,17 @@ class RecordedOrder:
         self._ops.run(self._ops.experts.weigh, len(out), record, row_grain(width))
         return out
 
-    def product(self, weights: Any, x: torch.Tensor) -> torch.Tensor:
+    def product(self, weights: Any, x: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Puts the products of all chosen experts. weights: ExpertMatrices. x: [M * k, in] by pair. Returns
-        [M * k, out]."""
+        [M * k, out], and the index of the record."""
         out, number = self._pairs(weights.out_features, x.dtype), len(self._groups)
         group = self._group(weights.packed, x, out)
         self._groups.append(group)
         self._table[number] = group.fields
         at = ctypes.addressof(self._table) + number * Group.size()
         with self._decided.of(number):
-            self._ops.put(self._ops.experts.product, GroupedRecord(group=at), 1, repeatable=True)
-        return out
+            index = self._ops.put(self._ops.experts.product, GroupedRecord(group=at), 1, repeatable=True)
+        return out, index
 
     def _group(self, packed: list[Any], x: torch.Tensor, out: torch.Tensor) -> ProductGroup:
         """Puts what makes integers of the inputs, where the weights are such. x: [M * k, in]."""

@@ -21,7 +21,7 @@ from kernels.attention.kv_cache_spec import KVCacheSpec
 from kernels.attention.latent import LatentSpec
 from kernels.attention.plan import LayerCache, Rotation
 from kernels.batch import InputBatch
-from kernels.cpu.adapters.records import AT_ONCE, AdaptRecord
+from kernels.cpu.adapters.records import AT_ONCE, AdaptRecord, PairAdaptersRecord
 from kernels.cpu.attention.block_kernels import BlockKernels
 from kernels.cpu.attention.planning.kv_prefetch import KVPrefetch
 from kernels.cpu.attention.records import CopyHeadsRecord
@@ -50,8 +50,10 @@ _COLUMNS, _WORDS = ProductRecord.word("columns"), ProductRecord.word("words")
 _FOLLOWING, STREAM = ProductRecord.word("following"), ProductRecord.word("stream")
 _SHARING = ProgramRecord.word("grain")
 _REPEATABLE = 1 << 32
-"""In the word of a product, whose grain is 0."""
+"""Beside the grain."""
 _TOKENS, _ADAPTERS = AdaptRecord.word("tokens"), AdaptRecord.word("adapters")
+_PAIR_TOKENS, _PAIR_ADAPTERS = PairAdaptersRecord.word("tokens"), PairAdaptersRecord.word("adapters")
+_PAIR_COUNT = PairAdaptersRecord.word("count")
 _INDEXES = PackedRowsRecord.word("indexes")
 _GATHERED = GatherRecord.word("indexes")
 
@@ -75,8 +77,10 @@ class RecordingOps(ProgramWriter):
         self._attention: dict[KVCacheSpec, AttentionRecords] = {}
         self._products: list[int] = []
         self._halves: list[tuple[int, int]] = []  # of each product's weight, as it has them
-        self._adapted: list[int] = []  # records that apply adapters, behind these products
-        self._adapted_products: list[int] = []
+        self._adapted: list[int] = []  # records that apply adapters to tokens
+        self._adapted_pairs: list[tuple[int, int]] = []  # and to pairs, so many for each token
+        self._sorted_pairs: list[int] = []  # records that list such pairs
+        self._adapted_products: dict[int, int] = {}  # records before these, and their grain
 
     @contextmanager
     def recording(self, model: Recordable, checks: bool = False) -> Iterator[None]:
@@ -180,20 +184,49 @@ class RecordingOps(ProgramWriter):
     ) -> torch.Tensor:
         """Puts what applies a step's adapters to the result of the last product. It changes that in place: a
         late thread must not write the product again, which is therefore not repeatable in such a step."""
-        if not self._adapted:
-            self.on_batch(self._update_adapters)
-        record = self._adapt_record(y, x.contiguous(), layer)
-        self._adapted.append(self.put(self.adapters, record, AT_ONCE, factor=0))
-        self._adapted_products.append(self._products[-1])
+        self._adapted.append(self._put_adapters(y, x, layer, self._products[-1], grain=0))
         return y
 
+    def adapt_pairs(
+        self, y: torch.Tensor, x: torch.Tensor, layer: int, order: RecordedOrder, product: int
+    ) -> None:
+        """Puts the same for the experts of pairs. product: index of the record of all of them, with grain
+        1."""
+        if order.adapted is None:
+            sort, order.adapted = self._pair_record(order.experts, order.places, order.num_experts)
+            self._sorted_pairs.append(self.put(self.experts.pair, sort, 1, factor=0))
+        pairs, addresses, _ = order.adapted
+        rows = {"tokens": pairs.data_ptr(), "adapters": addresses.data_ptr()}
+        record = self._put_adapters(y, x, layer, product, grain=1, **rows)
+        self._adapted_pairs.append((record, order.places.shape[1]))
+
+    def _put_adapters(
+        self, y: torch.Tensor, x: torch.Tensor, layer: int, product: int, grain: int, **rows: int
+    ) -> int:
+        """rows: fields of the record that are no step's. Returns its index."""
+        if not self._adapted_products:
+            self.on_batch(self._update_adapters)
+        record = self._adapt_record(y, x.contiguous(), layer)
+        for name, address in rows.items():
+            setattr(record, name, address)
+        self._adapted_products[product] = grain
+        return self.put(self.adapters, record, AT_ONCE, factor=0)
+
     def _update_adapters(self, batch: InputBatch, records: Records) -> None:
-        adapters, products = batch.adapters, self._adapted_products
-        records[products, _SHARING] = _REPEATABLE if adapters is None else 0
-        if adapters is not None:
-            records[self._adapted, ROWS] = len(adapters.tokens)
-            records[self._adapted, _TOKENS] = adapters.tokens.data_ptr()
-            records[self._adapted, _ADAPTERS] = adapters.addresses.data_ptr()
+        adapters, products = batch.adapters, list(self._adapted_products)
+        records[products, _SHARING] = list(self._adapted_products.values())
+        if adapters is None:
+            records[products, _SHARING] += _REPEATABLE
+            return
+        count = len(adapters.tokens)
+        addresses = adapters.tokens.data_ptr(), adapters.addresses.data_ptr()
+        records[self._adapted, ROWS] = count
+        records[self._adapted, _TOKENS], records[self._adapted, _ADAPTERS] = addresses
+        for index, top_k in self._adapted_pairs:
+            records[index, ROWS] = top_k * count
+        for index in self._sorted_pairs:
+            records[index, ROWS], records[index, _PAIR_COUNT] = 1, count
+            records[index, _PAIR_TOKENS], records[index, _PAIR_ADAPTERS] = addresses
 
     def head_linear(
         self, x: torch.Tensor, matrices: Sequence[Any], stacked: torch.Tensor | None
@@ -254,9 +287,18 @@ class RecordingOps(ProgramWriter):
         return RecordedOrder(self, chosen, products[0].num_experts)
 
     def expert_linear(
-        self, x: torch.Tensor, weights: Any, order: RecordedOrder, by_token: bool = False
+        self,
+        x: torch.Tensor,
+        weights: Any,
+        order: RecordedOrder,
+        by_token: bool = False,
+        adapters: StepAdapters | None = None,
     ) -> torch.Tensor:
-        return order.product(weights, order.gather(x) if by_token else x)
+        x = order.gather(x) if by_token else x
+        out, product = order.product(weights, x)
+        if weights.number is not None:
+            self.adapt_pairs(out, x, weights.number, order, product)
+        return out
 
     def weigh(self, x: torch.Tensor, weights: torch.Tensor, order: RecordedOrder) -> torch.Tensor:
         return order.weigh(x, weights)

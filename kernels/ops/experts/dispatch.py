@@ -80,6 +80,7 @@ class Dispatch(NamedTuple):
     tokens: torch.Tensor  # [T * k] int64: the token of each pair, sorted by expert
     places: torch.Tensor  # [T, k] int64: where each pair is in that order
     counts: torch.Tensor  # [N] int64: pairs of each expert
+    experts: torch.Tensor  # [T, k] int64: the expert of each pair, by token
 
 
 def dispatch(experts: torch.Tensor, num_experts: int) -> Dispatch:
@@ -90,7 +91,7 @@ def dispatch(experts: torch.Tensor, num_experts: int) -> Dispatch:
     places[order] = torch.arange(len(order), device=order.device)
     counts = torch.zeros(num_experts, dtype=torch.int64, device=flat.device)
     counts.scatter_add_(0, flat, torch.ones_like(flat))
-    return Dispatch(order // experts.shape[1], places.view(experts.shape), counts)
+    return Dispatch(order // experts.shape[1], places.view(experts.shape), counts, experts)
 
 
 def weigh(x: torch.Tensor, weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:

@@ -8,20 +8,26 @@
 The sums of the compiled kernels (kernels.cpu.adapters) are in this order, each product added with one
 rounding, so that a token has the same bits alone and beside others. A token without an adapter is not
 touched. The factor is not part of b, which would round it where it is no power of two.
+
+In a mixture of experts each expert is a layer: a pair of a token and an expert takes the place of the token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 
+from kernels.ops.experts.dispatch import Dispatch
+
+MAX_RANK = 256
+
 
 class LowRank(NamedTuple):
     """What some consecutive outputs of a layer gain."""
 
-    a: torch.Tensor  # [r, K] float32, bfloat16 or float16
+    a: torch.Tensor  # [r, K] float32, bfloat16 or float16; r: 1 to MAX_RANK
     b: torch.Tensor  # [N, r], likewise
     scale: float
     first: int  # the first of the outputs
@@ -71,13 +77,35 @@ class StepAdapters:
 def adapt(y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters) -> torch.Tensor:
     """Adds to the rows of y [T, N] what their adapters make of x [T, K], in place, and returns y. layer: its
     number."""
+    for layers, tokens in _by_adapter(adapters):
+        _add(y, x, tokens, layers[layer])
+    return y
+
+
+def adapt_experts(
+    y: torch.Tensor, x: torch.Tensor, layer: int, adapters: StepAdapters, order: Dispatch
+) -> torch.Tensor:
+    """Adds to y [P, N], the products of pairs of tokens and experts, what the tokens' adapters make of x
+    [P, K], in place, and returns y. layer: number of the first expert, behind which are the others'."""
+    for layers, tokens in _by_adapter(adapters):
+        pairs, experts = order.places[tokens].flatten(), order.experts[tokens].flatten()
+        for expert in set(experts.tolist()):
+            _add(y, x, pairs[experts == expert], layers[layer + expert])
+    return y
+
+
+def _by_adapter(adapters: StepAdapters) -> Iterator[tuple[Sequence[LayerParts], torch.Tensor]]:
+    """Yields the layers of each adapter, and its tokens."""
     first = 0
     for weights, count in adapters.groups:
         assert isinstance(weights, PlainAdapter)
-        tokens = adapters.tokens[first : first + count]
-        for a, b, scale, column in weights.layers[layer]:
-            t = F.linear(x[tokens].float(), a.float()) * scale
-            columns = slice(column, column + len(b))
-            y[tokens, columns] = (y[tokens, columns].float() + F.linear(t, b.float())).to(y.dtype)
+        yield weights.layers, adapters.tokens[first : first + count]
         first += count
-    return y
+
+
+def _add(y: torch.Tensor, x: torch.Tensor, rows: torch.Tensor, parts: LayerParts) -> None:
+    """Adds what the parts make of some rows."""
+    for a, b, scale, column in parts:
+        t = F.linear(x[rows].float(), a.float()) * scale
+        columns = slice(column, column + len(b))
+        y[rows, columns] = (y[rows, columns].float() + F.linear(t, b.float())).to(y.dtype)

@@ -13,9 +13,7 @@ from worker.adapters.adapter import Adapter, LayerDeltas
 from worker.adapters.load import load_adapter
 from worker.cpu.weights import CPU, OwnBits
 from worker.families.registry import read_model_config
-from worker.layers.base import Layer
-from worker.layers.linear import ColumnLinear
-from worker.layers.matrix import Matrix
+from worker.layers.matrix import MatrixOwner, PlainMethod
 from worker.models.base import LanguageModel
 from worker.startup.model import load_model
 
@@ -86,12 +84,16 @@ def load(folder: Path, model: LanguageModel, expected: bytes = b"", max_bytes: i
     return load_adapter(folder, model, expected, max_bytes)
 
 
-def change(layer: Layer, parts: LayerDeltas) -> torch.Tensor:
-    """Returns what an adapter adds to the weight of a layer, [out, in] float32."""
-    assert isinstance(layer, Matrix)
-    total = torch.zeros(layer.weight.shape)
-    sizes = [part.held for part in layer.parts] if isinstance(layer, ColumnLinear) else [len(total)]
-    for rows, delta in zip(total.split(sizes), parts, strict=True):
-        if delta is not None:
-            rows += delta.scale * (delta.b.float() @ delta.a.float())
+def weights_of(layer: MatrixOwner) -> torch.Tensor:
+    """Returns the matrices of a layer, [N, out, in] float32."""
+    return torch.stack([method.weight for method in layer.modules() if isinstance(method, PlainMethod)])
+
+
+def change(layer: MatrixOwner, deltas: LayerDeltas) -> torch.Tensor:
+    """Returns what an adapter adds to the matrices of a layer, [N, out, in] float32."""
+    total, given = torch.zeros(weights_of(layer).shape), iter(deltas)
+    for matrix, sizes in zip(total, layer.adapted_parts, strict=True):
+        for rows, delta in zip(matrix.split(sizes), given, strict=False):
+            if delta is not None:
+                rows += delta.scale * (delta.b.float() @ delta.a.float())
     return total

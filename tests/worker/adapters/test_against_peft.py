@@ -1,16 +1,20 @@
 """Adapters that peft writes change the weights that peft's merged models have changed, of every family."""
 
+import json
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from tests.checkpoints import FAMILIES
-from tests.worker.adapters.peft_files import change, linear_modules, load, model_of, write_adapter
-from worker.layers.matrix import Matrix
+from tests.worker.adapters.peft_files import change, linear_modules, load, model_of, weights_of, write_adapter
+from worker.layers.matrix import MatrixOwner
 
 Checkpoints = Callable[..., Path]
 NOT_BY_PEFT = {"falcon_h1": r"\.out_proj$"} | dict.fromkeys(
@@ -52,10 +56,10 @@ def check(base: Path, adapter: Path) -> set[str]:
     deltas = load(adapter, model).deltas
     changed = set()
     for (path, layer), other in zip(model.named_modules(), merged.modules(), strict=True):
-        if not isinstance(layer, Matrix):
+        if not isinstance(layer, MatrixOwner):
             continue
-        assert isinstance(other, Matrix)
-        expected = other.weight - layer.weight
+        assert isinstance(other, MatrixOwner)
+        expected = weights_of(other) - weights_of(layer)
         found = change(layer, deltas[layer]) if layer in deltas else torch.zeros_like(expected)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=path)
         if layer in deltas:
@@ -97,3 +101,62 @@ def test_parts_of_a_fused_weight_share_a(checkpoint: Checkpoints, tmp_path: Path
         assert len(parts) == 3 and len({id(each.a) for each in parts if each is not None}) == 1
     a, b = 3 * 48, 3 * (48 + 24 + 24)
     assert adapter.num_bytes == 4 * 3 * (a + b)
+
+
+EXPERTS = [
+    *("mixtral", "qwen2_moe", "qwen3_moe", "qwen3_next", "qwen3_5_moe", "olmoe", "granitemoe"),
+    *("granite_hybrid", "glm4_moe", "minimax_m2", "gpt_oss", "llama4", "deepseek_v3"),
+]
+ALL_EXPERTS = ["experts.gate_up_proj", "experts.down_proj"]
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_stacked_experts(family: str, checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Gates and up projections that alternate, and parameters [N, in, out], too."""
+    base = checkpoint(family)
+    fields = {"r": 3, "lora_alpha": 5, "target_modules": [], "target_parameters": ALL_EXPERTS}
+    patterns = {"rank_pattern": {"experts.down_proj": 2}, "alpha_pattern": {"experts.gate_up_proj": 7}}
+    changed = check(base, write_adapter(base, tmp_path, **fields, **patterns))
+    assert changed and all(re.search(r"\.expert_(gate_up|down)$", path) for path in changed)
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
+def test_one_expert_after_another(family: str, checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """As peft wrote them for transformers 4; peft's own conversion is the reference."""
+    from peft import PeftModel  # takes seconds
+
+    base = checkpoint(family)
+    block, names = {
+        "mixtral": ("block_sparse_moe.experts", ("w1", "w3", "w2")),
+        "qwen3_moe": ("mlp.experts", ("gate_proj", "up_proj", "down_proj")),
+    }[family]
+    tensors, generator = dict[str, torch.Tensor](), torch.Generator().manual_seed(3)
+    for name, weight in load_file(base / "model.safetensors").items():
+        if re.search(r"\.experts\.\d+\.", name):
+            module = f"base_model.model.{name.removesuffix('.weight')}"
+            for half, shape in (("A", (3, weight.shape[1])), ("B", (weight.shape[0], 3))):
+                tensors[f"{module}.lora_{half}.weight"] = torch.randn(shape, generator=generator) / 10
+    assert any(f"{block}.1.{names[0]}.lora_A" in name for name in tensors)
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": 3, "lora_alpha": 5, "target_modules": names}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    with warnings.catch_warnings(action="ignore"):  # of patterns that peft makes
+        model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), tmp_path)
+        model.merge_and_unload().save_pretrained(tmp_path / "merged")
+    assert check(base, tmp_path)
+
+
+def test_experts_of_an_older_peft(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Before 0.19 it took inputs for outputs."""
+    base = checkpoint("qwen3_moe")
+    fields = {"r": 3, "target_modules": [], "target_parameters": ALL_EXPERTS}
+    path = write_adapter(base, tmp_path, **fields) / "adapter_model.safetensors"
+    turned = dict[str, torch.Tensor]()
+    for name, tensor in load_file(path).items():
+        other = name.replace("lora_A", "lora_C").replace("lora_B", "lora_A").replace("lora_C", "lora_B")
+        if "lora_A" in name:  # [N * r, in]
+            turned[other] = tensor.view(6, 3, -1).permute(2, 1, 0).reshape(-1, 18).contiguous()
+        else:  # [out, r * N]
+            turned[other] = tensor.view(-1, 3, 6).permute(2, 1, 0).reshape(18, -1).contiguous()
+    save_file(turned, path)
+    assert check(base, tmp_path)

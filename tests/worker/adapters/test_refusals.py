@@ -17,6 +17,9 @@ from worker.adapters import files
 from worker.adapters.adapter import AdapterError
 from worker.adapters.load import load_adapter
 from worker.adapters.store import AdapterStore
+from worker.adapters.targets import find_targets
+from worker.layers.experts.matrices import ExpertMatrices
+from worker.models.registry import FAMILIES
 
 Checkpoints = Callable[..., Path]
 Tensors = dict[str, torch.Tensor]
@@ -243,14 +246,88 @@ def test_fields_that_change_nothing(base: Path, tmp_path: Path) -> None:
     assert load(write(tmp_path, valid(), **fields), model_of(base)).rank == 4
 
 
-def test_experts_are_named(checkpoint: Checkpoints, tmp_path: Path) -> None:
+def of_experts(module: str, a: tuple[int, ...], b: tuple[int, ...]) -> Tensors:
+    name = f"base_model.model.model.layers.0.mlp.{module}"
+    return {f"{name}.lora_A.weight": torch.ones(a), f"{name}.lora_B.weight": torch.ones(b)}
+
+
+EXPERTS: dict[str, tuple[Tensors, str]] = {
+    "an expert too many": (
+        of_experts("experts.6.gate_proj", (4, 48), (40, 4)),
+        "the model has no linear layer model.layers.0.mlp.experts.6.gate_proj",
+    ),
+    "outputs of an expert": (
+        of_experts("experts.1.gate_proj", (4, 48), (48, 4)),
+        r"experts.1.gate_proj.lora_B.weight has shape \[48, 4\], not \[40, 4\]",
+    ),
+    "five experts": (
+        of_experts("experts", (20, 48), (80, 20)),
+        r"experts.lora_A.weight and .* have shapes \[20, 48\] and \[80, 20\], which are those of no "
+        r"parameter of model.layers.0.mlp.experts, with 6 experts of rank r \(gate_up_proj: \[6 \* r, 48\]",
+    ),
+    "twelve experts": (
+        of_experts("experts", (48, 48), (80, 48)),
+        r"experts.lora_A.weight has shape \[48, 48\], rank 8 of each of 6 experts, not 4",
+    ),
+    "two ranks": (of_experts("experts", (24, 48), (80, 12)), "which are those of no parameter"),
+    "one dimension": (of_experts("experts", (24,), (80,)), "which are those of no parameter"),
+    "three dimensions": (of_experts("experts", (6, 4, 48), (80, 4, 6)), "which are those of no parameter"),
+    "the same parameter twice": (
+        of_experts("experts", (24, 48), (80, 24)) | of_experts("experts.base_layer", (24, 48), (80, 24)),
+        r"experts(.base_layer)?.lora_A.weight: another tensor changes the same outputs",
+    ),
+    "one expert, and all": (
+        of_experts("experts", (24, 48), (80, 24)) | of_experts("experts.1.gate_proj", (4, 48), (40, 4)),
+        "experts.lora_A.weight: another tensor changes the same outputs",
+    ),
+    "both ways round": (
+        of_experts("experts.base_layer", (24, 80), (48, 24)) | of_experts("experts", (24, 40), (48, 24)),
+        r"experts(.base_layer)?.lora_A.weight and others have inputs and outputs the other way round",
+    ),
+    "half of a pair": (
+        {"base_model.model.model.layers.0.mlp.experts.lora_A.weight": torch.ones(24, 48)},
+        "experts.lora_A.weight lacks its other half, lora_B",
+    ),
+    "a router": (
+        of_experts("gate", (4, 48), (6, 4)),
+        "adapters of model.layers.0.mlp.gate are not supported",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts(name: str, checkpoint: Checkpoints, tmp_path: Path) -> None:
     """One by one, and all together as peft's target_parameters writes them."""
+    tensors, message = EXPERTS[name]
+    with pytest.raises(AdapterError, match=message):
+        load(write(tmp_path, tensors), model_of(checkpoint("qwen3_moe")))
+
+
+def test_experts_that_may_be_either_way_round(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Square matrices, unless others of the file show the way."""
+    model = model_of(checkpoint("qwen3_moe", moe_intermediate_size=24))
+    square, other = (
+        of_experts("experts", (24, 48), (48, 24)),
+        of_experts("experts.base_layer", (24, 24), (48, 24)),
+    )
+    with pytest.raises(AdapterError, match="does not say whether peft has taken inputs for outputs"):
+        load(write(tmp_path, square), model)
+    assert load(write(tmp_path, square | other), model).deltas
+
+
+def test_experts_of_a_gpu_are_refused(checkpoint: Checkpoints, tmp_path: Path) -> None:
+    """Their matrices are one tensor."""
     model = model_of(checkpoint("qwen3_moe"))
-    for module in ("experts.1.gate_proj", "experts.base_layer", "gate"):
-        name = f"base_model.model.model.layers.0.mlp.{module}"
-        tensors = {f"{name}.lora_A.weight": torch.ones(4, 48), f"{name}.lora_B.weight": torch.ones(8, 4)}
-        with pytest.raises(AdapterError, match=f"mlp.{module} are not supported yet"):
-            load(write(tmp_path, tensors), model)
+    for layer in model.modules():
+        if isinstance(layer, ExpertMatrices):
+            layer.takes_adapters = False
+    family = FAMILIES["Qwen3MoeForCausalLM"]
+    model.target_modules = find_targets(model, family.names, family.optional_prefix, None)
+    for module in ("experts", "experts.base_layer", "experts.1.gate_proj"):
+        with pytest.raises(
+            AdapterError, match=f"adapters of model.layers.0.mlp.{module.removesuffix('.base_layer')} are not"
+        ):
+            load(write(tmp_path, of_experts(module, (24, 48), (80, 24))), model)
 
 
 @pytest.mark.parametrize(

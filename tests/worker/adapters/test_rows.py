@@ -6,6 +6,7 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,6 @@ from worker.adapters.store import takes_adapter
 from worker.cpu import weights as cpu_weights
 from worker.cpu.fused_decoder.decoder import FusedDecoder
 from worker.layers.base import Layer
-from worker.layers.linear import ColumnLinear
 from worker.models.base import LanguageModel
 from worker.step.rows import PlanError
 
@@ -36,11 +36,8 @@ def synthetic(model: LanguageModel, number: int, ranks: Sequence[int] = (8, 12))
     deltas: dict[Layer, LayerDeltas] = {}
     layers = [layer for layer in model.modules() if isinstance(layer, Layer) and takes_adapter(layer)]
     for layer in layers:
-        is_column = isinstance(layer, ColumnLinear)
-        inputs = layer.in_features if is_column else layer.in_share
-        rows = [part.held for part in layer.parts] if is_column else [layer.out_features]
-        parts = list[Delta | None]()
-        for held in rows:
+        inputs, parts = layer.adapted_inputs, list[Delta | None]()
+        for held in chain.from_iterable(layer.adapted_parts):
             rank = choose.choice(ranks)
             a, b = (torch.randn(size, generator=generator) for size in ((rank, inputs), (held, rank)))
             delta = Delta(a.bfloat16() if number % 2 else a, b.bfloat16(), 0.1)
@@ -98,12 +95,18 @@ FAMILIES = {
     },
     "qwen3_5": {"hidden_size": 128, "head_dim": 32, "linear_value_head_dim": 16},
     "falcon_h1": {"hidden_size": 128, "mamba_d_head": 24},
+    "qwen2_moe": {"hidden_size": 128, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 48},
+    "gpt_oss": {"head_dim": 32},
+    "llama4": {"head_dim": 32, "attention_chunk_size": 20, "num_experts_per_tok": 2},
 }
 CASES = [
     *((family, "bfloat16", "") for family in FAMILIES),
     ("llama", "float32", ""),
     ("llama", "bfloat16", "int8"),
     ("llama", "bfloat16", "int4"),
+    ("qwen2_moe", "float32", ""),
+    ("qwen2_moe", "bfloat16", "int8"),
+    ("gpt_oss", "bfloat16", "int4"),
 ]
 
 
@@ -132,9 +135,10 @@ def test_the_same_bits(
         assert torch.equal(ours, theirs), "layer by layer"
 
 
-def test_preempted_forked_and_repeated(checkpoint: Checkpoints):
+@pytest.mark.parametrize("family", ["llama", "qwen2_moe"])
+def test_preempted_forked_and_repeated(family: str, checkpoint: Checkpoints):
     """A row that begins again, the copies of a row, and steps that repeat one another keep the adapter."""
-    folder = checkpoint("llama", head_dim=32)
+    folder = checkpoint(family, **FAMILIES[family])
     expected = run(folder)
     driver = loaded(folder)
     forked = add(driver, 2, 1, n=3)

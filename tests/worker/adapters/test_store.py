@@ -97,9 +97,9 @@ def test_parts_begin_behind_one_another():
     """Those without a delta, too."""
     layer = Model().up
     delta = Delta(torch.zeros(1, 20), torch.zeros(8, 1), 0.5)
-    ((_, _, scale, first),) = low_rank(layer, (None, delta))
+    (((_, _, scale, first),),) = low_rank(layer, (None, delta))
     assert (scale, first) == (0.5, 24)
-    assert low_rank(layer, ()) == ()
+    assert list(low_rank(layer, ())) == [()]
 
 
 def test_rows_with_adapters_are_refused_where_none_can_be_loaded():

@@ -103,7 +103,7 @@ class Experts(FeedForward):
         self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, batch: InputBatch
     ) -> torch.Tensor:
         """[T, E] -> [T, E]. weights, chosen: of choose()."""
-        y, places = self._by_expert(x, weights, chosen)
+        y, places = self._by_expert(x, weights, chosen, batch)
         given = None if self.weighs_inputs else weights
         shared = None if self.shared is None else self.shared(x, batch)
         gate = None if self.shared_gate is None else self.shared_gate(x)
@@ -114,16 +114,18 @@ class Experts(FeedForward):
         return self.ops.combine(routed, None, every, shared, gate)
 
     def _by_expert(
-        self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor
+        self, x: torch.Tensor, weights: torch.Tensor, chosen: torch.Tensor, batch: InputBatch
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns what experts make of each pair, [P, E], and where pairs are in it, [T, k]."""
         gate_up, down = self.expert_gate_up, self.expert_down
         order = self.ops.sort_by_expert(chosen, x.dtype, gate_up, down)
         if self.weighs_inputs:
-            inner = self.ops.expert_linear(self.ops.weigh(x, weights, order), gate_up, order)
+            weighed = self.ops.weigh(x, weights, order)
+            inner = self.ops.expert_linear(weighed, gate_up, order, adapters=batch.adapters)
         else:
-            inner = self.ops.expert_linear(x, gate_up, order, by_token=True)
-        return self.ops.expert_linear(self.activation(inner), down, order), order.places
+            inner = self.ops.expert_linear(x, gate_up, order, by_token=True, adapters=batch.adapters)
+        outer = self.ops.expert_linear(self.activation(inner), down, order, adapters=batch.adapters)
+        return outer, order.places
 
     def choose(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """[T, E] -> weights [T, k] float32 and experts [T, k] int64."""

@@ -48,10 +48,19 @@ class ExpertMatrices(MatrixOwner):
         self.num_experts = num_experts
         shape = self.out_features, in_part.held
         self.is_stacked = place.stacks_experts
+        self.takes_adapters = not self.is_stacked
         weights = [(num_experts, *shape)] if self.is_stacked else [shape] * num_experts
         self.methods = torch.nn.ModuleList(PlainMethod(place.empty(*each)) for each in weights)
         self.bias = place.empty(num_experts, self.out_features) if bias else None
         self.adds_bias = adds_bias
+
+    @property
+    def adapted_parts(self) -> tuple[tuple[int, ...], ...]:
+        return (tuple(part.held for part in self.out_parts),) * self.num_experts
+
+    @property
+    def adapted_inputs(self) -> int:
+        return self.in_part.held
 
     def slots(self) -> Iterator[WeightSlot]:
         for index, method in enumerate(self.methods):
@@ -105,6 +114,18 @@ class ExpertMatrices(MatrixOwner):
             return
         for expert in range(self.num_experts):
             yield from self._of_all(expert, *names)
+
+    def stacked_rows(self) -> list[slice]:
+        """Returns the outputs of each part in the one tensor of all experts, those that this rank holds."""
+        begin, rows = 0, list[slice]()
+        for number, part in enumerate(self.out_parts):
+            first, last, step = begin + part.local.start, begin + part.local.stop, 1
+            if self.alternating:
+                step = len(self.out_parts)
+                first, last = step * part.local.start + number, step * part.local.stop
+            rows.append(slice(first, last, step))
+            begin += part.length
+        return rows
 
     def _of_one(self, expert: int, names: list[str]) -> Iterator[Weight]:
         at, columns = 0, self.in_part

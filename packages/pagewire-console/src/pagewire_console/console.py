@@ -136,7 +136,7 @@ class Console:
         return viewer_of(call.caller, peer, self._parts.authenticator)
 
 
-async def _first_of(*waits: Coroutine[Any, Any, None]) -> None:
+async def _first_of(*waits: Coroutine[Any, Any, object]) -> None:
     """Returns when one of them does, and cancels the others."""
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:

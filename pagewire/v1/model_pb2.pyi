@@ -221,7 +221,7 @@ class ListAdaptersResponse(_message.Message):
     def __init__(self, adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ...) -> None: ...
 
 class Adapter(_message.Message):
-    __slots__ = ("name", "source", "digest", "rank", "bytes", "modules", "trained_on", "invocation_token_ids", "pinned", "tenants", "loaded", "streams")
+    __slots__ = ("name", "source", "digest", "rank", "bytes", "modules", "trained_on", "invocation_token_ids", "pinned", "tenants", "loaded", "streams", "virtual_tokens")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -234,6 +234,7 @@ class Adapter(_message.Message):
     TENANTS_FIELD_NUMBER: _ClassVar[int]
     LOADED_FIELD_NUMBER: _ClassVar[int]
     STREAMS_FIELD_NUMBER: _ClassVar[int]
+    VIRTUAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     name: str
     source: str
     digest: bytes
@@ -246,4 +247,5 @@ class Adapter(_message.Message):
     tenants: _containers.RepeatedScalarFieldContainer[str]
     loaded: bool
     streams: int
-    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., modules: _Optional[_Iterable[str]] = ..., trained_on: _Optional[str] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., pinned: _Optional[bool] = ..., tenants: _Optional[_Iterable[str]] = ..., loaded: _Optional[bool] = ..., streams: _Optional[int] = ...) -> None: ...
+    virtual_tokens: int
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., digest: _Optional[bytes] = ..., rank: _Optional[int] = ..., bytes: _Optional[int] = ..., modules: _Optional[_Iterable[str]] = ..., trained_on: _Optional[str] = ..., invocation_token_ids: _Optional[_Iterable[int]] = ..., pinned: _Optional[bool] = ..., tenants: _Optional[_Iterable[str]] = ..., loaded: _Optional[bool] = ..., streams: _Optional[int] = ..., virtual_tokens: _Optional[int] = ...) -> None: ...

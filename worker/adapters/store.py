@@ -61,6 +61,11 @@ class AdapterStore:
         self._held: dict[bytes, HeldAdapter] = {}
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="adapters")
 
+    @property
+    def parts(self) -> list[int]:
+        """Parts of the outputs of each matrix, by its number."""
+        return [len(rows) for layer in self._layers for rows in layer.adapted_parts]
+
     def load(self, order: worker_pb2.LoadAdapter) -> "Future[worker_pb2.AdapterLoaded]":
         """Loads an adapter. Returns the answer to come, which says why it could not be loaded; the adapter is
         held once the answer is there."""
@@ -148,7 +153,9 @@ class AdapterStore:
 
     @property
     def loaded(self) -> Sequence[worker_pb2.AdapterLoaded]:
-        """What is held, for a core that adopts the worker (Ready.adapters)."""
+        """What is held, for a core that adopts the worker (Ready.adapters). Waits for the last core's loads:
+        they would be held otherwise, and unknown to the next one."""
+        self._threads.submit(lambda: None).result()
         return [held.loaded for held in self._held.values()]
 
 

@@ -72,13 +72,18 @@ class EmbeddingRows:
         self._by_row.pop(row, None)
 
     def put(self, step: Step, batch: StepBatch) -> StepBatch:
-        """Returns the batch of a step with the values of its rows, and forgets those of rows that are beyond
-        them."""
+        """Returns the batch of a step with the values of its rows, as of_step() gives them."""
+        found = self.of_step(batch.row_starts, step)
+        return batch if found is None else batch.with_embeddings(*found)
+
+    def of_step(self, row_starts: Integers, step: Step) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Returns the tokens of a step that have values, [N] int64, and these, [N, E]; None: none has. Drops
+        the values of rows that are beyond them. row_starts: [R] index of each row's first token."""
         if not self._by_row:
-            return batch
+            return None
         tokens: list[Integers] = []
         values: list[torch.Tensor] = []
-        columns = step.rows.tolist(), step.starts.tolist(), step.counts.tolist(), batch.row_starts.tolist()
+        columns = step.rows.tolist(), step.starts.tolist(), step.counts.tolist(), row_starts.tolist()
         for row, start, count, first in zip(*columns, strict=True):
             found = self._by_row.get(row)
             if found is None:
@@ -89,9 +94,7 @@ class EmbeddingRows:
             elif low < high:
                 tokens.append(found.positions[low:high] - start + first)
                 values.append(found.values[low:high])
-        if not tokens:
-            return batch
-        return batch.with_embeddings(torch.from_numpy(np.concatenate(tokens)), torch.cat(values))
+        return (torch.from_numpy(np.concatenate(tokens)), torch.cat(values)) if tokens else None
 
 
 def tokens_of_prompt(new: worker_pb2.NewRow, prompt_ids: list[int]) -> list[int]:

@@ -56,9 +56,11 @@ class FakeQuestions:
     def __init__(self) -> None:
         self.answers: list[UtilityResult] = []
         self.asked: list[Utility] = []
+        self.patience: list[float | None] = []
 
     async def of_all(self, call: Utility, seconds: float | None = 1.0) -> list[tuple[object, UtilityResult]]:
         self.asked.append(call)
+        self.patience.append(seconds)
         return [(None, answer) for answer in self.answers]
 
 
@@ -134,6 +136,7 @@ def test_first_use(catalogue: AdapterCatalogue, questions: FakeQuestions) -> Non
         assert asyncio.run(catalogue.resolve("x", b"", ANONYMOUS)) == adapter("x")
     (call,) = questions.asked
     assert call.load_adapter == NamedAdapter(name="x", source="/adapters/x")
+    assert questions.patience == [None], "a load may take minutes, and wait for those before it"
     for name in ("..", "a/b", ".hidden", "x" * 200):
         with pytest.raises(ModelNotFound):
             asyncio.run(catalogue.resolve(name, b"", ANONYMOUS))

@@ -13,7 +13,7 @@ from frontend.text.tokenizer_preflight import try_first
 from pagewire.config import FrontendConfig
 from pagewire.errors import StartupError
 from pagewire.host.gc_tuning import freeze_heap, give_back_freed_memory
-from pagewire.host.spawn import Heartbeat, Status
+from pagewire.host.spawn import Heartbeat, Status, is_child
 from pagewire.host.standby import serve_forks
 from pagewire.logs import log_loop_error
 
@@ -83,6 +83,9 @@ async def _send_heartbeats(status: Status) -> None:
 
 async def _announce(frontend: Frontend, config: FrontendConfig, status: Status, port: int) -> None:
     await frontend.start(ENGINE_PATIENCE_S)
+    if not frontend.state.serves and not is_child():
+        addresses = ", ".join(core.address for core in frontend.engine.cores)
+        log.info("calls are UNAVAILABLE until an engine core serves; --engine is %s", addresses)
     await frontend.wait_until_serving()
     host = f"[{config.host}]" if ":" in config.host else config.host
     status.ready(port=port, address=f"{host}:{port}", **frontend.facts)

@@ -22,6 +22,10 @@ from pagewire_client.transport import io_sync
 
 _TOOLS = "pagewire_tools"
 """The name of the module that --tools FILE is run as."""
+_HELP = """\
+/exit, Ctrl-D  end the conversation
+Ctrl-C         end an answer
+Anything else is sent to the model."""
 _MAX_ROUNDS = 8
 """Answers with calls that may follow one question."""
 
@@ -37,7 +41,7 @@ def run(config: ChatConfig) -> int:
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  # line editing for input()
-        print("Ctrl-D ends the conversation.", file=sys.stderr)
+        print("Ctrl-D ends the conversation; /help.", file=sys.stderr)
     with connect(config, config.model_name) as client:
         while True:
             try:
@@ -45,6 +49,11 @@ def run(config: ChatConfig) -> int:
                     line = input("> " if sys.stdin.isatty() else "")
             except EOFError:
                 return int(failed and not sys.stdin.isatty())
+            if sys.stdin.isatty() and line.strip() in ("/help", "/?"):
+                print(_HELP, file=sys.stderr)
+                continue
+            if sys.stdin.isatty() and line.strip() in ("/exit", "/quit", "/bye"):
+                return 0
             before = len(messages)
             messages.append({"role": "user", "content": line})
             try:

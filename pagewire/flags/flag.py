@@ -17,9 +17,15 @@ class UsageError(StartupError):
 def did_you_mean(word: str, *candidates: Iterable[str]) -> str:
     """Returns a hint to append to an error, from the first list with a similar word."""
     for names in candidates:
-        if close := difflib.get_close_matches(word, list(names), n=1):
-            return f" (did you mean {close[0]}?)"
+        found = {_bare(name): name for name in names}
+        if close := difflib.get_close_matches(_bare(word), found, n=1, cutoff=0.7):
+            return f" (did you mean {found[close[0]]}?)"
     return ""
+
+
+def _bare(name: str) -> str:
+    """Returns a name without what all of its kind begin with, which makes any two of them similar."""
+    return name.removeprefix(PREFIX).lstrip("-")
 
 
 PREFIX = "PAGEWIRE_"
@@ -140,7 +146,7 @@ def flags_of(config_class: type[Any]) -> dict[str, Flag]:
 def _choice(value: str, choices: Sequence[str]) -> str:
     if value in choices:
         return value
-    raise ValueError(f"{value!r} is none of {', '.join(choices)}{did_you_mean(value, choices)}")
+    raise ValueError(f"{value!r} is none of {', '.join(choices)}")
 
 
 def _boolean(value: object) -> bool:

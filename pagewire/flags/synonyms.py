@@ -253,6 +253,7 @@ _ON = ("", "true", "1")
 _STATES = ("on", "off", "auto")
 
 VALUES = {
+    "device": {"gpu": "cuda"},
     "dtype": {
         "half": "float16",
         "float": "float32",

@@ -17,6 +17,7 @@ from frontend import main
 from pagewire.config import FrontendConfig
 from pagewire.host.spawn import Status
 from pagewire.host.standby import fork
+from pagewire.ipc.transport import default_folder, frontends_address
 from pagewire.v1 import generation_pb2_grpc
 from tests.free_ports import free_ports
 from tests.frontend.fakes import FakeEngine, Output, encode, engine_address, make_request
@@ -188,6 +189,21 @@ async def test_a_signal_while_it_waits_for_the_engine(checkpoint):
                 pass
             process.process.send_signal(signal.SIGTERM)
             assert await process.end() == (0, "", "")
+
+
+async def test_without_an_engine_it_says_where_it_looks_for_one(checkpoint):
+    command = ("-m", "pagewire", "frontend", f"--model={checkpoint}", "--port=0", "--http-port=-1")
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stderr=pipe)
+    try:
+        line = b""
+        while b"UNAVAILABLE" not in line:
+            line = await asyncio.wait_for(process.stderr.readline(), 60)
+            assert line, "it has ended"
+    finally:
+        process.kill()
+        await process.communicate()
+    assert line.decode().endswith(f"--engine is {frontends_address(default_folder())}\n")
 
 
 async def test_a_port_that_is_taken(checkpoint):

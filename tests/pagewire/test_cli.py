@@ -185,7 +185,8 @@ def test_health_of_a_running_service(service):
     run = pagewire("health", "--address", service.address)
     assert (run.returncode, run.stdout) == (0, f"SERVING: {service.address}\n")
     service.set_serving(False)
-    assert pagewire("health", "--address", service.address).returncode == 1
+    run = pagewire("health", "--address", service.address)
+    assert run.returncode == 1 and "takes no requests: it starts, drains, or has no engine" in run.stderr
 
 
 @pytest.mark.parametrize("status", [200, 503])

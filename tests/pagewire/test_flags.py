@@ -11,7 +11,7 @@ import pytest
 from pagewire import command_config, config, flags
 from pagewire.command_config import GenerateConfig
 from pagewire.config import EngineConfig, FrontendConfig, ServeConfig, WorkerConfig
-from pagewire.flags import UsageError
+from pagewire.flags import UsageError, did_you_mean
 
 ROOMS = ("frontend", "engine_core", "worker", "pagewire", "packages")
 
@@ -85,11 +85,23 @@ def test_one_file_may_configure_every_process(tmp_path: Path):
     assert parse("--config", str(file), config=EngineConfig).max_num_seqs == 4
 
 
+@pytest.mark.parametrize(("word", "hint"), [("POTR", "PORT"), ("FOO", ""), ("POINT_OF_VIEW", "")])
+def test_what_all_names_begin_with_makes_none_similar(word: str, hint: str):
+    for prefix in ("PAGEWIRE_", "--"):
+        found = did_you_mean(prefix + word, [prefix + name for name in ("HOST", "PORT")])
+        assert found == (f" (did you mean {prefix}{hint}?)" if hint else "")
+
+
+def test_a_gpu_is_a_cuda_device():
+    """Not a word that resembles cpu."""
+    assert parse("--device", "gpu").device == "cuda"
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--prot", "5"], ["--prot", "did you mean --port?"]),
-        (["--device", "gpu"], ["--device", "'gpu'", "did you mean cpu?"]),
+        (["--device", "gpux"], ["--device", "'gpux'", "is none of auto, cpu, cuda, simulated"]),
         (["--tenant-weight", "a"], ["--tenant-weight", "'a' is not NAME=X"]),
         (["--tenant-weight", "a=b"], ["--tenant-weight", "'b' is not a number"]),
         (["--tenant-weight", "a=0"], ["--tenant-weight", "below 0.001"]),

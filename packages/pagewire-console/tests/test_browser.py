@@ -41,6 +41,21 @@ POINTED = """async places => {
     });
 }"""
 """What a plot of 31 samples, one a second, says of those at some places."""
+SPIKE = """async () => {
+    const { Plots } = await import("/console/plots.js");
+    const rows = Array(200).fill([1, null]);
+    rows[100] = [1000, null];
+    const columns = ["output_tokens_per_second", "acceptance"];
+    new Plots().begin({ columns, rows, length: rows.length, interval: 1 });
+    return [0, 5].map((place) => {
+        const texts = [...document.querySelectorAll("#plots svg")[place].querySelectorAll("text")];
+        return [texts[0].textContent, texts[3].textContent];
+    });
+}"""
+"""Note and top of the axis: of a plot of ones with one value of 1,000, and of one without values."""
+PLACES = """() => ["#requests", "#log", "#chat", "#load"].map(
+    (selector) => document.querySelector(selector).getBoundingClientRect().top)"""
+STYLE = "([selector, name]) => getComputedStyle(document.querySelector(selector))[name]"
 HIDE = """isHidden => {
     Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
     document.dispatchEvent(new Event("visibilitychange"));
@@ -135,7 +150,11 @@ async def test_tokens_have_probabilities(open_page: OpenPage, shown: Shown):
     async with open_page(say(encode("ab"), encode("c"))) as page:
         answer = await ask(page, "hi")
         await answer.get_by_text("3 tokens").wait_for()
+        shades = page.get_by_role("img", name="Shades")
+        await expect(shades).to_be_hidden()
         await page.get_by_label("tokens", exact=True).check()
+        await expect(shades).to_have_text("100 %  below 1 %")
+        await expect(shades.locator("i")).to_have_count(8)
         await answer.locator(".token-view").focus()
         await page.keyboard.press("End")
         detail = page.locator("#token-detail")
@@ -143,6 +162,19 @@ async def test_tokens_have_probabilities(open_page: OpenPage, shown: Shown):
         await expect(detail).to_contain_text(re.compile(r'"c" \d+(\.\d)? % instead of ".*" \d+'))
         await page.keyboard.press("ArrowLeft")
         await detail.get_by_text("token 2").wait_for()
+
+
+async def test_an_empty_chat_offers_questions(open_page: OpenPage, shown: Shown):
+    async with open_page() as page:
+        offers = page.locator(".offers button")
+        await expect(offers).to_have_count(3)
+        text = await offers.first.inner_text()
+        await offers.first.click()
+        await page.locator(".message.assistant").get_by_text("tokens ·").wait_for()
+        await expect(page.locator(".message.user .text")).to_have_text(text)
+        await expect(offers).to_have_count(0)
+        await page.get_by_role("button", name="New").click()
+        await expect(offers).to_have_count(3)
 
 
 async def test_a_model_or_adapter_is_asked_for(open_page: OpenPage, shown: Shown):
@@ -227,7 +259,8 @@ async def test_the_live_parts(open_page: OpenPage, shown: Shown):
         map_of_blocks = page.get_by_role("img", name="24 of 64 blocks")
         await map_of_blocks.hover(position={"x": 3, "y": 3})
         await expect(page.locator("#kv-detail")).to_have_text("Block 0: shared; by alice/request-0")
-        await page.locator("#log-table").get_by_text("resumed").wait_for()
+        await page.locator("#log-table").get_by_text("the engine resumed").wait_for()
+        await page.locator("#engines-table").get_by_text("Tokens/s (10 s)").wait_for()
         await page.locator("#engines-table").get_by_text("cpu").wait_for()
         await expect(page.locator("#plots figure")).to_have_count(6)
         await expect(page.locator("#plots path.line").first).to_have_attribute("d", re.compile(".+"))
@@ -236,6 +269,11 @@ async def test_the_live_parts(open_page: OpenPage, shown: Shown):
 async def test_a_plot_says_when_the_pointed_sample_was(open_page: OpenPage, shown: Shown):
     async with open_page() as page:
         assert await page.evaluate(POINTED, [0, 30]) == ["30.0 s ago", "now"]
+
+
+async def test_a_spike_does_not_flatten_a_plot(open_page: OpenPage, shown: Shown):
+    async with open_page() as page:
+        assert await page.evaluate(SPIKE) == [["peak 1,000", "4"], ["no values yet", "100 %"]]
 
 
 async def test_a_hidden_page_follows_nothing(open_page: OpenPage, shown: Shown):
@@ -266,6 +304,18 @@ async def test_it_fits_in_both_schemes(open_page: OpenPage, shown: Shown):
             await page.emulate_media(color_scheme=scheme)
             await until(page, "width => document.documentElement.scrollWidth === width", size["width"])
             await until(page, BACKGROUND, scheme)
+
+
+async def test_on_a_phone_requests_and_deaths_come_first(open_page: OpenPage, shown: Shown):
+    """What is cut has a shadow there, and the bar of a selected row does not cover an id."""
+    async with open_page() as page:
+        await page.get_by_text("request-0").wait_for()
+        await page.set_viewport_size(NARROW)
+        places = await page.evaluate(PLACES)
+        assert places == sorted(places)
+        for selector in ("nav", "#requests-table"):
+            assert (await page.evaluate(STYLE, [selector, "backgroundImage"])).count("gradient") == 4
+        assert await page.evaluate(STYLE, ["#requests-table td", "paddingLeft"]) == "6px"
 
 
 async def test_a_token_is_asked_for(open_page: OpenPage, shown: Shown, tmp_path: Path):

@@ -54,6 +54,7 @@ from pagewire_client.transport.multiplex import Multiplex
 from pagewire_client.transport.recovery import Recovery
 
 _POLL_S = 0.05
+_NOT_SERVING = "the server answers, but takes no requests: it starts, drains, or has no engine"
 T = TypeVar("T")
 
 
@@ -580,7 +581,7 @@ class Client:
             try:
                 if self.healthy():
                     return
-                problem: RpcError = Unavailable(grpc.StatusCode.UNAVAILABLE, "the service is not ready")
+                problem: RpcError = Unavailable(grpc.StatusCode.UNAVAILABLE, _NOT_SERVING)
             except RpcError as error:
                 problem = error
             if time.monotonic() + _POLL_S > deadline:

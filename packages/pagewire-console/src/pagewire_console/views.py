@@ -39,10 +39,10 @@ _STATES = {
     value: name.removeprefix("ENGINE_STATE_").lower() for name, value in inspection_pb2.EngineState.items()
 }
 _EVENTS = {
-    inspection_pb2.ENGINE_EVENT_KIND_SERVES: "serves",
-    inspection_pb2.ENGINE_EVENT_KIND_LOST: "died or fell silent",
-    inspection_pb2.ENGINE_EVENT_KIND_RESUMED: "resumed requests of another one",
-    inspection_pb2.ENGINE_EVENT_KIND_QUARANTINED: "died whenever a request ran, which was ended",
+    inspection_pb2.ENGINE_EVENT_KIND_SERVES: "the engine serves",
+    inspection_pb2.ENGINE_EVENT_KIND_LOST: "the engine died or fell silent",
+    inspection_pb2.ENGINE_EVENT_KIND_RESUMED: "the engine resumed requests of another one",
+    inspection_pb2.ENGINE_EVENT_KIND_QUARANTINED: "the engine died whenever a request ran, which was ended",
 }
 
 

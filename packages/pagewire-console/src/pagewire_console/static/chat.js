@@ -17,7 +17,8 @@ const KNOBS = [
 ];
 const CANDIDATES = 5; // per token, unless the form or the server says otherwise
 const DEFAULTS = { max_tokens: "what the context leaves", seed: "drawn" };
-const STEPS = 8; // shades of a token's probability
+const STEPS = 8; // shades of a token's probability, each half as probable as the one before
+const OFFERS = ["What is the capital of Japan?", "Write a haiku about a river.", "Count from one to ten in French."];
 
 /** The conversation, its form, and the view of tokens. */
 export class Chat {
@@ -45,6 +46,9 @@ export class Chat {
     byId("stop").addEventListener("click", () => this.stop());
     byId("new-chat").addEventListener("click", () => this.clear());
     byId("show-tokens").addEventListener("change", () => this.#showTokens());
+    const shades = Array.from({ length: STEPS }, (_, step) => el("i", { class: `p${step}` }));
+    byId("shades").replaceChildren("100 % ", ...shades, " below 1 %");
+    this.#offer();
     this.#showTokens();
   }
 
@@ -62,7 +66,7 @@ export class Chat {
   clear() {
     this.stop();
     this.history = [];
-    byId("messages").replaceChildren();
+    this.#offer();
     setText(byId("token-detail"), "");
     byId("prompt").focus();
   }
@@ -72,6 +76,7 @@ export class Chat {
     const text = byId("prompt").value;
     if (this.current || !text.trim()) return;
     byId("prompt").value = "";
+    byId("messages").querySelector(".offers")?.remove();
     const messages = this.history; // a new conversation may begin while this one is answered
     messages.push({ role: "user", content: text });
     addMessage("user", text);
@@ -88,6 +93,16 @@ export class Chat {
     if (answer.text) messages.push({ role: "assistant", content: answer.text });
     else messages.pop(); // what was not answered is not part of the next prompt
     this.#setCurrent(null);
+  }
+
+  /** Shows questions to begin with, in place of messages. */
+  #offer() {
+    const ask = (text) => {
+      byId("prompt").value = text;
+      this.send();
+    };
+    const buttons = OFFERS.map((text) => el("button", { type: "button", onclick: () => ask(text) }, text));
+    byId("messages").replaceChildren(el("div", { class: "offers" }, el("p", { class: "hint" }, "Ask, for instance:"), ...buttons));
   }
 
   async #read(answer, messages) {
@@ -123,6 +138,7 @@ export class Chat {
 
   #showTokens() {
     byId("messages").classList.toggle("tokens", byId("show-tokens").checked);
+    byId("shades").hidden = !byId("show-tokens").checked;
   }
 
   #addKnob(name, label, step, min, about) {

@@ -40,7 +40,7 @@ const ENGINES = [
   { label: "Up", show: (row) => (row.since ? duration(Date.now() / 1e3 - row.since) : "–") },
   { label: "Running", class: "number", show: (row) => count(row.running), sort: (row) => row.running ?? -1 },
   { label: "Waiting", class: "number", show: (row) => count(row.waiting), sort: (row) => row.waiting ?? -1 },
-  { label: "Tokens/s", class: "number", show: (row) => count(row.tokens_per_second), sort: (row) => row.tokens_per_second ?? -1 },
+  { label: "Tokens/s (10 s)", class: "number", show: (row) => count(row.tokens_per_second), sort: (row) => row.tokens_per_second ?? -1 },
   { label: "Cache hits", class: "number secondary", show: (row) => percent(row.hit_rate) },
   { label: "Preempted", class: "number secondary", show: (row) => count(row.preemptions) },
   { label: "Refused", class: "number secondary", show: (row) => count(row.refused) },

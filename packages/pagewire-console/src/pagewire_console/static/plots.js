@@ -1,4 +1,5 @@
-// Plots of the last minutes, as SVG: a line per series, the axis from zero, the value under the pointer in words.
+// Plots of the last minutes, as SVG: a line per series, the axis from zero, the value under the pointer in words. A spike
+// is cut off, and its value written: it would flatten everything else.
 
 import { byId, count, duration, el, percent, setText, svg } from "./dom.js";
 
@@ -6,8 +7,9 @@ const HEIGHT = 84;
 const LEFT = 44;
 const BOTTOM = 14;
 const TOP = 5;
+const CUT = 3; // a plot is at most so many times as high as all but the highest 2 % of its values
 const PLOTS = [
-  ["Output tokens per second", count, [["output", "output_tokens_per_second"]]],
+  ["Output tokens per second, mean of 10 s", count, [["output", "output_tokens_per_second"]]],
   ["Requests", count, [["running", "running"], ["waiting", "waiting"]]],
   ["Time to first token", duration, [["median", "first_token_p50"], ["95 %", "first_token_p95"]]],
   ["Between tokens", duration, [["median", "inter_token_p50"], ["95 %", "inter_token_p95"]]],
@@ -58,7 +60,8 @@ class Plot {
     this.labels = [0, 1, 2].map(() => svg("text", { x: LEFT - 6, "text-anchor": "end" }));
     this.times = [0, 1, 2].map((place) => svg("text", { y: HEIGHT - 2, "text-anchor": ["start", "middle", "end"][place] }));
     this.cursor = svg("path", { class: "cursor" });
-    this.svg.append(this.grid, ...this.labels, ...this.times, ...this.series.map((each) => each.path), this.cursor);
+    this.note = svg("text", { x: LEFT + 4, y: TOP + 11 });
+    this.svg.append(this.grid, this.note, ...this.labels, ...this.times, ...this.series.map((each) => each.path), this.cursor);
     this.svg.addEventListener("pointermove", (event) => this.#point(event));
     this.svg.addEventListener("pointerleave", () => this.#point(null));
     const legend = el("span", { class: "keys" }, ...this.series.map((each) => each.key), this.when);
@@ -70,9 +73,10 @@ class Plot {
     this.data = data;
     const width = Math.max(this.element.clientWidth, LEFT + 40);
     const places = this.series.map((each) => data.columns.indexOf(each.column));
-    let most = 0;
-    for (const row of data.rows) for (const place of places) most = Math.max(most, row[place] ?? 0);
-    const top = this.top ?? niceAbove(most, this.format === count);
+    const values = data.rows.flatMap((row) => places.map((place) => row[place] ?? null)).filter((value) => value !== null);
+    const most = Math.max(0, ...values);
+    const top = this.top ?? niceAbove(mostOf(values), this.format === count);
+    setText(this.note, values.length ? (most > top ? `peak ${this.format(most)}` : "") : "no values yet");
     this.scale = { width, top, step: (width - LEFT - 2) / Math.max(data.length - 1, 1) };
     this.#drawAxis();
     this.series.forEach((each, index) => each.path.setAttribute("d", this.#line(places[index])));
@@ -137,6 +141,14 @@ class Plot {
     const x = this.pointed === null ? null : this.#x(rows.length - 1 - back).toFixed(1);
     this.cursor.setAttribute("d", x === null ? "" : `M${x} ${TOP}V${HEIGHT - BOTTOM}`);
   }
+}
+
+/** Returns the highest value, or less where few values are much higher than the others. */
+function mostOf(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const usual = sorted[Math.floor(0.98 * (sorted.length - 1))] ?? 0;
+  const most = sorted.at(-1) ?? 0;
+  return usual > 0 ? Math.min(most, CUT * usual) : most;
 }
 
 function niceAbove(value, whole) {

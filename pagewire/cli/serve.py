@@ -46,6 +46,9 @@ _HOW_TO_CURL = """\
            curl{flags} {url}/chat/completions -H 'Content-Type: application/json' \\
              -d '{{"messages": [{{"role": "user", "content": "Hello!"}}]}}'
 """
+_HOW_MUCH = """\
+memory:    {gib:.2f} GiB of KV cache for {tokens:,} tokens; requests beyond it wait (--kv-cache-memory GIB)
+"""
 _HOW_TO_STOP = "stop it:   Ctrl-C"
 
 
@@ -190,6 +193,9 @@ def _how_to_call(config: ServeConfig, facts: Facts) -> str:
     text = _HOW_TO_CALL.format(address=facts["address"], flags=flags, options=options, variables=variables)
     if "openai" in facts:
         text += _HOW_TO_CURL.format(flags=of_curl, url=facts["openai"])
+    if num_bytes := facts.get("kv_cache_bytes"):
+        tokens = int(facts["num_blocks"]) * config.block_size
+        text += _HOW_MUCH.format(gib=int(num_bytes) / 2**30, tokens=tokens)
     return text + _HOW_TO_STOP
 
 

@@ -186,7 +186,7 @@ def test_health_of_a_running_service(service):
     assert (run.returncode, run.stdout) == (0, f"SERVING: {service.address}\n")
     service.set_serving(False)
     run = pagewire("health", "--address", service.address)
-    assert run.returncode == 1 and "takes no requests: it starts, drains, or has no engine" in run.stderr
+    assert run.returncode == 1 and "not ready: it starts, drains, or has no engine" in run.stderr
 
 
 @pytest.mark.parametrize("status", [200, 503])

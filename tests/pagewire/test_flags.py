@@ -11,7 +11,8 @@ import pytest
 from pagewire import command_config, config, flags
 from pagewire.command_config import GenerateConfig
 from pagewire.config import EngineConfig, FrontendConfig, ServeConfig, WorkerConfig
-from pagewire.flags import UsageError, did_you_mean
+from pagewire.flags import UsageError
+from pagewire.flags.flag import did_you_mean
 
 ROOMS = ("frontend", "engine_core", "worker", "pagewire", "packages")
 

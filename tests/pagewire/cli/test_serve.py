@@ -125,6 +125,16 @@ def test_a_frontend_does_not_ignore_the_variable_of_the_key(name: str, monkeypat
         processes.run_frontend(FrontendConfig())
 
 
+def test_the_ready_message_says_what_memory_the_cache_takes(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(serve.process, "is_child", lambda: False)
+    monkeypatch.setattr(serve.logs, "writes_json", lambda: False)
+    serve._announce(ServeConfig(), {"address": "h:1", "num_blocks": 1024, "kv_cache_bytes": 3 << 29})
+    said = capfd.readouterr().err
+    assert "1.50 GiB of KV cache for 16,384 tokens" in said and "--kv-cache-memory GIB" in said
+
+
 @pytest.mark.parametrize(
     ("flags", "facts", "curl"),
     [

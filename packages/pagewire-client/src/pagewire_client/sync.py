@@ -54,7 +54,7 @@ from pagewire_client.transport.multiplex import Multiplex
 from pagewire_client.transport.recovery import Recovery
 
 _POLL_S = 0.05
-_NOT_SERVING = "the server answers, but takes no requests: it starts, drains, or has no engine"
+_NOT_READY = "the service is not ready: it starts, drains, or has no engine"
 T = TypeVar("T")
 
 
@@ -581,7 +581,7 @@ class Client:
             try:
                 if self.healthy():
                     return
-                problem: RpcError = Unavailable(grpc.StatusCode.UNAVAILABLE, _NOT_SERVING)
+                problem: RpcError = Unavailable(grpc.StatusCode.UNAVAILABLE, _NOT_READY)
             except RpcError as error:
                 problem = error
             if time.monotonic() + _POLL_S > deadline:

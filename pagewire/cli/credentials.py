@@ -72,7 +72,10 @@ def _add(path: Path, line: str) -> None:
         text = add_line(path.read_text(encoding="utf-8") if path.exists() else "", line)
         try:
             new.touch(mode=0o600, exist_ok=False)
-            new.write_text(text, encoding="utf-8")
+            with new.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())  # a crash of the machine leaves the old file or the new one
             new.chmod(mode & 0o777)
             new.replace(path)
         finally:

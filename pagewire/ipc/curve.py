@@ -16,7 +16,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from pagewire.errors import StartupError
-from pagewire.host.file_watch import exposure
+from pagewire.host.file_watch import exposure, read_small
 
 ENGINE_FILE = "engine.key"
 CLIENT_FILE = "client.key"
@@ -121,7 +121,7 @@ def read_client_key(path: str) -> ClientKey:
 def _read(path: str) -> dict[str, Any]:
     try:
         how = exposure(Path(path), 0o077)
-        content = yaml.safe_load(Path(path).read_text(encoding="ascii"))
+        content = yaml.safe_load(read_small(Path(path)).decode("ascii"))
     except OSError as error:
         raise _wrong(path, error.strerror or type(error).__name__) from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:  # the exception's text might quote a secret

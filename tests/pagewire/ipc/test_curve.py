@@ -133,6 +133,9 @@ def test_what_is_wrong_with_a_file_is_said(files, tmp_path):
         read_engine_key(_with_secret(engine, "abc", tmp_path))
     with pytest.raises(StartupError, match=r"none\.key"):
         read_engine_key(str(tmp_path / "none.key"))
+    os.mkfifo(tmp_path / "pipe.key", 0o600)
+    with pytest.raises(StartupError, match="not a regular file"):
+        read_client_key(str(tmp_path / "pipe.key"))
     Path(client).chmod(0o644)
     with pytest.raises(StartupError, match="others may read .*: its mode is 0644"):
         read_client_key(client)

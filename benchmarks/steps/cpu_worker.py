@@ -1,6 +1,11 @@
 """A worker on a CPU for benchmarks of its steps: no sockets, no scheduler. Import it before torch."""
 
 import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
 
 from benchmarks.options import make_parser
 from worker.cpu.threads import prepare_threads
@@ -72,3 +77,22 @@ def random_rows(
         )
         for row in range(batch)
     ]
+
+
+@contextmanager
+def programs_timed() -> Iterator[list[float]]:
+    """Adds up the milliseconds that programs of compiled operations take, in the list's one number."""
+    from kernels.cpu.runtime.thread_pool import Team
+
+    spent = [0.0]
+
+    def timed(method: Callable[..., None]) -> Callable[..., None]:
+        def run(*args: Any) -> None:
+            began = time.perf_counter()
+            method(*args)
+            spent[0] += 1000 * (time.perf_counter() - began)
+
+        return run
+
+    with patch.multiple(Team, **{name: timed(getattr(Team, name)) for name in ("run", "call", "run_one")}):
+        yield spent

@@ -10,8 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def output_of(*options: str) -> str:
-    command = [sys.executable, "-m", "benchmarks.steps.cpu_step", "demo", "--prompt=20", *options]
+def output_of(name: str, *options: str, prompt: str = "prompt") -> str:
+    command = [sys.executable, "-m", f"benchmarks.steps.{name}", "demo", f"--{prompt}=20", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -19,7 +19,7 @@ def output_of(*options: str) -> str:
 
 @pytest.mark.cpu_kernels
 def test_every_operation_has_a_line():
-    steps = re.split(r"^(?=\S)", output_of("--batch=2", "--threads=1"), flags=re.MULTILINE)[1:]
+    steps = re.split(r"^(?=\S)", output_of("cpu_step", "--batch=2", "--threads=1"), flags=re.MULTILINE)[1:]
     assert [step.split(":")[0] for step in steps] == ["2 prompts of 20 tokens", "decode of 2, context 21"]
     for step in steps:
         names = [line.split()[0] for line in step.splitlines()[1:]]
@@ -30,11 +30,22 @@ def test_every_operation_has_a_line():
 
 @pytest.mark.cpu_kernels
 def test_one_row_is_beside_a_read_of_its_weights():
-    last = output_of("--batch=1", "--threads=1").splitlines()[-1]
+    last = output_of("cpu_step", "--batch=1", "--threads=1").splitlines()[-1]
     assert re.match(r"  a read of as much +[\d.]+ ms of processors, \d+% of [\d.]+ ms$", last)
 
 
 @pytest.mark.cpu_kernels
 def test_rows_with_a_common_prefix():
-    first = output_of("--batch=2", "--threads=1", "--shared=16").splitlines()[0]
+    first = output_of("cpu_step", "--batch=2", "--threads=1", "--shared=16").splitlines()[0]
     assert first.startswith("decode of 2, context 21, 16 of it in common: ")
+
+
+@pytest.mark.cpu_kernels
+def test_sizes_and_kinds_of_rows():
+    options = "--rows=1,2", "--prompts=8", "--rounds=2", "--threads=1"
+    lines = [line.split() for line in output_of("step_sizes", *options, prompt="context").splitlines()]
+    kinds = "greedy", "sampled", "logprobs", "grammar", "penalties"
+    sizes = ("1", "0"), ("2", "0"), ("0", "8"), ("1", "8")
+    assert [(line[0], line[1], line[3]) for line in lines] == [
+        (kind, *size) for kind in kinds for size in sizes
+    ]

@@ -12,7 +12,6 @@ messages would have to wait for all that begin together. Embeddings are bounded 
 import asyncio
 import secrets
 import time
-from array import array
 from collections.abc import AsyncIterator, Callable, Iterator
 from collections.abc import Sequence as Items
 from contextlib import asynccontextmanager, contextmanager, nullcontext
@@ -26,6 +25,7 @@ from frontend.call.turns import TenantTurns
 from frontend.errors import Aborted, ContextLengthExceeded, InvalidRequest, Unsupported
 from frontend.model.info import ModelInfo, limits_of
 from frontend.model.pooling_config import PoolingDefaults
+from frontend.prompts.prompt_encoding import TokenizedPrompt
 from frontend.streams.generator import Generator
 from frontend.streams.request_spec import CallMode
 from frontend.streams.stream import Stream
@@ -135,14 +135,15 @@ class RequestGroups:
         self,
         group: RequestGroup,
         make: Callable[[int], generation_pb2.GenerateRequest],
-        mode: CallMode,
+        mode: Callable[[int], CallMode],
         read: Callable[[Stream, generation_pb2.GenerateResponse | None], T],
         slots: asyncio.Semaphore | None = None,
     ) -> list[T]:
         """Runs all requests of a group, and returns their results in order. The first failure ends all.
 
-        make: returns a request by its index when its turn has come: each has a copy of its prompt. read:
-        returns the result from the one message. slots: of requests at once, over all tenants.
+        make: returns a request by its index when its turn has come: each has a copy of its prompt. mode:
+        returns how it runs. read: returns the result from the one message. slots: of requests at once, over
+        all tenants.
         """
 
         async def run_one(index: int) -> T:
@@ -151,7 +152,7 @@ class RequestGroups:
                 if group.ends is not None:
                     left = max(group.ends - asyncio.get_running_loop().time(), 0.0)
                 call = replace(group.call, time_left=left)
-                async with self._generator.open(make(index), call, mode) as stream:
+                async with self._generator.open(make(index), call, mode(index)) as stream:
                     return read(stream, await stream.take())
 
         try:
@@ -195,7 +196,8 @@ class PromptPooler:
         self._generator, self._groups = generator, RequestGroups(generator)
 
     async def pool(self, request: PoolingRequest, call: Call, mode: CallMode, inputs: Inputs) -> Vectors:
-        """Returns a vector per input of a validated request. mode: of each. Raises ServiceError."""
+        """Returns a vector per input of a validated request. mode: of each, but for what its prompt decides.
+        Raises ServiceError."""
         generator = self._generator
         welcome = generator.engine.require_known()
         limits = limits_of(welcome, generator.config)
@@ -208,22 +210,35 @@ class PromptPooler:
                     prompts.append(await self._read(given, path, limits, call.caller.tenant))
                 tokenization = time.monotonic_ns() - began
             found = await self._groups.run(
-                group, lambda index: group.request(index, prompts[index], output), mode, _read_vector, slots
+                group,
+                lambda index: group.request(index, prompts[index].token_ids, output),
+                lambda index: _of_pair(mode, prompts[index].second_text),
+                _read_vector,
+                slots,
             )
         cached = sum(cached for _, cached, _ in found)
         queue, inference = (sum(phases[name] for *_, phases in found) // len(found) for name in _STAGES)
         times = StageTimes(tokenization, queue, inference)
-        return Vectors([column for column, *_ in found], sum(map(len, prompts)), cached, times)
+        num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+        return Vectors([column for column, *_ in found], num_tokens, cached, times)
 
     async def _read(
         self, given: prompt_pb2.Prompt | reader_pb2.ReadPair, path: str, limits: Limits, tenant: str | None
-    ) -> "array[int]":
+    ) -> TokenizedPrompt:
         """Returns the tokens of an input."""
         prompts = self._generator.prompts
         if isinstance(given, reader_pb2.ReadPair):
-            return (await prompts.read_pair(given, tenant)).token_ids
-        read = await prompts.read_for_generation(given, path, limits, tenant, prompt_only=True)
-        return read.token_ids
+            return await prompts.read_pair(given, tenant)
+        return await prompts.read_for_generation(given, path, limits, tenant, prompt_only=True)
+
+
+def _of_pair(mode: CallMode, second_text: int) -> CallMode:
+    """Returns the mode of a prompt of two texts. second_text: see Encoding."""
+    if not second_text:
+        return mode
+    pooling = engine_pb2.Pooling(second_text=second_text)
+    pooling.MergeFrom(mode.pooling or pooling)
+    return replace(mode, pooling=pooling)
 
 
 class Embedder:
@@ -302,7 +317,7 @@ class ContinuationScorer:
             scored = await self._groups.run(
                 group,
                 lambda index: group.request(index, prompt + continuations[index], output),
-                CallMode(one_message=True, adapter=adapter),
+                lambda _: CallMode(one_message=True, adapter=adapter),
                 _read_score,
             )
         return _response(request, len(prompt), scored)

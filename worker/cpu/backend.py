@@ -40,6 +40,7 @@ from worker.step.beams import BeamCandidates
 from worker.step.embeddings import EmbeddingRows
 from worker.step.plan_reader import PlanCheck, RowFeature, Step, Swaps
 from worker.step.rows import RowTable
+from worker.step.token_types import TokenTypeRows
 
 log = logging.getLogger(__name__)
 Observe = Callable[[Step, StepBatch], None]
@@ -94,7 +95,8 @@ class CpuBackend:
         self.states = states
         self.adapters = adapters
         self._embeddings = EmbeddingRows(cache.layout.dtype)
-        kept = sampler, self._embeddings, states, adapters
+        self._token_types = TokenTypeRows()
+        kept = sampler, self._embeddings, self._token_types, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
         self.num_host_blocks = swap_space.num_blocks
@@ -187,6 +189,7 @@ class CpuBackend:
 
     def _inputs(self, step: Step, wanted: Wanted) -> StepBatch:
         batch = self._embeddings.put(step, self._build_inputs(step, wanted))
+        batch = self._token_types.put(step, batch)
         return batch if self.adapters is None else self.adapters.adapted(batch, step)
 
     def forward(self) -> StepOutputs:

@@ -53,11 +53,13 @@ class TokenizedPrompt:
     """Values in place of all tokens, whose ids then mean nothing."""
     second_text: int = 0
     """See Encoding."""
+    num_virtual: int = 0
+    """First tokens that stand for embeddings of an adapter, and whose ids mean nothing."""
 
     @property
     def known_ids(self) -> "array[int]":
-        """The token ids, of which a prompt of embeddings has none."""
-        return self.token_ids if self.embeddings is None else array("I")
+        """The token ids, of which embeddings have none."""
+        return self.token_ids[self.num_virtual :] if self.embeddings is None else array("I")
 
 
 class PromptEncoder:

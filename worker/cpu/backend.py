@@ -94,7 +94,8 @@ class CpuBackend:
         self.drafter_tensors: Sequence[torch.Tensor] = ()
         self.states = states
         self.adapters = adapters
-        self._embeddings = EmbeddingRows(cache.layout.dtype)
+        found = {} if adapters is None else {"virtual_tokens": adapters.store.find_virtual_tokens}
+        self._embeddings = EmbeddingRows(cache.layout.dtype, **found)
         self._token_types = TokenTypeRows()
         kept = sampler, self._embeddings, self._token_types, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]

@@ -21,6 +21,10 @@ ACTIVATIONS: Mapping[str, Callable[[Floats], Floats]] = {
 depend on the instruction set."""
 
 
+BLOCK = 1 << 16
+"""Elements of a weight that are multiplied at once: these and their products stay in a core's cache."""
+
+
 @dataclass(frozen=True, slots=True)
 class StageNorm:
     """A layer norm in float32. weight: [N]. bias: [N]; None: none."""
@@ -41,8 +45,9 @@ class StageNorm:
 class Stage:
     """norm(activation(weight @ x + bias)) in float32. weight: [N, K]. bias, norm: None: none.
 
-    A product of one vector, which numpy sums in an order that depends on K alone: the same bits on any
-    device, in any batch, and with any number of threads, which those of BLAS do not promise.
+    Products of one vector, which numpy sums in an order that depends on K alone: the same bits on any
+    device, in any batch, and with any number of threads, which those of BLAS do not promise. A block of the
+    weight is read once for all vectors.
     """
 
     weight: Floats
@@ -51,14 +56,21 @@ class Stage:
     norm: StageNorm | None = None
 
     def __call__(self, x: Floats) -> Floats:
-        """[K] -> [N]"""
-        y: Floats = np.add.reduce(self.weight * x, axis=1)
+        """[M, K] -> [M, N]"""
+        y = np.empty((len(x), len(self.weight)), np.float32)
+        rows = max(BLOCK // x.shape[1], 1)
+        products = np.empty((rows, x.shape[1]), np.float32)
+        for start in range(0, len(self.weight), rows):
+            block = self.weight[start : start + rows]
+            for vector, sums in zip(x, y, strict=True):
+                np.multiply(block, vector, out=products[: len(block)])
+                np.add.reduce(products[: len(block)], axis=1, out=sums[start : start + rows])
         with np.errstate(over="ignore"):  # Sigmoid of a large negative value is 0
             y = ACTIVATIONS[self.activation](y if self.bias is None else y + self.bias)
         return y if self.norm is None else self.norm(y)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Head:
     """Stages, one behind the other."""
 
@@ -70,7 +82,7 @@ class Head:
         return len(self.stages[-1].weight)
 
     def __call__(self, x: Floats) -> Floats:
-        """[E] -> [size]"""
+        """[M, E] -> [M, size]"""
         for stage in self.stages:
             x = stage(x)
         return x

@@ -25,7 +25,7 @@ from pagewire.internal.v1.engine_pb2 import (
 )
 from tests.worker.fakes import Driver
 from tests.worker.pooling.test_rows import FITTING, PROMPTS, vectors
-from worker.pooling.stages import Head, Stage
+from worker.pooling.stages import BLOCK, Head, Stage
 
 
 def classifier(whole: Path, folder: Path, labels: int) -> tuple[Path, str]:
@@ -181,11 +181,21 @@ def test_random_weights_have_random_heads(checkpoint: Callable[..., Path], tmp_p
 def test_a_product_is_that_of_float64_and_finite():
     generator = np.random.default_rng(3)
     weight, x = generator.standard_normal((5, 3000), np.float32), generator.standard_normal(3000, np.float32)
-    found = Stage(weight)(x)
+    (found,) = Stage(weight)(x[None])
     assert found.dtype == np.float32 and np.abs(found - weight.astype(np.float64) @ x).max() < 1e-4
-    assert Head((Stage(weight), Stage(np.eye(5, dtype=np.float32) * 1000, None, "Sigmoid")))(x).tolist() == [
-        float(value > 0) for value in found
-    ]
+    head = Head((Stage(weight), Stage(np.eye(5, dtype=np.float32) * 1000, None, "Sigmoid")))
+    assert head(x[None]).tolist() == [[float(value > 0) for value in found]]
+
+
+@pytest.mark.parametrize("shape", [(1, 8), (5, 768), (300, 1000), (3, BLOCK + 1), (1024, 33)])
+def test_a_product_has_the_bits_that_it_has_alone(shape: tuple[int, int]):
+    """Whatever block of the weight a row is in, and however many vectors there are."""
+    generator = np.random.default_rng(4)
+    weight = generator.standard_normal(shape, np.float32)
+    x = generator.standard_normal((7, shape[1]), np.float32)
+    alone = np.stack([[np.add.reduce(row * vector) for row in weight] for vector in x])
+    assert (Stage(weight)(x).view(np.uint32) == alone.view(np.uint32)).all()
+    assert (Stage(weight)(x[3:4]).view(np.uint32) == alone[3:4].view(np.uint32)).all()
 
 
 @pytest.mark.cpu_kernels

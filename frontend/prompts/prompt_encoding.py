@@ -52,7 +52,7 @@ class TokenizedPrompt:
     embeddings: engine_pb2.InputEmbeddings | None = None
     """Values in place of all tokens, whose ids then mean nothing."""
     second_text: int = 0
-    """See Encoding."""
+    """Index of the first token of a pair's second text; 0: none is told apart by its type."""
     num_virtual: int = 0
     """First tokens that stand for embeddings of an adapter, and whose ids mean nothing."""
 

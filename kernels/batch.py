@@ -49,6 +49,8 @@ class InputBatch:
     """Positions of the longest row at most, where the host knows a bound that changes rarely: angles of
     rotations may then be looked up."""
     input_embeddings: InputEmbeddings | None = None
+    token_types: torch.Tensor | None = None
+    """[T] int64: of models that have them; None: all are 0."""
     adapters: StepAdapters | None = None
     """Of the tokens that have one; None: no token has."""
     spans: AnySpans | None = None
@@ -88,6 +90,10 @@ class StepBatch(InputBatch):
     """An InputBatch whose rows are sampled from. A: sampled rows."""
 
     row_starts: Integers  # [R] index into T of each row's first token; in the plan's order
+
+    def with_token_types(self, types: torch.Tensor) -> "StepBatch":
+        """Returns a batch whose tokens have these types [T] int64."""
+        return replace(self, token_types=types)
 
     def with_all_positions(self, num_logits: Integers) -> "StepBatch":
         """Returns a batch whose rows sample from several of their last positions. num_logits: [A]."""

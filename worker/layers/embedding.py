@@ -78,5 +78,6 @@ class TokenTypes(WeightOwner):
         self.weight = place.empty(num_types, width)
 
     def forward(self, batch: InputBatch) -> torch.Tensor:
-        """Returns [E], the vector of type 0, which all tokens of a prompt of one text have."""
-        return self.weight[0]
+        """Returns [T, E], or [E] where all tokens have the type 0, as those of a model with one type have."""
+        types = batch.token_types
+        return self.weight[0] if types is None or len(self.weight) == 1 else self.weight[types]

@@ -35,9 +35,10 @@ class StageNorm:
 
     def __call__(self, x: Floats) -> Floats:
         """[M, N] -> [M, N]"""
-        size = np.float32(x.shape[1])
-        centered = x - np.add.reduce(x, axis=1, keepdims=True) / size
-        variance = np.add.reduce(centered * centered, axis=1, keepdims=True) / size
+        sums: Floats = np.add.reduce(x, axis=1)
+        centered = x - (sums / np.float32(x.shape[1]))[:, None]
+        squares: Floats = np.add.reduce(centered * centered, axis=1)
+        variance = (squares / np.float32(x.shape[1]))[:, None]
         y: Floats = centered / np.sqrt(variance + np.float32(self.eps)) * self.weight
         return y if self.bias is None else y + self.bias
 

@@ -161,8 +161,9 @@ class CudaBackend:
         self.graphs.add(size, self.device.capture(lambda: target.copy_(self._forward(shape))))
         if self.adapters is not None:
             self.run_adapted(size)
-            run = lambda: target.copy_(self._forward(shape, True))  # noqa: E731
-            self.adapted_graphs.add(size, self.device.capture(run))
+            self.adapted_graphs.add(
+                size, self.device.capture(lambda: target.copy_(self._forward(shape, True)))
+            )
 
     @torch.inference_mode()
     def run_adapted(self, size: int) -> None:

@@ -28,7 +28,7 @@ class AdapterRows:
         """Begins a row. Raises PlanError for an adapter that is not held: the row's blocks would be cached as
         if it had it; and for one that starts behind the prompt: what a row samples is adapted, so that steps
         may be repeated."""
-        if not new.HasField("adapter"):
+        if not new.HasField("adapter") or new.adapter.virtual_tokens:  # those are worker.step.embeddings'
             return
         digest, start = new.adapter.digest, new.adapter.start
         weights = self.store.find(digest)

@@ -1,5 +1,6 @@
 """Rows whose prompts have values in place of tokens (docs/prompt-embeddings.md)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,7 @@ from kernels.api import StepBatch
 from kernels.ops.attention.ragged import Integers
 from pagewire.internal.v1 import worker_pb2
 from worker.step.plan_reader import Step
-from worker.step.rows import column, require
+from worker.step.rows import PlanError, column, require
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -25,15 +26,21 @@ class _Values:
 class EmbeddingRows:
     """The values of each row. A worker.step.plan_reader.RowFeature."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        """dtype: of the model, to which values are rounded."""
-        self._dtype = dtype
+    def __init__(
+        self, dtype: torch.dtype, virtual_tokens: Callable[[bytes], torch.Tensor | None] = lambda digest: None
+    ) -> None:
+        """dtype: of the model, to which values are rounded. virtual_tokens: returns those [n, E] of an
+        adapter by its digest; None: it is not loaded, or has none."""
+        self._dtype, self._virtual_tokens = dtype, virtual_tokens
         self._by_row: dict[int, _Values] = {}
 
     def add_row(self, row: int, new: worker_pb2.NewRow, prompt_ids: list[int], output_ids: list[int]) -> None:
         """Begins a row. Raises PlanError."""
+        if new.adapter.virtual_tokens:
+            self._by_row[row] = self._values_of_adapter(row, new, len(prompt_ids))
         if not new.HasField("embeddings"):
             return
+        require(row not in self._by_row, f"row {row} has embeddings and virtual tokens")
         given, positions = new.embeddings, column(new.embeddings.positions)
         require(given.dtype in DTYPES, f"row {row} has embeddings of dtype {given.dtype!r}")
         require(len(positions) > 0, f"row {row} has embeddings of no token")
@@ -47,6 +54,13 @@ class EmbeddingRows:
         )
         values = torch.frombuffer(bytearray(given.values), dtype=dtype).view(len(positions), -1)
         self._by_row[row] = _Values(positions, values.to(self._dtype))
+
+    def _values_of_adapter(self, row: int, new: worker_pb2.NewRow, prompt_len: int) -> _Values:
+        count, found = new.adapter.virtual_tokens, self._virtual_tokens(new.adapter.digest)
+        if found is None or len(found) != count:
+            raise PlanError(f"row {row} has an adapter of {count} virtual tokens, which is not loaded")
+        require(count < prompt_len, f"row {row} has virtual tokens alone")
+        return _Values(np.arange(count, dtype=np.int64), found.to(self._dtype))
 
     def fork_row(self, row: int, source_row: int, sequence_index: int) -> None:
         """Begins a row as a copy of another."""
@@ -85,6 +99,8 @@ class EmbeddingRows:
 
 def tokens_of_prompt(new: worker_pb2.NewRow, prompt_ids: list[int]) -> list[int]:
     """Returns the ids of a prompt without those that embeddings stand in place of."""
+    if new.adapter.virtual_tokens:
+        return prompt_ids[new.adapter.virtual_tokens :]
     if not new.HasField("embeddings"):
         return prompt_ids
     replaced = set(column(new.embeddings.positions).tolist())

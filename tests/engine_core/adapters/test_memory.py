@@ -311,9 +311,9 @@ def test_named_again_by_a_frontend(house: Adapters) -> None:
 
 def test_an_adopted_worker_holds_no_more_than_fits(tmp_path: Path) -> None:
     """It has finished a load that the core before it ordered, whose size that core did not know."""
-    held = tuple(AdapterLoaded(digest=digest_of(name), bytes=10) for name in "abc")
+    held = tuple(AdapterLoaded(digest=adapter_digest(name), bytes=10) for name in "abc")
     house = House(adapters=AdapterOptions(AdapterSources(parent=str(tmp_path)), 20, held))
-    assert [digest_of(name) in house.core.adapters for name in "abc"] == [False, True, True]
+    assert [adapter_digest(name) in house.core.adapters for name in "abc"] == [False, True, True]
     house.inbox.close()
 
 

@@ -65,7 +65,8 @@ class CudaBackend:
         self.model, self.cache, self.sampler, self.device = model, cache, sampler, device
         self.states, self._caches = states, layer_caches(model, cache, states)
         self.adapters = adapters
-        self._embeddings = EmbeddingRows(cache.layout.dtype)
+        found = {} if adapters is None else {"virtual_tokens": adapters.store.find_virtual_tokens}
+        self._embeddings = EmbeddingRows(cache.layout.dtype, **found)
         kept = sampler, self._embeddings, states, adapters
         self.features: Sequence[RowFeature] = [feature for feature in kept if feature is not None]
         self.grammars = sampler.grammars
